@@ -1,0 +1,142 @@
+"""What is trained and how: the inputs of every memory formula."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Method = Literal["full", "freeze", "lora", "oft"]
+Precision = Literal["amp", "pure", "engine", "fp32"]
+Attention = Literal["sdpa", "flash", "eager"]
+Checkpointing = Literal["layer", "off", "offloaded"]
+Loss = Literal["upcast", "shifted", "fused"]
+
+
+@dataclass(frozen=True)
+class Attn:
+    """Shapes of one attention block. Multi-head latent attention sets the `*_rank` and `rope_dim` fields."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int = 0  # 0: head_dim
+    q_rank: int = 0  # low-rank query projection (MLA); 0: none
+    kv_rank: int = 0  # latent key/value width (MLA); 0: ordinary attention
+    rope_dim: int = 0  # rotary part of each MLA key
+    qkv_bias: bool = False
+    out_bias: bool = False
+    head_norms: bool = False  # a norm weight of head_dim on queries and on keys
+    sinks: bool = False  # one learned scalar for each head
+    window: int = 0  # sliding window in tokens; 0: none
+    fused: bool = False  # one linear module makes q, k and v
+
+
+@dataclass(frozen=True)
+class Ffn:
+    """Shapes of one feed-forward block; `experts` > 0 makes it a mixture."""
+
+    width: int
+    gated: bool = True
+    fused_gate_up: bool = False
+    bias: bool = False
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_width: int = 0
+    shared_width: int = 0  # width of the always-on expert; 0: none
+    shared_gate: bool = False
+    router_bias: bool = False
+    router_bias_buffer: bool = False  # a correction bias kept as a buffer, not a parameter
+    expert_bias: bool = False
+    dense_layers: int = 0  # leading layers with an ordinary block of `width`
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A decoder, by its shapes. All widths are elements, never bytes."""
+
+    hidden: int
+    layers: int
+    vocab: int
+    attn: Attn
+    ffn: Ffn
+    tied: bool = False
+    norms_per_layer: int = 2
+    norm_bias: bool = False
+    head_bias: bool = False
+    logit_softcap: bool = False
+    parameters: int | None = None  # a published count; None: derived from the shapes
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Low-rank or orthogonal adapters. `targets` are roles: q k v o gate up down (fused roles: qkv, gate_up)."""
+
+    rank: int = 8
+    targets: tuple[str, ...] = ("q", "k", "v", "o", "gate", "up", "down")
+    dora: bool = False
+    full_embedding: bool = False  # a trained full-precision copy of the embedding
+    full_head: bool = False
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How states are spread over `nodes * devices_per_node` devices. Bucket sizes are elements."""
+
+    nodes: int = 1
+    devices_per_node: int = 1
+    stage: int = 0  # ZeRO stage; 0 with several devices: plain data parallel
+    fsdp: bool = False
+    engine: bool = False  # a ZeRO engine runs the step (also at stage 0)
+    offload_optimizer: bool = False
+    offload_parameters: bool = False
+    pin_memory: bool = True
+    reduce_bucket: int = 500_000_000
+    allgather_bucket: int = 500_000_000
+    prefetch_bucket: int = 50_000_000
+    max_live_parameters: int = 1_000_000_000
+    persistence_threshold: int = 100_000
+    overlap: bool = False
+    contiguous_gradients: bool = True
+    gather_on_save: bool = False
+    zero_init: bool = True  # parameters are partitioned while the model is built
+
+    @property
+    def world(self) -> int:
+        return self.nodes * self.devices_per_node
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One training run, as it really executes. `length` is tokens per sequence, `micro_batch` sequences per device."""
+
+    method: Method = "lora"
+    precision: Precision = "amp"
+    half: Literal["bf16", "fp16"] = "bf16"
+    base_bytes: float = 2.0  # stored bytes per element of unquantized frozen weights
+    quant_bits: int = 0  # 0: none; 4 or 8: linear layers are quantized
+    double_quant: bool = True
+    quant_grouped: bool = False  # GPTQ/AWQ style groups instead of bitsandbytes blocks
+    experts_fused: bool = True  # experts are 3-D parameters: neither adapters nor quantization reach them
+    upcast_norms: bool = False
+    adapter: Adapter = field(default_factory=Adapter)
+    trainable_layers: int = 2  # method freeze: how many trailing (or leading) layers train
+    trainable_extra: int = 0  # method freeze: further trained parameters, in elements
+    optimizer: str = "adamw"
+    optimizer_rank: int = 0  # GaLore/APOLLO rank
+    micro_batch: int = 1
+    sequences_per_sample: int = 1  # 2 for a pair in one batch
+    length: int = 2048
+    accumulation: int = 1
+    checkpointing: Checkpointing = "layer"
+    attention: Attention = "sdpa"
+    padded: bool = True  # batches hold padding, so sdpa may need a dense mask
+    loss: Loss = "upcast"
+    needs_full_logits: bool = False  # a preference or reward stage keeps log-probabilities
+    value_head: bool = False  # a scalar head instead of the vocabulary (reward model)
+    reference_copies: int = 0  # whole frozen copies of the model beside it
+    eval_batch: int = 0  # 0: no evaluation
+    eval_length: int = 0
+    loader_workers: int = 0
+    dataset_tokens: int = 0
+    low_memory_load: bool = True  # each process maps the weights instead of materializing them
+    sharding: Sharding = field(default_factory=Sharding)
