@@ -1,0 +1,20 @@
+"""Generated tables of LLaMA-Factory, transformers and DeepSpeed, read from released packages by `ast` alone.
+
+`python -m validator.upstream` downloads the releases named in `releases.py` into a temporary folder and writes the
+tables below into `validator/data/`; `--check` writes nothing and fails if a table differs.
+
+arguments.json
+    releases   {"0.9.5": {"transformers": ["5.6.0", "5.2.0", ...]}}, newest first in both directions. A pair of releases
+               is written "0.9.5/5.6.0".
+    arguments  {name: entry}. An entry describes the key in the newest pair that accepts it:
+               type      union of bool, int, float, str, list, dict and object (nothing YAML can write), as "dict|str"
+               optional  whether null is a value
+               default   as written in the dataclass; absent when the key must be given
+               choices   list of accepted texts, or null
+               items     (some) texts allowed as words or list members: fsdp, debug
+               group     model, data, training, finetuning, generating
+               command   (some) the key is accepted by train but only read by "export" or "chat" (chat, webchat, api)
+               in        (some) the pairs that accept the key; absent when all do
+    changes    {pair: {name: {field: value}}}: fields of an entry that differ in an older pair
+    elsewhere  {name: command}: keys that train refuses because they belong to "eval" or to "v1" (USE_V1=1)
+"""
