@@ -17,4 +17,14 @@ arguments.json
                in        (some) the pairs that accept the key; absent when all do
     changes    {pair: {name: {field: value}}}: fields of an entry that differ in an older pair
     elsewhere  {name: command}: keys that train refuses because they belong to "eval" or to "v1" (USE_V1=1)
+
+templates.json
+    source     {"llamafactory": release}
+    templates  {name: facts}, a fact that is false or empty left out: reasoning (adds an empty thought to answers
+               without one), efficient_eos (refuses train_on_prompt), replace_eos (the tokenizer's end token is replaced),
+               plugin (multimodal), media (image, video, audio: the model must have a processor), tool_format
+    models     {template: {kind: [hub and ModelScope names]}}; the template is that of the registered group, "" for
+               none. LLaMA-Factory takes it as default for the kinds chat and multimodal, not for base
+    names      lists of names LLaMA-Factory knows: tool_formats, file_types (suffix: reader), and model types that
+               mca, mixture_of_depths and shift_attention are limited to
 """

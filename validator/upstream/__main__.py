@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from validator.upstream import arguments
-from validator.upstream.releases import TRANSFORMERS
+from validator.upstream import arguments, templates
+from validator.upstream.releases import NEWEST, TRANSFORMERS
 from validator.upstream.source import Modules, download, modules
 
 DATA = Path(__file__).parent.parent / "data"
@@ -25,7 +25,11 @@ def tables(folder: Path) -> dict[str, str]:
     llamafactory = {release: package("llamafactory", release) for release in TRANSFORMERS}
     versions = sorted({version for admitted in TRANSFORMERS.values() for version in admitted})
     transformers = {version: package("transformers", version) for version in versions}
-    return {"arguments.json": dump(arguments.table(llamafactory, transformers))}
+    built = {
+        "arguments": arguments.table(llamafactory, transformers),
+        "templates": templates.table(NEWEST, llamafactory[NEWEST]),
+    }
+    return {f"{name}.json": dump(table) for name, table in built.items()}
 
 
 def dump(table: dict[str, Any]) -> str:
