@@ -21,7 +21,7 @@ arguments.json
 templates.json
     source     {"llamafactory": release}
     templates  {name: facts}, a fact that is false or empty left out: reasoning (adds an empty thought to answers
-               without one), efficient_eos (refuses train_on_prompt), replace_eos (changes the end token of the tokenizer),
+               without one), efficient_eos (refuses train_on_prompt), replace_eos (changes the tokenizer: end token),
                plugin (multimodal), media (image, video, audio: the model must have a processor), tool_format
     models     {template: {kind: [hub and ModelScope names]}}; the template is that of the registered group, "" for
                none. LLaMA-Factory takes it as default for the kinds chat and multimodal, not for base
