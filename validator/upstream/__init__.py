@@ -27,4 +27,14 @@ templates.json
                none. LLaMA-Factory takes it as default for the kinds chat and multimodal, not for base
     names      lists of names LLaMA-Factory knows: tool_formats, file_types (suffix: reader), and model types that
                mca, mixture_of_depths and shift_attention are limited to
+
+deepspeed.json
+    source     {"deepspeed": release}
+    keys       {top-level key: facts}: type (absent: not judged) and default. DeepSpeed ignores any other key
+    blocks     {dotted path: {"unknown": "error" or "ignored", "fields": {name: facts}}}: what a key that is not listed
+               does in this block. Facts: type, optional (null allowed), default, choices, minimum, maximum, alias
+               (a second spelling), deprecated. A field that is itself a block is of type dict. "auto" is dropped by
+               DeepSpeed from every "error" block before it is judged
+    schedulers {type: [parameters besides the optimizer]}
+    names      {"optimizers": [lower-case types DeepSpeed builds itself]}; any other name is taken from torch.optim
 """

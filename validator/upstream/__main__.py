@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from validator.upstream import arguments, templates
-from validator.upstream.releases import NEWEST, TRANSFORMERS
+from validator.upstream import arguments, deepspeed, templates
+from validator.upstream.releases import DEEPSPEED, NEWEST, TRANSFORMERS
 from validator.upstream.source import Modules, download, modules
 
 DATA = Path(__file__).parent.parent / "data"
@@ -28,6 +28,7 @@ def tables(folder: Path) -> dict[str, str]:
     built = {
         "arguments": arguments.table(llamafactory, transformers),
         "templates": templates.table(NEWEST, llamafactory[NEWEST]),
+        "deepspeed": deepspeed.table(DEEPSPEED, package("deepspeed", DEEPSPEED)),
     }
     return {f"{name}.json": dump(table) for name, table in built.items()}
 
