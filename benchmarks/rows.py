@@ -1,0 +1,345 @@
+"""Published measurements -> workloads of the memory model, each as it really ran.
+
+A row of evidence/published.csv becomes a `Row` or is skipped with a reason. What a source's software did and its rows
+do not say (loss path, precision of the states, optimizer kernel) is stated once, in `STACKS`.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from validator.catalog import architecture
+from validator.memory import Adapter, Architecture, Sharding, Workload
+from validator.memory.workload import Attention, Loss, Method, Precision
+
+EVIDENCE = Path(__file__).parent / "evidence"
+CATALOGUE = Path(__file__).parents[1] / "validator" / "data" / "models.yaml"
+GIB = 2**30
+Kind = Literal["exact", "bound", "oom", "host"]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The software of one source, by the prefix of its row ids."""
+
+    title: str
+    loss: Loss = "upcast"
+    full: Precision = "pure"  # how full fine-tuning keeps its states; bf16 weights loaded as such stay bf16
+    gigabyte: int = GIB  # what the source's "GB" means, or what its unstated unit is taken for
+    full_length: bool = False  # batches reach the cutoff although the rows say that they are not packed
+    untied: bool = False  # the head is a parameter of its own even where the model ties it
+    dropout: bool = False  # adapters train with dropout
+    peer: bool = True  # transformers, peft, accelerate, DeepSpeed: the software LLaMA-Factory trains with
+
+
+STACKS: Mapping[str, Stack] = {
+    "fms": Stack("fms packed (transformers 4.45/4.48)", loss="shifted", dropout=True),
+    "fmsorca": Stack("fms short samples (transformers 4.44)", loss="shifted", dropout=True),
+    "swifttuner": Stack("ms-swift 1.x tuners", loss="shifted", dropout=True),
+    "swiftex": Stack("ms-swift examples", dropout=True),
+    "peftmm": Stack("peft method comparison (transformers 5.13)"),
+    "peftreadme": Stack("peft README", loss="shifted"),
+    "peftdocs": Stack("peft docs, Llama-2-70B", loss="shifted", dropout=True),
+    "philsch": Stack("fsdp-qlora blog, Llama-3-70B", loss="shifted"),
+    "badam": Stack("BAdam paper, 24 GB card", loss="shifted", gigabyte=10**9),
+    "axo": Stack("axolotl READMEs", loss="fused"),
+    "lithub": Stack("litgpt config hub", gigabyte=10**9, full_length=True, untied=True, dropout=True, peer=False),
+    "h200": Stack("own H200 runs, LLaMA-Factory 0.9.5", full="amp"),
+}
+WHOLE_SOURCES = {
+    "titan": "torchtitan: selective checkpointing, float8 or context parallelism",
+    "minicpmv": "vision tower",
+    "glm4": "length and batch not published",
+    "chatglmet": "length not published",
+    "lomo": "sum of profiled components over tensor parallel devices, not a peak",
+    "torchao": "length and batch not published",
+    "dsex": "synthetic model, shapes not published",
+    "unsloth": "length and batch not published",
+    "llmem": "batch not published",
+    "ktrans": "batch not published",
+    "peftissue": "ZeRO-3 did not take effect",
+}
+ROLES = {
+    "q": "q", "q_proj": "q", "query": "q", "k": "k", "k_proj": "k", "key": "k", "v": "v", "v_proj": "v", "value": "v",
+    "o": "o", "o_proj": "o", "projection": "o", "gate": "gate", "gate_proj": "gate", "up": "up", "up_proj": "up",
+    "down": "down", "down_proj": "down",
+}  # fmt: skip
+ALL = ("q", "k", "v", "o", "gate", "up", "down")
+FUSED = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "gate_up", "up": "gate_up"}
+OPTIMIZERS = {
+    "adamw_torch": "adamw_foreach", "adamw": "adamw_foreach", "unknown": "adamw_foreach", "adamw_torch_fused": "adamw",
+    "adamw_bnb_8bit": "adamw_8bit", "adamw_8bit": "adamw_8bit", "adamw_torch_8bit": "adamw_8bit", "lora-fa": "adamw_foreach",
+    "muon": "muon", "sgd": "sgd",
+}  # fmt: skip
+CARDS = {
+    "A100-80GB": "a100-80g", "A100-40GB": "a100-40g", "A10G-24GB": "a10-24g", "L40S-48GB": "l40s-48g",
+    "H100-80GB": "h100-80g", "RTX3090-24GB": "rtx-3090", "RTX4090-24GB": "rtx-4090", "T4-16GB": "t4-16g",
+    "V100-32GB": "v100-32g", "V100-16GB": "v100-16g", "H200-141GB": "h200-141g", "H20": "h20-96g",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement beside the workload that produced it. `measured` is bytes; None: it ran out of memory."""
+
+    id: str
+    source: str
+    method: str
+    kind: Kind
+    metric: str
+    measured: float | None
+    model: Architecture
+    workload: Workload
+    card: str | None = None
+    peer: bool = True
+    expandable: bool = False  # the caching allocator ran with expandable segments
+    facts: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+
+class Skip(Exception):
+    """A row that cannot be a workload; the message is the reason."""
+
+
+@cache
+def configs() -> dict[str, Mapping[str, object]]:
+    """Published config.json facts by hub name: the catalogue, then evidence/models.yaml."""
+    known: dict[str, Mapping[str, object]] = {}
+    for entry in yaml.safe_load(CATALOGUE.read_text(encoding="utf-8")).values():
+        for name in entry["hub"]:
+            known[name] = entry["config"] | entry.get("overrides", {}).get(name, {})
+    for entry in yaml.safe_load((EVIDENCE / "models.yaml").read_text(encoding="utf-8")):
+        shape = known[entry["like"]] if "like" in entry else entry["config"]
+        known.update(dict.fromkeys(entry["names"], shape))
+    return known
+
+
+def _stack(facts: Mapping[str, str]) -> Stack:
+    prefix = facts["id"].rsplit("-", 1)[0]
+    if prefix in WHOLE_SOURCES:
+        raise Skip(WHOLE_SOURCES[prefix])
+    stack, notes = STACKS[prefix], facts["notes"]
+    if "baseline-peft-bnb" in notes:
+        raise Skip("embeddings and head upcast to fp32, which LLaMA-Factory never does")
+    if "liger" in notes and "liger off" not in notes:
+        return replace(stack, loss="fused", title=stack.title + ", liger")
+    if "foak" in notes:
+        loss: Loss = "upcast" if "4.48" in notes else "fused"  # 4.48 computes the loss where the kernel does not reach
+        return replace(stack, loss=loss, title=stack.title + ", fused kernels", peer=False)
+    return stack
+
+
+def _model(facts: Mapping[str, str], stack: Stack) -> Architecture:
+    config = configs().get(facts["hf_id"])
+    if config is None:
+        raise Skip("encoder-decoder, vision, hybrid or unpublished shapes")
+    shape = architecture(dict(config))
+    if shape is None:
+        raise Skip(f"model family {config['model_type']}: the catalogue does not read it")
+    return replace(shape, tied=False) if stack.untied else shape
+
+
+def _method(facts: Mapping[str, str]) -> Method:
+    notes, name = facts["notes"], facts["method"]
+    if name not in ("full", "lora", "qlora", "dora"):
+        raise Skip("an adapter or optimizer method that is not modelled")
+    for other in ("DPO", "PPO", "sequence_parallel", "regression", "device_map", "unsloth", "vision", "reward"):
+        if other in notes or other in facts["zero_stage"]:
+            raise Skip("DPO, PPO, sequence parallel, regression, device map, unsloth or vision run")
+    if name == "full" and facts["id"].startswith("lithub") and facts["gpus"] == "1" and "tiny-llama" not in notes:
+        raise Skip("measured below the weights, gradients and states of the optimizer its YAML names")
+    return "full" if name == "full" else "lora"
+
+
+def _precision(facts: Mapping[str, str], stack: Stack, method: Method) -> Precision:
+    if facts["zero_stage"] in ("1", "2", "3"):
+        return "engine"
+    if facts["precision"] == "fp32" or (facts["precision"] == "unknown" and facts["id"].startswith("peftreadme")):
+        return "fp32"
+    single = facts["zero_stage"] == "none"
+    if facts["precision"].endswith("autocast") and not (method == "full" and single):
+        return "amp"  # FSDP keeps fp32 shards of what trains; on one device the bf16 weights stay as they were loaded
+    if method == "full":
+        return stack.full
+    pure = facts["id"].startswith(("fms-", "lithub"))
+    return "pure" if pure else "amp"
+
+
+def _adapter(facts: Mapping[str, str], model: Architecture, stack: Stack) -> Adapter:
+    names = facts["lora_targets"].split() if "all-linear" not in facts["lora_targets"] else list(ALL)
+    if names in (["query_key_value"], ["c_attn"]):
+        names = ["q", "k", "v"]
+    roles = [ROLES[name] for name in names if name in ROLES] + [role for role in ALL[4:] if "mlp" in names]
+    if not roles and facts["lora_targets"]:
+        roles = list(ALL)
+    fused = [FUSED[role] if _is_fused(model, role) else role for role in roles or ALL]
+    trains_tokens = "embed_tokens and lm_head fully trained" in facts["notes"]
+    return Adapter(
+        rank=int(facts["lora_rank"] or 8),
+        targets=tuple(dict.fromkeys(fused)),
+        dora=facts["method"] == "dora",
+        dropout=stack.dropout,
+        full_embedding=trains_tokens,
+        full_head=trains_tokens,
+    )
+
+
+def _is_fused(model: Architecture, role: str) -> bool:
+    return (role in "qkv" and model.attn.fused) or (role in ("gate", "up") and model.ffn.fused_gate_up)
+
+
+def _sharding(facts: Mapping[str, str]) -> Sharding:
+    zero, offload = facts["zero_stage"], facts["offload"]
+    if offload not in ("none", "param", "optimizer+param"):
+        raise Skip(f"offload of {offload}")
+    nodes, devices = int(facts["nodes"]), facts["gpus"]
+    if devices == "unknown":
+        raise Skip("number of devices not published")
+    return Sharding(
+        nodes=nodes,
+        devices_per_node=int(devices) // nodes,
+        stage=int(zero) if zero.isdigit() else 0,
+        fsdp=zero.startswith("fsdp"),
+        engine=zero.isdigit(),
+        offload_optimizer="optimizer" in offload or (offload == "param" and zero.startswith("fsdp")),
+        offload_parameters="param" in offload,
+    )
+
+
+def _optimizer(name: str) -> str:
+    if name not in OPTIMIZERS:
+        raise Skip("an adapter or optimizer method that is not modelled")
+    return OPTIMIZERS[name]
+
+
+def _attention(facts: Mapping[str, str]) -> Attention:
+    return "flash" if facts["attn"].startswith("flash") else "sdpa"
+
+
+def _workload(facts: Mapping[str, str], stack: Stack, model: Architecture) -> Workload:
+    if not facts["seq_len"] or not facts["micro_batch"]:
+        raise Skip("length or batch not published")
+    if facts["grad_checkpointing"] not in ("yes", "no"):
+        raise Skip("gradient checkpointing not published")
+    if facts["quant_bits"] not in ("4", "8", "16", "32"):
+        raise Skip("2-bit weights")
+    method, bits = _method(facts), int(facts["quant_bits"])
+    packed = facts["packing_or_full_length"] == "yes"
+    return Workload(
+        method=method,
+        precision=_precision(facts, stack, method),
+        half="fp16" if facts["precision"].startswith("fp16") else "bf16",
+        base_bytes=4.0 if facts["id"].startswith("peftreadme") and facts["zero_stage"] == "none" else 2.0,
+        quant_bits=bits if bits < 16 else 0,
+        quant_grouped=bool(re.search("GPTQ|AWQ|HQQ", facts["hf_id"] + facts["notes"])),
+        adapter=_adapter(facts, model, stack) if method == "lora" else Adapter(),
+        optimizer=_optimizer(facts["optimizer"]),
+        micro_batch=int(facts["micro_batch"]),
+        length=int(facts["seq_len"]),
+        accumulation=int(facts["grad_accum"] or 1),
+        checkpointing="layer" if facts["grad_checkpointing"] == "yes" else "off",
+        attention=_attention(facts),
+        padded=not packed,
+        loss=stack.loss,
+        sharding=_sharding(facts),
+    )
+
+
+def _kind(facts: Mapping[str, str], stack: Stack) -> Kind:
+    if facts["metric"] == "host_ram":
+        return "host"
+    if not facts["memory_gb"]:
+        return "oom"
+    return "exact" if facts["packing_or_full_length"] == "yes" or stack.full_length else "bound"
+
+
+def _measured(facts: Mapping[str, str], stack: Stack) -> float | None:
+    if not facts["memory_gb"]:
+        return None
+    unit = GIB if facts["unit"] == "GiB" else stack.gigabyte
+    return float(facts["memory_gb"]) * unit
+
+
+def parse(facts: Mapping[str, str]) -> Row:
+    """One CSV row as it ran.
+
+    Raises:
+        Skip: the row cannot be expressed as a workload, with the reason.
+    """
+    stack = _stack(facts)
+    model = _model(facts, stack)
+    return Row(
+        id=facts["id"],
+        source=stack.title,
+        method=facts["method"],
+        kind=_kind(facts, stack),
+        metric=facts["metric"],
+        measured=_measured(facts, stack),
+        model=model,
+        workload=_workload(facts, stack, model),
+        card=CARDS.get(facts["gpu_model"]),
+        peer=stack.peer,
+        expandable="expandable_segments" in facts["notes"],
+        facts=facts,
+    )
+
+
+def read(path: Path) -> Iterator[Mapping[str, str]]:
+    """The rows of a CSV file, as it is written."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        yield from csv.DictReader(stream)
+
+
+def verdicts(path: Path = EVIDENCE / "verdicts.csv") -> Iterator[tuple[Mapping[str, str], Architecture, Workload]]:
+    """Public outcomes that carry no measurement, or a rough one, as workloads."""
+    for facts in read(path):
+        zero, rank = facts["zero"], int(facts["rank"] or 8)
+        yield facts, architecture(dict(configs()[facts["model"]])), Workload(
+            method="full" if facts["method"] == "full" else "lora",
+            precision=facts["precision"],  # type: ignore[arg-type]
+            half=facts["half"],  # type: ignore[arg-type]
+            quant_bits=int(facts["quant_bits"] or 0),
+            adapter=Adapter(rank=rank),
+            optimizer=OPTIMIZERS[facts["optimizer"]],
+            micro_batch=int(facts["micro_batch"]),
+            length=int(facts["length"]),
+            accumulation=int(facts["accumulation"]),
+            attention=facts["attention"],  # type: ignore[arg-type]
+            loss=facts["loss"],  # type: ignore[arg-type]
+            low_memory_load=zero != "3",
+            sharding=Sharding(
+                nodes=int(facts["nodes"]),
+                devices_per_node=int(facts["devices"]) // int(facts["nodes"]) or 1,
+                stage=int(zero) if zero.isdigit() else 0,
+                fsdp=zero == "fsdp",
+                engine=facts["precision"] == "engine",
+                offload_optimizer=facts["offload"] in ("all", "optimizer", "param"),
+                offload_parameters=facts["offload"] in ("all", "param"),
+                pin_memory=facts["pin_memory"] == "yes",
+            ),
+        )
+
+
+def published(path: Path = EVIDENCE / "published.csv") -> tuple[list[Row], Counter[str]]:
+    """All usable rows, and for the others how many were skipped for which reason."""
+    rows: list[Row] = []
+    skipped: Counter[str] = Counter()
+    for facts in read(path):
+        try:
+            rows.append(parse(facts))
+        except Skip as reason:
+            skipped[str(reason)] += 1
+    return rows, skipped
+
+
+def measured_here(path: Path = EVIDENCE / "h200.csv") -> list[Row]:
+    """This project's own measurements, when they are there."""
+    return []
