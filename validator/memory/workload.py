@@ -74,6 +74,8 @@ class Adapter:
     rank: int = 8
     targets: tuple[str, ...] = ("q", "k", "v", "o", "gate", "up", "down")
     dora: bool = False
+    block: int = 32  # method oft: size of each orthogonal block
+    dropout: bool = False  # a dropout mask is kept for every adapted module
     full_embedding: bool = False  # a trained full-precision copy of the embedding
     full_head: bool = False
 
@@ -123,6 +125,7 @@ class Workload:
     trainable_extra: int = 0  # method freeze: further trained parameters, in elements
     optimizer: str = "adamw"
     optimizer_rank: int = 0  # GaLore/APOLLO rank
+    layerwise_update: bool = False  # each tensor is updated and its gradient freed during the backward pass
     micro_batch: int = 1
     sequences_per_sample: int = 1  # 2 for a pair in one batch
     length: int = 2048
@@ -134,6 +137,7 @@ class Workload:
     needs_full_logits: bool = False  # a preference or reward stage keeps log-probabilities
     value_head: bool = False  # a scalar head instead of the vocabulary (reward model)
     reference_copies: int = 0  # whole frozen copies of the model beside it
+    reference_logits: bool = False  # a second, gradient-free pass per step (preference stages with a reference)
     eval_batch: int = 0  # 0: no evaluation
     eval_length: int = 0
     loader_workers: int = 0

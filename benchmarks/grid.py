@@ -1,0 +1,195 @@
+"""The simulator over a grid of models and settings, recorded; and the memory formulas against that record.
+
+    python benchmarks/grid.py              run what evidence/grid.csv lacks (needs torch and llamafactory)
+    python benchmarks/grid.py --compare    error of the closed form by method (needs neither)
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import random
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from validator.memory import Adapter, Architecture, Attn, Ffn, Workload, device_memory
+
+RECORD = Path(__file__).parent / "evidence" / "grid.csv"
+PACKAGES = ("torch", "transformers", "peft", "llamafactory", "bitsandbytes")
+QWEN3 = {"head_norms": True}
+QWEN2 = {"qkv_bias": True}
+# name: hidden, feed-forward, layers, heads, key/value heads, head width, vocabulary, tied, more about the attention
+SHAPES_OF = {
+    "qwen3-0.6b": (1024, 3072, 28, 16, 8, 128, 151936, True, QWEN3),
+    "qwen3-1.7b": (2048, 6144, 28, 16, 8, 128, 151936, True, QWEN3),
+    "qwen3-4b": (2560, 9728, 36, 32, 8, 128, 151936, True, QWEN3),
+    "qwen3-8b": (4096, 12288, 36, 32, 8, 128, 151936, False, QWEN3),
+    "qwen3-14b": (5120, 17408, 40, 40, 8, 128, 151936, False, QWEN3),
+    "qwen3-32b": (5120, 25600, 64, 64, 8, 128, 151936, False, QWEN3),
+    "qwen2.5-7b": (3584, 18944, 28, 28, 4, 128, 152064, False, QWEN2),
+    "qwen2.5-14b": (5120, 13824, 48, 40, 8, 128, 152064, False, QWEN2),
+    "qwen2.5-32b": (5120, 27648, 64, 40, 8, 128, 152064, False, QWEN2),
+    "qwen2.5-72b": (8192, 29568, 80, 64, 8, 128, 152064, False, QWEN2),
+    "llama-3.1-8b": (4096, 14336, 32, 32, 8, 128, 128256, False, {}),
+    "llama-3.1-70b": (8192, 28672, 80, 64, 8, 128, 128256, False, {}),
+    "llama-3.2-3b": (3072, 8192, 28, 24, 8, 128, 128256, True, {}),
+    "mistral-7b": (4096, 14336, 32, 32, 8, 128, 32768, False, {}),
+    "gemma-2-9b": (3584, 14336, 42, 16, 8, 256, 256000, True, {"window": 4096}),
+    "qwen3-30b-a3b": (2048, 6144, 48, 32, 4, 128, 151936, False, QWEN3),
+}
+MODELS = list(SHAPES_OF)
+MOMENTS = ("fwd_pre", "fwd_layers", "fwd_head", "bwd_head", "bwd_layers", "bwd_emb", "opt")
+DEFAULTS = {
+    "method": "lora", "precision_mode": "bf16", "lora_rank": 8, "lora_targets": "all", "freeze_layers": 2,
+    "optimizer": "adamw", "grad_accum": 1, "grad_ckpt": True, "attn": "sdpa",
+}  # fmt: skip
+LORA = [
+    {}, {"lora_rank": 64, "attn": "fa2"}, {"lora_rank": 16, "lora_targets": "qv"}, {"lora_rank": 256},
+    {"grad_ckpt": False}, {"grad_ckpt": False, "attn": "eager"}, {"attn": "eager"}, {"grad_accum": 2},
+    {"precision_mode": "pure_bf16"}, {"lora_rank": 32, "grad_ckpt": False, "attn": "fa2", "lora_targets": "qv"},
+]  # fmt: skip
+QLORA = [{}, {"lora_rank": 64, "lora_targets": "qv"}, {"grad_ckpt": False}]
+AMP = [
+    {}, {"grad_accum": 2}, {"grad_ckpt": False}, {"optimizer": "adamw_8bit"}, {"optimizer": "adafactor"},
+    {"optimizer": "adamw_foreach"}, {"attn": "fa2"},
+]  # fmt: skip
+PURE = [{**setting, "precision_mode": "pure_bf16"} for setting in [*AMP[:-1], {"optimizer": "sgd", "attn": "eager"}]]
+FREEZE = [{}, {"freeze_layers": 4, "grad_accum": 2}, {"grad_ckpt": False}]
+SETTINGS = [
+    {**DEFAULTS, **setting, "method": method}
+    for method, settings in {"lora": LORA, "qlora4": QLORA, "full": AMP + PURE, "freeze": FREEZE}.items()
+    for setting in settings
+]
+SHAPES = [
+    (256, 1), (512, 1), (1024, 1), (2048, 1), (4096, 1), (8192, 1), (16384, 1), (512, 4),
+    (1024, 2), (2048, 4), (256, 16), (1024, 8), (4096, 2),
+]  # fmt: skip
+
+
+def cells() -> list[dict[str, Any]]:
+    """Every model with every setting; lengths and batches take turns. Shuffled, so a partial record is a fair sample."""
+    chosen = []
+    for m, model in enumerate(MODELS):
+        for s, setting in enumerate(SETTINGS):
+            length, batch = SHAPES[(5 * m + s) % len(SHAPES)]
+            chosen.append({"model": model, **setting, "seq_len": length, "micro_batch": batch})
+    random.Random(0).shuffle(chosen)
+    return chosen
+
+
+def key(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(row[name]) for name in ("model", *DEFAULTS, "seq_len", "micro_batch"))
+
+
+def recorded() -> list[dict[str, str]]:
+    if not RECORD.exists():
+        return []
+    with RECORD.open() as stream:
+        return list(csv.DictReader(stream))
+
+
+def simulate_missing() -> None:
+    from simulate import run_cell_by_depth
+
+    done = {key(row) for row in recorded()}
+    versions = " ".join(f"{name}=={version(name)}" for name in PACKAGES)
+    for cell in cells():
+        if key(cell) in done:
+            continue
+        try:
+            result = run_cell_by_depth({**cell, "steps": 1, "warm": True})
+        except Exception as error:
+            print(key(cell), repr(error)[:300], flush=True)
+            continue
+        moments = result.pop("moments")
+        row = {
+            **cell,
+            "peak_bytes": result["peak_bytes"],
+            "peak_at": f"{result['peak_phase'].split('.')[1]} {result['peak_seg']}".strip(),
+            "parameters": result["n_params"],
+            "trainable": result["n_trainable"],
+            **{name: moments.get(name, 0) for name in MOMENTS},
+            "weights_gib": result["params_gib"],
+            "gradients_total_gib": result["grads_total_gib"],
+            "optimizer_total_gib": result["optim_total_gib"],
+            "versions": versions,
+        }
+        append(row)
+
+
+def append(row: dict[str, Any]) -> None:
+    new = not RECORD.exists()
+    with RECORD.open("a", newline="") as stream:
+        writer = csv.DictWriter(stream, list(row), lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def architecture(model: str) -> Architecture:
+    hidden, width, layers, heads, kv_heads, head_dim, vocab, tied, more = SHAPES_OF[model]
+    ffn = Ffn(width)
+    if model == "qwen3-30b-a3b":
+        ffn = Ffn(width, experts=128, experts_per_token=8, expert_width=768)
+    gemma = model.startswith("gemma")
+    return Architecture(
+        hidden, layers, vocab, Attn(heads, kv_heads, head_dim, **more), ffn, tied,
+        norms_per_layer=4 if gemma else 2, logit_softcap=gemma,
+    )  # fmt: skip
+
+
+def workload(row: dict[str, str]) -> Workload:
+    """The recorded cell as the formulas see it: one device, full batches, no evaluation."""
+    targets = {"all": ("q", "k", "v", "o", "gate", "up", "down"), "qv": ("q", "v")}[row["lora_targets"]]
+    return Workload(
+        method="lora" if row["method"] == "qlora4" else row["method"],  # type: ignore[arg-type]
+        precision="pure" if row["precision_mode"] == "pure_bf16" else "amp",
+        quant_bits=4 if row["method"] == "qlora4" else 0,
+        adapter=Adapter(int(row["lora_rank"]), targets),
+        trainable_layers=int(row["freeze_layers"]),
+        optimizer=row["optimizer"],
+        micro_batch=int(row["micro_batch"]),
+        length=int(row["seq_len"]),
+        accumulation=int(row["grad_accum"]),
+        checkpointing="layer" if row["grad_ckpt"] == "True" else "off",
+        attention={"fa2": "flash", "sdpa": "sdpa", "eager": "eager"}[row["attn"]],  # type: ignore[arg-type]
+        padded=False,
+    )
+
+
+def group(row: dict[str, str]) -> str:
+    words = [row["method"], row["precision_mode"], "" if row["grad_ckpt"] == "True" else "no checkpoints"]
+    return " ".join(word for word in words if word)
+
+
+def errors() -> dict[str, list[tuple[float, dict[str, str]]]]:
+    """Signed relative error of the predicted peak, by method."""
+    found: dict[str, list[tuple[float, dict[str, str]]]] = {}
+    for row in recorded():
+        predicted = device_memory(architecture(row["model"]), workload(row)).allocated
+        found.setdefault(group(row), []).append((predicted / float(row["peak_bytes"]) - 1, row))
+    return found
+
+
+def compare() -> None:
+    print(f"{'':34}{'cells':>6}{'median':>9}{'p90':>9}{'worst':>9}")
+    groups = errors()
+    for name, found in [*sorted(groups.items()), ("all", [pair for pairs in groups.values() for pair in pairs])]:
+        sizes = sorted(abs(error) for error, _ in found)
+        worst = max((error for error, _ in found), key=abs)
+        median, p90 = sizes[len(sizes) // 2], sizes[int(0.9 * (len(sizes) - 1))]
+        print(f"{name:34}{len(sizes):6}{median:9.2%}{p90:9.2%}{worst:9.2%}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--compare", action="store_true", help="print the error of the formulas by method")
+    if parser.parse_args().compare:
+        compare()
+        return
+    simulate_missing()
+
+
+if __name__ == "__main__":
+    main()

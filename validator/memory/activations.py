@@ -1,0 +1,204 @@
+"""What one decoder layer keeps for its backward pass, and what the backward pass itself needs. Bytes of a micro batch.
+
+Derived from the operators' own rules: autograd keeps a linear module's input only if the weight trains, a product keeps
+both factors, softmax its result, flash attention q, k, v, its output and one fp32 number per head and token
+(arXiv 2205.14135); norms work on an fp32 copy. Checked operator by operator against benchmarks/simulate.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .precision import Bytes, element_bytes
+from .shapes import Block, Linear, key_width, output_width, query_width, value_width
+from .workload import Architecture, Ffn, Workload
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Bytes kept by the two halves of a layer, and the largest transients of their backward passes."""
+
+    attention: float
+    ffn: float
+    attention_peak: float
+    ffn_peak: float
+
+    @property
+    def total(self) -> float:
+        return self.attention + self.ffn
+
+    @property
+    def peak(self) -> float:
+        """The feed-forward half goes first, with everything still kept; the attention half when it has been freed."""
+        return max(self.total + self.ffn_peak, self.attention + self.attention_peak)
+
+
+def tokens(workload: Workload) -> int:
+    return workload.micro_batch * workload.sequences_per_sample * workload.length
+
+
+def _trains(workload: Workload) -> bool:
+    """Whether base weights of the layer receive gradients."""
+    return workload.method in ("full", "freeze")
+
+
+def norm_kept(width: int, entering: float, gemma: bool, workload: Workload) -> float:
+    """Bytes per token: the fp32 input, and the normalized value if the norm's weight trains."""
+    normalized = (4.0 if gemma else entering) if _trains(workload) else 0.0
+    return width * (4.0 + normalized)
+
+
+def _adapted_input(width: int, modules: int, sizes: Bytes, workload: Workload) -> float:
+    """Bytes per token that `modules` adapted modules keep of one shared input of `width`.
+
+    Under autocast each casts to the adapter's fp32 and back: a half-precision copy each. Without autocast the fp32 copy
+    itself is kept. bitsandbytes modules and half-precision adapters share the input as it is."""
+    if modules == 0:
+        return 0.0
+    masks = float(modules * width) if workload.adapter.dropout else 0.0
+    if (workload.quant_bits and workload.precision == "amp") or sizes.adapter == sizes.compute:
+        copies = modules if workload.adapter.dropout else 1
+        return copies * sizes.compute * width + masks
+    each = sizes.compute if workload.precision == "amp" else sizes.adapter
+    return modules * each * width + masks
+
+
+def input_kept(width: int, roles: tuple[Linear, ...], produced_half: bool, sizes: Bytes, workload: Workload) -> float:
+    """Bytes per token kept as input of linear modules that read the same tensor. `produced_half`: it is already in compute
+    precision and some earlier operator may keep it anyway, which the caller counts."""
+    if _trains(workload):
+        copies = len(roles) if sizes.casts and not produced_half else 1
+        return copies * sizes.compute * width
+    adapted = [linear for linear in roles if linear.role in workload.adapter.targets]
+    inner = sizes.compute if workload.precision == "amp" else sizes.adapter
+    low_rank = workload.adapter.rank * inner * len(adapted) if workload.method == "lora" else 0.0
+    return _adapted_input(width, len(adapted), sizes, workload) + low_rank
+
+
+def _by_role(block: Block, *roles: str) -> tuple[Linear, ...]:
+    return tuple(linear for linear in block.linears if linear.role in roles)
+
+
+def _dense_mask(arch: Architecture, workload: Workload) -> float:
+    """Share of layers in which sdpa gets a dense mask: all with padding, the sliding half once the window is reached."""
+    if workload.attention != "sdpa":
+        return 0.0
+    if workload.padded:
+        return 1.0
+    return 0.5 if arch.attn.window and workload.length >= arch.attn.window else 0.0
+
+
+def _attention_core(arch: Architecture, workload: Workload, compute: float) -> float:
+    """Bytes kept between the projections and the output projection."""
+    attn, count, length = arch.attn, tokens(workload), workload.length
+    queries, output = query_width(attn), output_width(attn)
+    narrow = key_width(attn) + value_width(attn)
+    wide = queries + output
+    if workload.attention == "eager" or attn.sinks:
+        square = float(count * attn.heads * length)
+        repeated = wide if attn.kv_heads != attn.heads else narrow
+        return count * compute * (queries + repeated) + square * (4 + (compute if compute < 4 else 0))
+    dense = _dense_mask(arch, workload)
+    keys = narrow + dense * (wide - narrow)
+    return count * (compute * (queries + keys + output) + 4 * attn.heads) + dense * 2.0 * count * length
+
+
+def _latent_kept(arch: Architecture, block: Block, sizes: Bytes, workload: Workload) -> float:
+    """Bytes per token of the low-rank steps of latent attention: their norms and the inputs of their second halves."""
+    attn = arch.attn
+    kept = 0.0
+    for rank, role in ((attn.q_rank, "q_b"), (attn.kv_rank, "kv_b")):
+        if rank:
+            kept += norm_kept(rank, 2, False, workload)
+            kept += input_kept(rank, _by_role(block, role), False, sizes, workload)
+    return kept
+
+
+def _attention(arch: Architecture, block: Block, workload: Workload) -> float:
+    attn, sizes, count = arch.attn, element_bytes(workload), tokens(workload)
+    readers = _by_role(block, "q", "k", "v", "qkv", "q_a", "kv_a")
+    per_token = _norms(arch, workload) + input_kept(arch.hidden, readers, False, sizes, workload)
+    if attn.head_norms:
+        per_token += norm_kept(query_width(attn) + key_width(attn), 2, False, workload)
+    per_token += _latent_kept(arch, block, sizes, workload)
+    shared = workload.attention != "eager" and (_trains(workload) or sizes.adapter == sizes.compute)
+    if not shared:
+        per_token += input_kept(output_width(attn), _by_role(block, "o"), True, sizes, workload)
+    return count * per_token + _attention_core(arch, workload, sizes.compute)
+
+
+def _norms(arch: Architecture, workload: Workload) -> float:
+    """Bytes per token of half a layer's norms: one on the hidden state, and with four a layer one on the result too."""
+    sizes = element_bytes(workload)
+    gemma = arch.norms_per_layer == 4
+    before = norm_kept(arch.hidden, sizes.residual, gemma, workload)
+    return before + (norm_kept(arch.hidden, 2, gemma, workload) if gemma else 0.0)
+
+
+def _dense_ffn(arch: Architecture, block: Block, width: int, workload: Workload) -> float:
+    """Bytes per token: results of gate and up, the activation, and their product if `down` trains or is adapted."""
+    sizes = element_bytes(workload)
+    readers = _by_role(block, "gate", "up", "gate_up")
+    parts = 3 if arch.ffn.gated else 1
+    kept = parts * sizes.compute * width
+    kept += input_kept(arch.hidden, readers, False, sizes, workload)
+    return kept + input_kept(width, _by_role(block, "down")[:1], True, sizes, workload)
+
+
+def _experts(ffn: Ffn, hidden: int, sizes: Bytes, workload: Workload) -> float:
+    """Bytes per token of routed experts: results of both matrices, the activation, the router's fp32 probabilities;
+    with trained experts also the permuted input and the product."""
+    chosen = ffn.experts_per_token
+    parts = 3 if ffn.gated else 2
+    kept = sizes.compute * chosen * (parts * ffn.expert_width + hidden) + 4.0 * ffn.experts
+    if _trains(workload) or not workload.experts_fused:
+        kept += sizes.compute * chosen * (ffn.expert_width + hidden)
+    return kept
+
+
+def _ffn(arch: Architecture, block: Block, workload: Workload) -> float:
+    ffn, sizes = arch.ffn, element_bytes(workload)
+    per_token = _norms(arch, workload)
+    if block.experts or _by_role(block, "router"):
+        per_token += _experts(ffn, arch.hidden, sizes, workload)
+        if ffn.shared_width:
+            per_token += _dense_ffn(arch, block, ffn.shared_width, workload)
+    else:
+        per_token += _dense_ffn(arch, block, ffn.width, workload)
+    return tokens(workload) * per_token
+
+
+def _ffn_peak(arch: Architecture, block: Block, workload: Workload) -> float:
+    """Transients of the feed-forward backward: gradients of product, activation and up while the product is freed; or the
+    fp32 temporaries of a norm on the block's result."""
+    sizes, count = element_bytes(workload), tokens(workload)
+    experts = bool(block.experts)
+    width = arch.ffn.experts_per_token * arch.ffn.expert_width if experts else arch.ffn.width
+    inside = 2.0 * sizes.compute * width + (sizes.compute * arch.ffn.experts_per_token * arch.hidden if experts else 0.0)
+    norm = 16.0 * arch.hidden if arch.norms_per_layer == 4 else 0.0
+    return count * (max(inside, norm) + sizes.residual * arch.hidden)
+
+
+def _attention_peak(arch: Architecture, workload: Workload) -> float:
+    """Transients of the attention backward: gradients of q, k, v and the output, flash attention's fp32 accumulator and
+    expanded key gradients (FlashAttention-2, arXiv 2307.08691); eager attention holds three squares in fp32."""
+    attn, sizes, count = arch.attn, element_bytes(workload), tokens(workload)
+    wide = query_width(attn) + output_width(attn)
+    gradients = sizes.compute * (wide + key_width(attn) + value_width(attn)) + 2 * sizes.residual * arch.hidden
+    if workload.attention == "eager" or attn.sinks:
+        square = 8.0 - (sizes.compute if sizes.compute < 4 else 0.0)
+        return count * (gradients + square * attn.heads * workload.length)
+    expanded = 2 * sizes.compute * query_width(attn) if attn.kv_heads != attn.heads else 0.0
+    return count * (gradients + 4.0 * query_width(attn) + expanded)
+
+
+@lru_cache(maxsize=4096)
+def layer(arch: Architecture, block: Block, workload: Workload) -> Kept:
+    """Everything one layer of this kind keeps for its backward pass, and the peaks inside that pass."""
+    return Kept(
+        attention=_attention(arch, block, workload),
+        ffn=_ffn(arch, block, workload),
+        attention_peak=_attention_peak(arch, workload),
+        ffn_peak=_ffn_peak(arch, block, workload),
+    )

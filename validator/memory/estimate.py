@@ -1,0 +1,20 @@
+"""The result of a prediction: bytes by term, and the band around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """All bytes. `terms` sum to `allocated`; `low` to `high` is the 90 % band of what the system's own tool shows."""
+
+    terms: dict[str, float]
+    low: float
+    expected: float
+    high: float
+    moment: str = ""
+
+    @property
+    def allocated(self) -> float:
+        return sum(self.terms.values())

@@ -1,0 +1,133 @@
+"""What each optimizer keeps for each trained tensor, and what its step needs for a moment. Bytes of the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from .precision import element_bytes
+from .shapes import blocks, trainable_parameters
+from .workload import Architecture, Workload
+
+# (outputs, inputs, how many)
+Matrix = tuple[int, int, int]
+
+
+@lru_cache(maxsize=2048)
+def trained_matrices(arch: Architecture, workload: Workload) -> tuple[Matrix, ...]:
+    """Every trained two-dimensional tensor; what remains of the trainable parameters are vectors."""
+    if workload.method in ("lora", "oft"):
+        return tuple(_adapter_matrices(arch, workload))
+    if workload.method == "freeze":
+        block = blocks(arch, workload.experts_fused)[-1][1]
+        return tuple((lin.outputs, lin.inputs, lin.count * workload.trainable_layers) for lin in block.linears)
+    tables = 1 if arch.tied else 2
+    inside = [
+        (lin.outputs, lin.inputs, lin.count * count)
+        for count, block in blocks(arch, workload.experts_fused)
+        for lin in block.linears
+    ]
+    return (*inside, *_expert_matrices(arch), (arch.vocab, arch.hidden, tables))
+
+
+def _expert_matrices(arch: Architecture) -> Iterator[Matrix]:
+    ffn, layers = arch.ffn, arch.layers - arch.ffn.dense_layers
+    if ffn.experts:
+        yield (2 if ffn.gated else 1) * ffn.expert_width, arch.hidden, ffn.experts * layers
+        yield arch.hidden, ffn.expert_width, ffn.experts * layers
+
+
+def _adapter_matrices(arch: Architecture, workload: Workload) -> Iterator[Matrix]:
+    adapter = workload.adapter
+    for count, block in blocks(arch, workload.experts_fused):
+        for lin in block.linears:
+            if lin.role in adapter.targets and workload.method == "lora":
+                yield adapter.rank, lin.inputs, lin.count * count
+                yield lin.outputs, adapter.rank, lin.count * count
+    if copies := int(adapter.full_embedding) + int(adapter.full_head):
+        yield arch.vocab, arch.hidden, copies
+
+
+def _low_rank(arch: Architecture, workload: Workload, moment: float) -> float:
+    """GaLore (arXiv 2403.03507), APOLLO (2412.05270): moments live in a rank-r space of the layers' linear modules,
+    beside the projection itself; everything else keeps ordinary moments."""
+    rank = workload.optimizer_rank
+    projected, inside = 0.0, 0
+    for count, block in blocks(arch, workload.experts_fused):
+        for lin in block.linears:
+            small, large = sorted((lin.inputs, lin.outputs))
+            used = min(rank, small)
+            projected += count * lin.count * used * (2 * large * moment + small * moment)
+            inside += count * lin.elements
+    return projected + 2 * moment * (trainable_parameters(arch, workload) - inside)
+
+
+def _factored(arch: Architecture, workload: Workload) -> float:
+    """Adafactor (arXiv 1804.04235): one fp32 row and one column of second moments for each matrix."""
+    matrices = trained_matrices(arch, workload)
+    vectors = trainable_parameters(arch, workload) - sum(m * n * count for m, n, count in matrices)
+    return 4.0 * (sum((m + n) * count for m, n, count in matrices) + vectors)
+
+
+def _muon(arch: Architecture, workload: Workload, moment: float) -> float:
+    """Muon keeps one moment for hidden matrices; embeddings, output layer and vectors keep AdamW's two."""
+    trained = trainable_parameters(arch, workload)
+    hidden = sum(m * n * count for m, n, count in trained_matrices(arch, workload) if m != arch.vocab)
+    return moment * (2 * trained - hidden)
+
+
+def _one_block(arch: Architecture, workload: Workload) -> float:
+    """BAdam (arXiv 2404.02827): fp32 copy, gradient and two moments of the one active block of layers."""
+    return 16.0 * max(block.elements for _, block in blocks(arch, workload.experts_fused))
+
+
+@lru_cache(maxsize=2048)
+def state_bytes(arch: Architecture, workload: Workload) -> float:
+    """Bytes of optimizer state for the whole model, without the engine's master weights.
+
+    8-bit states add one fp32 maximum for each 256 elements (bitsandbytes, arXiv 2110.02861)."""
+    trained, moment = trainable_parameters(arch, workload), element_bytes(workload).moment
+    name = workload.optimizer.removeprefix("paged_")
+    match name:
+        case "galore" | "apollo":
+            return _low_rank(arch, workload, moment)
+        case "galore_8bit":
+            return _low_rank(arch, workload, 1 + 4 / 256)
+        case "adafactor" | "galore_adafactor":
+            return _factored(arch, workload)
+        case "muon":
+            return _muon(arch, workload, moment)
+        case "badam":
+            return _one_block(arch, workload)
+        case "sgd":
+            return 0.0
+        case "adam_mini" | "lion" | "momentum" | "adagrad" | "rmsprop":
+            return moment * trained
+        case "lion_8bit":
+            return (1 + 4 / 256) * trained
+        case "adamw_8bit":
+            return 2 * (1 + 4 / 256) * trained
+    return 2 * moment * trained
+
+
+def step_bytes(arch: Architecture, workload: Workload) -> float:
+    """Bytes that the optimizer's step allocates for a moment.
+
+    A foreach step holds the root of every second moment at once; Adafactor holds the update and its square for the
+    largest matrix, and fp32 copies of gradient and parameter when these are half precision. Fused steps need none."""
+    sizes = element_bytes(workload)
+    largest = max((m * n for m, n, _ in trained_matrices(arch, workload)), default=0)
+    match workload.optimizer:
+        case "adamw_foreach":
+            return sizes.moment * trainable_parameters(arch, workload) / partitions(workload)
+        case "adafactor" | "galore_adafactor":
+            return (8.0 if sizes.gradient == 4 else 16.0) * largest
+        case "galore" | "apollo" | "galore_8bit" | "muon" | "adam_mini":
+            return 8.0 * largest
+    return 0.0
+
+
+def partitions(workload: Workload) -> int:
+    """Over how many devices the optimizer state is spread."""
+    sharding = workload.sharding
+    return sharding.world if sharding.stage >= 1 or sharding.fsdp else 1

@@ -1,0 +1,52 @@
+"""Bytes per element of every kind of tensor, by how mixed precision is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .workload import Workload
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Bytes per element; `master` is the optimizer's own full-precision copy of a trained parameter."""
+
+    base: float  # base weights that do not train
+    trained: float  # base weights that train
+    adapter: float
+    gradient: float
+    master: float
+    moment: float
+    compute: float  # results of matrix products
+    residual: float  # hidden states between layers
+    casts: bool  # autocast: every trained linear keeps its own half-precision copy of weight and input
+
+
+def _full(workload: Workload) -> Bytes:
+    """Trained weights: autocast keeps them, their gradients and moments in fp32; a ZeRO engine keeps half-precision
+    weights and gradients beside fp32 master weights and moments; pure half precision has half-precision moments."""
+    frozen = workload.base_bytes
+    residual = frozen if workload.method == "freeze" else 4.0
+    match workload.precision:
+        case "amp":
+            return Bytes(frozen, 4, 4, 4, 0, 4, 2, residual, casts=True)
+        case "pure":
+            return Bytes(frozen, 2, 4, 2, 0, 2, 2, 2, casts=False)
+        case "engine":
+            return Bytes(2, 2, 2, 2, 4, 4, 2, 2, casts=False)
+        case "fp32":
+            return Bytes(frozen, 4, 4, 4, 4 if workload.sharding.engine else 0, 4, 4, residual, casts=False)
+
+
+def _adapter(workload: Workload) -> Bytes:
+    """Adapters are fp32 and train in fp32, except that a half-precision ZeRO engine casts them like everything else."""
+    base = workload.base_bytes
+    if workload.precision == "engine":
+        return Bytes(2, 2, 2, 2, 4, 4, 2, 2, casts=False)
+    master = 4 if workload.sharding.engine else 0
+    compute = 2.0 if workload.precision == "amp" else base
+    return Bytes(base, base, 4, 4, master, 4, compute, base, casts=False)
+
+
+def element_bytes(workload: Workload) -> Bytes:
+    return _full(workload) if workload.method in ("full", "freeze") else _adapter(workload)

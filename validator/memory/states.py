@@ -1,0 +1,122 @@
+"""Model states on the worst device: weights, adapter, gradients, optimizer, reference. Bytes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from .optimizer import partitions, state_bytes
+from .precision import element_bytes
+from .shapes import blocks, embedding, head, parameters, trainable_parameters
+from .workload import Architecture, Workload
+
+
+def quantized_bytes(workload: Workload) -> float:
+    """Bytes per element of a quantized linear module, scales included.
+
+    bitsandbytes 4-bit: one fp32 scale for 64 elements, or one byte and a second-level scale (QLoRA, arXiv 2305.14314);
+    8-bit keeps one scale for each row; GPTQ and AWQ keep a half-precision scale and a zero point for 128 elements."""
+    bits = workload.quant_bits
+    if workload.quant_grouped:
+        return bits / 8 + (2 + bits / 8) / 128
+    if bits == 8:
+        return 1.0
+    return 0.5 + ((1 + 4 / 256) / 64 if workload.double_quant else 4 / 64)
+
+
+@lru_cache(maxsize=2048)
+def quantizable(arch: Architecture, fused: bool) -> int:
+    """Elements inside linear modules of the layers; embeddings, output layer, norms and fused experts stay as they are."""
+    return sum(count * block.linear_elements for count, block in blocks(arch, fused))
+
+
+@lru_cache(maxsize=2048)
+def base_weight_bytes(arch: Architecture, workload: Workload) -> float:
+    """Bytes of the base model's weights, whole."""
+    sizes, total = element_bytes(workload), parameters(arch)
+    if workload.method == "full":
+        return sizes.trained * total
+    if workload.quant_bits:
+        linear = quantizable(arch, workload.experts_fused)
+        return quantized_bytes(workload) * linear + sizes.base * (total - linear)
+    if workload.method == "freeze":
+        trained = trainable_parameters(arch, workload)
+        return sizes.trained * trained + sizes.base * (total - trained)
+    norms = 2.0 * sum(count * block.vectors for count, block in blocks(arch)) if workload.upcast_norms else 0.0
+    return sizes.base * total + norms
+
+
+def weights_sharded(workload: Workload) -> bool:
+    return workload.sharding.stage == 3 or workload.sharding.fsdp
+
+
+def _persistent(arch: Architecture, workload: Workload) -> float:
+    """ZeRO-3 keeps parameters smaller than the threshold whole on every device: norms and biases, and small adapters."""
+    if workload.sharding.stage != 3:
+        return 0.0
+    sizes = element_bytes(workload)
+    vectors = sizes.base * sum(count * block.vectors for count, block in blocks(arch, workload.experts_fused))
+    if workload.method not in ("lora", "oft"):
+        return vectors
+    small = workload.adapter.rank * arch.hidden < workload.sharding.persistence_threshold
+    return vectors + (sizes.adapter * trainable_parameters(arch, workload) if small else 0.0)
+
+
+def weights(arch: Architecture, workload: Workload) -> float:
+    whole = base_weight_bytes(arch, workload)
+    if not weights_sharded(workload):
+        return whole
+    shard = 0.0 if workload.sharding.offload_parameters else whole / workload.sharding.world
+    return shard + _persistent(arch, workload)
+
+
+def adapter(arch: Architecture, workload: Workload) -> float:
+    if workload.method not in ("lora", "oft"):
+        return 0.0
+    whole = element_bytes(workload).adapter * trainable_parameters(arch, workload)
+    if not weights_sharded(workload):
+        return whole
+    return 0.0 if workload.sharding.offload_parameters else whole / workload.sharding.world
+
+
+def optimizer(arch: Architecture, workload: Workload) -> float:
+    """Moments and master weights on the device; paged states live in memory that the driver moves out under pressure."""
+    if workload.sharding.offload_optimizer or workload.optimizer.startswith("paged_"):
+        return 0.0
+    return optimizer_whole(arch, workload) / partitions(workload)
+
+
+def optimizer_whole(arch: Architecture, workload: Workload) -> float:
+    master = element_bytes(workload).master * trainable_parameters(arch, workload)
+    return state_bytes(arch, workload) + master
+
+
+def gradients(arch: Architecture, workload: Workload) -> float:
+    """All gradients at the end of the backward pass. Offloading the optimizer sends partitioned gradients with it."""
+    sharding = workload.sharding
+    if workload.layerwise_update or workload.optimizer == "badam":
+        return 0.0
+    whole = element_bytes(workload).gradient * trainable_parameters(arch, workload)
+    if sharding.stage >= 2 or sharding.fsdp:
+        return 0.0 if sharding.offload_optimizer else whole / sharding.world
+    return whole
+
+
+def reference(arch: Architecture, workload: Workload) -> float:
+    """Frozen copies of the model in the checkpoint's precision; only ZeRO-3 and FSDP spread them."""
+    whole = workload.reference_copies * workload.base_bytes * parameters(arch)
+    return whole / workload.sharding.world if weights_sharded(workload) else whole
+
+
+def head_elements(arch: Architecture) -> int:
+    """Elements of the matrix that makes logits, whether or not it is the embedding's."""
+    return head(arch) if not arch.tied else embedding(arch)
+
+
+def resident(arch: Architecture, workload: Workload) -> dict[str, float]:
+    """What stays on the device through the whole step, gradients apart."""
+    return {
+        "weights": weights(arch, workload),
+        "adapter": adapter(arch, workload),
+        "optimizer": optimizer(arch, workload),
+        "reference": reference(arch, workload),
+    }
