@@ -20,9 +20,10 @@ def keys(scope: Scope, module: str, function: ast.AST, variable: str, given: Bou
     bound = {**_defaults(scope, module, function), **given, **_loops(scope, module, function)}
     for node in ast.walk(function):
         for key, default in _lookups(node, variable):
+            values = bound.get(name_of(default)) or [scope.value(module, default)] if default else [None]
             for text in bound.get(name_of(key)) or [scope.value(module, key)]:
                 if isinstance(text, str):
-                    yield text, None if default is None else scope.value(module, default)
+                    yield text, values[0]
         if isinstance(node, ast.Call):
             yield from _handed_on(scope, module, node, variable)
 

@@ -1,0 +1,333 @@
+"""The generated tables equal what the released packages really accept."""
+
+import ast
+import dataclasses
+import enum
+import importlib
+import json
+import subprocess
+import sys
+import typing
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import validator
+from validator.upstream import annotation, arguments, lookups, scope, templates
+from validator.upstream.releases import DEEPSPEED, NEWEST, TRANSFORMERS, pair
+
+DATA = Path(validator.__file__).parent / "data"
+NEWEST_PAIR = pair(NEWEST, TRANSFORMERS[NEWEST][0])
+
+
+def read(name: str) -> dict[str, Any]:
+    table: dict[str, Any] = json.loads((DATA / name).read_text(encoding="utf-8"))
+    return table
+
+
+def accepted(release: str) -> dict[str, Any]:
+    """Entries of arguments.json as one pair of releases has them."""
+    table = read("arguments.json")
+    changes = table["changes"].get(release, {})
+    return {
+        name: entry | changes.get(name, {})
+        for name, entry in table["arguments"].items()
+        if release in entry.get("in", [release])
+    }
+
+
+def needs(package: str, wanted: str) -> None:
+    try:
+        found = version(package)
+    except PackageNotFoundError:
+        pytest.skip(f"needs {package} {wanted}")
+    if found != wanted:
+        pytest.skip(f"needs {package} {wanted}, found {found}")
+
+
+@pytest.mark.parametrize(
+    ("text", "union", "optional", "choices", "items"),
+    [
+        ("int", "int", False, (), ()),
+        ("str | None", "str", True, (), ()),
+        ("Optional[float]", "float", True, (), ()),
+        ("Union[dict, str]", "str|dict", False, (), ()),
+        ("dict[str, Any] | str | None", "str|dict", True, (), ()),
+        ("Literal['a', 'b'] | None", "str", True, ("a", "b"), ()),
+        ("str | None | Literal[False]", "bool|str", True, (), ()),
+        ("Color | str", "str", False, ("red", "blue"), ()),
+        ("list[Color] | str", "str|list", False, (), ("red", "blue")),
+        ("'Config | None'", "object", True, (), ()),
+        ("str | Path | Config | None", "str", True, (), ()),
+    ],
+)
+def test_annotation(text: str, union: str, optional: bool, choices: tuple[str, ...], items: tuple[str, ...]) -> None:
+    kind = annotation.parse(ast.parse(text, mode="eval").body, {"Color": {"RED": "red", "BLUE": "blue"}})
+    assert (kind.union, "None" in kind.types, kind.choices, kind.items) == (union, optional, choices, items)
+
+
+CLASSES = """
+class Mode(StrEnum):
+    FAST = "fast"
+    SLOW = "slow"
+
+class Base:
+    pixels: int = field(default=768 * 768)
+    kept: str = "base"
+    hidden: bool = field(default=False, init=False)
+    chosen = "old"
+    if new_torch():
+        chosen = "new"
+    optim: str = field(default=chosen)
+
+class Other:
+    kept: str = "other"
+    words: list[str] = field(default_factory=list)
+    share: dict | str = field(default_factory=lambda: {"GPU": 1})
+
+class Arguments(Base, Other):
+    mode: Mode = field(default=Mode.SLOW)
+    name: str = field(metadata={"choices": ["x", "y"]})
+    export_size: int = 5
+"""
+
+
+def test_entries_follow_dataclass_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arguments, "_GROUPS", {"model": "Arguments"})
+    tree = ast.parse(CLASSES)
+    nodes = arguments.classes(tree)
+    found = arguments.Dataclasses(nodes, {"Mode": arguments.members(nodes["Mode"])}, ())
+    entries = arguments.entries(found)
+    assert {name: entry.get("default", "none") for name, entry in entries.items()} == {
+        "export_size": 5,
+        "kept": "base",  # the first base wins, as in Python
+        "mode": "slow",
+        "name": "none",
+        "optim": "new",
+        "pixels": 589824,
+        "share": {"GPU": 1},
+        "words": [],
+    }
+    assert entries["mode"]["choices"] == ["fast", "slow"]
+    assert entries["name"]["choices"] == ["x", "y"]
+    assert entries["export_size"]["command"] == "export"
+
+
+def test_merge_keeps_the_newest_and_the_differences() -> None:
+    old = {"gone": {"type": "str"}, "steps": {"type": "int", "default": 0}}
+    new = {"steps": {"type": "float", "default": 0}, "fresh": {"type": "bool"}}
+    table = arguments.merge({"2": new, "1": old})
+    assert table["arguments"] == {
+        "fresh": {"type": "bool", "in": ["2"]},
+        "gone": {"type": "str", "in": ["1"]},
+        "steps": {"type": "float", "default": 0},
+    }
+    assert table["changes"] == {"1": {"steps": {"type": "int"}}}
+
+
+READER = """
+TOP = "top"
+TOP_DEFAULT = 3
+NAMED = "named"
+
+def read(config):
+    inner = {key: config.get(key, {}) for key in ("one", "two")}
+    if "present" in config.keys():
+        config["written"] = get_scalar_param(config, TOP, TOP_DEFAULT)
+    return named(config, NAMED), other["unrelated"], Block(config), inner
+
+def named(whole, word, default=True):
+    return get_scalar_param(whole, word, default)
+
+class Block:
+    def __init__(self, whole):
+        self.deep = whole["deep"]["unseen"]
+"""
+
+
+def test_lookups_follow_the_dictionary() -> None:
+    names = scope.Scope({"package.module": ast.parse(READER)}.__getitem__, "package")
+    function = names.find("package.module", "read")
+    assert function is not None
+    found = dict(lookups.keys(names, "package.module", function[1], "config"))
+    assert found == {
+        "one": {},
+        "two": {},
+        "present": None,
+        "written": None,
+        "top": 3,
+        "named": True,
+        "deep": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("release", "keys", "groups"),
+    [
+        ("0.9.5/5.6.0", 346, {"model": 76, "data": 28, "training": 135, "finetuning": 97, "generating": 10}),
+        ("0.9.5/4.57.1", 365, {"model": 76, "data": 28, "training": 154, "finetuning": 97, "generating": 10}),
+    ],
+)
+def test_number_of_keys(release: str, keys: int, groups: dict[str, int]) -> None:
+    entries = accepted(release)
+    assert len(entries) == keys
+    assert {group: sum(entry["group"] == group for entry in entries.values()) for group in groups} == groups
+
+
+@pytest.mark.parametrize(
+    ("key", "since", "until"),
+    [
+        ("use_kv_cache", "0.9.4/4.52.4", None),
+        ("use_asft_loss", "0.9.5/4.57.1", None),
+        ("ray_storage_path", "0.9.3/4.52.4", "0.9.4/4.57.1"),
+        ("save_safetensors", "0.9.3/4.52.4", "0.9.5/4.57.1"),
+        ("group_by_length", "0.9.3/4.52.4", "0.9.5/5.0.0"),
+        ("train_sampling_strategy", "0.9.5/5.2.0", None),
+        ("learning_rate", "0.9.3/4.52.4", None),
+        ("compute_dtype", None, None),
+    ],
+)
+def test_presence(key: str, since: str | None, until: str | None) -> None:
+    pairs = [pair(release, each) for release, versions in TRANSFORMERS.items() for each in versions]
+    having = [each for each in pairs if key in accepted(each)]
+    assert (having[-1] if having else None) == since
+    assert (having[0] if having else None) == (until or (NEWEST_PAIR if since else None))
+
+
+def test_warmup_steps_was_an_integer_before_transformers_5() -> None:
+    assert accepted("0.9.5/5.6.0")["warmup_steps"]["type"] == "float"
+    assert accepted("0.9.5/4.57.1")["warmup_steps"]["type"] == "int"
+
+
+def test_renamed_keys_lead_to_accepted_ones() -> None:
+    yaml = pytest.importorskip("yaml")
+    renamed = yaml.safe_load((DATA / "renamed.yaml").read_text(encoding="utf-8"))
+    newest = accepted(NEWEST_PAIR)
+    assert {entry["now"] for entry in renamed.values() if "now" in entry} <= newest.keys()
+    assert all("now" in entry or "how" in entry for entry in renamed.values())
+    removed = {key for key, entry in renamed.items() if "removed" in entry}
+    assert removed & newest.keys() == {"use_cache"}
+    assert read("arguments.json")["arguments"].keys() - newest.keys() <= removed
+
+
+def test_models_of_templates_are_listed_once() -> None:
+    table = read("templates.json")
+    names = [name for kinds in table["models"].values() for group in kinds.values() for name in group]
+    assert len(names) == len(set(names))
+    assert table["models"].keys() - {""} <= table["templates"].keys()
+
+
+@pytest.mark.slow
+def test_arguments_equal_the_dataclasses() -> None:
+    needs("llamafactory", NEWEST)
+    release = pair(NEWEST, version("transformers"))
+    if version("transformers") not in TRANSFORMERS[NEWEST]:
+        pytest.skip(f"no table for {release}")
+    train = importlib.import_module("llamafactory.hparams.parser")._TRAIN_ARGS
+    parser = importlib.import_module("transformers").HfArgumentParser(train)
+    listed = {action.dest: list(action.choices) if action.choices else None for action in parser._actions}
+    real = {}
+    for each in train:
+        hints = typing.get_type_hints(each)
+        for item in (item for item in dataclasses.fields(each) if item.init):
+            kinds = set(typing.get_args(hints[item.name])) or {hints[item.name]}
+            real[item.name] = (_default(item), listed[item.name], type(None) in kinds or _default(item) is None)
+    table = {
+        name: (entry.get("default", dataclasses.MISSING), entry["choices"], entry["optional"])
+        for name, entry in accepted(release).items()
+    }
+    assert table == real
+    assert {name: type(value[0]) for name, value in table.items()} == {
+        name: type(value[0]) for name, value in real.items()
+    }
+
+
+def _default(item: dataclasses.Field[Any]) -> Any:
+    value = item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
+    return value.value if isinstance(value, enum.Enum) else value
+
+
+@pytest.mark.slow
+def test_types_equal_the_annotations() -> None:
+    needs("llamafactory", NEWEST)
+    needs("transformers", TRANSFORMERS[NEWEST][0])
+    train = importlib.import_module("llamafactory.hparams.parser")._TRAIN_ARGS
+    hints = {name: hint for each in train for name, hint in typing.get_type_hints(each).items()}
+    table = {name: set(entry["type"].split("|")) for name, entry in accepted(NEWEST_PAIR).items()}
+    assert table == {name: _plain(hints[name]) for name in table}
+
+
+def _plain(hint: Any) -> set[str]:
+    """Names of the plain types in a real annotation; a class that YAML cannot write counts only when alone."""
+    if typing.get_origin(hint) is typing.Literal:
+        return {type(value).__name__ for value in typing.get_args(hint)}
+    if typing.get_origin(hint) in (list, dict):
+        return {typing.get_origin(hint).__name__}
+    if typing.get_args(hint):
+        kinds = set().union(*(_plain(part) for part in typing.get_args(hint))) - {"NoneType"}
+        return kinds - {"object"} or {"object"}
+    if issubclass(hint, (enum.Enum, Path)):
+        return {"str"}
+    return {hint.__name__ if hint in (bool, int, float, str, list, dict, type(None)) else "object"}
+
+
+@pytest.mark.slow
+def test_templates_equal_the_registry() -> None:
+    needs("llamafactory", NEWEST)
+    real = importlib.import_module("llamafactory.data.template")
+    constants = importlib.import_module("llamafactory.extras.constants")
+    table = read("templates.json")
+    assert table["templates"].keys() == real.TEMPLATES.keys()
+    for name, template in real.TEMPLATES.items():
+        facts = table["templates"][name]
+        assert facts.get("reasoning", False) == isinstance(template, real.ReasoningTemplate)
+        assert facts.get("efficient_eos", False) == template.efficient_eos
+        assert facts.get("replace_eos", False) == template.replace_eos
+        media = [kind for kind in templates._MEDIA if getattr(template.mm_plugin, f"{kind}_token")]
+        assert facts.get("media", []) == media
+    expected = {
+        hub: constants.DEFAULT_TEMPLATE.get(name, "")
+        for name, hubs in constants.SUPPORTED_MODELS.items()
+        for hub in hubs.values()
+    }
+    assert expected == {
+        hub: "" if kind == "base" else template
+        for template, kinds in table["models"].items()
+        for kind, hubs in kinds.items()
+        for hub in hubs
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("block", "module", "name"),
+    [
+        ("zero_optimization", "deepspeed.runtime.zero.config", "DeepSpeedZeroConfig"),
+        ("zero_optimization.offload_param", "deepspeed.runtime.zero.config", "DeepSpeedZeroOffloadParamConfig"),
+        ("zero_optimization.offload_optimizer", "deepspeed.runtime.zero.config", "DeepSpeedZeroOffloadOptimizerConfig"),
+        ("fp16", "deepspeed.runtime.precision_config", "DeepSpeedFP16Config"),
+        ("bf16", "deepspeed.runtime.precision_config", "DeepSpeedBF16Config"),
+        ("compile", "deepspeed.compile.config", "CompileConfig"),
+    ],
+)
+def test_deepspeed_blocks_equal_the_models(block: str, module: str, name: str) -> None:
+    needs("deepspeed", DEEPSPEED)
+    real = getattr(importlib.import_module(module), name).model_fields
+    table = read("deepspeed.json")["blocks"][block]["fields"]
+    assert table.keys() == real.keys()
+    for field, info in real.items():
+        assert table[field].get("alias") == info.alias
+        if "default" in table[field]:
+            assert table[field]["default"] == info.default
+        assert table[field].get("deprecated", False) == bool((info.json_schema_extra or {}).get("deprecated"))
+
+
+@pytest.mark.slow
+def test_tables_are_what_the_released_packages_give() -> None:
+    command = [sys.executable, "-m", "validator.upstream", "--check"]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=DATA.parent.parent)
+    if "No matching distribution" in run.stderr or "Could not fetch" in run.stderr:
+        pytest.skip("no package registry")
+    assert run.returncode == 0, run.stderr
