@@ -1,0 +1,100 @@
+# make demo   set up, check every recipe, explain one, fine-tune a tiny model on the CPU
+# make test   set up, then lint, types and every test, real training included
+# Both need Python 3.11 or later, git and make; `make test` also a C++ compiler, for DeepSpeed.
+# What they install goes to .venv. On a machine with GPUs use `pip install "llamafactory-recipes[train]"` instead.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+TINY := build/tiny-qwen3
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The tiny model gains nothing from threads, and OpenMP threads that wait for each other are several times slower
+# as soon as anything else runs on the machine.
+export OMP_NUM_THREADS := 1
+INSTALL := $(VENV)/bin/python -m pip install -qq --constraint constraints.txt
+
+.PHONY: help demo test check lint types benchmark-speed benchmark-memory clean
+
+help:
+	@sed -n 's/^# //p' Makefile | head -4
+
+demo: $(VENV)/train.done $(TINY)/model.safetensors
+	lmf-recipes check recipes
+	lmf-recipes explain recipes/qwen32b-910b-lora.yaml
+	lmf-recipes train recipes/tiny-cpu-lora.yaml
+
+test: lint types $(VENV)/deepspeed.done $(TINY)/model.safetensors
+	pytest
+
+check: $(VENV)/check.done
+	lmf-recipes check recipes
+
+lint: $(VENV)/dev.done
+	ruff check .
+	ruff format --check .
+
+types: $(VENV)/dev.done
+	mypy
+
+benchmark-speed: $(VENV)/dev.done
+	python benchmarks/speed.py
+
+benchmark-memory: $(VENV)/check.done
+	python benchmarks/memory.py
+
+clean:
+	rm -rf $(VENV) build saves
+
+# Each step of the set-up leaves a .done file only when it is complete, so an interrupted one starts again.
+
+$(VENV)/venv.done:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@echo "set-up: virtual environment in $(VENV)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/check.done: $(VENV)/venv.done pyproject.toml constraints.txt
+	@echo "set-up: lmf-recipes"
+	@$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/dev.done: $(VENV)/check.done
+	@echo "set-up: lint and test tools"
+	@$(INSTALL) --editable '.[dev]'
+	@touch $@
+
+# torch before llamafactory, which would otherwise bring the newest one. The published torchvision and torchaudio
+# wheels are CUDA builds and do not import beside a CPU torch, and then neither does LLaMA-Factory. Text training calls
+# neither: where the real one does not import, torchvision is left out (transformers copes) and torchaudio, which
+# LLaMA-Factory imports, is an empty module. This is for the demo and the tests only.
+$(VENV)/train.done: $(VENV)/check.done
+	@echo "set-up: torch and LLaMA-Factory (about 2 GB, one to two minutes with a warm package cache)"
+	@$(INSTALL) torch
+	@$(INSTALL) llamafactory
+	@for name in torchvision torchaudio; do \
+	  python -c "import $$name" 2>/dev/null || $(VENV)/bin/python -m pip uninstall --quiet --yes $$name 2>/dev/null; \
+	done
+	@python -c "import torchaudio" 2>/dev/null \
+	  || echo '"""Stand-in: the published wheel does not import beside this torch."""' \
+	  > "$$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torchaudio.py"
+	@touch $@
+
+# DeepSpeed is published as source only and compiles its operators on first use.
+$(VENV)/deepspeed.done: $(VENV)/train.done $(VENV)/dev.done
+	@command -v $${CXX:-c++} >/dev/null \
+	  || { echo "DeepSpeed compiles its operators with a C++ compiler: install g++" >&2; exit 1; }
+	@test -e "$$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" \
+	  || { echo "DeepSpeed compiles its operators against Python.h: install python3-dev" >&2; exit 1; }
+	@echo "set-up: DeepSpeed"
+	@$(INSTALL) setuptools wheel
+	@DS_BUILD_OPS=0 $(INSTALL) --no-build-isolation deepspeed
+	@touch $@
+
+$(TINY)/model.safetensors: demo/make_tiny.py data/tiny_demo.json | $(VENV)/train.done
+	python demo/make_tiny.py $(TINY)

@@ -1,0 +1,10 @@
+"""Order and environment of the tests: the fast ones first, real training last."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort by cost, so that a broken rule shows in seconds and not after the trainings."""
+    items.sort(key=lambda item: sum(1 for name in ("slow", "training") if item.get_closest_marker(name)))
