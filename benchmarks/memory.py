@@ -1,115 +1,38 @@
-"""How far the memory model is from published measurements, beside what a user would pick instead.
+"""How far the memory model is from measurements, beside what a user would pick instead.
 
-`python -m benchmarks.memory` prints the report; `--rows` adds every row, `--source TEXT` keeps the sources whose name
+`python benchmarks/memory.py` prints the report; `--rows` adds every row, `--source TEXT` keeps the sources whose name
 contains TEXT. Rows and their provenance: evidence/README.md.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from statistics import median
 
-import yaml
+from judged import Judged, fraction, groups, judge, outcome, percent, percentile, signed, table, verdict
+from own_rows import measured_here
+from rivals import answers
+from rows import GIB, published, usable, verdicts
 
-from benchmarks.rivals import answers
-from benchmarks.rows import EVIDENCE, GIB, Row, measured_here, published, verdicts
-from validator.memory import Runtime, device_memory, host_memory
+from validator.memory import Estimate, device_memory, host_memory
 
 SHOWN = ("nvidia-smi", "peak_reserved", "unknown")
-DEVICES = EVIDENCE.parents[1] / "validator" / "data" / "devices.yaml"
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A row beside its prediction, in bytes."""
-
-    row: Row
-    allocated: float
-    low: float
-    expected: float
-    high: float
-
-    @property
-    def prediction(self) -> float:
-        return self.allocated if self.row.metric == "peak_allocated" else self.expected
-
-    @property
-    def error(self) -> float:
-        """Relative error, positive where the prediction is high."""
-        assert self.row.measured is not None
-        return self.prediction / self.row.measured - 1
-
-    @property
-    def covered(self) -> bool:
-        assert self.row.measured is not None
-        return self.low <= self.row.measured <= self.high
-
-    @property
-    def width(self) -> float:
-        """Half of the band, relative to its centre."""
-        return (self.high - self.low) / (self.high + self.low)
-
-
-def judge(row: Row) -> Judged:
-    """The model's answer to one row; host rows are answered for one node."""
-    if row.kind == "host":
-        estimate = host_memory(row.model, row.workload)
-    else:
-        estimate = device_memory(row.model, row.workload, Runtime(expandable_segments=row.expandable))
-    return Judged(row, estimate.allocated, estimate.low, estimate.expected, estimate.high)
-
-
-def percentile(values: Iterable[float], share: float) -> float:
-    """Nearest-rank percentile."""
-    ordered = sorted(values)
-    return ordered[max(0, -(-len(ordered) * round(share * 100) // 100) - 1)]
-
-
-def usable() -> dict[str, float]:
-    """Bytes that all processes together can allocate, by device name."""
-    devices = yaml.safe_load(DEVICES.read_text(encoding="utf-8"))
-    return {name: entry["usable_gib"] * GIB for name, entry in devices.items() if entry["usable_gib"]}
-
-
-def verdict(low: float, high: float, limit: float) -> str:
-    """design.md: fits when high is below the limit, tight when only the expected value is."""
-    return "fits" if high < limit else "tight" if low < limit else "exceeds"
-
-
-def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Plain text, first column left, the others right."""
-    cells = [[str(cell) for cell in line] for line in (heads, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]) for line in cells]
-    return "\n".join(["", title, "-" * len(title), *lines])
-
-
-def percent(value: float) -> str:
-    return f"{100 * value:.1f}"
-
-
-def grouped(rows: Iterable[Judged]) -> dict[tuple[str, str], list[Judged]]:
-    groups: dict[tuple[str, str], list[Judged]] = {}
-    for item in rows:
-        groups.setdefault((item.row.source, item.row.method), []).append(item)
-    return groups
 
 
 def accuracy_line(name: str, rows: Sequence[Judged]) -> list[object]:
-    errors = [item.error for item in rows]
-    sizes = [abs(error) for error in errors]
-    line: list[object] = [name, len(rows), percent(median(sizes)), percent(percentile(sizes, 0.9)), f"{100 * median(errors):+.1f}"]
-    if rows[0].row.metric != "peak_allocated":
-        covered = sum(item.covered for item in rows) / len(rows)
-        line += [percent(covered), percent(median(item.width for item in rows))]
-    return line
+    sizes = [abs(item.error) for item in rows]
+    bias = median(item.error for item in rows)
+    line: list[object] = [name, len(rows), percent(median(sizes)), percent(percentile(sizes, 0.9)), signed(bias)]
+    if rows[0].row.metric == "peak_allocated":
+        return line
+    return [*line, percent(fraction(item.covered for item in rows)), percent(median(item.width for item in rows))]
 
 
 def accuracy(rows: Sequence[Judged], metrics: Sequence[str], title: str) -> str:
+    """Rows whose token count is known, by source and method."""
     kept = [item for item in rows if item.row.kind == "exact" and item.row.metric in metrics]
-    lines = [accuracy_line(f"{source}: {method}", group) for (source, method), group in grouped(kept).items()]
+    lines = [accuracy_line(name, group) for name, group in groups(kept).items()]
     for name, peer in (("all with LLaMA-Factory's software", True), ("all others", False)):
         if chosen := [item for item in kept if item.row.peer is peer]:
             lines.append(accuracy_line(name, chosen))
@@ -120,141 +43,142 @@ def accuracy(rows: Sequence[Judged], metrics: Sequence[str], title: str) -> str:
 def one_sided(rows: Sequence[Judged]) -> str:
     """Samples shorter than the cutoff: a prediction at the cutoff must not be below what was measured."""
     lines = []
-    for (source, method), group in grouped(item for item in rows if item.row.kind == "bound").items():
-        above = sum(item.error >= -0.05 for item in group) / len(group)
-        lines.append([f"{source}: {method}", len(group), percent(above), f"{100 * min(i.error for i in group):+.1f}"])
-    return table("short samples, predicted at the cutoff (one-sided)", ["source: method", "n", "not below %", "lowest %"], lines)
+    for name, group in groups(item for item in rows if item.row.kind == "bound").items():
+        errors = [item.error for item in group]
+        lines.append([name, len(group), percent(fraction(error >= -0.05 for error in errors)), signed(min(errors))])
+    heads = ["source: method", "n", "not below %", "lowest %"]
+    return table("samples shorter than the cutoff, predicted at the cutoff (one-sided)", heads, lines)
 
 
 def confusion(rows: Sequence[Judged]) -> str:
-    """Verdicts on the card a row names: runs that ran out of memory, and runs that ran."""
-    limits, lines = usable(), []
-    for title, chosen in (
-        ("ran out of memory", [item for item in rows if item.row.kind == "oom"]),
-        ("ran", [item for item in rows if item.row.kind == "exact" and item.row.metric != "peak_allocated"]),
-    ):
-        known = [item for item in chosen if item.row.card in limits]
-        counts = [verdict(i.expected, i.high, limits[str(i.row.card)]) for i in known]
-        over = max((i.expected / limits[str(i.row.card)] - 1 for i in known), default=0.0) if title == "ran" else None
-        lines.append([title, len(known), *(counts.count(v) for v in ("fits", "tight", "exceeds")), "" if over is None else f"{100 * over:+.1f}"])
-    return table("verdicts on the card of the row", ["outcome", "n", "fits", "tight", "exceeds", "worst over card %"], lines)
+    """Verdicts on the device of each row: runs that ran out of memory, and runs that ran."""
+    known = [item for item in rows if item.row.limit]
+    failed = [item for item in known if item.row.kind == "oom"]
+    ran = [item for item in known if item.row.kind == "exact" and item.row.metric != "peak_allocated"]
+    lines = []
+    for title, chosen in (("ran out of memory", failed), ("ran", ran)):
+        said = [item.verdict for item in chosen]
+        over = signed(max(item.excess for item in chosen)) if chosen is ran else ""
+        lines.append([title, len(said), said.count("fits"), said.count("tight"), said.count("exceeds"), over])
+    heads = ["outcome", "n", "fits", "tight", "exceeds", "worst over device %"]
+    return table("verdicts on the device of the row", heads, lines)
+
+
+def rival_line(name: str, guesses: dict[str, float], rows: Sequence[Judged]) -> list[object]:
+    answered = [item for item in rows if item.row.id in guesses]
+    exact = [item for item in answered if item.row.kind == "exact"]
+    theirs = [guesses[item.row.id] / item.row.measured - 1 for item in exact if item.row.measured]
+    sizes, ours = [abs(error) for error in theirs], [abs(item.error) for item in exact]
+    failed = [(item, item.row.limit) for item in answered if item.row.kind == "oom" and item.row.limit]
+    low = percent(fraction(error < -0.1 for error in theirs))
+    caught = sum(guesses[item.row.id] > limit for item, limit in failed)
+    here = sum(item.verdict == "exceeds" for item, _ in failed)
+    figures = [median(sizes), percentile(sizes, 0.9), median(ours), percentile(ours, 0.9)]
+    return [name, len(exact), *map(percent, figures), low, f"{caught}/{len(failed)}", f"{here}/{len(failed)}"]
 
 
 def rivals(rows: Sequence[Judged]) -> str:
-    """Every rival on the exact rows it answers, and this model on the same rows, whatever metric the row has."""
-    exact = {item.row.id: item for item in rows if item.row.kind == "exact"}
-    oom = [item for item in rows if item.row.kind == "oom" and item.row.card]
-    limits, lines = usable(), []
-    for name, guesses in answers([item.row for item in rows]).items():
-        shared = [(item, guesses[key]) for key, item in exact.items() if key in guesses]
-        theirs = [guess / item.row.measured - 1 for item, guess in shared if item.row.measured]
-        ours = [abs(item.error) for item, _ in shared]
-        answered = [item for item in oom if item.row.id in guesses]
-        caught = sum(guesses[item.row.id] > limits[str(item.row.card)] for item in answered)
-        caught_here = sum(item.expected > limits[str(item.row.card)] for item in answered)
-        lines.append(
-            [name, len(shared), percent(median(map(abs, theirs))), percent(percentile(map(abs, theirs), 0.9)),
-             percent(sum(e < -0.1 for e in theirs) / len(theirs)), percent(median(ours)), percent(percentile(ours, 0.9)),
-             f"{caught}/{len(answered)}", f"{caught_here}/{len(answered)}"]
-        )  # fmt: skip
-    heads = ["rival", "n", "median |%|", "p90 |%|", ">10 % low %", "ours median", "ours p90", "OOM caught", "ours caught"]
+    """Every rival on the rows it can answer, and this model on the same rows, whatever metric a row has."""
+    published_rows = [item for item in rows if item.row.kind in ("exact", "oom")]
+    guesses = answers([item.row for item in published_rows])
+    known = {item.row.id for item in published_rows}
+    lines = [rival_line(name, found, published_rows) for name, found in guesses.items() if known & found.keys()]
+    heads = ["rival", "n", "median |%|", "p90 |%|", "ours median", "ours p90", ">10% low %", "OOM caught", "ours"]
     return table("rivals on the rows they can answer", heads, lines)
 
 
 def host(rows: Sequence[Judged]) -> str:
-    lines = [
-        [item.row.id, item.row.source, f"{item.row.measured / GIB:.1f}", f"{item.low / GIB:.1f}", f"{item.expected / GIB:.1f}", f"{item.high / GIB:.1f}", f"{100 * item.error:+.0f}"]
-        for item in rows
-        if item.row.kind == "host" and item.row.measured
-    ]  # fmt: skip
+    lines = []
+    for item in rows:
+        if item.row.kind == "host" and item.row.measured:
+            sizes = (item.row.measured, item.low, item.expected, item.high)
+            lines.append([item.row.id, item.row.source, *(f"{size / GIB:.1f}" for size in sizes), signed(item.error)])
     return table("host memory, GiB", ["row", "source", "measured", "low", "expected", "high", "error %"], lines)
 
 
-def outcome(says: str, answer: str) -> str:
-    if says == "runs":
-        return "wrong" if answer == "exceeds" else "right"
-    return {"fits": "wrong", "tight": "right (tight)", "exceeds": "right"}[answer]
+def case_line(case: str, side: str, says: str, size: str, estimate: Estimate, limit: float) -> list[str]:
+    answer = verdict(estimate.expected, estimate.high, limit) if limit else ""
+    error = signed(estimate.expected / GIB / float(size) - 1) if size else ""
+    right = outcome(says, answer) if says else ""
+    shown = f"{limit / GIB:.1f}" if limit else ""
+    return [case, side, says, answer, right, f"{estimate.expected / GIB:.1f}", shown, size, error]
 
 
-def public_verdicts() -> str:
+def public_outcomes() -> str:
     """Each public outcome as right or wrong, device and host apart."""
-    limits, lines = usable(), []
+    lines = []
     for facts, model, work in verdicts():
-        device, ram = device_memory(model, work), host_memory(model, work)
-        for side, estimate, limit in (
-            ("device", device, limits[facts["device"]]),
-            ("host", ram, float(facts["host_ram_gib"] or 0) * GIB),
-        ):
+        sides = {
+            "device": (device_memory(model, work), usable()[facts["device"]]),
+            "host": (host_memory(model, work), float(facts["host_ram_gib"] or 0) * GIB),
+        }
+        for side, (estimate, limit) in sides.items():
             says, size = facts[f"{side}_says"], facts[f"{side}_gib"]
-            if not says and not size:
-                continue
-            answer = verdict(estimate.expected, estimate.high, limit) if limit else ""
-            error = f"{100 * (estimate.expected / GIB / float(size) - 1):+.0f}" if size else ""
-            lines.append([facts["id"], side, says, answer, outcome(says, answer) if says else "", f"{estimate.expected / GIB:.1f}", f"{limit / GIB:.1f}" if limit else "", size, error])  # fmt: skip
+            if says or size:
+                lines.append(case_line(facts["id"], side, says, size, estimate, limit))
     judged = [line[4] for line in lines if line[4]]
-    title = f"public outcomes: {sum(str(j).startswith('right') for j in judged)} of {len(judged)} right"
-    return table(title, ["case", "side", "public", "verdict", "", "expected GiB", "limit", "reported", "error %"], lines)
+    title = f"public outcomes: {sum(right.startswith('right') for right in judged)} of {len(judged)} right"
+    return table(title, ["case", "side", "public", "verdict", "", "expected", "limit", "reported", "error %"], lines)
 
 
-
-
-def bars(rows: Sequence[Judged]) -> str:
-    """What this project holds itself to, over sources that run LLaMA-Factory's software."""
+def bar_values(rows: Sequence[Judged]) -> list[tuple[str, float, float, str]]:
+    """(what, value, bar, sign) over the sources that run LLaMA-Factory's software; out of memory over all sources."""
     exact = [item for item in rows if item.row.kind == "exact" and item.row.peer]
     allocated = [abs(item.error) for item in exact if item.row.metric == "peak_allocated"]
     shown = [item for item in exact if item.row.metric in ("nvidia-smi", "peak_reserved")]
-    limits = usable()
-    oom = [verdict(i.expected, i.high, limits[str(i.row.card)]) for i in rows if i.row.kind == "oom" and i.row.card]
-    ran = [i.expected / limits[str(i.row.card)] - 1 for i in exact if i.row.card and i.row.metric != "peak_allocated"]
-    checks = [
+    failed = [item.verdict for item in rows if item.row.kind == "oom" and item.row.limit]
+    excess = [item.excess for item in exact if item.row.limit and item.row.metric != "peak_allocated"]
+    return [
         ("allocated, median error", median(allocated), 0.04, "<="),
         ("allocated, p90 error", percentile(allocated, 0.9), 0.10, "<="),
-        ("nvidia-smi and reserved, median error", median(abs(i.error) for i in shown), 0.08, "<="),
-        ("nvidia-smi and reserved, in the 90 % band", sum(i.covered for i in shown) / len(shown), 0.90, ">="),
-        ("half width of the band on the median row", median(i.width for i in shown), 0.20, "<="),
-        ("out of memory called fits", oom.count("fits") / len(oom), 0.0, "<="),
-        ("out of memory called exceeds", oom.count("exceeds") / len(oom), 0.80, ">="),
-        ("ran, worst excess over the card", max(ran), 0.05, "<="),
-        ("ran, not called exceeds", sum(r < 0 for r in ran) / len(ran), 0.90, ">="),
+        ("nvidia-smi and reserved, median error", median(abs(item.error) for item in shown), 0.08, "<="),
+        ("nvidia-smi and reserved, in the 90 % band", fraction(item.covered for item in shown), 0.90, ">="),
+        ("half width of the band on the median row", median(item.width for item in shown), 0.20, "<="),
+        ("out of memory called fits", fraction(said == "fits" for said in failed), 0.0, "<="),
+        ("out of memory called exceeds", fraction(said == "exceeds" for said in failed), 0.80, ">="),
+        ("ran, worst excess over the device", max(excess), 0.05, "<="),
+        ("ran, not called exceeds", fraction(over < 0 for over in excess), 0.90, ">="),
     ]
-    lines = [
-        [name, percent(value), f"{sign} {percent(bar)}", "met" if (value <= bar if sign == "<=" else value >= bar) else "MISSED"]
-        for name, value, bar, sign in checks
-    ]
+
+
+def bars(rows: Sequence[Judged]) -> str:
+    """What this project holds itself to."""
+    lines = []
+    for name, value, bar, sign in bar_values(rows):
+        met = value <= bar if sign == "<=" else value >= bar
+        lines.append([name, percent(value), f"{sign} {percent(bar)}", "met" if met else "MISSED"])
     return table("bars, %", ["", "value", "bar", ""], lines)
 
 
 def every_row(rows: Sequence[Judged]) -> str:
-    lines = [
-        [item.row.id, item.row.source, item.row.method, item.row.kind, item.row.metric, f"{item.row.measured / GIB:.2f}", f"{item.prediction / GIB:.2f}", f"{100 * item.error:+.1f}"]
-        for item in rows
-        if item.row.measured
-    ]  # fmt: skip
-    return table("rows", ["row", "source", "method", "kind", "metric", "measured", "predicted", "error %"], lines)
+    lines = []
+    for item in rows:
+        where = [item.row.id, item.row.source, item.row.method, item.row.kind, item.row.metric]
+        size = item.row.measured
+        seen, error = (f"{size / GIB:.2f}", signed(item.error)) if size else ("out of memory", "")
+        lines.append([*where, seen, f"{item.prediction / GIB:.2f}", error, item.verdict])
+    heads = ["row", "source", "method", "kind", "metric", "measured GiB", "predicted", "error %", "verdict"]
+    return table("rows", heads, lines)
 
 
 def report(source: str = "", rows_too: bool = False) -> str:
-    """The whole report as text."""
-    usable_rows, skipped = published()
-    rows = [judge(row) for row in [*usable_rows, *measured_here()] if source in row.source]
+    """The whole report as text; the summary tables only over all sources."""
+    found, skipped = published()
+    rows = [judge(row) for row in [*found, *measured_here()] if source in row.source]
     parts = [
-        f"{len(usable_rows)} of {len(usable_rows) + skipped.total()} published rows usable",
-        table("rows left out", ["reason", "n"], skipped.most_common()),
+        f"{len(found)} of {len(found) + skipped.total()} published rows usable",
         accuracy(rows, ("peak_allocated",), "peak of live tensors, rows of known length"),
         accuracy(rows, SHOWN, "nvidia-smi, reserved or unstated metric, rows of known length"),
         one_sided(rows),
-        confusion(rows),
-        rivals(rows),
-        host(rows),
-        public_verdicts(),
     ]
-    if rows_too:
-        parts.append(every_row(rows))
-    return "\n".join([*parts, *([] if source else [bars(rows)])])
+    if not source:
+        parts += [confusion(rows), rivals(rows), host(rows), public_outcomes(), bars(rows)]
+        parts.append(table("rows left out", ["reason", "n"], skipped.most_common()))
+    return "\n".join([*parts, every_row(rows)] if rows_too else parts)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", default="", help="only sources whose name contains this")
     parser.add_argument("--rows", action="store_true", help="also print every row")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 """What a user would reach for instead, on the same rows.
 
 The answers of installed programs are recorded in evidence/rivals.csv with their versions, so that the report needs none
-of them: `python -m benchmarks.rivals` with deepspeed, accelerate or soup-cli installed refreshes what it can run.
+of them: `python benchmarks/rivals.py` with deepspeed, accelerate or soup-cli installed refreshes what it can run.
 Every rival gets the benefit of the doubt: exact parameter counts, and for the README rule its per-model number divided
 by the devices wherever the states are sharded, which its table does not mention.
 """
@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.metadata import version
 
-from benchmarks.rows import EVIDENCE, GIB, Row, published, read
+from rows import EVIDENCE, GIB, Row, published, read
+
 from validator.memory import parameters
 
 RECORD = EVIDENCE / "rivals.csv"
 
 
 def readme(row: Row) -> float | None:
-    """Bytes by the hardware table of LLaMA-Factory's README (hiyouga/LLaMA-Factory@ff6d4d1): GB for each 1e9 parameters."""
+    """Bytes by the hardware table of LLaMA-Factory's README (@ff6d4d1): so many GB for each 1e9 parameters."""
     work = row.workload
     if work.method == "full":
         factor = 8.0 if work.precision == "pure" else 18.0
@@ -33,7 +34,8 @@ def readme(row: Row) -> float | None:
 def deepspeed(row: Row) -> float | None:
     """Device bytes by DeepSpeed's own estimators; nothing for runs that shard nothing."""
     work, shard = row.workload, row.workload.sharding
-    where = {"num_gpus_per_node": shard.devices_per_node, "num_nodes": shard.nodes, "cpu_offload": shard.offload_optimizer}
+    where = {"num_gpus_per_node": shard.devices_per_node, "num_nodes": shard.nodes}
+    where["cpu_offload"] = shard.offload_optimizer
     total = int(parameters(row.model))
     if shard.stage == 2:
         function = import_module("deepspeed.runtime.zero.stage_1_and_2").estimate_zero2_model_states_mem_needs
@@ -51,8 +53,8 @@ def accelerate(row: Row) -> float | None:
     if work.method != "full" or work.sharding.world > 1:
         return None
     usage = import_module("accelerate.commands.estimate").estimate_training_usage
-    size = int(parameters(row.model)) * (2 if work.precision == "pure" else 4)
-    return float(max(usage(size, "no" if work.precision == "pure" else "bf16").values()))
+    fp32 = 4 * int(parameters(row.model))
+    return float(max(usage(fp32, "bfloat16" if work.precision == "pure" else "float32").values()))
 
 
 def soup(row: Row) -> float | None:
@@ -75,7 +77,8 @@ def soup(row: Row) -> float | None:
     return float(answer["total_memory_gb"]) * GIB
 
 
-RUNNABLE: dict[str, Callable[[Row], float | None]] = {"deepspeed": deepspeed, "accelerate": accelerate, "soup-cli": soup}
+Rival = Callable[[Row], float | None]
+RUNNABLE: dict[str, Rival] = {"deepspeed": deepspeed, "accelerate": accelerate, "soup-cli": soup}
 
 
 def recorded() -> dict[str, dict[str, float]]:
@@ -102,9 +105,8 @@ def record() -> None:
         except ImportError:
             continue
         kept = [line for line in kept if line["rival"] != name]
-        kept += [
-            {"id": row, "rival": name, "version": version(name), "gib": f"{size / GIB:.2f}"} for row, size in fresh if size
-        ]
+        label = {"rival": name, "version": version(name)}
+        kept += [{"id": row, **label, "gib": f"{size / GIB:.2f}"} for row, size in fresh if size]
     with RECORD.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, ["id", "rival", "version", "gib"])
         writer.writeheader()

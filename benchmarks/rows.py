@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-
 from validator.catalog import architecture
+
 from validator.memory import Adapter, Architecture, Sharding, Workload
 from validator.memory.workload import Attention, Loss, Method, Precision
 
 EVIDENCE = Path(__file__).parent / "evidence"
-CATALOGUE = Path(__file__).parents[1] / "validator" / "data" / "models.yaml"
+DATA = Path(__file__).parents[1] / "validator" / "data"
 GIB = 2**30
 Kind = Literal["exact", "bound", "oom", "host"]
 
@@ -44,7 +44,7 @@ class Stack:
 STACKS: Mapping[str, Stack] = {
     "fms": Stack("fms packed (transformers 4.45/4.48)", loss="shifted", dropout=True),
     "fmsorca": Stack("fms short samples (transformers 4.44)", loss="shifted", dropout=True),
-    "swifttuner": Stack("ms-swift 1.x tuners", loss="shifted", dropout=True),
+    "swifttuner": Stack("ms-swift 1.x tuners", loss="shifted", dropout=True, full_length=True),
     "swiftex": Stack("ms-swift examples", dropout=True),
     "peftmm": Stack("peft method comparison (transformers 5.13)"),
     "peftreadme": Stack("peft README", loss="shifted"),
@@ -53,7 +53,6 @@ STACKS: Mapping[str, Stack] = {
     "badam": Stack("BAdam paper, 24 GB card", loss="shifted", gigabyte=10**9),
     "axo": Stack("axolotl READMEs", loss="fused"),
     "lithub": Stack("litgpt config hub", gigabyte=10**9, full_length=True, untied=True, dropout=True, peer=False),
-    "h200": Stack("own H200 runs, LLaMA-Factory 0.9.5", full="amp"),
 }
 WHOLE_SOURCES = {
     "titan": "torchtitan: selective checkpointing, float8 or context parallelism",
@@ -77,8 +76,8 @@ ALL = ("q", "k", "v", "o", "gate", "up", "down")
 FUSED = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "gate_up", "up": "gate_up"}
 OPTIMIZERS = {
     "adamw_torch": "adamw_foreach", "adamw": "adamw_foreach", "unknown": "adamw_foreach", "adamw_torch_fused": "adamw",
-    "adamw_bnb_8bit": "adamw_8bit", "adamw_8bit": "adamw_8bit", "adamw_torch_8bit": "adamw_8bit", "lora-fa": "adamw_foreach",
-    "muon": "muon", "sgd": "sgd",
+    "adamw_bnb_8bit": "adamw_8bit", "adamw_8bit": "adamw_8bit", "adamw_torch_8bit": "adamw_8bit",
+    "lora-fa": "adamw_foreach", "muon": "muon", "sgd": "sgd",
 }  # fmt: skip
 CARDS = {
     "A100-80GB": "a100-80g", "A100-40GB": "a100-40g", "A10G-24GB": "a10-24g", "L40S-48GB": "l40s-48g",
@@ -99,13 +98,13 @@ class Row:
     measured: float | None
     model: Architecture
     workload: Workload
-    card: str | None = None
+    limit: float | None = None  # bytes that the device of the row can give, where it is known
     peer: bool = True
     expandable: bool = False  # the caching allocator ran with expandable segments
     facts: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
-class Skip(Exception):
+class Skip(Exception):  # noqa: N818
     """A row that cannot be a workload; the message is the reason."""
 
 
@@ -113,7 +112,7 @@ class Skip(Exception):
 def configs() -> dict[str, Mapping[str, object]]:
     """Published config.json facts by hub name: the catalogue, then evidence/models.yaml."""
     known: dict[str, Mapping[str, object]] = {}
-    for entry in yaml.safe_load(CATALOGUE.read_text(encoding="utf-8")).values():
+    for entry in yaml.safe_load((DATA / "models.yaml").read_text(encoding="utf-8")).values():
         for name in entry["hub"]:
             known[name] = entry["config"] | entry.get("overrides", {}).get(name, {})
     for entry in yaml.safe_load((EVIDENCE / "models.yaml").read_text(encoding="utf-8")):
@@ -122,11 +121,20 @@ def configs() -> dict[str, Mapping[str, object]]:
     return known
 
 
+@cache
+def usable() -> dict[str, float]:
+    """Bytes that all processes together can allocate, by device name."""
+    devices = yaml.safe_load((DATA / "devices.yaml").read_text(encoding="utf-8"))
+    return {name: entry["usable_gib"] * GIB for name, entry in devices.items() if entry["usable_gib"]}
+
+
 def _stack(facts: Mapping[str, str]) -> Stack:
     prefix = facts["id"].rsplit("-", 1)[0]
     if prefix in WHOLE_SOURCES:
         raise Skip(WHOLE_SOURCES[prefix])
     stack, notes = STACKS[prefix], facts["notes"]
+    if "capacity-rounded" in notes:
+        raise Skip("the card's capacity in place of a measurement")
     if "baseline-peft-bnb" in notes:
         raise Skip("embeddings and head upcast to fp32, which LLaMA-Factory never does")
     if "liger" in notes and "liger off" not in notes:
@@ -220,6 +228,14 @@ def _optimizer(name: str) -> str:
     return OPTIMIZERS[name]
 
 
+def automatic(sharding: Sharding, hidden: int) -> Sharding:
+    """The values transformers puts for "auto" in a stage 3 file: LLaMA-Factory's and ms-swift's files say "auto"."""
+    if sharding.stage != 3:
+        return sharding
+    square = hidden * hidden
+    return replace(sharding, reduce_bucket=square, prefetch_bucket=int(0.9 * square), persistence_threshold=10 * hidden)
+
+
 def _attention(facts: Mapping[str, str]) -> Attention:
     return "flash" if facts["attn"].startswith("flash") else "sdpa"
 
@@ -249,7 +265,7 @@ def _workload(facts: Mapping[str, str], stack: Stack, model: Architecture) -> Wo
         attention=_attention(facts),
         padded=not packed,
         loss=stack.loss,
-        sharding=_sharding(facts),
+        sharding=automatic(_sharding(facts), model.hidden),
     )
 
 
@@ -285,7 +301,7 @@ def parse(facts: Mapping[str, str]) -> Row:
         measured=_measured(facts, stack),
         model=model,
         workload=_workload(facts, stack, model),
-        card=CARDS.get(facts["gpu_model"]),
+        limit=usable().get(CARDS.get(facts["gpu_model"], "")),
         peer=stack.peer,
         expandable="expandable_segments" in facts["notes"],
         facts=facts,
@@ -298,32 +314,41 @@ def read(path: Path) -> Iterator[Mapping[str, str]]:
         yield from csv.DictReader(stream)
 
 
+def _verdict_sharding(facts: Mapping[str, str]) -> Sharding:
+    zero, nodes = facts["zero"], int(facts["nodes"])
+    return Sharding(
+        nodes=nodes,
+        devices_per_node=int(facts["devices"]) // nodes,
+        stage=int(zero) if zero.isdigit() else 0,
+        fsdp=zero == "fsdp",
+        engine=facts["precision"] == "engine",
+        offload_optimizer=facts["offload"] in ("all", "param"),
+        offload_parameters=facts["offload"] in ("all", "param"),
+        pin_memory=facts["pin_memory"] == "yes",
+    )
+
+
 def verdicts(path: Path = EVIDENCE / "verdicts.csv") -> Iterator[tuple[Mapping[str, str], Architecture, Workload]]:
     """Public outcomes that carry no measurement, or a rough one, as workloads."""
     for facts in read(path):
-        zero, rank = facts["zero"], int(facts["rank"] or 8)
-        yield facts, architecture(dict(configs()[facts["model"]])), Workload(
-            method="full" if facts["method"] == "full" else "lora",
-            precision=facts["precision"],  # type: ignore[arg-type]
-            half=facts["half"],  # type: ignore[arg-type]
-            quant_bits=int(facts["quant_bits"] or 0),
-            adapter=Adapter(rank=rank),
-            optimizer=OPTIMIZERS[facts["optimizer"]],
-            micro_batch=int(facts["micro_batch"]),
-            length=int(facts["length"]),
-            accumulation=int(facts["accumulation"]),
-            attention=facts["attention"],  # type: ignore[arg-type]
-            loss=facts["loss"],  # type: ignore[arg-type]
-            low_memory_load=zero != "3",
-            sharding=Sharding(
-                nodes=int(facts["nodes"]),
-                devices_per_node=int(facts["devices"]) // int(facts["nodes"]) or 1,
-                stage=int(zero) if zero.isdigit() else 0,
-                fsdp=zero == "fsdp",
-                engine=facts["precision"] == "engine",
-                offload_optimizer=facts["offload"] in ("all", "optimizer", "param"),
-                offload_parameters=facts["offload"] in ("all", "param"),
-                pin_memory=facts["pin_memory"] == "yes",
+        model = architecture(dict(configs()[facts["model"]]))
+        yield (
+            facts,
+            model,
+            Workload(
+                method="full" if facts["method"] == "full" else "lora",
+                precision=facts["precision"],  # type: ignore[arg-type]
+                half=facts["half"],  # type: ignore[arg-type]
+                quant_bits=int(facts["quant_bits"] or 0),
+                adapter=Adapter(rank=int(facts["rank"] or 8)),
+                optimizer=OPTIMIZERS[facts["optimizer"]],
+                micro_batch=int(facts["micro_batch"]),
+                length=int(facts["length"]),
+                accumulation=int(facts["accumulation"]),
+                attention=facts["attention"],  # type: ignore[arg-type]
+                loss=facts["loss"],  # type: ignore[arg-type]
+                low_memory_load=facts["zero"] != "3",
+                sharding=automatic(_verdict_sharding(facts), model.hidden),
             ),
         )
 
@@ -338,8 +363,3 @@ def published(path: Path = EVIDENCE / "published.csv") -> tuple[list[Row], Count
         except Skip as reason:
             skipped[str(reason)] += 1
     return rows, skipped
-
-
-def measured_here(path: Path = EVIDENCE / "h200.csv") -> list[Row]:
-    """This project's own measurements, when they are there."""
-    return []
