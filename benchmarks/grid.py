@@ -1,7 +1,7 @@
 """The simulator over a grid of models and settings, recorded; and the memory formulas against that record.
 
-    python benchmarks/grid.py              run what evidence/grid.csv lacks (needs torch and llamafactory)
-    python benchmarks/grid.py --compare    error of the closed form by method (needs neither)
+python benchmarks/grid.py              run what evidence/grid.csv lacks (needs torch and llamafactory)
+python benchmarks/grid.py --compare    error of the closed form by method (needs neither)
 """
 
 from __future__ import annotations

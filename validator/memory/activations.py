@@ -49,6 +49,14 @@ def norm_kept(width: int, entering: float, gemma: bool, workload: Workload) -> f
     return width * (4.0 + normalized)
 
 
+def _shares_inputs(sizes: Bytes, workload: Workload) -> bool:
+    """Whether a module keeps its input as it is, in compute precision, so that another keeper costs nothing."""
+    if _trains(workload):
+        return True
+    same = sizes.adapter == sizes.compute or (workload.quant_bits > 0 and workload.precision == "amp")
+    return same and not workload.adapter.dropout
+
+
 def _adapted_input(width: int, modules: int, sizes: Bytes, workload: Workload) -> float:
     """Bytes per token that `modules` adapted modules keep of one shared input of `width`.
 
@@ -57,16 +65,15 @@ def _adapted_input(width: int, modules: int, sizes: Bytes, workload: Workload) -
     if modules == 0:
         return 0.0
     masks = float(modules * width) if workload.adapter.dropout else 0.0
-    if (workload.quant_bits and workload.precision == "amp") or sizes.adapter == sizes.compute:
-        copies = modules if workload.adapter.dropout else 1
-        return copies * sizes.compute * width + masks
+    if _shares_inputs(sizes, workload):
+        return sizes.compute * width
     each = sizes.compute if workload.precision == "amp" else sizes.adapter
     return modules * each * width + masks
 
 
 def input_kept(width: int, roles: tuple[Linear, ...], produced_half: bool, sizes: Bytes, workload: Workload) -> float:
-    """Bytes per token kept as input of linear modules that read the same tensor. `produced_half`: it is already in compute
-    precision and some earlier operator may keep it anyway, which the caller counts."""
+    """Bytes per token kept as input of linear modules that read the same tensor. `produced_half`: it is already in
+    compute precision and some earlier operator may keep it anyway, which the caller counts."""
     if _trains(workload):
         copies = len(roles) if sizes.casts and not produced_half else 1
         return copies * sizes.compute * width
@@ -81,7 +88,8 @@ def _by_role(block: Block, *roles: str) -> tuple[Linear, ...]:
 
 
 def _dense_mask(arch: Architecture, workload: Workload) -> float:
-    """Share of layers in which sdpa gets a dense mask: all with padding, the sliding half once the window is reached."""
+    """Share of layers in which sdpa gets a dense mask: all with padding, the sliding half once the window is
+    reached."""
     if workload.attention != "sdpa":
         return 0.0
     if workload.padded:
@@ -98,7 +106,9 @@ def _attention_core(arch: Architecture, workload: Workload, compute: float) -> f
     if workload.attention == "eager" or attn.sinks:
         square = float(count * attn.heads * length)
         repeated = wide if attn.kv_heads != attn.heads else narrow
-        return count * compute * (queries + repeated) + square * (4 + (compute if compute < 4 else 0))
+        half = compute if compute < 4 else 0.0
+        capped = compute if arch.logit_softcap else 0.0
+        return count * compute * (queries + repeated) + square * (4 + half + capped)
     dense = _dense_mask(arch, workload)
     keys = narrow + dense * (wide - narrow)
     return count * (compute * (queries + keys + output) + 4 * attn.heads) + dense * 2.0 * count * length
@@ -122,8 +132,7 @@ def _attention(arch: Architecture, block: Block, workload: Workload) -> float:
     if attn.head_norms:
         per_token += norm_kept(query_width(attn) + key_width(attn), 2, False, workload)
     per_token += _latent_kept(arch, block, sizes, workload)
-    shared = workload.attention != "eager" and (_trains(workload) or sizes.adapter == sizes.compute)
-    if not shared:
+    if workload.attention == "eager" or not _shares_inputs(sizes, workload):
         per_token += input_kept(output_width(attn), _by_role(block, "o"), True, sizes, workload)
     return count * per_token + _attention_core(arch, workload, sizes.compute)
 
@@ -148,12 +157,12 @@ def _dense_ffn(arch: Architecture, block: Block, width: int, workload: Workload)
 
 def _experts(ffn: Ffn, hidden: int, sizes: Bytes, workload: Workload) -> float:
     """Bytes per token of routed experts: results of both matrices, the activation, the router's fp32 probabilities;
-    with trained experts also the permuted input and the product."""
+    with trained experts also the router's input, its copy for each chosen expert, and the product."""
     chosen = ffn.experts_per_token
     parts = 3 if ffn.gated else 2
     kept = sizes.compute * chosen * (parts * ffn.expert_width + hidden) + 4.0 * ffn.experts
     if _trains(workload) or not workload.experts_fused:
-        kept += sizes.compute * chosen * (ffn.expert_width + hidden)
+        kept += sizes.compute * (chosen * (ffn.expert_width + hidden) + hidden)
     return kept
 
 
@@ -170,12 +179,13 @@ def _ffn(arch: Architecture, block: Block, workload: Workload) -> float:
 
 
 def _ffn_peak(arch: Architecture, block: Block, workload: Workload) -> float:
-    """Transients of the feed-forward backward: gradients of product, activation and up while the product is freed; or the
-    fp32 temporaries of a norm on the block's result."""
+    """Transients of the feed-forward backward: gradients of product, activation and up while the product is freed; or
+    the fp32 temporaries of a norm on the block's result."""
     sizes, count = element_bytes(workload), tokens(workload)
     experts = bool(block.experts)
     width = arch.ffn.experts_per_token * arch.ffn.expert_width if experts else arch.ffn.width
-    inside = 2.0 * sizes.compute * width + (sizes.compute * arch.ffn.experts_per_token * arch.hidden if experts else 0.0)
+    chosen = sizes.compute * arch.ffn.experts_per_token * arch.hidden if experts else 0.0
+    inside = 2.0 * sizes.compute * width + chosen
     norm = 16.0 * arch.hidden if arch.norms_per_layer == 4 else 0.0
     return count * (max(inside, norm) + sizes.residual * arch.hidden)
 

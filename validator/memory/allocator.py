@@ -18,8 +18,8 @@ class Runtime:
 
 
 def communication(world: int) -> float:
-    """Bytes of communication buffers: about 1.5 GiB from the first collective on (measured on two GPUs, accelerate's notes
-    on a bare barrier)."""
+    """Bytes of communication buffers: about 1.5 GiB from the first collective on (measured on two GPUs, accelerate's
+    notes on a bare barrier)."""
     return 1.5 * GIB if world > 1 else 0.0
 
 

@@ -9,7 +9,8 @@ from .workload import Architecture, Workload
 
 
 def disk(arch: Architecture, workload: Workload, checkpoints_kept: int, save_optimizer: bool) -> dict[str, float]:
-    """Bytes by term: the base weights read, each kept checkpoint and the final weights, optimizer states, tokenized data.
+    """Bytes by term: the base weights read, each kept checkpoint and the final weights, optimizer states, tokenized
+    data.
 
     A ZeRO engine writes its own states (master weights and moments) and a copy of the trained weights beside them."""
     sizes, trained = element_bytes(workload), trainable_parameters(arch, workload)

@@ -20,8 +20,8 @@ def kept(arch: Architecture, workload: Workload) -> float:
 
 
 def _fused(arch: Architecture, workload: Workload) -> float:
-    """A fused loss walks over chunks of about hidden / vocabulary of the tokens (Liger Kernel, arXiv 2410.10989), a power
-    of two of them, and makes the gradient of its input, and of the output weight if that trains, on the way."""
+    """A fused loss walks over chunks of about hidden / vocabulary of the tokens (Liger Kernel, arXiv 2410.10989), a
+    power of two of them, and makes the gradient of its input, and of the output weight if that trains, on the way."""
     sizes, count = element_bytes(workload), tokens(workload)
     wanted = -(-count // -(-arch.vocab // arch.hidden))
     chunk = 1 << max(wanted - 1, 0).bit_length()
@@ -32,8 +32,8 @@ def _fused(arch: Architecture, workload: Workload) -> float:
 def forward_bytes(arch: Architecture, workload: Workload) -> float:
     """Logits when the loss is complete: in compute precision, an fp32 copy and log-probabilities in fp32.
 
-    A soft cap keeps its tanh; older releases also made a shifted copy; a preference stage has dropped the half-precision
-    logits by then, but runs the reference's forward pass beside what the policy's keeps."""
+    A soft cap keeps its tanh; older releases also made a shifted copy; a preference stage has dropped the
+    half-precision logits by then, but runs the reference's forward pass beside what the policy's keeps."""
     compute = element_bytes(workload).compute
     upcast = 4.0 if compute < 4 else 0.0
     if workload.loss == "fused" and not (workload.needs_full_logits or workload.value_head):

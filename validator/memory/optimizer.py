@@ -110,13 +110,27 @@ def state_bytes(arch: Architecture, workload: Workload) -> float:
     return 2 * moment * trained
 
 
+def largest_tensor(arch: Architecture, workload: Workload) -> int:
+    """Elements of the largest trained tensor; fused experts are one tensor."""
+    fused = arch.ffn.experts if workload.experts_fused and workload.method == "full" else 0
+    experts = fused * max((m * n for m, n, _ in _expert_matrices(arch)), default=0)
+    return max([experts, *(m * n for m, n, _ in trained_matrices(arch, workload))])
+
+
 def step_bytes(arch: Architecture, workload: Workload) -> float:
     """Bytes that the optimizer's step allocates for a moment.
 
     A foreach step holds the root of every second moment at once; Adafactor holds the update and its square for the
-    largest matrix, and fp32 copies of gradient and parameter when these are half precision. Fused steps need none."""
-    sizes = element_bytes(workload)
-    largest = max((m * n for m, n, _ in trained_matrices(arch, workload)), default=0)
+    largest matrix, and fp32 copies of gradient and parameter when these are half precision. Fused steps need none.
+    A ZeRO engine flattens this device's gradients and copies them to fp32, stage 3 one sub-group at a time."""
+    sizes, sharding = element_bytes(workload), workload.sharding
+    if sharding.offload_optimizer:
+        return 0.0
+    if sharding.engine:
+        share = trainable_parameters(arch, workload) / partitions(workload)
+        share = min(share, sharding.sub_group) if sharding.stage == 3 else share
+        return share * (sizes.gradient + (4.0 if sizes.gradient < 4 else 0.0))
+    largest = largest_tensor(arch, workload)
     match workload.optimizer:
         case "adamw_foreach":
             return sizes.moment * trainable_parameters(arch, workload) / partitions(workload)

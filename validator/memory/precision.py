@@ -26,6 +26,8 @@ def _full(workload: Workload) -> Bytes:
     """Trained weights: autocast keeps them, their gradients and moments in fp32; a ZeRO engine keeps half-precision
     weights and gradients beside fp32 master weights and moments; pure half precision has half-precision moments."""
     frozen = workload.base_bytes
+    if workload.sharding.fsdp and workload.precision == "amp":  # gathers half-precision weights from fp32 shards
+        return Bytes(frozen, 4, 4, 4, 0, 4, 2, 2, casts=False)
     residual = frozen if workload.method == "freeze" else 4.0
     match workload.precision:
         case "amp":

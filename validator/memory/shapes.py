@@ -1,4 +1,5 @@
-"""The tensors of a decoder, by shape: how many elements of which kind, and which linear modules an adapter can reach."""
+"""The tensors of a decoder, by shape: how many elements of which kind, and which linear modules an adapter can
+reach."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class Linear:
 
 @dataclass(frozen=True)
 class Block:
-    """One kind of decoder layer. `experts` are elements of fused 3-D parameters, `vectors` norms, biases, sinks, routers."""
+    """One kind of decoder layer. `experts` are elements of fused 3-D parameters, `vectors` norms, biases, sinks,
+    routers."""
 
     linears: tuple[Linear, ...]
     experts: int
@@ -180,8 +182,8 @@ def trainable_parameters(arch: Architecture, workload: Workload) -> int:
     if workload.method == "full":
         return parameters(arch)
     if workload.method == "freeze":
-        return workload.trainable_layers * blocks(arch, workload.experts_fused)[-1][1].elements + workload.trainable_extra
-    inside = sum(
+        return workload.trainable_layers * blocks(arch, workload.experts_fused)[-1][1].elements +
+        workload.trainable_extra inside = sum(
         count * adapter_elements(linear, workload)
         for count, block in blocks(arch, workload.experts_fused)
         for linear in block.linears

@@ -25,7 +25,8 @@ def quantized_bytes(workload: Workload) -> float:
 
 @lru_cache(maxsize=2048)
 def quantizable(arch: Architecture, fused: bool) -> int:
-    """Elements inside linear modules of the layers; embeddings, output layer, norms and fused experts stay as they are."""
+    """Elements inside linear modules of the layers; embeddings, output layer, norms and fused experts stay as they
+    are."""
     return sum(count * block.linear_elements for count, block in blocks(arch, fused))
 
 
@@ -50,7 +51,8 @@ def weights_sharded(workload: Workload) -> bool:
 
 
 def _persistent(arch: Architecture, workload: Workload) -> float:
-    """ZeRO-3 keeps parameters smaller than the threshold whole on every device: norms and biases, and small adapters."""
+    """ZeRO-3 keeps parameters smaller than the threshold whole on every device: norms and biases, and small
+    adapters."""
     if workload.sharding.stage != 3:
         return 0.0
     sizes = element_bytes(workload)
@@ -79,7 +81,8 @@ def adapter(arch: Architecture, workload: Workload) -> float:
 
 
 def optimizer(arch: Architecture, workload: Workload) -> float:
-    """Moments and master weights on the device; paged states live in memory that the driver moves out under pressure."""
+    """Moments and master weights on the device; paged states live in memory that the driver moves out under
+    pressure."""
     if workload.sharding.offload_optimizer or workload.optimizer.startswith("paged_"):
         return 0.0
     return optimizer_whole(arch, workload) / partitions(workload)
@@ -99,6 +102,20 @@ def gradients(arch: Architecture, workload: Workload) -> float:
     if sharding.stage >= 2 or sharding.fsdp:
         return 0.0 if sharding.offload_optimizer else whole / sharding.world
     return whole
+
+
+def mask(arch: Architecture, workload: Workload) -> float:
+    """Attention masks of the whole model: one, and one more for sliding windows. Eager attention adds it to the
+    scores in the residual stream's precision; sdpa reads booleans, and needs one only for padding or a window that is
+    reached."""
+    square = float(workload.micro_batch * workload.sequences_per_sample * workload.length**2)
+    windows = arch.attn.window > 0
+    if workload.attention == "eager" or arch.attn.sinks:
+        return square * element_bytes(workload).residual * (2 if windows else 1)
+    if workload.attention != "sdpa":
+        return 0.0
+    reached = windows and workload.length >= arch.attn.window
+    return square * (int(workload.padded) + int(reached))
 
 
 def reference(arch: Architecture, workload: Workload) -> float:

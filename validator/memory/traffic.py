@@ -2,44 +2,67 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from .optimizer import largest_tensor
 from .precision import element_bytes
-from .shapes import blocks, embedding, head, parameters, trainable_parameters
+from .shapes import Block, blocks, embedding, head, parameters, trainable_parameters
 from .states import base_weight_bytes, head_elements
 from .workload import Architecture, Workload
 
+Where = Literal["loss", "last layer", "first layer", "embedding"]
 
-def gathered(arch: Architecture, workload: Workload) -> float:
-    """Whole parameters that a sharded run has on the device at its fullest moment."""
+
+def gathered(arch: Architecture, workload: Workload, where: Where) -> float:
+    """Whole parameters that a sharded run has on the device at this point of the step."""
     if workload.sharding.stage == 3:
-        return _gathered_zero3(arch, workload)
+        return _gathered_zero3(arch, workload, where)
     return _gathered_fsdp(arch, workload) if workload.sharding.fsdp else 0.0
 
 
-def _gathered_zero3(arch: Architecture, workload: Workload) -> float:
-    """ZeRO-3 keeps what it will need again within the live and reuse limits. A layer is used once on the way forward and
-    once on the way back, so half the limit is held when the loss is made, beside the output layer and the prefetch."""
-    sharding = workload.sharding
-    live = sharding.max_live_parameters / 2 + head_elements(arch) + sharding.prefetch_bucket
-    total = parameters(arch)
-    return min(1.0, live / total) * base_weight_bytes(arch, workload)
+def _gathered_zero3(arch: Architecture, workload: Workload, where: Where) -> float:
+    """ZeRO-3 gathers the module at work and a prefetch bucket, and keeps what it will use again within the reuse
+    distance: at the loss that is a third of it, since a checkpointed layer is used once going forward and twice
+    coming back, less the output layer, which is passed twice
+    (deepspeed/runtime/zero/partitioned_param_coordinator.py, 0.18.4)."""
+    sharding, total = workload.sharding, parameters(arch)
+    kept = max(0.0, (min(sharding.max_reuse_distance, sharding.max_live_parameters) - 2 * head_elements(arch)) / 3)
+    layer = _largest(arch, workload).elements
+    at_work = {
+        "loss": head_elements(arch) + kept,
+        "last layer": max(layer, kept),
+        "first layer": layer,
+        "embedding": embedding(arch),
+    }[where]
+    return base_weight_bytes(arch, workload) * min(1.0, (at_work + sharding.prefetch_bucket) / total)
 
 
 def _gathered_fsdp(arch: Architecture, workload: Workload) -> float:
-    """FSDP holds the root unit (embedding, output layer) whole, and two layers: the one at work and the one prefetched."""
+    """FSDP holds the root unit (embedding, output layer) whole, and two layers: the one at work and the one
+    prefetched."""
     sizes = element_bytes(workload)
-    layers = max(block.elements for _, block in blocks(arch, workload.experts_fused))
     quantized = base_weight_bytes(arch, workload) / (sizes.base * parameters(arch)) if workload.quant_bits else 1.0
-    return sizes.compute * (embedding(arch) + head(arch) + 2 * layers * quantized)
+    return sizes.compute * (embedding(arch) + head(arch) + 2 * _largest(arch, workload).elements * quantized)
+
+
+def _largest(arch: Architecture, workload: Workload) -> Block:
+    return max((block for _, block in blocks(arch, workload.experts_fused)), key=lambda block: block.elements)
 
 
 def buckets(arch: Architecture, workload: Workload) -> float:
-    """Communication buffers. Plain data parallel keeps every gradient a second time in its buckets (PyTorch
-    DistributedDataParallel without bucket views); ZeRO allocates whole reduce buckets, two if they overlap."""
-    sharding = workload.sharding
-    gradient = element_bytes(workload).gradient
-    if sharding.stage == 0 or sharding.fsdp:
-        plain = sharding.world > 1 and not sharding.fsdp and not sharding.engine
-        return gradient * trainable_parameters(arch, workload) if plain else 0.0
-    if sharding.stage < 3 and not sharding.contiguous_gradients:
+    """Communication buffers of the backward pass. Plain data parallel keeps every gradient a second time in its buckets
+    (PyTorch DistributedDataParallel without bucket views); ZeRO allocates whole reduce buckets, two if they overlap,
+    and beside them one gradient of the largest tensor when gradients leave for the host."""
+    sharding, gradient = workload.sharding, element_bytes(workload).gradient
+    trained = trainable_parameters(arch, workload)
+    if sharding.fsdp or (sharding.world == 1 and not sharding.engine):
         return 0.0
-    return gradient * sharding.reduce_bucket * (2 if sharding.overlap and sharding.stage < 3 else 1)
+    if not sharding.engine:
+        return gradient * trained
+    if sharding.stage == 0:
+        return gradient * min(sharding.reduce_bucket, trained)
+    doubled = 2 if sharding.overlap and sharding.stage < 3 else 1
+    whole = gradient * sharding.reduce_bucket * doubled if sharding.contiguous_gradients else 0.0
+    if sharding.offload_optimizer and sharding.stage < 3:
+        whole += gradient * largest_tensor(arch, workload)
+    return whole

@@ -50,8 +50,21 @@ class Ffn:
     dense_layers: int = 0  # leading layers with an ordinary block of `width`
 
 
+class _HashedOnce:
+    """Keeps the hash: a search looks the same object up in many caches."""
+
+    _hash: int
+
+    def __hash__(self) -> int:
+        found = self.__dict__.get("_hash")
+        if found is None:
+            found = hash(tuple(self.__dict__.values()))
+            object.__setattr__(self, "_hash", found)
+        return found
+
+
 @dataclass(frozen=True)
-class Architecture:
+class Architecture(_HashedOnce):
     """A decoder, by its shapes. All widths are elements, never bytes."""
 
     hidden: int
@@ -65,6 +78,8 @@ class Architecture:
     head_bias: bool = False
     logit_softcap: bool = False
     parameters: int | None = None  # a published count; None: derived from the shapes
+
+    __hash__ = _HashedOnce.__hash__
 
 
 @dataclass(frozen=True)
@@ -96,6 +111,8 @@ class Sharding:
     allgather_bucket: int = 500_000_000
     prefetch_bucket: int = 50_000_000
     max_live_parameters: int = 1_000_000_000
+    max_reuse_distance: int = 1_000_000_000
+    sub_group: int = 1_000_000_000  # ZeRO-3 updates this many elements of a partition at a time
     persistence_threshold: int = 100_000
     overlap: bool = False
     contiguous_gradients: bool = True
@@ -108,7 +125,7 @@ class Sharding:
 
 
 @dataclass(frozen=True)
-class Workload:
+class Workload(_HashedOnce):
     """One training run, as it really executes. `length` is tokens per sequence, `micro_batch` sequences per device."""
 
     method: Method = "lora"
@@ -144,3 +161,5 @@ class Workload:
     dataset_tokens: int = 0
     low_memory_load: bool = True  # each process maps the weights instead of materializing them
     sharding: Sharding = field(default_factory=Sharding)
+
+    __hash__ = _HashedOnce.__hash__

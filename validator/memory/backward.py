@@ -1,0 +1,138 @@
+"""The moments of the backward pass below the loss. Bytes by term on the worst device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .activations import Kept, layer, tokens
+from .forward import Terms, active_layers, base, cast_elements, casts, checkpoint, kept, loss_backward
+from .precision import element_bytes
+from .shapes import Block, Linear, embedding
+from .states import gradients, head_elements
+from .workload import Architecture, Workload
+
+
+class Point(NamedTuple):
+    """A critical point in a layer's backward pass."""
+
+    activations: float
+    done: float  # elements whose gradients exist
+    pending: float  # elements whose half-precision copies are still held
+    in_flight: float  # elements of the weight gradient that is being made
+
+
+def _elements(linears: list[Linear]) -> int:
+    return sum(linear.elements for linear in linears)
+
+
+def _largest(linears: list[Linear]) -> int:
+    return max((linear.inputs * linear.outputs for linear in linears), default=0)
+
+
+def _points(block: Block, inside: Kept) -> Iterator[Point]:
+    """The feed-forward half with everything kept; the attention half when that is done; the end."""
+    forward = [linear for linear in block.linears if linear.role in ("gate", "up", "gate_up", "down")]
+    attention = [linear for linear in block.linears if linear not in forward]
+    down = _elements([linear for linear in forward if linear.role == "down"])
+    whole = block.linear_elements + block.experts
+    yield Point(inside.total + inside.ffn_peak, down, whole - down, 0)
+    yield Point(inside.attention, whole - _elements(attention), _elements(attention), _largest(forward))
+    yield Point(inside.attention + inside.attention_peak, whole - _elements(attention), _elements(attention), 0)
+    yield Point(0.0, block.elements, 0, _largest(attention))
+
+
+def _progress(arch: Architecture, workload: Workload, done: float) -> float:
+    """Bytes of gradients when `done` base elements have theirs. Sharded gradients leave for their owner at once; with
+    accumulation all are there, and a tied output layer's new one waits for the embedding's."""
+    full, per_element = gradients(arch, workload), element_bytes(workload).gradient
+    if workload.sharding.stage >= 2 or workload.sharding.fsdp or not full:
+        return full
+    if workload.accumulation > 1:
+        return full + (per_element * embedding(arch) if arch.tied and workload.method == "full" else 0.0)
+    if workload.method == "full":
+        return per_element * done
+    return full * done / sum(number * block.elements for number, block in active_layers(arch, workload))
+
+
+def _new_gradient(point: Point, block: Block, workload: Workload) -> float:
+    """One weight gradient in flight: in compute precision, and in its own where it is added to an earlier one."""
+    if workload.method not in ("full", "freeze"):
+        return 0.0
+    sizes = element_bytes(workload)
+    if workload.sharding.fsdp:
+        return sizes.compute * block.elements
+    own = sizes.gradient if workload.accumulation > 1 or workload.sharding.stage >= 2 else 0.0
+    return point.in_flight * (own + (sizes.compute if sizes.casts else 0.0))
+
+
+def _dequantized(block: Block, workload: Workload) -> float:
+    """The largest quantized matrix in compute precision, made for its product and dropped again."""
+    return 2.0 * _largest(list(block.linears)) if workload.quant_bits else 0.0
+
+
+def _layer_backward(arch: Architecture, workload: Workload, last: bool) -> Terms:
+    layers = active_layers(arch, workload)
+    block = layers[-1][1] if last else layers[0][1]
+    inside, checkpointed = layer(arch, block, workload), workload.checkpointing != "off"
+    head_done = head_elements(arch) if workload.method == "full" else 0
+    before = head_done if last else head_done + sum(number * kind.elements for number, kind in layers) - block.elements
+    if last:
+        others = sum(kept(arch, workload).values()) - (0.0 if checkpointed else inside.total)
+    else:
+        others = checkpoint(arch, workload) if checkpointed else 0.0
+    shared = base(arch, workload, "last layer" if last else "first layer")
+    other_casts = casts(arch, workload) - 2.0 * cast_elements(block, workload) if last and not checkpointed else 0.0
+    trained = cast_elements(block, workload) / (block.linear_elements + block.experts)
+    candidates = (
+        {
+            **shared,
+            "checkpoints": others if checkpointed else 0.0,
+            "activations": point.activations + (0.0 if checkpointed else others),
+            "weight_casts": other_casts + 2.0 * trained * point.pending,
+            "gradients": _progress(arch, workload, before + point.done),
+            "new_gradient": _new_gradient(point, block, workload),
+            "dequantized": _dequantized(block, workload),
+        }
+        for point in _points(block, inside)
+    )
+    return max(candidates, key=lambda terms: sum(terms.values()))
+
+
+def last_layer(arch: Architecture, workload: Workload) -> Terms:
+    """The first layer of the backward pass: all checkpoints, few gradients."""
+    return _layer_backward(arch, workload, last=True)
+
+
+def first_layer(arch: Architecture, workload: Workload) -> Terms:
+    """The last layer of the backward pass: one checkpoint, nearly all gradients."""
+    return _layer_backward(arch, workload, last=False)
+
+
+def head_gradient(arch: Architecture, workload: Workload) -> Terms:
+    """The output layer's weight gradient: in compute precision, then in its own, beside the gradient of the logits."""
+    sizes = element_bytes(workload)
+    if workload.method != "full" or workload.loss == "fused":
+        return {}
+    return {
+        **loss_backward(arch, workload),
+        "logits": sizes.compute * tokens(workload) * arch.vocab,
+        "new_gradient": (sizes.gradient + (sizes.compute if sizes.casts else 0.0)) * head_elements(arch),
+    }
+
+
+def embedding_gradient(arch: Architecture, workload: Workload) -> Terms:
+    """The embedding's gradient is dense. Added to an earlier one it exists beside it; tied, beside the output
+    layer's, and in half precision beside their sum too, the output layer's being a transposed view that cannot be
+    added to in place."""
+    sizes = element_bytes(workload)
+    trains = workload.method == "full" or workload.adapter.full_embedding
+    copies = int(workload.accumulation > 1 or workload.sharding.stage >= 2)
+    if arch.tied and workload.method == "full":
+        copies += 1 if sizes.casts else 2
+    return {
+        **base(arch, workload, "embedding"),
+        "gradients": gradients(arch, workload),
+        "new_gradient": copies * sizes.gradient * embedding(arch) if trains else 0.0,
+        "activations": checkpoint(arch, workload),
+    }

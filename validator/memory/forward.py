@@ -1,0 +1,103 @@
+"""The moments around the loss: what the forward pass leaves behind, and the logits. Bytes by term on the worst
+device."""
+
+from __future__ import annotations
+
+from . import head, traffic
+from .activations import layer, tokens
+from .precision import element_bytes
+from .shapes import Block, adapter_elements, blocks
+from .states import gradients, head_elements, mask, resident
+from .workload import Architecture, Workload
+
+Terms = dict[str, float]
+
+
+def active_layers(arch: Architecture, workload: Workload) -> list[tuple[int, Block]]:
+    """The layers that the backward pass visits: below the first trained layer nothing is kept."""
+    kinds = blocks(arch, workload.experts_fused)
+    return [(workload.trainable_layers, kinds[-1][1])] if workload.method == "freeze" else list(kinds)
+
+
+def checkpoint(arch: Architecture, workload: Workload) -> float:
+    """One layer's checkpoint: its input, in the precision of the residual stream."""
+    return element_bytes(workload).residual * tokens(workload) * arch.hidden
+
+
+def kept(arch: Architecture, workload: Workload) -> Terms:
+    """What all layers keep between the forward and the backward pass; offloaded checkpoints keep two in flight."""
+    layers = active_layers(arch, workload)
+    match workload.checkpointing:
+        case "layer":
+            return {"checkpoints": sum(number for number, _ in layers) * checkpoint(arch, workload)}
+        case "offloaded":
+            return {"checkpoints": 2 * checkpoint(arch, workload)}
+    return {"activations": sum(number * layer(arch, block, workload).total for number, block in layers)}
+
+
+def cast_elements(block: Block, workload: Workload) -> float:
+    """Elements of one layer's trained matrices that autocast copies to half precision."""
+    if element_bytes(workload).casts:
+        return block.linear_elements + block.experts
+    if workload.precision == "amp" and workload.method in ("lora", "oft"):
+        return sum(adapter_elements(linear, workload) for linear in block.linears)
+    return 0.0
+
+
+def head_cast(arch: Architecture, workload: Workload) -> float:
+    return 2.0 * head_elements(arch) if element_bytes(workload).casts and workload.method == "full" else 0.0
+
+
+def casts(arch: Architecture, workload: Workload) -> float:
+    """Half-precision copies of all the layers' trained matrices: autocast caches them until the forward pass ends."""
+    return 2.0 * sum(number * cast_elements(block, workload) for number, block in active_layers(arch, workload))
+
+
+def earlier_gradients(arch: Architecture, workload: Workload) -> float:
+    """Gradients there before the backward pass: those of earlier micro batches, and ZeRO-3's standing buffer."""
+    standing = workload.accumulation > 1 or workload.sharding.stage == 3
+    return gradients(arch, workload) if standing else 0.0
+
+
+def base(arch: Architecture, workload: Workload, where: traffic.Where) -> Terms:
+    """What is there during the whole forward and backward pass."""
+    return {
+        **resident(arch, workload),
+        "gather": traffic.gathered(arch, workload, where),
+        "buckets": traffic.buckets(arch, workload),
+        "mask": mask(arch, workload),
+    }
+
+
+def loss_forward(arch: Architecture, workload: Workload) -> Terms:
+    return {
+        **base(arch, workload, "loss"),
+        **kept(arch, workload),
+        "gradients": earlier_gradients(arch, workload),
+        "weight_casts": casts(arch, workload) + head_cast(arch, workload),
+        "head": head.kept(arch, workload),
+        "logits": head.forward_bytes(arch, workload),
+    }
+
+
+def loss_backward(arch: Architecture, workload: Workload) -> Terms:
+    """Without checkpoints every layer still holds the half-precision weights that its backward pass will use."""
+    inside = casts(arch, workload) if workload.checkpointing == "off" else 0.0
+    return {
+        **base(arch, workload, "loss"),
+        **kept(arch, workload),
+        "gradients": earlier_gradients(arch, workload),
+        "weight_casts": inside + head_cast(arch, workload),
+        "head": head.kept(arch, workload),
+        "logits": head.backward_bytes(arch, workload),
+    }
+
+
+def evaluation(arch: Architecture, workload: Workload) -> Terms:
+    if not workload.eval_batch:
+        return {}
+    return {
+        **base(arch, workload, "loss"),
+        "weight_casts": casts(arch, workload) + head_cast(arch, workload),
+        "logits": head.evaluation_bytes(arch, workload),
+    }
