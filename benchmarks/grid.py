@@ -68,7 +68,7 @@ SHAPES = [
 
 
 def cells() -> list[dict[str, Any]]:
-    """Every model with every setting; lengths and batches take turns. Shuffled, so a partial record is a fair sample."""
+    """Every model with every setting; lengths and batches take turns. Shuffled: a partial record is a fair sample."""
     chosen = []
     for m, model in enumerate(MODELS):
         for s, setting in enumerate(SETTINGS):

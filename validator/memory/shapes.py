@@ -124,9 +124,7 @@ def _mixture_block(arch: Architecture, fused: bool) -> Block:
         linears += [*experts, Linear("router", hidden, ffn.experts, bias=ffn.router_bias)]
     biases = sum(linear.bias_elements for linear in linears)
     inside = sum(linear.elements + linear.bias_elements for linear in experts)
-    return Block(
-        tuple(linears), inside if fused else 0, _vectors(arch) + biases + (router if fused else 0)
-    )
+    return Block(tuple(linears), inside if fused else 0, _vectors(arch) + biases + (router if fused else 0))
 
 
 @lru_cache(maxsize=512)
@@ -182,8 +180,9 @@ def trainable_parameters(arch: Architecture, workload: Workload) -> int:
     if workload.method == "full":
         return parameters(arch)
     if workload.method == "freeze":
-        return workload.trainable_layers * blocks(arch, workload.experts_fused)[-1][1].elements +
-        workload.trainable_extra inside = sum(
+        block = blocks(arch, workload.experts_fused)[-1][1]
+        return workload.trainable_layers * block.elements + workload.trainable_extra
+    inside = sum(
         count * adapter_elements(linear, workload)
         for count, block in blocks(arch, workload.experts_fused)
         for linear in block.linears
