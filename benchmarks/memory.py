@@ -15,7 +15,7 @@ from own_rows import measured_here
 from rivals import answers
 from rows import GIB, published, usable, verdicts
 
-from validator.memory import Estimate, device_memory, host_memory
+from validator.memory import Estimate, Runtime, device_memory, host_memory
 
 SHOWN = ("nvidia-smi", "peak_reserved", "unknown")
 
@@ -109,7 +109,10 @@ def public_outcomes() -> str:
     lines = []
     for facts, model, work in verdicts():
         sides = {
-            "device": (device_memory(model, work), usable()[facts["device"]]),
+            "device": (
+                device_memory(model, work, Runtime(expandable_segments=facts["expandable"] == "yes")),
+                usable()[facts["device"]],
+            ),
             "host": (host_memory(model, work), float(facts["host_ram_gib"] or 0) * GIB),
         }
         for side, (estimate, limit) in sides.items():

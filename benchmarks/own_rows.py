@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gpu_cells import MODELS
 from rows import EVIDENCE, GIB, Kind, Row, automatic, read, usable
-from validator.catalog import architecture
 
+from validator.architecture import architecture
 from validator.memory import Adapter, Architecture, Sharding, Workload
 
 MIB = 2**20

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from validator.catalog import architecture
 
+from validator.architecture import SUPPORTED, architecture
 from validator.memory import Adapter, Architecture, Sharding, Workload
 from validator.memory.workload import Attention, Loss, Method, Precision
 
@@ -34,6 +34,7 @@ class Stack:
     title: str
     loss: Loss = "upcast"
     full: Precision = "pure"  # how full fine-tuning keeps its states; bf16 weights loaded as such stay bf16
+    adapter: Precision = "amp"  # "pure": no autocast, adapters in fp32; "engine": adapters in half precision too
     gigabyte: int = GIB  # what the source's "GB" means, or what its unstated unit is taken for
     full_length: bool = False  # batches reach the cutoff although the rows say that they are not packed
     untied: bool = False  # the head is a parameter of its own even where the model ties it
@@ -42,7 +43,7 @@ class Stack:
 
 
 STACKS: Mapping[str, Stack] = {
-    "fms": Stack("fms packed (transformers 4.45/4.48)", loss="shifted", dropout=True),
+    "fms": Stack("fms packed (transformers 4.45/4.48)", loss="shifted", adapter="pure", dropout=True),
     "fmsorca": Stack("fms short samples (transformers 4.44)", loss="shifted", dropout=True),
     "swifttuner": Stack("ms-swift 1.x tuners", loss="shifted", dropout=True, full_length=True),
     "swiftex": Stack("ms-swift examples", dropout=True),
@@ -52,7 +53,9 @@ STACKS: Mapping[str, Stack] = {
     "philsch": Stack("fsdp-qlora blog, Llama-3-70B", loss="shifted"),
     "badam": Stack("BAdam paper, 24 GB card", loss="shifted", gigabyte=10**9),
     "axo": Stack("axolotl READMEs", loss="fused"),
-    "lithub": Stack("litgpt config hub", gigabyte=10**9, full_length=True, untied=True, dropout=True, peer=False),
+    "lithub": Stack(
+        "litgpt config hub", adapter="engine", gigabyte=10**9, full_length=True, untied=True, dropout=True, peer=False
+    ),
 }
 WHOLE_SOURCES = {
     "titan": "torchtitan: selective checkpointing, float8 or context parallelism",
@@ -149,9 +152,9 @@ def _model(facts: Mapping[str, str], stack: Stack) -> Architecture:
     config = configs().get(facts["hf_id"])
     if config is None:
         raise Skip("encoder-decoder, vision, hybrid or unpublished shapes")
-    shape = architecture(dict(config))
-    if shape is None:
-        raise Skip(f"model family {config['model_type']}: the catalogue does not read it")
+    if config["model_type"] not in SUPPORTED:
+        raise Skip(f"model family {config['model_type']}: the validator does not read it")
+    shape = architecture(config)
     return replace(shape, tied=False) if stack.untied else shape
 
 
@@ -177,8 +180,7 @@ def _precision(facts: Mapping[str, str], stack: Stack, method: Method) -> Precis
         return "amp"  # FSDP keeps fp32 shards of what trains; on one device the bf16 weights stay as they were loaded
     if method == "full":
         return stack.full
-    pure = facts["id"].startswith(("fms-", "lithub"))
-    return "pure" if pure else "amp"
+    return stack.adapter
 
 
 def _adapter(facts: Mapping[str, str], model: Architecture, stack: Stack) -> Adapter:
@@ -331,7 +333,7 @@ def _verdict_sharding(facts: Mapping[str, str]) -> Sharding:
 def verdicts(path: Path = EVIDENCE / "verdicts.csv") -> Iterator[tuple[Mapping[str, str], Architecture, Workload]]:
     """Public outcomes that carry no measurement, or a rough one, as workloads."""
     for facts in read(path):
-        model = architecture(dict(configs()[facts["model"]]))
+        model = architecture(configs()[facts["model"]])
         yield (
             facts,
             model,
