@@ -120,11 +120,14 @@ def _mixture_block(arch: Architecture, fused: bool) -> Block:
         linears += _feed_forward(hidden, ffn.shared_width, ffn)
     if ffn.shared_gate:
         linears.append(Linear("shared_gate", hidden, 1))
+    if ffn.router_linear or not fused:
+        linears.append(Linear("router", hidden, ffn.experts, bias=ffn.router_bias))
+        router = 0
     if not fused:
-        linears += [*experts, Linear("router", hidden, ffn.experts, bias=ffn.router_bias)]
+        linears += experts
     biases = sum(linear.bias_elements for linear in linears)
     inside = sum(linear.elements + linear.bias_elements for linear in experts)
-    return Block(tuple(linears), inside if fused else 0, _vectors(arch) + biases + (router if fused else 0))
+    return Block(tuple(linears), inside if fused else 0, _vectors(arch) + biases + router)
 
 
 @lru_cache(maxsize=512)

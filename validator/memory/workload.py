@@ -45,6 +45,7 @@ class Ffn:
     shared_width: int = 0  # width of the always-on expert; 0: none
     shared_gate: bool = False
     router_bias: bool = False
+    router_linear: bool = False  # the router is an ordinary linear module, which adapters reach
     router_bias_buffer: bool = False  # a correction bias kept as a buffer, not a parameter
     expert_bias: bool = False
     dense_layers: int = 0  # leading layers with an ordinary block of `width`

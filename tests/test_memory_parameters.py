@@ -1,0 +1,110 @@
+"""Parameter counts against the real transformers classes, built without weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from validator.memory import (
+    Adapter,
+    Architecture,
+    Attn,
+    Ffn,
+    Workload,
+    linear_roles,
+    parameters,
+    trainable_parameters,
+)
+
+SHAPE = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 131,
+    "head_dim": 16,
+    "pad_token_id": 0,
+}
+ROUTED = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
+LATENT = {"kv_lora_rank": 20, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12, "num_key_value_heads": 4}
+GQA = Attn(4, 2, 16)
+MLA = Attn(4, 4, 24, value_dim=12, kv_rank=20, rope_dim=8)
+
+
+def model(attn: Attn = GQA, ffn: Ffn | None = None, **more: Any) -> Architecture:
+    return Architecture(64, 3, 131, attn, ffn or Ffn(96), **more)
+
+
+FAMILIES = [
+    ("llama", {}, model()),
+    ("llama", {"attention_bias": True, "tie_word_embeddings": True},
+     model(Attn(4, 2, 16, qkv_bias=True, out_bias=True), tied=True)),
+    ("mistral", {}, model()),
+    ("qwen2", {}, model(Attn(4, 2, 16, qkv_bias=True))),
+    ("qwen3", {"tie_word_embeddings": True}, model(Attn(4, 2, 16, head_norms=True), tied=True)),
+    ("gemma2", {}, model(tied=True, norms_per_layer=4, logit_softcap=True)),
+    ("gemma3_text", {}, model(Attn(4, 2, 16, head_norms=True), tied=True, norms_per_layer=4)),
+    ("phi3", {"tie_word_embeddings": False}, model(Attn(4, 2, 16, fused=True), Ffn(96, fused_gate_up=True))),
+    ("glm4", {"attention_bias": True},
+     model(Attn(4, 2, 16, qkv_bias=True), Ffn(96, fused_gate_up=True), norms_per_layer=4)),
+    ("starcoder2", {"use_bias": True, "tie_word_embeddings": True},
+     model(Attn(4, 2, 16, qkv_bias=True, out_bias=True), Ffn(96, gated=False, bias=True), tied=True, norm_bias=True)),
+    ("qwen3_moe", {**ROUTED, "num_experts": 8},
+     model(Attn(4, 2, 16, head_norms=True), Ffn(96, experts=8, experts_per_token=2, expert_width=24))),
+    ("qwen2_moe", {**ROUTED, "num_experts": 8, "shared_expert_intermediate_size": 40},
+     model(Attn(4, 2, 16, qkv_bias=True),
+           Ffn(96, experts=8, experts_per_token=2, expert_width=24, shared_width=40, shared_gate=True))),
+    ("mixtral", {"num_local_experts": 8},
+     model(ffn=Ffn(96, experts=8, experts_per_token=2, expert_width=96))),
+    ("gpt_oss", {"num_local_experts": 8, "num_experts_per_tok": 2},
+     model(Attn(4, 2, 16, qkv_bias=True, out_bias=True, sinks=True),
+           Ffn(96, experts=8, experts_per_token=2, expert_width=96, expert_bias=True, router_bias=True))),
+    ("deepseek_v2", {**ROUTED, **LATENT, "q_lora_rank": None, "n_routed_experts": 8, "n_shared_experts": 2,
+                     "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
+     model(MLA, Ffn(96, experts=8, experts_per_token=2, expert_width=24, shared_width=48, dense_layers=1,
+                    router_linear=True))),
+    ("deepseek_v3", {**ROUTED, **LATENT, "q_lora_rank": 28, "n_routed_experts": 8, "n_shared_experts": 1,
+                     "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
+     model(Attn(4, 4, 24, value_dim=12, q_rank=28, kv_rank=20, rope_dim=8),
+           Ffn(96, experts=8, experts_per_token=2, expert_width=24, shared_width=24, dense_layers=1,
+               router_bias_buffer=True))),
+]  # fmt: skip
+
+
+def build(family: str, more: dict[str, Any]) -> Any:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(family, **{**SHAPE, **more})
+    with torch.device("meta"):
+        return transformers.AutoModelForCausalLM.from_config(config)
+
+
+@pytest.mark.parametrize(("family", "more", "arch"), FAMILIES, ids=[f"{f}-{len(m)}" for f, m, _ in FAMILIES])
+def test_parameters_are_those_of_the_real_class(family: str, more: dict[str, Any], arch: Architecture) -> None:
+    real = {id(p): p.numel() for p in build(family, more).parameters()}
+    assert parameters(arch) == sum(real.values())
+
+
+ROLES = {
+    "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "qkv_proj": "qkv", "gate_proj": "gate", "up_proj": "up",
+    "down_proj": "down", "gate_up_proj": "gate_up", "q_a_proj": "q_a", "q_b_proj": "q_b", "kv_a_proj_with_mqa": "kv_a",
+    "kv_b_proj": "kv_b", "shared_expert_gate": "shared_gate", "c_fc": "up", "c_proj": "down", "gate": "router",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "more", "arch"), FAMILIES, ids=[f"{f}-{len(m)}" for f, m, _ in FAMILIES])
+def test_adapters_on_all_linear_modules_have_the_real_number_of_parameters(
+    family: str, more: dict[str, Any], arch: Architecture
+) -> None:
+    torch, real = pytest.importorskip("torch"), build(family, more)
+    inner = [
+        (name.rsplit(".", 1)[-1], module)
+        for name, module in real.named_modules()
+        if isinstance(module, torch.nn.Linear) and "lm_head" not in name
+    ]
+    assert {ROLES[name] for name, _ in inner} == set(linear_roles(arch))
+    work = Workload(adapter=Adapter(rank=4, targets=linear_roles(arch)))
+    expected = sum(4 * (module.in_features + module.out_features) for _, module in inner)
+    assert trainable_parameters(arch, work) == expected
