@@ -1,0 +1,265 @@
+"""The hand-kept tables: whole, sourced, free of contradictions, and exact against the real model classes."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import validator
+
+DATA = Path(validator.__file__).parent / "data"
+
+
+def read(name: str) -> dict[str, Any]:
+    table: dict[str, Any] = yaml.safe_load((DATA / name).read_text(encoding="utf-8"))
+    return table
+
+
+MODELS = read("models.yaml")
+DEVICES = read("devices.yaml")
+SAMPLES = read("samples.yaml")
+RATES = read("rates.yaml")
+
+MODEL_KEYS = {"hub", "modelscope", "short", "template", "base", "licence", "parameters", "dtype", "config", "source"}
+MODEL_EXTRAS = {"overrides", "vision_parameters", "remote_code", "counted", "confidence", "note"}
+DEVICE_KEYS = {
+    *("name", "aliases", "vendor", "memory_gib", "usable_gib", "context_gib", "compute_capability", "bf16", "fp8"),
+    *("flash_attention", "bitsandbytes", "tflops_bf16", "tflops_fp16", "bandwidth_gb_s", "link", "server"),
+    *("evidence", "source"),
+}
+# The names that recipes, file names and --machine use.
+DEVICE_IDS = {
+    *("v100-16g", "v100-32g", "t4-16g", "rtx-3090", "rtx-4090", "rtx-5090", "a10-24g", "l4-24g", "a6000-48g"),
+    *("l40s-48g", "a100-40g", "a100-80g", "h100-80g", "h20-96g", "h200-141g", "b200-180g", "mi300x-192g"),
+    *("ascend-910a-32g", "ascend-910b-32g", "ascend-910b-64g", "ascend-910c-64g", "cpu"),
+}
+LEVELS = ("minimum", "useful", "good", "saturating")
+
+
+def addresses(entry: dict[str, Any]) -> list[str]:
+    source = entry["source"]
+    return [source] if isinstance(source, str) else list(source)
+
+
+def guidance() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """(stage and method, entries by size) of samples.yaml."""
+    for stage, methods in SAMPLES.items():
+        if stage != "sources":
+            for method, entries in methods.items():
+                yield f"{stage}-{method}", entries
+
+
+def ladders() -> Iterator[tuple[tuple[str, str], list[dict[str, Any]]]]:
+    """((stage, method), rules by size) of rates.yaml."""
+    for key in dict.fromkeys((rule["stage"], rule["method"]) for rule in RATES["rates"]):
+        yield key, [rule for rule in RATES["rates"] if (rule["stage"], rule["method"]) == key]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_model_entry_is_whole(name: str) -> None:
+    entry = MODELS[name]
+    assert set(entry) >= MODEL_KEYS
+    assert set(entry) <= MODEL_KEYS | MODEL_EXTRAS
+    assert set(entry["base"]) <= set(entry["hub"])
+    assert set(entry.get("overrides", {})) <= set(entry["hub"])
+    assert entry["hub"][0] not in entry.get("overrides", {}), "the entry itself describes the default name"
+    assert "model_type" in entry["config"]
+    assert entry.get("confidence") is None or entry["note"]
+    assert all(address.startswith("https://") for address in addresses(entry))
+
+
+def test_each_name_means_one_model() -> None:
+    for field in ("hub", "modelscope"):
+        counts = Counter(name.lower() for entry in MODELS.values() for name in entry[field])
+        assert [name for name, count in counts.items() if count > 1] == []
+    shorts = Counter([*(entry["short"] for entry in MODELS.values())])
+    assert [name for name, count in shorts.items() if count > 1] == []
+    others = {name: other for name, entry in MODELS.items() if (other := entry["short"]) in MODELS and other != name}
+    assert others == {}, "a short form that is another entry's id"
+
+
+def test_the_short_forms_that_recipe_names_promise() -> None:
+    by_short = {entry["short"]: name for name, entry in MODELS.items()}
+    for size in ("0.5b", "1.5b", "3b", "7b", "14b", "32b", "72b"):
+        assert by_short[f"qwen{size}"] == f"qwen2.5-{size}"
+    assert by_short["qwen3-8b"] == "qwen3-8b"
+    assert MODELS["qwen2.5-7b"]["hub"][0] == "Qwen/Qwen2.5-7B-Instruct"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_template_is_the_one_the_release_registers(name: str) -> None:
+    registered = json.loads((DATA / "templates.json").read_text(encoding="utf-8"))["models"]
+    entry = MODELS[name]
+    for hub in entry["hub"]:
+        ours = entry.get("overrides", {}).get(hub, {}).get("template", entry["template"])
+        theirs = {template for template, kinds in registered.items() for names in kinds.values() if hub in names}
+        assert theirs <= {ours, ""}, hub
+
+
+def test_devices_are_the_promised_ones() -> None:
+    assert set(DEVICES) == DEVICE_IDS
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_device_entry_is_whole(name: str) -> None:
+    entry = DEVICES[name]
+    assert set(entry) >= DEVICE_KEYS
+    assert set(entry) <= DEVICE_KEYS | {"default_for", "notes"}
+    assert set(entry.get("notes", {})) <= DEVICE_KEYS
+    assert set(entry["bitsandbytes"]) <= {4, 8}
+    assert entry["vendor"] in {"nvidia", "amd", "ascend", "cpu"}
+    assert entry["evidence"] in {"good", "thin"}
+    assert set(entry["link"]) == {"type", "gb_s"}
+    assert set(entry["server"]) == {"devices", "host_ram_gib"}
+    assert addresses(entry)
+    assert all(address.startswith("https://") for address in addresses(entry))
+
+
+@pytest.mark.parametrize("name", sorted(DEVICE_IDS - {"cpu"}))
+def test_device_memory_is_plausible(name: str) -> None:
+    entry = DEVICES[name]
+    assert 0.9 * entry["memory_gib"] < entry["usable_gib"] <= entry["memory_gib"]
+    assert entry["context_gib"] is None or 0.1 <= entry["context_gib"] <= 1.0
+    size = name.rpartition("-")[2]
+    if size.endswith("g"):
+        # Error correction takes up to a sixteenth of what is sold; vendors sell 10^9 bytes or 2^30.
+        assert 0.93 * float(size[:-1]) <= entry["memory_gib"] <= float(size[:-1])
+
+
+@pytest.mark.parametrize("name", [name for name, entry in DEVICES.items() if entry["vendor"] == "nvidia"])
+def test_nvidia_abilities_follow_the_compute_capability(name: str) -> None:
+    entry = DEVICES[name]
+    capability = entry["compute_capability"]
+    assert entry["bf16"] == entry["flash_attention"] == (capability >= 8.0)
+    assert entry["fp8"] == (capability >= 8.9)
+    assert (8 in entry["bitsandbytes"]) == (capability >= 7.5)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_no_bf16_rate_without_bf16(name: str) -> None:
+    assert DEVICES[name]["tflops_bf16"] is None or DEVICES[name]["bf16"]
+
+
+def test_short_form_of_several_devices_has_one_default() -> None:
+    claims = Counter(alias for entry in DEVICES.values() for alias in entry["aliases"])
+    defaults = Counter(alias for entry in DEVICES.values() for alias in entry.get("default_for", []))
+    assert defaults == Counter({alias: 1 for alias, count in claims.items() if count > 1})
+    assert not set(claims) & set(DEVICES)
+    assert all(set(entry.get("default_for", [])) <= set(entry["aliases"]) for entry in DEVICES.values())
+    assert all(isinstance(alias, str) and alias == alias.lower() for alias in claims)
+
+
+@pytest.mark.parametrize(("what", "entries"), list(guidance()))
+def test_sample_counts_rise(what: str, entries: list[dict[str, Any]]) -> None:
+    sizes = [entry["billions"] for entry in entries]
+    assert sizes == sorted(set(sizes)), what
+    for entry in entries:
+        known = [entry[level] for level in LEVELS if entry[level] is not None]
+        assert known == sorted(set(known)), what
+        assert entry["good"] is not None
+        assert entry["confidence"] in {"medium", "low"}
+    assert all(smaller["good"] <= larger["good"] for smaller, larger in pairwise(entries)), what
+
+
+@pytest.mark.parametrize(
+    "rule", RATES["rates"], ids=lambda rule: f"{rule['stage']}-{rule['method']}-{rule['from_billions']}"
+)
+def test_rate_lies_in_its_range(rule: dict[str, Any]) -> None:
+    for field, kind in (("learning_rate", float), ("batch", int)):
+        known = [value for bound in ("low", "default", "high") if (value := rule[field][bound]) is not None]
+        assert known == sorted(known)
+        assert rule[field]["default"] is not None
+        assert all(type(value) is kind for value in known), "YAML reads 1e-4 without a point as text"
+    assert rule["epochs"] >= 1
+
+
+@pytest.mark.parametrize(("key", "rules"), list(ladders()))
+def test_rate_falls_with_size(key: tuple[str, str], rules: list[dict[str, Any]]) -> None:
+    sizes = [rule["from_billions"] for rule in rules]
+    assert sizes == sorted({0, *sizes}), key
+    rates = [rule["learning_rate"]["default"] for rule in rules]
+    assert rates == sorted(rates, reverse=True), key
+
+
+def test_rates_keep_their_published_order() -> None:
+    first = {key: rules[0]["learning_rate"]["default"] for key, rules in ladders()}
+    for stage in ("sft", "dpo"):
+        assert first[stage, "lora"] / first[stage, "full"] == pytest.approx(10), "LoRA Without Regret"
+    for method in ("lora", "full"):
+        assert first["dpo", method] < first["sft", method]
+
+
+@pytest.mark.parametrize(
+    ("table", "used"),
+    [
+        (SAMPLES, [key for _, entries in guidance() for entry in entries for key in entry["source"]]),
+        (RATES, [key for rule in RATES["rates"] for key in rule["source"]]),
+    ],
+    ids=["samples", "rates"],
+)
+def test_every_source_is_listed_and_used(table: dict[str, Any], used: list[str]) -> None:
+    assert set(used) == set(table["sources"])
+    for source in table["sources"].values():
+        assert source["found"]
+        assert "cite" in source or source["url"].startswith("https://")
+
+
+def stand_in(config: dict[str, Any], known: Any) -> tuple[str, dict[str, Any]]:
+    """Model type and settings of a class in transformers that has the same matrices."""
+    settings = {key: value for key, value in config.items() if key not in {"model_type", "quantization_config"}}
+    kind = config["model_type"]
+    if kind in known:
+        return kind, settings
+    if kind == "qwen":
+        # Its intermediate_size is that of both halves of the gated layer together.
+        settings["intermediate_size"] //= 2
+        return "qwen2", settings | {"num_key_value_heads": settings["num_attention_heads"]}
+    return "llama", settings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_parameter_count_is_exact(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    entry = MODELS[name]
+    known = transformers.CONFIG_MAPPING
+    assert entry.get("remote_code", False) == (entry["config"]["model_type"] not in known)
+    kind, settings = stand_in(entry["config"], known)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(known[kind](**settings))
+    assert sum(weight.numel() for weight in model.parameters()) == entry["parameters"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, entry in MODELS.items() if "remote_code" not in entry])
+def test_every_config_field_is_one_its_class_knows(name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = MODELS[name]["config"]
+    empty = transformers.CONFIG_MAPPING[config["model_type"]]()
+    # Read with a default by the modelling code (head_dim of Qwen3 MoE), turned into layer_types (the pattern), or open to
+    # any checkpoint (quantization).
+    elsewhere = {"head_dim", "sliding_window_pattern", "quantization_config"}
+    assert [field for field in config if field not in elsewhere and not hasattr(empty, field)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, entry in MODELS.items() if "vision_parameters" in entry])
+def test_image_part_is_exact(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    entry = MODELS[name]
+    text = {key: value for key, value in entry["config"].items() if key != "model_type"}
+    # https://huggingface.co/google/gemma-3-4b-it/blob/main/config.json, the same in all three sizes.
+    vision = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16}
+    vision |= {"image_size": 896, "patch_size": 14, "vision_use_head": False}
+    config = transformers.Gemma3Config(text_config=text, vision_config=vision)
+    with torch.device("meta"):
+        model = transformers.Gemma3ForConditionalGeneration(config)
+    total = sum(weight.numel() for weight in model.parameters())
+    assert total == entry["parameters"] + entry["vision_parameters"]
