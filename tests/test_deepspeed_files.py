@@ -1,4 +1,4 @@
-"""Every shipped ZeRO file goes through the real classes: the Trainer's resolution of `auto`, then DeepSpeed's parser."""
+"""Every shipped ZeRO file goes through the real classes: the Trainer resolves `auto`, then DeepSpeed parses."""
 
 from __future__ import annotations
 

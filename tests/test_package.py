@@ -1,0 +1,72 @@
+"""The wheel carries recipes, ZeRO files and data, and works with click, PyYAML and Cerberus alone, from anywhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parent.parent
+LIBRARIES = Path(sysconfig.get_path("purelib"))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*build, "--wheel-dir", str(folder), str(ROOT)], check=True, cwd=folder)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel's contents and the three dependencies, nothing else."""
+    folder = tmp_path_factory.mktemp("installed")
+    zipfile.ZipFile(wheel).extractall(folder)
+    for name in ("cerberus", "click", "yaml"):
+        (folder / name).symlink_to(LIBRARIES / name)
+    return folder
+
+
+def run(installed: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`lmf-recipes WORDS` without site-packages (-S) and without the working directory on the path (-P)."""
+    command = [sys.executable, "-S", "-P", "-m", "validator", *words]
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+def test_only_the_validator_is_a_package(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"validator"}
+
+
+@pytest.mark.parametrize("folder", ["recipes", "deepspeed", "data"])
+def test_the_wheel_carries_every_file(wheel: Path, folder: str) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    missing = {f"validator/shipped/{folder}/{file.name}" for file in (ROOT / folder).iterdir()} - names
+    assert not missing
+
+
+def test_list_works_anywhere(installed: Path, tmp_path: Path) -> None:
+    listed = run(installed, tmp_path, "list")
+    assert listed.returncode == 0, listed.stderr
+    assert not [path.stem for path in (ROOT / "recipes").glob("*.yaml") if path.stem not in listed.stdout]
+
+
+def test_check_needs_three_libraries(installed: Path, tmp_path: Path) -> None:
+    checked = run(installed, tmp_path, "check", str(installed / "validator" / "shipped" / "recipes"))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_environment_does_not_see_the_repository_root(tmp_path: Path) -> None:
+    """With the root on sys.path, the folder deepspeed/ would pass for the package where that is not installed."""
+    code = "import sys; print(*sys.path, sep='\\n')"
+    seen = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert str(ROOT) not in seen.stdout.splitlines()

@@ -1,0 +1,140 @@
+"""Real training of the tiny model through `lmf-recipes train`, from a working directory that is not the repository."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.training
+
+ROOT = Path(__file__).parent.parent
+RECIPE = ROOT / "recipes" / "tiny-cpu-lora.yaml"
+MODEL = ROOT / "build" / "tiny-qwen3"
+OPERATORS = ROOT / ".cache" / "torch_extensions"
+TWO_PROCESSES = {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "2"}
+LIMIT = 600  # seconds; DeepSpeed compiles its operators in the first run
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one training left behind."""
+
+    exit_code: int
+    text: str
+    output: Path
+
+    @property
+    def losses(self) -> list[float]:
+        """Every logged training loss, in order."""
+        lines = (self.output / "trainer_log.jsonl").read_text().splitlines()
+        return [row["loss"] for row in map(json.loads, lines) if "loss" in row]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Overrides of the demo recipe, the environment, and the weights that must come out."""
+
+    weights: str
+    overrides: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+    processes: int = 1
+
+
+SHORT = ("max_steps=4", "logging_steps=1", "warmup_steps=0", "plot_loss=false")
+# ZeRO-3 on the CPU works only where the Trainer does not know that it is on the CPU (micro batch assertion otherwise).
+ZERO3 = ("deepspeed=deepspeed/ds_z3.json", "use_cpu=false", "bf16=false")
+CASES = {
+    "full": Case("model.safetensors", ("finetuning_type=full", *SHORT)),
+    "lora-ddp": Case("adapter_model.safetensors", SHORT, TWO_PROCESSES, 2),
+    "lora-zero2-one-process": Case("adapter_model.safetensors", ("deepspeed=deepspeed/ds_z2.json", *SHORT)),
+    "lora-zero2": Case("adapter_model.safetensors", ("deepspeed=deepspeed/ds_z2.json", *SHORT), TWO_PROCESSES, 2),
+    "full-zero3": Case("model.safetensors", ("finetuning_type=full", *ZERO3, *SHORT), TWO_PROCESSES, 2),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tiny_model() -> None:
+    """The model of the demo recipe, and no lock of a compilation that was interrupted: torch would wait for it."""
+    if not MODEL.is_dir():
+        subprocess.run([sys.executable, ROOT / "demo" / "make_tiny.py", MODEL], check=True)
+    for lock in OPERATORS.glob("*/*/lock"):
+        lock.unlink()
+
+
+@pytest.fixture
+def unchanged_recipe() -> Iterator[None]:
+    before = RECIPE.read_bytes()
+    yield
+    assert RECIPE.read_bytes() == before
+
+
+def train(folder: Path, overrides: tuple[str, ...], environment: dict[str, str] | None = None) -> Run:
+    """Train the demo recipe from `folder`, with the output in it, and no process left behind after LIMIT seconds."""
+    output = folder / "out"
+    command = ["lmf-recipes", "train", str(RECIPE), f"output_dir={output}", *overrides]
+    own = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TORCH_EXTENSIONS_DIR": str(OPERATORS),
+    }
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, **own, **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        text, _ = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        text, _ = process.communicate()
+    return Run(process.returncode, text, output)
+
+
+@pytest.mark.usefixtures("unchanged_recipe")
+def test_the_demo_recipe_learns_and_plots_its_loss(tmp_path: Path) -> None:
+    run = train(tmp_path, ())
+    assert run.exit_code == 0, run.text[-3000:]
+    assert (run.output / "adapter_model.safetensors").stat().st_size > 0
+    assert json.loads((run.output / "adapter_config.json").read_text())["r"] == 8
+    assert (run.output / "training_loss.png").read_bytes().startswith(b"\x89PNG")
+    assert run.losses[-1] < run.losses[0] - 0.2
+    assert str(run.output) in run.text
+
+
+@pytest.mark.usefixtures("unchanged_recipe")
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_trains(case: Case, tmp_path: Path) -> None:
+    run = train(tmp_path, case.overrides, case.environment)
+    assert run.exit_code == 0, run.text[-3000:]
+    assert (run.output / case.weights).stat().st_size > 0
+    assert len(run.losses) == 4
+    assert all(math.isfinite(loss) for loss in run.losses)
+    assert f"world size: {case.processes}," in run.text
+    sharded = list(run.output.glob("checkpoint-4/global_step4/*_states.pt"))
+    assert bool(sharded) == any(word.startswith("deepspeed=") for word in case.overrides)
+
+
+def test_the_exit_code_is_the_trainers(tmp_path: Path) -> None:
+    """A model whose weights are cut short passes every check that reads no weights, and fails in the trainer."""
+    model = tmp_path / "broken"
+    model.mkdir()
+    for file in MODEL.iterdir():
+        (model / file.name).write_bytes(file.read_bytes()[: 1000 if file.suffix == ".safetensors" else None])
+    run = train(tmp_path, (f"model_name_or_path={model}", *SHORT))
+    assert run.exit_code == 1
+    assert "safetensor" in run.text.lower()
+    assert not (run.output / "adapter_model.safetensors").exists()
