@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import gpu_cells  # noqa: E402
 import judged  # noqa: E402
 import memory  # noqa: E402
+import own_rows  # noqa: E402
 import rivals  # noqa: E402
 import rows  # noqa: E402
 
@@ -192,3 +195,31 @@ def test_the_report_names_every_source_and_bar() -> None:
         "rows left out",
     ):
         assert part in text
+
+
+def test_every_cell_of_the_gpu_grid_is_a_workload(tmp_path: Path) -> None:
+    cells = [cell for cell in gpu_cells.cells() if cell["through"] != "context"]
+    figures = {"status": "ok", "peak_allocated_gib": 10, "device_used_mib": 12288, "device_idle_mib": 2048}
+    path = tmp_path / "h200.csv"
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, [*gpu_cells.DEFAULTS, *figures])
+        writer.writeheader()
+        writer.writerows({**cell, **figures} for cell in cells)
+    found = list(own_rows.measured_here(path))
+    assert len(found) == 2 * len(cells)
+    assert {row.measured for row in found} == {10 * GIB}
+    for row, cell in zip(found[::2], cells, strict=True):
+        assert row.workload.length == cell["seq_len"]
+        assert (row.workload.sharding.stage > 0) == bool(cell["deepspeed"])
+        assert judged.judge(row).expected > 0
+
+
+def test_a_cell_that_ran_out_of_memory_keeps_its_limit(tmp_path: Path) -> None:
+    cell = {**gpu_cells.DEFAULTS, "cap_gib": 24, "status": "oom"}
+    path = tmp_path / "h200.csv"
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(cell))
+        writer.writeheader()
+        writer.writerow(cell)
+    [row] = own_rows.measured_here(path)
+    assert (row.kind, row.measured, row.limit) == ("oom", None, 24 * GIB)
