@@ -242,8 +242,8 @@ def test_every_config_field_is_one_its_class_knows(name: str) -> None:
     transformers = pytest.importorskip("transformers")
     config = MODELS[name]["config"]
     empty = transformers.CONFIG_MAPPING[config["model_type"]]()
-    # Read with a default by the modelling code (head_dim of Qwen3 MoE), turned into layer_types (the pattern), or open to
-    # any checkpoint (quantization).
+    # Read by the modelling code alone (head_dim of Qwen3 MoE), turned into layer_types (the pattern), open to any
+    # checkpoint (quantization).
     elsewhere = {"head_dim", "sliding_window_pattern", "quantization_config"}
     assert [field for field in config if field not in elsewhere and not hasattr(empty, field)] == []
 
