@@ -43,15 +43,16 @@ def _points(block: Block, inside: Kept) -> Iterator[Point]:
 
 
 def _progress(arch: Architecture, workload: Workload, done: float) -> float:
-    """Bytes of gradients when `done` base elements have theirs. Sharded gradients leave for their owner at once; with
-    accumulation all are there, and a tied output layer's new one waits for the embedding's."""
-    full, per_element = gradients(arch, workload), element_bytes(workload).gradient
-    if workload.sharding.stage >= 2 or workload.sharding.fsdp or not full:
+    """Bytes of gradients when `done` base elements have theirs. ZeRO's sharded gradients have a buffer of their own from
+    the start; with accumulation all are there, and a tied output layer's new one waits for the embedding's."""
+    full, per_element, fsdp = gradients(arch, workload), element_bytes(workload).gradient, workload.sharding.fsdp
+    if workload.sharding.stage >= 2 or not full:
         return full
     if workload.accumulation > 1:
-        return full + (per_element * embedding(arch) if arch.tied and workload.method == "full" else 0.0)
+        waiting = arch.tied and workload.method == "full" and not fsdp
+        return full + (per_element * embedding(arch) if waiting else 0.0)
     if workload.method == "full":
-        return per_element * done
+        return per_element * done / (workload.sharding.world if fsdp else 1)
     return full * done / sum(number * block.elements for number, block in active_layers(arch, workload))
 
 

@@ -17,5 +17,5 @@ def device_memory(arch: Architecture, workload: Workload, runtime: Runtime | Non
     terms = {name: value for name, value in terms.items() if value}
     allocated = sum(terms.values())
     fixed = sum(resident(arch, workload).values())
-    low, expected, high = band(allocated, fixed, workload.sharding.world, runtime or Runtime())
+    low, expected, high = band(arch, workload, allocated, fixed, runtime or Runtime())
     return Estimate(terms, low, expected, high, moment)

@@ -122,14 +122,15 @@ def step_bytes(arch: Architecture, workload: Workload) -> float:
 
     A foreach step holds the root of every second moment at once; Adafactor holds the update and its square for the
     largest matrix, and fp32 copies of gradient and parameter when these are half precision. Fused steps need none.
-    A ZeRO engine flattens this device's gradients and copies them to fp32, stage 3 one sub-group at a time."""
+    A ZeRO engine flattens this device's gradients, copies them to fp32 and updates; stage 3 one sub-group at a time."""
     sizes, sharding = element_bytes(workload), workload.sharding
     if sharding.offload_optimizer:
         return 0.0
     if sharding.engine:
         share = trainable_parameters(arch, workload) / partitions(workload)
         share = min(share, sharding.sub_group) if sharding.stage == 3 else share
-        return share * (sizes.gradient + (4.0 if sizes.gradient < 4 else 0.0))
+        copying = sizes.gradient + (4.0 if sizes.gradient < 4 else 0.0)
+        return share * max(copying, 8.0 if workload.optimizer == "adamw_foreach" else 4.0)
     largest = largest_tensor(arch, workload)
     match workload.optimizer:
         case "adamw_foreach":

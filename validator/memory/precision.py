@@ -41,13 +41,15 @@ def _full(workload: Workload) -> Bytes:
 
 
 def _adapter(workload: Workload) -> Bytes:
-    """Adapters are fp32 and train in fp32, except that a half-precision ZeRO engine casts them like everything else."""
+    """Adapters are fp32 and train in fp32, except that a half-precision ZeRO engine casts them like everything else.
+    FSDP's mixed precision hands fp32 hidden states from layer to layer (fms-acceleration's two- and four-device runs)."""
     base = workload.base_bytes
     if workload.precision == "engine":
         return Bytes(2, 2, 2, 2, 4, 4, 2, 2, casts=False)
     master = 4 if workload.sharding.engine else 0
     compute = 2.0 if workload.precision == "amp" else base
-    return Bytes(base, base, 4, 4, master, 4, compute, base, casts=False)
+    residual = 4.0 if workload.precision == "amp" and workload.sharding.fsdp else base
+    return Bytes(base, base, 4, 4, master, 4, compute, residual, casts=False)
 
 
 def element_bytes(workload: Workload) -> Bytes:
