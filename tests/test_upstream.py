@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import typing
+from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -163,17 +164,26 @@ def test_lookups_follow_the_dictionary() -> None:
     }
 
 
+# Counted in the real dataclasses, LLaMA-Factory imported with each transformers.
 @pytest.mark.parametrize(
-    ("release", "keys", "groups"),
+    ("release", "keys"),
     [
-        ("0.9.5/5.6.0", 346, {"model": 76, "data": 28, "training": 135, "finetuning": 97, "generating": 10}),
-        ("0.9.5/4.57.1", 365, {"model": 76, "data": 28, "training": 154, "finetuning": 97, "generating": 10}),
+        ("0.9.5/5.6.0", 346),
+        ("0.9.5/5.2.0", 343),
+        ("0.9.5/5.0.0", 343),
+        ("0.9.5/4.57.1", 365),
+        ("0.9.4/4.57.1", 354),
+        ("0.9.4/4.52.4", 350),
+        ("0.9.3/4.52.4", 328),
     ],
 )
-def test_number_of_keys(release: str, keys: int, groups: dict[str, int]) -> None:
-    entries = accepted(release)
-    assert len(entries) == keys
-    assert {group: sum(entry["group"] == group for entry in entries.values()) for group in groups} == groups
+def test_number_of_keys(release: str, keys: int) -> None:
+    assert len(accepted(release)) == keys
+
+
+def test_groups_of_the_newest() -> None:
+    groups = Counter(entry["group"] for entry in accepted(NEWEST_PAIR).values())
+    assert groups == {"model": 76, "data": 28, "training": 135, "finetuning": 97, "generating": 10}
 
 
 @pytest.mark.parametrize(

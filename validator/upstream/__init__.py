@@ -37,4 +37,12 @@ deepspeed.json
                DeepSpeed from every "error" block before it is judged
     schedulers {type: [parameters besides the optimizer]}
     names      {"optimizers": [lower-case types DeepSpeed builds itself]}; any other name is taken from torch.optim
+
+values.json is measured, not generated: benchmarks/conformity_values.py runs LLaMA-Factory with wrong values.
+    source     {package: release} the outcomes hold for
+    kinds      kinds of value in the order of the letters below. quoted is the right value as text, whole an integer
+               written as float; text is any word (for a key with choices: one that is none of them)
+    outcomes   {name: letters}: "-" fits the type; "." runs; p fails at parse; d m t s e v fail in the data, while the
+               model loads, while the trainer is built, at a step, at an evaluation, at a save; h does not end;
+               r passes the parser and was not run further; "?" not known, the right value fails on that machine too
 """
