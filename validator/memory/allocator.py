@@ -20,13 +20,13 @@ FRAGMENTS_EQUAL = 0.10
 FRAGMENTS_VARYING = 0.25
 # Expandable segments grow and shrink page by page: little is left between blocks.
 FRAGMENTS_EXPANDABLE = 0.05
-# Bytes per logit in blocks that the loss's backward pass cannot use again: the half-precision logits are too small for an
-# fp32 gradient, and releases that shifted the logits left the fp32 copy, too.
+# Bytes per logit in blocks that the loss's backward pass cannot use again: the half-precision logits are too small for
+# an fp32 gradient, and releases that shifted the logits left the fp32 copy, too.
 LEFTOVER_UPCAST = 2.0
 LEFTOVER_SHIFTED = 4.0
-# FSDP frees gathered weights and whole gradients on a second stream, so the allocator may not reuse them at once: more
-# fragments, and when the base model trains more than half of its half-precision size.
-FSDP_FRAGMENTS = 0.10
+# FSDP and ZeRO-3 free gathered weights on a second stream, so the allocator may not reuse them at once: more fragments,
+# and under FSDP, when the base model trains, more than half of its half-precision size.
+SECOND_STREAM_FRAGMENTS = 0.10
 FSDP_PER_TRAINED = 1.2
 # Bytes of communication buffers from the first collective on (accelerate's notes on a bare barrier: 1.5 GiB).
 COMMUNICATION = 1.5 * GIB
@@ -34,8 +34,10 @@ COMMUNICATION = 1.5 * GIB
 
 @dataclass(frozen=True)
 class Runtime:
-    """What the device kind and its software add. `evidence`: how well this kind has been measured. `capacity_gib`: what all
-    processes can use; at that limit the allocator gives cached blocks back instead of failing."""
+    """What the device kind and its software add.
+
+    `evidence`: how well this kind has been measured. `capacity_gib`: what all processes can use; at that limit the
+    allocator gives cached blocks back instead of failing."""
 
     context_gib: float = 0.5
     evidence: Literal["good", "thin"] = "good"
@@ -49,7 +51,8 @@ def _fragments(workload: Workload, runtime: Runtime) -> float:
         share = FRAGMENTS_EXPANDABLE
     else:
         share = FRAGMENTS_VARYING if workload.padded else FRAGMENTS_EQUAL
-    return share + (FSDP_FRAGMENTS if workload.sharding.fsdp else 0.0)
+    gathers = workload.sharding.fsdp or workload.sharding.stage == 3
+    return share + (SECOND_STREAM_FRAGMENTS if gathers else 0.0)
 
 
 def slack(arch: Architecture, workload: Workload, passing: float, runtime: Runtime) -> float:

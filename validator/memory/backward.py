@@ -43,8 +43,10 @@ def _points(block: Block, inside: Kept) -> Iterator[Point]:
 
 
 def _progress(arch: Architecture, workload: Workload, done: float) -> float:
-    """Bytes of gradients when `done` base elements have theirs. ZeRO's sharded gradients have a buffer of their own from
-    the start; with accumulation all are there, and a tied output layer's new one waits for the embedding's."""
+    """Bytes of gradients when `done` base elements have theirs.
+
+    ZeRO's sharded gradients have a buffer of their own from the start; with accumulation all are there, and a tied
+    output layer's new one waits for the embedding's."""
     full, per_element, fsdp = gradients(arch, workload), element_bytes(workload).gradient, workload.sharding.fsdp
     if workload.sharding.stage >= 2 or not full:
         return full

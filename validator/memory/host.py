@@ -11,6 +11,7 @@ from .workload import Architecture, Workload
 
 GIB = float(1 << 30)
 PROCESS_GIB = 3.0  # interpreter, libraries and the device runtime of one training process
+HEAVIER_PROCESSES = 0.5  # how much more of that a process may take
 WORKER_GIB = 0.7  # a data-loader worker: interpreter and libraries, no device runtime
 TOKEN_BYTES = 16.0  # a tokenized sample keeps ids and labels, 8 bytes each where the loader builds a batch
 TENSOR_ROUNDING = 4 / 3  # a size lies anywhere between two powers of two: what rounding it up costs on average
@@ -84,6 +85,11 @@ def checkpoint_in_memory(arch: Architecture, workload: Workload) -> float:
     return whole if workload.low_memory_load else whole * workload.sharding.devices_per_node
 
 
+def _first_process(arch: Architecture, workload: Workload) -> Terms:
+    """Under FSDP the first process holds the whole model, quantized if so asked, until it has handed out the shards."""
+    return {"whole_model": base_weight_bytes(arch, workload)} if workload.sharding.fsdp else {}
+
+
 def _saving(arch: Architecture, workload: Workload) -> float:
     """Weights gathered on the first process for a save."""
     if not (workload.sharding.gather_on_save and weights_sharded(workload)) or workload.method in ("lora", "oft"):
@@ -113,17 +119,22 @@ def _training(arch: Architecture, workload: Workload) -> Terms:
 def host_memory(arch: Architecture, workload: Workload) -> Estimate:
     """Peak memory of one node: while loading, training or saving. Bytes by term.
 
-    `low` leaves out what the kernel can take back (mapped checkpoint files); `high` allows for the buffers' temporary
-    second copies and for heavier processes."""
-    standing = {"processes": _processes(workload)}
-    training = _training(arch, workload)
+    A mapped checkpoint file is page cache, which the kernel takes back when it must: it counts in `high` only, which
+    also allows for the buffers' temporary second copies and for heavier processes."""
+    standing, training = {"processes": _processes(workload)}, _training(arch, workload)
+    checkpoint, weights = checkpoint_in_memory(arch, workload), {"parameters": training["parameters"]}
     moments: dict[str, Terms] = {
-        "loading": {"parameters": training["parameters"], "loading": checkpoint_in_memory(arch, workload)},
+        "loading": {
+            **weights,
+            "loading": 0.0 if workload.low_memory_load else checkpoint,
+            **_first_process(arch, workload),
+        },
         "training": training,
         "saving": {**training, "saving": _saving(arch, workload)},
     }
     moment, terms = max(moments.items(), key=lambda pair: sum(pair[1].values()))
     terms = {name: value for name, value in {**standing, **terms}.items() if value}
     total = sum(terms.values())
-    reclaimable = terms.get("loading", 0.0) if workload.low_memory_load else 0.0
-    return Estimate(terms, 0.93 * (total - reclaimable), total, 1.12 * total + standing["processes"] / 3, moment)
+    heavier = standing["processes"] * HEAVIER_PROCESSES
+    cached = checkpoint + weights["parameters"] + standing["processes"]
+    return Estimate(terms, 0.93 * total, total, max(1.12 * total, cached) + heavier, moment)

@@ -42,7 +42,8 @@ def _full(workload: Workload) -> Bytes:
 
 def _adapter(workload: Workload) -> Bytes:
     """Adapters are fp32 and train in fp32, except that a half-precision ZeRO engine casts them like everything else.
-    FSDP's mixed precision hands fp32 hidden states from layer to layer (fms-acceleration's two- and four-device runs)."""
+
+    FSDP's mixed precision hands fp32 hidden states from layer to layer (fms-acceleration's runs on 2 and 4 devices)."""
     base = workload.base_bytes
     if workload.precision == "engine":
         return Bytes(2, 2, 2, 2, 4, 4, 2, 2, casts=False)
