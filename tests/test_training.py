@@ -66,7 +66,7 @@ def tiny_model() -> None:
     """The model of the demo recipe, and no lock of a compilation that was interrupted: torch would wait for it."""
     if not MODEL.is_dir():
         subprocess.run([sys.executable, ROOT / "demo" / "make_tiny.py", MODEL], check=True)
-    for lock in OPERATORS.glob("*/*/lock"):
+    for lock in OPERATORS.rglob("lock"):
         lock.unlink()
 
 
