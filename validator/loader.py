@@ -1,0 +1,298 @@
+"""Read a recipe exactly as LLaMA-Factory does (OmegaConf's dialect of YAML 1.1), keeping every position.
+
+OmegaConf 2.4 differs from plain PyYAML in four ways, all reproduced here: `1e-4` is a number, dates stay text,
+a key written twice is an error, and aliases may not expand a document beyond 10,000 nodes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import yaml
+
+from validator.diagnostic import Diagnostic, RecipeError, Severity
+
+Position = tuple[int, int]
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MAX_BYTES = 1 << 20
+_MAX_NODES = 10_000
+_MAX_DEPTH = 200
+_DEEP_BYTES = 1 << 14
+_STRING = "tag:yaml.org,2002:str"
+_MERGE = "tag:yaml.org,2002:merge"
+_OPEN, _CLOSE = "# /// recipe", "# ///"
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    """PyYAML's safe loader with OmegaConf's resolvers (omegaconf/_yaml.py, 2.4.0)."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"""^(?:[-+]?[0-9]+(?:_[0-9]+)*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
+        |[-+]?[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+)
+        |\.[0-9]+(?:_[0-9]+)*(?:[eE][-+][0-9]+)?
+        |[-+]?[0-9]+(?:_[0-9]+)*(?::[0-5]?[0-9])+\.[0-9_]*
+        |[-+]?\.(?:inf|Inf|INF)
+        |\.(?:nan|NaN|NAN))$""",
+        re.X,
+    ),
+    list("-+0123456789."),
+)
+_Loader.yaml_implicit_resolvers = {
+    first: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:timestamp"]
+    for first, pairs in _Loader.yaml_implicit_resolvers.items()
+}
+
+
+@dataclass
+class Document:
+    """A recipe as written. `values` is what LLaMA-Factory receives; positions are 1-based (line, column)."""
+
+    path: str
+    text: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    keys: dict[str, Position] = field(default_factory=dict)
+    marks: dict[str, Position] = field(default_factory=dict)
+    header: dict[str, Any] = field(default_factory=dict)
+    header_marks: dict[str, Position] = field(default_factory=dict)
+    header_lines: tuple[int, int] | None = None
+    problems: list[Diagnostic] = field(default_factory=list)
+
+    @property
+    def readable(self) -> bool:
+        """False where nothing beyond the loading errors can be judged."""
+        return not any(d.severity is Severity.ERROR for d in self.problems)
+
+    def mark(self, key: str | None) -> Position:
+        """Where a diagnostic about this key points: its value, its header line, or the top of the file."""
+        if key is None:
+            return (1, 1)
+        return self.marks.get(key) or self.header_marks.get(key) or (1, 1)
+
+
+def read_text(path: str) -> str:
+    """The file as text. Raises RecipeError with one clear sentence where it cannot be read."""
+    try:
+        if os.path.isdir(path):
+            raise RecipeError("is a folder, not a recipe; name the .yaml files in it")
+        with open(path, "rb") as stream:
+            data = stream.read(_MAX_BYTES + 1)
+    except OSError as err:
+        raise RecipeError(f"cannot be read: {(err.strerror or str(err)).lower()}; check the path") from None
+    return decode(data)
+
+
+def decode(data: bytes) -> str:
+    """Bytes of a recipe as text. Raises RecipeError for binary content or a file over 1 MiB."""
+    if len(data) > _MAX_BYTES:
+        raise RecipeError("is larger than 1 MiB, which no recipe is; check that this is the right file")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as err:
+        raise RecipeError(f"is not UTF-8 text (byte {err.start}); save it as UTF-8") from None
+    if "\0" in text:
+        raise RecipeError("contains NUL bytes, so it is not a text file")
+    return text
+
+
+def load(path: str) -> Document:
+    """Read one recipe file. Never raises: whatever is wrong is in `problems`."""
+    try:
+        return parse(path, read_text(path))
+    except RecipeError as err:
+        return Document(path, problems=[Diagnostic("LOA001", Severity.ERROR, str(err))])
+
+
+def parse(path: str, text: str) -> Document:
+    """Read recipe text. Never raises: whatever is wrong is in `problems`."""
+    doc = Document(path, text)
+    try:
+        _read_body(doc)
+    except yaml.YAMLError as err:
+        doc.problems.append(_yaml_problem(err))
+    except (ValueError, RecursionError) as err:
+        doc.problems.append(Diagnostic("LOA002", Severity.ERROR, f"not readable as YAML: {err}"))
+    if _OPEN in text:
+        _read_header(doc)
+    return doc
+
+
+def with_overrides(doc: Document, overrides: Sequence[str]) -> Document:
+    """The document after LLaMA-Factory's own `KEY=VALUE` overrides. Raises RecipeError on a malformed one."""
+    if not overrides:
+        return doc
+    values = dict(doc.values)
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not key or key.startswith("-"):
+            raise RecipeError(f"override `{text}` is not of the form KEY=VALUE; LLaMA-Factory reads `learning_rate=1e-4`")
+        try:
+            _assign(values, key.split("."), yaml.load(value, Loader=_Loader))  # noqa: S506 (a SafeLoader)
+        except yaml.YAMLError:
+            raise RecipeError(f"override `{text}`: the value is not valid YAML; quote it") from None
+    return replace(doc, values=values)
+
+
+def read_yaml(path: str) -> Any:
+    """A data file in YAML, by its own types (plain PyYAML). Raises RecipeError where it is unreadable."""
+    try:
+        return yaml.load(read_text(path), Loader=_Base)
+    except yaml.YAMLError as err:
+        raise RecipeError(f"{path} is not valid YAML: {_yaml_problem(err).message}") from None
+
+
+def parse_data(text: str) -> Any:
+    """Trusted YAML text of our own data files."""
+    return yaml.load(text, Loader=_Base)
+
+
+def read_json(path: str) -> Any:
+    """A JSON file. Raises RecipeError naming the line where it is broken."""
+    try:
+        return json.loads(read_text(path))
+    except RecipeError as err:
+        raise RecipeError(f"`{path}` {err}") from None
+    except RecursionError:
+        raise RecipeError(f"`{path}` is nested too deeply to be read") from None
+    except json.JSONDecodeError as err:
+        where = f"line {err.lineno} column {err.colno}"
+        raise RecipeError(f"`{path}` is not valid JSON: {err.msg.lower()} at {where}") from None
+
+
+def _assign(values: dict[str, Any], path: list[str], value: Any) -> None:
+    for name in path[:-1]:
+        inner = values.get(name)
+        values[name] = dict(inner) if isinstance(inner, dict) else {}
+        values = values[name]
+    values[path[-1]] = value
+
+
+def _read_body(doc: Document) -> None:
+    _limit_depth(doc.text)
+    loader = _Loader(doc.text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return
+        if not isinstance(node, yaml.MappingNode):
+            kind = {"sequence": "a list", "scalar": "a single value"}[node.id]
+            doc.problems.append(_at("LOA003", f"is {kind}, not a mapping; write `key: value` lines", node))
+            return
+        _limit(node)
+        _note_positions(doc, node)
+        duplicates = list(_duplicates(node))
+        doc.problems.extend(duplicates)
+        if not duplicates:
+            doc.values = loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _note_positions(doc: Document, node: yaml.MappingNode) -> None:
+    for key, value in node.value:
+        if key.id == "scalar":
+            doc.keys.setdefault(key.value, _position(key))
+            doc.marks.setdefault(key.value, _position(value))
+
+
+def _limit_depth(text: str) -> None:
+    """Refuse nesting that would overflow the C parser's stack; only a large file can hold that much."""
+    if len(text) < _DEEP_BYTES:
+        return
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"nested more than {_MAX_DEPTH} levels deep", event.start_mark
+            )
+
+
+def _limit(root: yaml.Node) -> None:
+    """Refuse recursive aliases and documents that aliases expand beyond OmegaConf's limit."""
+    sizes: dict[int, int] = {}
+
+    def size(node: yaml.Node, above: frozenset[int]) -> int:
+        if id(node) in above:
+            raise yaml.constructor.ConstructorError(None, None, "an alias contains itself", node.start_mark)
+        if id(node) not in sizes:
+            inner = above | {id(node)}
+            sizes[id(node)] = 1 + sum(size(child, inner) for child in _children(node))
+        if sizes[id(node)] > _MAX_NODES:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"aliases expand it beyond {_MAX_NODES:,} nodes", node.start_mark
+            )
+        return sizes[id(node)]
+
+    size(root, frozenset())
+
+
+def _children(node: yaml.Node) -> Iterator[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            yield from pair
+    elif isinstance(node, yaml.SequenceNode):
+        yield from node.value
+
+
+def _duplicates(node: yaml.Node) -> Iterator[Diagnostic]:
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            if key.tag == _STRING and key.value in seen:
+                text = f"`{key.value}` is written twice (first on line {seen[key.value]}); remove one"
+                yield replace(_at("LOA004", text, key), key=key.value)
+            elif key.tag == _STRING:
+                seen[key.value] = key.start_mark.line + 1
+    for child in _children(node):
+        yield from _duplicates(child)
+
+
+def _read_header(doc: Document) -> None:
+    lines = doc.text.splitlines()
+    starts = [i for i, line in enumerate(lines) if line.rstrip() == _OPEN]
+    if len(starts) != 1:
+        text = f"has {len(starts)} header blocks; keep one `{_OPEN}` … `{_CLOSE}`"
+        doc.problems += [Diagnostic("LOA005", Severity.ERROR, text, starts[1] + 1)] if starts else []
+        return
+    start = starts[0]
+    end = next((i for i in range(start + 1, len(lines)) if not lines[i].startswith("#")), len(lines))
+    close = next((i for i in range(start + 1, end) if lines[i].rstrip() == _CLOSE), None)
+    if close is None:
+        text = f"header block is not closed; end it with a `{_CLOSE}` line"
+        doc.problems.append(Diagnostic("LOA005", Severity.ERROR, text, start + 1))
+        return
+    doc.header_lines = (start + 1, close + 1)
+    _read_header_body(doc, lines[start + 1 : close], start + 1)
+
+
+def _read_header_body(doc: Document, lines: list[str], offset: int) -> None:
+    inner = parse(doc.path, "\n".join(line[2:] if line.startswith("# ") else line[1:] for line in lines))
+    doc.header = inner.values
+    doc.header_marks = {key: (line + offset, column + 2) for key, (line, column) in inner.marks.items()}
+    doc.problems.extend(
+        Diagnostic("LOA005", p.severity, f"header block: {p.message}", p.line + offset, p.column + 2)
+        for p in inner.problems
+    )
+
+
+def _yaml_problem(err: yaml.YAMLError) -> Diagnostic:
+    mark = getattr(err, "problem_mark", None) or getattr(err, "context_mark", None)
+    what = getattr(err, "problem", None) or getattr(err, "reason", None) or "not readable"
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    return Diagnostic("LOA002", Severity.ERROR, f"not valid YAML: {what}", line, column)
+
+
+def _at(code: str, message: str, node: yaml.Node) -> Diagnostic:
+    return Diagnostic(code, Severity.ERROR, message, *_position(node))
+
+
+def _position(node: yaml.Node) -> Position:
+    return (node.start_mark.line + 1, node.start_mark.column + 1)

@@ -1,0 +1,146 @@
+"""Job -> Workload: what LLaMA-Factory 0.9.5 would really execute, in the terms of the memory formulas.
+
+Facts about precision, which parameters are trained in what type, batches and stages follow LLaMA-Factory's source
+(model/adapter.py, model/loader.py, train/*/workflow.py, v0.9.5); each is named where it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from validator import zero
+from validator.catalog import Model
+from validator.memory import Adapter, Sharding, Workload, linear_roles
+from validator.memory.workload import Checkpointing, Precision
+
+if TYPE_CHECKING:
+    from validator.job import Job
+
+_ROLES = {
+    "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "gate_proj": "gate", "up_proj": "up", "down_proj": "down",
+    "qkv_proj": "qkv", "gate_up_proj": "gate_up", "c_attn": "qkv", "wqkv": "qkv", "wo": "o", "w1": "gate", "w3": "up",
+    "w2": "down", "c_proj": "o", "q_a_proj": "q_a", "q_b_proj": "q_b", "kv_a_proj_with_mqa": "kv_a", "kv_b_proj": "kv_b",
+}  # fmt: skip
+_OPTIMIZERS = {
+    "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw_bnb_8bit": "adamw_8bit",
+    "adamw_8bit": "adamw_8bit", "paged_adamw_8bit": "paged_adamw_8bit", "paged_adamw_32bit": "paged_adamw",
+    "paged_adamw": "paged_adamw", "adafactor": "adafactor", "sgd": "sgd",
+}  # fmt: skip
+
+
+def workload(job: Job, model: Model) -> Workload:
+    """What is trained and how. Settings the formulas do not model take their nearest costlier neighbour."""
+    method = job.method if job.method in ("full", "freeze", "lora", "oft") else "lora"
+    pairs = job.stage in ("rm", "dpo")
+    reference = job.stage == "kto" or (job.stage == "dpo" and job.get("pref_loss") not in ("orpo", "simpo"))
+    return Workload(
+        method=method,  # type: ignore[arg-type]
+        precision=_precision(job),
+        half="fp16" if job.flag("fp16") else "bf16",
+        base_bytes=model.dtype_bytes,
+        quant_bits=_bits(job, model),
+        double_quant=job.flag("double_quantization"),
+        quant_grouped=model.quantized in ("gptq", "awq"),
+        upcast_norms=job.flag("upcast_layernorm"),
+        adapter=_adapter(job, model),
+        trainable_layers=min(abs(int(job.number("freeze_trainable_layers"))), model.arch.layers),
+        optimizer=_optimizer(job),
+        optimizer_rank=int(job.number("galore_rank" if job.flag("use_galore") else "apollo_rank")),
+        layerwise_update=job.flag("galore_layerwise") or job.flag("apollo_layerwise"),
+        micro_batch=max(int(job.number("per_device_train_batch_size")), 1),
+        sequences_per_sample=2 if pairs else 1,
+        length=max(int(job.number("cutoff_len")), 1),
+        accumulation=max(int(job.number("gradient_accumulation_steps")), 1),
+        checkpointing=_checkpointing(job),
+        attention="eager" if job.get("flash_attn") == "disabled" else "flash" if job.get("flash_attn") == "fa2" else "sdpa",
+        padded=not (job.flag("packing") or (job.get("packing") is None and job.stage == "pt")) or job.flag("neat_packing"),
+        loss="fused" if job.flag("enable_liger_kernel") and job.stage in ("pt", "sft") else "upcast",
+        needs_full_logits=job.stage in ("rm", "dpo", "kto"),
+        reference_copies=int(reference and method != "lora"),
+        reference_logits=reference,
+        eval_batch=int(job.number("per_device_eval_batch_size")) if evaluates(job) else 0,
+        eval_length=max(int(job.number("cutoff_len")), 1),
+        loader_workers=int(job.number("dataloader_num_workers")),
+        dataset_tokens=(job.samples or 0) * max(int(job.number("cutoff_len")), 1),
+        sharding=_sharding(job, model),
+    )
+
+
+def evaluates(job: Job) -> bool:
+    """Whether the run evaluates while training: asked for, or switched on by an evaluation strategy."""
+    return job.flag("do_eval") or job.get("eval_strategy") not in (None, "no", False)
+
+
+def expandable(job: Job) -> bool:
+    """LLaMA-Factory sets expandable_segments under torchrun only, and only CUDA reads it (launcher.py, v0.9.5)."""
+    vendor = job.machine.device.vendor if job.machine else None
+    return vendor == "nvidia" and (job.world > 1 or job.zero is not None)
+
+
+def _precision(job: Job) -> Precision:
+    if job.flag("pure_bf16") or job.flag("use_badam"):
+        return "pure"
+    half = job.flag("bf16") or job.flag("fp16")
+    if not half:
+        return "fp32"
+    return "engine" if job.zero else "amp"
+
+
+def _bits(job: Job, model: Model) -> int:
+    """bitsandbytes at load, or the bits of a quantized checkpoint; mxfp4 is expanded to bf16 before training."""
+    if model.quantized and model.quantized != "mxfp4":
+        return model.quantized_bits or 4
+    named = job.get("quantization_method") in ("bnb", "hqq", "eetq")
+    return int(job.number("quantization_bit")) if named else 0
+
+
+def _adapter(job: Job, model: Model) -> Adapter:
+    resized = job.flag("resize_vocab") or job.has("add_tokens") or job.has("add_special_tokens")
+    saved = job.words("additional_target")
+    return Adapter(
+        rank=max(int(job.number("lora_rank")), 1),
+        targets=targets(job, model),
+        dora=job.flag("use_dora"),
+        block=max(int(job.number("oft_block_size")), 1),
+        dropout=job.number("lora_dropout") > 0,
+        full_embedding=resized or any("embed" in name or name == "wte" for name in saved),
+        full_head=resized or any("head" in name or name == "output" for name in saved),
+    )
+
+
+def targets(job: Job, model: Model) -> tuple[str, ...]:
+    """Roles of the adapted modules. Names the formulas do not know count as all linear modules."""
+    names = job.words("oft_target" if job.method == "oft" else "lora_target")
+    if "all" in names or not names:
+        return linear_roles(model.arch)
+    known = tuple(_ROLES[name] for name in names if name in _ROLES)
+    if "c_proj" in names:
+        known = (*known, "down")
+    return known or linear_roles(model.arch)
+
+
+def _optimizer(job: Job) -> str:
+    for key, name in (("use_galore", "galore"), ("use_apollo", "apollo"), ("use_badam", "badam"),
+                      ("use_adam_mini", "adam_mini"), ("use_muon", "muon")):  # fmt: skip
+        if job.flag(key):
+            return name
+    return _OPTIMIZERS.get(str(job.get("optim")), "adamw")
+
+
+def _checkpointing(job: Job) -> Checkpointing:
+    """On by default; off needs disable_gradient_checkpointing, and gradient_checkpointing turns it on again."""
+    if job.flag("disable_gradient_checkpointing") and not job.flag("gradient_checkpointing"):
+        return "off"
+    return "offloaded" if job.flag("use_unsloth_gc") else "layer"
+
+
+def _sharding(job: Job, model: Model) -> Sharding:
+    nodes, devices = (job.machine.nodes, job.machine.devices) if job.machine else (1, 1)
+    if job.zero:
+        return zero.sharding(job.zero, nodes, devices, model.arch.hidden)
+    if job.fsdp:
+        words: Any = " ".join(job.words("fsdp")).split()
+        offload = "offload" in words
+        return Sharding(nodes, devices, stage=3 if "full_shard" in words else 2, fsdp=True,
+                        offload_optimizer=offload, offload_parameters=offload, pin_memory=False)  # fmt: skip
+    return Sharding(nodes, devices)
