@@ -1,0 +1,134 @@
+"""FIT: device memory, host memory, disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator.diagnostic import Severity
+from validator.job import GIB, Job
+from validator.memory import Estimate
+from validator.rules.rule import Finding, rule
+
+
+def _span(estimate: Estimate) -> str:
+    return f"{estimate.expected / GIB:.1f} GiB ({estimate.low / GIB:.1f} to {estimate.high / GIB:.1f})"
+
+
+def _device(job: Job) -> str:
+    machine = job.machine
+    return f"{machine.device.id} has {machine.device.usable_gib:.1f} usable" if machine else ""
+
+
+@rule("FIT001", Severity.ERROR)
+def device_memory_exceeded(job: Job) -> Iterator[Finding]:
+    """The run needs more device memory than a device of the target machine has.
+
+    Why: it stops with "out of memory" at loading, at the first step or at the first long batch, after queueing,
+    tokenizing and loading the model on every rank.
+    Fix: `lmf-recipes explain` lists the nearest changes that fit: a higher ZeRO stage, offload, a smaller micro batch
+    with more accumulation, a shorter `cutoff_len`, `enable_liger_kernel`, or a smaller method.
+    """
+    if job.device_verdict == "exceeds" and job.device_memory:
+        yield _blame(job), f"needs {_span(job.device_memory)} per device, {_device(job)}"
+
+
+@rule("FIT002", Severity.WARNING)
+def device_memory_tight(job: Job) -> Iterator[Finding]:
+    """The run is expected to fit, but the upper end of the 90 % band does not.
+
+    Why: fragmentation, a longer batch or another release may push it over, often hours into the run.
+    Fix: make room as for FIT001, or try a few steps with the longest samples first.
+    """
+    if job.device_verdict == "tight" and job.device_memory:
+        yield _blame(job), f"may need {_span(job.device_memory)} per device, {_device(job)}: thin margin"
+
+
+@rule("FIT003", Severity.ERROR)
+def host_memory_exceeded(job: Job) -> Iterator[Finding]:
+    """A node of the target machine has too little main memory for the run.
+
+    Why: the kernel kills a process; torch elastic reports "exitcode: -9" with no other message.
+    Fix: less offload, `pin_memory: false` in the DeepSpeed JSON, fewer processes per node, LoRA instead of full
+    fine-tuning, or a node with more memory. `lmf-recipes explain` shows what each change brings.
+    """
+    if job.host_verdict == "exceeds" and job.host_memory and job.machine:
+        yield "deepspeed", (
+            f"needs {_span(job.host_memory)} of host memory per node, the machine has "
+            f"{job.machine.host_ram_gib:.0f}: a process would be killed (exit code -9)"
+        )
+
+
+@rule("FIT004", Severity.WARNING)
+def host_memory_tight(job: Job) -> Iterator[Finding]:
+    """Main memory is expected to suffice, but the upper end of the 90 % band does not.
+
+    Why: loading peaks and page-locked buffers vary; the symptom of too little is exit code -9.
+    Fix: as for FIT003; stop other processes on the node.
+    """
+    if job.host_verdict == "tight" and job.host_memory and job.machine:
+        yield "deepspeed", (
+            f"may need {_span(job.host_memory)} of host memory per node, the machine has "
+            f"{job.machine.host_ram_gib:.0f}: thin margin (exit code -9 is the symptom)"
+        )
+
+
+@rule("FIT005", Severity.NOTE)
+def memory_not_judged(job: Job) -> Iterator[Finding]:
+    """Memory is not judged, because the model or the machine is not known.
+
+    Why: without the model's shapes nothing can be predicted, and without a machine there is no limit to compare with.
+    Fix: name the machine in the header block or with `--machine 8xa100-80g`; for a local model keep its config.json
+    beside the weights; add the model to validator/data/models.yaml.
+    """
+    if job.model_problem:
+        yield "model_name_or_path", f"memory is not judged: {job.model_problem}"
+    elif job.machine is None and not job.machine_problem and job.model:
+        yield None, "memory is not judged: no machine; name one in the header block or with --machine 8xa100-80g"
+
+
+@rule("FIT006", Severity.ERROR)
+def machine_unknown(job: Job) -> Iterator[Finding]:
+    """The header block names a machine that is not known.
+
+    Why: nothing that depends on the machine can be judged.
+    Fix: write it as devices x device (`8xascend-910b-64g`) or nodes x devices x device (`2x8xa100-80g`).
+    """
+    if job.machine_problem:
+        yield "machine", job.machine_problem
+
+
+@rule("FIT007", Severity.WARNING)
+def host_memory_not_judged(job: Job) -> Iterator[Finding]:
+    """States are offloaded to main memory, but the size of the target's main memory is not given.
+
+    Why: offload moves hundreds of GiB to the host; too little of it ends with exit code -9.
+    Fix: `host_ram_gib` in the header block, or `--host-ram`.
+    """
+    offloads = job.zero and (job.zero.offload("offload_optimizer") or job.zero.offload("offload_param"))
+    if offloads and job.machine and job.machine.host_ram_gib is None and job.host_memory:
+        yield "deepspeed", (
+            f"offload needs {_span(job.host_memory)} of host memory per node, and the machine's is not given; "
+            "set host_ram_gib in the header block"
+        )
+
+
+@rule("FIT008", Severity.WARNING)
+def checkpoints_without_limit(job: Job) -> Iterator[Finding]:
+    """Checkpoints pile up: no limit is set and their sum is large.
+
+    Why: a full disk ends the run in the middle of a save.
+    Fix: `save_total_limit: 2`, `save_only_model: true`, or a larger `save_steps`.
+    """
+    if job.disk is None or job.number("save_total_limit") > 0 or job.get("save_strategy") == "no":
+        return
+    total = (job.disk["weights"] + job.disk["optimizer"]) / GIB
+    if total > 500 and job.checkpoints_kept > 2:
+        yield "save_steps", (
+            f"{job.checkpoints_kept} checkpoints of this run take {total:,.0f} GiB, and no limit is set; "
+            "set `save_total_limit: 2`"
+        )
+
+
+def _blame(job: Job) -> str:
+    """The setting the reader should look at first: the DeepSpeed file where there is one, else the micro batch."""
+    return "deepspeed" if job.has("deepspeed") else "per_device_train_batch_size"

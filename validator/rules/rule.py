@@ -1,0 +1,32 @@
+"""How a rule is declared: a function from Job to (key, message) pairs, with its code and severity in the decorator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from validator.diagnostic import Severity
+from validator.job import Job
+
+# The key the finding points at (None: the whole file), and the message without its code.
+Finding = tuple[str | None, str]
+Check = Callable[[Job], Iterable[Finding]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule. `manual` is its manual page: the violation in one line, then `Why:` and `Fix:`."""
+
+    code: str
+    severity: Severity
+    check: Check
+    manual: str
+
+
+def rule(code: str, severity: Severity) -> Callable[[Check], Rule]:
+    """Declare a rule; the function's docstring becomes its manual page."""
+
+    def declare(check: Check) -> Rule:
+        return Rule(code, severity, check, (check.__doc__ or "").strip())
+
+    return declare
