@@ -102,8 +102,9 @@ CONTEXT: dict[str, dict[str, Any]] = {
     "dataloader_prefetch_factor": {"dataloader_num_workers": 1},
     "dataloader_persistent_workers": {"dataloader_num_workers": 1},
     "preprocessing_batch_size": {"overwrite_cache": True},
-    "train_on_prompt": {},
-    "compute_accuracy": {},
+    "max_samples": {"val_size": 0.0, "eval_strategy": "no"},
+    "eval_dataset": {"val_size": 0.0},
+    "export_quantization_bit": {"export_quantization_dataset": "rows"},
     "lr_scheduler_kwargs": {"lr_scheduler_type": "cosine_with_restarts"},
 }
 # right values where the default is null or would not be read
@@ -158,9 +159,10 @@ SAMPLES: dict[str, Any] = {
     "default_system": "You answer.",
     "tool_format": "qwen",
     "optim_args": "",
-    "dataset": "rows",
-    "cutoff_len": 128,
-    "template": "qwen",
+    "ddp_backend": "gloo",
+    "eval_dataset": "rows",
+    "export_quantization_bit": 4,
+    "freeze_extra_modules": "norm",
     "adam_epsilon": 1e-8,
 }
 # never read by a run of one process on a CPU without further packages; the parser's answer is all there is
@@ -203,7 +205,7 @@ def value(kind: str, right: Any, entry: dict[str, Any]) -> Any:
         "float": 0.5 if entry["type"] == "bool" else int(number) + 0.5,
         "whole": float(int(number)),
         "true": True,
-        "list": [right if right is not None else "banana"],
+        "list": right.split(",") if isinstance(right, str) else ["banana" if right is None else right],
         "dict": {"banana": right},
         "null": None,
     }[kind]
@@ -296,8 +298,9 @@ def control(name: str, right: Any) -> dict[str, Any]:
     return recipe if right is None else {**recipe, name: right}
 
 
-def study(model: str, train: bool, known: dict[str, str], only: list[str]) -> None:
+def study(model: str, train: bool, result: Path, only: list[str]) -> None:
     """Find the outcome of every key and kind, one letter each, in the order of KINDS, and write them as they come."""
+    known = json.loads(result.read_text())["outcomes"] if result.is_file() else {}
     BASE["model_name_or_path"] = SAMPLES["model_name_or_path"] = model
     if train:
         warm()
@@ -308,7 +311,7 @@ def study(model: str, train: bool, known: dict[str, str], only: list[str]) -> No
         before = known.get(name, UNKNOWN)
         known[name] = "".join(judge(name, table[name], train, before))
         if known[name] != before:
-            write(known)
+            write(known, result)
 
 
 def judge(name: str, entry: dict[str, Any], train: bool, before: str) -> Iterator[str]:
@@ -335,19 +338,19 @@ def judge(name: str, entry: dict[str, Any], train: bool, before: str) -> Iterato
 def trained(entry: dict[str, Any]) -> set[str]:
     """Kinds worth a training run: the mistakes people make. The others are only parsed."""
     if entry["type"] == "bool":
-        return {"quoted", "null"}
+        return {"quoted"}
     if entry["type"] in ("int", "float"):
         return {"quoted", "float", "whole", "true", "null"}
     return {"text", "int", "true", "list", "null"}
 
 
-def write(outcomes: dict[str, str]) -> None:
+def write(outcomes: dict[str, str], result: Path) -> None:
     """Store the outcomes with the versions they hold for."""
     packages = ("llamafactory", "transformers", "torch", "peft", "trl", "accelerate", "datasets")
     source = {name: version(name) for name in packages}
     lines = ",\n".join(f'"{name}":"{letters}"' for name, letters in sorted(outcomes.items()))
     head = f'"source": {json.dumps(source)},\n"kinds": {json.dumps(KINDS)},\n'
-    RESULT.write_text(f'{{\n{head}"outcomes": {{\n{lines}\n}}\n}}\n')
+    result.write_text(f'{{\n{head}"outcomes": {{\n{lines}\n}}\n}}\n')
 
 
 def main() -> None:
@@ -355,16 +358,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="folder of the tiny model that demo/make_tiny.py writes")
     parser.add_argument("--train", action="store_true", help="train, not only parse")
+    parser.add_argument("--result", type=Path, default=RESULT, help="where the outcomes are kept")
     parser.add_argument("keys", nargs="*", help="keys to run; default: all")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-    known = json.loads(RESULT.read_text())["outcomes"] if RESULT.is_file() else {}
     start = time.monotonic()
-    model = str(options.model.resolve())
+    model, result = str(options.model.resolve()), options.result.resolve()
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder))
-        study(model, options.train, known, options.keys)
-    print(f"{len(known)} keys, {time.monotonic() - start:.0f} s", file=sys.stderr)
+        study(model, options.train, result, options.keys)
+    print(f"{time.monotonic() - start:.0f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":

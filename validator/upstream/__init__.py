@@ -33,8 +33,9 @@ deepspeed.json
     keys       {top-level key: facts}: type (absent: not judged) and default. DeepSpeed ignores any other key
     blocks     {dotted path: {"unknown": "error" or "ignored", "fields": {name: facts}}}: what a key that is not listed
                does in this block. Facts: type, optional (null allowed), default, choices, minimum, maximum, alias
-               (a second spelling), deprecated. A field that is itself a block is of type dict. "auto" is dropped by
-               DeepSpeed from every "error" block before it is judged
+               (a second spelling), deprecated. A field that is itself a block is of type dict. In an "error" block
+               "auto" is dropped before anything is judged, and pydantic is lenient (tried with 0.18.4): an int takes
+               5e8 and "5", not 5.5 or "5e8"; a bool takes 0, 1, 1.0, "true" and "yes"; null only where optional
     schedulers {type: [parameters besides the optimizer]}
     names      {"optimizers": [lower-case types DeepSpeed builds itself]}; any other name is taken from torch.optim
 
