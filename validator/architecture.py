@@ -16,8 +16,25 @@ _FOUR_NORMS = {"gemma2", "gemma3_text", "glm4"}
 _TIED_BY_DEFAULT = {"gemma", "gemma2", "gemma3_text"}
 _QKV_BIAS = {"qwen2", "qwen"}
 SUPPORTED = frozenset(
-    "llama mistral mixtral qwen qwen2 qwen3 qwen3_moe gemma2 gemma3_text glm glm4 phi3 internlm2 internlm3 gpt_oss "
-    "deepseek_v2 deepseek_v3".split()
+    {
+        "llama",
+        "mistral",
+        "mixtral",
+        "qwen",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "gemma2",
+        "gemma3_text",
+        "glm",
+        "glm4",
+        "phi3",
+        "internlm2",
+        "internlm3",
+        "gpt_oss",
+        "deepseek_v2",
+        "deepseek_v3",
+    }  # fmt: skip
 )
 
 

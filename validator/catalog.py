@@ -1,4 +1,4 @@
-"""Look-up in data/: models, devices, argument tables, guidance. Names are matched leniently, and misses get a suggestion."""
+"""Look-up in data/: models, devices, argument tables, guidance. Names match leniently; a miss gets a suggestion."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -97,32 +97,38 @@ class Machine:
         return f"{nodes}{self.devices}x{self.device.id}"
 
 
+def home() -> Path:
+    """The folder that holds recipes/, deepspeed/ and data/: the checkout, or their copy inside an installation."""
+    shipped = Path(__file__).parent / "shipped"
+    return shipped if shipped.is_dir() else Path(__file__).parent.parent
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?` for a near miss, else an empty text."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean `{near[0]}`?" if near else ""
 
 
-@lru_cache(maxsize=None)
+@cache
 def table(name: str) -> Any:
     """One of the generated JSON tables in data/."""
     return json.loads((DATA / f"{name}.json").read_text("utf-8"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def listing(name: str) -> Any:
     """One of the small hand-kept YAML tables in data/, whole."""
     return loader.read_yaml(str(DATA / f"{name}.yaml"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _blocks(name: str) -> dict[str, str]:
     """A large hand-kept table cut at its top-level keys: parsing all of it would take most of a check's time."""
     parts = _BLOCK.split((DATA / f"{name}.yaml").read_text("utf-8"))[1:]
     return {part.partition(":")[0]: part for part in parts}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _entry(name: str, key: str) -> dict[str, Any]:
     found: dict[str, Any] = loader.parse_data(_blocks(name)[key])[key]
     return found
@@ -220,15 +226,17 @@ def device(name: str) -> tuple[Device, str | None]:
     claims = [key for key in near if wanted in (str(a) for a in _entry("devices", key)["aliases"])]
     default = [key for key in claims if wanted in (_entry("devices", key).get("default_for") or [])]
     if not claims:
-        raise RecipeError(f"device `{name}` is not known{suggest(wanted, _blocks('devices'))}; known: {_known_devices()}")
+        near_miss = suggest(wanted, _blocks("devices"))
+        raise RecipeError(f"device `{name}` is not known{near_miss}; known: {' '.join(device_ids())}")
     taken = (default or claims)[0]
     others = [key for key in claims if key != taken]
     note = f"`{name}` is taken as {taken}" + (f", not {', '.join(others)}" if others else "")
     return _device(taken), note if others else None
 
 
-def _known_devices() -> str:
-    return " ".join(device_ids())
+def aliases(key: str) -> list[str]:
+    """Short forms of a device, the usual one first."""
+    return [str(alias) for alias in _entry("devices", key)["aliases"]]
 
 
 def _device(key: str) -> Device:
@@ -257,7 +265,8 @@ def machine(text: str, host_ram_gib: float | None = None) -> Machine:
     """`8xascend-910b-64g` or `2x8xa100-80g`: nodes x devices x device. Raises RecipeError when it is malformed."""
     match = _MACHINE.fullmatch(text.strip())
     if not match:
-        raise RecipeError(f"machine `{text}` is not of the form 8xascend-910b-64g or 2x8xa100-80g (nodes x devices x device)")
+        form = "[nodes x] devices x device, such as 8xascend-910b-64g or 2x8xa100-80g"
+        raise RecipeError(f"machine `{text}` is not of the form {form}")
     nodes, devices = int(match[1] or 1), int(match[2])
     if not 1 <= nodes <= 4096 or not 1 <= devices <= 64:
         raise RecipeError(f"machine `{text}`: 1 to 4096 nodes of 1 to 64 devices are possible")

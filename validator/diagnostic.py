@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Literal
 
 Verdict = Literal["fits", "tight", "exceeds", "unknown"]
 
 
-class Severity(str, Enum):
+class Severity(StrEnum):
     """Error: it will fail. Warning: it runs, but not as written. Note: worth knowing, never changes the exit code."""
 
     ERROR = "error"

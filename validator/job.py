@@ -152,6 +152,14 @@ class Job:
         return disk(self.model.arch, self.workload, self.checkpoints_kept, not self.flag("save_only_model"))
 
     @property
+    def checkpoint(self) -> float:
+        """Bytes of one checkpoint; 0 where they are not known."""
+        if self.model is None or self.workload is None:
+            return 0.0
+        one = disk(self.model.arch, self.workload, 1, not self.flag("save_only_model"))
+        return one["weights"] / 2 + one["optimizer"]
+
+    @property
     def checkpoints_kept(self) -> int:
         """How many checkpoints stay on disk: the limit, else as many as one epoch of the recommended samples writes."""
         limit = int(self.number("save_total_limit"))
@@ -169,7 +177,7 @@ class Job:
 
     @property
     def verdict(self) -> Verdict:
-        """`fits`, `tight` or `exceeds` the machine; the worse of device and host. `unknown` without a model or machine."""
+        """The worse of device and host; `unknown` without a model or machine."""
         return max(self.device_verdict, self.host_verdict, key=_BADNESS.index)
 
     @property
@@ -220,7 +228,7 @@ def resolve(
 
 
 def folders(path: str) -> Iterator[Path]:
-    """The working directory, then the recipe's folder and those above it: where its relative paths may be meant from."""
+    """The working directory, then the recipe's folder and those above it: where relative paths may be meant from."""
     here = Path.cwd()
     yield here
     if path != "-":

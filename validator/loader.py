@@ -7,10 +7,10 @@ a key written twice is an error, and aliases may not expand a document beyond 10
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -80,9 +80,9 @@ class Document:
 def read_text(path: str) -> str:
     """The file as text. Raises RecipeError with one clear sentence where it cannot be read."""
     try:
-        if os.path.isdir(path):
-            raise RecipeError("is a folder, not a recipe; name the .yaml files in it")
-        with open(path, "rb") as stream:
+        if Path(path).is_dir():
+            raise RecipeError("is a folder, not a file")
+        with Path(path).open("rb") as stream:
             data = stream.read(_MAX_BYTES + 1)
     except OSError as err:
         raise RecipeError(f"cannot be read: {(err.strerror or str(err)).lower()}; check the path") from None
@@ -132,9 +132,9 @@ def with_overrides(doc: Document, overrides: Sequence[str]) -> Document:
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key or key.startswith("-"):
-            raise RecipeError(f"override `{text}` is not of the form KEY=VALUE; LLaMA-Factory reads `learning_rate=1e-4`")
+            raise RecipeError(f"override `{text}` is not of the form KEY=VALUE, such as learning_rate=1e-4")
         try:
-            _assign(values, key.split("."), yaml.load(value, Loader=_Loader))  # noqa: S506 (a SafeLoader)
+            _assign(values, key.split("."), yaml.load(value, Loader=_Loader))
         except yaml.YAMLError:
             raise RecipeError(f"override `{text}`: the value is not valid YAML; quote it") from None
     return replace(doc, values=values)
@@ -210,8 +210,8 @@ def _limit_depth(text: str) -> None:
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_DEPTH:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"nested more than {_MAX_DEPTH} levels deep", event.start_mark
+            raise yaml.MarkedYAMLError(
+                problem=f"nested more than {_MAX_DEPTH} levels deep", problem_mark=event.start_mark
             )
 
 

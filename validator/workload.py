@@ -11,21 +11,23 @@ from typing import TYPE_CHECKING, Any
 from validator import zero
 from validator.catalog import Model
 from validator.memory import Adapter, Sharding, Workload, linear_roles
-from validator.memory.workload import Checkpointing, Precision
+from validator.memory.workload import Attention, Checkpointing, Precision
 
 if TYPE_CHECKING:
     from validator.job import Job
 
 _ROLES = {
-    "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "gate_proj": "gate", "up_proj": "up", "down_proj": "down",
-    "qkv_proj": "qkv", "gate_up_proj": "gate_up", "c_attn": "qkv", "wqkv": "qkv", "wo": "o", "w1": "gate", "w3": "up",
-    "w2": "down", "c_proj": "o", "q_a_proj": "q_a", "q_b_proj": "q_b", "kv_a_proj_with_mqa": "kv_a", "kv_b_proj": "kv_b",
+    "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "gate_proj": "gate", "up_proj": "up",
+    "down_proj": "down", "qkv_proj": "qkv", "gate_up_proj": "gate_up", "c_attn": "qkv", "wqkv": "qkv", "wo": "o",
+    "w1": "gate", "w3": "up", "w2": "down", "c_proj": "o", "q_a_proj": "q_a", "q_b_proj": "q_b",
+    "kv_a_proj_with_mqa": "kv_a", "kv_b_proj": "kv_b",
 }  # fmt: skip
 _OPTIMIZERS = {
     "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw_bnb_8bit": "adamw_8bit",
     "adamw_8bit": "adamw_8bit", "paged_adamw_8bit": "paged_adamw_8bit", "paged_adamw_32bit": "paged_adamw",
     "paged_adamw": "paged_adamw", "adafactor": "adafactor", "sgd": "sgd",
 }  # fmt: skip
+_ATTENTION: dict[str, Attention] = {"disabled": "eager", "fa2": "flash"}
 
 
 def workload(job: Job, model: Model) -> Workload:
@@ -52,8 +54,8 @@ def workload(job: Job, model: Model) -> Workload:
         length=max(int(job.number("cutoff_len")), 1),
         accumulation=max(int(job.number("gradient_accumulation_steps")), 1),
         checkpointing=_checkpointing(job),
-        attention="eager" if job.get("flash_attn") == "disabled" else "flash" if job.get("flash_attn") == "fa2" else "sdpa",
-        padded=not (job.flag("packing") or (job.get("packing") is None and job.stage == "pt")) or job.flag("neat_packing"),
+        attention=_ATTENTION.get(str(job.get("flash_attn")), "sdpa"),
+        padded=not packs(job) or job.flag("neat_packing"),
         loss="fused" if job.flag("enable_liger_kernel") and job.stage in ("pt", "sft") else "upcast",
         needs_full_logits=job.stage in ("rm", "dpo", "kto"),
         reference_copies=int(reference and method != "lora"),
@@ -64,6 +66,11 @@ def workload(job: Job, model: Model) -> Workload:
         dataset_tokens=(job.samples or 0) * max(int(job.number("cutoff_len")), 1),
         sharding=_sharding(job, model),
     )
+
+
+def packs(job: Job) -> bool:
+    """Whether every sequence is filled up to the full length; pre-training does so by default."""
+    return job.flag("packing") or job.flag("neat_packing") or (job.get("packing") is None and job.stage == "pt")
 
 
 def evaluates(job: Job) -> bool:

@@ -14,7 +14,7 @@ from validator.memory import Sharding
 
 @dataclass(frozen=True)
 class Zero:
-    """A DeepSpeed configuration. `path` is None for one written inside the recipe; `problem` says why `config` is empty."""
+    """A DeepSpeed configuration. `path` is None for one inside the recipe; `problem` says why `config` is empty."""
 
     config: Mapping[str, Any] = field(default_factory=dict)
     path: str | None = None

@@ -52,9 +52,12 @@ def host_memory_exceeded(job: Job) -> Iterator[Finding]:
     fine-tuning, or a node with more memory. `lmf-recipes explain` shows what each change brings.
     """
     if job.host_verdict == "exceeds" and job.host_memory and job.machine:
-        yield "deepspeed", (
-            f"needs {_span(job.host_memory)} of host memory per node, the machine has "
-            f"{job.machine.host_ram_gib:.0f}: a process would be killed (exit code -9)"
+        yield (
+            "deepspeed",
+            (
+                f"needs {_span(job.host_memory)} of host memory per node, the machine has "
+                f"{job.machine.host_ram_gib:.0f}: a process would be killed (exit code -9)"
+            ),
         )
 
 
@@ -66,9 +69,12 @@ def host_memory_tight(job: Job) -> Iterator[Finding]:
     Fix: as for FIT003; stop other processes on the node.
     """
     if job.host_verdict == "tight" and job.host_memory and job.machine:
-        yield "deepspeed", (
-            f"may need {_span(job.host_memory)} of host memory per node, the machine has "
-            f"{job.machine.host_ram_gib:.0f}: thin margin (exit code -9 is the symptom)"
+        yield (
+            "deepspeed",
+            (
+                f"may need {_span(job.host_memory)} of host memory per node, the machine has "
+                f"{job.machine.host_ram_gib:.0f}: thin margin (exit code -9 is the symptom)"
+            ),
         )
 
 
@@ -106,9 +112,12 @@ def host_memory_not_judged(job: Job) -> Iterator[Finding]:
     """
     offloads = job.zero and (job.zero.offload("offload_optimizer") or job.zero.offload("offload_param"))
     if offloads and job.machine and job.machine.host_ram_gib is None and job.host_memory:
-        yield "deepspeed", (
-            f"offload needs {_span(job.host_memory)} of host memory per node, and the machine's is not given; "
-            "set host_ram_gib in the header block"
+        yield (
+            "deepspeed",
+            (
+                f"offload needs {_span(job.host_memory)} of host memory per node, and the machine's is not given; "
+                "set host_ram_gib in the header block"
+            ),
         )
 
 
@@ -123,9 +132,12 @@ def checkpoints_without_limit(job: Job) -> Iterator[Finding]:
         return
     total = (job.disk["weights"] + job.disk["optimizer"]) / GIB
     if total > 500 and job.checkpoints_kept > 2:
-        yield "save_steps", (
-            f"{job.checkpoints_kept} checkpoints of this run take {total:,.0f} GiB, and no limit is set; "
-            "set `save_total_limit: 2`"
+        yield (
+            "save_steps",
+            (
+                f"{job.checkpoints_kept} checkpoints of this run take {total:,.0f} GiB, and no limit is set; "
+                "set `save_total_limit: 2`"
+            ),
         )
 
 

@@ -1,0 +1,118 @@
+"""Load, schema, job, rules -> Report. Holds the one list of rule families."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from validator import __version__, catalog, job, loader, schema
+from validator.diagnostic import Diagnostic, FileReport, RecipeError, Report, Severity
+from validator.job import Job
+from validator.loader import Document
+from validator.rules import curated, data, device, fit, parallel, paths, training
+from validator.rules.rule import Rule
+
+FAMILIES = (paths, fit, device, parallel, training, data, curated)
+_SUFFIXES = (".yaml", ".yml")
+
+
+def rules() -> list[Rule]:
+    """Every rule, in the order of its code."""
+    found = [value for family in FAMILIES for value in vars(family).values() if isinstance(value, Rule)]
+    return sorted(found, key=lambda rule: rule.code)
+
+
+_RULES = tuple(rules())
+_MANUAL = {rule.code: rule.manual for rule in _RULES}
+
+
+def check(paths: Sequence[str], machine: str | None = None, host_ram_gib: float | None = None) -> Report:
+    """All findings of all files. Folders stand for the recipes in them; `-` is standard input."""
+    report = Report(__version__)
+    for path in paths:
+        for name in _expand(path):
+            report.files.append(check_file(name, machine, host_ram_gib))
+    return report
+
+
+def check_file(path: str, machine: str | None = None, host_ram_gib: float | None = None) -> FileReport:
+    """All findings of one file: a recipe, or a DeepSpeed JSON file by its suffix. Never raises for bad input."""
+    if path.endswith(".json"):
+        return _check_zero(path)
+    if path != "-":
+        return check_document(loader.load(path), machine, host_ram_gib)
+    try:
+        return check_document(loader.parse("-", loader.decode(sys.stdin.buffer.read())), machine, host_ram_gib)
+    except RecipeError as err:
+        return FileReport("-", [Diagnostic("LOA001", Severity.ERROR, str(err))])
+
+
+def check_document(document: Document, machine: str | None = None, host_ram_gib: float | None = None) -> FileReport:
+    """All findings of a recipe that has been read."""
+    report = FileReport(document.path, list(document.problems), text=document.text)
+    if not document.readable:
+        return report
+    if not document.values:
+        report.diagnostics.append(Diagnostic("LOA006", Severity.ERROR, "holds no key; a recipe needs at least a model"))
+        return report
+    report.diagnostics += schema.check(document)
+    refused = frozenset(d.key for d in report.diagnostics if d.severity is Severity.ERROR and d.key)
+    found = job.resolve(document, machine, host_ram_gib, refused)
+    report.diagnostics += _apply(_RULES, found, document)
+    report.diagnostics.sort(key=lambda d: (d.line, d.column, d.code))
+    report.verdict = found.verdict
+    return report
+
+
+def _check_zero(path: str) -> FileReport:
+    """A DeepSpeed file by itself: what can be said without the recipe that uses it."""
+    try:
+        text = loader.read_text(path)
+    except RecipeError as err:
+        return FileReport(path, [Diagnostic("LOA001", Severity.ERROR, str(err))])
+    document = Document(path, text, values={"deepspeed": str(Path(path).absolute())})
+    found = Job(path, document.values, folders=tuple(job.folders(path)))
+    alone = [rule for rule in _RULES if rule.code[:3] == "PTH" or rule.code in parallel.FILE_RULES]
+    return FileReport(path, list(_apply(alone, found, document)), text=text)
+
+
+def _apply(chosen: Iterable[Rule], found: Job, document: Document) -> Iterator[Diagnostic]:
+    for rule in chosen:
+        for key, message in rule.check(found):
+            line, column = document.mark(key)
+            yield Diagnostic(rule.code, rule.severity, message, line, column, key, remedy(rule.manual))
+
+
+def remedy(manual: str) -> str | None:
+    """The `Fix:` paragraph of a manual page, as one line."""
+    _, found, rest = manual.partition("Fix:")
+    return " ".join(rest.split("\n\n")[0].split()) if found else None
+
+
+def _expand(path: str) -> Iterator[str]:
+    folder = Path(path)
+    if path == "-" or not folder.is_dir():
+        yield path
+        return
+    names = sorted(str(p) for p in folder.iterdir() if p.suffix in (*_SUFFIXES, ".json") and p.is_file())
+    if not names:
+        raise RecipeError(f"`{path}` holds no recipe (.yaml) and no DeepSpeed file (.json)")
+    yield from names
+
+
+def manual(code: str) -> tuple[Severity, str]:
+    """Severity and manual page of a code. Raises RecipeError for an unknown one."""
+    wanted = code.upper()
+    pages = catalog.listing("manual")
+    if wanted in pages:
+        return Severity(pages[wanted]["severity"]), pages[wanted]["text"].strip()
+    for rule in _RULES:
+        if rule.code == wanted:
+            return rule.severity, rule.manual
+    raise RecipeError(f"no rule `{code}`{catalog.suggest(wanted, codes())}")
+
+
+def codes() -> list[str]:
+    """Every code there is, sorted."""
+    return sorted([*catalog.listing("manual"), *(rule.code for rule in _RULES)])

@@ -1,0 +1,121 @@
+"""CUR: this repository's own conventions, for files in a folder named recipes/ that carry a header block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from validator import catalog
+from validator.diagnostic import RecipeError, Severity
+from validator.job import GIB, Job
+from validator.rules.rule import Finding, rule
+
+_HEADER = {
+    "summary": "one line on what it trains",
+    "machine": "such as 8xascend-910b-64g",
+    "host_ram_gib": "main memory of a node",
+    "samples": "recommended number of samples",
+}
+_OPTIONAL = {"predicted", "origin"}
+
+
+def _curated(job: Job) -> bool:
+    return bool(job.header) and Path(job.path).absolute().parent.name == "recipes"
+
+
+@rule("CUR001", Severity.WARNING)
+def name_not_derived(job: Job) -> Iterator[Finding]:
+    """The file name does not say what the recipe holds.
+
+    Why: recipes are found by name: model, hardware, method.
+    Fix: name it `<model>-<device>[x<count>]-<method>[-<variant>].yaml`; the message says the derived form.
+    """
+    derived = name(job)
+    stem = Path(job.path).stem
+    if _curated(job) and derived and stem != derived and not stem.startswith(f"{derived}-"):
+        yield None, f"is named {stem}.yaml, but its contents say {derived}[-variant].yaml; rename it"
+
+
+@rule("CUR002", Severity.WARNING)
+def header_incomplete(job: Job) -> Iterator[Finding]:
+    """The header block of a catalogue recipe lacks a field.
+
+    Why: the catalogue lists and judges recipes by these fields.
+    Fix: add the field to the block between `# /// recipe` and `# ///`.
+    """
+    if _curated(job):
+        for field, what in _HEADER.items():
+            if job.header.get(field) is None:
+                yield None, f"header block lacks `{field}` ({what}); add it"
+
+
+@rule("CUR003", Severity.WARNING)
+def prediction_drifted(job: Job) -> Iterator[Finding]:
+    """The `predicted` field differs from what the tool computes.
+
+    Why: readers choose by it, and it changes with the recipe and with the memory model.
+    Fix: `lmf-recipes check --write-predicted` rewrites it, or paste the values of the message.
+    """
+    now = predicted(job)
+    if _curated(job) and now and job.header.get("predicted") != now:
+        written = ", ".join(f"{key}: {value}" for key, value in now.items())
+        yield "predicted", f"predicted differs from what is computed; write `predicted: {{{written}}}`"
+
+
+@rule("CUR004", Severity.WARNING)
+def left_from_an_example(job: Job) -> Iterator[Finding]:
+    """A catalogue recipe limits the number of samples.
+
+    Why: users copy it and train on a fraction of their data without noticing.
+    Fix: remove `max_samples`.
+    """
+    if _curated(job) and job.has("max_samples"):
+        yield "max_samples", f"`max_samples: {job.get('max_samples')}` would cut a user's data silently; remove it"
+
+
+@rule("CUR005", Severity.WARNING)
+def header_field_unknown(job: Job) -> Iterator[Finding]:
+    """The header block has a field that nothing reads.
+
+    Why: a misspelt field is a setting that does not count.
+    Fix: use summary, machine, host_ram_gib, samples, predicted, origin.
+    """
+    for field in job.header:
+        if field not in _HEADER and field not in _OPTIONAL:
+            hint = catalog.suggest(str(field), [*_HEADER, *_OPTIONAL])
+            yield str(field), f"header field `{field}` is not known{hint}"
+
+
+def name(job: Job) -> str | None:
+    """The file name the contents ask for, without variant and suffix; None where model or machine is not known."""
+    if not job.machine or not job.model:
+        return None
+    machine = job.machine
+    count = "" if (machine.nodes, machine.devices) == (1, 8) or machine.device.vendor == "cpu" else f"x{machine.world}"
+    method = ("q" if job.has("quantization_bit") else "") + job.method
+    stage = "" if job.stage == "sft" else f"-{job.stage}"
+    return f"{job.model.short or 'tiny'}-{label(machine.device.id)}{count}-{method}{stage}"
+
+
+def label(device: str) -> str:
+    """The short form of a device in file names: its first alias that means this device alone or by default."""
+    for alias in catalog.aliases(device):
+        try:
+            if catalog.device(alias)[0].id == device:
+                return alias
+        except RecipeError:
+            continue
+    return device
+
+
+def predicted(job: Job) -> dict[str, Any] | None:
+    """What the header block states: GiB per device, per node, and of one checkpoint, to one decimal."""
+    device, host, disk = job.device_memory, job.host_memory, job.disk
+    if device is None or host is None or disk is None or job.machine is None:
+        return None
+    return {
+        "device_gib": round(device.expected / GIB, 1),
+        "host_gib": round(host.expected / GIB, 1),
+        "checkpoint_gib": round(job.checkpoint / GIB, 1),
+    }

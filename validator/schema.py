@@ -1,0 +1,189 @@
+"""Keys, types and choices against LLaMA-Factory's own arguments. The only importer of cerberus.
+
+LLaMA-Factory does not convert what YAML gives it, so a wrong type fails at parsing, at the first step or never. What
+really happens was measured for each argument and kind of value (data/values.json) and decides the severity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import cerberus
+from cerberus import errors
+
+from validator import catalog
+from validator.diagnostic import Diagnostic, Severity
+from validator.loader import Document
+
+_FAILS = {
+    "p": "at parsing",
+    "d": "while the data set is read",
+    "m": "while the model loads",
+    "t": "when the trainer is built, after the model is loaded",
+    "s": "at the first step",
+    "e": "at the first evaluation",
+    "v": "at the first save",
+    "h": "by never ending",
+}
+_SPOKEN = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text", "list": "a list",
+           "dict": "a mapping", "object": "nothing YAML can write"}  # fmt: skip
+
+
+def _plain(name: str, *types: type) -> cerberus.TypeDefinition:
+    """A type that does not take true and false for numbers."""
+    return cerberus.TypeDefinition(name, types, (bool,) if bool not in types else ())
+
+
+class _Arguments(cerberus.Validator):  # type: ignore[misc]
+    types_mapping = {
+        "bool": _plain("bool", bool),
+        "int": _plain("int", int),
+        "float": _plain("float", int, float),
+        "str": _plain("str", str),
+        "list": _plain("list", list),
+        "dict": _plain("dict", dict),
+        "object": _plain("object"),
+    }
+
+
+def check(document: Document) -> list[Diagnostic]:
+    """Every key that LLaMA-Factory does not take, and every value of the wrong type or outside the choices."""
+    arguments: Mapping[str, Mapping[str, Any]] = catalog.table("arguments")["arguments"]
+    found = [*_unknown(document, arguments)]
+    known = {key: value for key, value in document.values.items() if key in arguments and _current(arguments[key])}
+    judge = _Arguments({key: _rule(arguments[key]) for key in known})
+    judge.validate(known, normalize=False)
+    for error in judge._errors:
+        found.append(_wrong(document, error, arguments[error.document_path[0]]))
+    return [*found, *_remarks(document, arguments)]
+
+
+def _rule(entry: Mapping[str, Any]) -> dict[str, Any]:
+    rule: dict[str, Any] = {"type": entry["type"].split("|"), "nullable": bool(entry["optional"])}
+    if entry["choices"] and "list" not in rule["type"]:
+        rule["allowed"] = [*entry["choices"], *([True, False] if "bool" in rule["type"] else [])]
+    return rule
+
+
+def _newest() -> str:
+    release, facts = next(iter(catalog.table("arguments")["releases"].items()))
+    return f"{release}/{facts['transformers'][0]}"
+
+
+def _current(entry: Mapping[str, Any]) -> bool:
+    return "in" not in entry or _newest() in entry["in"]
+
+
+def _unknown(document: Document, arguments: Mapping[str, Mapping[str, Any]]) -> Iterator[Diagnostic]:
+    renamed: Mapping[str, Mapping[str, Any]] = catalog.listing("renamed") if _strangers(document, arguments) else {}
+    for key in _strangers(document, arguments):
+        text = f"`{key}` is not a key of LLaMA-Factory {_newest().partition('/')[0]}"
+        if key in renamed:
+            text += f" with its transformers{_removed(renamed[key])}"
+        elif key in catalog.table("arguments")["elsewhere"]:
+            text += f"'s train command; it belongs to `{catalog.table('arguments')['elsewhere'][key]}`"
+        else:
+            current = (name for name, entry in arguments.items() if _current(entry))
+            text += catalog.suggest(key, current)
+        yield Diagnostic("SCH001", Severity.ERROR, text, *document.keys.get(key, (1, 1)), key=key)
+
+
+def _strangers(document: Document, arguments: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    return [str(key) for key in document.values if key not in arguments or not _current(arguments[key])]
+
+
+def _removed(entry: Mapping[str, Any]) -> str:
+    remedy = entry.get("how") or f"write `{entry['now']}`"
+    return f" (gone since {entry.get('removed', 'an earlier release')}); {remedy}"
+
+
+def _kind(value: Any) -> str:
+    """The kind of value that data/values.json has an outcome for."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true"
+        case int():
+            return "int"
+        case float():
+            return "whole" if value.is_integer() else "float"
+        case list():
+            return "list"
+        case dict():
+            return "dict"
+    return "quoted" if _reads_as_other(str(value)) else "text"
+
+
+def _reads_as_other(text: str) -> bool:
+    """Whether the text would be a number or a truth value without its quotes."""
+    if text.lower() in {"true", "false", "yes", "no", "on", "off", "null"}:
+        return True
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _outcome(key: str, kind: str) -> str:
+    table = catalog.table("values")
+    letters: str = table["outcomes"].get(key, "")
+    return letters[table["kinds"].index(kind)] if letters else "r"
+
+
+def _wrong(document: Document, error: Any, entry: Mapping[str, Any]) -> Diagnostic:
+    key = error.document_path[0]
+    value = document.values[key]
+    outcome = _outcome(key, _kind(value))
+    fails = _FAILS.get(outcome)
+    severity = Severity.ERROR if fails else Severity.WARNING
+    if error.code == errors.UNALLOWED_VALUE.code:
+        code, text = "SCH004" if fails else "SCH005", _not_allowed(key, value, entry)
+    else:
+        code, text = "SCH002" if fails else "SCH003", _not_typed(key, value, entry)
+    text += f"; LLaMA-Factory fails on it {fails}" if fails else "; LLaMA-Factory takes it as it is"
+    return Diagnostic(code, severity, text, *document.mark(key), key=key)
+
+
+def _not_allowed(key: str, value: Any, entry: Mapping[str, Any]) -> str:
+    choices = [str(choice) for choice in entry["choices"]]
+    hint = catalog.suggest(str(value), choices)
+    return f"`{key}` is {_show(value)}, not one of {', '.join(choices)}" + hint
+
+
+def _not_typed(key: str, value: Any, entry: Mapping[str, Any]) -> str:
+    wanted = " or ".join(_SPOKEN[name] for name in entry["type"].split("|"))
+    if entry["type"] == "bool" and isinstance(value, str) and value:
+        return f"`{key}` is the text {_show(value)}, which counts as true; write {wanted} without quotes"
+    return f"`{key}` is {_show(value)}, not {wanted}"
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "null"
+    text = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _remarks(document: Document, arguments: Mapping[str, Mapping[str, Any]]) -> Iterator[Diagnostic]:
+    """Keys that are accepted today but will go, and keys that only another command reads."""
+    for key in document.values:
+        entry = arguments.get(key)
+        if entry is None or not _current(entry):
+            continue
+        if key in _deprecated():
+            text = f"`{key}` will go ({_deprecated()[key]['deprecated']} warns about it); {_remedy(_deprecated()[key])}"
+            yield Diagnostic("SCH006", Severity.WARNING, text, *document.keys.get(key, (1, 1)), key=key)
+        elif entry.get("command"):
+            text = f"`{key}` has no effect here: only the {entry['command']} command reads it"
+            yield Diagnostic("SCH007", Severity.NOTE, text, *document.keys.get(key, (1, 1)), key=key)
+
+
+def _deprecated() -> dict[str, Mapping[str, Any]]:
+    return {key: entry for key, entry in catalog.listing("renamed").items() if "deprecated" in entry}
+
+
+def _remedy(entry: Mapping[str, Any]) -> str:
+    return str(entry.get("how") or f"write `{entry['now']}`")
