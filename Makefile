@@ -16,7 +16,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tiny model gains nothing from threads, and OpenMP threads that wait for each other are several times slower
 # as soon as anything else runs on the machine.
 export OMP_NUM_THREADS := 1
-INSTALL := $(VENV)/bin/python -m pip install -qq --constraint constraints.txt
+# Bytecode is written by the first import and not for every file at installation, which takes a minute longer.
+export PYTHONDONTWRITEBYTECODE :=
+INSTALL := $(VENV)/bin/python -m pip install -qq --no-compile --constraint constraints.txt
 
 .PHONY: help demo test check lint types benchmark-speed benchmark-memory clean
 
