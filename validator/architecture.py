@@ -34,7 +34,7 @@ SUPPORTED = frozenset(
         "gpt_oss",
         "deepseek_v2",
         "deepseek_v3",
-    }  # fmt: skip
+    }
 )
 
 

@@ -210,9 +210,8 @@ def _limit_depth(text: str) -> None:
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_DEPTH:
-            raise yaml.MarkedYAMLError(
-                problem=f"nested more than {_MAX_DEPTH} levels deep", problem_mark=event.start_mark
-            )
+            where = f"line {event.start_mark.line + 1}" if event.start_mark else "the file"
+            raise ValueError(f"{where} is nested more than {_MAX_DEPTH} levels deep")
 
 
 def _limit(root: yaml.Node) -> None:

@@ -7,7 +7,7 @@ really happens was measured for each argument and kind of value (data/values.jso
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import cerberus
 from cerberus import errors
@@ -36,7 +36,7 @@ def _plain(name: str, *types: type) -> cerberus.TypeDefinition:
 
 
 class _Arguments(cerberus.Validator):  # type: ignore[misc]
-    types_mapping = {
+    types_mapping: ClassVar[dict[str, cerberus.TypeDefinition]] = {
         "bool": _plain("bool", bool),
         "int": _plain("int", int),
         "float": _plain("float", int, float),

@@ -93,9 +93,14 @@ def name(job: Job) -> str | None:
         return None
     machine = job.machine
     count = "" if (machine.nodes, machine.devices) == (1, 8) or machine.device.vendor == "cpu" else f"x{machine.world}"
-    method = ("q" if job.has("quantization_bit") else "") + job.method
+    return f"{job.model.short or 'tiny'}-{label(machine.device.id)}{count}-{method_name(job)}"
+
+
+def method_name(job: Job) -> str:
+    """The method as file names and lists say it: qlora for a quantized base, the stage where it is not sft."""
+    quantized = "q" if job.has("quantization_bit") else ""
     stage = "" if job.stage == "sft" else f"-{job.stage}"
-    return f"{job.model.short or 'tiny'}-{label(machine.device.id)}{count}-{method}{stage}"
+    return f"{quantized}{job.method}{stage}"
 
 
 def label(device: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from validator import changes
 from validator.diagnostic import Severity
 from validator.job import GIB, Job
 from validator.memory import Estimate
@@ -29,7 +30,9 @@ def device_memory_exceeded(job: Job) -> Iterator[Finding]:
     with more accumulation, a shorter `cutoff_len`, `enable_liger_kernel`, or a smaller method.
     """
     if job.device_verdict == "exceeds" and job.device_memory:
-        yield _blame(job), f"needs {_span(job.device_memory)} per device, {_device(job)}"
+        change = changes.fitting(job)
+        remedy = f"; set {change}" if change else "; no single change fits, see `lmf-recipes explain`"
+        yield _blame(job), f"needs {_span(job.device_memory)} per device, {_device(job)}{remedy}"
 
 
 @rule("FIT002", Severity.WARNING)

@@ -1,0 +1,5 @@
+"""`python -m validator` is `lmf-recipes`."""
+
+from validator.cli import main
+
+main()

@@ -1,0 +1,122 @@
+"""The nearest changes to a job and what each brings, all judged by the same formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from validator import catalog
+from validator.diagnostic import Verdict
+from validator.job import GIB, Job
+
+_BADNESS: Mapping[Verdict, int] = {"fits": 0, "tight": 1, "exceeds": 2, "unknown": 3}
+
+
+@dataclass(frozen=True)
+class Change:
+    """Settings to write, what the run then needs (GiB, expected), and what it costs."""
+
+    set: Mapping[str, Any]
+    device_gib: float
+    host_gib: float
+    verdict: Verdict
+    note: str
+
+    def __str__(self) -> str:
+        written = ", ".join(f"`{key}: {_text(value)}`" for key, value in self.set.items())
+        return f"{written} ({self.device_gib:.1f} GiB per device, {self.host_gib:.0f} of host memory per node)"
+
+
+def nearest(job: Job, limit: int = 5) -> list[Change]:
+    """Changes that lower device or host memory, those that fit first and in the order of what they cost."""
+    if job.device_memory is None or job.host_memory is None:
+        return []
+    now = (job.device_memory.expected, job.host_memory.expected)
+    found: list[Change] = []
+    for settings, note in _candidates(job):
+        change = _try(job, settings, note)
+        helps = change.device_gib * GIB < 0.98 * now[0] or change.host_gib * GIB < 0.98 * now[1]
+        if helps and (_BADNESS[change.verdict] <= _BADNESS[job.verdict]):
+            found.append(change)
+    return sorted(found, key=lambda change: _BADNESS[change.verdict])[:limit]
+
+
+def fitting(job: Job) -> Change | None:
+    """The nearest change with which the job fits; None where no single one does."""
+    return next((change for change in nearest(job) if change.verdict == "fits"), None)
+
+
+def _try(job: Job, settings: Mapping[str, Any], note: str) -> Change:
+    changed = replace(job, values={**job.values, **settings}, folders=(*job.folders, catalog.home()))
+    device, host = changed.device_memory, changed.host_memory
+    return Change(settings, device.expected / GIB if device else 0.0, host.expected / GIB if host else 0.0,
+                  changed.verdict, note)  # fmt: skip
+
+
+def _candidates(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
+    """From cheap to costly in speed; combinations last."""
+    single = [*_free(job), *_batch(job), *_sharding(job), *_method(job)]
+    yield from single
+    for settings, note in [*_sharding(job), *_method(job)]:
+        for more, extra in [*_free(job), *_batch(job)]:
+            yield {**settings, **more}, f"{note}; {extra}"
+    yield from _length(job)
+    for settings, note in _sharding(job):
+        for other, extra in _method(job):
+            yield {**other, **settings}, f"{note}; {extra}"
+
+
+def _free(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
+    npu = job.machine is not None and job.machine.device.vendor == "ascend"
+    if job.stage in ("sft", "pt") and not job.flag("enable_liger_kernel") and not npu:
+        yield {"enable_liger_kernel": True}, "fuses the loss; needs the liger-kernel package"
+    if job.flag("disable_gradient_checkpointing"):
+        yield {"disable_gradient_checkpointing": False}, "about a third slower"
+
+
+def _batch(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
+    micro, steps = int(job.number("per_device_train_batch_size")), int(job.number("gradient_accumulation_steps"))
+    if micro > 1:
+        same = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": steps * micro}
+        yield same, "same effective batch, smaller steps"
+
+
+def _length(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
+    length = int(job.number("cutoff_len"))
+    if length >= 1024:
+        yield {"cutoff_len": length // 2}, "longer samples are cut"
+
+
+def _sharding(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
+    """Other ZeRO files: more sharding, and offload; less offload where host memory is short."""
+    if job.get("pure_bf16") or job.fsdp or job.flag("use_galore") or job.flag("use_apollo"):
+        return
+    quantized = job.has("quantization_bit") and job.get("quantization_bit") != 4
+    for name, (stage, offloads, note) in _FILES.items():
+        alone = job.world == 1 and offloads == 0
+        same = job.zero and job.zero.path and job.zero.path.endswith("/" + name)
+        if not alone and not same and not (stage == 3 and quantized):
+            yield {"deepspeed": f"deepspeed/{name}"}, note
+
+
+_FILES = {
+    "ds_z2.json": (2, 0, "shards optimizer state and gradients"),
+    "ds_z3.json": (3, 0, "shards the weights too; more communication"),
+    "ds_z2_offload.json": (2, 1, "optimizer state in host memory; slower steps"),
+    "ds_z3_offload.json": (3, 1, "weights sharded, optimizer state in host memory; slower steps"),
+    "ds_z3_offload_all.json": (3, 2, "weights and optimizer state in host memory; the slowest"),
+    "ds_z3_offload_all_nopin.json": (3, 2, "as before without page-locked memory; the least host memory"),
+}
+
+
+def _method(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
+    bits = job.machine.device.bitsandbytes if job.machine else (4, 8)
+    if job.method in ("full", "freeze"):
+        yield {"finetuning_type": "lora", "lora_target": "all"}, "trains adapters instead of all weights"
+    if job.method == "lora" and not job.quantized and 4 in bits and not job.flag("use_dora"):
+        yield {"quantization_bit": 4}, "base weights in 4 bit; slower, slightly less accurate"
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

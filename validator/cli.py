@@ -1,0 +1,171 @@
+"""The click program: files, streams, exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from validator import __version__
+from validator.diagnostic import RecipeError, Severity
+
+_MACHINE = click.option("--machine", metavar="M", help="Target, such as 8xascend-910b-64g or 2x8xa100-80g.")
+_RAM = click.option("--host-ram", type=click.FloatRange(min=1), metavar="GIB", help="Main memory of a node.")
+_FORMAT = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="lmf-recipes")
+def group() -> None:
+    """Fine-tuning recipes for LLaMA-Factory that are known to run, and their validator."""
+
+
+@group.command()
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@_MACHINE
+@_RAM
+@click.option("--format", "form", type=click.Choice(["text", "json", "github", "sarif"]), default="text")
+@click.option("--strict", is_flag=True, help="Exit 1 on warnings, too.")
+def check(paths: Sequence[str], machine: str | None, host_ram: float | None, form: str, strict: bool) -> None:
+    """Report every problem of recipes and DeepSpeed files (default: recipes/)."""
+    from validator import check as checker
+    from validator import report as reports
+
+    _require_machine(machine)
+    found = checker.check(paths or ["recipes"], machine, host_ram)
+    click.echo(reports.FORMATS[form](found), nl=False)
+    failed = found.count(Severity.ERROR) or (strict and found.count(Severity.WARNING))
+    sys.exit(1 if failed else 0)
+
+
+@group.command()
+@click.argument("recipe")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@_MACHINE
+@_RAM
+@_FORMAT
+def explain(recipe: str, overrides: Sequence[str], machine: str | None, host_ram: float | None, form: str) -> None:
+    """Show where every GiB goes, the verdict, and the nearest changes."""
+    from validator import chart, job, loader
+    from validator import explain as explainer
+
+    _require_machine(machine)
+    document = loader.with_overrides(_readable(recipe), overrides)
+    found = explainer.explain(job.resolve(document, machine, host_ram), overrides)
+    click.echo(json.dumps(found, indent=2) if form == "json" else chart.text(found), nl=form == "json")
+
+
+@group.command(name="list")
+@click.option("--machine", metavar="M", help="Only recipes that run on this machine.")
+@click.option("--model", metavar="M", help="Only recipes for this model.")
+@click.option("--method", metavar="M", help="Only recipes of this method, such as lora, qlora, full.")
+@_FORMAT
+def list_recipes(machine: str | None, model: str | None, method: str | None, form: str) -> None:
+    """List the catalogue."""
+    from validator import catalogue
+
+    rows = catalogue.rows(machine, model, method)
+    click.echo(json.dumps(rows, indent=2) if form == "json" else catalogue.table(rows), nl=form == "json")
+
+
+@group.command(context_settings={"ignore_unknown_options": False})
+@click.argument("recipe")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--dry-run", is_flag=True, help="Check, and print the command instead of running it.")
+def train(recipe: str, overrides: Sequence[str], dry_run: bool) -> None:
+    """Check a recipe, then hand it to llamafactory-cli."""
+    from validator import check as checker
+    from validator import handoff, job, launch, loader
+    from validator import report as reports
+    from validator.diagnostic import Report
+
+    document = loader.with_overrides(_readable(recipe), overrides)
+    report = Report(__version__, [checker.check_document(document)])
+    if report.files[0].diagnostics:
+        click.echo(reports.text(report), nl=False, err=True)
+    if report.count(Severity.ERROR):
+        sys.exit(1)
+    found = job.resolve(document)
+    prepared = handoff.prepare(found, overrides)
+    if dry_run:
+        for line in launch.commands(str(prepared.recipe), prepared.overrides, *_size(found), engine=bool(found.zero)):
+            click.echo(line)
+        return
+    launch.preflight(*_size(found), found.machine.device.vendor if found.machine else "cpu")
+    code = launch.run(prepared.recipe, prepared.overrides, prepared.variables)
+    if code == 0 and prepared.output:
+        for path in handoff.results(prepared.output):
+            click.echo(f"saved: {path}")
+    elif code:
+        click.echo(f"lmf-recipes: llamafactory-cli ended with exit code {code}", err=True)
+    sys.exit(code)
+
+
+@group.command()
+@click.argument("code", required=False)
+def rule(code: str | None) -> None:
+    """List the rules, or explain one."""
+    from validator import check as checker
+
+    for name in [code] if code else checker.codes():
+        severity, text = checker.manual(name)
+        if code:
+            click.echo(f"{name.upper()} ({severity.value})\n\n{_dedent(text)}")
+        else:
+            click.echo(f"{name}  {severity.value:<8} {text.splitlines()[0]}")
+
+
+def _dedent(text: str) -> str:
+    first, _, rest = text.partition("\n")
+    return first + "\n" + "\n".join(line.removeprefix("    ") for line in rest.splitlines())
+
+
+def _readable(path: str) -> Any:
+    from validator import loader
+
+    document = loader.load(path)
+    if not document.readable:
+        problem = next(d for d in document.problems if d.severity is Severity.ERROR)
+        raise RecipeError(f"{path}:{problem.line}:{problem.column}: {problem.message} [{problem.code}]")
+    return document
+
+
+def _require_machine(text: str | None) -> None:
+    """A machine on the command line that is not known is wrong usage, not a finding in a file."""
+    from validator import catalog
+
+    if text is not None:
+        try:
+            catalog.machine(text)
+        except RecipeError as err:
+            raise click.UsageError(str(err)) from None
+
+
+def _size(found: Any) -> tuple[int, int]:
+    return (found.machine.nodes, found.machine.devices) if found.machine else (1, 1)
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 no error, 1 findings, 2 usage, 3 our own bug."""
+    _guard(group)
+
+
+def _guard(command: Callable[[], Any]) -> None:
+    try:
+        command()
+    except RecipeError as err:
+        click.echo(f"lmf-recipes: {err}", err=True)
+        sys.exit(1)
+    except (KeyboardInterrupt, BrokenPipeError):
+        sys.exit(130)
+    except Exception as err:
+        with tempfile.NamedTemporaryFile("w", suffix=".log", prefix="lmf-recipes-", delete=False) as log:
+            traceback.print_exc(file=log)
+        click.echo(f"lmf-recipes: internal error ({type(err).__name__}: {err}); details in {Path(log.name)}", err=True)
+        sys.exit(3)
