@@ -51,7 +51,7 @@ def _fragments(workload: Workload, runtime: Runtime) -> float:
         share = FRAGMENTS_EXPANDABLE
     else:
         share = FRAGMENTS_VARYING if workload.padded else FRAGMENTS_EQUAL
-    gathers = workload.sharding.fsdp or workload.sharding.stage == 3
+    gathers = workload.sharding.fsdp or workload.sharding.zero == 3
     return share + (SECOND_STREAM_FRAGMENTS if gathers else 0.0)
 
 

@@ -48,7 +48,7 @@ def _progress(arch: Architecture, workload: Workload, done: float) -> float:
     ZeRO's sharded gradients have a buffer of their own from the start; with accumulation all are there, and a tied
     output layer's new one waits for the embedding's."""
     full, per_element, fsdp = gradients(arch, workload), element_bytes(workload).gradient, workload.sharding.fsdp
-    if workload.sharding.stage >= 2 or not full:
+    if workload.sharding.zero >= 2 or not full:
         return full
     if workload.accumulation > 1:
         waiting = arch.tied and workload.method == "full" and not fsdp
@@ -65,7 +65,7 @@ def _new_gradient(point: Point, block: Block, workload: Workload) -> float:
     sizes = element_bytes(workload)
     if workload.sharding.fsdp:
         return sizes.compute * block.elements
-    own = sizes.gradient if workload.accumulation > 1 or workload.sharding.stage >= 2 else 0.0
+    own = sizes.gradient if workload.accumulation > 1 or workload.sharding.zero >= 2 else 0.0
     return point.in_flight * (own + (sizes.compute if sizes.casts else 0.0))
 
 
@@ -130,7 +130,7 @@ def embedding_gradient(arch: Architecture, workload: Workload) -> Terms:
     added to in place."""
     sizes = element_bytes(workload)
     trains = workload.method == "full" or workload.adapter.full_embedding
-    copies = int(workload.accumulation > 1 or workload.sharding.stage >= 2)
+    copies = int(workload.accumulation > 1 or workload.sharding.zero >= 2)
     if arch.tied and workload.method == "full":
         copies += 1 if sizes.casts else 2
     return {

@@ -55,7 +55,7 @@ def casts(arch: Architecture, workload: Workload) -> float:
 
 def earlier_gradients(arch: Architecture, workload: Workload) -> float:
     """Gradients there before the backward pass: those of earlier micro batches, and ZeRO-3's standing buffer."""
-    standing = workload.accumulation > 1 or workload.sharding.stage == 3
+    standing = workload.accumulation > 1 or workload.sharding.zero == 3
     return gradients(arch, workload) if standing else 0.0
 
 

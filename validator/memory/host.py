@@ -36,7 +36,7 @@ def _page_locked(size: float, workload: Workload) -> float:
 
 def _grouped(elements: float, workload: Workload) -> float:
     """fp32 gradients of a partition: one tensor for each sub-group under ZeRO-3, else one."""
-    group = workload.sharding.sub_group if workload.sharding.stage == 3 else elements
+    group = workload.sharding.sub_group if workload.sharding.zero == 3 else elements
     whole, rest = divmod(elements, max(group, 1))
     return whole * _page_locked(4 * group, workload) + (_page_locked(4 * rest, workload) if rest >= 1 else 0.0)
 
@@ -44,16 +44,20 @@ def _grouped(elements: float, workload: Workload) -> float:
 def optimizer_states(arch: Architecture, workload: Workload) -> Terms:
     """What an offloaded optimizer keeps for this node's partitions (deepspeed 0.18.4, runtime/zero/stage3.py and
     stage_1_and_2.py): fp32 master weights and moments, page-locked fp32 gradients, and one more copy in half precision:
-    of the gradients that arrive (stage 3), or of the weights on their way back and of accumulated gradients."""
+    of the gradients that arrive (stage 3), or of the weights on their way back and of accumulated gradients. FSDP moves
+    moments and gradients as they are."""
     if not workload.sharding.offload_optimizer:
         paged = workload.optimizer.startswith("paged_")
         return {"moments": workload.sharding.devices_per_node * state_bytes(arch, workload)} if paged else {}
     share, devices, sizes = _share(arch, workload), workload.sharding.devices_per_node, element_bytes(workload)
-    stage3 = workload.sharding.stage == 3
+    moments = devices * state_bytes(arch, workload) / workload.sharding.world
+    if workload.sharding.fsdp:
+        return {"moments": moments, "gradients": devices * sizes.gradient * share}
+    stage3 = workload.sharding.zero == 3
     master = 4.0 * share if stage3 else _page_locked(4 * share, workload)
     copies = 1 if stage3 or workload.accumulation == 1 else 2
     return {
-        "moments": devices * state_bytes(arch, workload) / workload.sharding.world,
+        "moments": moments,
         "master": devices * master,
         "gradients": devices * _grouped(share, workload),
         "half_copies": devices * copies * _page_locked(sizes.gradient * share, workload),

@@ -15,14 +15,14 @@ from .workload import Architecture, Workload
 def loading(arch: Architecture, workload: Workload) -> Terms:
     """A full fine-tune under ZeRO below stage 3 raises its weights to fp32 on the device before the engine takes
     them."""
-    if workload.method != "full" or workload.precision != "engine" or workload.sharding.stage == 3:
+    if workload.method != "full" or workload.precision != "engine" or workload.sharding.zero == 3:
         return {}
     return {"weights": 4.0 * parameters(arch), "reference": reference(arch, workload)}
 
 
 def step(arch: Architecture, workload: Workload) -> Terms:
     """ZeRO-3's reduce bucket stands; below stage 3 it is freed before the step."""
-    standing = workload.sharding.stage == 3 or not workload.sharding.engine
+    standing = workload.sharding.zero == 3 or not workload.sharding.engine
     return {
         **resident(arch, workload),
         "gradients": gradients(arch, workload),

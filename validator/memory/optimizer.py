@@ -128,7 +128,7 @@ def step_bytes(arch: Architecture, workload: Workload) -> float:
         return 0.0
     if sharding.engine:
         share = trainable_parameters(arch, workload) / partitions(workload)
-        share = min(share, sharding.sub_group) if sharding.stage == 3 else share
+        share = min(share, sharding.sub_group) if sharding.zero == 3 else share
         copying = sizes.gradient + (4.0 if sizes.gradient < 4 else 0.0)
         return share * max(copying, 8.0 if workload.optimizer == "adamw_foreach" else 4.0)
     largest = largest_tensor(arch, workload)
@@ -145,4 +145,4 @@ def step_bytes(arch: Architecture, workload: Workload) -> float:
 def partitions(workload: Workload) -> int:
     """Over how many devices the optimizer state is spread."""
     sharding = workload.sharding
-    return sharding.world if sharding.stage >= 1 or sharding.fsdp else 1
+    return sharding.world if sharding.zero >= 1 or sharding.fsdp else 1

@@ -47,13 +47,13 @@ def base_weight_bytes(arch: Architecture, workload: Workload) -> float:
 
 
 def weights_sharded(workload: Workload) -> bool:
-    return workload.sharding.stage == 3 or workload.sharding.fsdp
+    return workload.sharding.zero == 3 or workload.sharding.fsdp
 
 
 def _persistent(arch: Architecture, workload: Workload) -> float:
     """ZeRO-3 keeps parameters smaller than the threshold whole on every device: norms and biases, and small
     adapters."""
-    if workload.sharding.stage != 3:
+    if workload.sharding.zero != 3:
         return 0.0
     sizes = element_bytes(workload)
     vectors = sizes.base * sum(count * block.vectors for count, block in blocks(arch, workload.experts_fused))
@@ -99,7 +99,7 @@ def gradients(arch: Architecture, workload: Workload) -> float:
     if workload.layerwise_update or workload.optimizer == "badam":
         return 0.0
     whole = element_bytes(workload).gradient * trainable_parameters(arch, workload)
-    if sharding.stage >= 2 or sharding.fsdp:
+    if sharding.zero >= 2 or sharding.fsdp:
         return 0.0 if sharding.offload_optimizer else whole / sharding.world
     return whole
 

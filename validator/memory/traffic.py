@@ -15,7 +15,7 @@ Where = Literal["loss", "last layer", "first layer", "embedding"]
 
 def gathered(arch: Architecture, workload: Workload, where: Where) -> float:
     """Whole parameters that a sharded run has on the device at this point of the step."""
-    if workload.sharding.stage == 3:
+    if workload.sharding.zero == 3:
         return _gathered_zero3(arch, workload, where)
     return _gathered_fsdp(arch, workload) if workload.sharding.fsdp else 0.0
 
@@ -41,6 +41,8 @@ def _gathered_fsdp(arch: Architecture, workload: Workload) -> float:
     """FSDP holds the root unit (embedding, output layer) whole, and two layers: the one at work and the one
     prefetched."""
     sizes = element_bytes(workload)
+    if workload.sharding.stage == 2:
+        return sizes.compute * parameters(arch)
     quantized = base_weight_bytes(arch, workload) / (sizes.base * parameters(arch)) if workload.quant_bits else 1.0
     return sizes.compute * (embedding(arch) + head(arch) + 2 * _largest(arch, workload).elements * quantized)
 
@@ -59,10 +61,10 @@ def buckets(arch: Architecture, workload: Workload) -> float:
         return 0.0
     if not sharding.engine:
         return gradient * trained
-    if sharding.stage == 0:
+    if sharding.zero == 0:
         return gradient * min(sharding.reduce_bucket, trained)
-    doubled = 2 if sharding.overlap and sharding.stage < 3 else 1
+    doubled = 2 if sharding.overlap and sharding.zero < 3 else 1
     whole = gradient * sharding.reduce_bucket * doubled if sharding.contiguous_gradients else 0.0
-    if sharding.offload_optimizer and sharding.stage < 3:
+    if sharding.offload_optimizer and sharding.zero < 3:
         whole += gradient * largest_tensor(arch, workload)
     return whole

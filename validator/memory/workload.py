@@ -103,7 +103,7 @@ class Sharding:
     nodes: int = 1
     devices_per_node: int = 1
     stage: int = 0  # ZeRO stage; 0 with several devices: plain data parallel
-    fsdp: bool = False
+    fsdp: bool = False  # stage 2 then keeps gathered weights from the forward to the backward pass
     engine: bool = False  # a ZeRO engine runs the step (also at stage 0)
     offload_optimizer: bool = False
     offload_parameters: bool = False
@@ -123,6 +123,11 @@ class Sharding:
     @property
     def world(self) -> int:
         return self.nodes * self.devices_per_node
+
+    @property
+    def zero(self) -> int:
+        """ZeRO stage of an engine; 0 under FSDP, which has its own way of sharding."""
+        return 0 if self.fsdp else self.stage
 
 
 @dataclass(frozen=True)
