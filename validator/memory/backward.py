@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from .activations import Kept, layer, tokens
@@ -30,16 +31,31 @@ def _largest(linears: list[Linear]) -> int:
     return max((linear.inputs * linear.outputs for linear in linears), default=0)
 
 
-def _points(block: Block, inside: Kept) -> Iterator[Point]:
-    """The feed-forward half with everything kept; the attention half when that is done; the end."""
+class Halves(NamedTuple):
+    """Elements of the linear modules of a layer's two halves, and of the largest matrix of each."""
+
+    down: int
+    attention: int
+    largest_forward: int
+    largest_attention: int
+
+
+@lru_cache(maxsize=512)
+def _halves(block: Block) -> Halves:
     forward = [linear for linear in block.linears if linear.role in ("gate", "up", "gate_up", "down")]
     attention = [linear for linear in block.linears if linear not in forward]
     down = _elements([linear for linear in forward if linear.role == "down"])
-    whole = block.linear_elements + block.experts
-    yield Point(inside.total + inside.ffn_peak, down, whole - down, 0)
-    yield Point(inside.attention, whole - _elements(attention), _elements(attention), _largest(forward))
-    yield Point(inside.attention + inside.attention_peak, whole - _elements(attention), _elements(attention), 0)
-    yield Point(0.0, block.elements, 0, _largest(attention))
+    return Halves(down, _elements(attention), _largest(forward), _largest(attention))
+
+
+def _points(block: Block, inside: Kept) -> Iterator[Point]:
+    """The feed-forward half with everything kept; the attention half when that is done; the end."""
+    halves, whole = _halves(block), block.linear_elements + block.experts
+    forward = whole - halves.attention
+    yield Point(inside.total + inside.ffn_peak, halves.down, whole - halves.down, 0)
+    yield Point(inside.attention, forward, halves.attention, halves.largest_forward)
+    yield Point(inside.attention + inside.attention_peak, forward, halves.attention, 0)
+    yield Point(0.0, block.elements, 0, halves.largest_attention)
 
 
 def _progress(arch: Architecture, workload: Workload, done: float) -> float:
@@ -71,7 +87,8 @@ def _new_gradient(point: Point, block: Block, workload: Workload) -> float:
 
 def _dequantized(block: Block, workload: Workload) -> float:
     """The largest quantized matrix in compute precision, made for its product and dropped again."""
-    return 2.0 * _largest(list(block.linears)) if workload.quant_bits else 0.0
+    halves = _halves(block)
+    return 2.0 * max(halves.largest_forward, halves.largest_attention) if workload.quant_bits else 0.0
 
 
 def _layer_backward(arch: Architecture, workload: Workload, last: bool) -> Terms:

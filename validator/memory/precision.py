@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .workload import Workload
 
@@ -53,5 +54,6 @@ def _adapter(workload: Workload) -> Bytes:
     return Bytes(base, base, 4, 4, master, 4, compute, residual, casts=False)
 
 
+@lru_cache(maxsize=2048)
 def element_bytes(workload: Workload) -> Bytes:
     return _full(workload) if workload.method in ("full", "freeze") else _adapter(workload)

@@ -4,7 +4,7 @@ reach."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from .workload import Architecture, Attn, Ffn, Workload
 
@@ -37,11 +37,11 @@ class Block:
     experts: int
     vectors: int
 
-    @property
+    @cached_property
     def linear_elements(self) -> int:
         return sum(linear.elements for linear in self.linears)
 
-    @property
+    @cached_property
     def elements(self) -> int:
         return self.linear_elements + self.experts + self.vectors
 
