@@ -7,16 +7,15 @@ both factors, softmax its result, flash attention q, k, v, its output and one fp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from .precision import Bytes, element_bytes
 from .shapes import Block, Linear, key_width, output_width, query_width, value_width
 from .workload import Architecture, Ffn, Workload
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(NamedTuple):
     """Bytes kept by the two halves of a layer, and the largest transients of their backward passes."""
 
     attention: float

@@ -20,10 +20,10 @@ def trained_matrices(arch: Architecture, workload: Workload) -> tuple[Matrix, ..
         return tuple(_adapter_matrices(arch, workload))
     if workload.method == "freeze":
         block = blocks(arch, workload.experts_fused)[-1][1]
-        return tuple((lin.outputs, lin.inputs, lin.count * workload.trainable_layers) for lin in block.linears)
+        return tuple((lin.outputs, lin.inputs, lin.number * workload.trainable_layers) for lin in block.linears)
     tables = 1 if arch.tied else 2
     inside = [
-        (lin.outputs, lin.inputs, lin.count * count)
+        (lin.outputs, lin.inputs, lin.number * count)
         for count, block in blocks(arch, workload.experts_fused)
         for lin in block.linears
     ]
@@ -42,8 +42,8 @@ def _adapter_matrices(arch: Architecture, workload: Workload) -> Iterator[Matrix
     for count, block in blocks(arch, workload.experts_fused):
         for lin in block.linears:
             if lin.role in adapter.targets and workload.method == "lora":
-                yield adapter.rank, lin.inputs, lin.count * count
-                yield lin.outputs, adapter.rank, lin.count * count
+                yield adapter.rank, lin.inputs, lin.number * count
+                yield lin.outputs, adapter.rank, lin.number * count
     if copies := int(adapter.full_embedding) + int(adapter.full_head):
         yield arch.vocab, arch.hidden, copies
 
@@ -57,7 +57,7 @@ def _low_rank(arch: Architecture, workload: Workload, moment: float) -> float:
         for lin in block.linears:
             small, large = sorted((lin.inputs, lin.outputs))
             used = min(rank, small)
-            projected += count * lin.count * used * (2 * large * moment + small * moment)
+            projected += count * lin.number * used * (2 * large * moment + small * moment)
             inside += count * lin.elements
     return projected + 2 * moment * (trainable_parameters(arch, workload) - inside)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from .workload import Workload
 
 
-@dataclass(frozen=True)
-class Bytes:
+class Bytes(NamedTuple):
     """Bytes per element; `master` is the optimizer's own full-precision copy of a trained parameter."""
 
     base: float  # base weights that do not train

@@ -5,27 +5,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from .workload import Architecture, Attn, Ffn, Workload
 
 
-@dataclass(frozen=True)
-class Linear:
-    """`count` linear modules of one role and shape in one layer."""
+class Linear(NamedTuple):
+    """`number` linear modules of one role and shape in one layer."""
 
     role: str
     inputs: int
     outputs: int
-    count: int = 1
+    number: int = 1
     bias: bool = False
 
     @property
     def elements(self) -> int:
-        return self.count * self.inputs * self.outputs
+        return self.number * self.inputs * self.outputs
 
     @property
     def bias_elements(self) -> int:
-        return self.count * self.outputs if self.bias else 0
+        return self.number * self.outputs if self.bias else 0
 
 
 @dataclass(frozen=True)
@@ -172,9 +172,9 @@ def adapter_elements(linear: Linear, workload: Workload) -> int:
     if linear.role not in adapter.targets:
         return 0
     if workload.method == "oft":
-        return linear.count * linear.inputs * (adapter.block - 1) // 2
+        return linear.number * linear.inputs * (adapter.block - 1) // 2
     magnitude = linear.outputs if adapter.dora else 0
-    return linear.count * (adapter.rank * (linear.inputs + linear.outputs) + magnitude)
+    return linear.number * (adapter.rank * (linear.inputs + linear.outputs) + magnitude)
 
 
 @lru_cache(maxsize=2048)
