@@ -50,7 +50,7 @@ def test_only_the_validator_is_a_package(wheel: Path) -> None:
 @pytest.mark.parametrize("folder", ["recipes", "deepspeed", "data"])
 def test_the_wheel_carries_every_file(wheel: Path, folder: str) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    missing = {f"validator/shipped/{folder}/{file.name}" for file in (ROOT / folder).iterdir()} - names
+    missing = {f"llamafactory_recipes/{folder}/{file.name}" for file in (ROOT / folder).iterdir()} - names
     assert not missing
 
 
@@ -61,7 +61,7 @@ def test_list_works_anywhere(installed: Path, tmp_path: Path) -> None:
 
 
 def test_check_needs_three_libraries(installed: Path, tmp_path: Path) -> None:
-    checked = run(installed, tmp_path, "check", str(installed / "validator" / "shipped" / "recipes"))
+    checked = run(installed, tmp_path, "check", str(installed / "llamafactory_recipes" / "recipes"))
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 

@@ -98,9 +98,9 @@ class Machine:
 
 
 def home() -> Path:
-    """The folder that holds recipes/, deepspeed/ and data/: the checkout, or their copy inside an installation."""
-    shipped = Path(__file__).parent / "shipped"
-    return shipped if shipped.is_dir() else Path(__file__).parent.parent
+    """The folder that holds recipes/, deepspeed/ and data/: the checkout, or their copy beside an installed package."""
+    root = Path(__file__).parent.parent
+    return root if (root / "recipes").is_dir() else root / "llamafactory_recipes"
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
