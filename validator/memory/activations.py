@@ -128,12 +128,20 @@ def _attention(arch: Architecture, block: Block, workload: Workload) -> float:
     attn, sizes, count = arch.attn, element_bytes(workload), tokens(workload)
     readers = _by_role(block, "q", "k", "v", "qkv", "q_a", "kv_a")
     per_token = _norms(arch, workload) + input_kept(arch.hidden, readers, False, sizes, workload)
+    per_token += _magnitudes((*readers, *_by_role(block, "q_b", "kv_b", "o")), workload)
     if attn.head_norms:
         per_token += norm_kept(query_width(attn) + key_width(attn), 2, False, workload)
     per_token += _latent_kept(arch, block, sizes, workload)
     if workload.attention == "eager" or not _shares_inputs(sizes, workload):
         per_token += input_kept(output_width(attn), _by_role(block, "o"), True, sizes, workload)
     return count * per_token + _attention_core(arch, workload, sizes.compute)
+
+
+def _magnitudes(linears: tuple[Linear, ...], workload: Workload) -> float:
+    """Bytes per token that DoRA's magnitudes add: they scale the base's and the adapter's result, so both are kept."""
+    if not workload.adapter.dora:
+        return 0.0
+    return 6.0 * sum(linear.outputs for linear in linears if linear.role in workload.adapter.targets)
 
 
 def _norms(arch: Architecture, workload: Workload) -> float:
@@ -151,6 +159,7 @@ def _dense_ffn(arch: Architecture, block: Block, width: int, workload: Workload)
     parts = 3 if arch.ffn.gated else 1
     kept = parts * sizes.compute * width
     kept += input_kept(arch.hidden, readers, False, sizes, workload)
+    kept += _magnitudes((*readers, *_by_role(block, "down")), workload)
     return kept + input_kept(width, _by_role(block, "down")[:1], True, sizes, workload)
 
 

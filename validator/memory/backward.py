@@ -132,12 +132,13 @@ def first_layer(arch: Architecture, workload: Workload) -> Terms:
 def head_gradient(arch: Architecture, workload: Workload) -> Terms:
     """The output layer's weight gradient: in compute precision, then in its own, beside the gradient of the logits."""
     sizes = element_bytes(workload)
-    if workload.method != "full" or workload.loss == "fused":
+    if workload.loss == "fused" or not (workload.method == "full" or workload.adapter.full_head):
         return {}
     return {
         **loss_backward(arch, workload),
         "logits": sizes.compute * tokens(workload) * arch.vocab,
-        "new_gradient": (sizes.gradient + (sizes.compute if sizes.casts else 0.0)) * head_elements(arch),
+        "new_gradient": (sizes.gradient + (sizes.compute if workload.precision == "amp" else 0.0))
+        * head_elements(arch),
     }
 
 

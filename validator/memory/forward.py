@@ -45,7 +45,11 @@ def cast_elements(block: Block, workload: Workload) -> float:
 
 
 def head_cast(arch: Architecture, workload: Workload) -> float:
-    return 2.0 * head_elements(arch) if element_bytes(workload).casts and workload.method == "full" else 0.0
+    """The half-precision copy of a trained output layer, which its backward pass still needs."""
+    casts_head = element_bytes(workload).casts and workload.method == "full"
+    if casts_head or (workload.adapter.full_head and workload.precision == "amp"):
+        return 2.0 * head_elements(arch)
+    return 0.0
 
 
 def casts(arch: Architecture, workload: Workload) -> float:
