@@ -43,8 +43,9 @@ def run(installed: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[
 
 
 def test_only_the_validator_is_a_package(wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"validator"}
+    names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
+    assert {name.split("/")[0] for name in names} == {"validator", "llamafactory_recipes"}
+    assert not [name for name in names if name.endswith(".py") and not name.startswith("validator/")]
 
 
 @pytest.mark.parametrize("folder", ["recipes", "deepspeed", "data"])
@@ -63,6 +64,13 @@ def test_list_works_anywhere(installed: Path, tmp_path: Path) -> None:
 def test_check_needs_three_libraries(installed: Path, tmp_path: Path) -> None:
     checked = run(installed, tmp_path, "check", str(installed / "llamafactory_recipes" / "recipes"))
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_this_environment_finds_the_package_from_anywhere(tmp_path: Path) -> None:
+    """Anything an editable install leaves in site-packages/validator/ would hide the checkout."""
+    code = "import validator.cli; print(validator.cli.__file__)"
+    found = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert found.stdout.strip() == str(ROOT / "validator" / "cli.py"), found.stderr
 
 
 def test_the_environment_does_not_see_the_repository_root(tmp_path: Path) -> None:
