@@ -8,8 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from validator import catalog, workload, zero
+from validator import catalog, datasets, workload, zero
 from validator.catalog import Machine, Model
+from validator.datasets import Dataset, Registry
 from validator.diagnostic import RecipeError, Verdict
 from validator.loader import Document
 from validator.memory import Estimate, Workload, device_memory, disk, host_memory
@@ -115,6 +116,24 @@ class Job:
     @property
     def zero_stage(self) -> int:
         return self.zero.stage if self.zero else 0
+
+    @cached_property
+    def registry(self) -> Registry | None:
+        """The data sets that `dataset_dir` defines; None where it is not a folder, or no data set is named."""
+        value = self.get("dataset_dir")
+        if isinstance(value, Mapping):
+            return Registry(Path(), value)
+        named = self.has("dataset") or self.has("eval_dataset")
+        if not named or not isinstance(value, str) or value == "ONLINE" or value.startswith("REMOTE:"):
+            return None
+        found = self.find(f"{value}/dataset_info.json")
+        return datasets.read(found[0] if found else Path(value, "dataset_info.json"))
+
+    @cached_property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """The data sets trained on that the registry defines."""
+        names = dict.fromkeys(self.words("dataset")) if self.registry else {}
+        return tuple(found for name in names if self.registry and (found := self.registry.get(name)))
 
     @property
     def fsdp(self) -> bool:
