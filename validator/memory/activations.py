@@ -141,7 +141,16 @@ def _magnitudes(linears: tuple[Linear, ...], workload: Workload) -> float:
     """Bytes per token that DoRA's magnitudes add: they scale the base's and the adapter's result, so both are kept."""
     if not workload.adapter.dora:
         return 0.0
-    return 6.0 * sum(linear.outputs for linear in linears if linear.role in workload.adapter.targets)
+    adapted = sum(linear.outputs for linear in linears if linear.role in workload.adapter.targets)
+    return 2 * element_bytes(workload).compute * adapted
+
+
+def _rotations(block: Block, workload: Workload) -> float:
+    """Bytes of the orthogonal matrices of one layer, with two powers of the series that makes them, in fp32."""
+    if workload.method != "oft":
+        return 0.0
+    adapted = sum(linear.inputs for linear in block.linears if linear.role in workload.adapter.targets)
+    return 3 * 4.0 * workload.adapter.block * adapted
 
 
 def _norms(arch: Architecture, workload: Workload) -> float:
@@ -215,7 +224,7 @@ def _attention_peak(arch: Architecture, workload: Workload) -> float:
 def layer(arch: Architecture, block: Block, workload: Workload) -> Kept:
     """Everything one layer of this kind keeps for its backward pass, and the peaks inside that pass."""
     return Kept(
-        attention=_attention(arch, block, workload),
+        attention=_attention(arch, block, workload) + _rotations(block, workload),
         ffn=_ffn(arch, block, workload),
         attention_peak=_attention_peak(arch, workload),
         ffn_peak=_ffn_peak(arch, block, workload),

@@ -85,10 +85,14 @@ def _new_gradient(point: Point, block: Block, workload: Workload) -> float:
     return point.in_flight * (own + (sizes.compute if sizes.casts else 0.0))
 
 
-def _dequantized(block: Block, workload: Workload) -> float:
-    """The largest quantized matrix in compute precision, made for its product and dropped again."""
+def _rebuilt(block: Block, workload: Workload) -> float:
+    """The largest matrix, rebuilt for its product and dropped again: dequantized in compute precision; under DoRA, for
+    its norm, the adapter's product, their sum and the gradients of these in fp32."""
     halves = _halves(block)
-    return 2.0 * max(halves.largest_forward, halves.largest_attention) if workload.quant_bits else 0.0
+    each = (2.0 if workload.quant_bits else 0.0) + (
+        28.0 if workload.adapter.dora and workload.method == "lora" else 0.0
+    )
+    return each * max(halves.largest_forward, halves.largest_attention)
 
 
 def _layer_backward(arch: Architecture, workload: Workload, last: bool) -> Terms:
@@ -112,7 +116,7 @@ def _layer_backward(arch: Architecture, workload: Workload, last: bool) -> Terms
             "weight_casts": other_casts + 2.0 * trained * point.pending,
             "gradients": _progress(arch, workload, before + point.done),
             "new_gradient": _new_gradient(point, block, workload),
-            "dequantized": _dequantized(block, workload),
+            "rebuilt": _rebuilt(block, workload),
         }
         for point in _points(block, inside)
     )
