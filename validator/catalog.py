@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -105,6 +104,8 @@ def home() -> Path:
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?` for a near miss, else an empty text."""
+    import difflib
+
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean `{near[0]}`?" if near else ""
 

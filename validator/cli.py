@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -165,6 +163,9 @@ def _guard(command: Callable[[], Any]) -> None:
     except (KeyboardInterrupt, BrokenPipeError):
         sys.exit(130)
     except Exception as err:
+        import tempfile
+        import traceback
+
         with tempfile.NamedTemporaryFile("w", suffix=".log", prefix="lmf-recipes-", delete=False) as log:
             traceback.print_exc(file=log)
         click.echo(f"lmf-recipes: internal error ({type(err).__name__}: {err}); details in {Path(log.name)}", err=True)

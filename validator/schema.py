@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-import cerberus
-from cerberus import errors
-
 from validator import catalog
 from validator.diagnostic import Diagnostic, Severity
 from validator.loader import Document
@@ -30,33 +27,51 @@ _SPOKEN = {"bool": "true or false", "int": "a whole number", "float": "a number"
            "dict": "a mapping", "object": "nothing YAML can write"}  # fmt: skip
 
 
-def _plain(name: str, *types: type) -> cerberus.TypeDefinition:
-    """A type that does not take true and false for numbers."""
-    return cerberus.TypeDefinition(name, types, (bool,) if bool not in types else ())
-
-
-class _Arguments(cerberus.Validator):  # type: ignore[misc]
-    types_mapping: ClassVar[dict[str, cerberus.TypeDefinition]] = {
-        "bool": _plain("bool", bool),
-        "int": _plain("int", int),
-        "float": _plain("float", int, float),
-        "str": _plain("str", str),
-        "list": _plain("list", list),
-        "dict": _plain("dict", dict),
-        "object": _plain("object"),
-    }
-
-
 def check(document: Document) -> list[Diagnostic]:
     """Every key that LLaMA-Factory does not take, and every value of the wrong type or outside the choices."""
     arguments: Mapping[str, Mapping[str, Any]] = catalog.table("arguments")["arguments"]
     found = [*_unknown(document, arguments)]
-    known = {key: value for key, value in document.values.items() if key in arguments and _current(arguments[key])}
-    judge = _Arguments({key: _rule(arguments[key]) for key in known})
-    judge.validate(known, normalize=False)
-    for error in judge._errors:
-        found.append(_wrong(document, error, arguments[error.document_path[0]]))
+    doubtful = {
+        key: value
+        for key, value in document.values.items()
+        if key in arguments and _current(arguments[key]) and not _plainly_right(value, arguments[key])
+    }
+    if doubtful:
+        found += [_wrong(document, key, choice, arguments[key]) for key, choice in _judge(doubtful, arguments)]
     return [*found, *_remarks(document, arguments)]
+
+
+def _plainly_right(value: Any, entry: Mapping[str, Any]) -> bool:
+    """Whether the value has exactly the type wanted. Only what is left needs cerberus, whose import alone costs as much
+    as the rest of a check."""
+    typed = type(value).__name__ in entry["type"].split("|")
+    return typed and (not entry["choices"] or (isinstance(value, str) and value in entry["choices"]))
+
+
+def _judge(values: Mapping[str, Any], arguments: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, bool]]:
+    """(key, whether the choice and not the type is wrong) for each value that cerberus refuses."""
+    import cerberus
+    from cerberus import errors
+
+    def plain(name: str, *types: type) -> cerberus.TypeDefinition:
+        """A type that does not take true and false for numbers."""
+        return cerberus.TypeDefinition(name, types, (bool,) if bool not in types else ())
+
+    class Arguments(cerberus.Validator):  # type: ignore[misc]
+        types_mapping: ClassVar = {
+            "bool": plain("bool", bool),
+            "int": plain("int", int),
+            "float": plain("float", int, float),
+            "str": plain("str", str),
+            "list": plain("list", list),
+            "dict": plain("dict", dict),
+            "object": plain("object"),
+        }
+
+    judge = Arguments({key: _rule(arguments[key]) for key in values})
+    judge.validate(values, normalize=False)
+    for error in judge._errors:
+        yield error.document_path[0], error.code == errors.UNALLOWED_VALUE.code
 
 
 def _rule(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,13 +148,12 @@ def _outcome(key: str, kind: str) -> str:
     return letters[table["kinds"].index(kind)] if letters else "r"
 
 
-def _wrong(document: Document, error: Any, entry: Mapping[str, Any]) -> Diagnostic:
-    key = error.document_path[0]
+def _wrong(document: Document, key: str, choice: bool, entry: Mapping[str, Any]) -> Diagnostic:
     value = document.values[key]
     outcome = _outcome(key, _kind(value))
     fails = _FAILS.get(outcome)
     severity = Severity.ERROR if fails else Severity.WARNING
-    if error.code == errors.UNALLOWED_VALUE.code:
+    if choice:
         code, text = "SCH004" if fails else "SCH005", _not_allowed(key, value, entry)
     else:
         code, text = "SCH002" if fails else "SCH003", _not_typed(key, value, entry)
