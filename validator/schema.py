@@ -44,7 +44,8 @@ def check(document: Document) -> list[Diagnostic]:
 def _plainly_right(value: Any, entry: Mapping[str, Any]) -> bool:
     """Whether the value has exactly the type wanted. Only what is left needs cerberus, whose import alone costs as much
     as the rest of a check."""
-    typed = type(value).__name__ in entry["type"].split("|")
+    kinds = entry["type"].split("|")
+    typed = type(value).__name__ in kinds or (type(value) is int and "float" in kinds)
     return typed and (not entry["choices"] or (isinstance(value, str) and value in entry["choices"]))
 
 
