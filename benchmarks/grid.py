@@ -13,7 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from validator.memory import Adapter, Architecture, Attn, Ffn, Workload, device_memory
+from validator.memory import Adapter, Architecture, Attn, Ffn, Workload, device_memory, trainable_parameters
+from validator.memory.workload import Precision
 
 RECORD = Path(__file__).parent / "evidence" / "grid.csv"
 PACKAGES = ("torch", "transformers", "peft", "llamafactory", "bitsandbytes")
@@ -56,6 +57,18 @@ AMP = [
 ]  # fmt: skip
 PURE = [{**setting, "precision_mode": "pure_bf16"} for setting in [*AMP[:-1], {"optimizer": "sgd", "attn": "eager"}]]
 FREEZE = [{}, {"freeze_layers": 4, "grad_accum": 2}, {"grad_ckpt": False}]
+UNMIXED = [{"precision_mode": "engine", "optimizer": "sgd", "grad_ckpt": ckpt} for ckpt in (True, False)]
+RARE_MODELS = ["qwen3-8b", "llama-3.1-8b", "mistral-7b", "gemma-2-9b"]
+RARE = [
+    {**DEFAULTS, **setting, "method": method}
+    for method, settings in {
+        "dora": [{}, {"grad_ckpt": False}],
+        "oft": [{}, {"grad_ckpt": False}],
+        "lora": [*UNMIXED, {"precision_mode": "fp32", "grad_ckpt": False}],
+        "full": [{"precision_mode": "fp32"}],
+    }.items()
+    for setting in settings
+]
 SETTINGS = [
     {**DEFAULTS, **setting, "method": method}
     for method, settings in {"lora": LORA, "qlora4": QLORA, "full": AMP + PURE, "freeze": FREEZE}.items()
@@ -73,6 +86,10 @@ def cells() -> list[dict[str, Any]]:
     for m, model in enumerate(MODELS):
         for s, setting in enumerate(SETTINGS):
             length, batch = SHAPES[(5 * m + s) % len(SHAPES)]
+            chosen.append({"model": model, **setting, "seq_len": length, "micro_batch": batch})
+    for m, model in enumerate(RARE_MODELS):
+        for s, setting in enumerate(RARE):
+            length, batch = SHAPES[1:5][(m + s) % 4]
             chosen.append({"model": model, **setting, "seq_len": length, "micro_batch": batch})
     random.Random(0).shuffle(chosen)
     return chosen
@@ -127,6 +144,9 @@ def append(row: dict[str, Any]) -> None:
         writer.writerow(row)
 
 
+PRECISIONS: dict[str, Precision] = {"bf16": "amp", "pure_bf16": "pure", "engine": "engine", "fp32": "fp32"}
+
+
 def architecture(model: str) -> Architecture:
     hidden, width, layers, heads, kv_heads, head_dim, vocab, tied, more = SHAPES_OF[model]
     ffn = Ffn(width)
@@ -143,10 +163,11 @@ def workload(row: dict[str, str]) -> Workload:
     """The recorded cell as the formulas see it: one device, full batches, no evaluation."""
     targets = {"all": ("q", "k", "v", "o", "gate", "up", "down"), "qv": ("q", "v")}[row["lora_targets"]]
     return Workload(
-        method="lora" if row["method"] == "qlora4" else row["method"],  # type: ignore[arg-type]
-        precision="pure" if row["precision_mode"] == "pure_bf16" else "amp",
+        method="lora" if row["method"] in ("qlora4", "dora") else row["method"],  # type: ignore[arg-type]
+        precision=PRECISIONS[row["precision_mode"]],
+        base_bytes=4.0 if row["precision_mode"] == "fp32" else 2.0,
         quant_bits=4 if row["method"] == "qlora4" else 0,
-        adapter=Adapter(int(row["lora_rank"]), targets),
+        adapter=Adapter(int(row["lora_rank"]), targets, dora=row["method"] == "dora"),
         trainable_layers=int(row["freeze_layers"]),
         optimizer=row["optimizer"],
         micro_batch=int(row["micro_batch"]),
@@ -167,7 +188,10 @@ def errors() -> dict[str, list[tuple[float, dict[str, str]]]]:
     """Signed relative error of the predicted peak, by method."""
     found: dict[str, list[tuple[float, dict[str, str]]]] = {}
     for row in recorded():
-        predicted = device_memory(architecture(row["model"]), workload(row)).allocated
+        model, work = architecture(row["model"]), workload(row)
+        predicted = device_memory(model, work).allocated
+        if work.precision == "engine":  # the simulator has no engine, so none of its fp32 master weights
+            predicted -= 4 * trainable_parameters(model, work)
         found.setdefault(group(row), []).append((predicted / float(row["peak_bytes"]) - 1, row))
     return found
 

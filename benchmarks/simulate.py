@@ -256,6 +256,8 @@ def _quantize_linears(model, compute_dtype, double_quant=True, quant_type="nf4",
     return extra
 
 
+# No autocast, everything in one type: half-precision ZeRO engines (without their master weights), no mixed precision.
+UNIFORM = {"engine": torch.bfloat16, "fp32": torch.float32}
 DEFAULTS = {
     "model": "qwen3-0.6b",
     "method": "lora",
@@ -295,7 +297,8 @@ def build_model(c, real=False):
         ma.quantization_bit = 4
         extra = _quantize_linears(model, torch.bfloat16, ma.double_quantization, ma.quantization_type, real)
     fa = FinetuningArguments(
-        finetuning_type="lora" if method == "qlora4" else method,
+        finetuning_type="lora" if method in ("qlora4", "dora") else method,
+        use_dora=method == "dora",
         lora_rank=c["lora_rank"] or 8,
         lora_target={"all": "all", "qv": "q_proj,v_proj"}.get(c["lora_targets"], c["lora_targets"] or "all"),
         freeze_trainable_layers=c["freeze_layers"],
@@ -303,6 +306,10 @@ def build_model(c, real=False):
     )
     prepare_model_for_training(model, ma)
     model = init_adapter(cfg, model, ma, fa, True)
+    if c["precision_mode"] in UNIFORM:
+        with torch.no_grad():
+            for p in model.parameters():
+                p.data = p.data.to(UNIFORM[c["precision_mode"]])
     model.train()
     return cfg, model, extra
 
@@ -582,10 +589,10 @@ def train_forward(model, ids, mask, labels, nitems):
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--model", default="qwen3-0.6b", help="built-in name, or a config.json path")
-    ap.add_argument("--method", default="lora", choices=["full", "freeze", "lora", "qlora4"])
+    ap.add_argument("--method", default="lora", choices=["full", "freeze", "lora", "qlora4", "dora", "oft"])
     ap.add_argument("--lora-rank", type=int, default=8)
     ap.add_argument("--lora-targets", default="all")
-    ap.add_argument("--precision-mode", default="bf16", choices=["bf16", "pure_bf16"])
+    ap.add_argument("--precision-mode", default="bf16", choices=["bf16", "pure_bf16", *UNIFORM])
     ap.add_argument("--seq-len", type=int, default=1024)
     ap.add_argument("--micro-batch", type=int, default=1)
     ap.add_argument("--no-grad-ckpt", dest="grad_ckpt", action="store_false")

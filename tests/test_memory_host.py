@@ -1,0 +1,92 @@
+"""Host memory, bands and devices' limits against runs that people reported."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from validator.memory import Architecture, Attn, Ffn, Runtime, Sharding, Workload, device_memory, host_memory
+from validator.memory.host import pinned
+
+QWEN_32B = Architecture(5120, 64, 152064, Attn(40, 8, 128, qkv_bias=True), Ffn(27648))
+QWEN_72B = Architecture(8192, 80, 152064, Attn(64, 8, 128, qkv_bias=True), Ffn(29568))
+GLM4_9B = Architecture(4096, 40, 151552, Attn(32, 2, 128, qkv_bias=True), Ffn(13696, fused_gate_up=True))
+LLAMA_33B = Architecture(6656, 60, 32000, Attn(52, 52, 128), Ffn(17920))
+
+
+def offloaded(devices: int, pin: bool = True, save: bool = True) -> Workload:
+    sharding = Sharding(
+        1, devices, 3, engine=True, offload_optimizer=True, offload_parameters=True, pin_memory=pin, gather_on_save=save
+    )
+    return Workload(method="full", precision="engine", sharding=sharding)
+
+
+# (who reported it, model, run, memory of the node in GB of 10^9 bytes): the process was killed
+KILLED = [
+    ("hiyouga/LLaMA-Factory#6755", QWEN_32B, offloaded(1), 744),
+    ("hiyouga/LLaMA-Factory#4629", GLM4_9B, offloaded(1), 252),
+    ("field report S1c", QWEN_72B, offloaded(8, pin=False), 512),
+]
+
+
+@pytest.mark.parametrize(("source", "arch", "work", "gigabytes"), KILLED, ids=[source for source, *_ in KILLED])
+def test_killed_runs_are_not_said_to_fit(source: str, arch: Architecture, work: Workload, gigabytes: float) -> None:
+    assert host_memory(arch, work).expected > gigabytes * 1e9, source
+
+
+# (who reported it, model, run, GB in use; the second saw it while training, not while saving)
+IN_USE = [
+    ("GAIR-NLP/LIMO#10", QWEN_32B, offloaded(8), 900),
+    ("deepspeedai/DeepSpeed#3448", LLAMA_33B, offloaded(8, save=False), 775),
+]
+
+
+@pytest.mark.parametrize(("source", "arch", "work", "gigabytes"), IN_USE, ids=[source for source, *_ in IN_USE])
+def test_reported_use_is_inside_the_band(source: str, arch: Architecture, work: Workload, gigabytes: float) -> None:
+    found = host_memory(arch, work)
+    assert found.low <= gigabytes * 1e9 <= found.high, source
+    assert found.expected == pytest.approx(gigabytes * 1e9, rel=0.10), source
+
+
+@pytest.mark.parametrize(("size", "locked"), [(1, 1), (4096, 4096), (4097, 8192), (3e9, 2**32)])
+def test_page_locked_memory_comes_in_powers_of_two(size: float, locked: int) -> None:
+    assert pinned(size) == locked
+
+
+def test_pinning_never_saves_memory() -> None:
+    assert host_memory(QWEN_72B, offloaded(8)).expected > host_memory(QWEN_72B, offloaded(8, pin=False)).expected
+
+
+def test_a_mapped_checkpoint_counts_only_in_the_high_side() -> None:
+    mapped = host_memory(QWEN_72B, Workload(sharding=Sharding(1, 8, 3, engine=True)))
+    materialized = host_memory(QWEN_72B, Workload(low_memory_load=False, sharding=Sharding(1, 8, 3, engine=True)))
+    assert mapped.expected < 145e9 < mapped.high
+    assert materialized.expected > 8 * 145e9
+
+
+WORK = Workload(length=4096)
+
+
+def test_expandable_segments_leave_less_between_blocks() -> None:
+    wasteful = device_memory(QWEN_32B, WORK, Runtime(expandable_segments=False))
+    assert device_memory(QWEN_32B, WORK, Runtime(expandable_segments=True)).expected < wasteful.expected
+
+
+def test_the_allocator_gives_cached_blocks_back_before_it_fails() -> None:
+    free = device_memory(QWEN_32B, WORK)
+    capacity = (free.allocated + free.expected) / 2 / 2**30 + 2
+    limited = device_memory(QWEN_32B, WORK, Runtime(capacity_gib=capacity))
+    assert limited.expected == min(capacity * 2**30, free.expected)
+    assert device_memory(QWEN_32B, WORK, Runtime(capacity_gib=1)).expected > free.allocated
+
+
+def test_thin_evidence_widens_the_band() -> None:
+    good, thin = (device_memory(QWEN_32B, WORK, Runtime(evidence=evidence)) for evidence in ("good", "thin"))
+    assert thin.low < good.low < good.high < thin.high
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+def test_plain_data_parallel_does_not_shrink_a_model(devices: int) -> None:
+    alone = device_memory(QWEN_32B, WORK).allocated
+    assert device_memory(QWEN_32B, replace(WORK, sharding=Sharding(1, devices))).allocated >= alone
