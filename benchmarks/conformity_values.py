@@ -104,6 +104,10 @@ CONTEXT: dict[str, dict[str, Any]] = {
     "preprocessing_batch_size": {"overwrite_cache": True},
     "max_samples": {"val_size": 0.0, "eval_strategy": "no"},
     "eval_dataset": {"val_size": 0.0},
+    "fp16": {"bf16": False},
+    "use_galore": {"finetuning_type": "full"},
+    "use_apollo": {"finetuning_type": "full"},
+    "use_badam": {"finetuning_type": "full"},
     "export_quantization_bit": {"export_quantization_dataset": "rows"},
     "lr_scheduler_kwargs": {"lr_scheduler_type": "cosine_with_restarts"},
 }
@@ -160,6 +164,7 @@ SAMPLES: dict[str, Any] = {
     "tool_format": "qwen",
     "optim_args": "",
     "ddp_backend": "gloo",
+    "mixture_of_depths": "convert",
     "eval_dataset": "rows",
     "export_quantization_bit": 4,
     "freeze_extra_modules": "norm",
@@ -317,7 +322,7 @@ def study(model: str, train: bool, result: Path, only: list[str]) -> None:
 def judge(name: str, entry: dict[str, Any], train: bool, before: str) -> Iterator[str]:
     """Letters of one key; what an earlier run found is kept."""
     right = sample(name, entry)
-    passes: bool | None = None
+    reference: tuple[str, str] | None = None
     for kind, letter in zip(KINDS, before, strict=True):
         deep = train and not name.startswith(UNREAD) and kind in trained(entry)
         if kind not in wrong(entry):
@@ -325,14 +330,12 @@ def judge(name: str, entry: dict[str, Any], train: bool, before: str) -> Iterato
         elif letter not in ("?", "r") or (letter == "r" and not deep):
             yield letter
         else:
-            outcome, message = attempt({**context(name), name: value(kind, right, entry)}, deep)
-            if outcome != "." and passes is None:
-                passes = attempt(control(name, right), deep)[0] == "."
-            print(
-                f"{name} {kind}: {outcome} {message}{'' if passes is not False else ' (as does the right value)'}",
-                flush=True,
-            )
-            yield "?" if outcome != "." and not passes else outcome if outcome != "." or deep else "r"
+            outcome = attempt({**context(name), name: value(kind, right, entry)}, deep)
+            print(f"{name} {kind}: {' '.join(outcome)}", flush=True)
+            if outcome[0] != "." and reference is None:
+                reference = attempt(control(name, right), deep)
+            same = outcome == reference
+            yield "?" if same else "r" if outcome[0] == "." and not deep else outcome[0]
 
 
 def trained(entry: dict[str, Any]) -> set[str]:

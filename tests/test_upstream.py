@@ -341,3 +341,56 @@ def test_tables_are_what_the_released_packages_give() -> None:
     if "No matching distribution" in run.stderr or "Could not fetch" in run.stderr:
         pytest.skip("no package registry")
     assert run.returncode == 0, run.stderr
+
+
+def fits(entry: dict[str, Any]) -> set[str]:
+    """Kinds of value that suit a declared type, as benchmarks/conformity_values.py names them."""
+    kinds = {"bool": {"true"}, "int": {"int"}, "float": {"int", "float", "whole"}, "str": {"text", "quoted"}}
+    suited = {kind for name in entry["type"].split("|") for kind in kinds.get(name, {name} - {"object"})}
+    return (suited | ({"null"} if entry["optional"] else set())) - ({"text"} if entry["choices"] else set())
+
+
+def test_values_say_something_of_every_wrong_kind() -> None:
+    table = read("values.json")
+    entries = accepted(NEWEST_PAIR)
+    assert table["outcomes"].keys() == entries.keys()
+    for name, letters in table["outcomes"].items():
+        given = dict(zip(table["kinds"], letters, strict=True))
+        assert {kind for kind, letter in given.items() if letter == "-"} == fits(entries[name]), name
+        assert set(given.values()) <= set("-.pdmtsevhr?")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "letter"),
+    [
+        ("learning_rate", "quoted", "t"),  # the optimizer compares it with 0.0
+        ("cutoff_len", "quoted", "d"),
+        ("seed", "quoted", "p"),
+        ("max_steps", "whole", "t"),
+        ("lora_rank", "quoted", "m"),
+        ("pref_beta", "quoted", "s"),
+        ("save_total_limit", "quoted", "v"),
+        ("do_train", "quoted", "."),  # any text is true
+        ("lora_target", "list", "."),
+        ("add_tokens", "list", "p"),
+        ("flash_attn", "text", "m"),
+        ("eval_strategy", "text", "p"),
+    ],
+)
+def test_values(name: str, kind: str, letter: str) -> None:
+    table = read("values.json")
+    assert table["outcomes"][name][table["kinds"].index(kind)] == letter
+
+
+@pytest.mark.slow
+def test_the_parser_still_refuses_the_same_values(tmp_path: Path) -> None:
+    needs("llamafactory", NEWEST)
+    needs("transformers", TRANSFORMERS[NEWEST][0])
+    script = DATA.parent.parent / "benchmarks" / "conformity_values.py"
+    names = ["seed", "learning_rate", "val_size", "logging_steps", "add_tokens", "eval_strategy", "lora_target"]
+    command = [sys.executable, str(script), str(tmp_path), "--result", str(tmp_path / "values.json"), *names]
+    subprocess.run(command, check=True, capture_output=True)
+    measured = json.loads((tmp_path / "values.json").read_text(encoding="utf-8"))["outcomes"]
+    recorded = read("values.json")["outcomes"]
+    for name in names:
+        assert [letter == "p" for letter in measured[name]] == [letter == "p" for letter in recorded[name]], name

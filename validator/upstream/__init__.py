@@ -45,5 +45,6 @@ values.json is measured, not generated: benchmarks/conformity_values.py runs LLa
                written as float; text is any word (for a key with choices: one that is none of them)
     outcomes   {name: letters}: "-" fits the type; "." runs; p fails at parse; d m t s e v fail in the data, while the
                model loads, while the trainer is built, at a step, at an evaluation, at a save; h does not end;
-               r passes the parser and was not run further; "?" not known, the right value fails on that machine too
+               r passes the parser and was not run further (text for a number cannot do better than quoted, which was);
+               "?" not known, the right value fails on that machine too
 """
