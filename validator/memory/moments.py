@@ -8,13 +8,16 @@ from . import backward, forward, traffic
 from .forward import Terms
 from .optimizer import step_bytes
 from .shapes import parameters
-from .states import gradients, reference, resident
+from .states import base_weight_bytes, gradients, reference, resident
 from .workload import Architecture, Workload
 
 
 def loading(arch: Architecture, workload: Workload) -> Terms:
     """A full fine-tune under ZeRO below stage 3 raises its weights to fp32 on the device before the engine takes
-    them."""
+    them. A model that is quantized while it loads skips ZeRO-3's partitioned initialization: every device holds all of
+    it first (transformers 5.6, modeling_utils and quantizer_bnb_4bit.update_device_map)."""
+    if workload.sharding.zero == 3 and workload.quant_bits and not workload.quant_grouped:
+        return {"weights": base_weight_bytes(arch, workload)}
     if workload.method != "full" or workload.precision != "engine" or workload.sharding.zero == 3:
         return {}
     return {"weights": 4.0 * parameters(arch), "reference": reference(arch, workload)}
