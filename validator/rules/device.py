@@ -1,0 +1,225 @@
+"""DEV: what the target device can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator.catalog import Device
+from validator.diagnostic import Severity
+from validator.job import Job
+from validator.rules.rule import Finding, rule
+
+_BRAIN = ("bf16", "pure_bf16", "bf16_full_eval")
+_AMPERE = 8.0
+_TURING = 7.5
+_BACKENDS = {"nccl": ("nvidia", "amd"), "hccl": ("ascend",)}
+
+
+def _device(job: Job) -> Device | None:
+    return job.machine.device if job.machine else None
+
+
+@rule("DEV001", Severity.ERROR)
+def no_bf16(job: Job) -> Iterator[Finding]:
+    """The device has no bf16.
+
+    Why: V100, T4 and Ascend 910A have no bf16 arithmetic. torch before 2.4 and torch_npu refuse it at parse, on every
+    rank; later torch emulates it on V100 and T4 in 32 bits: several times slower than fp16, without flash or
+    memory-efficient attention.
+    Fix: `fp16: true` instead of `bf16: true`; on a GPU from Ampere on and on Ascend 910B keep bf16.
+    """
+    device = _device(job)
+    if device and not device.bf16 and not job.flag("use_cpu"):
+        for key in _BRAIN:
+            if job.flag(key):
+                instead = "fp16_full_eval" if key == "bf16_full_eval" else "fp16"
+                yield key, f"{device.id} has no bf16; write `{instead}: true` in place of `{key}`"
+
+
+@rule("DEV002", Severity.ERROR)
+def bf16_on_cpu(job: Job) -> Iterator[Finding]:
+    """bf16 on a CPU lacks what it needs.
+
+    Why: refused at parse: transformers asks for `use_cpu: true`, and `pure_bf16` is refused on a CPU in any case.
+    Fix: `use_cpu: true` beside `bf16: true`; no `pure_bf16`.
+    """
+    device = _device(job)
+    if device is None or device.vendor != "cpu":
+        return
+    if job.flag("pure_bf16"):
+        yield "pure_bf16", "`pure_bf16` is refused on a CPU; write `bf16: true` with `use_cpu: true`"
+    for key in ("bf16", "bf16_full_eval"):
+        if job.flag(key) and not job.flag("use_cpu"):
+            yield key, f"`{key}` on a CPU needs `use_cpu: true`"
+
+
+@rule("DEV003", Severity.WARNING)
+def no_flash_attention(job: Job) -> Iterator[Finding]:
+    """FlashAttention-2 is asked for on a device that has none.
+
+    Why: flash-attn needs Ampere or later and cannot be used on V100 or T4; without the package LLaMA-Factory only
+    warns and goes on with transformers' default. With it, the first step fails.
+    Fix: `flash_attn: auto`, or sdpa.
+    """
+    device = _device(job)
+    if device and job.get("flash_attn") == "fa2" and not device.flash_attention:
+        yield "flash_attn", f"{device.id} has no FlashAttention-2; write `flash_attn: sdpa`"
+
+
+@rule("DEV004", Severity.WARNING)
+def no_fp8(job: Job) -> Iterator[Finding]:
+    """fp8 training is asked for on a device that has none.
+
+    Why: it needs Ada, Hopper or later; elsewhere the first step fails, or, where torchao is missing too, the run goes
+    on without fp8 and says so only in the log.
+    Fix: `bf16: true` without `fp8`.
+    """
+    device = _device(job)
+    if device and job.flag("fp8") and not device.fp8:
+        yield "fp8", f"{device.id} has no fp8; remove `fp8`"
+
+
+@rule("DEV005", Severity.WARNING)
+def quantization_on_ascend(job: Job) -> Iterator[Finding]:
+    """bitsandbytes is used on Ascend.
+
+    Why: LLaMA-Factory does not forbid it, but the released package has no Ascend kernels in most versions: 4-bit needs
+    bitsandbytes built from source for the installed CANN, in nf4 and without double quantization. What runs depends on
+    both versions.
+    Fix: LoRA with ZeRO-3 in bf16; or `double_quantization: false` and a try of a few steps first.
+    """
+    device = _device(job)
+    if device and device.vendor == "ascend" and device.bf16 and _bits(job):
+        text = f"{_bits(job)}-bit bitsandbytes on {device.id} needs a build from source that fits CANN"
+        if _bits(job) == 4 and job.flag("double_quantization"):
+            text += ", and `double_quantization: false`"
+        yield "quantization_bit", f"{text}; LoRA with ZeRO-3 needs neither"
+
+
+@rule("DEV006", Severity.ERROR)
+def quantization_on_old_ascend(job: Job) -> Iterator[Finding]:
+    """bitsandbytes is used on Ascend 910A.
+
+    Why: its kernels are built for 910B and later; quantizing fails while the model loads, after the data is tokenized.
+    Fix: LoRA in fp16 with ZeRO-3.
+    """
+    device = _device(job)
+    if device and device.vendor == "ascend" and not device.bf16 and _bits(job):
+        yield "quantization_bit", f"bitsandbytes does not run on {device.id}; use LoRA in fp16 with ZeRO-3"
+
+
+@rule("DEV007", Severity.WARNING)
+def quantization_bits_unsupported(job: Job) -> Iterator[Finding]:
+    """bitsandbytes does not quantize to this number of bits on this device.
+
+    Why: 8-bit matrix products need compute capability 7.5: on V100 the first step fails or falls back, by version.
+    Fix: `quantization_bit: 4`.
+    """
+    device = _device(job)
+    if device and device.vendor != "ascend" and _bits(job) in (4, 8) and _bits(job) not in device.bitsandbytes:
+        known = " and ".join(str(bits) for bits in device.bitsandbytes) or "none"
+        yield "quantization_bit", f"bitsandbytes on {device.id} knows {known} bits, not {_bits(job)}"
+
+
+def _bits(job: Job) -> int:
+    """Bits that bitsandbytes quantizes to while loading; 0 where it does not."""
+    loads = job.method in ("lora", "oft") and not (job.model and job.model.quantized)
+    return int(job.number("quantization_bit")) if loads and job.get("quantization_method") == "bnb" else 0
+
+
+@rule("DEV008", Severity.ERROR)
+def no_tf32(job: Job) -> Iterator[Finding]:
+    """tf32 is asked for on a device that has none.
+
+    Why: refused at parse, on every rank: it needs an NVIDIA GPU from Ampere on.
+    Fix: remove `tf32`.
+    """
+    device = _device(job)
+    if device and job.flag("tf32") and (device.vendor != "nvidia" or (device.capability or 0) < _AMPERE):
+        yield "tf32", f"{device.id} has no tf32; remove it"
+
+
+@rule("DEV009", Severity.ERROR)
+def checkpointing_needs_cuda(job: Job) -> Iterator[Finding]:
+    """unsloth's gradient checkpointing is asked for without CUDA.
+
+    Why: it moves tensors to "cuda" by name: fails at the first step, after the data is tokenized and the model loaded.
+    Fix: remove `use_unsloth_gc`; LLaMA-Factory's own checkpointing is on anyway.
+    """
+    device = _device(job)
+    used = job.flag("use_unsloth_gc") and job.flag("do_train") and not job.flag("disable_gradient_checkpointing")
+    if device and device.vendor == "cpu" and used:
+        yield "use_unsloth_gc", "`use_unsloth_gc` needs CUDA; remove it"
+
+
+@rule("DEV010", Severity.WARNING)
+def kernels_for_cuda(job: Job) -> Iterator[Finding]:
+    """Kernels written for NVIDIA GPUs are asked for on Ascend.
+
+    Why: unsloth and its gradient checkpointing call CUDA by name, and liger's Triton kernels run there only with
+    triton-ascend: the run fails or gains nothing.
+    Fix: remove the setting.
+    """
+    device = _device(job)
+    for key in ("use_unsloth", "use_unsloth_gc", "enable_liger_kernel"):
+        if device and device.vendor == "ascend" and job.flag(key):
+            yield key, f"`{key}` is made for NVIDIA GPUs and may fail on {device.id}; remove it"
+
+
+@rule("DEV011", Severity.WARNING)
+def optimizer_without_kernels(job: Job) -> Iterator[Finding]:
+    """An 8-bit or paged optimizer is used on a device that bitsandbytes has no optimizer for.
+
+    Why: its kernels are CUDA's: on Ascend the trainer or the first step fails, after the model is loaded.
+    Fix: `optim: adamw_torch`, or shard the states with ZeRO-2.
+    """
+    device, name = _device(job), str(job.get("optim"))
+    if device and device.vendor == "ascend" and ("8bit" in name or name.startswith("paged_")):
+        yield "optim", f"`{name}` needs bitsandbytes' CUDA kernels, which {device.id} has not; write adamw_torch"
+
+
+@rule("DEV012", Severity.WARNING)
+def accelerator_unused(job: Job) -> Iterator[Finding]:
+    """The recipe forces the CPU on a machine with accelerators.
+
+    Why: `use_cpu` leaves them idle.
+    Fix: remove `use_cpu`.
+    """
+    device = _device(job)
+    if device and device.vendor != "cpu" and job.flag("use_cpu"):
+        yield "use_cpu", f"`use_cpu` leaves {device.id} idle; remove it"
+
+
+@rule("DEV013", Severity.WARNING)
+def backend_of_another_device(job: Job) -> Iterator[Finding]:
+    """The communication library belongs to other devices.
+
+    Why: NCCL is NVIDIA's and AMD's, HCCL Ascend's; the processes cannot form a group.
+    Fix: remove `ddp_backend`; the right one is chosen by itself.
+    """
+    device, name = _device(job), str(job.get("ddp_backend"))
+    if device and name in _BACKENDS and device.vendor not in _BACKENDS[name]:
+        yield "ddp_backend", f"`ddp_backend: {name}` does not work on {device.id}; remove it"
+
+
+@rule("DEV014", Severity.ERROR)
+def sharding_on_cpu(job: Job) -> Iterator[Finding]:
+    """FSDP is used on a CPU.
+
+    Why: it needs an accelerator: fails when the trainer is built, after the data is tokenized and the model loaded.
+    Fix: remove `fsdp`.
+    """
+    device = _device(job)
+    if device and device.vendor == "cpu" and job.fsdp:
+        yield "fsdp", "FSDP needs an accelerator; remove `fsdp`"
+
+
+@rule("DEV015", Severity.NOTE)
+def device_note(job: Job) -> Iterator[Finding]:
+    """A short form of a device was read as one of several.
+
+    Why: `a100` may be the 40 GB or the 80 GB card.
+    Fix: write the device in full.
+    """
+    if job.machine and job.machine.note:
+        yield "machine", job.machine.note

@@ -1,0 +1,281 @@
+"""TRA1xx: evaluation, prediction, the best checkpoint, early stopping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator.diagnostic import Severity
+from validator.job import Job
+from validator.rules.rule import Finding, rule
+
+_ACCURACY_STAGES = ("sft", "pt")
+_MILLION = 1_000_000
+
+
+def _evaluates(job: Job) -> bool:
+    return job.get("eval_strategy") in ("steps", "epoch")
+
+
+def _splits(job: Job) -> bool:
+    return job.number("val_size") > 1e-6
+
+
+def _best_wanted(job: Job) -> str | None:
+    """The key by which transformers looks for a best checkpoint."""
+    if job.flag("load_best_model_at_end"):
+        return "load_best_model_at_end"
+    return "save_strategy" if job.get("save_strategy") == "best" else None
+
+
+@rule("TRA101", Severity.ERROR)
+def evaluation_without_data(job: Job) -> Iterator[Finding]:
+    """Evaluation or prediction is asked for and there is no data for it.
+
+    Why: refused at parse, on every rank.
+    Fix: `val_size: 0.05` to hold back part of the data, `eval_dataset`, or `eval_strategy: "no"`.
+    """
+    if job.has("eval_dataset") or _splits(job):
+        return
+    asked = [key for key in ("do_eval", "do_predict") if job.flag(key)]
+    if _evaluates(job):
+        asked.append("eval_strategy")
+    if job.stage == "sft" and job.flag("predict_with_generate"):
+        asked.append("predict_with_generate")
+    if asked:
+        yield asked[0], f"`{asked[0]}` asks for evaluation without data; set `val_size` or `eval_dataset`"
+
+
+@rule("TRA102", Severity.ERROR)
+def two_sources_of_evaluation_data(job: Job) -> Iterator[Finding]:
+    """Evaluation data is both named and split off.
+
+    Why: refused at parse, on every rank.
+    Fix: keep one of `eval_dataset` and `val_size`.
+    """
+    if job.has("eval_dataset") and _splits(job):
+        yield "val_size", "`val_size` and `eval_dataset` exclude each other; remove one"
+
+
+@rule("TRA103", Severity.ERROR)
+def split_without_data(job: Job) -> Iterator[Finding]:
+    """Part of the training data is to be held back and there is none.
+
+    Why: refused at parse, on every rank.
+    Fix: name the data with `eval_dataset`, or set `dataset`.
+    """
+    if _splits(job) and not job.has("dataset") and not job.flag("do_train"):
+        yield "val_size", "`val_size` splits `dataset`, which is not set; name the data with `eval_dataset`"
+
+
+@rule("TRA104", Severity.ERROR)
+def prediction_without_text(job: Job) -> Iterator[Finding]:
+    """Prediction is asked for without generating text.
+
+    Why: refused at parse, on every rank.
+    Fix: `predict_with_generate: true`.
+    """
+    if job.stage == "sft" and job.flag("do_predict") and not job.flag("predict_with_generate"):
+        yield "do_predict", "`do_predict` needs `predict_with_generate: true`"
+
+
+@rule("TRA105", Severity.ERROR)
+def best_checkpoint_refused(job: Job) -> Iterator[Finding]:
+    """The best checkpoint is to be loaded, but checkpoints and evaluations do not coincide.
+
+    Why: refused at parse, on every rank.
+    Fix: the same `save_strategy` and `eval_strategy`, `save_steps` a multiple of `eval_steps`; or `save_strategy:
+    best`.
+    """
+    evaluation, saving = job.get("eval_strategy"), job.get("save_strategy")
+    if not job.flag("load_best_model_at_end") or saving == "best":
+        return
+    if evaluation != saving:
+        yield (
+            "load_best_model_at_end",
+            (
+                f'the best checkpoint needs saves at evaluations: `eval_strategy` is "{evaluation}", '
+                f'`save_strategy` "{saving}"; make them the same'
+            ),
+        )
+    elif evaluation == "steps" and not _multiple(job.number("save_steps"), _evaluation_steps(job)):
+        yield (
+            "save_steps",
+            (
+                f"`save_steps` {job.number('save_steps'):g} is no multiple of `eval_steps` "
+                f"{_evaluation_steps(job):g}, which `load_best_model_at_end` needs"
+            ),
+        )
+
+
+def _evaluation_steps(job: Job) -> float:
+    return job.number("eval_steps") or job.number("logging_steps")
+
+
+def _multiple(saving: float, evaluation: float) -> bool:
+    """transformers 5.6, TrainingArguments._validate_args: a share and a number of steps do not mix."""
+    if evaluation <= 0:
+        return True
+    if (saving < 1) != (evaluation < 1):
+        return saving % evaluation == 0
+    return (saving * _MILLION) % (evaluation * _MILLION) == 0
+
+
+@rule("TRA106", Severity.ERROR)
+def best_checkpoint_of_reward_model(job: Job) -> Iterator[Finding]:
+    """The best checkpoint is to be loaded in a stage that cannot.
+
+    Why: refused at parse, on every rank: a value head is not loaded back.
+    Fix: remove `load_best_model_at_end` in stages rm and ppo.
+    """
+    if job.stage in ("rm", "ppo") and job.flag("load_best_model_at_end"):
+        yield "load_best_model_at_end", f"stage {job.stage} cannot load its best checkpoint; remove it"
+
+
+@rule("TRA107", Severity.ERROR)
+def generation_conflict(job: Job) -> Iterator[Finding]:
+    """Text is to be generated at evaluation with something that excludes it.
+
+    Why: refused at parse, on every rank.
+    Fix: predict in a run of its own, without ZeRO-3 and without `compute_accuracy`.
+    """
+    if not job.flag("predict_with_generate") or job.stage != "sft":
+        return
+    if job.zero_stage == 3:
+        yield (
+            "predict_with_generate",
+            "`predict_with_generate` is refused with DeepSpeed ZeRO-3; predict in another run",
+        )
+    if job.flag("compute_accuracy"):
+        yield "compute_accuracy", "`compute_accuracy` and `predict_with_generate` exclude each other; remove one"
+
+
+@rule("TRA108", Severity.ERROR)
+def schedule_without_evaluation(job: Job) -> Iterator[Finding]:
+    """The learning-rate schedule follows an evaluation that never happens.
+
+    Why: refused at parse, on every rank.
+    Fix: set `eval_strategy` and data for it, or another `lr_scheduler_type`.
+    """
+    name = job.get("lr_scheduler_type")
+    if name in ("reduce_lr_on_plateau", "greedy") and not _evaluates(job):
+        yield "lr_scheduler_type", f"`{name}` follows the evaluation, and `eval_strategy` is no; set it, or use cosine"
+
+
+@rule("TRA109", Severity.ERROR)
+def early_stopping_blind(job: Job) -> Iterator[Finding]:
+    """Early stopping has no metric to watch, or no evaluation.
+
+    Why: fails at the first step, after the data is tokenized and the model loaded on every rank.
+    Fix: `load_best_model_at_end: true` or `metric_for_best_model: eval_loss`, and an `eval_strategy`.
+    """
+    if not job.has("early_stopping_steps"):
+        return
+    follows = job.get("lr_scheduler_type") in ("reduce_lr_on_plateau", "greedy")
+    if not _evaluates(job):
+        yield "early_stopping_steps", "early stopping needs evaluations; set `eval_strategy: steps` and data for it"
+    elif not (job.flag("load_best_model_at_end") or job.has("metric_for_best_model") or follows):
+        yield "early_stopping_steps", "early stopping has no metric to watch; set `metric_for_best_model: eval_loss`"
+
+
+@rule("TRA110", Severity.ERROR)
+def best_metric_missing(job: Job) -> Iterator[Finding]:
+    """Checkpoints are chosen by a metric, and none is named.
+
+    Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
+    Fix: `metric_for_best_model: eval_loss`.
+    """
+    named = job.has("metric_for_best_model") or job.flag("load_best_model_at_end")
+    follows = job.get("lr_scheduler_type") in ("reduce_lr_on_plateau", "greedy")
+    if job.get("save_strategy") == "best" and not named and not follows:
+        yield "save_strategy", "`save_strategy: best` needs `metric_for_best_model`, such as eval_loss"
+
+
+@rule("TRA111", Severity.ERROR)
+def metric_never_measured(job: Job) -> Iterator[Finding]:
+    """The best checkpoint is chosen by a metric that evaluation does not produce.
+
+    Why: KeyError at the first evaluation, hours into the run.
+    Fix: `eval_loss`; `eval_accuracy` needs `compute_accuracy: true`.
+    """
+    metric = str(job.get("metric_for_best_model")).removeprefix("eval_")
+    measured = job.flag("compute_accuracy") or job.flag("predict_with_generate")
+    chosen = _best_wanted(job) and _evaluates(job) and job.stage in _ACCURACY_STAGES
+    if chosen and metric == "accuracy" and not measured:
+        yield "metric_for_best_model", "accuracy is not measured; set `compute_accuracy: true` or watch eval_loss"
+
+
+@rule("TRA112", Severity.WARNING)
+def evaluation_data_unused(job: Job) -> Iterator[Finding]:
+    """Data is held back or named for evaluation, and none is asked for.
+
+    Why: the rows of `val_size` are lost to training and nothing is measured.
+    Fix: `eval_strategy: steps` with `eval_steps`, or remove `val_size` or `eval_dataset`.
+    """
+    if _evaluates(job) or job.flag("do_eval") or job.flag("do_predict") or not job.flag("do_train"):
+        return
+    if job.has("dataset") and _splits(job) and not job.has("eval_dataset"):
+        yield "val_size", "`val_size` holds data back and nothing is evaluated; set `eval_strategy` or remove it"
+    elif job.has("eval_dataset") and not _splits(job):
+        yield "eval_dataset", "`eval_dataset` is named and nothing is evaluated; set `eval_strategy` or remove it"
+
+
+@rule("TRA113", Severity.NOTE)
+def evaluation_batch_default(job: Job) -> Iterator[Finding]:
+    """Evaluation uses larger batches than training, by default.
+
+    Why: `per_device_eval_batch_size` is 8 unless set; logits of eight long samples can run out of memory at the first
+    evaluation, where training at 1 fits.
+    Fix: set `per_device_eval_batch_size` to the training batch.
+    """
+    train = job.number("per_device_train_batch_size")
+    if (_evaluates(job) or job.flag("do_eval")) and "per_device_eval_batch_size" not in job.values and 0 < train < 4:
+        yield (
+            "per_device_train_batch_size",
+            (
+                f"evaluation uses 8 samples per device (the default), training {train:.0f}; "
+                "set `per_device_eval_batch_size`"
+            ),
+        )
+
+
+@rule("TRA114", Severity.WARNING)
+def evaluation_never_reached(job: Job) -> Iterator[Finding]:
+    """The first evaluation lies beyond the end of the run.
+
+    Why: nothing is measured while training; early stopping and the best checkpoint never act.
+    Fix: a smaller `eval_steps`, or a share such as 0.1.
+    """
+    every = _evaluation_steps(job)
+    if job.get("eval_strategy") == "steps" and 0 < job.steps < every:
+        yield "eval_steps", f"evaluation every {every:.0f} steps never happens in a run of {job.steps} steps; lower it"
+
+
+@rule("TRA115", Severity.ERROR)
+def evaluation_interval_missing(job: Job) -> Iterator[Finding]:
+    """Evaluation by steps has no interval.
+
+    Why: refused at parse, on every rank.
+    Fix: set `eval_steps`.
+    """
+    none = not job.number("eval_steps") and job.get("logging_steps") == 0 and job.get("logging_strategy") != "steps"
+    if job.get("eval_strategy") == "steps" and none:
+        yield "eval_strategy", "`eval_strategy: steps` has neither `eval_steps` nor `logging_steps`; set one"
+
+
+@rule("TRA116", Severity.ERROR)
+def metric_of_no_data_set(job: Job) -> Iterator[Finding]:
+    """The best checkpoint is chosen by a metric over all data, while each data set is evaluated by itself.
+
+    Why: metrics are then named eval_<data set>_loss; KeyError at the first evaluation.
+    Fix: `metric_for_best_model: eval_<data set>_loss`, or remove `eval_on_each_dataset`.
+    """
+    metric = str(job.get("metric_for_best_model") or "loss").removeprefix("eval_")
+    apart = job.flag("eval_on_each_dataset") and job.has("eval_dataset")
+    if _best_wanted(job) and _evaluates(job) and apart and metric in ("loss", "accuracy"):
+        yield (
+            "eval_on_each_dataset",
+            (
+                f"each data set has metrics of its own, such as eval_{job.words('eval_dataset')[0]}_{metric}; "
+                f"`metric_for_best_model` must name one, not {metric}"
+            ),
+        )

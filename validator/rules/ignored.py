@@ -1,0 +1,139 @@
+"""TRA8xx: settings that the stage, the method or another setting leaves without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+
+from validator import catalog
+from validator.diagnostic import Severity
+from validator.job import Job, default
+from validator.rules.rule import Finding, rule
+
+Read = Callable[[Job], bool]
+
+
+def _method(*names: str) -> Read:
+    return lambda job: job.method in names
+
+
+def _stage(*names: str) -> Read:
+    return lambda job: job.stage in names
+
+
+def _switch(*keys: str) -> Read:
+    return lambda job: any(job.flag(key) for key in keys)
+
+
+def _chosen_by_metric(job: Job) -> bool:
+    follows = job.get("lr_scheduler_type") in ("reduce_lr_on_plateau", "greedy")
+    wanted = job.flag("load_best_model_at_end") or job.has("early_stopping_steps")
+    return follows or wanted or job.get("save_strategy") == "best"
+
+
+def _several(job: Job) -> bool:
+    return max(len(job.words(key)) for key in ("dataset", "eval_dataset")) > 1
+
+
+def _media(job: Job) -> bool:
+    template = catalog.table("templates")["templates"].get(job.get("template"))
+    return template is None or bool(template.get("media"))
+
+
+def _reasons(job: Job) -> bool:
+    template = catalog.table("templates")["templates"].get(job.get("template"))
+    return template is None or bool(template.get("reasoning"))
+
+
+# Keys (patterns), when LLaMA-Factory 0.9.5 reads them, and that in words
+_BY_METHOD: tuple[tuple[tuple[str, ...], Read, str], ...] = (
+    (("lora_rank", "lora_alpha", "lora_dropout"), _method("lora"), "`finetuning_type: lora`"),
+    (("lora_target", "additional_target", "create_new_adapter"), _method("lora", "oft"), "lora or oft"),
+    (("oft_rank", "oft_block_size", "module_dropout"), _method("oft"), "`finetuning_type: oft`"),
+    (("freeze_trainable_modules", "freeze_extra_modules"), _method("freeze"), "`finetuning_type: freeze`"),
+    (
+        ("freeze_trainable_layers",),
+        lambda job: job.method == "freeze" or job.flag("use_llama_pro"),
+        "`finetuning_type: freeze`",
+    ),
+)
+_BY_STAGE: tuple[tuple[tuple[str, ...], Read, str], ...] = (
+    (("pref_beta", "pref_ftx"), _stage("dpo", "kto"), "stage dpo or kto"),
+    (("pref_loss", "pref_bco_weight", "dpo_label_smoothing", "ld_alpha"), _stage("dpo"), "`stage: dpo`"),
+    (
+        ("simpo_gamma",),
+        lambda job: job.stage == "dpo" and job.get("pref_loss") == "simpo",
+        "`stage: dpo` with `pref_loss: simpo`",
+    ),
+    (("kto_chosen_weight", "kto_rejected_weight"), _stage("kto"), "`stage: kto`"),
+    (("ppo_*", "reward_model*"), _stage("ppo"), "`stage: ppo`"),
+    (
+        ("ref_model*",),
+        lambda job: job.stage in ("dpo", "kto", "ppo") or job.flag("use_asft_loss"),
+        "a stage with a reference model",
+    ),
+    (("use_dft_loss", "use_eaft_loss", "use_asft_loss"), _stage("sft"), "`stage: sft`"),
+)
+_BY_SWITCH: tuple[tuple[tuple[str, ...], Read, str], ...] = (
+    (("galore_*",), _switch("use_galore"), "`use_galore`"),
+    (("apollo_*",), _switch("use_apollo"), "`use_apollo`"),
+    (("badam_*",), _switch("use_badam"), "`use_badam`"),
+    (("swanlab_*",), _switch("use_swanlab"), "`use_swanlab`"),
+    (("kt_*",), _switch("use_kt"), "`use_kt`"),
+    (("profiler_*",), _switch("enable_torch_profiler"), "`enable_torch_profiler`"),
+    (("fp8_backend",), _switch("fp8", "fp8_enable_fsdp_float8_all_gather"), "`fp8`"),
+    (("pissa_iter",), _switch("pissa_init"), "`pissa_init`"),
+    (("loraplus_lr_embedding",), lambda job: job.has("loraplus_lr_ratio"), "`loraplus_lr_ratio`"),
+    (("asft_alpha",), _switch("use_asft_loss"), "`use_asft_loss`"),
+    (("eaft_alpha",), _switch("use_eaft_loss"), "`use_eaft_loss`"),
+    (
+        ("quantization_type", "double_quantization", "quantization_method"),
+        lambda job: job.has("quantization_bit"),
+        "`quantization_bit`",
+    ),
+    (("buffer_size",), _switch("streaming"), "`streaming`"),
+    (("mix_strategy",), _several, "several data sets"),
+    (("metric_for_best_model", "greater_is_better"), _chosen_by_metric, "`load_best_model_at_end` or early stopping"),
+    (("eval_steps",), lambda job: job.get("eval_strategy") == "steps", "`eval_strategy: steps`"),
+    (("save_steps",), lambda job: job.get("save_strategy") in ("steps", "best"), "`save_strategy: steps`"),
+    (("image_*", "video_*"), _media, "a template for images"),
+    (("enable_thinking", "preserve_thinking"), _reasons, "a template that thinks"),
+)
+
+
+def _unread(job: Job, table: tuple[tuple[tuple[str, ...], Read, str], ...]) -> Iterator[Finding]:
+    for patterns, read, words in table:
+        keys = [key for key in job.values if any(fnmatchcase(key, pattern) for pattern in patterns)]
+        for key in keys:
+            if job.has(key) and job.values[key] != default(key) and not read(job):
+                yield key, f"`{key}` has no effect without {words}; remove it"
+
+
+@rule("TRA801", Severity.WARNING)
+def method_leaves_unread(job: Job) -> Iterator[Finding]:
+    """A setting of another fine-tuning method is set.
+
+    Why: it has no effect; often `finetuning_type` is not what was meant.
+    Fix: remove it, or set the method it belongs to.
+    """
+    yield from _unread(job, _BY_METHOD)
+
+
+@rule("TRA802", Severity.WARNING)
+def stage_leaves_unread(job: Job) -> Iterator[Finding]:
+    """A setting of another stage is set.
+
+    Why: it has no effect; often `stage` is not what was meant.
+    Fix: remove it, or set the stage it belongs to.
+    """
+    yield from _unread(job, _BY_STAGE)
+
+
+@rule("TRA803", Severity.WARNING)
+def switch_leaves_unread(job: Job) -> Iterator[Finding]:
+    """A setting is given without the switch that makes LLaMA-Factory read it.
+
+    Why: it has no effect.
+    Fix: set the switch, or remove the setting.
+    """
+    yield from _unread(job, _BY_SWITCH)

@@ -1,0 +1,311 @@
+"""TRA6xx: templates, packing, lengths, streaming and mixing of the training data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from validator import catalog
+from validator.diagnostic import RecipeError, Severity
+from validator.job import Job
+from validator.rules.rule import Finding, rule
+
+_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+
+
+def _template(job: Job) -> Mapping[str, Any] | None:
+    """What is known of the recipe's template; None where it names none or an unknown one."""
+    found: Mapping[str, Any] | None = catalog.table("templates")["templates"].get(job.get("template"))
+    return found
+
+
+def _registered(name: str) -> str | None:
+    """LLaMA-Factory's template for a chat-tuned hub name, in any case."""
+    for template, groups in catalog.table("templates")["models"].items():
+        if template and any(name.lower() == known.lower() for known in groups.get("chat", ())):
+            return str(template)
+    return None
+
+
+def _own_template(job: Job) -> str | None:
+    name = job.get("model_name_or_path")
+    known = job.model.template if job.model and job.model.id else None
+    return known or (_registered(name) if isinstance(name, str) else None)
+
+
+def _family_template(job: Job) -> str | None:
+    """The template of the model, or for a base model that of its chat-tuned sister."""
+    own = _own_template(job)
+    if own or job.model is None or not job.model.hub:
+        return own
+    try:
+        return catalog.model(job.model.hub[0]).template
+    except RecipeError:
+        return None
+
+
+def _packs(job: Job) -> bool:
+    return job.flag("packing") or job.flag("neat_packing")
+
+
+@rule("TRA601", Severity.ERROR)
+def template_unknown(job: Job) -> Iterator[Finding]:
+    """The template does not exist.
+
+    Why: fails before the data is read, after the imports on every rank.
+    Fix: one of LLaMA-Factory's templates, such as qwen, qwen3, llama3, mistral, gemma3.
+    """
+    known = catalog.table("templates")["templates"]
+    name = job.get("template")
+    if isinstance(name, str) and name not in known:
+        near = catalog.suggest(name, known) or "; see the list of templates in LLaMA-Factory's README"
+        yield "template", f"template `{name}` does not exist{near}"
+
+
+@rule("TRA602", Severity.ERROR)
+def prompt_not_trainable(job: Job) -> Iterator[Finding]:
+    """The template cannot train on the prompt.
+
+    Why: it marks the end of an answer at the start of the next turn; fails before the data is read.
+    Fix: remove `train_on_prompt`.
+    """
+    template = _template(job)
+    if template and job.stage == "sft" and job.flag("train_on_prompt") and template.get("efficient_eos"):
+        yield "train_on_prompt", f"template {job.get('template')} cannot train on the prompt; remove `train_on_prompt`"
+
+
+@rule("TRA603", Severity.ERROR)
+def tool_format_unknown(job: Job) -> Iterator[Finding]:
+    """The tool format does not exist.
+
+    Why: fails before the data is read, after the imports on every rank.
+    Fix: remove it (the template has its own), or one of LLaMA-Factory's formats.
+    """
+    known = catalog.table("templates")["names"]["tool_formats"]
+    name = job.get("tool_format")
+    if isinstance(name, str) and name not in known:
+        near = catalog.suggest(name, known) or f"; one of {', '.join(known)}"
+        yield "tool_format", f"tool format `{name}` does not exist{near}"
+
+
+@rule("TRA604", Severity.ERROR)
+def template_needs_images(job: Job) -> Iterator[Finding]:
+    """A template for images is used with a model that has no image processor.
+
+    Why: "Processor was not found" while the data is tokenized, even without any image in it.
+    Fix: the template of the text model.
+    """
+    template = _template(job)
+    if template is None or "image" not in template.get("media", ()):
+        return
+    family = _family_template(job)
+    medialess = family and not catalog.table("templates")["templates"].get(family, {}).get("media")
+    if medialess or _without_processor(job):
+        hint = f"; write `template: {family}`" if family else ""
+        yield "template", f"template {job.get('template')} needs an image processor, which this model has not{hint}"
+
+
+def _without_processor(job: Job) -> bool:
+    """Whether the model is a local folder without the files of a processor."""
+    name = job.get("model_name_or_path")
+    if not isinstance(name, str) or not job.find(f"{name}/config.json"):
+        return False
+    return not any(job.find(f"{name}/{file}") for file in _PROCESSOR_FILES)
+
+
+@rule("TRA605", Severity.WARNING)
+def template_of_another_family(job: Job) -> Iterator[Finding]:
+    """The template is not the one of the model.
+
+    Why: training goes well, but the model learns marks that it does not know and that serving with its own template
+    does not produce: answers that never end, or lost skills.
+    Fix: the template that LLaMA-Factory registers for the model. `x` and `x_nothink` both pass.
+    """
+    own, name = _own_template(job), job.get("template")
+    if not own or _template(job) is None or job.stage == "pt" or name == own:
+        return
+    if str(name).removesuffix("_nothink") == own.removesuffix("_nothink"):
+        return
+    media = "image" in (_template(job) or {}).get("media", ())
+    if not (media and not catalog.table("templates")["templates"].get(own, {}).get("media")):
+        yield "template", f"template {name} is not the one of {job.get('model_name_or_path')}; write `template: {own}`"
+
+
+@rule("TRA606", Severity.ERROR)
+def packed_length_uneven(job: Job) -> Iterator[Finding]:
+    """Samples are packed to a length that is not a multiple of 8.
+
+    Why: batches are padded to a multiple of 8 and packed positions are not: "size of tensor a must match" at the first
+    step, after the data is tokenized and the model loaded on every rank.
+    Fix: a `cutoff_len` that is a multiple of 8.
+    """
+    length = job.number("cutoff_len")
+    if job.stage == "sft" and _packs(job) and job.flag("do_train") and length % 8:
+        yield "cutoff_len", f"`cutoff_len` is {length:.0f}, packing needs a multiple of 8; set {length // 8 * 8:.0f}"
+
+
+@rule("TRA607", Severity.WARNING)
+def packing_unread(job: Job) -> Iterator[Finding]:
+    """Packing is set in a stage that does not pack.
+
+    Why: only sft and pt pack; elsewhere each sample merely loses one token of its length.
+    Fix: remove `packing`.
+    """
+    if job.stage in ("rm", "dpo", "kto", "ppo") and job.flag("packing"):
+        yield "packing", f"stage {job.stage} does not pack; remove `packing`"
+
+
+@rule("TRA608", Severity.ERROR)
+def neat_packing_batches(job: Job) -> Iterator[Finding]:
+    """Neat packing with flash attention gets more than one packed sample at a time.
+
+    Why: an assertion at the first step, after the data is tokenized and the model loaded on every rank.
+    Fix: `per_device_train_batch_size: 1` and a longer `cutoff_len`.
+    """
+    device = job.machine.device if job.machine else None
+    if job.get("flash_attn") != "fa2" or not job.flag("neat_packing") or job.stage != "sft":
+        return
+    if device and device.flash_attention and job.number("per_device_train_batch_size") > 1:
+        yield (
+            "per_device_train_batch_size",
+            (f"neat packing with fa2 takes 1 packed sample at a time, not {job.get('per_device_train_batch_size')}"),
+        )
+
+
+@rule("TRA609", Severity.ERROR)
+def length_scaling_fails(job: Job) -> Iterator[Finding]:
+    """`rope_scaling` takes effect, which transformers 5 refuses.
+
+    Why: LLaMA-Factory writes the longer maximum as a fraction and transformers 5 checks for a whole number: fails
+    when the model is configured, after the whole data set is tokenized.
+    Fix: a `cutoff_len` within the model's positions, or a model with a longer context.
+    """
+    limit, length = job.model.positions if job.model else None, job.number("cutoff_len")
+    if job.has("rope_scaling") and limit and length - _packs(job) > limit and job.model and not job.model.remote_code:
+        yield (
+            "rope_scaling",
+            (
+                f"`cutoff_len` {length:.0f} is beyond the model's {limit} positions and `rope_scaling` fails with "
+                f"transformers 5; set `cutoff_len: {limit}`"
+            ),
+        )
+
+
+@rule("TRA610", Severity.WARNING)
+def longer_than_model(job: Job) -> Iterator[Finding]:
+    """Samples may be longer than the positions the model was trained for.
+
+    Why: beyond them a model talks nonsense, and some fail on the first long sample.
+    Fix: a `cutoff_len` within the model's positions.
+    """
+    limit, length = job.model.positions if job.model else None, job.number("cutoff_len")
+    if limit and length > limit and not job.has("rope_scaling"):
+        yield "cutoff_len", f"`cutoff_len` is {length:.0f}, the model has {limit} positions; set at most {limit}"
+
+
+@rule("TRA611", Severity.ERROR)
+def streaming_refused(job: Job) -> Iterator[Finding]:
+    """Streaming is combined with something that needs to know the whole data set.
+
+    Why: refused at parse, on every rank; a `tokenized_path` that is still to be written, after the data is read.
+    Fix: `max_steps`, a whole `val_size`, no `max_samples`, or no `streaming`.
+    """
+    if not job.flag("streaming"):
+        return
+    if job.number("max_steps") == -1:
+        yield "streaming", "streaming needs `max_steps`, as the length of the data is not known"
+    if job.get("max_samples") is not None:
+        yield "max_samples", "`max_samples` is refused with streaming; remove it"
+    if 1e-6 < job.number("val_size") < 1:
+        yield "val_size", f"streaming needs a whole `val_size`, not the share {job.get('val_size')}"
+    path = job.get("tokenized_path")
+    if isinstance(path, str) and not job.find(path):
+        yield "tokenized_path", f"`{path}` does not exist, and streamed data cannot be saved to it; remove `streaming`"
+
+
+@rule("TRA612", Severity.ERROR)
+def mixing_refused(job: Job) -> Iterator[Finding]:
+    """The shares of mixed data sets do not fit.
+
+    Why: refused at parse on every rank; shares that do not add up to 1, when the data is read.
+    Fix: `mix_strategy: interleave_under`, one share for each data set, together 1.
+    """
+    if not job.has("interleave_probs"):
+        return
+    if job.get("mix_strategy") == "concat":
+        yield "interleave_probs", "`interleave_probs` needs `mix_strategy: interleave_under` or another interleave"
+        return
+    shares, sets = _shares(job), job.words("dataset")
+    for key in ("dataset", "eval_dataset"):
+        if job.has(key) and len(job.words(key)) != len(shares):
+            yield (
+                "interleave_probs",
+                f"`interleave_probs` has {len(shares)} shares for {len(job.words(key))} of `{key}`",
+            )
+            return
+    if None not in shares and len(sets) > 1 and abs(sum(share or 0 for share in shares) - 1) > 1e-6:
+        yield "interleave_probs", f"`interleave_probs` add up to {sum(share or 0 for share in shares):g}, not 1"
+
+
+def _shares(job: Job) -> list[float | None]:
+    found: list[float | None] = []
+    for word in job.words("interleave_probs"):
+        try:
+            found.append(float(word))
+        except ValueError:
+            found.append(None)
+    return found
+
+
+@rule("TRA613", Severity.ERROR)
+def amount_refused(job: Job) -> Iterator[Finding]:
+    """An amount of data leaves nothing to train on.
+
+    Why: fails while the data is read, on every rank.
+    Fix: a positive `max_samples`, a `val_size` below 1 as a share, at least one preprocessing worker.
+    """
+    if job.get("max_samples") is not None and job.number("max_samples") <= 0 and not job.flag("streaming"):
+        yield "max_samples", f"`max_samples: {job.get('max_samples')}` leaves no data; remove it"
+    if isinstance(job.get("val_size"), float) and job.get("val_size") == 1.0 and not job.flag("streaming"):
+        yield "val_size", "`val_size: 1.0` holds back all data; write a share such as 0.05, or a count"
+    if job.get("preprocessing_num_workers") is not None and job.number("preprocessing_num_workers") < 1:
+        yield "preprocessing_num_workers", "`preprocessing_num_workers` must be at least 1; remove it for the default"
+
+
+@rule("TRA614", Severity.NOTE)
+def template_missing(job: Job) -> Iterator[Finding]:
+    """No template is named.
+
+    Why: LLaMA-Factory then derives one from the tokenizer's own, which loses tools, thinking and the end of answers for
+    some models, or trains without any where the tokenizer has none.
+    Fix: the template that LLaMA-Factory registers for the model.
+    """
+    if job.flag("do_train") and not job.has("template") and job.stage != "pt":
+        own = _family_template(job)
+        hint = f"; write `template: {own}`" if own else ""
+        yield "template", f"no template is named: it is derived from the tokenizer{hint}"
+
+
+@rule("TRA615", Severity.ERROR)
+def streamed_file_without_workers(job: Job) -> Iterator[Finding]:
+    """A local file is streamed without loader workers.
+
+    Why: LLaMA-Factory cuts the file into as many pieces as there are workers, and the default is none: StopIteration
+    while the data is read.
+    Fix: `dataloader_num_workers: 1` or more.
+    """
+    if job.flag("streaming") and job.get("dataloader_num_workers") == 0 and _reads_file(job):
+        yield "streaming", "streaming a local file needs workers; set `dataloader_num_workers: 1`"
+
+
+def _reads_file(job: Job) -> bool:
+    """Whether the registry found here gives a file for one of the data sets."""
+    found = job.find(f"{job.get('dataset_dir')}/dataset_info.json")
+    try:
+        registry = json.loads(found[0].read_text("utf-8")) if found else {}
+    except (OSError, ValueError):
+        return False
+    entries = [registry.get(name) for name in job.words("dataset")] if isinstance(registry, dict) else []
+    elsewhere = ("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name")
+    return any(isinstance(e, dict) and "file_name" in e and not any(key in e for key in elsewhere) for e in entries)

@@ -1,0 +1,246 @@
+"""TRA4xx: optimizers, learning rates and their schedules."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from validator import catalog
+from validator.diagnostic import Severity
+from validator.job import Job
+from validator.rules.rule import Finding, rule
+
+_NAMES = {"use_galore": "GaLore", "use_apollo": "APOLLO", "use_badam": "BAdam"}
+# The optimizers each can take the place of (train/trainer_utils.py)
+_PLACES = {
+    "use_galore": ("adamw_torch", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "adafactor"),
+    "use_apollo": ("adamw_torch",),
+}
+_LAYERWISE = {"use_galore": "galore_layerwise", "use_apollo": "apollo_layerwise"}
+# create_custom_optimizer takes the first of these that is set
+_ORDER = ("use_galore", "use_apollo", "loraplus_lr_ratio", "use_badam", "use_adam_mini", "use_muon")
+# Keyword arguments of transformers 5.6's schedules (optimization.py); None: anything is passed on or nothing read
+_WITH_FLOOR = {"num_cycles", "min_lr", "min_lr_rate"}
+_SCHEDULES: Mapping[str, set[str] | None] = {
+    "linear": set(),
+    "cosine": {"num_cycles"},
+    "cosine_with_restarts": {"num_cycles"},
+    "polynomial": {"lr_end", "power"},
+    "constant": None,
+    "constant_with_warmup": None,
+    "inverse_sqrt": {"timescale"},
+    "cosine_with_min_lr": _WITH_FLOOR,
+    "cosine_warmup_with_min_lr": {*_WITH_FLOOR, "warmup_lr_rate"},
+    "warmup_stable_decay": {
+        *("num_decay_steps", "num_stable_steps", "warmup_type", "decay_type", "min_lr_ratio", "num_cycles")
+    },
+}
+
+
+def _active(job: Job) -> list[str]:
+    return [key for key in _NAMES if job.flag(key)]
+
+
+def _distributed(job: Job) -> bool:
+    return job.world > 1 or job.has("deepspeed")
+
+
+def schedule_arguments(job: Job) -> Mapping[str, Any] | None:
+    """`lr_scheduler_kwargs` as a mapping; None where it cannot be read."""
+    value = job.get("lr_scheduler_kwargs")
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    return value if isinstance(value, dict) else {} if value is None else None
+
+
+@rule("TRA401", Severity.ERROR)
+def optimizer_with_lora(job: Job) -> Iterator[Finding]:
+    """GaLore, APOLLO or BAdam is combined with LoRA.
+
+    Why: refused at parse, on every rank: they save memory of full fine-tuning.
+    Fix: `finetuning_type: full`, or leave them out.
+    """
+    for key in _active(job):
+        if job.method == "lora":
+            yield key, f"{_NAMES[key]} is refused with LoRA; set `finetuning_type: full` or remove `{key}`"
+
+
+@rule("TRA402", Severity.ERROR)
+def two_optimizers(job: Job) -> Iterator[Finding]:
+    """Two of GaLore, APOLLO and BAdam are set.
+
+    Why: refused at parse, on every rank.
+    Fix: keep one.
+    """
+    active = _active(job)
+    if len(active) > 1 and job.method != "lora":
+        yield active[1], f"{' and '.join(_NAMES[key] for key in active)} exclude each other; keep one"
+
+
+@rule("TRA403", Severity.ERROR)
+def optimizer_with_deepspeed(job: Job) -> Iterator[Finding]:
+    """GaLore or APOLLO is combined with DeepSpeed.
+
+    Why: refused at parse, on every rank.
+    Fix: remove `deepspeed`, or use BAdam with ZeRO-3.
+    """
+    for key in ("use_galore", "use_apollo"):
+        if job.method != "lora" and job.flag(key) and job.has("deepspeed"):
+            yield key, f"{_NAMES[key]} does not work with DeepSpeed; remove one"
+
+
+@rule("TRA404", Severity.ERROR)
+def optimizer_not_distributed(job: Job) -> Iterator[Finding]:
+    """A layer-wise or partial optimizer is used on several devices.
+
+    Why: refused at parse, on every rank.
+    Fix: one device; GaLore and APOLLO without layer-wise updates; BAdam by layer with DeepSpeed ZeRO-3.
+    """
+    if job.method == "lora" or not _distributed(job):
+        return
+    for key, layerwise in _LAYERWISE.items():
+        if job.flag(key) and job.flag(layerwise) and not job.has("deepspeed"):
+            yield layerwise, f"layer-wise {_NAMES[key]} runs on one device, not {job.world}; set `{layerwise}: false`"
+    if job.flag("use_badam") and job.get("badam_mode") == "ratio":
+        yield "badam_mode", "BAdam by ratio runs on one device; use `badam_mode: layer` with ZeRO-3"
+    elif job.flag("use_badam") and job.zero_stage != 3:
+        yield "use_badam", "BAdam on several devices needs DeepSpeed ZeRO-3"
+
+
+@rule("TRA405", Severity.ERROR)
+def optimizer_name_refused(job: Job) -> Iterator[Finding]:
+    """GaLore or APOLLO cannot take the place of the optimizer that `optim` names.
+
+    Why: "unknown optim" when the trainer is built, after the data is tokenized and the model loaded on every rank; the
+    default, adamw_torch_fused, is refused too.
+    Fix: `optim: adamw_torch`.
+    """
+    for key, places in _PLACES.items():
+        if job.method != "lora" and job.flag(key) and job.get("optim") not in places and not job.has("deepspeed"):
+            how = "" if "optim" in job.values else ", the default,"
+            at = "optim" if "optim" in job.values else key
+            yield at, f"{_NAMES[key]} does not know `optim: {job.get('optim')}`{how} set `optim: adamw_torch`"
+
+
+@rule("TRA406", Severity.ERROR)
+def layerwise_accumulation(job: Job) -> Iterator[Finding]:
+    """Layer-wise updates are combined with gradient accumulation.
+
+    Why: fails when the trainer is built, after the data is tokenized and the model loaded.
+    Fix: `gradient_accumulation_steps: 1`.
+    """
+    for key, layerwise in _LAYERWISE.items():
+        steps = job.get("gradient_accumulation_steps")
+        if job.method != "lora" and job.flag(key) and job.flag(layerwise) and steps != 1:
+            yield (
+                "gradient_accumulation_steps",
+                (f"layer-wise {_NAMES[key]} updates at every backward pass, accumulation is {steps}; set 1"),
+            )
+
+
+@rule("TRA407", Severity.WARNING)
+def optimizer_unread(job: Job) -> Iterator[Finding]:
+    """Several optimizers are asked for and only one is made.
+
+    Why: LLaMA-Factory takes the first of GaLore, APOLLO, LoRA+, BAdam, Adam-mini, Muon; the others, silently, not.
+    Fix: keep one.
+    """
+    active = [key for key in _ORDER if (job.has(key) if key == "loraplus_lr_ratio" else job.flag(key))]
+    for key in active[1:]:
+        if not (active[0] in _NAMES and key in _NAMES):
+            yield key, f"`{key}` has no effect beside `{active[0]}`; keep one"
+
+
+@rule("TRA408", Severity.ERROR)
+def schedule_arguments_refused(job: Job) -> Iterator[Finding]:
+    """The learning-rate schedule lacks an argument, or gets one it does not know.
+
+    Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
+    Fix: `lr_scheduler_kwargs: {min_lr_rate: 0.1}` for schedules with a floor; no argument for linear.
+    """
+    name, given = str(job.get("lr_scheduler_type")), schedule_arguments(job)
+    known = _SCHEDULES.get(name)
+    if known is None or given is None:
+        return
+    unknown = sorted(set(given) - known)
+    if unknown:
+        hint = catalog.suggest(unknown[0], known) or f"; it takes {', '.join(sorted(known)) or 'none'}"
+        yield "lr_scheduler_kwargs", f"schedule {name} does not take `{unknown[0]}`{hint}"
+    elif known >= _WITH_FLOOR:
+        floors = [key for key in ("min_lr", "min_lr_rate") if given.get(key) is not None]
+        if len(floors) != 1:
+            what = "both `min_lr` and `min_lr_rate`" if floors else "no lowest rate"
+            at = "lr_scheduler_kwargs" if job.has("lr_scheduler_kwargs") else "lr_scheduler_type"
+            yield at, f"schedule {name} gets {what}; set `lr_scheduler_kwargs: {{min_lr_rate: 0.1}}`"
+
+
+@rule("TRA409", Severity.ERROR)
+def schedule_ends_above(job: Job) -> Iterator[Finding]:
+    """The polynomial schedule ends above the learning rate it starts from.
+
+    Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank. The default
+    end is 1e-7.
+    Fix: an `lr_end` below `learning_rate`.
+    """
+    given = schedule_arguments(job) or {}
+    end, rate = given.get("lr_end", 1e-7), job.number("learning_rate")
+    if job.get("lr_scheduler_type") == "polynomial" and isinstance(end, (int, float)) and rate > 0 and end >= rate:
+        yield "learning_rate", f"schedule polynomial ends at {end:g}, `learning_rate` is {rate:g}; set a lower `lr_end`"
+
+
+@rule("TRA410", Severity.ERROR)
+def learning_rate_refused(job: Job) -> Iterator[Finding]:
+    """The learning rate or the warm-up is below zero.
+
+    Why: a negative warm-up is refused at parse; a negative rate when the optimizer is made, after the model is loaded.
+    Fix: rates around 1e-4 for LoRA and 1e-5 for full fine-tuning.
+    """
+    if job.number("learning_rate") < 0:
+        yield "learning_rate", f"`learning_rate` is {job.get('learning_rate')}; 1e-4 is usual for LoRA, 1e-5 for full"
+    for key in ("warmup_steps", "warmup_ratio"):
+        if job.number(key) < 0:
+            yield key, f"`{key}` is {job.get(key)}, it must not be negative"
+
+
+@rule("TRA411", Severity.WARNING)
+def learning_rate_useless(job: Job) -> Iterator[Finding]:
+    """The learning rate trains nothing, or destroys the model.
+
+    Why: at 0 the run ends normally with the weights it began with; near 1 the loss turns into NaN within a few steps.
+    Fix: rates around 1e-4 for LoRA and 1e-5 for full fine-tuning.
+    """
+    rate = job.get("learning_rate")
+    if rate == 0 and not isinstance(rate, bool):
+        yield "learning_rate", "`learning_rate: 0` trains nothing; 1e-4 is usual for LoRA, 1e-5 for full"
+    elif job.number("learning_rate") >= 0.1:
+        yield "learning_rate", f"`learning_rate` is {job.number('learning_rate'):g}; 1e-4 is usual for LoRA"
+
+
+@rule("TRA412", Severity.WARNING)
+def warmup_never_ends(job: Job) -> Iterator[Finding]:
+    """The warm-up is as long as the run, or longer.
+
+    Why: the learning rate never reaches the value that the recipe states. `warmup_ratio` and `warmup_steps` below 1 are
+    shares of the run; from 1 on both are steps.
+    Fix: 3 to 10 % of the steps, such as `warmup_steps: 0.05`.
+    """
+    key = "warmup_ratio" if job.has("warmup_ratio") else "warmup_steps"
+    steps = job.number(key)
+    if steps >= 1 and 0 < job.steps <= steps:
+        yield key, f"warm-up takes {steps:,.0f} steps and the run {job.steps:,}; write a share such as 0.05"
+
+
+@rule("TRA413", Severity.NOTE)
+def warmup_unread(job: Job) -> Iterator[Finding]:
+    """A warm-up is set for a schedule that has none.
+
+    Why: `constant` starts at the full rate.
+    Fix: `lr_scheduler_type: constant_with_warmup`.
+    """
+    for key in ("warmup_steps", "warmup_ratio"):
+        if job.get("lr_scheduler_type") == "constant" and job.number(key) > 0:
+            yield key, f"schedule constant has no warm-up, `{key}` has no effect; use constant_with_warmup"

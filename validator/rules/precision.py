@@ -1,0 +1,146 @@
+"""TRA7xx: number formats, attention, gradient checkpointing and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator.diagnostic import Severity
+from validator.job import Job
+from validator.rules.rule import Finding, rule
+
+# model_type -> LLaMA-Factory 0.9.5 has liger kernels for it (model/model_utils/liger_kernel.py)
+_LIGER = (
+    *("gemma", "gemma2", "gemma3", "gemma3_text", "glm", "glm4", "glm4v", "granite", "llama", "llava", "mistral"),
+    *("mixtral", "mllama", "olmo2", "paligemma", "phi3", "qwen2", "qwen2_vl", "qwen2_5_vl", "qwen3", "qwen3_moe"),
+    *("qwen3_next", "qwen3_5", "gpt_oss"),
+)
+# model_type -> can be converted to mixture-of-depths (extras/constants.py, MOD_SUPPORTED_MODELS)
+_DEPTHS = ("bloom", "falcon", "gemma", "llama", "mistral", "mixtral", "phi", "starcoder2")
+
+
+@rule("TRA701", Severity.ERROR)
+def two_formats(job: Job) -> Iterator[Finding]:
+    """Both fp16 and bf16 are set.
+
+    Why: refused at parse, on every rank.
+    Fix: bf16 where the device has it (Ampere and later, Ascend 910B), else fp16.
+    """
+    for half, brain in (("fp16", "bf16"), ("fp16_full_eval", "bf16_full_eval")):
+        if job.flag(half) and job.flag(brain):
+            yield half, f"`{half}` and `{brain}` exclude each other; keep one"
+
+
+@rule("TRA702", Severity.ERROR)
+def pure_format_sharded(job: Job) -> Iterator[Finding]:
+    """Pure bf16 is combined with ZeRO-3.
+
+    Why: refused at parse, on every rank.
+    Fix: `bf16: true` instead of `pure_bf16`; ZeRO-3 keeps bf16 weights anyway.
+    """
+    if job.flag("pure_bf16") and job.zero_stage == 3:
+        yield "pure_bf16", "`pure_bf16` is refused with DeepSpeed ZeRO-3; write `bf16: true`"
+
+
+@rule("TRA703", Severity.WARNING)
+def full_precision(job: Job) -> Iterator[Finding]:
+    """Training computes in 32 bits.
+
+    Why: neither bf16 nor fp16 is set: twice the memory for activations, and a fraction of the speed.
+    Fix: `bf16: true` (fp16 on V100 and T4).
+    """
+    formats = ("bf16", "fp16", "pure_bf16", "fp8", "use_cpu")
+    on_cpu = job.machine is not None and job.machine.device.vendor == "cpu"
+    if job.flag("do_train") and not on_cpu and not any(job.flag(key) for key in formats):
+        yield "bf16", "neither bf16 nor fp16 is set: training computes in 32 bits; set `bf16: true`"
+
+
+@rule("TRA704", Severity.ERROR)
+def attention_unknown(job: Job) -> Iterator[Finding]:
+    """FlashAttention-3 is asked for, which LLaMA-Factory 0.9.5 does not set up.
+
+    Why: "unknown attention type" when the model is configured, after the whole data set is tokenized on every rank.
+    Fix: `flash_attn: fa2`, or auto.
+    """
+    if job.get("flash_attn") == "fa3" and not (job.model and job.model.kind == "gpt_oss"):
+        yield "flash_attn", "`flash_attn: fa3` is not set up by LLaMA-Factory 0.9.5; write fa2 or auto"
+
+
+@rule("TRA705", Severity.WARNING)
+def checkpointing_stays_on(job: Job) -> Iterator[Finding]:
+    """Gradient checkpointing is switched off by a key that does not do it, or both on and off.
+
+    Why: LLaMA-Factory switches it on itself; `gradient_checkpointing: false` leaves it on, and `gradient_checkpointing:
+    true` brings it back where `disable_gradient_checkpointing` has removed it.
+    Fix: `disable_gradient_checkpointing: true` alone switches it off; neither key leaves it on.
+    """
+    if not job.flag("disable_gradient_checkpointing"):
+        if job.values.get("gradient_checkpointing") is False:
+            yield (
+                "gradient_checkpointing",
+                ("`gradient_checkpointing: false` leaves it on; write `disable_gradient_checkpointing: true`"),
+            )
+    elif job.flag("gradient_checkpointing"):
+        yield (
+            "disable_gradient_checkpointing",
+            ("`gradient_checkpointing: true` switches back on what this key switches off; remove one"),
+        )
+
+
+@rule("TRA706", Severity.WARNING)
+def two_liger_switches(job: Job) -> Iterator[Finding]:
+    """Liger kernels are switched on by transformers' key.
+
+    Why: LLaMA-Factory's own key is `enable_liger_kernel`; transformers' patches the model a second time, after
+    LLaMA-Factory decided whether the stage can do without logits.
+    Fix: `enable_liger_kernel: true` alone.
+    """
+    if job.flag("use_liger_kernel"):
+        how = "remove it" if job.flag("enable_liger_kernel") else "write `enable_liger_kernel: true`"
+        yield "use_liger_kernel", f"`use_liger_kernel` goes past LLaMA-Factory's own switch; {how}"
+
+
+@rule("TRA707", Severity.WARNING)
+def no_liger_kernel(job: Job) -> Iterator[Finding]:
+    """Liger kernels are asked for a model that has none.
+
+    Why: LLaMA-Factory only warns and goes on: neither speed nor memory is gained, and long samples may run out of
+    memory.
+    Fix: remove `enable_liger_kernel`, and check memory without it.
+    """
+    if job.flag("enable_liger_kernel") and job.model and job.model.kind not in _LIGER:
+        yield "enable_liger_kernel", f"LLaMA-Factory has no liger kernels for {job.model.kind}; nothing is saved"
+
+
+@rule("TRA708", Severity.ERROR)
+def shifted_attention_refused(job: Job) -> Iterator[Finding]:
+    """S^2 attention is asked for with transformers 5.
+
+    Why: its patch of llama needs transformers below 4.48: fails when the model is configured, after the whole data
+    set is tokenized on every rank.
+    Fix: remove `shift_attn`.
+    """
+    asked = job.flag("shift_attn") and job.flag("do_train") and job.stage != "ppo"
+    if asked and job.model and job.model.kind == "llama":
+        yield "shift_attn", "`shift_attn` needs transformers below 4.48; remove it"
+
+
+@rule("TRA709", Severity.WARNING)
+def shifted_attention_unread(job: Job) -> Iterator[Finding]:
+    """S^2 attention is asked for a model that has none.
+
+    Why: LLaMA-Factory only warns and goes on with full attention, which needs far more memory on long samples.
+    Fix: remove `shift_attn`.
+    """
+    if job.flag("shift_attn") and job.model and job.model.kind != "llama" and job.stage != "ppo":
+        yield "shift_attn", f"`shift_attn` is for llama models, not {job.model.kind}; it has no effect"
+
+
+@rule("TRA710", Severity.ERROR)
+def depths_refused(job: Job) -> Iterator[Finding]:
+    """A model is to be converted to mixture-of-depths that cannot be.
+
+    Why: fails while the model loads, after the whole data set is tokenized on every rank.
+    Fix: remove `mixture_of_depths`.
+    """
+    if job.get("mixture_of_depths") == "convert" and job.model and job.model.kind not in _DEPTHS:
+        yield "mixture_of_depths", f"{job.model.kind} cannot be converted to mixture-of-depths; remove it"

@@ -1,0 +1,120 @@
+"""TRA5xx: preference stages (dpo, kto, rm, ppo) and other losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator.diagnostic import Severity
+from validator.job import Job
+from validator.rules.rule import Finding, rule
+
+_AS_SIGMOID = ("hinge", "ipo", "kto_pair")
+_LOSSES = ("use_dft_loss", "use_eaft_loss", "use_asft_loss")
+
+
+@rule("TRA501", Severity.ERROR)
+def ppo_impossible(job: Job) -> Iterator[Finding]:
+    """PPO cannot run with the trl that LLaMA-Factory 0.9.5 installs.
+
+    Why: its trainer asks for trl 0.8.6 to 0.9.6 while the package needs 0.18 to 0.24: an ImportError after policy,
+    reference and reward model are loaded on every rank. DISABLE_VERSION_CHECK does not help.
+    Fix: `stage: dpo` or `kto`; or LLaMA-Factory 0.9.3 with its own trl.
+    """
+    if job.stage == "ppo":
+        yield "stage", "stage ppo needs trl 0.8.6 to 0.9.6, LLaMA-Factory 0.9.5 needs 0.18 to 0.24; use dpo or kto"
+
+
+@rule("TRA502", Severity.ERROR)
+def ppo_needs(job: Job) -> Iterator[Finding]:
+    """PPO lacks what it needs.
+
+    Why: refused at parse, on every rank.
+    Fix: `do_train: true`, a `reward_model`, of a type that fits the method; no S^2 attention; reports to wandb,
+    tensorboard or trackio.
+    """
+    if job.stage != "ppo":
+        return
+    kind = job.get("reward_model_type")
+    if not job.has("reward_model"):
+        yield "reward_model", "stage ppo needs a `reward_model`"
+    elif kind == "lora" and job.method != "lora":
+        yield "reward_model_type", f"a LoRA reward model needs `finetuning_type: lora`, not {job.method}; set full"
+    if not job.flag("do_train"):
+        yield "do_train", "stage ppo only trains; set `do_train: true`"
+    if job.flag("shift_attn"):
+        yield "shift_attn", "stage ppo is refused with `shift_attn`; remove it"
+    for key in ("use_kt", "use_unsloth"):
+        if kind == "lora" and job.flag(key):
+            yield key, f"`{key}` is refused with a LoRA reward model; set `reward_model_type: full`"
+
+
+@rule("TRA503", Severity.ERROR)
+def smoothing_refused(job: Job) -> Iterator[Finding]:
+    """Label smoothing is set for a preference loss that has none.
+
+    Why: refused at parse, on every rank.
+    Fix: `pref_loss: sigmoid`, or no `dpo_label_smoothing`.
+    """
+    loss = job.get("pref_loss")
+    if job.stage == "dpo" and loss != "sigmoid" and job.number("dpo_label_smoothing") > 1e-6:
+        yield "dpo_label_smoothing", f"`dpo_label_smoothing` needs `pref_loss: sigmoid`, not {loss}"
+
+
+@rule("TRA504", Severity.WARNING)
+def loss_replaced(job: Job) -> Iterator[Finding]:
+    """Another preference loss is trained than the recipe names.
+
+    Why: from trl 0.20 on, LLaMA-Factory calls its loss without the name, and sigmoid is trained, with no message.
+    Fix: `pref_loss: sigmoid`, or orpo and simpo, which LLaMA-Factory computes itself.
+    """
+    if job.stage == "dpo" and job.get("pref_loss") in _AS_SIGMOID:
+        yield "pref_loss", f"`pref_loss: {job.get('pref_loss')}` trains sigmoid with this trl; write sigmoid or simpo"
+
+
+@rule("TRA505", Severity.ERROR)
+def reward_model_unsaved(job: Job) -> Iterator[Finding]:
+    """A reward model with tied embeddings is trained by full or freeze.
+
+    Why: transformers 5 refuses to save tensors that share memory: the run fails at its first save, or after all
+    training.
+    Fix: `finetuning_type: lora`, or a model whose embeddings are not tied.
+    """
+    trains = job.stage == "rm" and job.flag("do_train") and job.method in ("full", "freeze")
+    if trains and job.model and job.model.arch.tied:
+        yield "finetuning_type", f"{job.model.name} ties its embeddings: its reward model cannot be saved; use lora"
+
+
+@rule("TRA506", Severity.WARNING)
+def smoothing_reversed(job: Job) -> Iterator[Finding]:
+    """Label smoothing above one half turns preferences round.
+
+    Why: it is the share of labels assumed to be wrong.
+    Fix: a value below 0.5, such as 0.1.
+    """
+    if job.stage == "dpo" and job.get("pref_loss") == "sigmoid" and job.number("dpo_label_smoothing") > 0.5:
+        yield "dpo_label_smoothing", "above 0.5 the rejected answers are learnt; use 0.1 or less"
+
+
+@rule("TRA507", Severity.ERROR)
+def asft_without_reference(job: Job) -> Iterator[Finding]:
+    """The ASFT loss is combined with LoRA.
+
+    Why: it needs a reference model, which is not made for LoRA: "NoneType is not callable" at the first step, after the
+    data is tokenized and the model loaded on every rank.
+    Fix: `finetuning_type: full` or freeze, or a `ref_model`.
+    """
+    if job.stage == "sft" and job.flag("use_asft_loss") and job.method == "lora" and not job.has("ref_model"):
+        yield "use_asft_loss", "the ASFT loss has no reference model with LoRA; name a `ref_model`, or use full"
+
+
+@rule("TRA508", Severity.WARNING)
+def loss_unread(job: Job) -> Iterator[Finding]:
+    """Two supervised losses are asked for and only one is used.
+
+    Why: LLaMA-Factory takes the first of DFT, EAFT and ASFT.
+    Fix: keep one.
+    """
+    active = [key for key in _LOSSES if job.flag(key)]
+    for key in active[1:]:
+        if job.stage == "sft":
+            yield key, f"`{key}` has no effect beside `{active[0]}`; keep one"

@@ -1,0 +1,203 @@
+"""TRA3xx: quantized base weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator.diagnostic import Severity
+from validator.job import Job
+from validator.rules.rule import Finding, rule
+
+# Methods that quantize while loading, and the bits they take (model/model_utils/quantization.py)
+_BITS = {"bnb": (4, 8), "hqq": (1, 2, 3, 4, 5, 6, 8), "eetq": (8,)}
+# Quantized checkpoints that LLaMA-Factory loads in full precision
+_DEQUANTIZED = ("mxfp4", "fp8")
+_FUSED_EXPERTS = ("qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3", "glm4_moe")
+
+
+def _method(job: Job) -> str:
+    return str(job.get("quantization_method"))
+
+
+def _bits(job: Job) -> int:
+    return int(job.number("quantization_bit"))
+
+
+def _checkpoint(job: Job) -> str | None:
+    """How the checkpoint itself is quantized."""
+    return job.model.quantized if job.model else None
+
+
+def _loads(job: Job) -> bool:
+    """Whether the recipe quantizes while loading."""
+    return job.has("quantization_bit") and not _checkpoint(job)
+
+
+def _sharded(job: Job) -> str | None:
+    return "DeepSpeed ZeRO-3" if job.zero_stage == 3 else "FSDP" if job.fsdp else None
+
+
+@rule("TRA301", Severity.ERROR)
+def quantized_weights_trained(job: Job) -> Iterator[Finding]:
+    """Quantized weights are to be trained themselves.
+
+    Why: refused at parse, on every rank: only LoRA and OFT train beside frozen weights.
+    Fix: `finetuning_type: lora`, or remove `quantization_bit`.
+    """
+    if job.has("quantization_bit") and job.method not in ("lora", "oft"):
+        yield "quantization_bit", f"quantized weights need `finetuning_type: lora` or oft, not {job.method}"
+
+
+@rule("TRA302", Severity.ERROR)
+def quantization_conflict(job: Job) -> Iterator[Finding]:
+    """A setting excludes quantized weights.
+
+    Why: refused at parse, on every rank.
+    Fix: remove the setting, or `quantization_bit`.
+    """
+    if not job.has("quantization_bit") or job.method not in ("lora", "oft"):
+        return
+    if job.flag("pissa_init") and job.method == "lora":
+        yield "pissa_init", "PiSSA cannot be initialized on quantized weights; use scripts/pissa_init.py once"
+    if job.flag("resize_vocab"):
+        yield "resize_vocab", "the embeddings of a quantized model cannot be resized; remove `resize_vocab`"
+    if job.has("adapter_name_or_path") and job.flag("create_new_adapter"):
+        yield "create_new_adapter", "a new adapter cannot be put on an adapted quantized model; merge the first one"
+    elif len(job.words("adapter_name_or_path")) > 1:
+        yield "adapter_name_or_path", "a quantized model takes one adapter; merge them first"
+    if job.flag("fp8"):
+        yield "fp8", "`fp8` and `quantization_bit` exclude each other; remove one"
+
+
+@rule("TRA303", Severity.ERROR)
+def device_map_in_training(job: Job) -> Iterator[Finding]:
+    """Layers of a quantized model are to be spread over devices in training.
+
+    Why: refused at parse, on every rank.
+    Fix: remove `quantization_device_map`; ZeRO-3 or FSDP shard a 4-bit model.
+    """
+    if job.flag("do_train") and job.get("quantization_device_map") == "auto":
+        yield "quantization_device_map", "`quantization_device_map: auto` is for inference; remove it"
+
+
+@rule("TRA304", Severity.ERROR)
+def bits_refused(job: Job) -> Iterator[Finding]:
+    """The quantization method does not know this number of bits.
+
+    Why: fails when the model is configured, after the whole data set is tokenized on every rank.
+    Fix: bnb takes 4 or 8, eetq 8, hqq 1 to 6 or 8.
+    """
+    allowed = _BITS.get(_method(job))
+    if _loads(job) and job.method in ("lora", "oft") and allowed and _bits(job) not in allowed:
+        known = ", ".join(str(bits) for bits in allowed)
+        yield "quantization_bit", f"{_method(job)} quantizes to {known} bits, not {job.get('quantization_bit')}"
+
+
+@rule("TRA305", Severity.ERROR)
+def quantization_not_sharded(job: Job) -> Iterator[Finding]:
+    """Weights are quantized in a way that ZeRO-3 and FSDP cannot shard.
+
+    Why: fails when the model is configured, after the whole data set is tokenized on every rank.
+    Fix: `quantization_bit: 4` with bnb, or ZeRO-2.
+    """
+    way = _sharded(job)
+    if not way or not _loads(job) or _bits(job) not in _BITS.get(_method(job), ()):
+        return
+    if job.method in ("lora", "oft") and (_method(job) != "bnb" or _bits(job) != 4):
+        yield (
+            "quantization_bit",
+            (f"{way} cannot shard {_bits(job)}-bit {_method(job)} weights; use 4-bit bnb, or ZeRO-2"),
+        )
+
+
+@rule("TRA306", Severity.ERROR)
+def checkpoint_not_sharded(job: Job) -> Iterator[Finding]:
+    """The checkpoint is quantized in a way that ZeRO-3 and FSDP cannot shard.
+
+    Why: fails when the model is configured, after the whole data set is tokenized on every rank.
+    Fix: ZeRO-2 or plain data parallel, or the unquantized model with `quantization_bit: 4`.
+    """
+    kind, way = _checkpoint(job), _sharded(job)
+    if kind and kind not in _DEQUANTIZED and way:
+        yield "model_name_or_path", f"the checkpoint is {kind}-quantized, which {way} cannot shard; use ZeRO-2 or none"
+
+
+@rule("TRA307", Severity.ERROR)
+def quantized_checkpoint_trained(job: Job) -> Iterator[Finding]:
+    """A quantized checkpoint is used with a method other than LoRA or OFT, or with PiSSA.
+
+    Why: fails when the adapter is made, after the data is tokenized and the model loaded on every rank.
+    Fix: `finetuning_type: lora`, or the unquantized model.
+    """
+    kind = _checkpoint(job)
+    if not kind or kind in _DEQUANTIZED or job.has("quantization_bit") or not job.flag("do_train"):
+        return
+    if job.method not in ("lora", "oft"):
+        yield "finetuning_type", f"the checkpoint is {kind}-quantized, so its weights cannot be trained; use lora"
+    elif job.flag("pissa_init"):
+        yield "pissa_init", f"the checkpoint is {kind}-quantized; PiSSA needs the original weights"
+
+
+@rule("TRA308", Severity.WARNING)
+def nothing_quantized(job: Job) -> Iterator[Finding]:
+    """The quantization method does not quantize while loading.
+
+    Why: `quantization_bit` then has no effect, and the full weights are loaded: out of memory, or no saving at all.
+    GPTQ, AWQ and the like are for checkpoints that are quantized already.
+    Fix: `quantization_method: bnb`, or the quantized checkpoint without `quantization_bit`.
+    """
+    if _loads(job) and _method(job) not in _BITS:
+        yield (
+            "quantization_method" if "quantization_method" in job.values else "quantization_bit",
+            (f"`quantization_method: {_method(job)}` quantizes nothing while loading; use bnb"),
+        )
+
+
+@rule("TRA309", Severity.WARNING)
+def quantized_twice(job: Job) -> Iterator[Finding]:
+    """`quantization_bit` is set for a checkpoint that is quantized already.
+
+    Why: it has no effect; the checkpoint's own quantization is used.
+    Fix: remove it.
+    """
+    kind = _checkpoint(job)
+    if kind and job.has("quantization_bit") and job.method in ("lora", "oft"):
+        yield "quantization_bit", f"the checkpoint is {kind}-quantized already; `quantization_bit` has no effect"
+
+
+@rule("TRA310", Severity.ERROR)
+def dora_on_quantized(job: Job) -> Iterator[Finding]:
+    """DoRA is put on quantized weights.
+
+    Why: refused when the adapter is made, after the data is tokenized and the model loaded on every rank; bitsandbytes
+    too, as LLaMA-Factory compares the method's name with another spelling.
+    Fix: LoRA without `use_dora`, or unquantized weights.
+    """
+    quantized = _loads(job) and _method(job) in _BITS
+    kind = _checkpoint(job)
+    if job.method == "lora" and job.flag("use_dora") and (quantized or (kind and kind not in _DEQUANTIZED)):
+        yield "use_dora", "`use_dora` is refused on quantized weights, bnb included; remove one"
+
+
+@rule("TRA311", Severity.WARNING)
+def experts_not_quantized(job: Job) -> Iterator[Finding]:
+    """A mixture-of-experts model is quantized while loading.
+
+    Why: transformers 5 keeps the experts as fused tensors that bitsandbytes leaves in 16 bits, so most of the model
+    is not shrunk.
+    Fix: shard with ZeRO-3 instead, or use a checkpoint that is quantized already.
+    """
+    if _loads(job) and job.model and job.model.kind in _FUSED_EXPERTS and _method(job) == "bnb":
+        yield "quantization_bit", f"the experts of {job.model.kind} stay in 16 bits; shard with ZeRO-3"
+
+
+@rule("TRA312", Severity.ERROR)
+def other_model_bits(job: Job) -> Iterator[Finding]:
+    """The reference or reward model is to be quantized to a number of bits that is not known.
+
+    Why: an assertion at parse, on every rank.
+    Fix: 4 or 8.
+    """
+    for key in ("ref_model_quantization_bit", "reward_model_quantization_bit"):
+        if job.has(key) and job.get(key) not in (4, 8):
+            yield key, f"`{key}` is {job.get(key)}, only 4 and 8 are accepted"

@@ -1,0 +1,231 @@
+"""TRA0xx: the run itself: what is asked for, logging, saving, leftovers of examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator import catalog
+from validator.diagnostic import Severity
+from validator.job import Job
+from validator.rules.rule import Finding, rule
+
+_DAY = 86_400
+# transformers 5.6, integrations/integration_utils.py, INTEGRATION_TO_CALLBACK
+_LOGGERS = (
+    *("none", "all", "azure_ml", "comet_ml", "mlflow", "neptune", "tensorboard", "trackio", "wandb", "codecarbon"),
+    *("clearml", "dagshub", "flyte", "dvclive", "swanlab", "kubeflow"),
+)
+# Read by supervised fine-tuning only (hparams/parser.py, get_train_args)
+_SUPERVISED = ("predict_with_generate", "neat_packing", "train_on_prompt", "mask_history")
+_INTERVALS = (
+    ("logging_steps", "logging_strategy"),
+    ("eval_steps", "eval_strategy"),
+    ("save_steps", "save_strategy"),
+)
+
+
+@rule("TRA001", Severity.ERROR)
+def model_missing(job: Job) -> Iterator[Finding]:
+    """The recipe names no model.
+
+    Why: refused at parse, on every rank.
+    Fix: set `model_name_or_path` to a hub name or a folder.
+    """
+    if not job.has("model_name_or_path"):
+        yield "model_name_or_path", "no model is named; set `model_name_or_path`"
+
+
+@rule("TRA002", Severity.WARNING)
+def nothing_trained(job: Job) -> Iterator[Finding]:
+    """The recipe does not ask for training.
+
+    Why: `do_train` is false by default; LLaMA-Factory reads the data, loads the model and ends with exit code 0, having
+    trained nothing.
+    Fix: `do_train: true`.
+    """
+    others = job.flag("do_eval") or job.flag("do_predict") or job.get("eval_strategy") not in ("no", False)
+    if not job.flag("do_train") and not others and job.stage != "ppo":
+        yield "do_train", "`do_train` is not set: the model is loaded and nothing is trained; set it to true"
+
+
+@rule("TRA003", Severity.ERROR)
+def data_missing(job: Job) -> Iterator[Finding]:
+    """The recipe trains but names no data set.
+
+    Why: refused at parse, on every rank; also where `tokenized_path` holds prepared data.
+    Fix: set `dataset` to one or more names of dataset_info.json.
+    """
+    if job.flag("do_train") and not job.has("dataset"):
+        yield "dataset", "training is asked for and no data set is named; set `dataset`"
+
+
+@rule("TRA004", Severity.ERROR)
+def supervised_only(job: Job) -> Iterator[Finding]:
+    """A setting of supervised fine-tuning is used in another stage.
+
+    Why: refused at parse, on every rank.
+    Fix: remove it, or set `stage: sft`.
+    """
+    if job.stage != "sft":
+        for key in _SUPERVISED:
+            if job.flag(key):
+                yield key, f"`{key}` is refused in stage {job.stage}; it needs `stage: sft`"
+
+
+@rule("TRA005", Severity.ERROR)
+def prompt_and_history(job: Job) -> Iterator[Finding]:
+    """The loss is asked to cover the prompt and to leave out the history.
+
+    Why: refused at parse, on every rank.
+    Fix: keep one of `train_on_prompt` and `mask_history`.
+    """
+    if job.flag("mask_history") and job.flag("train_on_prompt") and job.stage == "sft":
+        yield "mask_history", "`mask_history` and `train_on_prompt` exclude each other; remove one"
+
+
+@rule("TRA006", Severity.ERROR)
+def inference_backend(job: Job) -> Iterator[Finding]:
+    """A serving backend is set for training.
+
+    Why: refused at parse, on every rank; vLLM and SGLang serve the API, chat and web commands.
+    Fix: remove `infer_backend`.
+    """
+    if job.get("infer_backend") != "huggingface":
+        yield "infer_backend", f"`infer_backend: {job.get('infer_backend')}` cannot train; remove it"
+
+
+@rule("TRA007", Severity.ERROR)
+def interval_refused(job: Job) -> Iterator[Finding]:
+    """An interval of logging, evaluation or saving is zero or not a whole number of steps.
+
+    Why: refused at parse, on every rank. Below 1 it is a share of all steps; above 1 it must be whole.
+    Fix: a whole number of steps, or a share such as 0.1.
+    """
+    for key, strategy in _INTERVALS:
+        value = job.number(key)
+        if job.get(strategy) != "steps":
+            continue
+        if key == "logging_steps" and job.get(key) == 0:
+            yield key, "`logging_steps` is 0; set at least 1, or `logging_strategy: epoch`"
+        elif value > 1 and value != int(value):
+            yield key, f"`{key}` is {value:g}, above 1 it must be a whole number; write {int(value)}"
+
+
+@rule("TRA008", Severity.ERROR)
+def report_target_unknown(job: Job) -> Iterator[Finding]:
+    """A tool to report to is not known.
+
+    Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank. A text is one
+    name: several need a list.
+    Fix: one of none, tensorboard, wandb, swanlab, mlflow, trackio …, or a list of them.
+    """
+    value = job.get("report_to")
+    for name in value if isinstance(value, list) else [value]:
+        if isinstance(name, str) and "," in name:
+            yield "report_to", f"`report_to: {name}` is read as one name; write a list: [{name}]"
+        elif name not in _LOGGERS:
+            shown = "null" if name is None else name
+            hint = catalog.suggest(str(name), _LOGGERS) or "; for no report write none"
+            yield "report_to", f"`report_to` holds `{shown}`, which transformers does not know{hint}"
+
+
+@rule("TRA009", Severity.WARNING)
+def sample_limit_contradicts(job: Job) -> Iterator[Finding]:
+    """`max_samples` cuts the data below the number of samples the recipe is made for.
+
+    Why: every official example carries `max_samples: 1000`; copied along, the run trains on the first rows of each data
+    set only, with no message.
+    Fix: remove `max_samples`.
+    """
+    limit = job.number("max_samples")
+    sets = max(1, len(job.words("dataset")))
+    if limit > 0 and job.samples and limit * sets < job.samples:
+        yield (
+            "max_samples",
+            (
+                f"`max_samples: {limit:.0f}` leaves at most {limit * sets:,.0f} rows of the {job.samples:,} "
+                "recommended; remove it"
+            ),
+        )
+
+
+@rule("TRA010", Severity.NOTE)
+def sample_limit(job: Job) -> Iterator[Finding]:
+    """`max_samples`, a debugging aid, is set.
+
+    Why: the run trains on the first rows of each data set only.
+    Fix: remove it for a real run.
+    """
+    limit = job.number("max_samples")
+    if limit > 0 and job.flag("do_train") and not job.samples:
+        yield "max_samples", f"only the first {limit:,.0f} rows of each data set are used; remove `max_samples` for all"
+
+
+@rule("TRA011", Severity.WARNING)
+def timeout_of_years(job: Job) -> Iterator[Finding]:
+    """The collective timeout is longer than a week.
+
+    Why: `ddp_timeout: 180000000` of the official examples is 5.7 years: when one process dies or hangs, the others wait
+    for it, and the machine is paid for, until someone looks.
+    Fix: as long as the slowest preprocessing or saving takes, such as 7200 (two hours); prepare long data once with
+    `tokenized_path`.
+    """
+    seconds = job.number("ddp_timeout")
+    if seconds > 7 * _DAY:
+        yield (
+            "ddp_timeout",
+            (
+                f"`ddp_timeout` is {seconds / _DAY:,.0f} days: a process that hangs stops the run silently; "
+                "set 7200 (two hours)"
+            ),
+        )
+
+
+@rule("TRA012", Severity.ERROR)
+def limit_refused(job: Job) -> Iterator[Finding]:
+    """A lower limit is above its upper limit, or a count that must be positive is not.
+
+    Why: refused at parse, on every rank.
+    Fix: as the message says.
+    """
+    for kind in ("image", "video"):
+        most, least = job.number(f"{kind}_max_pixels"), job.number(f"{kind}_min_pixels")
+        if most < least:
+            yield f"{kind}_max_pixels", f"`{kind}_max_pixels` {most:.0f} is below `{kind}_min_pixels` {least:.0f}"
+    if job.has("torch_empty_cache_steps") and job.number("torch_empty_cache_steps") <= 0:
+        yield "torch_empty_cache_steps", "`torch_empty_cache_steps` must be above 0; remove it to never empty the cache"
+    if job.has("dataloader_prefetch_factor") and job.get("dataloader_num_workers") == 0:
+        yield "dataloader_prefetch_factor", "prefetching needs workers; set `dataloader_num_workers` or remove it"
+
+
+@rule("TRA013", Severity.ERROR)
+def export_without_data(job: Job) -> Iterator[Finding]:
+    """Quantization at export is set without its calibration data.
+
+    Why: refused at parse even though training never exports.
+    Fix: remove the export keys from a training recipe.
+    """
+    if job.has("export_quantization_bit") and not job.has("export_quantization_dataset"):
+        yield "export_quantization_bit", "`export_quantization_bit` needs `export_quantization_dataset`; remove it"
+
+
+@rule("TRA014", Severity.ERROR)
+def tracker_without_project(job: Job) -> Iterator[Finding]:
+    """Trackio is asked for with an empty project.
+
+    Why: refused at parse, on every rank.
+    Fix: set `project`.
+    """
+    if "trackio" in job.words("report_to") and not job.flag("project"):
+        yield "project", "`report_to: trackio` needs a `project`"
+
+
+@rule("TRA015", Severity.NOTE)
+def steps_over_epochs(job: Job) -> Iterator[Finding]:
+    """Both a number of steps and a number of epochs are set.
+
+    Why: `max_steps` wins; `num_train_epochs` has no effect.
+    Fix: remove one.
+    """
+    if job.number("max_steps") > 0 and "num_train_epochs" in job.values:
+        yield "num_train_epochs", f"`max_steps: {job.get('max_steps')}` wins; `num_train_epochs` has no effect"
