@@ -114,8 +114,8 @@ def _removed(entry: Mapping[str, Any]) -> str:
     return f" (gone since {entry.get('removed', 'an earlier release')}); {remedy}"
 
 
-def _kind(value: Any) -> str:
-    """The kind of value that data/values.json has an outcome for."""
+def _kind(value: Any, entry: Mapping[str, Any]) -> str:
+    """The kind of value that data/values.json has an outcome for; any text in place of a number counts as quoted."""
     match value:
         case None:
             return "null"
@@ -129,18 +129,7 @@ def _kind(value: Any) -> str:
             return "list"
         case dict():
             return "dict"
-    return "quoted" if _reads_as_other(str(value)) else "text"
-
-
-def _reads_as_other(text: str) -> bool:
-    """Whether the text would be a number or a truth value without its quotes."""
-    if text.lower() in {"true", "false", "yes", "no", "on", "off", "null"}:
-        return True
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return "text" if "str" in entry["type"].split("|") else "quoted"
 
 
 def _outcome(key: str, kind: str) -> str:
@@ -151,7 +140,7 @@ def _outcome(key: str, kind: str) -> str:
 
 def _wrong(document: Document, key: str, choice: bool, entry: Mapping[str, Any]) -> Diagnostic:
     value = document.values[key]
-    outcome = _outcome(key, _kind(value))
+    outcome = _outcome(key, _kind(value, entry))
     fails = _FAILS.get(outcome)
     severity = Severity.ERROR if fails else Severity.WARNING
     if choice:
