@@ -80,11 +80,18 @@ SHAPES = [
 ]  # fmt: skip
 
 
+def refused(model: str, setting: dict[str, Any]) -> bool:
+    """Autocast does not reach grouped_mm, which takes no fp32 experts: transformers 5.6 cannot train these."""
+    return model == "qwen3-30b-a3b" and setting["method"] in ("full", "freeze") and setting["precision_mode"] == "bf16"
+
+
 def cells() -> list[dict[str, Any]]:
     """Every model with every setting; lengths and batches take turns. Shuffled: a partial record is a fair sample."""
     chosen = []
     for m, model in enumerate(MODELS):
         for s, setting in enumerate(SETTINGS):
+            if refused(model, setting):
+                continue
             length, batch = SHAPES[(5 * m + s) % len(SHAPES)]
             chosen.append({"model": model, **setting, "seq_len": length, "micro_batch": batch})
     for m, model in enumerate(RARE_MODELS):
@@ -114,11 +121,7 @@ def simulate_missing() -> None:
     for cell in cells():
         if key(cell) in done:
             continue
-        try:
-            result = run_cell_by_depth({**cell, "steps": 1, "warm": True})
-        except Exception as error:
-            print(key(cell), repr(error)[:300], flush=True)
-            continue
+        result = run_cell_by_depth({**cell, "steps": 1, "warm": True})
         moments = result.pop("moments")
         row = {
             **cell,

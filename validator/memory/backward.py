@@ -87,10 +87,10 @@ def _new_gradient(point: Point, block: Block, workload: Workload) -> float:
 
 def _rebuilt(block: Block, workload: Workload) -> float:
     """The largest matrix, rebuilt for its product and dropped again: dequantized in compute precision; under DoRA, for
-    its norm, the adapter's product, their sum and the gradients of these in fp32."""
+    its norm, eight fp32 matrices: the adapter's product, their sum, and the gradients of these."""
     halves = _halves(block)
     each = (2.0 if workload.quant_bits else 0.0) + (
-        28.0 if workload.adapter.dora and workload.method == "lora" else 0.0
+        32.0 if workload.adapter.dora and workload.method == "lora" else 0.0
     )
     return each * max(halves.largest_forward, halves.largest_attention)
 

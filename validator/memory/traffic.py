@@ -25,16 +25,20 @@ def _gathered_zero3(arch: Architecture, workload: Workload, where: Where) -> flo
     distance: at the loss that is a third of it, since a checkpointed layer is used once going forward and twice
     coming back, less the output layer, which is passed twice
     (deepspeed/runtime/zero/partitioned_param_coordinator.py, 0.18.4)."""
-    sharding, total = workload.sharding, parameters(arch)
-    kept = max(0.0, (min(sharding.max_reuse_distance, sharding.max_live_parameters) - 2 * head_elements(arch)) / 3)
+    sharding, whole = workload.sharding, base_weight_bytes(arch, workload)
+    tables = embedding(arch) + head(arch)
+    per_table = element_bytes(workload).trained if workload.method == "full" else element_bytes(workload).base
+    per_layer = (whole - per_table * tables) / (parameters(arch) - tables)
+    reuse = min(sharding.max_reuse_distance, sharding.max_live_parameters)
+    kept = max(0.0, (reuse - 2 * head_elements(arch)) / 3)
     layer = _largest(arch, workload).elements
-    at_work = {
-        "loss": head_elements(arch) + kept,
-        "last layer": max(layer, kept),
-        "first layer": layer,
-        "embedding": embedding(arch),
+    table, inside = {
+        "loss": (head_elements(arch), kept),
+        "last layer": (0, max(layer, reuse / 3)),
+        "first layer": (0, layer),
+        "embedding": (embedding(arch), 0),
     }[where]
-    return base_weight_bytes(arch, workload) * min(1.0, (at_work + sharding.prefetch_bucket) / total)
+    return min(whole, per_table * table + per_layer * (inside + sharding.prefetch_bucket))
 
 
 def _gathered_fsdp(arch: Architecture, workload: Workload) -> float:
