@@ -10,10 +10,10 @@ from validator import __version__, catalog, job, loader, schema
 from validator.diagnostic import Diagnostic, FileReport, RecipeError, Report, Severity
 from validator.job import Job
 from validator.loader import Document
-from validator.rules import curated, data, device, fit, parallel, paths, training
+from validator.rules import curated, data, device, fit, parallel, paths, registry, training, zerofile
 from validator.rules.rule import Rule
 
-FAMILIES = (paths, fit, device, parallel, training, data, curated)
+FAMILIES = (paths, registry, fit, device, parallel, zerofile, training, data, curated)
 _SUFFIXES = (".yaml", ".yml")
 
 

@@ -17,7 +17,7 @@ from validator.diagnostic import RecipeError
 Source = Literal["hub", "script", "cloud", "file"]
 
 # Larger files are estimated from their beginning, so that a check never waits for data.
-_WHOLE = {"json": 3 << 20, "csv": 3 << 20, "jsonl": 16 << 20, "txt": 16 << 20}
+_WHOLE = {"json": 2 << 20, "csv": 2 << 20, "jsonl": 4 << 20, "txt": 4 << 20}
 _HEAD = 1 << 18
 _HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url")
 
@@ -95,8 +95,10 @@ class Registry:
 
     def get(self, name: str) -> Dataset | None:
         """The data set of this name; None where it is not defined."""
-        entry = self.entries.get(name)
-        return Dataset(name, entry, self.folder) if isinstance(entry, Mapping) else None
+        if name not in self.entries:
+            return None
+        entry = self.entries[name]
+        return Dataset(name, entry if isinstance(entry, Mapping) else {}, self.folder)
 
 
 def read(path: Path) -> Registry:

@@ -1,0 +1,170 @@
+"""DAT: how many samples there are, and how many the model and method call for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from validator import catalog
+from validator.datasets import Rows
+from validator.diagnostic import Severity
+from validator.job import Job
+from validator.rules.paths import tokenized
+from validator.rules.rule import Finding, rule
+
+# Fewer passes than this over a small set are common practice (LIMA, arXiv 2305.11206, took 15 over 1,000 samples).
+_MANY_EPOCHS = 10
+# Models that go by the same size: a "7B" has up to 10 billion parameters.
+_SAME_SIZE = 1.5
+
+
+@rule("DAT001", Severity.WARNING)
+def too_few_samples(job: Job) -> Iterator[Finding]:
+    """The data sets hold fewer samples than public work found to teach anything general.
+
+    Why: the run succeeds and the model has learned little; found out days later.
+    Fix: more accurate, diverse samples, never repeated ones; or a smaller aim. data/samples.yaml lists the sources.
+    """
+    found, needed = _rows(job), _needed(job)
+    if found and needed and found.count < needed and not _repeats(job, found, needed):
+        yield "dataset", f"{found} samples for {_model(job)}, public work starts at {needed:,}{_advice(job)}"
+
+
+@rule("DAT002", Severity.NOTE)
+def more_than_useful(job: Job) -> Iterator[Finding]:
+    """The data sets hold far more samples than a model of this size uses.
+
+    Why: small models saturate; time and money go into steps that change little.
+    Fix: choose the best samples, or a larger model.
+    """
+    found, most = _rows(job), _guidance(job, "saturating")
+    if found and most and found.count > most:
+        yield "dataset", f"{found} samples for {_model(job)}, more than {most:,} are wasted on it; choose the best ones"
+
+
+@rule("DAT003", Severity.WARNING)
+def small_set_repeated(job: Job) -> Iterator[Finding]:
+    """A small data set is passed over many times.
+
+    Why: the model learns the samples by heart; the training loss falls and the answers get worse.
+    Fix: fewer epochs (2 to 5), or more samples.
+    """
+    found, needed = _rows(job), _needed(job)
+    if found and needed and _repeats(job, found, needed):
+        epochs = f"{job.number('num_train_epochs'):g}"
+        yield (
+            "num_train_epochs",
+            f"{epochs} epochs of {found} samples overfit; take 2 to 5, or more samples{_advice(job)}",
+        )
+
+
+@rule("DAT004", Severity.WARNING)
+def data_cut_short(job: Job) -> Iterator[Finding]:
+    """`max_samples` leaves out most of a local data set.
+
+    Why: LLaMA-Factory's examples carry `max_samples: 1000`; copied along, it silently drops the rest of the data.
+    Fix: remove `max_samples`; to shrink one data set on purpose, `num_samples` in its entry says so.
+    """
+    limit = job.get("max_samples")
+    if not isinstance(limit, int) or limit < 1 or tokenized(job):
+        return
+    for found in job.datasets:
+        if found.rows and not found.rows.problem and found.rows.count > 2 * limit:
+            yield "max_samples", f"keeps {limit:,} of {found.rows} samples of `{found.name}`; remove it to use all"
+
+
+@rule("DAT005", Severity.ERROR)
+def nothing_left_to_train(job: Job) -> Iterator[Finding]:
+    """`val_size` takes every sample for evaluation.
+
+    Why: the data sets library refuses the split, after the data are read and converted.
+    Fix: a fraction (0.1), or a number below that of the samples.
+    """
+    value, found = job.number("val_size"), _rows(job)
+    if found is None or not found.exact or job.flag("streaming") or value < 1e-6:
+        return
+    if value > 1 and value >= found.count:
+        yield "val_size", f"{value:g} samples for evaluation, but there are {found}; write a fraction such as 0.1"
+    elif value <= 1 and found.count == 1:
+        yield "val_size", "a single sample cannot be split; add samples or remove `val_size`"
+
+
+@rule("DAT006", Severity.WARNING)
+def more_evaluation_than_training(job: Job) -> Iterator[Finding]:
+    """`val_size` takes more than half of the samples.
+
+    Why: they are not trained on. A value above 1 is a number of samples, one up to 1 a fraction.
+    Fix: 0.01 to 0.1.
+    """
+    value, found = job.number("val_size"), _rows(job)
+    share = value if value < 1 else value / found.count if found and found.count else 0
+    if 0.5 < share < 1:
+        yield "val_size", f"holds back {share:.0%} of the samples for evaluation; 0.01 to 0.1 is usual"
+
+
+@rule("DAT007", Severity.WARNING)
+def fewer_than_recommended(job: Job) -> Iterator[Finding]:
+    """The data sets hold far fewer samples than the header block recommends.
+
+    Why: the recipe's schedule, learning rate and number of epochs were chosen for the number in the block.
+    Fix: more good samples; or adapt the schedule and the block's `samples`.
+    """
+    found, needed = _rows(job), _needed(job)
+    if found and job.samples and (not needed or found.count >= needed) and found.count < job.samples / 4:
+        yield "dataset", f"{found} samples, the recipe is made for {job.samples:,}; add good ones or adapt the schedule"
+
+
+def _rows(job: Job) -> Rows | None:
+    """Samples trained on, before `val_size`; None unless every data set can be counted here."""
+    sets, limit = job.datasets, job.get("max_samples")
+    if not sets or len(sets) != len(set(job.words("dataset"))) or tokenized(job) or not job.flag("do_train"):
+        return None
+    counted = [found.rows for found in sets]
+    total, exact = 0, True
+    for rows in counted:
+        if rows is None or rows.problem or not rows.count:
+            return None
+        cut = isinstance(limit, int) and 0 < limit < rows.count
+        total, exact = total + (limit if cut else rows.count), exact and (rows.exact or cut)
+    return Rows(total, exact)
+
+
+def _needed(job: Job) -> int | None:
+    """Fewest samples that make sense: the guidance, unless the recipe itself is made for fewer."""
+    least = _guidance(job, "minimum")
+    return min(least, job.samples) if least and job.samples else least
+
+
+def _repeats(job: Job, found: Rows, needed: int) -> bool:
+    passes = job.number("num_train_epochs") if job.number("max_steps") <= 0 else 0
+    return found.count < needed and passes >= _MANY_EPOCHS
+
+
+def _guidance(job: Job, field: str) -> int | None:
+    """A figure of data/samples.yaml for the model's size, between two sizes by interpolation; None: not published."""
+    stages = catalog.listing("samples")
+    method = "full" if job.method in ("full", "freeze") else "lora"
+    table = (stages.get(job.stage) or {}).get(method) if job.stage != "sources" else None
+    return interpolate(table, job.model.billions, field) if table and job.model else None
+
+
+def interpolate(table: Sequence[Mapping[str, Any]], billions: float, field: str) -> int | None:
+    """The field between the two nearest sizes, linearly in the number of parameters; beyond the ends the nearest entry.
+
+    Where the larger entry has no figure, the smaller one's holds for models of about its size."""
+    above = next((entry for entry in table if entry["billions"] >= billions), table[-1])
+    below = next((entry for entry in reversed(table) if entry["billions"] <= billions), table[0])
+    if below[field] is None or above[field] is None:
+        return below[field] if billions < _SAME_SIZE * below["billions"] else None
+    span = above["billions"] - below["billions"]
+    share = (billions - below["billions"]) / span if span > 0 else 0.0
+    return int(below[field] + share * (above[field] - below[field]))
+
+
+def _model(job: Job) -> str:
+    return f"a {job.model.billions:.3g}B model" if job.model else "this model"
+
+
+def _advice(job: Job) -> str:
+    good = job.samples or _guidance(job, "good")
+    return f"; {good:,} good ones are recommended" if good else ""

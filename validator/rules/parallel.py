@@ -1,0 +1,357 @@
+"""PAR: DeepSpeed values against the recipe's, FSDP, one and several devices. The JSON by itself is in zerofile.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from validator import catalog, loader
+from validator.diagnostic import RecipeError, Severity
+from validator.job import Job
+from validator.rules import zerofile
+from validator.rules.rule import Finding, Rule, rule
+
+# What `check` on a JSON file alone can apply.
+FILE_RULES = frozenset(found.code for found in vars(zerofile).values() if isinstance(found, Rule))
+
+# Key in the JSON, key in the recipe: the Trainer demands equality (integrations/deepspeed.py, transformers 5.6.0).
+_EQUAL = {
+    "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "gradient_clipping": "max_grad_norm",
+    "optimizer.params.lr": "learning_rate",
+    "optimizer.params.eps": "adam_epsilon",
+    "optimizer.params.weight_decay": "weight_decay",
+    "scheduler.params.warmup_max_lr": "learning_rate",
+}
+_BATCH = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+# Optimizers that accelerate turns into the CPU optimizer of the same kind (utils/deepspeed.py, accelerate 1.11).
+_ON_CPU = {"adamw_torch", "adamw_torch_fused", "paged_adamw_32bit", "lion_32bit", "paged_lion_32bit"}
+_FSDP_WORDS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
+
+
+@rule("PAR001", Severity.ERROR)
+def value_contradicted(job: Job) -> Iterator[Finding]:
+    """A fixed value in the DeepSpeed JSON differs from the recipe's.
+
+    Why: "Please correct the following DeepSpeed config values that mismatch TrainingArguments values", after the data
+    set is tokenized and the model is loaded on every rank.
+    Fix: "auto" in the JSON: the recipe alone decides.
+    """
+    for path, key in _EQUAL.items():
+        found, wanted = _value(job, path), job.get(key)
+        free = path in _BATCH[:1] and job.flag("auto_find_batch_size")
+        if found is not None and found != "auto" and found != wanted and not free:
+            yield "deepspeed", _contradiction(job, path, found, key, wanted)
+    betas = [job.get("adam_beta1"), job.get("adam_beta2")]
+    found = _value(job, "optimizer.params.betas")
+    if found is not None and found != "auto" and found != betas:
+        yield "deepspeed", _contradiction(job, "optimizer.params.betas", found, "adam_beta1 and adam_beta2", betas)
+
+
+@rule("PAR002", Severity.ERROR)
+def batch_size_wrong(job: Job) -> Iterator[Finding]:
+    """train_batch_size in the JSON is not micro batch x accumulation x devices.
+
+    Why: the Trainer and DeepSpeed both check the product, after the model is loaded on every rank.
+    Fix: `"train_batch_size": "auto"`.
+    """
+    found = _value(job, "train_batch_size")
+    right = all(_value(job, path) in (None, "auto", job.get(_EQUAL[path])) for path in _BATCH)
+    if found in (None, "auto") or job.machine is None or not right or job.flag("auto_find_batch_size"):
+        return
+    micro, steps = job.get("per_device_train_batch_size"), job.get("gradient_accumulation_steps")
+    if found != job.effective_batch:
+        yield (
+            "deepspeed",
+            (
+                f"train_batch_size is {found}, but {micro} x {steps} x {job.world} = {job.effective_batch} (micro "
+                'batch x accumulation x devices); write "auto"'
+            ),
+        )
+
+
+@rule("PAR003", Severity.ERROR)
+def precision_contradicted(job: Job) -> Iterator[Finding]:
+    """The JSON fixes a precision that is not the recipe's.
+
+    Why: the Trainer refuses the pair; with `bf16: true` in the recipe and fp16 in the JSON, or the other way round,
+    after the model is loaded on every rank.
+    Fix: `"enabled": "auto"` in both blocks of the JSON: the recipe alone decides.
+    """
+    for name in ("fp16", "bf16"):
+        found, wanted = _value(job, f"{name}.enabled"), job.flag(name) or job.flag(f"{name}_full_eval")
+        if found not in (None, "auto") and bool(found) != wanted:
+            yield (
+                "deepspeed",
+                (
+                    f"{_file(job)} sets {name}.enabled to {str(found).lower()}, the recipe has {name} "
+                    f'{"on" if wanted else "off"}; write "auto" in the JSON'
+                ),
+            )
+
+
+@rule("PAR004", Severity.ERROR)
+def accumulation_missing(job: Job) -> Iterator[Finding]:
+    """The JSON leaves gradient accumulation out, and the recipe accumulates.
+
+    Why: accelerate then puts 1 into the JSON, and the batch sizes no longer multiply, after the model is loaded.
+    Fix: `"gradient_accumulation_steps": "auto"`.
+    """
+    steps = job.number("gradient_accumulation_steps")
+    config = job.zero.config if job.zero else {}
+    sized = all(config.get(key) is not None for key in ("zero_optimization", "train_batch_size", _BATCH[0]))
+    if sized and "gradient_accumulation_steps" not in config and steps > 1:
+        yield (
+            "deepspeed",
+            (
+                f"{_file(job)} leaves out gradient_accumulation_steps, which then is 1 and not {steps:.0f}; "
+                'add `"gradient_accumulation_steps": "auto"`'
+            ),
+        )
+
+
+@rule("PAR005", Severity.WARNING)
+def optimizer_replaced(job: Job) -> Iterator[Finding]:
+    """The JSON brings its own optimizer or scheduler, so the recipe's is not used.
+
+    Why: `optim` and `lr_scheduler_type` have no effect, and a missing learning rate becomes DeepSpeed's 0.001.
+    Fix: remove the `optimizer` and `scheduler` blocks from the JSON.
+    """
+    for block, key in (("optimizer", "optim"), ("scheduler", "lr_scheduler_type")):
+        if _value(job, f"{block}.type") and job.has(key):
+            kind = _value(job, f"{block}.type")
+            yield "deepspeed", f"{block} {kind} of {_file(job)} replaces `{key}: {job.get(key)}`; remove the block"
+    if _value(job, "optimizer.type") and _value(job, "optimizer.params.lr") is None:
+        yield (
+            "deepspeed",
+            (
+                f"the optimizer block of {_file(job)} has no lr, so `learning_rate` is not used but DeepSpeed's 0.001; "
+                'write `"params": {"lr": "auto"}`'
+            ),
+        )
+
+
+@rule("PAR006", Severity.NOTE)
+def launcher_needed(job: Job) -> Iterator[Finding]:
+    """DeepSpeed on one device.
+
+    Why: LLaMA-Factory starts torchrun by itself only for several devices: "Please use FORCE_TORCHRUN=1".
+    Fix: `FORCE_TORCHRUN=1 llamafactory-cli train ...`; `lmf-recipes train` sets it.
+    """
+    if job.zero and job.machine and job.world == 1:
+        yield (
+            "deepspeed",
+            "DeepSpeed on one device needs FORCE_TORCHRUN=1 in the environment; `lmf-recipes train` sets it",
+        )
+
+
+@rule("PAR007", Severity.NOTE)
+def nodes_to_join(job: Job) -> Iterator[Finding]:
+    """The machine has several nodes.
+
+    Why: each node starts its own command and must be told its place; LLaMA-Factory reads NODE_RANK, not RANK.
+    Fix: NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT on every node; `lmf-recipes explain` shows the commands.
+    """
+    if job.machine and job.machine.nodes > 1:
+        yield (
+            "machine",
+            (
+                f"{job.machine.nodes} nodes: each needs FORCE_TORCHRUN=1 NNODES={job.machine.nodes} NODE_RANK "
+                "MASTER_ADDR MASTER_PORT in its environment"
+            ),
+        )
+
+
+@rule("PAR008", Severity.ERROR)
+def optimizer_not_offloadable(job: Job) -> Iterator[Finding]:
+    """The optimizer cannot run on offloaded state.
+
+    Why: DeepSpeed takes only its own Adam and Lion there: ZeRORuntimeException after the model is loaded.
+    Fix: `optim: adamw_torch`, no offload, or `"zero_force_ds_cpu_optimizer": false`.
+    """
+    if _forced(job) and job.get("optim") == "adagrad":
+        yield "optim", "adagrad cannot run on offloaded optimizer state; use adamw_torch, or no offload_optimizer"
+
+
+@rule("PAR009", Severity.WARNING)
+def optimizer_becomes_adam(job: Job) -> Iterator[Finding]:
+    """With optimizer offload, the recipe's optimizer is replaced by DeepSpeed's CPU Adam.
+
+    Why: accelerate maps AdamW and Lion to their CPU forms and everything else to plain Adam, in which weight decay is
+    not decoupled, and with 32-bit state.
+    Fix: `optim: adamw_torch`; or no offload.
+    """
+    optim = job.get("optim")
+    special = next((key for key in ("use_muon", "use_adam_mini") if job.flag(key)), None)
+    if _forced(job) and special:
+        yield (
+            special,
+            f"`{special}` has no effect with offload_optimizer, which uses DeepSpeed's CPU Adam; remove one",
+        )
+    elif _forced(job) and job.has("optim") and optim not in {*_ON_CPU, "adagrad"}:
+        yield "optim", f"{optim} becomes DeepSpeed's plain CPU Adam with offload_optimizer; write adamw_torch"
+
+
+@rule("PAR010", Severity.ERROR)
+def fsdp_word_unknown(job: Job) -> Iterator[Finding]:
+    """`fsdp` holds a word that transformers does not know.
+
+    Why: ValueError while the arguments are parsed. Words are separated by spaces, not commas.
+    Fix: full_shard, shard_grad_op, no_shard, hybrid_shard or hybrid_shard_zero2, with auto_wrap and offload.
+    """
+    value = job.get("fsdp")
+    for word in value.split() if isinstance(value, str) else ():
+        if word not in _FSDP_WORDS:
+            remedy = "; separate the words by spaces" if "," in word else catalog.suggest(word, _FSDP_WORDS)
+            yield "fsdp", f"`{word}` is none of {', '.join(_FSDP_WORDS)}{remedy}"
+
+
+@rule("PAR011", Severity.ERROR)
+def fsdp_words_conflict(job: Job) -> Iterator[Finding]:
+    """`fsdp` asks for offload alone, or for two kinds of sharding.
+
+    Why: ValueError while the arguments are parsed.
+    Fix: `fsdp: full_shard auto_wrap offload`.
+    """
+    words = _fsdp(job)
+    if words == ["offload"]:
+        yield "fsdp", "`offload` does not work alone; write `full_shard auto_wrap offload`"
+    elif {"full_shard", "shard_grad_op"} <= set(words):
+        yield "fsdp", "`full_shard` and `shard_grad_op` exclude each other; keep one"
+
+
+@rule("PAR012", Severity.ERROR)
+def fsdp_with_deepspeed(job: Job) -> Iterator[Finding]:
+    """FSDP and DeepSpeed are both on.
+
+    Why: "Using --fsdp xxx together with --deepspeed is not possible", after the model is loaded.
+    Fix: keep one of them.
+    """
+    if job.get("fsdp") and job.has("deepspeed"):
+        yield "fsdp", "`fsdp` and `deepspeed` exclude each other; keep one"
+
+
+@rule("PAR013", Severity.WARNING)
+def fsdp_alone(job: Job) -> Iterator[Finding]:
+    """FSDP on one device.
+
+    Why: "Using fsdp only works in distributed training" after the model is loaded, unless FORCE_TORCHRUN=1; and there
+    is nothing to share with.
+    Fix: remove `fsdp`.
+    """
+    if job.get("fsdp") and job.machine and job.world == 1:
+        yield "fsdp", "FSDP on one device shards nothing, and stops without FORCE_TORCHRUN=1; remove it"
+
+
+@rule("PAR014", Severity.WARNING)
+def fsdp_unwrapped(job: Job) -> Iterator[Finding]:
+    """FSDP without wrapping the layers.
+
+    Why: the whole model is one unit, so every device gathers all weights at once, and sharding saves little.
+    Fix: `fsdp: full_shard auto_wrap`.
+    """
+    if _fsdp(job) and "auto_wrap" not in _fsdp(job) and not _xla(job):
+        yield "fsdp", "without `auto_wrap` all weights are gathered at once; write `full_shard auto_wrap`"
+
+
+@rule("PAR015", Severity.ERROR)
+def fsdp_config_conflict(job: Job) -> Iterator[Finding]:
+    """Two settings of `fsdp_config` exclude each other.
+
+    Why: ValueError while the arguments are parsed.
+    Fix: wrap by layer class or by size, not both; keep `sync_module_states` with `cpu_ram_efficient_loading`.
+    """
+    config = _fsdp_config(job)
+    if not _fsdp(job):
+        return
+    if config.get("transformer_layer_cls_to_wrap") and _positive(config.get("min_num_params")):
+        yield "fsdp_config", "`min_num_params` and `transformer_layer_cls_to_wrap` exclude each other; keep one"
+    lazy = str(config.get("cpu_ram_efficient_loading", False)).lower() == "true"
+    if lazy and str(config.get("sync_module_states", True)).lower() == "false" and not _xla(job):
+        yield (
+            "fsdp_config",
+            "`cpu_ram_efficient_loading` needs `sync_module_states: true`; else ranks keep random weights",
+        )
+
+
+@rule("PAR016", Severity.WARNING)
+def fsdp_config_ignored(job: Job) -> Iterator[Finding]:
+    """`fsdp_config` without `fsdp`.
+
+    Why: nothing is sharded; every device holds the whole model.
+    Fix: `fsdp: full_shard auto_wrap`, or remove `fsdp_config`.
+    """
+    if job.get("fsdp_config") and not job.get("fsdp"):
+        yield "fsdp_config", "has no effect without `fsdp`, nothing is sharded; add `fsdp: full_shard auto_wrap`"
+
+
+@rule("PAR017", Severity.WARNING)
+def fsdp_with_8_bit(job: Job) -> Iterator[Finding]:
+    """FSDP with 8-bit weights.
+
+    Why: LLaMA-Factory lets FSDP take 4-bit weights only; int8 weights cannot be flattened with the others.
+    Fix: `quantization_bit: 4`, or ZeRO-2.
+    """
+    if _fsdp(job) and job.get("quantization_bit") == 8:
+        yield "quantization_bit", "FSDP works with 4-bit weights, not with 8; set `quantization_bit: 4`"
+
+
+@rule("PAR018", Severity.NOTE)
+def pinned_memory_tight(job: Job) -> Iterator[Finding]:
+    """Offloaded state is page-locked, and main memory is short.
+
+    Why: page-locked memory cannot be moved or swapped; containers often limit it, and the symptom is exit code -9.
+    Fix: `"pin_memory": false` in the offload blocks (slower copies).
+    """
+    if job.zero and job.zero.pinned() and job.host_verdict in ("tight", "exceeds"):
+        yield "deepspeed", '`"pin_memory": true` locks this much main memory; false needs less of it, and copies slower'
+
+
+def _value(job: Job, path: str) -> Any:
+    found: Any = job.zero.config if job.zero else None
+    for part in path.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _file(job: Job) -> str:
+    return f"`{Path(job.zero.path).name}`" if job.zero and job.zero.path else "the DeepSpeed configuration"
+
+
+def _contradiction(job: Job, path: str, found: Any, key: str, wanted: Any) -> str:
+    return f'{path} is {found} in {_file(job)}, {key} is {wanted} in the recipe; write "auto" in the JSON'
+
+
+def _forced(job: Job) -> bool:
+    """Whether the Trainer hands the optimizer's state to DeepSpeed's CPU optimizers."""
+    if not job.zero or job.zero_stage == 0 or not job.zero.offload("offload_optimizer"):
+        return False
+    return "optimizer" not in job.zero.config and job.zero.config.get("zero_force_ds_cpu_optimizer", True) is not False
+
+
+def _fsdp(job: Job) -> list[str]:
+    value = job.get("fsdp")
+    if value is True:
+        return ["full_shard"]
+    return value.split() if isinstance(value, str) else [str(word) for word in value] if isinstance(value, list) else []
+
+
+def _fsdp_config(job: Job) -> Mapping[str, Any]:
+    """The FSDP settings without the prefix `fsdp_`, which transformers strips."""
+    value = job.get("fsdp_config")
+    if isinstance(value, str) and (found := job.find(value)):
+        try:
+            value = loader.read_json(str(found[0]))
+        except RecipeError:
+            return {}
+    return {str(key).removeprefix("fsdp_"): item for key, item in value.items()} if isinstance(value, Mapping) else {}
+
+
+def _xla(job: Job) -> bool:
+    return bool(_fsdp_config(job).get("xla"))
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and value > 0

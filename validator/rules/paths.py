@@ -1,0 +1,297 @@
+"""PTH: DeepSpeed file, model and adapter folders, output folder. Data sets are in registry.py."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from validator import catalog, loader
+from validator.diagnostic import RecipeError, Severity
+from validator.job import Job
+from validator.rules.rule import Finding, rule
+
+# Keys that name something to be read. LLaMA-Factory splits the adapters at commas.
+_READ = (
+    "model_name_or_path", "adapter_name_or_path", "deepspeed", "dataset_dir", "resume_from_checkpoint", "fsdp_config",
+    "accelerator_config", "ref_model", "reward_model", "ref_model_adapters", "reward_model_adapters",
+)  # fmt: skip
+_MODELS = ("model_name_or_path", "ref_model", "reward_model")
+_ADAPTERS = ("adapter_name_or_path", "ref_model_adapters", "reward_model_adapters")
+# First parts of a path that training writes, and no hub account is called.
+_FOLDERS = {"build", "checkpoints", "data", "models", "output", "outputs", "saves"}
+# extras/constants.py, CHECKPOINT_NAMES
+_WEIGHTS = (
+    "adapter_model.safetensors", "adapter_model.bin", "model.safetensors", "model.safetensors.index.json",
+    "pytorch_model.bin", "pytorch_model.bin.index.json",
+)  # fmt: skip
+_UNEXPANDED = re.compile(r"^~|\$\w|\$\{")
+_ENCODED = re.compile(r"[A-Za-z0-9_=-]{24,}")
+
+
+@rule("PTH001", Severity.ERROR)
+def deepspeed_missing(job: Job) -> Iterator[Finding]:
+    """The DeepSpeed file does not exist.
+
+    Why: every process stops while the arguments are parsed, after some 20 seconds of imports under torchrun: "Expected
+    a string path to an existing deepspeed config".
+    Fix: name an existing file; relative paths count from the working directory, not from the recipe.
+    """
+    name = _zero_name(job)
+    if name and not job.find(name) and not _UNEXPANDED.search(name):
+        known = {path.name for folder in job.folders for path in folder.glob("deepspeed/*.json")}
+        meant = catalog.suggest(Path(name).name, known).replace("`", "`deepspeed/", 1)
+        yield "deepspeed", f"`{name}` does not exist, here or in a folder above the recipe{meant}"
+
+
+@rule("PTH002", Severity.NOTE)
+def found_from_elsewhere(job: Job) -> Iterator[Finding]:
+    """A relative path is right from another folder than the working directory.
+
+    Why: LLaMA-Factory takes relative paths from the working directory, whatever the recipe's own folder is.
+    Fix: start from the folder named, write the path absolute, or use `lmf-recipes train`, which does that for you.
+    """
+    places = {key: found for key, path in _relative(job) if (found := job.find(path)) and not found[1]}
+    if places:
+        key, (place, _) = next(iter(places.items()))
+        wanted = Path(dict(_relative(job))[key])
+        folder = place.parents[len(wanted.parts) - 1]
+        others = f" (and {', '.join(list(places)[1:])})" if len(places) > 1 else ""
+        yield key, f"`{wanted}`{others} is not in the working directory; it works when started in `{folder}`"
+
+
+@rule("PTH003", Severity.ERROR)
+def deepspeed_unreadable(job: Job) -> Iterator[Finding]:
+    """The DeepSpeed configuration is not a JSON object.
+
+    Why: every process stops while the arguments are parsed.
+    Fix: correct the place named; JSON has no comments, no trailing commas and only double quotes.
+    """
+    value = job.get("deepspeed")
+    if job.zero and job.zero.problem and isinstance(value, str) and (value.startswith("{") or job.find(value)):
+        yield "deepspeed", f"{job.zero.problem}; JSON has no comments and no trailing commas"
+
+
+@rule("PTH004", Severity.ERROR)
+def path_not_expanded(job: Job) -> Iterator[Finding]:
+    """A path to be read holds `~` or a variable, which LLaMA-Factory does not expand.
+
+    Why: the path is taken letter by letter and does not exist; only `output_dir` expands `~`.
+    Fix: write the path out.
+    """
+    for key, path in _paths(job, _READ):
+        if _UNEXPANDED.search(path) and not path.startswith("{") and not job.find(path):
+            yield key, f"`{path}` is taken literally and does not exist: ~ and variables are not expanded; write it out"
+
+
+@rule("PTH005", Severity.WARNING)
+def folder_created_literally(job: Job) -> Iterator[Finding]:
+    """An output path holds a variable, or `~` where it is not expanded.
+
+    Why: a folder with exactly this name is created in the working directory, and results end up there.
+    Fix: write the path out, or pass it on the command line, where the shell expands it: `output_dir=$HOME/run1`.
+    """
+    for key, path in _paths(job, ("output_dir", "tokenized_path")):
+        rest = path.removeprefix("~") if key == "output_dir" else path
+        if _UNEXPANDED.search(rest) and not (key == "tokenized_path" and job.find(path)):
+            yield key, f"`{path}` is taken literally: a folder of exactly this name is created; write it out"
+
+
+@rule("PTH006", Severity.ERROR)
+def model_missing(job: Job) -> Iterator[Finding]:
+    """The model path looks local, and nothing is there.
+
+    Why: every process stops with "Failed to load tokenizer", or the name is looked for on the hub.
+    Fix: make or download the model, correct the path, or write a hub name (`Qwen/Qwen3-8B`).
+    """
+    for key, path in _paths(job, _MODELS):
+        if _local(path) and not job.find(path) and not _UNEXPANDED.search(path):
+            yield key, f"`{path}` does not exist; make or download it, or name a hub model such as `Qwen/Qwen3-8B`"
+
+
+@rule("PTH007", Severity.ERROR)
+def model_folder_empty(job: Job) -> Iterator[Finding]:
+    """The model folder holds no model.
+
+    Why: transformers stops with "Unrecognized model"; for an adapter folder only after the data set is tokenized.
+    Fix: name the folder with config.json; an adapter belongs into `adapter_name_or_path`.
+    """
+    for key, path in _paths(job, ("model_name_or_path", "ref_model")):
+        found = job.find(path)
+        if not found or (found[0] / "config.json").is_file():
+            continue
+        if found[0].is_dir() and (_local(path) or found[1]):
+            adapter = (found[0] / "adapter_config.json").is_file()
+            remedy = "it is an adapter: use `adapter_name_or_path`" if adapter else "name the folder of the weights"
+            yield key, f"`{path}` holds no config.json; {remedy}"
+
+
+@rule("PTH008", Severity.ERROR)
+def adapter_missing(job: Job) -> Iterator[Finding]:
+    """The adapter path is a folder without an adapter, or looks local and does not exist.
+
+    Why: found out by "Can't find 'adapter_config.json'", after the data set is tokenized and the model is loaded.
+    Fix: name the folder that holds adapter_config.json, such as the `output_dir` of an earlier LoRA run.
+    """
+    for key, path in _paths(job, _ADAPTERS):
+        found = job.find(path)
+        if found and not (found[0] / "adapter_config.json").is_file():
+            yield key, f"`{path}` holds no adapter_config.json; name the folder of a finished LoRA run"
+        elif not found and _local(path) and not _UNEXPANDED.search(path):
+            yield key, f"`{path}` does not exist; name the folder of a finished LoRA run"
+
+
+@rule("PTH009", Severity.ERROR)
+def output_occupied(job: Job) -> Iterator[Finding]:
+    """The output folder holds weights of an earlier run, and no checkpoint to resume from.
+
+    Why: every process stops while the arguments are parsed: "Output directory already exists and is not empty".
+    Fix: another `output_dir`, or `overwrite_output_dir: true`.
+    """
+    folder = _output(job)
+    if folder and not _checkpoints(folder) and (held := [name for name in _WEIGHTS if (folder / name).is_file()]):
+        yield "output_dir", f"`{folder}` already holds {held[0]}; choose another, or set `overwrite_output_dir: true`"
+
+
+@rule("PTH010", Severity.WARNING)
+def silently_resumed(job: Job) -> Iterator[Finding]:
+    """The output folder holds checkpoints, which LLaMA-Factory resumes without being asked.
+
+    Why: training goes on from the last step of the earlier run, or ends at once, whatever the recipe now says.
+    Fix: `resume_from_checkpoint` if that is meant, else another `output_dir` or `overwrite_output_dir: true`.
+    """
+    folder = _output(job)
+    if folder and (found := _checkpoints(folder)):
+        yield (
+            "output_dir",
+            (
+                f"`{folder}` holds checkpoint-{max(found)}, from which training resumes without being asked; "
+                "set `resume_from_checkpoint` if it shall, else another `output_dir`"
+            ),
+        )
+
+
+@rule("PTH011", Severity.WARNING)
+def tokenized_data_wins(job: Job) -> Iterator[Finding]:
+    """`tokenized_path` holds data, so all other data settings are ignored.
+
+    Why: LLaMA-Factory loads what lies there; `dataset`, `cutoff_len`, `template` and `max_samples` have no effect.
+    Fix: remove the folder to tokenize anew, or name another.
+    """
+    if tokenized(job):
+        yield (
+            "tokenized_path",
+            (
+                f"`{job.get('tokenized_path')}` already holds data: `dataset`, `cutoff_len` and the like are ignored; "
+                "remove it to tokenize anew"
+            ),
+        )
+
+
+@rule("PTH012", Severity.ERROR)
+def space_in_recipe_path(job: Job) -> Iterator[Finding]:
+    """The recipe's path holds a space, and the run starts through torchrun.
+
+    Why: LLaMA-Factory joins the torchrun command with spaces and splits it again, so every process gets half a path.
+    Fix: rename the file or folder.
+    """
+    if re.search(r"\s", job.path) and (job.world > 1 or job.has("deepspeed")):
+        yield None, f"`{job.path}` holds a space, at which LLaMA-Factory splits the torchrun command; rename it"
+
+
+@rule("PTH013", Severity.ERROR)
+def settings_file_missing(job: Job) -> Iterator[Finding]:
+    """`fsdp_config` or `accelerator_config` names a file that is not there, or no JSON.
+
+    Why: every process stops while the arguments are parsed.
+    Fix: name an existing JSON file, from the working directory, or write its keys as a mapping in the recipe.
+    """
+    for key, path in _paths(job, ("fsdp_config", "accelerator_config")):
+        found = job.find(path)
+        if found is None:
+            if not _UNEXPANDED.search(path):
+                yield key, f"`{path}` does not exist; name a JSON file or write its keys as a mapping"
+            continue
+        try:
+            loader.read_json(str(found[0]))
+        except RecipeError as err:
+            yield key, str(err)
+
+
+@rule("PTH014", Severity.ERROR)
+def checkpoint_missing(job: Job) -> Iterator[Finding]:
+    """`resume_from_checkpoint` names a checkpoint that is not there.
+
+    Why: "Can't find a valid checkpoint", after the data set is tokenized and the model is loaded on every rank.
+    Fix: name an existing checkpoint-N folder, or leave the key out for a first run.
+    """
+    value = job.get("resume_from_checkpoint")
+    if not value or not job.flag("do_train") or _never_resumes(job):
+        return
+    if value is True:
+        folder = Path(str(job.get("output_dir") or "trainer_output")).expanduser()
+        if not folder.is_dir() or not _checkpoints(folder):
+            yield "resume_from_checkpoint", f"there is no checkpoint in `{folder}` to resume from; leave the key out"
+    elif isinstance(value, str) and not job.find(value) and not _UNEXPANDED.search(value):
+        yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder"
+
+
+def tokenized(job: Job) -> bool:
+    """Whether LLaMA-Factory loads tokenized data and looks at no other data setting (extras/misc.py)."""
+    value = job.get("tokenized_path")
+    return isinstance(value, str) and Path(value).is_dir() and any(Path(value).iterdir())
+
+
+def _paths(job: Job, keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for key in keys:
+        value = job.get(key)
+        if key in _ADAPTERS:
+            yield from ((key, word) for word in job.words(key) if word)
+        elif isinstance(value, str) and value:
+            yield key, value
+
+
+def _relative(job: Job) -> Iterator[tuple[str, str]]:
+    """Paths of which the file system shows whether they are meant; a model may also be a hub name."""
+    for key, path in _paths(job, _READ):
+        if key == "deepspeed":
+            path = _zero_name(job) or ""
+        elif key == "dataset_dir":
+            path = f"{path}/dataset_info.json" if job.registry else ""
+        elif key in (*_MODELS, *_ADAPTERS) and not _local(path):
+            path = ""
+        if path and not Path(path).is_absolute():
+            yield key, path
+
+
+def _zero_name(job: Job) -> str | None:
+    """The `deepspeed:` value where it is a file name, not JSON text or its base64 form."""
+    value = job.get("deepspeed")
+    return value if isinstance(value, str) and not value.startswith("{") and not _ENCODED.fullmatch(value) else None
+
+
+def _local(name: str) -> bool:
+    """Whether a model or adapter name cannot be, or is hardly, one of a hub (`name` or `organization/name`)."""
+    if name.startswith((".", "/", "~")) or "\\" in name or name.strip("/").count("/") > 1 or "$" in name:
+        return True
+    return "/" in name and name.partition("/")[0] in _FOLDERS
+
+
+def _never_resumes(job: Job) -> bool:
+    return job.stage in ("rm", "ppo") and job.method in ("full", "freeze")
+
+
+def _output(job: Job) -> Path | None:
+    """The output folder where LLaMA-Factory would look for an earlier run (hparams/parser.py, v0.9.5)."""
+    asked = job.has("resume_from_checkpoint") or job.flag("overwrite_output_dir") or not job.flag("do_train")
+    value = job.get("output_dir") or "trainer_output"
+    if asked or _never_resumes(job) or not isinstance(value, str):
+        return None
+    folder = Path(value).expanduser()
+    return folder if folder.is_dir() else None
+
+
+def _checkpoints(folder: Path) -> list[int]:
+    """Steps of the checkpoints in a folder."""
+    matches = (re.fullmatch(r"checkpoint-(\d+)", path.name) for path in folder.iterdir() if path.is_dir())
+    return [int(match[1]) for match in matches if match]
