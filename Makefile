@@ -20,7 +20,7 @@ export OMP_NUM_THREADS := 1
 export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(VENV)/bin/python -m pip install -qq --no-compile --constraint constraints.txt
 
-.PHONY: help demo test check lint types benchmark-speed benchmark-memory clean
+.PHONY: help demo test check tables lint types benchmark-speed benchmark-memory clean
 
 help:
 	@sed -n 's/^# //p' Makefile | head -4
@@ -35,6 +35,9 @@ test: lint types $(VENV)/deepspeed.done $(TINY)/model.safetensors
 
 check: $(VENV)/check.done
 	lmf-recipes check recipes
+
+tables: $(VENV)/train.done $(TINY)/model.safetensors
+	python scripts/tables.py
 
 lint: $(VENV)/dev.done
 	ruff check .
