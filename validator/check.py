@@ -10,10 +10,32 @@ from validator import __version__, catalog, job, loader, schema
 from validator.diagnostic import Diagnostic, FileReport, RecipeError, Report, Severity
 from validator.job import Job
 from validator.loader import Document
-from validator.rules import curated, data, device, fit, parallel, paths, registry, training, zerofile
+from validator.rules import (
+    curated,
+    data,
+    device,
+    evaluation,
+    fit,
+    ignored,
+    inputs,
+    methods,
+    optimizers,
+    parallel,
+    paths,
+    precision,
+    preference,
+    quantization,
+    registry,
+    training,
+    zerofile,
+)
 from validator.rules.rule import Rule
 
-FAMILIES = (paths, registry, fit, device, parallel, zerofile, training, data, curated)
+# One module for each topic; the letters of a code name its family.
+FAMILIES = (
+    *(paths, registry, fit, device, parallel, zerofile, data, curated),
+    *(training, inputs, methods, quantization, precision, optimizers, preference, evaluation, ignored),
+)
 _SUFFIXES = (".yaml", ".yml")
 
 
