@@ -1,13 +1,15 @@
 """Read a recipe exactly as LLaMA-Factory does (OmegaConf's dialect of YAML 1.1), keeping every position.
 
-OmegaConf 2.4 differs from plain PyYAML in four ways, all reproduced here: `1e-4` is a number, dates stay text,
-a key written twice is an error, and aliases may not expand a document beyond 10,000 nodes.
+OmegaConf 2.4 differs from plain PyYAML in these ways, all reproduced here: `1e-4` is a number, dates stay text, a key
+written twice is an error, aliases may not expand a document far, `${` must begin a well-formed interpolation (which
+LLaMA-Factory then leaves unresolved), and sets, dates by tag and null keys are refused.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,11 +23,21 @@ Position = tuple[int, int]
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_BYTES = 1 << 20
 _MAX_NODES = 10_000
-_MAX_DEPTH = 200
+# OmegaConf also refuses aliases that make a document of more than 1,000 nodes a hundred times larger.
+_MAX_RATIO, _RATIO_NODES = 100, 1_000
+_MAX_DEPTH = 100
 _DEEP_BYTES = 1 << 14
 _STRING = "tag:yaml.org,2002:str"
-_MERGE = "tag:yaml.org,2002:merge"
+_NULL = "tag:yaml.org,2002:null"
+_REFUSED = {"tag:yaml.org,2002:set", "tag:yaml.org,2002:timestamp"}
 _OPEN, _CLOSE = "# /// recipe", "# ///"
+# What OmegaConf's grammar takes between `${` and `}`: a path of keys, or a resolver with arguments.
+_KEY = r"""[^\\{}()\[\]:.\s'"]+"""
+_NODE = rf"\.*(?:{_KEY}|\[{_KEY}\])(?:\.{_KEY}|\[{_KEY}\])*"
+_ARGUMENT = r"""(?:[\w/\-+.$%*@?|:,\\ \t\[\]]|'[^']*'|"[^"]*"|\{[^{}]*\})*"""
+_INTERPOLATION = re.compile(rf"\$\{{\s*(?:{_NODE}|[A-Za-z_][\w\-]*(?:\.[A-Za-z_][\w\-]*)*\s*:{_ARGUMENT})\s*\}}")
+_ESCAPED = re.compile(r"(?<!\\)(?:\\\\)*\\\$\{")
+_OVERRIDE = re.compile(r"([^\W\d][\w-]*(?:\.[\w-]+)*)=(.*)", re.S)
 
 
 class _Loader(_Base):  # type: ignore[misc]
@@ -78,7 +90,9 @@ class Document:
 
 
 def read_text(path: str) -> str:
-    """The file as text. Raises RecipeError with one clear sentence where it cannot be read."""
+    """The file as text, standard input for `-`. Raises RecipeError with one clear sentence where it cannot be read."""
+    if path == "-":
+        return decode(sys.stdin.buffer.read(_MAX_BYTES + 1))
     try:
         if Path(path).is_dir():
             raise RecipeError("is a folder, not a file")
@@ -94,7 +108,7 @@ def decode(data: bytes) -> str:
     if len(data) > _MAX_BYTES:
         raise RecipeError("is larger than 1 MiB, which no recipe is; check that this is the right file")
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as err:
         raise RecipeError(f"is not UTF-8 text (byte {err.start}); save it as UTF-8") from None
     if "\0" in text:
@@ -117,7 +131,7 @@ def parse(path: str, text: str) -> Document:
         _read_body(doc)
     except yaml.YAMLError as err:
         doc.problems.append(_yaml_problem(err))
-    except (ValueError, RecursionError) as err:
+    except ValueError as err:
         doc.problems.append(Diagnostic("LOA002", Severity.ERROR, f"not readable as YAML: {err}"))
     if _OPEN in text:
         _read_header(doc)
@@ -130,14 +144,17 @@ def with_overrides(doc: Document, overrides: Sequence[str]) -> Document:
         return doc
     values = dict(doc.values)
     for text in overrides:
-        key, equals, value = text.partition("=")
-        if not equals or not key or key.startswith("-"):
-            raise RecipeError(f"override `{text}` is not of the form KEY=VALUE, such as learning_rate=1e-4")
+        match = _OVERRIDE.fullmatch(text)
+        if not match:
+            raise RecipeError(f"override `{_clip(text)}` is not of the form KEY=VALUE, such as learning_rate=1e-4")
         try:
-            _assign(values, key.split("."), yaml.load(value, Loader=_Loader))
-        except yaml.YAMLError:
-            raise RecipeError(f"override `{text}`: the value is not valid YAML; quote it") from None
-    return replace(doc, values=values)
+            _assign(values, match[1].split("."), _value(match[2]))
+        except (yaml.YAMLError, ValueError):
+            raise RecipeError(f"override `{_clip(text)}`: the value is not valid YAML; quote it") from None
+    changed = {text.partition("=")[0].split(".")[0] for text in overrides}
+    marks = {key: mark for key, mark in doc.marks.items() if key not in changed}
+    keys = {key: mark for key, mark in doc.keys.items() if key not in changed}
+    return replace(doc, values=values, marks=marks, keys=keys)
 
 
 def read_yaml(path: str) -> Any:
@@ -159,19 +176,31 @@ def read_json(path: str) -> Any:
         return json.loads(read_text(path))
     except RecipeError as err:
         raise RecipeError(f"`{path}` {err}") from None
-    except RecursionError:
-        raise RecipeError(f"`{path}` is nested too deeply to be read") from None
     except json.JSONDecodeError as err:
         where = f"line {err.lineno} column {err.colno}"
         raise RecipeError(f"`{path}` is not valid JSON: {err.msg.lower()} at {where}") from None
+    except (RecursionError, ValueError) as err:
+        what = "is nested too deeply" if isinstance(err, RecursionError) else "holds a number of too many digits"
+        raise RecipeError(f"`{path}` {what} to be read") from None
 
 
 def _assign(values: dict[str, Any], path: list[str], value: Any) -> None:
     for name in path[:-1]:
         inner = values.get(name)
+        if isinstance(inner, list):
+            raise RecipeError(f"override of `{'.'.join(path)}`: `{name}` is a list; give it whole, as {name}=[…]")
         values[name] = dict(inner) if isinstance(inner, dict) else {}
         values = values[name]
-    values[path[-1]] = value
+    values[path[-1]] = _merged(values.get(path[-1]), value)
+
+
+def _merged(old: Any, new: Any) -> Any:
+    """Mappings are merged key by key, everything else is replaced; a list and a mapping do not go together."""
+    if {type(old), type(new)} == {list, dict}:
+        raise RecipeError("an override gives a list for a mapping, or a mapping for a list; give what the recipe has")
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
 
 
 def _read_body(doc: Document) -> None:
@@ -179,7 +208,7 @@ def _read_body(doc: Document) -> None:
     loader = _Loader(doc.text)
     try:
         node = loader.get_single_node()
-        if node is None:
+        if node is None or node.tag == _NULL:
             return
         if not isinstance(node, yaml.MappingNode):
             kind = {"sequence": "a list", "scalar": "a single value"}[node.id]
@@ -187,10 +216,25 @@ def _read_body(doc: Document) -> None:
             return
         _limit(node)
         _note_positions(doc, node)
-        duplicates = list(_duplicates(node))
-        doc.problems.extend(duplicates)
-        if not duplicates:
+        faults = list(_faults(node))
+        doc.problems.extend(faults)
+        if not faults:
             doc.values = loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _value(text: str) -> Any:
+    """The value of an override. Raises YAMLError or ValueError where OmegaConf would refuse it."""
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _limit(node)
+        for fault in _faults(node):
+            raise ValueError(fault.message)
+        return loader.construct_document(node)
     finally:
         loader.dispose()
 
@@ -215,22 +259,27 @@ def _limit_depth(text: str) -> None:
 
 
 def _limit(root: yaml.Node) -> None:
-    """Refuse recursive aliases and documents that aliases expand beyond OmegaConf's limit."""
+    """Refuse recursive aliases, deep nesting, and documents that aliases expand beyond OmegaConf's limits."""
     sizes: dict[int, int] = {}
+
+    def refuse(what: str, node: yaml.Node) -> None:
+        raise yaml.constructor.ConstructorError(None, None, what, node.start_mark)
 
     def size(node: yaml.Node, above: frozenset[int]) -> int:
         if id(node) in above:
-            raise yaml.constructor.ConstructorError(None, None, "an alias contains itself", node.start_mark)
+            refuse("an alias contains itself", node)
+        if len(above) > _MAX_DEPTH:
+            refuse(f"nested more than {_MAX_DEPTH} levels deep", node)
         if id(node) not in sizes:
             inner = above | {id(node)}
             sizes[id(node)] = 1 + sum(size(child, inner) for child in _children(node))
         if sizes[id(node)] > _MAX_NODES:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"aliases expand it beyond {_MAX_NODES:,} nodes", node.start_mark
-            )
+            refuse(f"more than {_MAX_NODES:,} values, aliases expanded", node)
         return sizes[id(node)]
 
-    size(root, frozenset())
+    total = size(root, frozenset())
+    if total > _RATIO_NODES and total > _MAX_RATIO * len(sizes):
+        refuse(f"aliases make {total:,} values of {len(sizes)}", root)
 
 
 def _children(node: yaml.Node) -> Iterator[yaml.Node]:
@@ -241,17 +290,48 @@ def _children(node: yaml.Node) -> Iterator[yaml.Node]:
         yield from node.value
 
 
-def _duplicates(node: yaml.Node) -> Iterator[Diagnostic]:
+def _inner_values(node: yaml.Node) -> Iterator[yaml.Node]:
     if isinstance(node, yaml.MappingNode):
-        seen: dict[str, int] = {}
+        yield from (value for _, value in node.value)
+    elif isinstance(node, yaml.SequenceNode):
+        yield from node.value
+
+
+def _faults(node: yaml.Node) -> Iterator[Diagnostic]:
+    """What OmegaConf refuses although YAML allows it."""
+    if isinstance(node, yaml.MappingNode):
+        yield from _duplicates(node)
         for key, _ in node.value:
-            if key.tag == _STRING and key.value in seen:
-                text = f"`{key.value}` is written twice (first on line {seen[key.value]}); remove one"
-                yield replace(_at("LOA004", text, key), key=key.value)
-            elif key.tag == _STRING:
-                seen[key.value] = key.start_mark.line + 1
-    for child in _children(node):
-        yield from _duplicates(child)
+            if key.tag == _NULL:
+                yield _at("LOA002", "a key is empty or null; write its name", key)
+    if node.tag in _REFUSED:
+        yield _at("LOA002", f"`!!{node.tag.rpartition(':')[2]}` is not a type that LLaMA-Factory's reader takes", node)
+    elif node.tag == _STRING and "${" in node.value and not _interpolates(node.value):
+        yield _at("LOA002", "`${` begins an interpolation that is not well formed; write `\\${` for the text", node)
+    for child in _inner_values(node):
+        yield from _faults(child)
+
+
+def _duplicates(node: yaml.MappingNode) -> Iterator[Diagnostic]:
+    seen: dict[str, int] = {}
+    for key, _ in node.value:
+        if key.tag == _STRING and key.value in seen:
+            text = f"`{_clip(key.value)}` is written twice (first on line {seen[key.value]}); remove one"
+            yield replace(_at("LOA004", text, key), key=key.value)
+        elif key.tag == _STRING:
+            seen[key.value] = key.start_mark.line + 1
+
+
+def _interpolates(text: str) -> bool:
+    """Whether every `${` begins a well-formed interpolation; inner ones are reduced to a plain word first."""
+    text, found = _ESCAPED.sub("", text), 1
+    while found:
+        text, found = _INTERPOLATION.subn("x", text)
+    return "${" not in text
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _read_header(doc: Document) -> None:
