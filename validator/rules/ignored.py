@@ -31,10 +31,6 @@ def _chosen_by_metric(job: Job) -> bool:
     return follows or wanted or job.get("save_strategy") == "best"
 
 
-def _several(job: Job) -> bool:
-    return max(len(job.words(key)) for key in ("dataset", "eval_dataset")) > 1
-
-
 def _media(job: Job) -> bool:
     template = catalog.table("templates")["templates"].get(job.get("template"))
     return template is None or bool(template.get("media"))
@@ -92,7 +88,6 @@ _BY_SWITCH: tuple[tuple[tuple[str, ...], Read, str], ...] = (
         "`quantization_bit`",
     ),
     (("buffer_size",), _switch("streaming"), "`streaming`"),
-    (("mix_strategy",), _several, "several data sets"),
     (("metric_for_best_model", "greater_is_better"), _chosen_by_metric, "`load_best_model_at_end` or early stopping"),
     (("eval_steps",), lambda job: job.get("eval_strategy") == "steps", "`eval_strategy: steps`"),
     (("save_steps",), lambda job: job.get("save_strategy") in ("steps", "best"), "`save_strategy: steps`"),

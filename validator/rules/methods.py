@@ -12,8 +12,8 @@ _LORA_ONLY = ("loraplus_lr_ratio", "use_rslora", "use_dora", "pissa_init")
 _ATTENTION = frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})
 _DENSE = _ATTENTION | {"gate_proj", "up_proj", "down_proj"}
 # model_type -> linear layers in transformers 5, where experts are fused tensors and no longer linear layers
-_LINEAR = {kind: _DENSE for kind in ("qwen2", "qwen3", "llama", "mistral", "gemma", "gemma2")}
-_LINEAR |= {kind: _ATTENTION for kind in ("qwen3_moe", "mixtral")}
+_LINEAR = dict.fromkeys(("qwen2", "qwen3", "llama", "mistral", "gemma", "gemma2"), _DENSE)
+_LINEAR |= dict.fromkeys(("qwen3_moe", "mixtral"), _ATTENTION)
 _EVERYWHERE = {"lm_head", "embed_tokens"}
 # model_type -> parts of a layer by which freeze tuning selects
 _PARTS = {

@@ -45,12 +45,14 @@ def pure_format_sharded(job: Job) -> Iterator[Finding]:
 def full_precision(job: Job) -> Iterator[Finding]:
     """Training computes in 32 bits.
 
-    Why: neither bf16 nor fp16 is set: twice the memory for activations, and a fraction of the speed.
+    Why: full and freeze turn trained weights into fp32, and without bf16 or fp16 nothing computes in less: twice the
+    memory for activations, and a fraction of the speed.
     Fix: `bf16: true` (fp16 on V100 and T4).
     """
-    formats = ("bf16", "fp16", "pure_bf16", "fp8", "use_cpu")
+    formats = ("bf16", "fp16", "pure_bf16", "fp8", "use_cpu", "use_badam")
     on_cpu = job.machine is not None and job.machine.device.vendor == "cpu"
-    if job.flag("do_train") and not on_cpu and not any(job.flag(key) for key in formats):
+    trains = job.flag("do_train") and job.method in ("full", "freeze")
+    if trains and not on_cpu and not any(job.flag(key) for key in formats):
         yield "bf16", "neither bf16 nor fp16 is set: training computes in 32 bits; set `bf16: true`"
 
 

@@ -157,7 +157,7 @@ def sample_limit(job: Job) -> Iterator[Finding]:
     Fix: remove it for a real run.
     """
     limit = job.number("max_samples")
-    if limit > 0 and job.flag("do_train") and not job.samples:
+    if limit > 0 and job.flag("do_train") and not job.samples and not job.flag("streaming"):
         yield "max_samples", f"only the first {limit:,.0f} rows of each data set are used; remove `max_samples` for all"
 
 
