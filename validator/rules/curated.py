@@ -55,7 +55,7 @@ def prediction_drifted(job: Job) -> Iterator[Finding]:
     """The `predicted` field differs from what the tool computes.
 
     Why: readers choose by it, and it changes with the recipe and with the memory model.
-    Fix: `lmf-recipes check --write-predicted` rewrites it, or paste the values of the message.
+    Fix: `python benchmarks/predicted.py` rewrites the line in every recipe; or paste the values of the message.
     """
     now = predicted(job)
     if _curated(job) and now and job.header.get("predicted") != now:
