@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import filter as matching
+from functools import cache
 
 from validator import catalog
 from validator.diagnostic import Severity
@@ -11,6 +12,7 @@ from validator.job import Job, default
 from validator.rules.rule import Finding, rule
 
 Read = Callable[[Job], bool]
+Table = tuple[tuple[tuple[str, ...], Read, str], ...]
 
 
 def _method(*names: str) -> Read:
@@ -42,7 +44,7 @@ def _reasons(job: Job) -> bool:
 
 
 # Keys (patterns), when LLaMA-Factory 0.9.5 reads them, and that in words
-_BY_METHOD: tuple[tuple[tuple[str, ...], Read, str], ...] = (
+_BY_METHOD: Table = (
     (("lora_rank", "lora_alpha", "lora_dropout"), _method("lora"), "`finetuning_type: lora`"),
     (("lora_target", "additional_target", "create_new_adapter"), _method("lora", "oft"), "lora or oft"),
     (("oft_rank", "oft_block_size", "module_dropout"), _method("oft"), "`finetuning_type: oft`"),
@@ -53,7 +55,7 @@ _BY_METHOD: tuple[tuple[tuple[str, ...], Read, str], ...] = (
         "`finetuning_type: freeze`",
     ),
 )
-_BY_STAGE: tuple[tuple[tuple[str, ...], Read, str], ...] = (
+_BY_STAGE: Table = (
     (("pref_beta", "pref_ftx"), _stage("dpo", "kto"), "stage dpo or kto"),
     (("pref_loss", "pref_bco_weight", "dpo_label_smoothing", "ld_alpha"), _stage("dpo"), "`stage: dpo`"),
     (
@@ -70,7 +72,7 @@ _BY_STAGE: tuple[tuple[tuple[str, ...], Read, str], ...] = (
     ),
     (("use_dft_loss", "use_eaft_loss", "use_asft_loss"), _stage("sft"), "`stage: sft`"),
 )
-_BY_SWITCH: tuple[tuple[tuple[str, ...], Read, str], ...] = (
+_BY_SWITCH: Table = (
     (("galore_*",), _switch("use_galore"), "`use_galore`"),
     (("apollo_*",), _switch("use_apollo"), "`use_apollo`"),
     (("badam_*",), _switch("use_badam"), "`use_badam`"),
@@ -96,12 +98,19 @@ _BY_SWITCH: tuple[tuple[tuple[str, ...], Read, str], ...] = (
 )
 
 
-def _unread(job: Job, table: tuple[tuple[tuple[str, ...], Read, str], ...]) -> Iterator[Finding]:
-    for patterns, read, words in table:
-        keys = [key for key in job.values if any(fnmatchcase(key, pattern) for pattern in patterns)]
-        for key in keys:
-            if job.has(key) and job.values[key] != default(key) and not read(job):
-                yield key, f"`{key}` has no effect without {words}; remove it"
+@cache
+def _conditions(table: Table) -> Mapping[str, tuple[Read, str]]:
+    """The table by key, its patterns spelled out."""
+    names = list(catalog.table("arguments")["arguments"])
+    return {key: (read, words) for patterns, read, words in table for p in patterns for key in matching(names, p)}
+
+
+def _unread(job: Job, table: Table) -> Iterator[Finding]:
+    conditions = _conditions(table)
+    for key in job.values.keys() & conditions.keys():
+        read, words = conditions[key]
+        if job.has(key) and job.values[key] != default(key) and not read(job):
+            yield key, f"`{key}` has no effect without {words}; remove it"
 
 
 @rule("TRA801", Severity.WARNING)

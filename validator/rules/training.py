@@ -229,3 +229,16 @@ def steps_over_epochs(job: Job) -> Iterator[Finding]:
     """
     if job.number("max_steps") > 0 and "num_train_epochs" in job.values:
         yield "num_train_epochs", f"`max_steps: {job.get('max_steps')}` wins; `num_train_epochs` has no effect"
+
+
+@rule("TRA016", Severity.ERROR)
+def count_not_positive(job: Job) -> Iterator[Finding]:
+    """The micro batch or the accumulation is below 1.
+
+    Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
+    Fix: at least 1.
+    """
+    for key in ("per_device_train_batch_size", "gradient_accumulation_steps"):
+        value = job.get(key)
+        if job.flag("do_train") and isinstance(value, (int, float)) and not isinstance(value, bool) and value < 1:
+            yield key, f"`{key}` is {value}, it must be at least 1"
