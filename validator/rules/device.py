@@ -11,7 +11,6 @@ from validator.rules.rule import Finding, rule
 
 _BRAIN = ("bf16", "pure_bf16", "bf16_full_eval")
 _AMPERE = 8.0
-_TURING = 7.5
 _BACKENDS = {"nccl": ("nvidia", "amd"), "hccl": ("ascend",)}
 
 
@@ -83,9 +82,9 @@ def no_fp8(job: Job) -> Iterator[Finding]:
 def quantization_on_ascend(job: Job) -> Iterator[Finding]:
     """bitsandbytes is used on Ascend.
 
-    Why: LLaMA-Factory does not forbid it, but the released package has no Ascend kernels in most versions: 4-bit needs
-    bitsandbytes built from source for the installed CANN, in nf4 and without double quantization. What runs depends on
-    both versions.
+    Why: LLaMA-Factory does not forbid it, but bitsandbytes 0.50 ships no Ascend kernels: what is left is plain PyTorch,
+    slow if it runs at all, or a build from source that fits the installed CANN, in nf4 without double quantization.
+    Failures are reported from the first forward pass, after the model is loaded (LLaMA-Factory issues 6452, 9465).
     Fix: LoRA with ZeRO-3 in bf16; or `double_quantization: false` and a try of a few steps first.
     """
     device = _device(job)
@@ -100,7 +99,8 @@ def quantization_on_ascend(job: Job) -> Iterator[Finding]:
 def quantization_on_old_ascend(job: Job) -> Iterator[Finding]:
     """bitsandbytes is used on Ascend 910A.
 
-    Why: its kernels are built for 910B and later; quantizing fails while the model loads, after the data is tokenized.
+    Why: its kernels for Ascend are made for 910B; on 910A quantizing stops with NotImplementedError, after the data is
+    tokenized, and LLaMA-Factory will not mend it (issues 7337, 3867).
     Fix: LoRA in fp16 with ZeRO-3.
     """
     device = _device(job)
@@ -112,7 +112,8 @@ def quantization_on_old_ascend(job: Job) -> Iterator[Finding]:
 def quantization_bits_unsupported(job: Job) -> Iterator[Finding]:
     """bitsandbytes does not quantize to this number of bits on this device.
 
-    Why: 8-bit matrix products need compute capability 7.5: on V100 the first step fails or falls back, by version.
+    Why: 8-bit matrix products need compute capability 7.5 (bitsandbytes' requirements); on V100 the first step fails,
+    or by version a slow and less exact path is taken (bitsandbytes issues 529, 672).
     Fix: `quantization_bit: 4`.
     """
     device = _device(job)
