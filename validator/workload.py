@@ -48,7 +48,7 @@ def workload(job: Job, model: Model) -> Workload:
         trainable_layers=min(abs(int(job.number("freeze_trainable_layers"))), model.arch.layers),
         optimizer=_optimizer(job),
         optimizer_rank=int(job.number("galore_rank" if job.flag("use_galore") else "apollo_rank")),
-        layerwise_update=job.flag("galore_layerwise") or job.flag("apollo_layerwise"),
+        layerwise_update=any(job.flag(f"use_{name}") and job.flag(f"{name}_layerwise") for name in ("galore", "apollo")),
         micro_batch=max(int(job.number("per_device_train_batch_size")), 1),
         sequences_per_sample=2 if pairs else 1,
         length=max(int(job.number("cutoff_len")), 1),
@@ -127,8 +127,10 @@ def targets(job: Job, model: Model) -> tuple[str, ...]:
 
 
 def _optimizer(job: Job) -> str:
-    for key, name in (("use_galore", "galore"), ("use_apollo", "apollo"), ("use_badam", "badam"),
-                      ("use_adam_mini", "adam_mini"), ("use_muon", "muon")):  # fmt: skip
+    switches = [("use_adam_mini", "adam_mini"), ("use_muon", "muon")]
+    if job.method in ("full", "freeze"):  # LLaMA-Factory refuses the others beside adapters
+        switches = [("use_galore", "galore"), ("use_apollo", "apollo"), ("use_badam", "badam"), *switches]
+    for key, name in switches:
         if job.flag(key):
             return name
     return _OPTIMIZERS.get(str(job.get("optim")), "adamw")
