@@ -72,6 +72,34 @@ def list_recipes(machine: str | None, model: str | None, method: str | None, for
     click.echo(json.dumps(rows, indent=2) if form == "json" else catalogue.table(rows), nl=form == "json")
 
 
+@group.command()
+@click.argument("name", shell_complete=lambda _context, _parameter, begun: _names(begun))
+@click.argument("dest")
+def copy(name: str, dest: str) -> None:
+    """Copy a recipe of the catalogue, with what it reads, to the file or folder DEST."""
+    from validator import copying
+
+    click.echo(copying.text(copying.copy(name, dest)), nl=False)
+
+
+@group.command()
+@click.argument("name", shell_complete=lambda _context, _parameter, begun: _names(begun))
+@click.argument("file")
+@_FORMAT
+def diff(name: str, file: str, form: str) -> None:
+    """Show what FILE changed against the recipe NAME of the catalogue (exit code 0 whether or not it did)."""
+    from validator import comparison
+
+    found = comparison.compare(name, file)
+    click.echo(json.dumps(found, indent=2) if form == "json" else comparison.text(found), nl=form == "json")
+
+
+def _names(begun: str) -> list[str]:
+    from validator import copying
+
+    return [name for name in copying.names() if name.startswith(begun)]
+
+
 @group.command(context_settings={"ignore_unknown_options": False})
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
