@@ -48,7 +48,9 @@ def workload(job: Job, model: Model) -> Workload:
         trainable_layers=min(abs(int(job.number("freeze_trainable_layers"))), model.arch.layers),
         optimizer=_optimizer(job),
         optimizer_rank=int(job.number("galore_rank" if job.flag("use_galore") else "apollo_rank")),
-        layerwise_update=any(job.flag(f"use_{name}") and job.flag(f"{name}_layerwise") for name in ("galore", "apollo")),
+        layerwise_update=any(
+            job.flag(f"use_{name}") and job.flag(f"{name}_layerwise") for name in ("galore", "apollo")
+        ),
         micro_batch=max(int(job.number("per_device_train_batch_size")), 1),
         sequences_per_sample=2 if pairs else 1,
         length=max(int(job.number("cutoff_len")), 1),
