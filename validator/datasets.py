@@ -162,7 +162,7 @@ def _from_csv(text: str, _path: str) -> Rows:
 def _from_json(text: str, path: str) -> Rows:
     """A list of objects, one object on each line, or a single object, whatever the file is called."""
     lines = [] if text.lstrip().startswith("[") else _lines(text)
-    if len(text) > _WHOLE["json"]:
+    if len(text) > _WHOLE["json"] or not text.strip():
         return Rows(len(lines))
     try:
         return _described(json.loads(text) if len(lines) < 2 else [json.loads(line) for line in lines], path)

@@ -127,7 +127,7 @@ class Job:
         if not named or not isinstance(value, str) or value == "ONLINE" or value.startswith("REMOTE:"):
             return None
         found = self.find(f"{value}/dataset_info.json")
-        return datasets.read(found[0] if found else Path(value, "dataset_info.json"))
+        return datasets.read(found[0] if found and not found[1] else Path(value, "dataset_info.json"))
 
     @cached_property
     def datasets(self) -> tuple[Dataset, ...]:

@@ -80,7 +80,8 @@ def precision_contradicted(job: Job) -> Iterator[Finding]:
     after the model is loaded on every rank.
     Fix: `"enabled": "auto"` in both blocks of the JSON: the recipe alone decides.
     """
-    for name in ("fp16", "bf16"):
+    both = all(_value(job, f"{name}.enabled") is True for name in ("fp16", "bf16"))
+    for name in ("fp16", "bf16") if not both else ():
         found, wanted = _value(job, f"{name}.enabled"), job.flag(name) or job.flag(f"{name}_full_eval")
         if found not in (None, "auto") and bool(found) != wanted:
             yield (
@@ -252,7 +253,9 @@ def fsdp_unwrapped(job: Job) -> Iterator[Finding]:
     Why: the whole model is one unit, so every device gathers all weights at once, and sharding saves little.
     Fix: `fsdp: full_shard auto_wrap`.
     """
-    if _fsdp(job) and "auto_wrap" not in _fsdp(job) and not _xla(job):
+    words = _fsdp(job)
+    known = all(word in _FSDP_WORDS for word in words) and words != ["offload"]
+    if words and known and "auto_wrap" not in words and not _xla(job):
         yield "fsdp", "without `auto_wrap` all weights are gathered at once; write `full_shard auto_wrap`"
 
 
@@ -287,18 +290,7 @@ def fsdp_config_ignored(job: Job) -> Iterator[Finding]:
         yield "fsdp_config", "has no effect without `fsdp`, nothing is sharded; add `fsdp: full_shard auto_wrap`"
 
 
-@rule("PAR017", Severity.WARNING)
-def fsdp_with_8_bit(job: Job) -> Iterator[Finding]:
-    """FSDP with 8-bit weights.
-
-    Why: LLaMA-Factory lets FSDP take 4-bit weights only; int8 weights cannot be flattened with the others.
-    Fix: `quantization_bit: 4`, or ZeRO-2.
-    """
-    if _fsdp(job) and job.get("quantization_bit") == 8:
-        yield "quantization_bit", "FSDP works with 4-bit weights, not with 8; set `quantization_bit: 4`"
-
-
-@rule("PAR018", Severity.NOTE)
+@rule("PAR017", Severity.NOTE)
 def pinned_memory_tight(job: Job) -> Iterator[Finding]:
     """Offloaded state is page-locked, and main memory is short.
 

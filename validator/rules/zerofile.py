@@ -11,6 +11,19 @@ from validator.job import Job
 from validator.rules.rule import Finding, rule
 
 _COMMENTS = ("_", "/", "#", "comment")
+# Where "auto" is replaced: by the Trainer (integrations/deepspeed.py, transformers 5.6.0) and by accelerate
+# (utils/dataclasses.py and accelerator.py, 1.11).
+_FILLED = {
+    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping",
+    "fp16.enabled", "bf16.enabled", "optimizer.params.lr", "optimizer.params.betas", "optimizer.params.eps",
+    "optimizer.params.weight_decay", "scheduler.params.warmup_min_lr", "scheduler.params.warmup_max_lr",
+    "scheduler.params.warmup_num_steps", "scheduler.params.total_num_steps", "zero_optimization.stage",
+    "zero_optimization.reduce_bucket_size", "zero_optimization.stage3_prefetch_bucket_size",
+    "zero_optimization.stage3_param_persistence_threshold",
+    "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    "zero_optimization.offload_optimizer.device", "zero_optimization.offload_optimizer.nvme_path",
+    "zero_optimization.offload_param.device", "zero_optimization.offload_param.nvme_path",
+}  # fmt: skip
 # deepspeed/runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS, as types of the `optimizer` block
 _ZERO_OPTIMIZERS = {"adam", "adamw", "adagrad", "lion", "muon"}
 _TRUE_WORDS = {"true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "1", "0"}
@@ -25,7 +38,7 @@ def key_ignored(job: Job) -> Iterator[Finding]:
     """
     top: Mapping[str, Any] = catalog.table("deepspeed")["keys"]
     for key in _config(job):
-        if key not in top and not key.startswith(_COMMENTS):
+        if key not in top and not key.startswith(_COMMENTS) and _config(job)[key] != "auto":
             yield (
                 "deepspeed",
                 f"`{key}` is not a key of DeepSpeed and is ignored{_place(key) or catalog.suggest(key, top)}",
@@ -111,7 +124,7 @@ def batch_sizes_disagree(job: Job) -> Iterator[Finding]:
     """
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     sizes = [_config(job).get(name) for name in names]
-    if all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
+    if job.machine is None and all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
         total, micro, steps = (int(size) for size in sizes if size)
         if total % (micro * steps):
             yield (
@@ -224,6 +237,28 @@ def scheduler_parameter_unknown(job: Job) -> Iterator[Finding]:
         if name not in known:
             kind = _type(job, "scheduler")
             yield "deepspeed", f"scheduler {kind} takes no parameter `{name}`{catalog.suggest(name, known)}"
+
+
+@rule("PAR114", Severity.ERROR)
+def auto_not_filled(job: Job) -> Iterator[Finding]:
+    """A key is "auto" that neither the Trainer nor accelerate fills in.
+
+    Why: ValueError "not found in kwargs", after the data set is tokenized and the model is loaded on every rank.
+    Fix: write a value, or remove the key: DeepSpeed's default applies then.
+    """
+    known = {name for path in _FILLED for name in path.split(".")}
+    for path in _autos(_config(job)):
+        if path not in _FILLED:
+            near = "" if path.rpartition(".")[2] in known else catalog.suggest(path, _FILLED)
+            yield "deepspeed", f'`{path}` is "auto", which nothing fills in; write a value or remove it{near}'
+
+
+def _autos(block: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    for key, value in block.items():
+        if isinstance(value, Mapping):
+            yield from _autos(value, f"{above}{key}.")
+        elif value == "auto":
+            yield f"{above}{key}"
 
 
 def _config(job: Job) -> Mapping[str, Any]:
