@@ -266,8 +266,8 @@ def _outcome(recipe: dict[str, Any], train: bool) -> tuple[str, str]:
     return ".", ""
 
 
-def prepare(folder: Path) -> None:
-    """Data of each stage, and the modules that a run imports late."""
+def write_data(folder: Path) -> None:
+    """Data of each stage, and their registry."""
     rows = [{"instruction": f"Say {n}.", "input": "", "output": f"It is {n}."} for n in range(16)]
     pairs = [{**row, "chosen": row["output"], "rejected": "No."} for row in rows]
     judged = [{**row, "kto_tag": n % 2 == 0} for n, row in enumerate(rows)]
@@ -279,6 +279,11 @@ def prepare(folder: Path) -> None:
         (folder / "data" / f"{name}.json").write_text(json.dumps(content))
         info[name] = {"file_name": f"{name}.json", **info[name]}
     (folder / "data" / "dataset_info.json").write_text(json.dumps(info))
+
+
+def prepare(folder: Path) -> None:
+    """The data, the working directory, and the modules that every run needs."""
+    write_data(folder)
     os.chdir(folder)
     import_module("llamafactory.train.tuner")
     import_module("torch").set_num_threads(1)

@@ -1,0 +1,240 @@
+"""Our verdict beside what LLaMA-Factory does: the same recipes through both.
+
+    python benchmarks/conformity.py                            # the table, from recorded outcomes
+    python benchmarks/conformity.py --record build/tiny-qwen3  # run what has no outcome yet (needs LLaMA-Factory)
+
+Each recipe goes through LLaMA-Factory's real parser in a fork of one process that has imported it; those that parse,
+and need neither DeepSpeed, FSDP nor a real model, train to the end of a run of one or two steps on the CPU. Two things
+make the comparison fair on a machine with one CPU and without optional packages: the parser takes every package it asks
+for as installed, and our side judges the machine 1xcpu where the tiny model is named. A run that stops for want of a
+package is counted apart. Wrong types and choices were run by conformity_values.py; its outcomes are rows here.
+Delete evidence/conformity.csv to record everything anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+import conformity_values as harness
+from conformity_cases import GROUPS, Settings, values
+
+from validator import loader
+from validator.check import check_document
+from validator.diagnostic import Severity
+
+EVIDENCE = harness.ROOT / "benchmarks" / "evidence" / "conformity.csv"
+CONFIG = harness.ROOT / "benchmarks" / "evidence" / "tiny-config.json"
+PACKAGES = ("llamafactory", "transformers", "torch", "peft", "trl", "accelerate", "datasets", "deepspeed")
+LATE = "dmtsevh"  # phases after parsing, letters of conformity_values.py
+MISSING = ("PackageNotFoundError", "ImportError", "ModuleNotFoundError")
+BARS = {"parse": 1.0, "later": 0.95}
+
+
+@dataclass
+class Row:
+    """One recipe. `outcome` is a letter of conformity_values.py, x where a package is missing, empty before any run."""
+
+    group: str
+    name: str
+    settings: Settings
+    outcome: str = ""
+    message: str = ""
+
+    @property
+    def late(self) -> bool:
+        """Whether it failed after parsing."""
+        return bool(self.outcome) and self.outcome in LATE
+
+
+def read() -> list[Row]:
+    """The recorded rows."""
+    if not EVIDENCE.is_file():
+        return []
+    with EVIDENCE.open(newline="") as lines:
+        content = csv.DictReader(line for line in lines if not line.startswith("#"))
+        return [Row(**{**row, "settings": json.loads(row["settings"])}) for row in content]
+
+
+def write(rows: list[Row]) -> None:
+    """Store the rows that have an outcome, with the versions they hold for."""
+    with EVIDENCE.open("w", newline="") as out:
+        out.write("# " + ", ".join(f"{name} {version(name)}" for name in PACKAGES) + "\n")
+        writer = csv.DictWriter(out, [field.name for field in fields(Row)], lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            if row.outcome:
+                writer.writerow({**asdict(row), "settings": json.dumps(row.settings)})
+
+
+def lay_out(folder: Path, model: Path | None) -> None:
+    """What the recipes name: data, the DeepSpeed files, the tiny model (only its config.json where None is given)."""
+    harness.write_data(folder)
+    for name in ("deepspeed", "tests"):
+        (folder / name).symlink_to(harness.ROOT / name)
+    if model:
+        (folder / "model").symlink_to(model.resolve())
+        CONFIG.write_text((model / "config.json").read_text())
+    else:
+        (folder / "model").mkdir()
+        (folder / "model" / "config.json").write_text(CONFIG.read_text())
+
+
+def verdict(settings: Settings) -> list[str]:
+    """Codes of the errors our checks give, in the working directory that lay_out made."""
+    document = loader.parse("recipe.yaml", json.dumps(settings, indent=0))
+    machine = "1xcpu" if settings.get("model_name_or_path") == "model" else None
+    report = check_document(document, machine, 64.0 if machine else None)
+    return sorted({found.code for found in report.diagnostics if found.severity is Severity.ERROR})
+
+
+def rows() -> list[Row]:
+    """Every case, with the outcome recorded for exactly these settings."""
+    known = {(row.group, row.name, json.dumps(row.settings)): row for row in read()}
+    made = [Row(group, name, settings) for group, cases in GROUPS.items() for name, settings in cases()]
+    return [known.get((row.group, row.name, json.dumps(row.settings)), row) for row in made]
+
+
+def runnable(row: Row) -> bool:
+    """Whether the recipe can train here: the tiny model, one process."""
+    return row.settings.get("model_name_or_path") == "model" and not {"deepspeed", "fsdp"} & row.settings.keys()
+
+
+def record(model: Path, minutes: float) -> None:
+    """Parse what has no outcome, then train what parses; recipes we call wrong first. Stops when time is up."""
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+    end = time.monotonic() + 60 * minutes
+    found = rows()
+    with tempfile.TemporaryDirectory() as name:
+        lay_out(Path(name), model)
+        os.chdir(name)
+        import_llamafactory()
+        for row in found:
+            if not row.outcome:
+                run(row, train=False)
+        write(found)
+        waiting = [row for row in found if row.outcome == "r" and runnable(row)]
+        for row in sorted(waiting, key=lambda row: not verdict(row.settings)):
+            if time.monotonic() > end:
+                break
+            run(row, train=True)
+            write(found)
+        os.chdir(harness.ROOT)
+
+
+def import_llamafactory() -> None:
+    """What every run imports, and a parser that takes all packages as installed."""
+    for name in ("llamafactory.train.tuner", "deepspeed"):
+        import_module(name)
+    import_module("torch").set_num_threads(1)
+    parser = import_module("llamafactory.hparams.parser")
+    parser.check_version = lambda *_args, **_options: None
+    parser.is_torch_bf16_gpu_available = lambda: True
+    harness.BASE["model_name_or_path"] = "model"
+    harness.warm()
+
+
+def run(row: Row, train: bool) -> None:
+    """One recipe through LLaMA-Factory; the environment is that of torchrun where DeepSpeed needs it."""
+    if "deepspeed" in row.settings or "fsdp" in row.settings:
+        port = str(20000 + os.getpid() % 20000)
+        torchrun = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    else:
+        torchrun = {}
+    os.environ |= torchrun
+    letter, row.message = harness.attempt(row.settings, train)
+    for name in torchrun:
+        del os.environ[name]
+    parsed = "." if train else "r"
+    row.outcome = parsed if letter == "." else "p" if not train and letter == "t" else letter
+    if row.message.startswith(MISSING):
+        row.outcome = "x"
+    print(f"{row.group} {row.name}: {row.outcome} {row.message}", file=sys.stderr, flush=True)
+
+
+@dataclass
+class Judged:
+    """A row and the codes of our errors."""
+
+    row: Row
+    codes: list[str]
+
+    def __str__(self) -> str:
+        ours = " ".join(self.codes) or "no error"
+        return f"  {self.row.group} | {self.row.name} | {ours} | {self.row.outcome} {self.row.message[:110]}"
+
+
+def judge() -> list[Judged]:
+    """Our verdict on every row that has an outcome."""
+    table = [*rows(), *(Row("value", *case) for case in values())]
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as name:
+        lay_out(Path(name), None)
+        os.chdir(name)
+        try:
+            return [Judged(row, verdict(row.settings)) for row in table if row.outcome]
+        finally:
+            os.chdir(before)
+
+
+def faults(judged: list[Judged]) -> dict[str, list[Judged]]:
+    """Rows on which the verdicts differ, by what is wrong with ours."""
+    return {
+        "refused at parse, no error from us": [each for each in judged if each.row.outcome == "p" and not each.codes],
+        "failed later, no error from us": [each for each in judged if each.row.late and not each.codes],
+        "ran to the end, an error from us": [each for each in judged if each.row.outcome == "." and each.codes],
+        "parsed, an error from us, never trained": [each for each in judged if each.row.outcome == "r" and each.codes],
+    }
+
+
+def lines(judged: list[Judged]) -> Iterator[str]:
+    """The table, then every row on which the verdicts differ."""
+    columns = ("cases", "refused", "agreed", "later", "foretold", "ran", "false alarm", "only parsed", "lacking")
+    yield f"{'':12}" + "".join(f"{column:>13}" for column in columns)
+    for group in (*GROUPS, "value", ""):
+        part = [each for each in judged if not group or each.row.group == group]
+        yield f"{group or 'all':12}" + "".join(f"{count:13}" for count in counts(part))
+    for title, wrong in faults(judged).items():
+        yield f"\n{title}: {len(wrong)}"
+        yield from map(str, wrong)
+
+
+def counts(part: list[Judged]) -> tuple[int, ...]:
+    """The figures of one group, in the order of the table's columns."""
+    of = Counter("later" if each.row.late else each.row.outcome for each in part)
+    told = Counter("later" if each.row.late else each.row.outcome for each in part if each.codes)
+    return len(part), of["p"], told["p"], of["later"], told["later"], of["."], told["."], of["r"], of["x"]
+
+
+def passed(judged: list[Judged]) -> bool:
+    """Whether the bars are met."""
+    _, refused, agreed, late, foretold, _, alarms, _, _ = counts(judged)
+    return agreed >= BARS["parse"] * refused and foretold >= BARS["later"] * late and alarms == 0
+
+
+def main() -> None:
+    """Record, or show the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", type=Path, metavar="MODEL", help="folder of the tiny model")
+    parser.add_argument("--minutes", type=float, default=60.0, help="when to stop starting trainings")
+    options = parser.parse_args()
+    if options.record:
+        record(options.record, options.minutes)
+    judged = judge()
+    print("\n".join(lines(judged)))
+    sys.exit(not passed(judged))
+
+
+if __name__ == "__main__":
+    main()

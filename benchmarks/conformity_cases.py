@@ -1,0 +1,307 @@
+"""The recipes of conformity.py: settings for the tiny model and data of conformity_values.py.
+
+A case is a name and the settings that LLaMA-Factory gets. Nothing here imports LLaMA-Factory.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from conformity_values import ARGUMENTS, BASE, DPO, KINDS, KTO, RESULT, ROOT, STREAM, context, sample, value
+
+from validator import loader
+
+EXAMPLES = ROOT / "benchmarks" / "evidence" / "examples.json"
+CASES = ROOT / "tests" / "cases"
+SEED = 20260
+PAIRS = 260
+Settings = dict[str, Any]
+Case = tuple[str, Settings]
+
+# The rest of BASE, which these cases share.
+TINY: Settings = {**BASE, "model_name_or_path": "model"}
+PLAIN: Settings = {key: TINY[key] for key in TINY if key not in ("val_size", "eval_strategy", "eval_steps")}
+FULL: Settings = {"finetuning_type": "full"}
+FREEZE: Settings = {"finetuning_type": "freeze"}
+OFT: Settings = {"finetuning_type": "oft"}
+GENERATE: Settings = {"predict_with_generate": True}
+Z2: Settings = {"deepspeed": "deepspeed/ds_z2.json"}
+Z3: Settings = {"deepspeed": "deepspeed/ds_z3.json"}
+PPO: Settings = {"stage": "ppo", "reward_model": "model", "reward_model_type": "full"}
+
+# Combinations judged at parse, some violating, some just not. Added to PLAIN.
+PARSED: tuple[Settings, ...] = (
+    {"val_size": 0.1, "eval_dataset": "rows"},
+    {"val_size": 0.1, "dataset": None},
+    {"eval_dataset": "rows", "eval_strategy": "epoch"},
+    {"interleave_probs": "0.5,0.5", "dataset": "rows,more"},
+    {"interleave_probs": "0.5,0.5", "mix_strategy": "interleave_under", "dataset": "rows"},
+    {"interleave_probs": "0.5,0.5", "mix_strategy": "interleave_over", "dataset": "rows,more"},
+    {"interleave_probs": "0.5,0.4", "mix_strategy": "interleave_over", "dataset": "rows,more"},
+    {"streaming": True, "val_size": 0.5, **{"dataloader_num_workers": 1}},
+    {**STREAM, "streaming": True, "max_samples": 4},
+    {**STREAM, "streaming": True},
+    {**STREAM, "streaming": True, "max_steps": -1},
+    {"streaming": True, "dataloader_num_workers": 0},
+    {"mask_history": True, "train_on_prompt": True},
+    {"mask_history": True},
+    {"train_on_prompt": True},
+    {"finetuning_type": "qlora"},
+    {"stage": "rl"},
+    {"ref_model_quantization_bit": 5},
+    {"reward_model_quantization_bit": 3},
+    {"stage": "ppo"},
+    {**PPO, "do_train": False},
+    {**PPO, "report_to": "mlflow"},
+    {**PPO, "reward_model_type": "lora", **FULL},
+    {**DPO, "dpo_label_smoothing": 0.1, "pref_loss": "orpo"},
+    {**DPO, "dpo_label_smoothing": 0.1},
+    {**DPO, "pref_loss": "ipo"},
+    {**DPO, "pref_loss": "simpo", "pissa_init": True},
+    {**DPO, "pissa_init": True},
+    {**KTO, "pissa_init": True},
+    {**FULL, "use_llama_pro": True},
+    {**FREEZE, "use_llama_pro": True},
+    {"use_galore": True},
+    {"use_apollo": True},
+    {"use_badam": True},
+    {**FULL, "use_galore": True, "use_badam": True},
+    {**FULL, "use_galore": True, "use_apollo": True},
+    {**FULL, "use_rslora": True},
+    {**FULL, "use_dora": True},
+    {**FULL, "pissa_init": True},
+    {**FULL, "loraplus_lr_ratio": 16.0},
+    {**OFT, "use_dora": True},
+    {"use_rslora": True},
+    {"use_dora": True},
+    {"loraplus_lr_ratio": 16.0},
+    {**DPO, **GENERATE},
+    {**DPO, "neat_packing": True},
+    {**KTO, "train_on_prompt": True},
+    {**DPO, "mask_history": True},
+    {"do_train": False, "do_predict": True, "eval_dataset": "rows"},
+    {"do_train": False, "do_eval": True, "eval_dataset": "rows"},
+    {"stage": "rm", "dataset": "pairs", "load_best_model_at_end": True, "val_size": 0.25, "eval_strategy": "steps"},
+    {"stage": "rm", "dataset": "pairs"},
+    {"dataset": None},
+    {"do_eval": True},
+    {"eval_strategy": "steps", "eval_steps": 2},
+    {**GENERATE},
+    {**GENERATE, "compute_accuracy": True, "val_size": 0.25},
+    {**Z3, **GENERATE, "val_size": 0.25},
+    {"quantization_bit": 4, "quantization_device_map": "auto"},
+    {**Z3, "pissa_init": True},
+    {**Z2, "pissa_init": True},
+    {**Z3, "pure_bf16": True},
+    {**Z2, "pure_bf16": True},
+    {**Z3, "use_unsloth": True},
+    {**Z2, **FULL, "use_galore": True},
+    {**Z2, **FULL, "use_apollo": True},
+    {**Z2, **FULL, "use_badam": True},
+    {**Z2, **FULL, "use_badam": True, "badam_mode": "ratio"},
+    {"fp8": True, "quantization_bit": 4},
+    {"infer_backend": "vllm"},
+    {**FULL, "adapter_name_or_path": "saves/none"},
+    {**OFT, "adapter_name_or_path": "saves/none"},
+    {**FULL, "quantization_bit": 4},
+    {**FREEZE, "quantization_bit": 4},
+    {"quantization_bit": 4, "pissa_init": True},
+    {"quantization_bit": 4, "resize_vocab": True},
+    {"quantization_bit": 4, "create_new_adapter": True},
+    {"quantization_bit": 4, "create_new_adapter": True, "adapter_name_or_path": "saves/none"},
+    {"quantization_bit": 4, "adapter_name_or_path": "saves/none,saves/other"},
+    {"fp16": True},
+    {"fp16": True, "bf16": False},
+    {"load_best_model_at_end": True},
+    {"load_best_model_at_end": True, "val_size": 0.25, "eval_strategy": "epoch"},
+    {"load_best_model_at_end": True, "val_size": 0.25, "eval_strategy": "steps", "eval_steps": 3, "save_steps": 4},
+    {"load_best_model_at_end": True, "val_size": 0.25, "eval_strategy": "steps", "eval_steps": 1, "save_steps": 2},
+    {"lr_scheduler_type": "reduce_lr_on_plateau"},
+    {"logging_steps": 0},
+    {"logging_steps": 1.5},
+    {"save_steps": 1.5},
+    {"warmup_steps": -1},
+    {"warmup_steps": 0.5},
+    {"warmup_ratio": 0.1},
+    {"dataloader_prefetch_factor": 2},
+    {"dataloader_prefetch_factor": 2, "dataloader_num_workers": 1},
+    {"fsdp": "full_sharding"},
+    {"fsdp": "offload"},
+    {"lr_scheduler_type": "cosin"},
+    {"optim": "adamw"},
+    {"save_strategy": "step"},
+    {"report_to": "trackio", "project": ""},
+    {"deepspeed": "deepspeed/none.json"},
+    {"deepspeed": "{broken"},
+    {"fsdp_config": "none.json"},
+    {"accelerator_config": "none.json"},
+    {"export_quantization_bit": 4},
+    {"image_max_pixels": 16},
+    {"video_max_pixels": 16},
+    {"no_such_key": 1},
+    {"leraning_rate": 1e-4},
+    {"per_device_train_batch_size": "2"},
+    {"template": "qwen9"},
+    {"tool_format": "none"},
+    {"dataset": "absent"},
+    {"dataset": "pairs"},
+    {"dataset": "judged"},
+    {"stage": "dpo"},
+    {"stage": "kto"},
+    {"cutoff_len": 100, "packing": True},
+    {"cutoff_len": 104, "packing": True},
+    {"cutoff_len": 100, "neat_packing": True},
+    {"flash_attn": "fa3"},
+    {"flash_attn": "sdpa"},
+    {"flash_attn": "disabled"},
+    {"lora_rank": 0},
+    {"lora_target": "c_attn"},
+    {"lora_target": "all,c_attn"},
+    {"lora_target": "q_proj,c_attn"},
+    {"lora_dropout": 1.5},
+    {**FREEZE, "freeze_trainable_layers": 0},
+    {**FREEZE, "freeze_trainable_layers": 99},
+    {**FREEZE, "freeze_trainable_modules": "attention"},
+    {**FREEZE, "freeze_trainable_layers": 3, "use_llama_pro": True},
+    {"early_stopping_steps": 2},
+    {"early_stopping_steps": 2, "load_best_model_at_end": True, "val_size": 0.25, "eval_strategy": "epoch",
+     "save_strategy": "epoch"},
+    {"val_size": 16},
+    {"val_size": 100},
+    {"val_size": 1.0},
+    {"max_samples": 0},
+    {"preprocessing_num_workers": 0},
+    {"report_to": "nothing"},
+    {"report_to": "none,wandb"},
+    {"lr_scheduler_type": "cosine_with_min_lr"},
+    {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-6}},
+    {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": 1.0}},
+    {"per_device_train_batch_size": 0},
+    {"gradient_accumulation_steps": 0},
+    {"learning_rate": -1.0},
+    {"learning_rate": 0.0},
+    {"metric_for_best_model": "eval_accuracy", "load_best_model_at_end": True, "val_size": 0.25,
+     "eval_strategy": "epoch", "save_strategy": "epoch"},
+    {"use_asft_loss": True},
+    {"use_dft_loss": True},
+    {"use_eaft_loss": True},
+    {**FULL, "stage": "rm", "dataset": "pairs"},
+    {"shift_attn": True},
+    {"mixture_of_depths": "convert", **FULL},
+    {**OFT, "oft_rank": 4},
+    {**OFT, "oft_rank": 4, "oft_block_size": 0},
+    {"optim": "adafactor"},
+    {"optim": "lion_8bit"},
+    {**FULL, "use_muon": True},
+    {"resize_vocab": True, "add_tokens": "<a>,<b>"},
+    {"rope_scaling": "linear", "cutoff_len": 4096},
+    {"dataloader_pin_memory": False, "group_by_length": True},
+    {"eval_strategy": "steps", "val_size": 0.25, "eval_steps": 1000},
+    {"resume_from_checkpoint": "out/checkpoint-1"},
+    {"resume_from_checkpoint": True},
+    {"model_name_or_path": "saves/none"},
+    {"adapter_name_or_path": "saves/none"},
+    {"preprocessing_batch_size": 0},
+    {"neftune_noise_alpha": 5.0},
+    {"warmup_steps": 100},
+    {"max_grad_norm": 0.0},
+    {"num_train_epochs": 0.0, "max_steps": -1},
+    {"max_steps": 0},
+    {"tokenized_path": "tokens"},
+    {"tokenized_path": "tokens", "streaming": True, **STREAM},
+)  # fmt: skip
+
+# Settings of which each runs by itself beside TINY; pairs of them are drawn at random.
+SINGLES: tuple[Settings, ...] = (
+    FULL, FREEZE, OFT, DPO, KTO, {"stage": "rm", "dataset": "pairs"}, {"stage": "pt"},
+    {"packing": True}, {"neat_packing": True}, {"cutoff_len": 100}, {"mask_history": True}, {"train_on_prompt": True},
+    {"streaming": True, **STREAM}, {"max_samples": 4}, {"val_size": 0.0, "eval_strategy": "no"}, {"max_steps": -1},
+    {"dataset": "rows,more"}, {"mix_strategy": "interleave_under", "dataset": "rows,more"}, {"eval_dataset": "rows"},
+    {"use_dora": True}, {"use_rslora": True}, {"pissa_init": True}, {"loraplus_lr_ratio": 16.0},
+    {"use_llama_pro": True}, {"pure_bf16": True}, {"bf16": False}, {"upcast_layernorm": True}, {"quantization_bit": 4},
+    {"load_best_model_at_end": True}, {"early_stopping_steps": 2}, {"save_strategy": "epoch"}, {"save_steps": 3},
+    {"eval_strategy": "epoch"}, {"eval_steps": 1}, {"metric_for_best_model": "eval_loss"}, {"compute_accuracy": True},
+    {"predict_with_generate": True}, {"eval_on_each_dataset": True}, {"do_train": False, "do_eval": True},
+    {"resize_vocab": True}, {"add_tokens": "<a>,<b>"}, {"shift_attn": True}, {"flash_attn": "sdpa"},
+    {"use_galore": True}, {"use_badam": True}, {"use_muon": True}, {"optim": "adafactor"}, {"neftune_noise_alpha": 5.0},
+    {"use_dft_loss": True}, {"use_eaft_loss": True}, {"use_asft_loss": True}, {"disable_gradient_checkpointing": True},
+    {"pref_loss": "orpo"}, {"pref_loss": "simpo"}, {"dpo_label_smoothing": 0.1}, {"pref_ftx": 0.1},
+    {"fp8": True}, {"enable_thinking": False}, {"lr_scheduler_type": "reduce_lr_on_plateau"}, {"fp16": True},
+    {"dataloader_num_workers": 1}, {"dataloader_prefetch_factor": 2}, {"gradient_accumulation_steps": 2},
+    {"group_by_length": True}, {"save_only_model": True}, {"additional_target": "embed_tokens"}, Z2, Z3,
+)  # fmt: skip
+
+
+def combinations() -> Iterator[Case]:
+    """The table above, named by what is set."""
+    for settings in PARSED:
+        merged = {key: setting for key, setting in {**PLAIN, **settings}.items() if setting is not None}
+        yield json.dumps(settings), merged
+
+
+def pairs() -> Iterator[Case]:
+    """Pairs of settings drawn with a fixed seed."""
+    draw, seen = random.Random(SEED), set()
+    while len(seen) < PAIRS:
+        one, two = sorted(draw.sample(range(len(SINGLES)), 2))
+        if (one, two) not in seen and not SINGLES[one].keys() & SINGLES[two].keys():
+            settings = {**SINGLES[one], **SINGLES[two]}
+            yield json.dumps(settings), {**TINY, **settings}
+        seen.add((one, two))
+
+
+def rule_cases() -> Iterator[Case]:
+    """The triggering and silent recipes of the rules' tests, on the tiny model and data where the rule lets them."""
+    for path in sorted(CASES.rglob("*.yaml")):
+        if path.name[:3].upper() in ("DAT", "PTH") or path.parent.name[:3] in ("DAT", "PTH", "DEV"):
+            continue
+        if path.parent.name == "silent" and path.name.startswith("DEV"):
+            continue
+        document = loader.load(str(path))
+        if document.readable and document.values:
+            yield str(path.relative_to(CASES)), adapted({str(key): each for key, each in document.values.items()})
+
+
+def adapted(settings: Settings) -> Settings:
+    """The recipe on the CPU, with the tiny model in place of an ordinary Qwen, and the tiny data."""
+    stage = settings.get("stage", "sft")
+    rows = {"dpo": "pairs", "rm": "pairs", "kto": "judged"}.get(str(stage), "rows")
+    found = {"use_cpu": True, "report_to": "none", "overwrite_output_dir": True, **settings}
+    found |= {"dataset_dir": "data", "output_dir": "out"}
+    model = str(settings.get("model_name_or_path", ""))
+    if model.startswith(("Qwen/Qwen2.5-", "Qwen/Qwen3-")) and not model.endswith(("-AWQ", "-Int4", "A3B")):
+        found["model_name_or_path"] = "model"
+    if isinstance(settings.get("dataset"), str):
+        found["dataset"] = "rows,more" if rows == "rows" and "," in settings["dataset"] else rows
+    if isinstance(settings.get("eval_dataset"), str):
+        found["eval_dataset"] = rows
+    if found.get("num_train_epochs") == 1.0:
+        found["num_train_epochs"] = 2.0
+    return found
+
+
+def examples() -> Iterator[Case]:
+    """LLaMA-Factory's own training examples, parsed with the tiny data and without a GPU."""
+    for name, settings in json.loads(EXAMPLES.read_text())["examples"].items():
+        found = adapted(settings)
+        found["model_name_or_path"] = settings["model_name_or_path"]
+        if "deepspeed" in found:
+            found["deepspeed"] = found["deepspeed"].replace("examples/", "").replace("_config", "").replace("_fp8", "")
+        yield name, found
+
+
+def values() -> Iterator[tuple[str, Settings, str]]:
+    """Name, settings and outcome of every wrong value that conformity_values.py has run."""
+    table = json.loads(ARGUMENTS.read_text())["arguments"]
+    for name, letters in json.loads(RESULT.read_text())["outcomes"].items():
+        for kind, letter in zip(KINDS, letters, strict=True):
+            if letter not in "-?":
+                right = "model" if name == "model_name_or_path" else sample(name, table[name])
+                settings = {**context(name), "model_name_or_path": "model", name: value(kind, right, table[name])}
+                yield f"{name} {kind}", settings, letter
+
+
+GROUPS = {"rule": rule_cases, "combination": combinations, "pair": pairs, "example": examples}

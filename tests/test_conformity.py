@@ -1,0 +1,69 @@
+"""Our verdict agrees with what LLaMA-Factory was recorded to do, and the table counts it rightly."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import conformity  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def judged() -> list[conformity.Judged]:
+    return conformity.judge()
+
+
+def test_enough_recipes_were_run(judged: list[conformity.Judged]) -> None:
+    assert sum(each.row.group != "value" for each in judged) >= 500
+
+
+@pytest.mark.parametrize("group", conformity.GROUPS)
+def test_every_group_has_recorded_outcomes(group: str, judged: list[conformity.Judged]) -> None:
+    assert any(each.row.group == group for each in judged)
+
+
+def test_what_the_parser_refuses_is_an_error(judged: list[conformity.Judged]) -> None:
+    assert [str(each) for each in judged if each.row.outcome == "p" and not each.codes] == []
+
+
+def test_what_runs_is_no_error(judged: list[conformity.Judged]) -> None:
+    assert [str(each) for each in judged if each.row.outcome == "." and each.codes] == []
+
+
+def test_later_failures_are_foretold(judged: list[conformity.Judged]) -> None:
+    late = [each for each in judged if each.row.late]
+    missed = [str(each) for each in late if not each.codes]
+    assert late
+    assert len(missed) <= (1 - conformity.BARS["later"]) * len(late), "\n".join(missed)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "codes", "ok"),
+    [
+        ("p", ["TRA001"], True),
+        ("p", [], False),
+        ("s", ["TRA001"], True),
+        ("s", [], False),
+        (".", [], True),
+        (".", ["TRA001"], False),
+        ("r", ["TRA001"], True),
+        ("x", [], True),
+    ],
+)
+def test_bars(outcome: str, codes: list[str], ok: bool) -> None:
+    row = conformity.Row("pair", "name", {}, outcome)
+    assert conformity.passed([conformity.Judged(row, codes)]) is ok
+
+
+def test_an_error_counts_and_a_warning_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conformity.lay_out(tmp_path, None)
+    monkeypatch.chdir(tmp_path)
+    right = {**conformity.harness.BASE, "model_name_or_path": "model"}
+    assert conformity.verdict(right) == []
+    assert conformity.verdict({**right, "gradient_checkpointing": False}) == []
+    assert conformity.verdict({**right, "leraning_rate": 1e-4}) == ["SCH001"]
