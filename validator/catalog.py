@@ -148,7 +148,7 @@ def device_ids() -> list[str]:
 @lru_cache(maxsize=256)
 def model(name: str) -> Model:
     """A model by hub name, file-name form (`qwen32b`), id, or local folder. Raises RecipeError when it is not known."""
-    if (Path(name) / "config.json").is_file():
+    if _is_folder(name):
         return _local(Path(name))
     wanted = name.strip().lower()
     if wanted in _blocks("models"):
@@ -163,6 +163,13 @@ def model(name: str) -> Model:
             if entry["short"] == wanted:
                 return _published(key, entry, entry["hub"][0])
     raise RecipeError(f"model `{name}` is not known{suggest(wanted, _all_names())}")
+
+
+def _is_folder(name: str) -> bool:
+    try:
+        return (Path(name) / "config.json").is_file()
+    except OSError:  # longer than the system allows
+        return False
 
 
 def _all_names() -> Iterable[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -46,15 +45,17 @@ def rules() -> list[Rule]:
 
 
 _RULES = tuple(rules())
+# What a DeepSpeed file can be judged by without the recipe that uses it: whether it is one, and its contents.
+_FILE_RULES = {*parallel.FILE_RULES, "PTH003"}
 _MANUAL = {rule.code: rule.manual for rule in _RULES}
 
 
 def check(paths: Sequence[str], machine: str | None = None, host_ram_gib: float | None = None) -> Report:
-    """All findings of all files. Folders stand for the recipes in them; `-` is standard input."""
+    """All findings of all files. Folders stand for the files in them; `-` is standard input. Never raises."""
     report = Report(__version__)
     for path in paths:
-        for name in _expand(path):
-            report.files.append(check_file(name, machine, host_ram_gib))
+        found = [check_file(name, machine, host_ram_gib) for name in _expand(path)]
+        report.files += found or [_unread(path, "holds no recipe (.yaml) and no DeepSpeed file (.json)")]
     return report
 
 
@@ -62,12 +63,11 @@ def check_file(path: str, machine: str | None = None, host_ram_gib: float | None
     """All findings of one file: a recipe, or a DeepSpeed JSON file by its suffix. Never raises for bad input."""
     if path.endswith(".json"):
         return _check_zero(path)
-    if path != "-":
-        return check_document(loader.load(path), machine, host_ram_gib)
-    try:
-        return check_document(loader.parse("-", loader.decode(sys.stdin.buffer.read())), machine, host_ram_gib)
-    except RecipeError as err:
-        return FileReport("-", [Diagnostic("LOA001", Severity.ERROR, str(err))])
+    return check_document(loader.load(path), machine, host_ram_gib)
+
+
+def _unread(path: str, why: str) -> FileReport:
+    return FileReport(path, [Diagnostic("LOA001", Severity.ERROR, why)])
 
 
 def check_document(document: Document, machine: str | None = None, host_ram_gib: float | None = None) -> FileReport:
@@ -78,6 +78,9 @@ def check_document(document: Document, machine: str | None = None, host_ram_gib:
     if not document.values:
         report.diagnostics.append(Diagnostic("LOA006", Severity.ERROR, "holds no key; a recipe needs at least a model"))
         return report
+    if document.path != "-" and not document.path.endswith(_SUFFIXES):
+        text = "is read by LLaMA-Factory only if its name ends with .yaml or .yml, in lower case; rename it"
+        report.diagnostics.append(Diagnostic("LOA007", Severity.ERROR, text))
     report.diagnostics += schema.check(document)
     refused = frozenset(d.key for d in report.diagnostics if d.severity is Severity.ERROR and d.key)
     found = job.resolve(document, machine, host_ram_gib, refused)
@@ -92,10 +95,10 @@ def _check_zero(path: str) -> FileReport:
     try:
         text = loader.read_text(path)
     except RecipeError as err:
-        return FileReport(path, [Diagnostic("LOA001", Severity.ERROR, str(err))])
+        return _unread(path, str(err))
     document = Document(path, text, values={"deepspeed": str(Path(path).absolute())})
     found = Job(path, document.values, folders=tuple(job.folders(path)))
-    alone = [rule for rule in _RULES if rule.code[:3] == "PTH" or rule.code in parallel.FILE_RULES]
+    alone = [rule for rule in _RULES if rule.code in _FILE_RULES]
     return FileReport(path, list(_apply(alone, found, document)), text=text)
 
 
@@ -112,15 +115,15 @@ def remedy(manual: str) -> str | None:
     return " ".join(rest.split("\n\n")[0].split()) if found else None
 
 
-def _expand(path: str) -> Iterator[str]:
-    folder = Path(path)
-    if path == "-" or not folder.is_dir():
-        yield path
-        return
-    names = sorted(str(p) for p in folder.iterdir() if p.suffix in (*_SUFFIXES, ".json") and p.is_file())
-    if not names:
-        raise RecipeError(f"`{path}` holds no recipe (.yaml) and no DeepSpeed file (.json)")
-    yield from names
+def _expand(path: str) -> list[str]:
+    """The files a path stands for; what cannot be listed is left to the loader to explain."""
+    try:
+        inside = list(Path(path).iterdir()) if path != "-" and Path(path).is_dir() else None
+    except OSError:
+        inside = None
+    if inside is None:
+        return [path]
+    return sorted(str(p) for p in inside if p.suffix in (*_SUFFIXES, ".json") and p.is_file())
 
 
 def manual(code: str) -> tuple[Severity, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -55,7 +56,7 @@ def explain(recipe: str, overrides: Sequence[str], machine: str | None, host_ram
 
     _require_machine(machine)
     document = loader.with_overrides(_readable(recipe), overrides)
-    found = explainer.explain(job.resolve(document, machine, host_ram), overrides)
+    found = explainer.explain(_known(job.resolve(document, machine, host_ram)), overrides)
     click.echo(json.dumps(found, indent=2) if form == "json" else chart.text(found), nl=form == "json")
 
 
@@ -68,6 +69,7 @@ def list_recipes(machine: str | None, model: str | None, method: str | None, for
     """List the catalogue."""
     from validator import catalogue
 
+    _require_machine(machine)
     rows = catalogue.rows(machine, model, method)
     click.echo(json.dumps(rows, indent=2) if form == "json" else catalogue.table(rows), nl=form == "json")
 
@@ -111,6 +113,8 @@ def train(recipe: str, overrides: Sequence[str], dry_run: bool) -> None:
     from validator import report as reports
     from validator.diagnostic import Report
 
+    if recipe == "-":
+        raise click.UsageError("llamafactory-cli reads a recipe from a file; save it first")
     document = loader.with_overrides(_readable(recipe), overrides)
     report = Report(__version__, [checker.check_document(document)])
     if report.files[0].diagnostics:
@@ -155,11 +159,24 @@ def _dedent(text: str) -> str:
 def _readable(path: str) -> Any:
     from validator import loader
 
+    if path.endswith(".json"):
+        raise RecipeError(f"`{path}` is a JSON file; give the recipe (.yaml) that uses it")
     document = loader.load(path)
     if not document.readable:
         problem = next(d for d in document.problems if d.severity is Severity.ERROR)
         raise RecipeError(f"{path}:{problem.line}:{problem.column}: {problem.message} [{problem.code}]")
+    if not document.values:
+        raise RecipeError(f"{path}:1:1: holds no key; a recipe needs at least a model [LOA006]")
     return document
+
+
+def _known(found: Any) -> Any:
+    """The job, where model and machine are known. Raises RecipeError where there is nothing to explain."""
+    missing = None if found.model else "names no model; set `model_name_or_path`"
+    problem = found.model_problem or found.machine_problem or missing
+    if problem:
+        raise RecipeError(f"{found.path}: {problem}")
+    return found
 
 
 def _require_machine(text: str | None) -> None:
@@ -179,6 +196,10 @@ def _size(found: Any) -> tuple[int, int]:
 
 def main() -> None:
     """Entry point. Exit codes: 0 no error, 1 findings, 2 usage, 3 our own bug."""
+    for stream in (sys.stdout, sys.stderr):
+        # File names need not be UTF-8, and a terminal need not show block characters: escape rather than fail.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     _guard(group)
 
 

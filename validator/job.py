@@ -43,9 +43,8 @@ class Job:
         return bool(self.get(key))
 
     def number(self, key: str) -> float:
-        """The value as a number; 0 where it is none."""
-        value = self.get(key)
-        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
+        """The value as a number; 0 where it is none, not finite, or beyond any use."""
+        return quantity(self.get(key)) or 0.0
 
     def words(self, key: str) -> tuple[str, ...]:
         """A comma-separated text or a list, as LLaMA-Factory splits it."""
@@ -56,10 +55,10 @@ class Job:
 
     def find(self, path: str) -> tuple[Path, bool] | None:
         """Where a path exists, and whether that is where LLaMA-Factory looks (the working directory)."""
-        for index, folder in enumerate(self.folders):
-            if (folder / path).exists():
-                return folder / path, index == 0
-        return None
+        try:
+            return next(((f / path, f == self.folders[0]) for f in self.folders if (f / path).exists()), None)
+        except OSError:  # longer than the system allows
+            return None
 
     @property
     def stage(self) -> str:
@@ -142,8 +141,8 @@ class Job:
     @property
     def samples(self) -> int | None:
         """Recommended number of samples, from the header block."""
-        value = self.header.get("samples")
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        value = quantity(self.header.get("samples"))
+        return int(value) if value and value > 0 else None
 
     @cached_property
     def workload(self) -> Workload | None:
@@ -220,6 +219,13 @@ def _judge(estimate: Estimate | None, limit_gib: float | None) -> Verdict:
     return "tight" if estimate.expected < limit_gib * GIB else "exceeds"
 
 
+def quantity(value: Any) -> float | None:
+    """A finite number of a size that can mean something; None for anything else."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) < 1e18:
+        return None
+    return float(value)
+
+
 def default(key: str) -> Any:
     """LLaMA-Factory's default of a key; None for a key it does not know."""
     return catalog.table("arguments")["arguments"].get(key, {}).get("default")
@@ -237,10 +243,10 @@ def resolve(
     values = {key: value for key, value in document.values.items() if key not in refused}
     job = Job(document.path, values, header, folders=tuple(folders(document.path)))
     wanted = machine or header.get("machine")
-    ram = host_ram_gib if host_ram_gib is not None else header.get("host_ram_gib")
+    ram = host_ram_gib if host_ram_gib is not None else quantity(header.get("host_ram_gib"))
     if isinstance(wanted, str):
         try:
-            job.machine = catalog.machine(wanted, float(ram) if isinstance(ram, (int, float)) else None)
+            job.machine = catalog.machine(wanted, ram if ram and ram > 0 else None)
         except RecipeError as err:
             job.machine_problem = str(err)
     return job

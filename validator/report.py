@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Callable, Iterator
+from urllib.parse import quote
 
 from validator.diagnostic import Diagnostic, FileReport, Report, Severity
+
+# Longer lines are no help beside a finding.
+_LONGEST = 200
 
 
 def text(report: Report) -> str:
@@ -24,10 +29,27 @@ def _s(count: int) -> str:
 def _file_lines(file: FileReport) -> Iterator[str]:
     source = file.text.splitlines()
     for found in file.diagnostics:
-        yield f"{file.path}:{found.line}:{found.column}: {found.severity.value}: {found.message} [{found.code}]"
-        if found.key is not None and 0 < found.line <= len(source):
-            yield f"    {source[found.line - 1]}"
-            yield "    " + " " * (found.column - 1) + "^"
+        message = _printable(found.message)
+        yield f"{file.path}:{found.line}:{found.column}: {found.severity.value}: {message} [{found.code}]"
+        line = source[found.line - 1] if 0 < found.line <= len(source) else ""
+        # The first character of a file is where findings without a place of their own are put.
+        if (found.line, found.column) != (1, 1) and len(line) <= _LONGEST:
+            yield f"    {_printable(line)}"
+            yield "    " + "".join(_blank(character) for character in line[: found.column - 1]) + "^"
+
+
+def _printable(text: str) -> str:
+    """The text on one line, control characters escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def _blank(character: str) -> str:
+    """As wide as the character in a terminal; Chinese takes two cells."""
+    if character == "\t":
+        return "\t"
+    return " " * (2 if unicodedata.east_asian_width(character) in "WF" else 1)
 
 
 def as_json(report: Report) -> str:
@@ -81,7 +103,7 @@ def sarif(report: Report) -> str:
 
 def _sarif_result(path: str, found: Diagnostic) -> dict[str, object]:
     region = {"startLine": found.line, "startColumn": found.column}
-    location = {"physicalLocation": {"artifactLocation": {"uri": path.replace("\\", "/")}, "region": region}}
+    location = {"physicalLocation": {"artifactLocation": {"uri": quote(path)}, "region": region}}
     level = found.severity.value
     return {"ruleId": found.code, "level": level, "message": {"text": found.message}, "locations": [location]}
 

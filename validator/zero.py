@@ -51,7 +51,7 @@ def read(value: Any, path: str | None) -> Zero:
         return Zero(value)
     try:
         config = json.loads(value) if isinstance(value, str) and value.startswith("{") else loader.read_json(str(path))
-    except (RecipeError, ValueError) as err:
+    except (RecipeError, ValueError, RecursionError) as err:
         return Zero(path=path, problem=str(err))
     if not isinstance(config, dict):
         return Zero(path=path, problem=f"`{path}` is not a JSON object")

@@ -8,7 +8,7 @@ from typing import Any
 
 from validator import catalog
 from validator.diagnostic import RecipeError, Severity
-from validator.job import GIB, Job
+from validator.job import GIB, Job, quantity
 from validator.rules.rule import Finding, rule
 
 _HEADER = {
@@ -85,6 +85,22 @@ def header_field_unknown(job: Job) -> Iterator[Finding]:
         if field not in _HEADER and field not in _OPTIONAL:
             hint = catalog.suggest(str(field), [*_HEADER, *_OPTIONAL])
             yield str(field), f"header field `{field}` is not known{hint}"
+
+
+@rule("CUR006", Severity.WARNING)
+def header_value_unusable(job: Job) -> Iterator[Finding]:
+    """A field of the header block holds a value of the wrong kind.
+
+    Why: it is left out as if it were not there, and nothing is judged by it.
+    Fix: text for summary and machine; a positive number, without quotes or unit, for host_ram_gib and samples.
+    """
+    for field in ("summary", "machine"):
+        if job.header.get(field) is not None and not isinstance(job.header[field], str):
+            yield field, f"header field `{field}` is {job.header[field]!r:.40}, not text"
+    for field in ("host_ram_gib", "samples"):
+        found = quantity(job.header.get(field))
+        if job.header.get(field) is not None and not (found and found > 0):
+            yield field, f"header field `{field}` is {job.header[field]!r:.40}, not a positive number"
 
 
 def name(job: Job) -> str | None:
