@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rows import Row
+from rows import GIB, Row
 
 from validator.memory import Runtime, device_memory, host_memory
 
@@ -56,7 +56,9 @@ def judge(row: Row) -> Judged:
     if row.kind == "host":
         estimate = host_memory(row.model, row.workload)
     else:
-        estimate = device_memory(row.model, row.workload, Runtime(expandable_segments=row.expandable))
+        capacity = row.limit / GIB if row.limit else None
+        runtime = Runtime(expandable_segments=row.expandable, capacity_gib=capacity)
+        estimate = device_memory(row.model, row.workload, runtime)
     return Judged(row, estimate.allocated, estimate.low, estimate.expected, estimate.high)
 
 

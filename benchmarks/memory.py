@@ -7,7 +7,7 @@ contains TEXT. Rows and their provenance: evidence/README.md.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from judged import Judged, fraction, groups, judge, outcome, percent, percentile, signed, table, verdict
@@ -104,13 +104,23 @@ def case_line(case: str, side: str, says: str, size: str, estimate: Estimate, li
     return [case, side, says, answer, right, f"{estimate.expected / GIB:.1f}", shown, size, error]
 
 
+def runtime(facts: Mapping[str, str]) -> Runtime:
+    """As the product sees the device of a public outcome."""
+    thin = facts["device"].startswith("ascend")
+    return Runtime(
+        evidence="thin" if thin else "good",
+        expandable_segments=facts["expandable"] == "yes",
+        capacity_gib=usable()[facts["device"]] / GIB,
+    )
+
+
 def public_outcomes() -> str:
     """Each public outcome as right or wrong, device and host apart."""
     lines = []
     for facts, model, work in verdicts():
         sides = {
             "device": (
-                device_memory(model, work, Runtime(expandable_segments=facts["expandable"] == "yes")),
+                device_memory(model, work, runtime(facts)),
                 usable()[facts["device"]],
             ),
             "host": (host_memory(model, work), float(facts["host_ram_gib"] or 0) * GIB),

@@ -37,6 +37,7 @@ class Stack:
     adapter: Precision = "amp"  # "pure": no autocast, adapters in fp32; "engine": adapters in half precision too
     gigabyte: int = GIB  # what the source's "GB" means, or what its unstated unit is taken for
     full_length: bool = False  # batches reach the cutoff although the rows say that they are not packed
+    bins: bool = False  # packs are filled up to the cutoff, not to it: their lengths differ
     untied: bool = False  # the head is a parameter of its own even where the model ties it
     dropout: bool = False  # adapters train with dropout
     peer: bool = True  # transformers, peft, accelerate, DeepSpeed: the software LLaMA-Factory trains with
@@ -45,7 +46,7 @@ class Stack:
 STACKS: Mapping[str, Stack] = {
     "fms": Stack("fms packed (transformers 4.45/4.48)", loss="shifted", adapter="pure", dropout=True),
     "fmsorca": Stack("fms short samples (transformers 4.44)", loss="shifted", dropout=True),
-    "swifttuner": Stack("ms-swift 1.x tuners", loss="shifted", dropout=True, full_length=True),
+    "swifttuner": Stack("ms-swift 1.x tuners", loss="shifted", dropout=True, full_length=True, bins=True),
     "swiftex": Stack("ms-swift examples", dropout=True),
     "peftmm": Stack("peft method comparison (transformers 5.13)"),
     "peftreadme": Stack("peft README", loss="shifted"),
@@ -265,7 +266,7 @@ def _workload(facts: Mapping[str, str], stack: Stack, model: Architecture) -> Wo
         accumulation=int(facts["grad_accum"] or 1),
         checkpointing="layer" if facts["grad_checkpointing"] == "yes" else "off",
         attention=_attention(facts),
-        padded=not packed,
+        padded=not packed or stack.bins,
         loss=stack.loss,
         sharding=automatic(_sharding(facts), model.hidden),
     )

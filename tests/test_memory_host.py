@@ -77,7 +77,7 @@ def test_the_allocator_gives_cached_blocks_back_before_it_fails() -> None:
     free = device_memory(QWEN_32B, WORK)
     capacity = (free.allocated + free.expected) / 2 / 2**30 + 2
     limited = device_memory(QWEN_32B, WORK, Runtime(capacity_gib=capacity))
-    assert limited.expected == min(capacity * 2**30, free.expected)
+    assert free.allocated < limited.expected < capacity * 2**30 < free.expected
     assert device_memory(QWEN_32B, WORK, Runtime(capacity_gib=1)).expected > free.allocated
 
 

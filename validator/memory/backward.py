@@ -10,7 +10,7 @@ from .activations import Kept, layer, tokens
 from .forward import Terms, active_layers, base, cast_elements, casts, checkpoint, kept, loss_backward
 from .precision import element_bytes
 from .shapes import Block, Linear, embedding
-from .states import gradients, head_elements
+from .states import accumulated, head_elements
 from .workload import Architecture, Workload
 
 
@@ -63,7 +63,7 @@ def _progress(arch: Architecture, workload: Workload, done: float) -> float:
 
     ZeRO's sharded gradients have a buffer of their own from the start; with accumulation all are there, and a tied
     output layer's new one waits for the embedding's."""
-    full, per_element, fsdp = gradients(arch, workload), element_bytes(workload).gradient, workload.sharding.fsdp
+    full, per_element, fsdp = accumulated(arch, workload), element_bytes(workload).gradient, workload.sharding.fsdp
     if workload.sharding.zero >= 2 or not full:
         return full
     if workload.accumulation > 1:
@@ -95,6 +95,18 @@ def _rebuilt(block: Block, workload: Workload) -> float:
     return each * max(halves.largest_forward, halves.largest_attention)
 
 
+def _held_by_hooks(arch: Architecture, workload: Workload) -> float:
+    """Checkpoints that FSDP keeps to the end of the backward pass, and their gradients.
+
+    The hook that frees a unit without gradients keeps the graph nodes of its inputs (torch
+    distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook); under reentrant checkpointing these
+    are the checkpoints. Of the gradients all but those of the first two layers are there by then."""
+    frozen = workload.sharding.fsdp and workload.method in ("lora", "oft")
+    if not frozen or workload.checkpointing != "layer":
+        return 0.0
+    return checkpoint(arch, workload) * (2 * arch.layers - 3)
+
+
 def _layer_backward(arch: Architecture, workload: Workload, last: bool) -> Terms:
     layers = active_layers(arch, workload)
     block = layers[-1][1] if last else layers[0][1]
@@ -104,7 +116,7 @@ def _layer_backward(arch: Architecture, workload: Workload, last: bool) -> Terms
     if last:
         others = sum(kept(arch, workload).values()) - (0.0 if checkpointed else inside.total)
     else:
-        others = checkpoint(arch, workload) if checkpointed else 0.0
+        others = (checkpoint(arch, workload) if checkpointed else 0.0) + _held_by_hooks(arch, workload)
     shared = base(arch, workload, "last layer" if last else "first layer")
     other_casts = casts(arch, workload) - 2.0 * cast_elements(block, workload) if last and not checkpointed else 0.0
     trained = cast_elements(block, workload) / (block.linear_elements + block.experts)
@@ -157,7 +169,7 @@ def embedding_gradient(arch: Architecture, workload: Workload) -> Terms:
         copies += 1 if sizes.casts else 2
     return {
         **base(arch, workload, "embedding"),
-        "gradients": gradients(arch, workload),
+        "gradients": accumulated(arch, workload),
         "new_gradient": copies * sizes.gradient * embedding(arch) if trains else 0.0,
         "activations": checkpoint(arch, workload),
     }

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from .allocator import Runtime, band
+from .allocator import Live, Runtime, band
 from .estimate import Estimate
+from .forward import Terms
 from .moments import MOMENTS
 from .states import resident
 from .workload import Architecture, Workload
 
+# Terms that grow with the tokens of a batch; the others have the same size in every step.
+PER_BATCH = ("activations", "checkpoints", "head", "logits", "mask")
+
+
+def _live(terms: Terms) -> Live:
+    return Live(sum(terms.values()), sum(terms.get(name, 0.0) for name in PER_BATCH))
+
 
 def device_memory(arch: Architecture, workload: Workload, runtime: Runtime | None = None) -> Estimate:
     """Peak of live tensors on the worst device, by term, and what the device's own tool would show. Bytes."""
-    moment, terms = max(
-        ((name, make(arch, workload)) for name, make in MOMENTS.items()), key=lambda pair: sum(pair[1].values())
-    )
-    terms = {name: value for name, value in terms.items() if value}
-    allocated = sum(terms.values())
+    moments = {name: make(arch, workload) for name, make in MOMENTS.items()}
+    lives = {name: _live(terms) for name, terms in moments.items()}
+    moment = max(lives, key=lambda name: lives[name].all)
+    terms = {name: value for name, value in moments[moment].items() if value}
     fixed = sum(resident(arch, workload).values())
-    low, expected, high = band(arch, workload, allocated, fixed, runtime or Runtime())
+    low, expected, high = band(arch, workload, lives.values(), fixed, runtime or Runtime())
     return Estimate(terms, low, expected, high, moment)

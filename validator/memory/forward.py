@@ -7,7 +7,7 @@ from . import head, traffic
 from .activations import layer, tokens
 from .precision import element_bytes
 from .shapes import Block, adapter_elements, blocks
-from .states import gradients, head_elements, mask, resident
+from .states import accumulated, head_elements, mask, resident
 from .workload import Architecture, Workload
 
 Terms = dict[str, float]
@@ -60,7 +60,7 @@ def casts(arch: Architecture, workload: Workload) -> float:
 def earlier_gradients(arch: Architecture, workload: Workload) -> float:
     """Gradients there before the backward pass: those of earlier micro batches, and ZeRO-3's standing buffer."""
     standing = workload.accumulation > 1 or workload.sharding.zero == 3
-    return gradients(arch, workload) if standing else 0.0
+    return accumulated(arch, workload) if standing else 0.0
 
 
 def base(arch: Architecture, workload: Workload, where: traffic.Where) -> Terms:

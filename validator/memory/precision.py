@@ -43,15 +43,13 @@ def _full(workload: Workload) -> Bytes:
 def _adapter(workload: Workload) -> Bytes:
     """Adapters are fp32 and train in fp32, except that a half-precision ZeRO engine casts them like everything else.
 
-    FSDP's mixed precision hands fp32 hidden states from layer to layer (fms-acceleration's runs on 2 and 4 devices),
-    and so does an embedding that trains in fp32."""
+    An embedding that trains in fp32 hands fp32 hidden states from layer to layer."""
     base = workload.base_bytes
     if workload.precision == "engine":
         return Bytes(2, 2, 2, 2, 4, 4, 2, 2, casts=False)
     master = 4 if workload.sharding.engine else 0
     compute = 2.0 if workload.precision == "amp" else base
-    widened = workload.sharding.fsdp or workload.adapter.full_embedding
-    residual = 4.0 if workload.precision == "amp" and widened else base
+    residual = 4.0 if workload.precision == "amp" and workload.adapter.full_embedding else base
     return Bytes(base, base, 4, 4, master, 4, compute, residual, casts=False)
 
 

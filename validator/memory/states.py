@@ -104,6 +104,15 @@ def gradients(arch: Architecture, workload: Workload) -> float:
     return whole
 
 
+def accumulated(arch: Architecture, workload: Workload) -> float:
+    """Gradients while micro batches follow one another. FSDP spreads them only in the last one: until then every device
+    has all of them, in the precision of its gathered weights (transformers 5.6 and accelerate 1.11 run the others under
+    no_sync)."""
+    if workload.sharding.fsdp and workload.accumulation > 1:
+        return element_bytes(workload).compute * trainable_parameters(arch, workload)
+    return gradients(arch, workload)
+
+
 def mask(arch: Architecture, workload: Workload) -> float:
     """Attention masks of the whole model: one, and one more for sliding windows. Eager attention adds it to the
     scores in the residual stream's precision; sdpa reads booleans, and needs one only for padding or a window that is
