@@ -290,17 +290,6 @@ def fsdp_config_ignored(job: Job) -> Iterator[Finding]:
         yield "fsdp_config", "has no effect without `fsdp`, nothing is sharded; add `fsdp: full_shard auto_wrap`"
 
 
-@rule("PAR017", Severity.NOTE)
-def pinned_memory_tight(job: Job) -> Iterator[Finding]:
-    """Offloaded state is page-locked, and main memory is short.
-
-    Why: page-locked memory cannot be moved or swapped; containers often limit it, and the symptom is exit code -9.
-    Fix: `"pin_memory": false` in the offload blocks (slower copies).
-    """
-    if job.zero and job.zero.pinned() and job.host_verdict in ("tight", "exceeds"):
-        yield "deepspeed", '`"pin_memory": true` locks this much main memory; false needs less of it, and copies slower'
-
-
 def _value(job: Job, path: str) -> Any:
     found: Any = job.zero.config if job.zero else None
     for part in path.split("."):

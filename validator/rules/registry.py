@@ -108,8 +108,8 @@ def file_type_refused(job: Job) -> Iterator[Finding]:
     entry counts, a README and a subfolder too.
     Fix: use arrow, csv, json, jsonl, parquet or txt, and one type for each folder.
     """
-    known = datasets.suffixes()
     for key, found in _sets(job):
+        known = datasets.suffixes() if found.files else {}
         kinds = {known.get(path.suffix[1:]): path for path in found.files}
         if found.source == "file" and found.path.is_dir() and not kinds:
             yield key, f"`{found.name}`: the folder `{found.path}` is empty"
