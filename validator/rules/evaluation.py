@@ -8,7 +8,6 @@ from validator.diagnostic import Severity
 from validator.job import Job
 from validator.rules.rule import Finding, rule
 
-_ACCURACY_STAGES = ("sft", "pt")
 _MILLION = 1_000_000
 
 
@@ -20,11 +19,16 @@ def _splits(job: Job) -> bool:
     return job.number("val_size") > 1e-6
 
 
-def _best_wanted(job: Job) -> str | None:
-    """The key by which transformers looks for a best checkpoint."""
-    if job.flag("load_best_model_at_end"):
-        return "load_best_model_at_end"
-    return "save_strategy" if job.get("save_strategy") == "best" else None
+def _follows(job: Job) -> bool:
+    """Whether the learning rate follows the evaluation; transformers then watches the loss unless told otherwise."""
+    return job.get("lr_scheduler_type") in ("reduce_lr_on_plateau", "greedy")
+
+
+def _metric(job: Job) -> str | None:
+    """What transformers compares checkpoints by; None where it does not."""
+    if job.has("metric_for_best_model"):
+        return str(job.get("metric_for_best_model")).removeprefix("eval_")
+    return "loss" if job.flag("load_best_model_at_end") or _follows(job) else None
 
 
 @rule("TRA101", Severity.ERROR)
@@ -157,7 +161,7 @@ def schedule_without_evaluation(job: Job) -> Iterator[Finding]:
     Fix: set `eval_strategy` and data for it, or another `lr_scheduler_type`.
     """
     name = job.get("lr_scheduler_type")
-    if name in ("reduce_lr_on_plateau", "greedy") and not _evaluates(job):
+    if _follows(job) and not _evaluates(job):
         yield "lr_scheduler_type", f"`{name}` follows the evaluation, and `eval_strategy` is no; set it, or use cosine"
 
 
@@ -170,10 +174,9 @@ def early_stopping_blind(job: Job) -> Iterator[Finding]:
     """
     if not job.has("early_stopping_steps"):
         return
-    follows = job.get("lr_scheduler_type") in ("reduce_lr_on_plateau", "greedy")
     if not _evaluates(job):
         yield "early_stopping_steps", "early stopping needs evaluations; set `eval_strategy: steps` and data for it"
-    elif not (job.flag("load_best_model_at_end") or job.has("metric_for_best_model") or follows):
+    elif _metric(job) is None:
         yield "early_stopping_steps", "early stopping has no metric to watch; set `metric_for_best_model: eval_loss`"
 
 
@@ -184,24 +187,21 @@ def best_metric_missing(job: Job) -> Iterator[Finding]:
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
     Fix: `metric_for_best_model: eval_loss`.
     """
-    named = job.has("metric_for_best_model") or job.flag("load_best_model_at_end")
-    follows = job.get("lr_scheduler_type") in ("reduce_lr_on_plateau", "greedy")
-    if job.get("save_strategy") == "best" and not named and not follows:
+    if job.get("save_strategy") == "best" and _metric(job) is None:
         yield "save_strategy", "`save_strategy: best` needs `metric_for_best_model`, such as eval_loss"
 
 
 @rule("TRA111", Severity.ERROR)
 def metric_never_measured(job: Job) -> Iterator[Finding]:
-    """The best checkpoint is chosen by a metric that evaluation does not produce.
+    """Checkpoints are compared by an accuracy that evaluation does not measure.
 
-    Why: KeyError at the first evaluation, hours into the run.
-    Fix: `eval_loss`; `eval_accuracy` needs `compute_accuracy: true`.
+    Why: KeyError at the first evaluation, hours into the run, also where the best checkpoint is not loaded.
+    Fix: `eval_loss`; in stage sft `compute_accuracy: true`.
     """
-    metric = str(job.get("metric_for_best_model")).removeprefix("eval_")
-    measured = job.flag("compute_accuracy") or job.flag("predict_with_generate")
-    chosen = _best_wanted(job) and _evaluates(job) and job.stage in _ACCURACY_STAGES
-    if chosen and metric == "accuracy" and not measured:
-        yield "metric_for_best_model", "accuracy is not measured; set `compute_accuracy: true` or watch eval_loss"
+    measured = job.stage == "rm" or (job.stage == "sft" and job.flag("compute_accuracy"))
+    if _evaluates(job) and _metric(job) == "accuracy" and not measured:
+        remedy = "set `compute_accuracy: true`" if job.stage == "sft" else "write eval_loss"
+        yield "metric_for_best_model", f"accuracy is not measured in this run; {remedy}"
 
 
 @rule("TRA112", Severity.WARNING)
@@ -269,9 +269,9 @@ def metric_of_no_data_set(job: Job) -> Iterator[Finding]:
     Why: metrics are then named eval_<data set>_loss; KeyError at the first evaluation.
     Fix: `metric_for_best_model: eval_<data set>_loss`, or remove `eval_on_each_dataset`.
     """
-    metric = str(job.get("metric_for_best_model") or "loss").removeprefix("eval_")
+    metric = _metric(job)
     apart = job.flag("eval_on_each_dataset") and job.has("eval_dataset")
-    if _best_wanted(job) and _evaluates(job) and apart and metric in ("loss", "accuracy"):
+    if _evaluates(job) and apart and metric in ("loss", "accuracy"):
         yield (
             "eval_on_each_dataset",
             (
@@ -279,3 +279,14 @@ def metric_of_no_data_set(job: Job) -> Iterator[Finding]:
                 f"`metric_for_best_model` must name one, not {metric}"
             ),
         )
+
+
+@rule("TRA117", Severity.WARNING)
+def best_never_found(job: Job) -> Iterator[Finding]:
+    """Only the best checkpoint is saved, and nothing is evaluated.
+
+    Why: no checkpoint is ever written; only the end of the run is saved, and a crash loses everything.
+    Fix: `eval_strategy: steps` with data for it, or `save_strategy: steps`.
+    """
+    if job.get("save_strategy") == "best" and not _evaluates(job) and job.has("metric_for_best_model"):
+        yield "save_strategy", "`save_strategy: best` never saves without evaluations; set `eval_strategy: steps`"

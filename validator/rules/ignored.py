@@ -27,10 +27,9 @@ def _switch(*keys: str) -> Read:
     return lambda job: any(job.flag(key) for key in keys)
 
 
-def _chosen_by_metric(job: Job) -> bool:
-    follows = job.get("lr_scheduler_type") in ("reduce_lr_on_plateau", "greedy")
-    wanted = job.flag("load_best_model_at_end") or job.has("early_stopping_steps")
-    return follows or wanted or job.get("save_strategy") == "best"
+def _evaluates(job: Job) -> bool:
+    asked = job.get("save_strategy") == "best" or job.has("early_stopping_steps")
+    return asked or job.get("eval_strategy") in ("steps", "epoch")
 
 
 def _media(job: Job) -> bool:
@@ -70,7 +69,7 @@ _BY_STAGE: Table = (
         lambda job: job.stage in ("dpo", "kto", "ppo") or job.flag("use_asft_loss"),
         "a stage with a reference model",
     ),
-    (("use_dft_loss", "use_eaft_loss", "use_asft_loss"), _stage("sft"), "`stage: sft`"),
+    (("use_dft_loss", "use_eaft_loss", "use_asft_loss", "compute_accuracy"), _stage("sft"), "`stage: sft`"),
 )
 _BY_SWITCH: Table = (
     (("galore_*",), _switch("use_galore"), "`use_galore`"),
@@ -90,7 +89,7 @@ _BY_SWITCH: Table = (
         "`quantization_bit`",
     ),
     (("buffer_size",), _switch("streaming"), "`streaming`"),
-    (("metric_for_best_model", "greater_is_better"), _chosen_by_metric, "`load_best_model_at_end` or early stopping"),
+    (("metric_for_best_model", "greater_is_better"), _evaluates, "`eval_strategy`"),
     (("eval_steps",), lambda job: job.get("eval_strategy") == "steps", "`eval_strategy: steps`"),
     (("save_steps",), lambda job: job.get("save_strategy") in ("steps", "best"), "`save_strategy: steps`"),
     (("image_*", "video_*"), _media, "a template for images"),

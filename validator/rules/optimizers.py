@@ -121,9 +121,9 @@ def optimizer_name_refused(job: Job) -> Iterator[Finding]:
     """
     for key, places in _PLACES.items():
         if job.method != "lora" and job.flag(key) and job.get("optim") not in places and not job.has("deepspeed"):
-            how = "" if "optim" in job.values else ", the default,"
+            how = "" if "optim" in job.values else ", the default"
             at = "optim" if "optim" in job.values else key
-            yield at, f"{_NAMES[key]} does not know `optim: {job.get('optim')}`{how} set `optim: adamw_torch`"
+            yield at, f"{_NAMES[key]} does not know `optim: {job.get('optim')}`{how}; set `optim: adamw_torch`"
 
 
 @rule("TRA406", Severity.ERROR)

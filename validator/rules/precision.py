@@ -53,7 +53,8 @@ def full_precision(job: Job) -> Iterator[Finding]:
     on_cpu = job.machine is not None and job.machine.device.vendor == "cpu"
     trains = job.flag("do_train") and job.method in ("full", "freeze")
     if trains and not on_cpu and not any(job.flag(key) for key in formats):
-        yield "bf16", "neither bf16 nor fp16 is set: training computes in 32 bits; set `bf16: true`"
+        better = "fp16" if job.machine and not job.machine.device.bf16 else "bf16"
+        yield "bf16", f"neither bf16 nor fp16 is set: training computes in 32 bits; set `{better}: true`"
 
 
 @rule("TRA704", Severity.ERROR)

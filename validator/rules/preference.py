@@ -38,7 +38,7 @@ def ppo_needs(job: Job) -> Iterator[Finding]:
     if not job.has("reward_model"):
         yield "reward_model", "stage ppo needs a `reward_model`"
     elif kind == "lora" and job.method != "lora":
-        yield "reward_model_type", f"a LoRA reward model needs `finetuning_type: lora`, not {job.method}; set full"
+        yield "reward_model_type", f"a LoRA reward model needs `finetuning_type: lora`, not {job.method}"
     if not job.flag("do_train"):
         yield "do_train", "stage ppo only trains; set `do_train: true`"
     if job.flag("shift_attn"):

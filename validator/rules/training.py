@@ -242,3 +242,14 @@ def count_not_positive(job: Job) -> Iterator[Finding]:
         value = job.get(key)
         if job.flag("do_train") and isinstance(value, (int, float)) and not isinstance(value, bool) and value < 1:
             yield key, f"`{key}` is {value}, it must be at least 1"
+
+
+@rule("TRA017", Severity.WARNING)
+def resume_unread(job: Job) -> Iterator[Finding]:
+    """The run is to resume in a stage and method that never do.
+
+    Why: a reward model trained by full or freeze starts anew, with a line in the log only.
+    Fix: `finetuning_type: lora`, or remove `resume_from_checkpoint`.
+    """
+    if job.stage in ("rm", "ppo") and job.method in ("full", "freeze") and job.has("resume_from_checkpoint"):
+        yield "resume_from_checkpoint", f"stage {job.stage} with {job.method} never resumes; the run starts anew"
