@@ -56,9 +56,17 @@ class Dataset:
         return self.folder / str(self.entry.get("file_name"))
 
     @cached_property
+    def present(self) -> bool:
+        """Whether the file or folder that `file_name` gives is there."""
+        try:
+            return self.path.exists()
+        except OSError:
+            return False
+
+    @cached_property
     def files(self) -> tuple[Path, ...]:
         """The local files; every entry of a folder counts, at the first level only. Empty where nothing is there."""
-        if self.source != "file":
+        if self.source != "file" or not self.present:
             return ()
         if self.path.is_dir():
             return tuple(sorted(self.path.iterdir()))

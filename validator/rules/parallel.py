@@ -191,7 +191,7 @@ def optimizer_becomes_adam(job: Job) -> Iterator[Finding]:
             special,
             f"`{special}` has no effect with offload_optimizer, which uses DeepSpeed's CPU Adam; remove one",
         )
-    elif _forced(job) and job.has("optim") and optim not in {*_ON_CPU, "adagrad"}:
+    elif _forced(job) and job.has("optim") and optim not in (*_ON_CPU, "adagrad"):
         yield "optim", f"{optim} becomes DeepSpeed's plain CPU Adam with offload_optimizer; write adamw_torch"
 
 

@@ -229,9 +229,9 @@ def checkpoint_missing(job: Job) -> Iterator[Finding]:
     if not value or not job.flag("do_train") or _never_resumes(job):
         return
     if value is True:
-        folder = Path(str(job.get("output_dir") or "trainer_output")).expanduser()
-        if not folder.is_dir() or not _checkpoints(folder):
-            yield "resume_from_checkpoint", f"there is no checkpoint in `{folder}` to resume from; leave the key out"
+        folder = _folder(job)
+        if folder is None or not _checkpoints(folder):
+            yield "resume_from_checkpoint", "there is no checkpoint in `output_dir` to resume from; leave the key out"
     elif isinstance(value, str) and not job.find(value) and not _UNEXPANDED.search(value):
         yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder"
 
@@ -239,7 +239,8 @@ def checkpoint_missing(job: Job) -> Iterator[Finding]:
 def tokenized(job: Job) -> bool:
     """Whether LLaMA-Factory loads tokenized data and looks at no other data setting (extras/misc.py)."""
     value = job.get("tokenized_path")
-    return isinstance(value, str) and Path(value).is_dir() and any(Path(value).iterdir())
+    found = job.find(value) if isinstance(value, str) and value else None
+    return found is not None and found[1] and found[0].is_dir() and any(found[0].iterdir())
 
 
 def _paths(job: Job, keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -284,11 +285,18 @@ def _never_resumes(job: Job) -> bool:
 def _output(job: Job) -> Path | None:
     """The output folder where LLaMA-Factory would look for an earlier run (hparams/parser.py, v0.9.5)."""
     asked = job.has("resume_from_checkpoint") or job.flag("overwrite_output_dir") or not job.flag("do_train")
-    value = job.get("output_dir") or "trainer_output"
-    if asked or _never_resumes(job) or not isinstance(value, str):
-        return None
-    folder = Path(value).expanduser()
-    return folder if folder.is_dir() else None
+    return None if asked or _never_resumes(job) else _folder(job)
+
+
+def _folder(job: Job) -> Path | None:
+    """The output folder, where it exists; the Trainer's own default is `trainer_output`."""
+    written = Path(str(job.get("output_dir") or "trainer_output"))
+    try:
+        folder = written.expanduser()
+    except RuntimeError:  # no such user: taken literally, as LLaMA-Factory does
+        folder = written
+    found = job.find(str(folder))
+    return folder if found and found[1] and found[0].is_dir() else None
 
 
 def _checkpoints(folder: Path) -> list[int]:

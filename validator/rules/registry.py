@@ -94,9 +94,8 @@ def data_file_missing(job: Job) -> Iterator[Finding]:
     Fix: put the file there; `file_name` counts from `dataset_dir`.
     """
     for key, found in _sets(job):
-        if found.source == "file" and not found.path.exists():
-            known = [path.name for path in found.path.parent.glob("*")] if found.path.parent.is_dir() else []
-            near = catalog.suggest(found.path.name, known)
+        if found.source == "file" and not found.present:
+            near = catalog.suggest(str(found.entry["file_name"]), [path.name for path in found.folder.glob("*")])
             yield key, f"`{found.name}`: `{found.path}` does not exist; `file_name` counts from `dataset_dir`{near}"
 
 
@@ -111,7 +110,7 @@ def file_type_refused(job: Job) -> Iterator[Finding]:
     for key, found in _sets(job):
         known = datasets.suffixes() if found.files else {}
         kinds = {known.get(path.suffix[1:]): path for path in found.files}
-        if found.source == "file" and found.path.is_dir() and not kinds:
+        if found.source == "file" and found.present and found.path.is_dir() and not kinds:
             yield key, f"`{found.name}`: the folder `{found.path}` is empty"
         elif None in kinds:
             yield key, f"`{found.name}`: `{kinds[None]}` is not read; use one of {', '.join(known)}"
@@ -236,7 +235,7 @@ def file_ignored(job: Job) -> Iterator[Finding]:
     Fix: remove the hub address from the entry.
     """
     for key, found in _sets(job):
-        if found.source == "hub" and "file_name" in found.entry and found.path.exists():
+        if found.source == "hub" and "file_name" in found.entry and found.present:
             yield key, f"`{found.name}`: the hub address wins, `{found.path}` is not used; remove one of them"
 
 
