@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from statistics import median
 
 from judged import Judged, fraction, groups, judge, outcome, percent, percentile, signed, table, verdict
@@ -96,14 +98,6 @@ def host(rows: Sequence[Judged]) -> str:
     return table("host memory, GiB", ["row", "source", "measured", "low", "expected", "high", "error %"], lines)
 
 
-def case_line(case: str, side: str, says: str, size: str, estimate: Estimate, limit: float) -> list[str]:
-    answer = verdict(estimate.expected, estimate.high, limit) if limit else ""
-    error = signed(estimate.expected / GIB / float(size) - 1) if size else ""
-    right = outcome(says, answer) if says else ""
-    shown = f"{limit / GIB:.1f}" if limit else ""
-    return [case, side, says, answer, right, f"{estimate.expected / GIB:.1f}", shown, size, error]
-
-
 def runtime(facts: Mapping[str, str]) -> Runtime:
     """As the product sees the device of a public outcome."""
     thin = facts["device"].startswith("ascend")
@@ -114,24 +108,57 @@ def runtime(facts: Mapping[str, str]) -> Runtime:
     )
 
 
-def public_outcomes() -> str:
-    """Each public outcome as right or wrong, device and host apart."""
-    lines = []
+@dataclass(frozen=True)
+class Side:
+    """One side, device or host, of a public outcome. `limit` and `size` (reported) are bytes, 0 where unknown."""
+
+    case: str
+    side: str
+    says: str
+    estimate: Estimate
+    limit: float
+    size: float
+
+    @property
+    def answer(self) -> str:
+        return verdict(self.estimate.expected, self.estimate.high, self.limit) if self.limit else ""
+
+    @property
+    def right(self) -> str:
+        return outcome(self.says, self.answer) if self.says else ""
+
+    @property
+    def error(self) -> float:
+        return self.estimate.expected / self.size - 1
+
+
+@cache
+def public_sides() -> tuple[Side, ...]:
+    """Every public outcome, device and host apart."""
+    found = []
     for facts, model, work in verdicts():
-        sides = {
-            "device": (
-                device_memory(model, work, runtime(facts)),
-                usable()[facts["device"]],
-            ),
-            "host": (host_memory(model, work), float(facts["host_ram_gib"] or 0) * GIB),
-        }
-        for side, (estimate, limit) in sides.items():
-            says, size = facts[f"{side}_says"], facts[f"{side}_gib"]
+        device = device_memory(model, work, runtime(facts)), usable()[facts["device"]]
+        host_limit = float(facts["host_ram_gib"] or 0) * GIB
+        for side, (estimate, limit) in (("device", device), ("host", (host_memory(model, work), host_limit))):
+            says, size = facts[f"{side}_says"], float(facts[f"{side}_gib"] or 0) * GIB
             if says or size:
-                lines.append(case_line(facts["id"], side, says, size, estimate, limit))
-    judged = [line[4] for line in lines if line[4]]
+                found.append(Side(facts["id"], side, says, estimate, limit, size))
+    return tuple(found)
+
+
+def case_line(case: Side) -> list[str]:
+    limit, size = (f"{value / GIB:.1f}" if value else "" for value in (case.limit, case.size))
+    band = [f"{value / GIB:.1f}" for value in (case.estimate.low, case.estimate.expected, case.estimate.high)]
+    error = signed(case.error) if case.size else ""
+    return [case.case, case.side, case.says, case.answer, case.right, *band, limit, size, error]
+
+
+def public_outcomes() -> str:
+    """Each public outcome as right or wrong."""
+    judged = [case.right for case in public_sides() if case.right]
     title = f"public outcomes: {sum(right.startswith('right') for right in judged)} of {len(judged)} right"
-    return table(title, ["case", "side", "public", "verdict", "", "expected", "limit", "reported", "error %"], lines)
+    heads = ["case", "side", "public", "verdict", "", "low", "expected", "high", "limit", "reported", "error %"]
+    return table(title, heads, map(case_line, public_sides()))
 
 
 def bar_values(rows: Sequence[Judged]) -> list[tuple[str, float, float, str]]:
@@ -141,6 +168,7 @@ def bar_values(rows: Sequence[Judged]) -> list[tuple[str, float, float, str]]:
     shown = [item for item in exact if item.row.metric in ("nvidia-smi", "peak_reserved")]
     failed = [item.verdict for item in rows if item.row.kind == "oom" and item.row.limit]
     excess = [item.excess for item in exact if item.row.limit and item.row.metric != "peak_allocated"]
+    judged = [case for case in public_sides() if case.right]
     return [
         ("allocated, median error", median(allocated), 0.04, "<="),
         ("allocated, p90 error", percentile(allocated, 0.9), 0.10, "<="),
@@ -151,6 +179,19 @@ def bar_values(rows: Sequence[Judged]) -> list[tuple[str, float, float, str]]:
         ("out of memory called exceeds", fraction(said == "exceeds" for said in failed), 0.80, ">="),
         ("ran, worst excess over the device", max(excess), 0.05, "<="),
         ("ran, not called exceeds", fraction(over < 0 for over in excess), 0.90, ">="),
+        *host_bars(rows),
+        ("public outcomes on the right side", fraction(case.right != "wrong" for case in judged), 1.0, ">="),
+    ]
+
+
+def host_bars(rows: Sequence[Judged]) -> list[tuple[str, float, float, str]]:
+    """Host rows of both files: how far off the worst is, and on which side of the memory of the node."""
+    cases = [case for case in public_sides() if case.side == "host"]
+    errors = [abs(item.error) for item in rows if item.row.kind == "host"]
+    errors += [abs(case.error) for case in cases if case.size]
+    return [
+        ("host memory, worst error", max(errors), 0.25, "<="),
+        ("host memory, on the right side", fraction(case.right != "wrong" for case in cases if case.says), 1.0, ">="),
     ]
 
 

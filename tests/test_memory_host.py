@@ -81,6 +81,46 @@ def test_the_allocator_gives_cached_blocks_back_before_it_fails() -> None:
     assert device_memory(QWEN_32B, WORK, Runtime(capacity_gib=1)).expected > free.allocated
 
 
+def test_slack_alone_never_exceeds_a_device() -> None:
+    free = device_memory(QWEN_32B, WORK)
+    room = 1.15 * free.allocated
+    limited = device_memory(QWEN_32B, WORK, Runtime(capacity_gib=room / 2**30))
+    assert free.expected > room
+    assert limited.expected < room <= limited.high < free.high
+
+
+def test_varied_lengths_fill_the_cache_only_without_expandable_segments() -> None:
+    def expected(padded: bool, expandable: bool) -> float:
+        work = replace(WORK, padded=padded, attention="flash")
+        return device_memory(QWEN_32B, work, Runtime(expandable_segments=expandable)).expected
+
+    assert expected(True, False) > expected(False, False) > expected(False, True) == expected(True, True)
+
+
+def test_a_reference_follows_the_parameters_to_the_host() -> None:
+    shared = replace(offloaded(8), reference_copies=1)
+    assert "reference" not in device_memory(QWEN_32B, shared).terms
+    assert host_memory(QWEN_32B, shared).terms["reference"] >= 2 * 32.7e9
+    copied = replace(shared, sharding=Sharding(1, 8, 2, engine=True))
+    assert device_memory(QWEN_32B, copied).terms["reference"] >= 2 * 32.7e9
+
+
+@pytest.mark.parametrize(("accumulation", "gathered"), [(1, False), (4, True)])
+def test_fsdp_keeps_whole_gradients_between_micro_batches(accumulation: int, gathered: bool) -> None:
+    sharding = Sharding(1, 8, 3, fsdp=True)
+    work = Workload(method="full", accumulation=accumulation, length=64, sharding=sharding)
+    assert (device_memory(QWEN_32B, work).terms["gradients"] >= 2 * 32.7e9) is gathered
+
+
+def test_fsdp_holds_the_inputs_of_frozen_layers_and_their_gradients() -> None:
+    def checkpoints(fsdp: bool) -> float:
+        sharding = Sharding(1, 2, 3, fsdp=fsdp, engine=not fsdp)
+        work = Workload(precision="amp", length=8192, loss="fused", sharding=sharding)
+        return device_memory(QWEN_32B, work).terms["checkpoints"]
+
+    assert checkpoints(True) - checkpoints(False) == 2 * 8192 * 5120 * (64 - 2)
+
+
 def test_thin_evidence_widens_the_band() -> None:
     good, thin = (device_memory(QWEN_32B, WORK, Runtime(evidence=evidence)) for evidence in ("good", "thin"))
     assert thin.low < good.low < good.high < thin.high

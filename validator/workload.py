@@ -34,7 +34,7 @@ def workload(job: Job, model: Model) -> Workload:
     """What is trained and how. Settings the formulas do not model take their nearest costlier neighbour."""
     method = job.method if job.method in ("full", "freeze", "lora", "oft") else "lora"
     pairs = job.stage in ("rm", "dpo")
-    reference = job.stage == "kto" or (job.stage == "dpo" and job.get("pref_loss") not in ("orpo", "simpo"))
+    reference = _compares(job)
     return Workload(
         method=method,  # type: ignore[arg-type]
         precision=_precision(job),
@@ -59,8 +59,9 @@ def workload(job: Job, model: Model) -> Workload:
         attention=_ATTENTION.get(str(job.get("flash_attn")), "sdpa"),
         padded=not packs(job) or job.flag("neat_packing"),
         loss="fused" if job.flag("enable_liger_kernel") and job.stage in ("pt", "sft") else "upcast",
-        needs_full_logits=job.stage in ("rm", "dpo", "kto"),
-        reference_copies=int(reference and method != "lora"),
+        needs_full_logits=job.stage in ("dpo", "kto", "ppo"),
+        value_head=job.stage == "rm",
+        reference_copies=_copies(job, reference),
         reference_logits=reference,
         eval_batch=int(job.number("per_device_eval_batch_size")) if evaluates(job) else 0,
         eval_length=max(int(job.number("cutoff_len")), 1),
@@ -68,6 +69,18 @@ def workload(job: Job, model: Model) -> Workload:
         dataset_tokens=(job.samples or 0) * max(int(job.number("cutoff_len")), 1),
         sharding=_sharding(job, model),
     )
+
+
+def _compares(job: Job) -> bool:
+    """Whether a reference's log-probabilities are computed beside the policy's."""
+    return job.stage in ("kto", "ppo") or (job.stage == "dpo" and job.get("pref_loss") not in ("orpo", "simpo"))
+
+
+def _copies(job: Job, reference: bool) -> int:
+    """Frozen models beside the trained one: LoRA's reference is the model without its adapter unless another is named,
+    PPO's rewards come from one more unless an adapter or a server gives them (train/trainer_utils.py)."""
+    rewards = job.stage == "ppo" and job.get("reward_model_type") == "full"
+    return int(reference and (job.method != "lora" or job.has("ref_model"))) + int(rewards)
 
 
 def packs(job: Job) -> bool:

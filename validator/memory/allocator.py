@@ -55,11 +55,15 @@ class Runtime:
     capacity_gib: float | None = None
 
 
+def _pieces(runtime: Runtime) -> float:
+    """Share of what comes and goes that lies between blocks in use and cannot be given back."""
+    return FRAGMENTS_EXPANDABLE if runtime.expandable_segments else FRAGMENTS_EQUAL
+
+
 def _fragments(workload: Workload, runtime: Runtime) -> float:
     """Share of what comes and goes that the allocator holds on top of it."""
-    share = FRAGMENTS_EXPANDABLE if runtime.expandable_segments else FRAGMENTS_EQUAL
     gathers = workload.sharding.fsdp or workload.sharding.zero == 3
-    return share + (SECOND_STREAM_FRAGMENTS if gathers else 0.0)
+    return _pieces(runtime) + (SECOND_STREAM_FRAGMENTS if gathers else 0.0)
 
 
 def slack(arch: Architecture, workload: Workload, passing: float, runtime: Runtime) -> float:
@@ -89,7 +93,8 @@ def band(
 ) -> tuple[float, float, float]:
     """(low, expected, high) in bytes over all moments of a step. `fixed`: what stays through the whole of it.
 
-    Cached blocks are given back before an allocation fails: slack alone cannot push `expected` over the capacity."""
+    Cached blocks are given back before an allocation fails: only pieces between blocks in use are stuck, so slack alone
+    fills a device, but does not exceed it."""
     lives = tuple(moments)
     allocated = max(live.all for live in lives)
     beside = runtime.context_gib * GIB + (COMMUNICATION if workload.sharding.world > 1 else 0.0)
@@ -101,6 +106,8 @@ def band(
         expected = max(expected, beside + max(live.held(VARYING) for live in lives))
         high = max(high, 1.5 * beside + max(live.held(VARYING_HIGH + spread) for live in lives))
     if runtime.capacity_gib is not None:
-        needed = allocated * (1 + spread) + beside
-        expected = min(expected, max(FULL_CARD * runtime.capacity_gib * GIB, needed))
+        capacity = runtime.capacity_gib * GIB
+        stuck = max(spread * allocated, _pieces(runtime) * max(allocated - fixed, 0.0))
+        expected = min(expected, max(FULL_CARD * capacity, allocated + stuck + beside))
+        high = min(high, max(capacity, allocated * (1 + spread) + held + 1.5 * beside))
     return low, expected, high

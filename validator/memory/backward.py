@@ -148,7 +148,8 @@ def first_layer(arch: Architecture, workload: Workload) -> Terms:
 def head_gradient(arch: Architecture, workload: Workload) -> Terms:
     """The output layer's weight gradient: in compute precision, then in its own, beside the gradient of the logits."""
     sizes = element_bytes(workload)
-    if workload.loss == "fused" or not (workload.method == "full" or workload.adapter.full_head):
+    trains = workload.method == "full" or workload.adapter.full_head
+    if workload.loss == "fused" or workload.value_head or not trains:
         return {}
     return {
         **loss_backward(arch, workload),

@@ -6,7 +6,7 @@ from .estimate import Estimate
 from .optimizer import state_bytes
 from .precision import element_bytes
 from .shapes import embedding, parameters, trainable_parameters
-from .states import base_weight_bytes, weights_sharded
+from .states import base_weight_bytes, reference_whole, weights_sharded
 from .workload import Architecture, Workload
 
 GIB = float(1 << 30)
@@ -78,6 +78,12 @@ def offloaded_weights(arch: Architecture, workload: Workload) -> float:
     return flat + (partitions if sharding.pin_memory else 0.0)
 
 
+def _offloaded_reference(arch: Architecture, workload: Workload) -> float:
+    sharding = workload.sharding
+    rounding = TENSOR_ROUNDING if sharding.pin_memory else 1.0
+    return reference_whole(arch, workload) / sharding.nodes * rounding if sharding.offload_parameters else 0.0
+
+
 def _processes(workload: Workload) -> float:
     each = PROCESS_GIB + workload.loader_workers * WORKER_GIB
     return workload.sharding.devices_per_node * each * GIB
@@ -114,6 +120,7 @@ def _training(arch: Architecture, workload: Workload) -> Terms:
     return {
         **optimizer_states(arch, workload),
         "parameters": offloaded_weights(arch, workload),
+        "reference": _offloaded_reference(arch, workload),
         "checkpoints": _checkpoints(arch, workload),
         "largest_gradient": 2.0 * embedding(arch) if workload.sharding.offload_optimizer else 0.0,
         "data": TOKEN_BYTES * workload.dataset_tokens,

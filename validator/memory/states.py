@@ -127,10 +127,17 @@ def mask(arch: Architecture, workload: Workload) -> float:
     return square * (int(workload.padded) + int(reached))
 
 
+def reference_whole(arch: Architecture, workload: Workload) -> float:
+    """Frozen copies of the model in the checkpoint's precision."""
+    return workload.reference_copies * workload.base_bytes * parameters(arch)
+
+
 def reference(arch: Architecture, workload: Workload) -> float:
-    """Frozen copies of the model in the checkpoint's precision; only ZeRO-3 and FSDP spread them."""
-    whole = workload.reference_copies * workload.base_bytes * parameters(arch)
-    return whole / workload.sharding.world if weights_sharded(workload) else whole
+    """Only ZeRO-3 and FSDP spread the frozen copies, and offload them with the parameters: below stage 3 their engine
+    runs at stage 0 (trl 0.24 prepare_deepspeed)."""
+    if not weights_sharded(workload):
+        return reference_whole(arch, workload)
+    return 0.0 if workload.sharding.offload_parameters else reference_whole(arch, workload) / workload.sharding.world
 
 
 def head_elements(arch: Architecture) -> int:
