@@ -15,6 +15,7 @@ from validator.rules import (
     device,
     evaluation,
     fit,
+    fsdp,
     ignored,
     inputs,
     methods,
@@ -32,7 +33,7 @@ from validator.rules.rule import Rule
 
 # One module for each topic; the letters of a code name its family.
 FAMILIES = (
-    *(paths, registry, fit, device, parallel, zerofile, data, curated),
+    *(paths, registry, fit, device, parallel, zerofile, fsdp, data, curated),
     *(training, inputs, methods, quantization, precision, optimizers, preference, evaluation, ignored),
 )
 _SUFFIXES = (".yaml", ".yml")

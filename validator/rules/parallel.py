@@ -1,4 +1,4 @@
-"""PAR: DeepSpeed values against the recipe's, FSDP, one and several devices. The JSON by itself is in zerofile.py."""
+"""PAR: DeepSpeed values against the recipe's, one and several devices. The JSON itself is in zerofile.py."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from validator import catalog, loader
-from validator.diagnostic import RecipeError, Severity
+from validator.diagnostic import Severity
 from validator.job import Job
 from validator.rules import zerofile
 from validator.rules.rule import Finding, Rule, rule
@@ -28,7 +27,6 @@ _EQUAL = {
 _BATCH = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 # Optimizers that accelerate turns into the CPU optimizer of the same kind (utils/deepspeed.py, accelerate 1.11).
 _ON_CPU = {"adamw_torch", "adamw_torch_fused", "paged_adamw_32bit", "lion_32bit", "paged_lion_32bit"}
-_FSDP_WORDS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
 
 
 @rule("PAR001", Severity.ERROR)
@@ -195,101 +193,6 @@ def optimizer_becomes_adam(job: Job) -> Iterator[Finding]:
         yield "optim", f"{optim} becomes DeepSpeed's plain CPU Adam with offload_optimizer; write adamw_torch"
 
 
-@rule("PAR010", Severity.ERROR)
-def fsdp_word_unknown(job: Job) -> Iterator[Finding]:
-    """`fsdp` holds a word that transformers does not know.
-
-    Why: ValueError while the arguments are parsed. Words are separated by spaces, not commas.
-    Fix: full_shard, shard_grad_op, no_shard, hybrid_shard or hybrid_shard_zero2, with auto_wrap and offload.
-    """
-    value = job.get("fsdp")
-    for word in value.split() if isinstance(value, str) else ():
-        if word not in _FSDP_WORDS:
-            remedy = "; separate the words by spaces" if "," in word else catalog.suggest(word, _FSDP_WORDS)
-            yield "fsdp", f"`{word}` is none of {', '.join(_FSDP_WORDS)}{remedy}"
-
-
-@rule("PAR011", Severity.ERROR)
-def fsdp_words_conflict(job: Job) -> Iterator[Finding]:
-    """`fsdp` asks for offload alone, or for two kinds of sharding.
-
-    Why: ValueError while the arguments are parsed.
-    Fix: `fsdp: full_shard auto_wrap offload`.
-    """
-    words = _fsdp(job)
-    if words == ["offload"]:
-        yield "fsdp", "`offload` does not work alone; write `full_shard auto_wrap offload`"
-    elif {"full_shard", "shard_grad_op"} <= set(words):
-        yield "fsdp", "`full_shard` and `shard_grad_op` exclude each other; keep one"
-
-
-@rule("PAR012", Severity.ERROR)
-def fsdp_with_deepspeed(job: Job) -> Iterator[Finding]:
-    """FSDP and DeepSpeed are both on.
-
-    Why: "Using --fsdp xxx together with --deepspeed is not possible", after the model is loaded.
-    Fix: keep one of them.
-    """
-    if job.get("fsdp") and job.has("deepspeed"):
-        yield "fsdp", "`fsdp` and `deepspeed` exclude each other; keep one"
-
-
-@rule("PAR013", Severity.WARNING)
-def fsdp_alone(job: Job) -> Iterator[Finding]:
-    """FSDP on one device.
-
-    Why: "Using fsdp only works in distributed training" after the model is loaded, unless FORCE_TORCHRUN=1; and there
-    is nothing to share with.
-    Fix: remove `fsdp`.
-    """
-    if job.get("fsdp") and job.machine and job.world == 1:
-        yield "fsdp", "FSDP on one device shards nothing, and stops without FORCE_TORCHRUN=1; remove it"
-
-
-@rule("PAR014", Severity.WARNING)
-def fsdp_unwrapped(job: Job) -> Iterator[Finding]:
-    """FSDP without wrapping the layers.
-
-    Why: the whole model is one unit, so every device gathers all weights at once, and sharding saves little.
-    Fix: `fsdp: full_shard auto_wrap`.
-    """
-    words = _fsdp(job)
-    known = all(word in _FSDP_WORDS for word in words) and words != ["offload"]
-    if words and known and "auto_wrap" not in words and not _xla(job):
-        yield "fsdp", "without `auto_wrap` all weights are gathered at once; write `full_shard auto_wrap`"
-
-
-@rule("PAR015", Severity.ERROR)
-def fsdp_config_conflict(job: Job) -> Iterator[Finding]:
-    """Two settings of `fsdp_config` exclude each other.
-
-    Why: ValueError while the arguments are parsed.
-    Fix: wrap by layer class or by size, not both; keep `sync_module_states` with `cpu_ram_efficient_loading`.
-    """
-    config = _fsdp_config(job)
-    if not _fsdp(job):
-        return
-    if config.get("transformer_layer_cls_to_wrap") and _positive(config.get("min_num_params")):
-        yield "fsdp_config", "`min_num_params` and `transformer_layer_cls_to_wrap` exclude each other; keep one"
-    lazy = str(config.get("cpu_ram_efficient_loading", False)).lower() == "true"
-    if lazy and str(config.get("sync_module_states", True)).lower() == "false" and not _xla(job):
-        yield (
-            "fsdp_config",
-            "`cpu_ram_efficient_loading` needs `sync_module_states: true`; else ranks keep random weights",
-        )
-
-
-@rule("PAR016", Severity.WARNING)
-def fsdp_config_ignored(job: Job) -> Iterator[Finding]:
-    """`fsdp_config` without `fsdp`.
-
-    Why: nothing is sharded; every device holds the whole model.
-    Fix: `fsdp: full_shard auto_wrap`, or remove `fsdp_config`.
-    """
-    if job.get("fsdp_config") and not job.get("fsdp"):
-        yield "fsdp_config", "has no effect without `fsdp`, nothing is sharded; add `fsdp: full_shard auto_wrap`"
-
-
 def _value(job: Job, path: str) -> Any:
     found: Any = job.zero.config if job.zero else None
     for part in path.split("."):
@@ -310,29 +213,3 @@ def _forced(job: Job) -> bool:
     if not job.zero or job.zero_stage == 0 or not job.zero.offload("offload_optimizer"):
         return False
     return "optimizer" not in job.zero.config and job.zero.config.get("zero_force_ds_cpu_optimizer", True) is not False
-
-
-def _fsdp(job: Job) -> list[str]:
-    value = job.get("fsdp")
-    if value is True:
-        return ["full_shard"]
-    return value.split() if isinstance(value, str) else [str(word) for word in value] if isinstance(value, list) else []
-
-
-def _fsdp_config(job: Job) -> Mapping[str, Any]:
-    """The FSDP settings without the prefix `fsdp_`, which transformers strips."""
-    value = job.get("fsdp_config")
-    if isinstance(value, str) and (found := job.find(value)):
-        try:
-            value = loader.read_json(str(found[0]))
-        except RecipeError:
-            return {}
-    return {str(key).removeprefix("fsdp_"): item for key, item in value.items()} if isinstance(value, Mapping) else {}
-
-
-def _xla(job: Job) -> bool:
-    return bool(_fsdp_config(job).get("xla"))
-
-
-def _positive(value: Any) -> bool:
-    return isinstance(value, (int, float)) and value > 0

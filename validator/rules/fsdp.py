@@ -1,0 +1,134 @@
+"""PAR010 to PAR016: FSDP through the `fsdp` and `fsdp_config` keys of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from validator import catalog, loader
+from validator.diagnostic import RecipeError, Severity
+from validator.job import Job
+from validator.rules.rule import Finding, rule
+
+_WORDS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
+
+
+@rule("PAR010", Severity.ERROR)
+def fsdp_word_unknown(job: Job) -> Iterator[Finding]:
+    """`fsdp` holds a word that transformers does not know.
+
+    Why: ValueError while the arguments are parsed. Words are separated by spaces, not commas.
+    Fix: full_shard, shard_grad_op, no_shard, hybrid_shard or hybrid_shard_zero2, with auto_wrap and offload.
+    """
+    value = job.get("fsdp")
+    for word in value.split() if isinstance(value, str) else ():
+        if word not in _WORDS:
+            remedy = "; separate the words by spaces" if "," in word else catalog.suggest(word, _WORDS)
+            yield "fsdp", f"`{word}` is none of {', '.join(_WORDS)}{remedy}"
+
+
+@rule("PAR011", Severity.ERROR)
+def fsdp_words_conflict(job: Job) -> Iterator[Finding]:
+    """`fsdp` asks for offload alone, or for two kinds of sharding.
+
+    Why: ValueError while the arguments are parsed.
+    Fix: `fsdp: full_shard auto_wrap offload`.
+    """
+    words = _words(job)
+    if words == ["offload"]:
+        yield "fsdp", "`offload` does not work alone; write `full_shard auto_wrap offload`"
+    elif {"full_shard", "shard_grad_op"} <= set(words):
+        yield "fsdp", "`full_shard` and `shard_grad_op` exclude each other; keep one"
+
+
+@rule("PAR012", Severity.ERROR)
+def fsdp_with_deepspeed(job: Job) -> Iterator[Finding]:
+    """FSDP and DeepSpeed are both on.
+
+    Why: "Using --fsdp xxx together with --deepspeed is not possible", after the model is loaded.
+    Fix: keep one of them.
+    """
+    if job.get("fsdp") and job.has("deepspeed"):
+        yield "fsdp", "`fsdp` and `deepspeed` exclude each other; keep one"
+
+
+@rule("PAR013", Severity.WARNING)
+def fsdp_alone(job: Job) -> Iterator[Finding]:
+    """FSDP on one device.
+
+    Why: "Using fsdp only works in distributed training" after the model is loaded, unless FORCE_TORCHRUN=1; and there
+    is nothing to share with.
+    Fix: remove `fsdp`.
+    """
+    if job.get("fsdp") and job.machine and job.world == 1:
+        yield "fsdp", "FSDP on one device shards nothing, and stops without FORCE_TORCHRUN=1; remove it"
+
+
+@rule("PAR014", Severity.WARNING)
+def fsdp_unwrapped(job: Job) -> Iterator[Finding]:
+    """FSDP without wrapping the layers.
+
+    Why: the whole model is one unit, so every device gathers all weights at once, and sharding saves little.
+    Fix: `fsdp: full_shard auto_wrap`.
+    """
+    words = _words(job)
+    known = all(word in _WORDS for word in words) and words != ["offload"]
+    if words and known and "auto_wrap" not in words and not _xla(job):
+        yield "fsdp", "without `auto_wrap` all weights are gathered at once; write `full_shard auto_wrap`"
+
+
+@rule("PAR015", Severity.ERROR)
+def fsdp_config_conflict(job: Job) -> Iterator[Finding]:
+    """Two settings of `fsdp_config` exclude each other.
+
+    Why: ValueError while the arguments are parsed.
+    Fix: wrap by layer class or by size, not both; keep `sync_module_states` with `cpu_ram_efficient_loading`.
+    """
+    config = _config(job)
+    if not _words(job):
+        return
+    if config.get("transformer_layer_cls_to_wrap") and _positive(config.get("min_num_params")):
+        yield "fsdp_config", "`min_num_params` and `transformer_layer_cls_to_wrap` exclude each other; keep one"
+    lazy = str(config.get("cpu_ram_efficient_loading", False)).lower() == "true"
+    if lazy and str(config.get("sync_module_states", True)).lower() == "false" and not _xla(job):
+        yield (
+            "fsdp_config",
+            "`cpu_ram_efficient_loading` needs `sync_module_states: true`; else ranks keep random weights",
+        )
+
+
+@rule("PAR016", Severity.WARNING)
+def fsdp_config_ignored(job: Job) -> Iterator[Finding]:
+    """`fsdp_config` without `fsdp`.
+
+    Why: nothing is sharded; every device holds the whole model.
+    Fix: `fsdp: full_shard auto_wrap`, or remove `fsdp_config`.
+    """
+    if job.get("fsdp_config") and not job.get("fsdp"):
+        yield "fsdp_config", "has no effect without `fsdp`, nothing is sharded; add `fsdp: full_shard auto_wrap`"
+
+
+def _words(job: Job) -> list[str]:
+    value = job.get("fsdp")
+    if value is True:
+        return ["full_shard"]
+    return value.split() if isinstance(value, str) else [str(word) for word in value] if isinstance(value, list) else []
+
+
+def _config(job: Job) -> Mapping[str, Any]:
+    """The FSDP settings without the prefix `fsdp_`, which transformers strips."""
+    value = job.get("fsdp_config")
+    if isinstance(value, str) and (found := job.find(value)):
+        try:
+            value = loader.read_json(str(found[0]))
+        except RecipeError:
+            return {}
+    return {str(key).removeprefix("fsdp_"): item for key, item in value.items()} if isinstance(value, Mapping) else {}
+
+
+def _xla(job: Job) -> bool:
+    return bool(_config(job).get("xla"))
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and value > 0
