@@ -75,6 +75,39 @@ def list_recipes(machine: str | None, model: str | None, method: str | None, for
 
 
 @group.command()
+@click.option("--model", metavar="M", help="Such as qwen3-14b; without it, models are proposed for --samples.")
+@click.option("--machine", metavar="M", required=True, help="Target, such as 8xascend-910b-64g or 2x8xa100-80g.")
+@click.option("--samples", type=click.IntRange(min=1), metavar="N", help="Good samples there are.")
+@_RAM
+@click.option("--cutoff-len", type=click.IntRange(min=8), metavar="N", help="Longest sample in tokens; default 2048.")
+@click.option("--method", type=click.Choice(["lora", "qlora", "full"]), help="Only this method.")
+@_FORMAT
+@click.option("--write", metavar="FILE", help="Write the first plan as a recipe.")
+def plan(
+    model: str | None,
+    machine: str,
+    samples: int | None,
+    host_ram: float | None,
+    cutoff_len: int | None,
+    method: str | None,
+    form: str,
+    write: str | None,
+) -> None:
+    """Show what fits a machine, best first; exit code 1 where nothing does."""
+    from validator import answer as planner
+    from validator import copying, planned
+
+    if model is None and samples is None:
+        raise click.UsageError("give --model, or --samples to have models proposed")
+    _require_machine(machine)
+    answer = planner.answer(model, machine, samples, host_ram, cutoff_len, method)
+    click.echo(json.dumps(answer.found, indent=2) if form == "json" else planned.text(answer.found), nl=form == "json")
+    if write:
+        click.echo(copying.text(planner.write(answer.best, write)), nl=False, err=form == "json")
+    sys.exit(0 if answer.best else 1)
+
+
+@group.command()
 @click.argument("name", shell_complete=lambda _context, _parameter, begun: _names(begun))
 @click.argument("dest")
 def copy(name: str, dest: str) -> None:

@@ -1,0 +1,213 @@
+"""`plan`: what it writes passes `check`, what it ranks fits, and where nothing fits it says what would."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from validator import answer, catalog, check, draft, loader, plan
+from validator.cli import group
+from validator.diagnostic import RecipeError, Severity
+
+_MACHINES = [
+    *("1xrtx-3090", "2xrtx-4090", "1xrtx-5090", "4xrtx-3090", "1xa6000-48g", "1xt4-16g", "8xl4-24g", "8xv100-32g"),
+    *("1xa100-80g", "4xa100-40g", "8xa100-80g", "8xh100-80g", "8xh200-141g", "8xmi300x-192g", "2x8xa100-80g"),
+    *("8xascend-910a-32g", "8xascend-910b-32g", "8xascend-910b-64g", "16xascend-910c-64g", "4x8xh100-80g"),
+]
+_TRIPLES = random.Random(5).sample(
+    [(model, machine, method) for model in catalog.model_ids() for machine in _MACHINES for method in plan.METHODS], 100
+)
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(group, ["plan", *words], standalone_mode=False)
+
+
+def plans(*words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(*words, "--format", "json").output)
+    return found
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("model", "machine", "method"), _TRIPLES)
+def test_what_it_writes_passes_check(here: Path, model: str, machine: str, method: str) -> None:
+    found = answer.answer(model, machine, method=method)
+    if found.best is None:
+        with pytest.raises(RecipeError, match="nothing fits"):
+            answer.write(found.best, "mine.yaml")
+        assert not list(here.iterdir())
+        return
+    answer.write(found.best, "mine.yaml")
+    report = check.check_file("mine.yaml")
+    assert [d for d in report.diagnostics if d.severity is not Severity.NOTE] == []
+    assert report.verdict == "fits"
+    assert loader.load("mine.yaml").values.items() >= found.found["plans"][0]["set"].items()
+
+
+def test_most_of_the_triples_are_possible() -> None:
+    found = [answer.answer(model, machine, method=method).best for model, machine, method in _TRIPLES]
+    assert sum(best is not None for best in found) > 40
+
+
+@pytest.mark.parametrize("device", ["v100-32g", "ascend-910a-32g", "t4-16g"])
+def test_devices_without_bf16_get_fp16(device: str) -> None:
+    chosen = plans("--model", "qwen3-1.7b", "--machine", f"8x{device}", "--method", "lora")["plans"][0]["set"]
+    assert chosen["fp16"] is True
+    assert "bf16" not in chosen
+
+
+def test_ascend_gets_neither_bitsandbytes_nor_liger() -> None:
+    for found in plans("--model", "qwen3-14b", "--machine", "8xascend-910b-64g")["plans"]:
+        assert not {"quantization_bit", "enable_liger_kernel"} & set(found["set"])
+
+
+def test_the_rows_are_ordered_by_speed_and_fit() -> None:
+    found = plans("--model", "qwen32b", "--machine", "8xa100-80g")["plans"]
+    assert [plan.SPEEDS.index(row["speed"]) for row in found] == sorted(plan.SPEEDS.index(r["speed"]) for r in found)
+    assert {row["method"] for row in found} == {"lora", "full", "qlora"}
+    assert all(row["headroom_gib"] > 0 for row in found)
+
+
+def test_offload_waits_until_the_host_is_known() -> None:
+    words = ("--model", "qwen3-8b", "--machine", "2xrtx-3090", "--method", "full")
+    unknown, known = plans(*words), plans(*words, "--host-ram", "256")
+    assert unknown["plans"] == []
+    assert "--host-ram" in unknown["notes"][0]
+    assert "offload" in known["plans"][0]["zero"]
+    assert known["plans"][0]["host_gib"] < 256
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "value"),
+    [
+        (("--cutoff-len", "4096"), "cutoff_len", 4096),
+        (("--samples", "7000"), "samples", 7000),
+        ((), "samples", 20000),
+        ((), "effective_batch", 16),
+        ((), "learning_rate", 1e-4),
+        ((), "epochs", 3),
+    ],
+)
+def test_values_follow_the_request_and_the_tables(words: tuple[str, ...], key: str, value: float) -> None:
+    assert plans("--model", "qwen3b", "--machine", "8xa100-80g", *words)["plans"][0][key] == value
+
+
+@pytest.mark.parametrize(
+    ("billions", "method", "rate"), [("qwen7b", "full", 1e-5), ("qwen72b", "full", 7e-6), ("qwen72b", "qlora", 1e-4)]
+)
+def test_rates_go_by_size_and_method(billions: str, method: str, rate: float) -> None:
+    assert draft.rates(catalog.model(billions), method)["learning_rate"]["default"] == rate
+
+
+def test_samples_become_longer_only_on_request() -> None:
+    short = plans("--model", "qwen32b", "--machine", "1xrtx-3090", "--host-ram", "32")["plans"]
+    assert {row["cutoff_len"] for row in short} <= {1024, 512}
+    refused = plans("--model", "qwen32b", "--machine", "1xrtx-3090", "--host-ram", "32", "--cutoff-len", "8192")
+    assert refused["plans"] == []
+
+
+@pytest.mark.parametrize("host", [32.0, 64.0, 512.0])
+def test_nothing_fits_names_machines_on_which_it_does(host: float) -> None:
+    words = ("--model", "qwen72b", "--method", "full", "--cutoff-len", "2048")
+    refused = run(*words, "--machine", "1xa100-80g", "--host-ram", str(host))
+    assert isinstance(refused.exception, SystemExit)
+    assert refused.exception.code == 1
+    assert "nothing fits" in refused.output
+    upgrades = plans(*words, "--machine", "1xa100-80g", "--host-ram", str(host))["upgrades"]
+    assert upgrades
+    for each in upgrades:
+        assert plans(*words, "--machine", each["machine"], "--host-ram", str(each["host_ram_gib"]))["plans"]
+
+
+@pytest.mark.parametrize(
+    ("samples", "low", "high"), [(20_000, 6, 10), (40_000, 12, 16), (80_000, 24, 36), (150_000, 65, 75)]
+)
+def test_the_model_goes_with_the_amount_of_data(samples: int, low: float, high: float) -> None:
+    """The field report's steps on its own machine: 7B 20,000, 14B 40,000, 32B 80,000, 72B 150,000."""
+    best = plans("--machine", "8xascend-910b-64g", "--samples", str(samples))["choices"][0]
+    assert low < catalog.model(best["model"]).billions < high
+
+
+def test_a_small_machine_gets_a_smaller_model_than_the_data_asks_for() -> None:
+    found = plans("--machine", "1xrtx-3090", "--samples", "150000")["choices"]
+    assert all(catalog.model(row["model"]).billions < 30 for row in found)
+    assert [row["cost"] for row in found] == sorted(row["cost"] for row in found)
+
+
+@pytest.mark.parametrize(
+    ("samples", "words"), [(300, "starts at 1,000"), (5_000, "22,000 good ones"), (500_000, "choose the best")]
+)
+def test_the_amount_of_data_is_judged(samples: int, words: str) -> None:
+    assert words in run("--model", "qwen7b", "--machine", "8xa100-80g", "--samples", str(samples)).output
+
+
+def test_the_nearest_recipe_is_for_the_same_model() -> None:
+    rows = plans("--model", "qwen3-8b", "--machine", "8xa100-80g", "--method", "full")["plans"]
+    assert rows[-1]["nearest"].startswith("qwen3-8b-a100-full")
+    assert plans("--model", "yi-1.5-6b", "--machine", "1xl4-24g")["plans"][0]["nearest"] is None
+
+
+def test_nothing_is_overwritten(here: Path) -> None:
+    (here / "mine.yaml").write_text("own work\n", "utf-8")
+    result = run("--model", "qwen7b", "--machine", "8xa100-80g", "--write", "mine.yaml")
+    assert isinstance(result.exception, RecipeError)
+    assert (here / "mine.yaml").read_text("utf-8") == "own work\n"
+
+
+def test_a_model_that_was_chosen_can_be_written(here: Path) -> None:
+    run("--machine", "1xrtx-4090", "--samples", "20000", "--write", "mine.yaml")
+    assert loader.load(str(here / "mine.yaml")).header["samples"] == 20000
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--machine", "8xa100-80g"), "give --model, or --samples"),
+        (("--model", "qwen7b", "--machine", "8xa100-81g"), "not known"),
+        (("--model", "qwen7b"), "--machine"),
+    ],
+)
+def test_wrong_usage_is_refused(words: tuple[str, ...], message: str) -> None:
+    result = run(*words)
+    assert isinstance(result.exception, click.UsageError)
+    assert message in result.exception.format_message()
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "message"),
+    [("qwen3-9b", "8xa100-80g", "did you mean"), ("qwen7b", "1xcpu", "no device memory is known")],
+)
+def test_what_cannot_be_planned_is_one_sentence(model: str, machine: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        answer.answer(model, machine)
+
+
+def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:
+    best = answer.answer("qwen3-14b", "2xrtx-4090").best
+    assert best is not None
+    answer.write(best, "mine.yaml")
+    document = loader.load(str(here / "mine.yaml"))
+    assert document.header["predicted"]["device_gib"] == round(best.device_gib, 1)
+    assert replace(best.draft, micro=8).job.verdict == "exceeds"
+
+
+@pytest.mark.parametrize(
+    "words", [("--model", "qwen3-14b", "--machine", "2xrtx-4090"), ("--machine", "8xa100-80g", "--samples", "80000")]
+)
+def test_it_takes_under_a_second(words: tuple[str, ...]) -> None:
+    started = process_time()
+    run(*words)
+    assert process_time() - started < 1

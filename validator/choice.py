@@ -1,0 +1,57 @@
+"""Which base model for a machine and a number of samples: data, machine and model in balance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log2
+
+from validator import catalog, draft, plan
+from validator.catalog import Machine, Model
+from validator.plan import SPEEDS, Plan
+
+_ENOUGH = 8
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A model that fits. `recommended` samples are for LoRA; `cost` is what the ranking goes by, lower is better."""
+
+    plan: Plan
+    recommended: int
+    cost: float
+
+
+def choose(machine: Machine, samples: int, length: int | None = None) -> list[Choice]:
+    """Models that fit, the best balance first.
+
+    Cost: how often the samples must be doubled or halved to be the recommended number, to the nearest half, and one
+    for each speed class below `fast`. Among equals the larger size, but last those larger than the guidance knows; and
+    among models of about the same size the order of data/models.yaml."""
+    known = [model for model in map(catalog.model, catalog.model_ids()) if _common(model)]
+    ranked = sorted(known, key=lambda model: (_mismatch(model, samples), *_order(model)))
+    found: list[Choice] = []
+    for model in ranked:
+        if len(found) < _ENOUGH and (best := plan.first(model, machine, samples, length)):
+            slower = SPEEDS.index(best.speed) - SPEEDS.index("fast")
+            found.append(Choice(best, draft.recommended(model, "lora") or 0, _mismatch(model, samples) + slower))
+    return sorted(found, key=lambda choice: (choice.cost, *_order(choice.plan.draft.model)))
+
+
+def _common(model: Model) -> bool:
+    """Tuned for chat, in 16 bits, and run by transformers' own code."""
+    return not (model.base or model.quantized or model.remote_code)
+
+
+def _order(model: Model) -> tuple[bool, int]:
+    largest = max(entry["billions"] for entry in draft.guidance("lora"))
+    return _size(model.billions) > _size(largest), -_size(model.billions)
+
+
+def _size(billions: float) -> int:
+    """Sizes that differ by less than about a third are one."""
+    return round(2 * log2(billions))
+
+
+def _mismatch(model: Model, samples: int) -> float:
+    good = draft.recommended(model, "lora")
+    return round(2 * abs(log2(samples / good))) / 2 if good else 99.0

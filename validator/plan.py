@@ -1,0 +1,132 @@
+"""Search over method, ZeRO file, offload, micro batch, length and checkpointing for what fits a machine, best first.
+
+Speed classes, from the work a step adds, and not from a clock. `fastest` keeps all activations of unpacked weights;
+`fast` computes them twice (a forward pass more, about a third) or unpacks 4-bit weights; `medium` also gathers the
+weights of each layer from the other devices; `slow` also updates the optimizer in host memory; `slowest` also fetches
+the weights from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from validator import check, draft, loader
+from validator.catalog import Machine, Model, home
+from validator.diagnostic import Severity
+from validator.draft import Draft
+from validator.job import GIB
+
+METHODS = ("lora", "full", "qlora")
+SPEEDS = ("fastest", "fast", "medium", "slow", "slowest")
+_LENGTHS = (2048, 1024, 512)
+# More samples at once than this no longer fill a device better.
+_MICRO = 8
+# Of the page-locked and the unlocked file the faster comes first.
+_ENGINES = {
+    "slow": ("ds_z2_offload.json", "ds_z3_offload.json", "ds_z3_offload_nopin.json"),
+    "slowest": ("ds_z3_offload_all.json", "ds_z3_offload_all_nopin.json"),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that fits. `headroom_gib`: device memory left at the upper end of the 90 % band."""
+
+    draft: Draft
+    speed: str
+
+    @property
+    def device_gib(self) -> float:
+        found = self.draft.job.device_memory
+        return found.expected / GIB if found else 0.0
+
+    @property
+    def host_gib(self) -> float:
+        found = self.draft.job.host_memory
+        return found.expected / GIB if found else 0.0
+
+    @property
+    def headroom_gib(self) -> float:
+        found = self.draft.job.device_memory
+        return (self.draft.machine.device.usable_gib or 0.0) - (found.high / GIB if found else 0.0)
+
+
+def search(
+    model: Model,
+    machine: Machine,
+    samples: int | None = None,
+    length: int | None = None,
+    methods: Sequence[str] = METHODS,
+) -> list[Plan]:
+    """The fastest way of each method that fits and that `check` passes, and its next one; best first.
+
+    Without a length the longest usual one at which anything fits is taken."""
+    longest = model.positions or _LENGTHS[0]
+    for each in [length] if length else [n for n in _LENGTHS if n <= longest]:
+        start = Draft(model, machine, "lora", length=each, samples=samples)
+        found = [plan for method in methods for plan in _fastest(replace(start, method=method))]
+        if found:
+            return sorted(found, key=lambda plan: (SPEEDS.index(plan.speed), methods.index(plan.draft.method)))
+    return []
+
+
+def first(model: Model, machine: Machine, samples: int | None = None, length: int | None = None) -> Plan | None:
+    """The fastest plan with adapters that recomputes activations, without a look at what else there is."""
+    start = Draft(model, machine, "lora", length=length or _LENGTHS[0], samples=samples)
+    found = (plan for method in ("lora", "qlora") for plan in _fastest(replace(start, method=method), "fast"))
+    return min(found, key=lambda plan: SPEEDS.index(plan.speed), default=None)
+
+
+def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
+    """The first speed class that fits; after `fastest` also `fast`, which leaves more room."""
+    for speed in SPEEDS[SPEEDS.index(begin) :]:
+        best = next((Plan(found, speed) for found in members(start, speed)), None)
+        if best:
+            yield best
+            if speed != "fastest":
+                return
+
+
+def members(start: Draft, speed: str) -> Iterator[Draft]:
+    """Runs of a speed class that fit and pass `check`, without liger first: it is one package more."""
+    liger = start.machine.device.vendor in ("nvidia", "amd")
+    for engine in _engines(start, speed):
+        most = replace(start, engine=engine, liger=liger, recompute=speed != "fastest")
+        if most.job.verdict != "fits":
+            continue  # liger never needs more memory, so nothing fits without it
+        for found in (replace(most, liger=False), most) if liger else (most,):
+            if found.job.verdict == "fits" and _passes(found := _largest(found)):
+                yield found
+
+
+def _engines(start: Draft, speed: str) -> tuple[str | None, ...]:
+    """The ZeRO files of a class. Adapters have little optimizer state to shard or to offload; 4-bit weights need
+    bitsandbytes, are unpacked at every use, and stay on the device."""
+    several, full, packed = start.machine.world > 1, start.method == "full", start.method == "qlora"
+    if packed and (start.model.quantized or 4 not in start.machine.device.bitsandbytes):
+        return ()
+    if speed in ("fastest", "fast"):
+        return () if packed and speed == "fastest" else ("ds_z2.json",) if several and full else (None,)
+    if speed == "medium":
+        return ("ds_z3.json",) if several else ()
+    unjudged = start.machine.host_ram_gib is None
+    return () if unjudged or packed or (speed == "slow" and not full) else _ENGINES[speed]
+
+
+def _largest(start: Draft) -> Draft:
+    """The largest micro batch that fits, within the usual effective batch."""
+    most = min(_MICRO, int(start.rates["batch"]["default"]) // start.machine.world)
+    micro = 1 << max(most, 1).bit_length() - 1
+    while micro > 1:
+        larger = replace(start, micro=micro)
+        if larger.job.verdict == "fits":
+            return larger
+        micro //= 2
+    return start
+
+
+def _passes(found: Draft) -> bool:
+    document = loader.parse(str(home() / "plan.yaml"), draft.text(found))
+    report = check.check_document(document)
+    return not report.count(Severity.ERROR) and not report.count(Severity.WARNING)
