@@ -43,8 +43,9 @@ class Job:
         return bool(self.get(key))
 
     def number(self, key: str) -> float:
-        """The value as a number; 0 where it is none, not finite, or beyond any use."""
-        return quantity(self.get(key)) or 0.0
+        """The value as a number, true as 1; 0 where it is none, not finite, or beyond any use."""
+        value = self.get(key)
+        return float(value) if isinstance(value, bool) else quantity(value) or 0.0
 
     def words(self, key: str) -> tuple[str, ...]:
         """A comma-separated text or a list, as LLaMA-Factory splits it."""

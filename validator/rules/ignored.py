@@ -33,12 +33,12 @@ def _evaluates(job: Job) -> bool:
 
 
 def _media(job: Job) -> bool:
-    template = catalog.table("templates")["templates"].get(job.get("template"))
+    template = catalog.table("templates")["templates"].get(str(job.get("template")))
     return template is None or bool(template.get("media"))
 
 
 def _reasons(job: Job) -> bool:
-    template = catalog.table("templates")["templates"].get(job.get("template"))
+    template = catalog.table("templates")["templates"].get(str(job.get("template")))
     return template is None or bool(template.get("reasoning"))
 
 

@@ -16,7 +16,7 @@ _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_
 
 def _template(job: Job) -> Mapping[str, Any] | None:
     """What is known of the recipe's template; None where it names none or an unknown one."""
-    found: Mapping[str, Any] | None = catalog.table("templates")["templates"].get(job.get("template"))
+    found: Mapping[str, Any] | None = catalog.table("templates")["templates"].get(str(job.get("template")))
     return found
 
 
@@ -57,8 +57,8 @@ def template_unknown(job: Job) -> Iterator[Finding]:
     Fix: one of LLaMA-Factory's templates, such as qwen, qwen3, llama3, mistral, gemma3.
     """
     known = catalog.table("templates")["templates"]
-    name = job.get("template")
-    if isinstance(name, str) and name not in known:
+    name = str(job.get("template"))
+    if job.has("template") and name not in known:
         near = catalog.suggest(name, known) or "; see the list of templates in LLaMA-Factory's README"
         yield "template", f"template `{name}` does not exist{near}"
 
