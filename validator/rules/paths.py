@@ -25,7 +25,7 @@ _WEIGHTS = (
     "adapter_model.safetensors", "adapter_model.bin", "model.safetensors", "model.safetensors.index.json",
     "pytorch_model.bin", "pytorch_model.bin.index.json",
 )  # fmt: skip
-_UNEXPANDED = re.compile(r"^~|\$\w|\$\{")
+_UNEXPANDED = re.compile(r"^~|(?<!\\)\$[\w{]")
 _ENCODED = re.compile(r"[A-Za-z0-9_=-]{24,}")
 
 
