@@ -16,7 +16,8 @@ from validator.diagnostic import RecipeError, Severity
 
 _MACHINE = click.option("--machine", metavar="M", help="Target, such as 8xascend-910b-64g or 2x8xa100-80g.")
 _RAM = click.option("--host-ram", type=click.FloatRange(min=1), metavar="GIB", help="Main memory of a node.")
-_FORMAT = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+_FORMATS = click.Choice(["text", "json", "github", "sarif"])
+_FORMAT = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Text is default.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -29,7 +30,7 @@ def group() -> None:
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @_MACHINE
 @_RAM
-@click.option("--format", "form", type=click.Choice(["text", "json", "github", "sarif"]), default="text")
+@click.option("--format", "form", type=_FORMATS, default="text", help="Text is default.")
 @click.option("--strict", is_flag=True, help="Exit 1 on warnings, too.")
 def check(paths: Sequence[str], machine: str | None, host_ram: float | None, form: str, strict: bool) -> None:
     """Report every problem of recipes and DeepSpeed files (default: recipes/)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import unicodedata
 from collections.abc import Callable, Iterator
 from urllib.parse import quote
@@ -103,7 +104,7 @@ def sarif(report: Report) -> str:
 
 def _sarif_result(path: str, found: Diagnostic) -> dict[str, object]:
     region = {"startLine": found.line, "startColumn": found.column}
-    location = {"physicalLocation": {"artifactLocation": {"uri": quote(path)}, "region": region}}
+    location = {"physicalLocation": {"artifactLocation": {"uri": quote(os.fsencode(path))}, "region": region}}
     level = found.severity.value
     return {"ruleId": found.code, "level": level, "message": {"text": found.message}, "locations": [location]}
 

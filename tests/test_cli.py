@@ -1,0 +1,272 @@
+"""The program as a process: streams, exit codes, and one clear line for every kind of bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from validator import check, cli
+from validator.cli import group
+
+ROOT = Path(__file__).parent.parent
+TINY = ROOT / "recipes" / "tiny-cpu-lora.yaml"
+GOOD = """model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_target: all
+dataset: alpaca_gpt4_en
+template: qwen
+cutoff_len: 1024
+output_dir: saves/x
+save_total_limit: 2
+bf16: true
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+learning_rate: 1.0e-4
+num_train_epochs: 2.0
+lr_scheduler_type: cosine
+warmup_steps: 10
+"""
+
+
+def lmf(*words: str, cwd: Path = ROOT, stdin: bytes = b"", **more: str) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **more}
+    command = [sys.executable, "-P", "-m", "validator", *words]
+    return subprocess.run(command, cwd=cwd, env=environment, input=stdin, capture_output=True, timeout=30)
+
+
+def write(name: str, data: bytes) -> Callable[[Path], str]:
+    def make(folder: Path) -> str:
+        (folder / name).write_bytes(data)
+        return str(folder / name)
+
+    return make
+
+
+def empty_folder(folder: Path) -> str:
+    (folder / "empty").mkdir()
+    return str(folder / "empty")
+
+
+def with_json(text: bytes) -> Callable[[Path], str]:
+    def make(folder: Path) -> str:
+        (folder / "zero.json").write_bytes(text)
+        (folder / "x.yaml").write_text(GOOD + f"deepspeed: {folder}/zero.json\n")
+        return str(folder / "x.yaml")
+
+    return make
+
+
+def edited(old: str, new: str, head: str = "") -> Callable[[Path], str]:
+    return write("x.yaml", (head + GOOD.replace(old, new)).encode())
+
+
+MACHINE = "# /// recipe\n# machine: {}\n# ///\n"
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)
+)
+BAD: dict[str, tuple[Callable[[Path], str], str]] = {
+    "empty file": (write("x.yaml", b""), "holds no key"),
+    "only comments": (write("x.yaml", b"# nothing\n"), "holds no key"),
+    "a list": (write("x.yaml", b"- a: 1\n- b: 2\n"), "a list, not a mapping"),
+    "binary": (write("x.yaml", os.urandom(64) + b"\xff\xfe\x00"), "not UTF-8"),
+    "missing": (lambda folder: str(folder / "none.yaml"), "no such file"),
+    "name too long": (lambda folder: str(folder / ("x" * 300 + ".yaml")), "too long"),
+    "folder without recipes": (empty_folder, "folder"),
+    "10 MB": (write("x.yaml", b"key: value\n" * 1_000_000), "larger than 1 MiB"),
+    "alias bomb": (write("x.yaml", BOMB.encode()), "10,000 values"),
+    "deep nesting": (write("x.yaml", b"a: " + b"[" * 100_000), "100 levels"),
+    "less deep nesting": (write("x.yaml", b"a: " + b"[" * 900 + b"]" * 900), "100 levels"),
+    "not YAML": (write("x.yaml", b"a: [1, 2\nb: 3\n"), "not valid YAML"),
+    "unknown device": (edited("", "", MACHINE.format("8xa1000")), "did you mean"),
+    "malformed machine": (edited("", "", MACHINE.format("eight A100")), "not of the form"),
+}
+# What only a check reports; explain goes on without.
+CHECKED: dict[str, tuple[Callable[[Path], str], str]] = {
+    "JSON that is none": (with_json(b"{,"), "not valid JSON"),
+    "JSON that is a list": (with_json(b"[1]"), "not a JSON object"),
+    "binary JSON": (with_json(b"\xff\x00"), "not UTF-8"),
+    "deep JSON": (with_json(b"[" * 100_000), "nested too deeply"),
+    "huge number in JSON": (with_json(b'{"a": ' + b"9" * 5000 + b"}"), "too many digits"),
+    "unknown key": (edited("template", "templat"), "did you mean `template`"),
+}
+COMMANDS = [["check"], ["explain"], ["train", "--dry-run"]]
+
+
+def assert_one_clear_line(done: subprocess.CompletedProcess[bytes], says: str) -> None:
+    shown = (done.stdout + done.stderr).decode()
+    assert done.returncode in (1, 2), shown
+    assert "Traceback" not in shown
+    assert "internal error" not in shown
+    (line,) = [line for line in shown.splitlines() if says in line]
+    assert len(line) < 500
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_recipes(kind: str, command: list[str], tmp_path: Path) -> None:
+    make, says = BAD[kind]
+    started = time.monotonic()
+    done = lmf(*command, make(tmp_path))
+    assert time.monotonic() - started < 5  # an idle machine needs less than one second
+    assert_one_clear_line(done, says)
+
+
+@pytest.mark.parametrize("command", [["check"], ["train", "--dry-run"]], ids=lambda words: words[0])
+@pytest.mark.parametrize("kind", CHECKED)
+def test_bad_contents(kind: str, command: list[str], tmp_path: Path) -> None:
+    make, says = CHECKED[kind]
+    assert_one_clear_line(lmf(*command, make(tmp_path)), says)
+
+
+def test_an_unknown_model_is_not_judged_and_cannot_be_explained(tmp_path: Path) -> None:
+    path = edited("Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B-Instrukt")(tmp_path)
+    checked = lmf("check", path)
+    assert checked.returncode == 0
+    assert b"memory is not judged: model `Qwen/Qwen2.5-7B-Instrukt` is not known; did you mean" in checked.stdout
+    assert_one_clear_line(lmf("explain", path), "is not known; did you mean `qwen/qwen2.5-7b-instruct`")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["check", "--machine", "8xa1000"], "device `a1000` is not known"),
+        (["explain", str(TINY), "--machine", "0xa100"], "1 to 4096 nodes"),
+        (["list", "--machine", "x"], "not of the form"),
+        (["list", "--model", "gwen7b"], "did you mean `qwen7b`"),
+        (["list", "--method", "lara"], "no recipe matches"),
+        (["check", "--host-ram", "-1"], "--host-ram"),
+        (["check", "--format", "xml"], "--format"),
+        (["explain"], "Missing argument"),
+        (["explain", str(TINY), "learning_rate"], "KEY=VALUE"),
+        (["explain", str(TINY), "cutoff_len=[1"], "not valid YAML"),
+        (["explain", "deepspeed/ds_z3.json"], "is a JSON file"),
+        (["train", "-"], "save it first"),
+        (["rule", "FIT999"], "no rule `FIT999`"),
+        (["chekc"], "No such command"),
+    ],
+)
+def test_wrong_usage(words: list[str], says: str) -> None:
+    assert_one_clear_line(lmf(*words), says)
+
+
+def test_one_bad_file_never_stops_the_others(tmp_path: Path) -> None:
+    bad = [
+        make(folder) for name, (make, _) in BAD.items() if (folder := tmp_path / name.replace(" ", "-")).mkdir() is None
+    ]
+    done = lmf("check", *bad, str(TINY), "--format", "json")
+    assert done.returncode == 1
+    files = json.loads(done.stdout)["files"]
+    assert [file["path"] for file in files] == [*bad, str(TINY)]
+    assert all(any(d["severity"] == "error" for d in file["diagnostics"]) for file in files[:-1])
+    assert not [d for d in files[-1]["diagnostics"] if d["severity"] == "error"]
+
+
+@pytest.mark.parametrize("form", ["text", "json", "github", "sarif"])
+def test_standard_input(form: str) -> None:
+    done = lmf("check", "-", "--format", form, stdin=GOOD.replace("sft", "sfd").encode())
+    assert done.returncode == 1
+    assert b"did you mean `sft`?" in done.stdout
+    assert done.stderr == b""
+
+
+def test_standard_input_that_is_no_recipe() -> None:
+    for data, says in [(b"", "holds no key"), (b"\xff\x00", "not UTF-8"), (b"a" * (2 << 20), "larger than 1 MiB")]:
+        assert_one_clear_line(lmf("check", "-", stdin=data), says)
+
+
+def test_explain_reads_standard_input_too() -> None:
+    done = lmf("explain", "-", "--machine", "1xa100-80g", "--format", "json", stdin=GOOD.encode())
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["verdict"] == "fits"
+
+
+@pytest.mark.parametrize(
+    "words", ["check recipes deepspeed", f"explain {TINY}", "list", "rule", f"train --dry-run {TINY}"]
+)
+def test_a_closed_pipe(words: str) -> None:
+    """`lmf-recipes … | head -0`"""
+    line = f"{sys.executable} -P -m validator {words} | true; exit ${{PIPESTATUS[0]}}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=environment, capture_output=True, timeout=30)
+    assert b"Traceback" not in done.stderr
+    assert done.returncode in (0, 1, 130)
+
+
+def test_a_file_name_that_is_not_utf_8(tmp_path: Path) -> None:
+    name = os.fsencode(tmp_path) + b"/\xff.yaml"
+    Path(os.fsdecode(name)).write_text(GOOD)
+    for form in ("text", "json", "github", "sarif"):
+        done = lmf("check", os.fsdecode(name), "--format", form)
+        assert done.returncode == 0, (form, done.stderr)
+
+
+def test_a_terminal_that_claims_ascii_only() -> None:
+    done = lmf("explain", str(TINY), PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
+    assert done.returncode == 0, done.stderr
+
+
+def test_warnings_fail_only_when_strict(tmp_path: Path) -> None:
+    path = write("x.yaml", (GOOD + 'plot_loss: "false"\n').encode())(tmp_path)
+    assert lmf("check", path).returncode == 0
+    assert lmf("check", path, "--strict").returncode == 1
+    clean = write("y.yaml", GOOD.encode())(tmp_path)
+    assert lmf("check", clean, "--strict").returncode == 0
+
+
+def test_our_own_bug_is_exit_code_3_with_the_traceback_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def broken(*_words: object) -> None:
+        raise ZeroDivisionError("nobody expected this")
+
+    monkeypatch.setattr(check, "check", broken)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["lmf-recipes", "check", str(TINY)])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 3
+    shown = capsys.readouterr()
+    (log,) = tmp_path.iterdir()
+    assert str(log) in shown.err
+    assert "Traceback" not in shown.out + shown.err
+    assert "nobody expected this" in log.read_text()
+
+
+def test_train_dry_run_prints_the_command_and_runs_nothing(tmp_path: Path) -> None:
+    done = lmf("train", "--dry-run", str(TINY), "num_train_epochs=3", PATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.decode().splitlines()
+    assert f"llamafactory-cli train {TINY} num_train_epochs=3" in line
+
+
+def test_an_override_is_judged(tmp_path: Path) -> None:
+    path = write("x.yaml", (MACHINE.format("1xrtx-4090") + GOOD).encode())(tmp_path)
+    assert lmf("train", "--dry-run", path).returncode == 0
+    done = lmf("train", "--dry-run", path, "finetuning_type=full")
+    assert done.returncode == 1
+    assert b"[FIT001]" in done.stderr
+    assert done.stdout == b""
+
+
+def test_every_command_is_in_the_help_and_has_one() -> None:
+    shown = CliRunner().invoke(group, ["--help"]).output
+    for name, command in group.commands.items():
+        assert name in shown
+        assert command.help
+        for parameter in command.params:
+            assert not isinstance(parameter, click.Option) or parameter.help
+
+
+def test_version() -> None:
+    assert b"lmf-recipes, version" in lmf("--version").stdout
