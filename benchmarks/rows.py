@@ -47,7 +47,7 @@ STACKS: Mapping[str, Stack] = {
     "fms": Stack("fms packed (transformers 4.45/4.48)", loss="shifted", adapter="pure", dropout=True),
     "fmsorca": Stack("fms short samples (transformers 4.44)", loss="shifted", dropout=True),
     "swifttuner": Stack("ms-swift 1.x tuners", loss="shifted", dropout=True, full_length=True, bins=True),
-    "swiftex": Stack("ms-swift examples", dropout=True),
+    "swiftex": Stack("ms-swift examples", dropout=True, bins=True),
     "peftmm": Stack("peft method comparison (transformers 5.13)"),
     "peftreadme": Stack("peft README", loss="shifted"),
     "peftdocs": Stack("peft docs, Llama-2-70B", loss="shifted", dropout=True),
