@@ -1,0 +1,79 @@
+"""Parse recipes with LLaMA-Factory's own parser, each in a fork of one process that has imported it.
+
+    python tests/real_parser.py RECIPE...
+
+Prints one JSON line for each recipe: path, and error or the values that were resolved. Faked is only what this machine
+lacks: a GPU that can compute in bf16 (the answer to one question), and the target's processes (one under torchrun's
+variables stands for all of them).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+from importlib import import_module
+from typing import Any
+from unittest.mock import patch
+
+# Imported while parsing; here, so that the forks need not.
+LATE = ("deepspeed", "deepspeed.comm", "matplotlib", "torch.distributed.distributed_c10d")
+SHOWN = ("deepspeed", "fsdp", "bf16", "fp16", "warmup_steps", "learning_rate", "save_total_limit", "max_grad_norm")
+
+
+def parse(path: str) -> dict[str, Any]:
+    """What the parser makes of one recipe."""
+    from llamafactory.hparams import get_train_args
+
+    sys.argv = ["llamafactory-cli", path]
+    with patch("transformers.training_args.is_torch_bf16_gpu_available", lambda: True):
+        model, data, training, _, _ = get_train_args()
+    return {
+        **{name: getattr(training, name) for name in SHOWN},
+        "distributed": training.parallel_mode.name == "DISTRIBUTED",
+        "compute_dtype": str(model.compute_dtype),
+        "template": data.template,
+    }
+
+
+def in_fork(path: str) -> dict[str, Any]:
+    """The result of a child process, so that no recipe sees the state another left behind."""
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        with contextlib.suppress(BaseException):
+            os.write(writer, json.dumps({"path": path, **guarded(path)}, default=str).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as stream:
+        text = stream.read()
+    os.waitpid(child, 0)
+    return json.loads(text) if text else {"path": path, "error": "the parser's process died"}
+
+
+def guarded(path: str) -> dict[str, Any]:
+    try:
+        return parse(path)
+    except BaseException as error:  # the parser also exits
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def main() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    os.environ.update(
+        {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+        LLAMAFACTORY_VERBOSITY="ERROR",
+        OMP_NUM_THREADS="1",
+    )
+    output, sys.stdout = sys.stdout, sys.stderr
+    for module in ("llamafactory.hparams", *LATE):
+        import_module(module)
+    for path in sys.argv[1:]:
+        print(json.dumps(in_fork(path)), file=output, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Every recipe: clean by our own check, accepted by LLaMA-Factory's own parser, and in the form users copy."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from validator import catalog, check, job, loader
+from validator.diagnostic import Severity
+from validator.rules.curated import name
+
+ROOT = Path(__file__).parent.parent
+RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+CURATED = [path for path in RECIPES if not path.stem.startswith("tiny-")]
+SECTIONS = ["model", "method", "dataset", "output", "train"]
+RATES = yaml.safe_load((catalog.DATA / "rates.yaml").read_text("utf-8"))["rates"]
+
+each = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+each_curated = pytest.mark.parametrize("path", CURATED, ids=lambda path: path.stem)
+
+
+@pytest.fixture(autouse=True)
+def from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def described(path: Path) -> job.Job:
+    return job.resolve(loader.load(relative(path)))
+
+
+@each
+def test_is_clean(path: Path) -> None:
+    found = check.check_file(relative(path)).diagnostics
+    assert [d for d in found if d.severity is not Severity.NOTE] == []
+
+
+@each
+def test_fits_its_machine(path: Path) -> None:
+    assert described(path).verdict == "fits"
+
+
+@each_curated
+def test_name_follows_from_the_contents(path: Path) -> None:
+    derived = name(described(path))
+    assert derived
+    assert path.stem == derived or path.stem.startswith(f"{derived}-")
+
+
+@each
+def test_saves_under_its_own_name(path: Path) -> None:
+    assert loader.load(relative(path)).values["output_dir"] == f"saves/{path.stem}"
+
+
+@each
+def test_sections_are_llamafactorys(path: Path) -> None:
+    assert re.findall(r"(?m)^### (\w+)$", path.read_text("utf-8")) == SECTIONS
+
+
+@each_curated
+def test_settings_that_users_copy(path: Path) -> None:
+    values = loader.load(relative(path)).values
+    assert not {"max_samples", "overwrite_output_dir", "warmup_ratio", "resume_from_checkpoint"} & set(values)
+    assert values.get("ddp_timeout", 0) <= 7200
+    assert 500 <= values["save_steps"] <= 1000
+    assert 1 <= values["save_total_limit"] <= 3
+    assert values["lr_scheduler_type"] == "cosine"
+    assert 0 < values["warmup_steps"] < 0.1
+    assert 0.5 <= values["max_grad_norm"] <= 1.0
+    assert values["cutoff_len"] % 8 == 0
+    assert values["report_to"] == "none"
+
+
+@each_curated
+def test_rate_and_batch_follow_the_guidance(path: Path) -> None:
+    recipe = described(path)
+    assert recipe.model
+    rules = [rule for rule in RATES if rule["stage"] == recipe.stage and rule["method"] == recipe.method]
+    rule = max(
+        (rule for rule in rules if rule["from_billions"] <= recipe.model.billions), key=lambda r: r["from_billions"]
+    )
+    assert recipe.get("learning_rate") == rule["learning_rate"]["default"]
+    assert recipe.effective_batch in range(rule["batch"]["low"] or rule["batch"]["default"], rule["batch"]["high"] + 1)
+    assert recipe.get("num_train_epochs") == rule["epochs"]
+
+
+def test_every_zero_file_is_used_by_a_recipe() -> None:
+    used = {loader.load(relative(path)).values.get("deepspeed") for path in RECIPES}
+    assert {relative(path) for path in (ROOT / "deepspeed").glob("*.json")} <= used
+
+
+BROKEN = "broken.yaml"
+
+
+@pytest.fixture(scope="module")
+def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What LLaMA-Factory's parser made of each recipe, by file name, and of one with a misspelt key.
+
+    DeepSpeed compiles an operator once; the cache is shared with the trainings."""
+    broken = tmp_path_factory.mktemp("broken") / BROKEN
+    broken.write_text(CURATED[0].read_text("utf-8") + "learning_rat: 1\n", "utf-8")
+    environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(ROOT / ".cache" / "torch_extensions")}
+    command = [sys.executable, str(ROOT / "tests" / "real_parser.py"), *map(relative, RECIPES), str(broken)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {Path(row["path"]).name: row for row in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.slow
+@each
+def test_llamafactory_accepts_it(path: Path, parsed: dict[str, dict[str, Any]]) -> None:
+    found, values = parsed[path.name], loader.load(relative(path)).values
+    assert "error" not in found, found["error"]
+    assert found["deepspeed"] == values.get("deepspeed")
+    assert found["warmup_steps"] == values["warmup_steps"]
+    assert found["compute_dtype"] == ("torch.bfloat16" if values.get("bf16") else "torch.float16")
+
+
+@pytest.mark.slow
+def test_llamafactory_refuses_a_misspelt_key(parsed: dict[str, dict[str, Any]]) -> None:
+    assert "learning_rat" in parsed[BROKEN]["error"]
