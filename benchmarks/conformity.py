@@ -69,13 +69,15 @@ def read() -> list[Row]:
 
 def write(rows: list[Row]) -> None:
     """Store the rows that have an outcome, with the versions they hold for."""
-    with EVIDENCE.open("w", newline="") as out:
+    unfinished = EVIDENCE.with_suffix(".unfinished")  # an interrupted run keeps what was recorded before
+    with unfinished.open("w", newline="") as out:
         out.write("# " + ", ".join(f"{name} {version(name)}" for name in PACKAGES) + "\n")
         writer = csv.DictWriter(out, [field.name for field in fields(Row)], lineterminator="\n")
         writer.writeheader()
         for row in rows:
             if row.outcome:
                 writer.writerow({**asdict(row), "settings": json.dumps(row.settings)})
+    unfinished.replace(EVIDENCE)
 
 
 def lay_out(folder: Path, model: Path | None) -> None:
