@@ -1,0 +1,130 @@
+"""The hooks in real pre-commit runs, on a temporary repository, with no network."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+GOOD = """model_name_or_path: Qwen/Qwen3-8B
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_target: all
+dataset: alpaca_gpt4_en
+template: qwen3_nothink
+cutoff_len: 1024
+output_dir: saves/x
+save_total_limit: 2
+bf16: true
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+learning_rate: 1.0e-4
+num_train_epochs: 2.0
+lr_scheduler_type: cosine
+warmup_steps: 10
+deepspeed: deepspeed/ds_z2.json
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """PATH with this environment's tools and with `lmf-recipes` running the checkout; git without a user's settings."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    script = tools / "lmf-recipes"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m validator "$@"\n')
+    script.chmod(0o755)
+    path = os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
+    who = {f"GIT_{role}_{part}": "x@example.org" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
+    git = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    home = {"PRE_COMMIT_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return {**inherited, **who, **git, **home, "PATH": path, "PYTHONPATH": str(ROOT)}
+
+
+def repository(folder: Path, environment: dict[str, str], config: str) -> Path:
+    """A repository with recipes/, deepspeed/ and the hooks installed."""
+    (folder / "recipes").mkdir(parents=True)
+    shutil.copytree(ROOT / "deepspeed", folder / "deepspeed")
+    shutil.copytree(ROOT / "data", folder / "data")
+    (folder / ".pre-commit-config.yaml").write_text(config)
+    run(folder, environment, "git", "init", "--quiet", "--template=")
+    run(folder, environment, "pre-commit", "install")
+    return folder
+
+
+def run(folder: Path, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert words[1] == "commit" or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def commit(folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    run(folder, environment, "git", "add", "--all")
+    return run(folder, environment, "git", "commit", "--message", "x")
+
+
+def ours() -> str:
+    """This repository's own configuration, without the Python hooks, which a repository of recipes has no use for."""
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    config["repos"][0]["hooks"] = [hook for hook in config["repos"][0]["hooks"] if hook["id"] == "lmf-recipes"]
+    return yaml.safe_dump(config)
+
+
+def for_others() -> str:
+    """The published hook as another repository uses it, but from the tools at hand instead of a new environment."""
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    return yaml.safe_dump({"repos": [{"repo": "local", "hooks": [{**hook, "language": "system"}]}]})
+
+
+@pytest.mark.parametrize("config", [ours, for_others])
+def test_a_broken_recipe_fails_the_commit_and_a_mended_one_passes(
+    config: object, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    assert callable(config)
+    folder = repository(tmp_path / "repo", environment, config())
+    recipe = folder / "recipes" / "qwen3-8b-lora.yaml"
+    recipe.write_text(GOOD.replace("learning_rate:", "learing_rate:"))
+    refused = commit(folder, environment)
+    assert refused.returncode == 1
+    assert "did you mean `learning_rate`? [SCH001]" in refused.stdout + refused.stderr
+    recipe.write_text(GOOD)
+    passed = commit(folder, environment)
+    assert passed.returncode == 0, passed.stdout + passed.stderr
+
+
+def test_a_broken_deepspeed_file_fails_the_commit(tmp_path: Path, environment: dict[str, str]) -> None:
+    folder = repository(tmp_path / "repo", environment, ours())
+    (folder / "deepspeed" / "ds_z3.json").write_text('{"zero_optimization": {"stage": 3},}')
+    refused = commit(folder, environment)
+    assert refused.returncode == 1
+    assert "not valid JSON" in refused.stdout + refused.stderr
+
+
+def test_other_files_are_left_alone(tmp_path: Path, environment: dict[str, str]) -> None:
+    folder = repository(tmp_path / "repo", environment, ours())
+    (folder / "notes.yaml").write_text("learing_rate: 1\n")
+    assert commit(folder, environment).returncode == 0
+
+
+def test_every_hook_of_this_repository_passes_here() -> None:
+    """ruff, ruff format and mypy are run by `make test` itself; here only that their hooks are what they say."""
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    hooks = {hook["id"]: hook["entry"].split()[0] for repo in config["repos"] for hook in repo["hooks"]}
+    assert {repo["repo"] for repo in config["repos"]} == {"local"}
+    assert hooks == {"ruff": "ruff", "ruff-format": "ruff", "mypy": "mypy", "lmf-recipes": "lmf-recipes"}
+    assert all(shutil.which(word, path=Path(sys.executable).parent) for word in ("ruff", "mypy"))
+
+
+def test_both_configurations_are_valid() -> None:
+    for words in (["validate-config", ".pre-commit-config.yaml"], ["validate-manifest", ".pre-commit-hooks.yaml"]):
+        tool = Path(sys.executable).parent / "pre-commit"
+        done = subprocess.run([tool, *words], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
