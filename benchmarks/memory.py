@@ -1,7 +1,8 @@
 """How far the memory model is from measurements, beside what a user would pick instead.
 
 `python benchmarks/memory.py` prints the report; `--rows` adds every row, `--source TEXT` keeps the sources whose name
-contains TEXT. Rows and their provenance: evidence/README.md.
+contains TEXT, `--holdout` scores each source with coefficients fitted to the others.
+Rows and their provenance: evidence/README.md.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import median
 
+from holdout import holdout
 from judged import Judged, fraction, groups, judge, outcome, percent, percentile, signed, table, verdict
 from own_rows import measured_here
 from rivals import answers
@@ -235,8 +237,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", default="", help="only sources whose name contains this")
     parser.add_argument("--rows", action="store_true", help="also print every row")
+    parser.add_argument("--holdout", action="store_true", help="fit without each source in turn, and score it")
     options = parser.parse_args()
-    print(report(options.source, options.rows))
+    if options.holdout:
+        print(holdout([judge(row) for row in [*published()[0], *measured_here()]]))
+    else:
+        print(report(options.source, options.rows))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import gpu_cells  # noqa: E402
+import holdout  # noqa: E402
 import judged  # noqa: E402
 import memory  # noqa: E402
 import own_rows  # noqa: E402
@@ -183,6 +184,20 @@ def test_one_device_peaks_are_within_four_percent() -> None:
     assert max(errors) < 0.10
 
 
+# Bars that this project holds itself to and misses, with what is missed.
+KNOWN_MISSES = {"public outcomes on the right side"}
+
+
+def test_every_bar_but_the_known_ones_is_met() -> None:
+    found = [judged.judge(row) for row in ROWS]
+    missed = {
+        name
+        for name, value, bar, sign in memory.bar_values(found)
+        if not (value <= bar if sign == "<=" else value >= bar)
+    }
+    assert missed == KNOWN_MISSES
+
+
 def test_the_report_names_every_source_and_bar() -> None:
     text = memory.report()
     for part in (
@@ -195,6 +210,22 @@ def test_the_report_names_every_source_and_bar() -> None:
         "rows left out",
     ):
         assert part in text
+
+
+def test_every_source_is_held_out_once_and_the_allocator_is_left_as_it_was() -> None:
+    judged_rows = [judged.judge(row) for row in ROWS]
+    before = [judged.judge(row).expected for row in ROWS]
+    text = holdout.holdout(judged_rows)
+    names = {holdout.source(item) for item, *_ in holdout.prepare(judged_rows)}
+    assert {"fms packed", "ms-swift 1.x tuners"} <= names
+    assert all(text.count(f"\n{name} ") == 1 for name in names)
+    assert [judged.judge(row).expected for row in ROWS] == before
+
+
+def test_fitted_coefficients_are_no_worse_than_none() -> None:
+    prepared = holdout.prepare([judged.judge(row) for row in ROWS])
+    nothing = {name: choices[0] for name, choices in holdout.CHOICES.items()}
+    assert holdout.loss(prepared, holdout.fit(prepared)) < holdout.loss(prepared, nothing)
 
 
 def test_every_cell_of_the_gpu_grid_is_a_workload(tmp_path: Path) -> None:

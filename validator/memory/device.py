@@ -17,6 +17,11 @@ def _live(terms: Terms) -> Live:
     return Live(sum(terms.values()), sum(terms.get(name, 0.0) for name in PER_BATCH))
 
 
+def live_moments(arch: Architecture, workload: Workload) -> dict[str, Live]:
+    """Live tensors at every moment of a step. Bytes."""
+    return {name: _live(make(arch, workload)) for name, make in MOMENTS.items()}
+
+
 def device_memory(arch: Architecture, workload: Workload, runtime: Runtime | None = None) -> Estimate:
     """Peak of live tensors on the worst device, by term, and what the device's own tool would show. Bytes."""
     moments = {name: make(arch, workload) for name, make in MOMENTS.items()}

@@ -1,0 +1,105 @@
+"""Do the allocator's coefficients carry over to sources that did not shape them?
+
+Each source in turn is left out, the coefficients are fitted to the others from nothing, and the source is scored with
+them. A coefficient that no other source informs stays at nothing: the harshest reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import log
+from statistics import median
+
+from judged import Judged, fraction, percent, percentile, signed, table
+from rows import GIB
+
+from validator.memory import Runtime, allocator
+from validator.memory.allocator import Live, band
+from validator.memory.device import live_moments
+from validator.memory.states import resident
+
+# What each coefficient may be, the first value being "no such effect".
+CHOICES: Mapping[str, Sequence[float]] = {
+    "VARYING": (1.0, 1.5, 2.0, 2.5, 3.0, 3.5),
+    "VARYING_FULL": (1.0, 1.2, 1.4, 1.7, 2.0),
+    "FRAGMENTS_EQUAL": (0.0, 0.05, 0.1, 0.15, 0.2),
+    "SECOND_STREAM_FRAGMENTS": (0.0, 0.05, 0.1, 0.15, 0.2),
+    "LEFTOVER_SHIFTED": (0.0, 2.0, 4.0, 6.0),
+    "FSDP_PER_TRAINED": (0.0, 0.6, 1.2, 1.8),
+    "COMMUNICATION": (0.0, 0.75 * GIB, 1.5 * GIB, 2.25 * GIB),
+}
+Coefficients = dict[str, float]
+Prepared = tuple[Judged, tuple[Live, ...], float, Runtime]
+
+
+def source(item: Judged) -> str:
+    """The publication of a row: variants of its software are one source."""
+    return item.row.source.split(" (")[0].split(",")[0]
+
+
+def prepare(rows: Sequence[Judged]) -> list[Prepared]:
+    """Rows of known length whose figure includes the allocator's slack, with all that does not depend on it."""
+    found = []
+    for item in rows:
+        row = item.row
+        if row.kind == "exact" and row.peer and row.metric != "peak_allocated":
+            runtime = Runtime(expandable_segments=row.expandable, capacity_gib=row.limit / GIB if row.limit else None)
+            fixed = sum(resident(row.model, row.workload).values())
+            found.append((item, tuple(live_moments(row.model, row.workload).values()), fixed, runtime))
+    return found
+
+
+@contextmanager
+def using(values: Coefficients) -> Iterator[None]:
+    """The allocator with other coefficients."""
+    before = {name: getattr(allocator, name) for name in values}
+    for name, value in values.items():
+        setattr(allocator, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(allocator, name, value)
+
+
+def bands(rows: Sequence[Prepared], values: Coefficients) -> list[tuple[Judged, tuple[float, float, float]]]:
+    with using(values):
+        return [
+            (item, band(item.row.model, item.row.workload, lives, fixed, runtime))
+            for item, lives, fixed, runtime in rows
+        ]
+
+
+def loss(rows: Sequence[Prepared], values: Coefficients) -> float:
+    """Mean error, in logarithms, with every source weighing the same."""
+    errors: dict[str, list[float]] = {}
+    for item, (_, expected, _) in bands(rows, values):
+        errors.setdefault(source(item), []).append(abs(log(expected / (item.row.measured or expected))))
+    return sum(sum(found) / len(found) for found in errors.values())
+
+
+def fit(rows: Sequence[Prepared]) -> Coefficients:
+    """One coefficient after the other, three times over."""
+    values = {name: choices[0] for name, choices in CHOICES.items()}
+    for _ in range(3):
+        for name, choices in CHOICES.items():
+            values[name] = min(choices, key=lambda value, name=name: loss(rows, {**values, name: value}))
+    return values
+
+
+def holdout(rows: Sequence[Judged]) -> str:
+    """Every source scored with coefficients that it had no part in, beside the ones in use."""
+    prepared, lines = prepare(rows), []
+    for name in dict.fromkeys(source(item) for item, *_ in prepared):
+        kept = [entry for entry in prepared if source(entry[0]) == name]
+        values = fit([entry for entry in prepared if source(entry[0]) != name])
+        scored = bands(kept, values)
+        measured = [item.row.measured or 0.0 for item, _ in scored]
+        errors = [expected / size - 1 for size, (_, (_, expected, _)) in zip(measured, scored, strict=True)]
+        inside = [low <= size <= high for size, (_, (low, _, high)) in zip(measured, scored, strict=True)]
+        sizes, used = [abs(error) for error in errors], [abs(item.error) for item, _ in scored]
+        figures = [median(sizes), percentile(sizes, 0.9), fraction(inside), median(used), percentile(used, 0.9)]
+        lines.append([name, len(kept), *map(percent, figures[:2]), signed(median(errors)), *map(percent, figures[2:])])
+    heads = ["left out", "n", "median |%|", "p90 |%|", "bias %", "in band %", "in use: median", "p90"]
+    return table("coefficients fitted without the source", heads, lines)
