@@ -118,3 +118,16 @@ def loss_unread(job: Job) -> Iterator[Finding]:
     for key in active[1:]:
         if job.stage == "sft":
             yield key, f"`{key}` has no effect beside `{active[0]}`; keep one"
+
+
+@rule("TRA509", Severity.ERROR)
+def asft_evaluated(job: Job) -> Iterator[Finding]:
+    """A run with the ASFT loss is evaluated.
+
+    Why: its loss comes without the outputs that an evaluation unpacks: "iteration over a 0-d tensor" at the first
+    evaluation, hours into the run.
+    Fix: `eval_strategy: "no"`.
+    """
+    evaluates = job.get("eval_strategy") in ("steps", "epoch") or job.flag("do_eval")
+    if job.stage == "sft" and job.flag("use_asft_loss") and evaluates and not job.flag("predict_with_generate"):
+        yield "use_asft_loss", 'a run with the ASFT loss cannot be evaluated; set `eval_strategy: "no"`'
