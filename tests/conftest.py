@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--golden", action="store_true", help="rewrite the files in tests/golden/ instead of comparing")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort by cost, so that a broken rule shows in seconds and not after the trainings."""
     items.sort(key=lambda item: sum(1 for name in ("slow", "training") if item.get_closest_marker(name)))

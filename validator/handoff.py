@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,13 +37,18 @@ def prepare(job: Job, overrides: Sequence[str]) -> Handoff:
     nodes, devices = (job.machine.nodes, job.machine.devices) if job.machine else (1, 1)
     variables = launch.environment(nodes, devices, job.zero is not None)
     recipe = Path(job.path).absolute()
-    absolute = [f"{key}={path}" for key, path in _absolute(job)]
+    absolute = [f"{key}={_quoted(str(path))}" for key, path in _absolute(job)]
     words = (*overrides, *absolute)
     spaced = [word for word in (str(recipe), *words) if any(char.isspace() for char in word)]
     if variables and spaced:
         raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")
     output = job.get("output_dir")
     return Handoff(recipe, words, variables, Path(output).expanduser().absolute() if isinstance(output, str) else None)
+
+
+def _quoted(path: str) -> str:
+    """The path as LLaMA-Factory reads an override, which is as YAML."""
+    return path if re.fullmatch(r"[\w./+-]+", path) else json.dumps(path, ensure_ascii=False)
 
 
 def _absolute(job: Job) -> Iterator[tuple[str, Path]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from validator.diagnostic import RecipeError
 
 PORT = "29500"
+_VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES", "ascend": "ASCEND_RT_VISIBLE_DEVICES"}
 
 
 def environment(nodes: int, devices: int, engine: bool) -> dict[str, str]:
@@ -36,9 +37,9 @@ def commands(recipe: str, overrides: Sequence[str], nodes: int, devices: int, *,
 
 def visible_devices(vendor: str) -> int | None:
     """How many accelerators this machine shows for the vendor; None where it cannot be told without a driver tool."""
-    for variable in ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"):
-        if os.environ.get(variable):
-            return len(os.environ[variable].split(","))
+    named = os.environ.get(_VISIBLE.get(vendor, ""))
+    if named is not None:
+        return sum(part.strip() not in ("", "-1") for part in named.split(","))
     command = {"nvidia": ["nvidia-smi", "-L"], "ascend": ["npu-smi", "info", "-l"]}.get(vendor)
     if command is None or shutil.which(command[0]) is None:
         return None

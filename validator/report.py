@@ -34,7 +34,7 @@ def _file_lines(file: FileReport) -> Iterator[str]:
         yield f"{file.path}:{found.line}:{found.column}: {found.severity.value}: {message} [{found.code}]"
         line = source[found.line - 1] if 0 < found.line <= len(source) else ""
         # The first character of a file is where findings without a place of their own are put.
-        if (found.line, found.column) != (1, 1) and len(line) <= _LONGEST:
+        if (found.line, found.column) != (1, 1) and 0 < len(line) <= _LONGEST:
             yield f"    {_printable(line)}"
             yield "    " + "".join(_blank(character) for character in line[: found.column - 1]) + "^"
 

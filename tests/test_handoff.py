@@ -1,0 +1,102 @@
+"""A checked recipe on its way to llamafactory-cli: its paths become absolute, the file itself stays as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from validator import handoff, job, loader
+from validator.diagnostic import RecipeError
+from validator.job import Job
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a recipe, a ZeRO file, data and a model, and a working directory elsewhere."""
+    root = tmp_path / "project"
+    for folder in ("recipes", "deepspeed", "data", "model", "adapter"):
+        (root / folder).mkdir(parents=True)
+    (root / "deepspeed" / "z.json").write_text('{"zero_optimization": {"stage": 2}}')
+    (root / "data" / "dataset_info.json").write_text("{}")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return root
+
+
+def resolved(project: Path, text: str, *overrides: str, name: str = "x.yaml") -> Job:
+    path = project / "recipes" / name
+    path.write_text(text)
+    return job.resolve(loader.with_overrides(loader.load(str(path)), overrides))
+
+
+def absolute(found: handoff.Handoff) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in found.overrides)
+
+
+def test_what_is_read_is_found_beside_the_recipe_and_what_is_written_goes_where_the_user_stands(project: Path) -> None:
+    text = "model_name_or_path: model\ndataset: x\ndeepspeed: deepspeed/z.json\noutput_dir: saves/x\n"
+    found = handoff.prepare(resolved(project, text), [])
+    assert absolute(found) == {
+        "deepspeed": str(project / "deepspeed" / "z.json"),
+        "dataset_dir": str(project / "data"),
+        "model_name_or_path": str(project / "model"),
+        "output_dir": str(Path.cwd() / "saves" / "x"),
+    }
+    assert found.recipe == project / "recipes" / "x.yaml"
+    assert found.output == Path.cwd() / "saves" / "x"
+    assert found.recipe.read_text() == text
+
+
+def test_the_working_directory_wins(project: Path) -> None:
+    Path("deepspeed").mkdir()
+    Path("deepspeed/z.json").write_text("{}")
+    found = handoff.prepare(resolved(project, "deepspeed: deepspeed/z.json\n"), [])
+    assert absolute(found)["deepspeed"] == str(Path.cwd() / "deepspeed" / "z.json")
+
+
+def test_hub_names_absolute_paths_and_inline_json_stay(project: Path) -> None:
+    text = "model_name_or_path: Qwen/Qwen3-8B\noutput_dir: /x/y\ntokenized_path: ~/z\ndeepspeed: '{\"a\": 1}'\n"
+    assert set(absolute(handoff.prepare(resolved(project, text), []))) == {"dataset_dir"}
+
+
+def test_the_users_override_is_made_absolute_too_and_stands_last(project: Path) -> None:
+    overrides = ["deepspeed=deepspeed/z.json", "max_steps=2"]
+    found = handoff.prepare(resolved(project, "deepspeed: none.json\n", *overrides), overrides)
+    assert list(found.overrides[:2]) == overrides
+    assert absolute(found)["deepspeed"] == str(project / "deepspeed" / "z.json")
+
+
+def test_paths_survive_the_way_llamafactory_reads_overrides(project: Path) -> None:
+    folder = project / "it's: #1, 中"
+    folder.mkdir()
+    found = handoff.prepare(resolved(project, 'model_name_or_path: "it\'s: #1, 中"\n'), [])
+    read = loader.with_overrides(loader.parse("x.yaml", "a: 1\n"), found.overrides)
+    assert read.values["model_name_or_path"] == str(folder)
+
+
+def test_a_space_is_refused_only_where_the_launcher_splits(project: Path) -> None:
+    text = "output_dir: saves/x\n"
+    assert handoff.prepare(resolved(project, text, name="a b.yaml"), []).recipe.name == "a b.yaml"
+    with pytest.raises(RecipeError, match="holds a space"):
+        handoff.prepare(resolved(project, text + "deepspeed: deepspeed/z.json\n", name="a b.yaml"), [])
+
+
+@pytest.mark.parametrize(
+    ("machine", "variables"),
+    [
+        ("1xcpu", {}),
+        ("8xa100-80g", {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "8"}),
+        ("2x4xa100-80g", {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "4", "NNODES": "2"}),
+    ],
+)
+def test_the_launchers_environment_follows_the_machine(machine: str, variables: dict[str, str], project: Path) -> None:
+    text = f"# /// recipe\n# machine: {machine}\n# ///\noutput_dir: x\n"
+    assert handoff.prepare(resolved(project, text), []).variables == variables
+
+
+def test_results_are_those_that_exist(tmp_path: Path) -> None:
+    (tmp_path / "training_loss.png").touch()
+    (tmp_path / "adapter_model.safetensors").touch()
+    assert [path.name for path in handoff.results(tmp_path)] == ["adapter_model.safetensors", "training_loss.png"]
+    assert handoff.results(tmp_path / "none") == []

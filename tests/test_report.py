@@ -1,0 +1,123 @@
+"""Every output format against its golden file. `pytest tests/test_report.py --golden` rewrites them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import pytest
+
+from validator.diagnostic import Diagnostic, FileReport, Report, Severity
+from validator.report import FORMATS
+
+GOLDEN = Path(__file__).parent / "golden"
+SUFFIX = {"text": "txt", "json": "json", "github": "github.txt", "sarif": "sarif"}
+SOURCE = "stage: sfd\n名称: 数据集\nsave_strategy: no\n\toptim: x\nlast: 1\n"
+
+
+def report() -> Report:
+    """One of everything that a format must cope with."""
+    first = FileReport(
+        "recipes/a b.yaml",
+        [
+            Diagnostic("SCH004", Severity.ERROR, '`stage` is "sfd"', 1, 8, "stage", "use a choice"),
+            Diagnostic("TRA001", Severity.WARNING, "wide characters before the caret", 2, 5, "名称"),
+            Diagnostic("SCH002", Severity.ERROR, "50 % off: a, b\nand a second line", 3, 16, "save_strategy", "a; b"),
+            Diagnostic("LOA002", Severity.ERROR, "a tab \x1b[31m", 4, 2),
+            Diagnostic("FIT005", Severity.NOTE, "the whole file"),
+            Diagnostic("TRA002", Severity.WARNING, "a line that is not there", 99, 1, "x"),
+        ],
+        "exceeds",
+        SOURCE,
+    )
+    return Report("1.2.3", [first, FileReport("-", [], "fits", "a: 1\n"), FileReport("中/b.json", [], "unknown")])
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_golden(form: str, request: pytest.FixtureRequest) -> None:
+    path = GOLDEN / f"report.{SUFFIX[form]}"
+    found = FORMATS[form](report())
+    if request.config.getoption("--golden"):
+        path.write_text(found, "utf-8")
+    assert found == path.read_text("utf-8")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_nothing_found(form: str) -> None:
+    assert FORMATS[form](Report("1.2.3", [FileReport("x.yaml")])).endswith("\n") == (form != "github")
+
+
+def test_text_is_one_line_a_finding_with_the_caret_under_the_value() -> None:
+    lines = FORMATS["text"](report()).splitlines()
+    assert lines[:3] == [
+        'recipes/a b.yaml:1:8: error: `stage` is "sfd" [SCH004]',
+        "    stage: sfd",
+        "    " + " " * 7 + "^",
+    ]
+    # Two Chinese characters, a colon and a space: six cells in a terminal.
+    assert lines[5] == "    " + " " * 6 + "^"
+    assert "off: a, b\\nand a second line [SCH002]" in lines[6]
+    assert "\x1b" not in "".join(lines)
+    assert lines[-1] == "3 files: 3 errors, 2 warnings"
+
+
+def test_a_very_long_line_is_not_shown() -> None:
+    found = FileReport("x", [Diagnostic("A", Severity.ERROR, "m", 1, 3, "k")], text="a: " + "x" * 10_000)
+    assert len(FORMATS["text"](Report("1", [found]))) < 100
+
+
+def test_one_file() -> None:
+    found = Report("1", [FileReport("x", [Diagnostic("A", Severity.ERROR, "m")])])
+    assert FORMATS["text"](found).endswith("1 file: 1 error, 0 warnings\n")
+
+
+def test_json_has_the_fixed_shape() -> None:
+    found = json.loads(FORMATS["json"](report()))
+    assert list(found) == ["version", "files", "errors", "warnings"]
+    assert (found["version"], found["errors"], found["warnings"]) == ("1.2.3", 3, 2)
+    assert [list(file) for file in found["files"]] == [["path", "diagnostics", "verdict"]] * 3
+    assert list(found["files"][0]["diagnostics"][0]) == [
+        "code", "severity", "message", "line", "column", "key", "help",
+    ]  # fmt: skip
+
+
+def annotation(line: str) -> tuple[str, dict[str, str], str]:
+    """A workflow command taken apart as the runner does: properties at commas, then %XX."""
+    assert line.startswith("::")
+    head, _, message = line[2:].partition("::")
+    command, _, properties = head.partition(" ")
+    return command, {k: unquote(v) for k, _, v in (p.partition("=") for p in properties.split(","))}, unquote(message)
+
+
+def test_github_annotations_can_be_taken_apart_again() -> None:
+    found = [annotation(line) for line in FORMATS["github"](report()).splitlines()]
+    diagnostics = report().files[0].diagnostics
+    assert [message for _, _, message in found] == [d.message for d in diagnostics]
+    assert [command for command, _, _ in found] == ["error", "warning", "error", "error", "notice", "warning"]
+    assert found[0][1] == {"file": "recipes/a b.yaml", "line": "1", "col": "8", "title": "SCH004"}
+
+
+def test_sarif_has_what_the_standard_requires() -> None:
+    """SARIF 2.1.0, sections 3.13, 3.14, 3.18, 3.19, 3.27, 3.28, 3.29 and 3.30."""
+    log: dict[str, Any] = json.loads(FORMATS["sarif"](report()))
+    assert log["version"] == "2.1.0"
+    assert urlparse(log["$schema"]).path.endswith("sarif-2.1.0.json")
+    (run,) = log["runs"]
+    assert run["columnKind"] in {"utf16CodeUnits", "unicodeCodePoints"}
+    driver = run["tool"]["driver"]
+    rules = [rule["id"] for rule in driver["rules"]]
+    assert driver["name"]
+    assert len(set(rules)) == len(rules)
+    assert all(rule["help"]["text"] for rule in driver["rules"])
+    assert len(run["results"]) == 6
+    for result in run["results"]:
+        assert result["ruleId"] in rules
+        assert result["level"] in {"none", "note", "warning", "error"}
+        assert result["message"]["text"]
+        (location,) = result["locations"]
+        place = location["physicalLocation"]
+        assert place["region"]["startLine"] >= 1
+        assert place["region"]["startColumn"] >= 1
+        assert place["artifactLocation"]["uri"] == "recipes/a%20b.yaml"
