@@ -3,11 +3,13 @@
     python benchmarks/conformity.py                            # the table, from recorded outcomes
     python benchmarks/conformity.py --record build/tiny-qwen3  # run what has no outcome yet (needs LLaMA-Factory)
 
-Each recipe goes through LLaMA-Factory's real parser in a fork of one process that has imported it; those that parse,
-and need neither DeepSpeed, FSDP nor a real model, train to the end of a run of one or two steps on the CPU. Two things
+Each recipe goes through LLaMA-Factory's real parser in a fork of one process that has imported it. Those that parse and
+need neither DeepSpeed, FSDP nor a real model, train on the CPU to the end of a run of one or two steps. Three things
 make the comparison fair on a machine with one CPU and without optional packages: the parser takes every package it asks
-for as installed, and our side judges the machine 1xcpu where the tiny model is named. A run that stops for want of a
-package is counted apart. Wrong types and choices were run by conformity_values.py; its outcomes are rows here.
+for as installed, and a run that stops for want of one is counted apart (lacking); our side judges the machine 1xcpu
+where the tiny model is named, else no machine, and there the parser takes the device to have bf16; DeepSpeed and FSDP
+find the environment that torchrun makes for one process. Wrong types and choices were run by conformity_values.py; its
+outcomes are rows here, and our verdict on types is read from the same file, so they show only that it is read rightly.
 Delete evidence/conformity.csv to record everything anew.
 """
 
@@ -17,6 +19,7 @@ import argparse
 import csv
 import json
 import os
+import random
 import sys
 import tempfile
 import time
@@ -114,7 +117,8 @@ def runnable(row: Row) -> bool:
 
 
 def record(model: Path, minutes: float) -> None:
-    """Parse what has no outcome, then train what parses; recipes we call wrong first. Stops when time is up."""
+    """Parse what has no outcome, then train what parses. The order is drawn at random, so that what is recorded when
+    time is up is a fair sample."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
     end = time.monotonic() + 60 * minutes
     found = rows()
@@ -127,7 +131,7 @@ def record(model: Path, minutes: float) -> None:
                 run(row, train=False)
         write(found)
         waiting = [row for row in found if row.outcome == "r" and runnable(row)]
-        for row in sorted(waiting, key=lambda row: not verdict(row.settings)):
+        for row in random.Random(0).sample(waiting, len(waiting)):
             if time.monotonic() > end:
                 break
             run(row, train=True)
@@ -140,9 +144,7 @@ def import_llamafactory() -> None:
     for name in ("llamafactory.train.tuner", "deepspeed"):
         import_module(name)
     import_module("torch").set_num_threads(1)
-    parser = import_module("llamafactory.hparams.parser")
-    parser.check_version = lambda *_args, **_options: None
-    parser.is_torch_bf16_gpu_available = lambda: True
+    import_module("llamafactory.hparams.parser").check_version = lambda *_args, **_options: None
     harness.BASE["model_name_or_path"] = "model"
     harness.warm()
 
@@ -155,6 +157,8 @@ def run(row: Row, train: bool) -> None:
     else:
         torchrun = {}
     os.environ |= torchrun
+    parser = sys.modules["llamafactory.hparams.parser"]
+    parser.is_torch_bf16_gpu_available = lambda: row.settings.get("model_name_or_path") != "model"
     letter, row.message = harness.attempt(row.settings, train)
     for name in torchrun:
         del os.environ[name]
@@ -207,6 +211,8 @@ def lines(judged: list[Judged]) -> Iterator[str]:
     for group in (*GROUPS, "value", ""):
         part = [each for each in judged if not group or each.row.group == group]
         yield f"{group or 'all':12}" + "".join(f"{count:13}" for count in counts(part))
+    able = [each.row.outcome for each in judged if each.row.group in GROUPS and runnable(each.row)]
+    yield f"\nof the recipes that parse and can train here, {able.count('r')} have not been trained yet (--record)"
     for title, wrong in faults(judged).items():
         yield f"\n{title}: {len(wrong)}"
         yield from map(str, wrong)
