@@ -130,3 +130,15 @@ def test_llamafactory_accepts_it(path: Path, parsed: dict[str, dict[str, Any]]) 
 @pytest.mark.slow
 def test_llamafactory_refuses_a_misspelt_key(parsed: dict[str, dict[str, Any]]) -> None:
     assert "learning_rat" in parsed[BROKEN]["error"]
+
+
+@pytest.mark.slow
+def test_accelerate_reads_its_launch_file() -> None:
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    read = load_config_from_file(str(ROOT / "accelerate" / "fsdp.yaml"))
+    recipe = loader.load("recipes/qwen3-8b-a100-full-fsdp.yaml").values
+    assert read.distributed_type.value == "FSDP"
+    assert [read.fsdp_config["fsdp_transformer_layer_cls_to_wrap"]] == recipe["fsdp_config"][
+        "transformer_layer_cls_to_wrap"
+    ]
