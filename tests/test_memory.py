@@ -13,6 +13,7 @@ from validator.memory import (
     Architecture,
     Attn,
     Ffn,
+    Runtime,
     Sharding,
     Workload,
     device_memory,
@@ -63,6 +64,8 @@ def workloads(draw: st.DrawFn) -> Workload:
         attention=draw(st.sampled_from(["sdpa", "flash", "eager"])),
         padded=draw(st.booleans()),
         loss=draw(st.sampled_from(["upcast", "shifted", "fused"])),
+        value_head=draw(st.booleans()),
+        reference_copies=draw(st.sampled_from([0, 1])),
         sharding=Sharding(1, devices, stage, engine=engine, offload_optimizer=offload,
                           offload_parameters=offload and stage == 3),
     )  # fmt: skip
@@ -77,6 +80,21 @@ def test_terms_sum_to_what_is_allocated_and_the_band_holds_it(arch: Architecture
     found = device_memory(arch, work)
     assert sum(found.terms.values()) == found.allocated > 0
     assert all(value >= 0 for value in found.terms.values())
+    assert found.low <= found.expected <= found.high
+    assert found.allocated < found.expected
+
+
+RUNTIMES = st.builds(
+    Runtime,
+    evidence=st.sampled_from(["good", "thin"]),
+    expandable_segments=st.booleans(),
+    capacity_gib=st.sampled_from([None, 8.0, 23.6, 79.2]),
+)
+
+
+@given(architectures(), workloads(), RUNTIMES)
+def test_bands_are_ordered_on_every_device(arch: Architecture, work: Workload, runtime: Runtime) -> None:
+    found = device_memory(arch, work, runtime)
     assert found.low <= found.expected <= found.high
     assert found.allocated < found.expected
 
@@ -160,6 +178,14 @@ def test_leaner_optimizers_come_before_adamw(optimizer: str) -> None:
     work = Workload(method="full", precision="pure", optimizer=optimizer, optimizer_rank=64, length=64)
     adamw = device_memory(SMALL, replace(work, optimizer="adamw")).terms.get("optimizer", 0.0)
     assert device_memory(SMALL, work).terms.get("optimizer", 0.0) <= adamw
+
+
+def test_a_value_head_needs_logits_but_no_gradient_of_them() -> None:
+    rewards = Workload(length=4096, sequences_per_sample=2, value_head=True)
+    preferences = replace(rewards, value_head=False, needs_full_logits=True, reference_logits=True)
+    logits = 2 * 4096 * SMALL.vocab
+    assert device_memory(SMALL, rewards).terms["logits"] == 6 * logits
+    assert device_memory(SMALL, preferences).terms["logits"] == 16 * logits
 
 
 def test_paged_states_live_on_the_host() -> None:
