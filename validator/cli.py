@@ -94,7 +94,11 @@ def plan(
     form: str,
     write: str | None,
 ) -> None:
-    """Show what fits a machine, best first; exit code 1 where nothing does."""
+    """Show what fits a machine, best first; exit code 1 where nothing does.
+
+    Speed goes by the work that a step adds: `fastest` keeps all activations, `fast` computes them twice, `medium` also
+    gathers weights from other devices, `slow` updates the optimizer in host memory, `slowest` fetches weights from it.
+    """
     from validator import answer as planner
     from validator import copying, planned
 

@@ -59,6 +59,11 @@ class Draft:
         """The name a recipe of the catalogue with these contents would have."""
         return curated.name(self.job) or "plan"
 
+    @property
+    def output(self) -> str:
+        """Where the run saves, from the working directory."""
+        return f"saves/{self.name}"
+
     def _settings(self) -> Iterator[tuple[str, Any]]:
         yield "model_name_or_path", self.model.name
         if self.model.remote_code:
@@ -133,7 +138,7 @@ def text(draft: Draft) -> str:
     lines = ["# /// recipe", *(f"# {key}: {value}" for key, value in _header(draft)), "# ///"]
     for key, value in draft.job.values.items():
         if key == "logging_steps":
-            lines += ["", "### output", f"output_dir: saves/{draft.name}"]
+            lines += ["", "### output", f"output_dir: {draft.output}"]
         if key in _HEADINGS:
             lines += ["", f"### {_HEADINGS[key]}"]
         lines.append(f"{key}: {_written(value)}{_THINKING if key == 'enable_thinking' else ''}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -66,7 +67,7 @@ def _plan(found: Plan) -> dict[str, Any]:
         "epochs": made.rates["epochs"],
         "cutoff_len": made.length,
         "samples": made.amount,
-        "set": dict(made.job.values),
+        "set": {**made.job.values, "output_dir": made.output},
         "gives_up": ", ".join(_losses(found)) or "nothing",
         "nearest": nearest(made),
     }
@@ -86,16 +87,13 @@ def _losses(found: Plan) -> Iterator[str]:
 
 def nearest(made: Draft) -> str | None:
     """The recipe of the catalogue for the same model that shares most with the draft's name; None: none for it."""
-    short, device = f"{made.model.short}-", curated.label(made.machine.device.id)
-    method = curated.method_name(made.job)
+    short, method = f"{made.model.short}-", curated.method_name(made.job)
+    device = re.compile(re.escape(short + curated.label(made.machine.device.id)) + r"(x\d+)?-(?!\d)")
 
     def likeness(name: str) -> tuple[bool, bool, bool]:
-        words = name.removeprefix(short).split("-")
-        there = "-".join(words[:2]) if f"-{device}".count("-") > 1 else words[0]
-        return name.startswith(made.name), there.startswith(device), method in words
+        return name.startswith(made.name), bool(device.match(name)), method in name.split("-")
 
-    same = [name for name in copying.names() if name.startswith(short) and any(likeness(name))]
-    return max(same, key=likeness, default=None)
+    return max((name for name in copying.names() if name.startswith(short)), key=likeness, default=None)
 
 
 def _choice(found: Choice) -> dict[str, Any]:

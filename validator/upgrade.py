@@ -36,13 +36,18 @@ def _fitting(start: Draft, machine: Machine, methods: Sequence[str]) -> Draft | 
 
 
 def _more_ram(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
-    plenty = replace(start.machine, host_ram_gib=1e6)
-    found = _fitting(start, plenty, methods)
-    if found and found.job.host_memory:
-        needed = float(-(-found.job.host_memory.high // (16 * GIB)) * 16)
-        machine = replace(start.machine, host_ram_gib=needed)
-        known = f", not {start.machine.host_ram_gib:g}" if start.machine.host_ram_gib else " (--host-ram)"
-        yield Upgrade(replace(found, machine=machine), f"{needed:g} GiB of host memory per node{known}")
+    """The least host memory that offload needs, in steps of 16 GiB."""
+    plenty = replace(start, machine=replace(start.machine, host_ram_gib=1e6))
+    offloads = [found for method in methods for speed in ("slow", "slowest")
+                for found in plan.members(replace(plenty, method=method), speed)]  # fmt: skip
+    if offloads:
+        found = min(offloads, key=_host)
+        machine = replace(start.machine, host_ram_gib=float(-(-_host(found) // (16 * GIB)) * 16))
+        yield Upgrade(replace(found, machine=machine), "more host memory per node")
+
+
+def _host(found: Draft) -> float:
+    return found.job.host_memory.high if found.job.host_memory else 0.0
 
 
 def _more_devices(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
@@ -51,7 +56,7 @@ def _more_devices(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
     counts += [(n, max(here.devices, most)) for n in _NODES if n > here.nodes]
     for nodes, devices in counts:
         machine = replace(here, nodes=nodes, devices=devices)
-        machine = replace(machine, host_ram_gib=usual_ram(machine) or here.host_ram_gib)
+        machine = replace(machine, host_ram_gib=_ram(machine, here))
         if found := _fitting(start, machine, methods):
             yield Upgrade(found, "more devices of the same kind")
 
@@ -63,9 +68,13 @@ def _larger_devices(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
               and (kind.usable_gib or 0) > (here.device.usable_gib or 0)]  # fmt: skip
     for kind in sorted(larger, key=lambda kind: kind.usable_gib or 0):
         machine = replace(here, device=kind)
-        machine = replace(machine, host_ram_gib=max(usual_ram(machine) or 0, here.host_ram_gib or 0) or None)
+        machine = replace(machine, host_ram_gib=_ram(machine, here))
         if found := _fitting(start, machine, methods):
             yield Upgrade(found, "larger devices")
+
+
+def _ram(machine: Machine, here: Machine) -> float | None:
+    return max(usual_ram(machine) or 0.0, here.host_ram_gib or 0.0) or None
 
 
 def usual_ram(machine: Machine) -> float | None:
