@@ -186,6 +186,7 @@ def test_a_value_head_needs_logits_but_no_gradient_of_them() -> None:
     logits = 2 * 4096 * SMALL.vocab
     assert device_memory(SMALL, rewards).terms["logits"] == 6 * logits
     assert device_memory(SMALL, preferences).terms["logits"] == 16 * logits
+    assert device_memory(SMALL, replace(preferences, estimates_kl=True)).terms["logits"] == 20 * logits
 
 
 def test_paged_states_live_on_the_host() -> None:

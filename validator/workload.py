@@ -63,6 +63,7 @@ def workload(job: Job, model: Model) -> Workload:
         value_head=job.stage == "rm",
         reference_copies=_copies(job, reference),
         reference_logits=reference,
+        estimates_kl=job.stage == "kto",
         eval_batch=int(job.number("per_device_eval_batch_size")) if evaluates(job) else 0,
         eval_length=max(int(job.number("cutoff_len")), 1),
         loader_workers=int(job.number("dataloader_num_workers")),

@@ -33,7 +33,8 @@ def forward_bytes(arch: Architecture, workload: Workload) -> float:
     """Logits when the loss is complete: in compute precision, an fp32 copy and log-probabilities in fp32.
 
     A soft cap keeps its tanh; older releases also made a shifted copy; a preference stage has dropped the
-    half-precision logits by then, but runs the reference's forward pass beside what the policy's keeps."""
+    half-precision logits by then, but runs the reference's forward pass beside what the policy's keeps; KTO runs a
+    second pass beside the first one's logits (LLaMA-Factory 0.9.5, train/kto/trainer.py)."""
     compute = element_bytes(workload).compute
     upcast = 4.0 if compute < 4 else 0.0
     if workload.loss == "fused" and not (workload.needs_full_logits or workload.value_head):
@@ -42,6 +43,7 @@ def forward_bytes(arch: Architecture, workload: Workload) -> float:
         each = compute + upcast
     elif workload.needs_full_logits:
         each = 16.0 if workload.reference_copies or workload.reference_logits else 8.0
+        each += 4.0 if workload.estimates_kl else 0.0
     else:
         each = compute + upcast + 4.0 + (4.0 if workload.loss == "shifted" else 0.0)
     return tokens(workload) * arch.vocab * (each + (compute if arch.logit_softcap else 0.0))

@@ -161,6 +161,7 @@ class Workload(_HashedOnce):
     value_head: bool = False  # a scalar head instead of the vocabulary (reward model)
     reference_copies: int = 0  # whole frozen copies of the model beside it
     reference_logits: bool = False  # a second, gradient-free pass per step (preference stages with a reference)
+    estimates_kl: bool = False  # each pass is followed by a gradient-free one over mismatched answers (KTO)
     eval_batch: int = 0  # 0: no evaluation
     eval_length: int = 0
     loader_workers: int = 0
