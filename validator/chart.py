@@ -47,7 +47,7 @@ def _memory(title: str, band: Mapping[str, Any] | None, limit: float | None, wha
     if "allocated" in band:
         terms.append(("context and slack", round(band["expected"] - band["allocated"], 2)))
     for name, size in terms:
-        yield f"  {name:<18}{size:>8.2f}  {_bar(size, scale)}"
+        yield f"  {name:<18}{size:>8.2f}  {_bar(size, scale)}".rstrip()
     yield f"  {'expected':<18}{band['expected']:>8.2f}  {_ruler(band, limit, scale)}"
 
 

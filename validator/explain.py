@@ -20,7 +20,7 @@ def explain(job: Job, overrides: Sequence[str] = ()) -> dict[str, Any]:
         "device_gib": _device(job),
         "host_gib": _band(job.host_memory),
         "disk_gib": _disk(job),
-        "samples": {"recommended": job.samples, "found": None},
+        "samples": {"recommended": job.samples, "found": _found(job)},
         "changes": [
             {
                 "set": dict(change.set),
@@ -64,6 +64,16 @@ def _model(job: Job) -> dict[str, Any] | None:
         "parameters": job.model.parameters + job.model.vision_parameters,
         "trainable_parameters": trainable_parameters(job.model.arch, job.workload),
     }
+
+
+def _found(job: Job) -> int | None:
+    """Rows of the local data sets that the recipe names; None where one of them is elsewhere or cannot be read."""
+    counted = [dataset.rows for dataset in job.datasets]
+    if not counted or len(counted) < len(set(job.words("dataset"))):
+        return None
+    if any(rows is None or rows.problem for rows in counted):
+        return None
+    return sum(rows.count for rows in counted if rows)
 
 
 def _device(job: Job) -> dict[str, Any] | None:

@@ -67,7 +67,8 @@ def sharding(zero: Zero, nodes: int, devices: int, hidden: int) -> Sharding:
         value = block.get(name, default)
         if value == "auto":
             return auto if stage == 3 else default
-        return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else default
+        usable = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e18
+        return int(value) if usable else default
 
     return Sharding(
         nodes=nodes,

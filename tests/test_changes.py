@@ -1,0 +1,101 @@
+"""The nearest changes: each lowers what it says, fits where it says, and is judged as if it were written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from validator import changes, job, loader
+from validator.job import GIB
+
+ROOT = Path(__file__).parent.parent
+BODY = """model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+stage: sft
+do_train: true
+finetuning_type: {method}
+lora_target: all
+template: qwen
+cutoff_len: 2048
+output_dir: saves/x
+bf16: true
+per_device_train_batch_size: 4
+gradient_accumulation_steps: 2
+"""
+ORDER = ["fits", "tight", "exceeds", "unknown"]
+
+
+def resolved(machine: str, method: str, ram: float | None = 1024, more: str = "") -> job.Job:
+    return job.resolve(loader.parse(str(ROOT / "recipes" / "x.yaml"), BODY.format(method=method) + more), machine, ram)
+
+
+JOBS = [
+    ("8xa100-80g", "full", ""), ("1xrtx-4090", "full", ""), ("1xrtx-4090", "lora", ""),
+    ("8xascend-910b-64g", "full", ""),
+    ("8xv100-32g", "lora", ""), ("2x8xa100-80g", "full", "deepspeed: deepspeed/ds_z3.json\n"), ("1xt4-16g", "lora", ""),
+    ("8xa100-40g", "full", "deepspeed: deepspeed/ds_z2.json\n"), ("1xa100-80g", "lora", "quantization_bit: 4\n"),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.parametrize(("machine", "method", "more"), JOBS)
+def test_each_change_is_what_it_says(machine: str, method: str, more: str) -> None:
+    before = resolved(machine, method, more=more)
+    assert before.device_memory is not None
+    assert before.host_memory is not None
+    for change in changes.nearest(before):
+        written = BODY.format(method=method) + more
+        words = [
+            f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in change.set.items()
+        ]
+        document = loader.with_overrides(loader.parse(str(ROOT / "recipes" / "x.yaml"), written), words)
+        after = job.resolve(document, machine, 1024)
+        assert after.device_memory is not None
+        assert after.host_memory is not None
+        assert change.device_gib == pytest.approx(after.device_memory.expected / GIB)
+        assert change.verdict == after.verdict
+        less = after.device_memory.expected < before.device_memory.expected
+        assert less or after.host_memory.expected < before.host_memory.expected
+        assert after.effective_batch == before.effective_batch
+
+
+@pytest.mark.parametrize(("machine", "method", "more"), JOBS)
+def test_those_that_fit_come_first(machine: str, method: str, more: str) -> None:
+    found = [ORDER.index(change.verdict) for change in changes.nearest(resolved(machine, method, more=more))]
+    assert found == sorted(found)
+    assert len(found) <= 5
+
+
+def test_the_nearest_fitting_change() -> None:
+    change = changes.fitting(resolved("8xa100-80g", "full"))
+    assert change is not None
+    assert change.verdict == "fits"
+    assert "deepspeed" in change.set
+    assert str(change).startswith("`deepspeed: deepspeed/ds_z")
+    assert "GiB per device" in str(change)
+
+
+def test_none_where_nothing_helps() -> None:
+    # 32 billion parameters on 16 GiB.
+    text = BODY.format(method="full").replace("7B", "72B")
+    assert changes.fitting(job.resolve(loader.parse("x.yaml", text), "1xt4-16g", 64)) is None
+
+
+def test_none_for_an_unknown_model() -> None:
+    assert changes.nearest(job.resolve(loader.parse("x.yaml", "model_name_or_path: none/such\n"))) == []
+
+
+def test_no_kernels_for_nvidia_alone_on_ascend_and_no_4_bit_where_it_does_not_run() -> None:
+    for change in changes.nearest(resolved("8xascend-910b-64g", "lora"), limit=100):
+        assert not {"enable_liger_kernel", "quantization_bit"} & set(change.set)
+
+
+def test_every_zero_file_that_is_proposed_exists() -> None:
+    proposed = {c.set["deepspeed"] for m, k, t in JOBS for c in changes.nearest(resolved(m, k, more=t), 100)
+                if "deepspeed" in c.set}  # fmt: skip
+    assert len(proposed) > 2
+    assert all((ROOT / name).is_file() for name in proposed)

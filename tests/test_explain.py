@@ -1,0 +1,96 @@
+"""The fixed JSON structure of `explain`, and that its numbers are those of the job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from validator import explain, job, loader
+from validator.job import GIB
+
+ROOT = Path(__file__).parent.parent
+HEAD = "# /// recipe\n# machine: 2x8xa100-80g\n# host_ram_gib: 2048\n# samples: 5000\n# ///\n"
+BODY = """model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_target: all
+dataset: tiny_demo
+template: qwen
+cutoff_len: 2048
+output_dir: saves/x
+bf16: true
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+save_total_limit: 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def resolved(text: str) -> job.Job:
+    return job.resolve(loader.parse("recipes/x.yaml", text))
+
+
+def test_the_fixed_shape() -> None:
+    found = explain.explain(resolved(HEAD + BODY))
+    assert json.loads(json.dumps(found)) == found
+    assert list(found) == [
+        "path", "machine", "model", "verdict", "device_gib", "host_gib", "disk_gib", "samples", "changes", "command",
+    ]  # fmt: skip
+    assert list(found["machine"]) == ["nodes", "devices", "device", "device_gib", "usable_gib", "host_ram_gib"]
+    assert list(found["model"]) == ["name", "parameters", "trainable_parameters"]
+    assert list(found["device_gib"]) == ["allocated", "low", "expected", "high", "terms"]
+    assert list(found["host_gib"]) == ["low", "expected", "high", "terms"]
+    assert list(found["disk_gib"]) == ["checkpoint", "total"]
+    assert list(found["samples"]) == ["recommended", "found"]
+    assert all({"set", "device_gib", "host_gib", "note"} <= set(change) for change in found["changes"])
+
+
+def test_numbers_are_the_jobs_own_in_gib() -> None:
+    one = resolved(HEAD + BODY)
+    found = explain.explain(one)
+    assert one.device_memory is not None
+    assert found["device_gib"]["expected"] == round(one.device_memory.expected / GIB, 2)
+    device = found["device_gib"]
+    assert device["low"] <= device["expected"] <= device["high"]
+    assert sum(device["terms"].values()) == pytest.approx(device["allocated"], abs=0.1)
+    assert list(device["terms"].values()) == sorted(device["terms"].values(), reverse=True)
+    assert found["model"]["parameters"] == 7_615_616_512
+    # rank 8 on the seven linear layers of each block: 8 x (inputs + outputs), summed
+    sizes = 2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944)
+    assert found["model"]["trainable_parameters"] == 28 * 8 * sizes
+
+
+def test_machine_and_commands() -> None:
+    found = explain.explain(resolved(HEAD + BODY), ["max_steps=1"])
+    assert found["machine"] == {
+        "nodes": 2, "devices": 8, "device": "a100-80g", "device_gib": 80.0,
+        "usable_gib": found["machine"]["usable_gib"], "host_ram_gib": 2048.0,
+    }  # fmt: skip
+    assert 78 < found["machine"]["usable_gib"] < 80
+    assert [line.endswith("llamafactory-cli train recipes/x.yaml max_steps=1") for line in found["command"]] == [
+        True
+    ] * 2
+
+
+def test_samples_are_counted_where_they_are_local() -> None:
+    rows = len(json.loads((ROOT / "data" / "tiny_demo.json").read_text()))
+    assert explain.explain(resolved(HEAD + BODY))["samples"] == {"recommended": 5000, "found": rows}
+    for name in ("alpaca_gpt4_en", "tiny_demo,alpaca_gpt4_en", "tiny_demo,none_such"):
+        found = explain.explain(resolved(HEAD + BODY.replace("tiny_demo", name)))
+        assert found["samples"]["found"] is None, name
+
+
+def test_without_machine_or_model() -> None:
+    assert explain.explain(resolved(BODY))["machine"] is None
+    assert explain.explain(resolved(BODY))["verdict"] == "unknown"
+    assert explain.explain(resolved(BODY))["device_gib"]["expected"] > 10
+    nothing = explain.explain(resolved(HEAD + "model_name_or_path: none/such\n"))
+    assert [nothing[name] for name in ("model", "device_gib", "host_gib", "disk_gib")] == [None] * 4
+    assert nothing["changes"] == []
