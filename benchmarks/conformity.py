@@ -66,8 +66,8 @@ def read() -> list[Row]:
     if not EVIDENCE.is_file():
         return []
     with EVIDENCE.open(newline="") as lines:
-        content = csv.DictReader(line for line in lines if not line.startswith("#"))
-        return [Row(**{**row, "settings": json.loads(row["settings"])}) for row in content]
+        next(lines)  # the versions
+        return [Row(**{**row, "settings": json.loads(row["settings"])}) for row in csv.DictReader(lines)]
 
 
 def write(rows: list[Row]) -> None:
