@@ -46,6 +46,10 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "comparison": ("catalog copying job loader diagnostic", ""),
     "draft": ("__init__ catalog job rules/curated rules/data", ""),
     "plan": ("check draft loader catalog job diagnostic", ""),
+    "choice": ("catalog draft plan", ""),
+    "upgrade": ("catalog draft job plan", ""),
+    "planned": ("catalog choice copying draft plan rules/curated upgrade", ""),
+    "answer": ("catalog choice diagnostic draft placing plan planned upgrade", ""),
     "check": ("__init__ diagnostic catalog loader schema job rules/*", ""),
     "cli": ("*", "click"),
 }
