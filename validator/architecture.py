@@ -41,14 +41,14 @@ SUPPORTED = frozenset(
 def architecture(config: Config) -> Architecture:
     """Shapes from config.json's own fields. Raises RecipeError for a model type or field that is not known."""
     kind = config.get("model_type")
-    if kind not in SUPPORTED:
+    if not isinstance(kind, str) or kind not in SUPPORTED:
         raise RecipeError(f"model type `{kind}` is not among the supported ones ({', '.join(sorted(SUPPORTED))})")
     try:
         return Architecture(
             hidden=_size(config, "hidden_size"),
             layers=_size(config, "num_hidden_layers"),
             vocab=_size(config, "vocab_size"),
-            attn=_latent(config) if config.get("kv_lora_rank") else _attention(config, kind),
+            attn=_latent(config) if _optional(config, "kv_lora_rank") else _attention(config, kind),
             ffn=_feed_forward(config, kind),
             tied=bool(config.get("tie_word_embeddings", kind in _TIED_BY_DEFAULT)),
             norms_per_layer=4 if kind in _FOUR_NORMS else 2,
@@ -65,19 +65,26 @@ def _size(config: Config, name: str) -> int:
     return value
 
 
+def _optional(config: Config, name: str) -> int:
+    """0 where the field is absent, null or 0."""
+    return _size(config, name) if config.get(name) else 0
+
+
 def _attention(config: Config, kind: str) -> Attn:
     heads = _size(config, "num_attention_heads")
     biased = bool(config.get("attention_bias") or config.get("qkv_bias") or kind in _QKV_BIAS)
-    windowed = config.get("use_sliding_window", True) and config.get("sliding_window")
+    windowed = _optional(config, "sliding_window") if config.get("use_sliding_window", True) else 0
     return Attn(
         heads=heads,
-        kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or config.get("kv_channels") or _size(config, "hidden_size") // heads,
+        kv_heads=_optional(config, "num_key_value_heads") or heads,
+        head_dim=_optional(config, "head_dim")
+        or _optional(config, "kv_channels")
+        or _size(config, "hidden_size") // heads,
         qkv_bias=biased,
         out_bias=bool(config.get("attention_bias") and kind not in {"glm", "glm4"}),
         head_norms=kind in _HEAD_NORMS,
         sinks=kind == "gpt_oss",
-        window=windowed or 0,
+        window=windowed,
         fused=kind in _FUSED,
     )
 
@@ -90,7 +97,7 @@ def _latent(config: Config) -> Attn:
         kv_heads=heads,
         head_dim=_size(config, "qk_nope_head_dim") + rope,
         value_dim=_size(config, "v_head_dim"),
-        q_rank=config.get("q_lora_rank") or 0,
+        q_rank=_optional(config, "q_lora_rank"),
         kv_rank=_size(config, "kv_lora_rank"),
         rope_dim=rope,
         out_bias=bool(config.get("attention_bias")),
@@ -99,19 +106,20 @@ def _latent(config: Config) -> Attn:
 
 def _feed_forward(config: Config, kind: str) -> Ffn:
     width = _size(config, "intermediate_size")
-    experts = config.get("n_routed_experts") or config.get("num_experts") or config.get("num_local_experts") or 0
+    names = ("n_routed_experts", "num_experts", "num_local_experts")
+    experts = next((found for name in names if (found := _optional(config, name))), 0)
     if not experts:
         return Ffn(width // 2 if kind == "qwen" else width, fused_gate_up=kind in _FUSED_GATE_UP,
                    bias=bool(config.get("mlp_bias")))  # fmt: skip
-    expert_width = config.get("moe_intermediate_size") or width
+    expert_width = _optional(config, "moe_intermediate_size") or width
     return Ffn(
         width,
         experts=experts,
         experts_per_token=_size(config, "num_experts_per_tok"),
         expert_width=expert_width,
-        shared_width=(config.get("n_shared_experts") or 0) * expert_width,
+        shared_width=_optional(config, "n_shared_experts") * expert_width,
         router_bias=kind == "gpt_oss",
         router_bias_buffer=kind == "deepseek_v3",
         expert_bias=kind == "gpt_oss",
-        dense_layers=config.get("first_k_dense_replace") or 0,
+        dense_layers=_optional(config, "first_k_dense_replace"),
     )

@@ -17,7 +17,7 @@ from validator.memory import Architecture, Runtime, parameters
 
 DATA = Path(__file__).parent / "data"
 _BLOCK = re.compile(r"(?m)^(?=[a-z0-9][a-z0-9.\-]*:$)")
-_MACHINE = re.compile(r"(?:(\d+)x)?(\d+)x(.+)", re.I)
+_MACHINE = re.compile(r"(?:(\d{1,6})x)?(\d{1,6})x(.+)", re.I)
 _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 
 
@@ -211,7 +211,8 @@ def _local(folder: Path) -> Model:
 
 
 def _from_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    quantization = config.get("quantization_config") or {}
+    described = config.get("quantization_config")
+    quantization = described if isinstance(described, Mapping) else {}
     arch = architecture(config)
     return {
         "arch": arch,

@@ -34,7 +34,10 @@ def check(document: Document) -> list[Diagnostic]:
     doubtful = {
         key: value
         for key, value in document.values.items()
-        if key in arguments and _current(arguments[key]) and not _plainly_right(value, arguments[key])
+        if key in arguments
+        and _current(arguments[key])
+        and not _plainly_right(value, arguments[key])
+        and not _splits(key, value)
     }
     if doubtful:
         found += [_wrong(document, key, choice, arguments[key]) for key, choice in _judge(doubtful, arguments)]
@@ -47,6 +50,11 @@ def _plainly_right(value: Any, entry: Mapping[str, Any]) -> bool:
     kinds = entry["type"].split("|")
     typed = type(value).__name__ in kinds or (type(value) is int and "float" in kinds)
     return typed and (not entry["choices"] or (isinstance(value, str) and value in entry["choices"]))
+
+
+def _splits(key: str, value: Any) -> bool:
+    """Whether it is a list where LLaMA-Factory, which splits text at commas there, was seen to take lists too."""
+    return isinstance(value, list) and all(isinstance(word, str) for word in value) and _outcome(key, "list") == "."
 
 
 def _judge(values: Mapping[str, Any], arguments: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, bool]]:
@@ -153,7 +161,7 @@ def _wrong(document: Document, key: str, choice: bool, entry: Mapping[str, Any])
 
 def _not_allowed(key: str, value: Any, entry: Mapping[str, Any]) -> str:
     choices = [str(choice) for choice in entry["choices"]]
-    hint = catalog.suggest(str(value), choices)
+    hint = catalog.suggest(str(value).lower(), choices)
     return f"`{key}` is {_show(value)}, not one of {', '.join(choices)}" + hint
 
 
