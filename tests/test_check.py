@@ -1,0 +1,135 @@
+"""Which files are judged, in which order, by which rules; nothing a file holds stops the check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from validator import catalog, chart, check, explain, job, loader
+from validator.diagnostic import RecipeError, Severity
+
+ROOT = Path(__file__).parent.parent
+USUAL = {
+    "model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "stage": "sft", "do_train": True, "finetuning_type": "lora",
+    "deepspeed": "deepspeed/ds_z3.json", "dataset": "tiny_demo", "template": "qwen", "output_dir": "saves/x",
+    "bf16": True,
+}  # fmt: skip
+HEAD = {"machine": "8xa100-80g", "host_ram_gib": 1024, "samples": 1000}
+WEIRD = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(
+        [10**400, float("inf"), float("nan"), "x" * 5000, "a\0b", "{", '{"zero_optimization": 1}', "~", "/", [[1]],
+         {"a": 1},
+         [None], -1, 0, 1e308, "\ud800", "1e400"])
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.sampled_from(sorted(catalog.table("arguments")["arguments"])), WEIRD, min_size=1, max_size=3))
+def test_no_value_of_any_key_stops_check_or_explain(values: dict[str, object]) -> None:
+    document = loader.Document("recipes/x.yaml", "a: 1\n", {**USUAL, **values}, header=dict(HEAD))
+    report = check.check_document(document)
+    assert report.verdict in {"fits", "tight", "exceeds", "unknown"}
+    assert chart.text(explain.explain(job.resolve(document)))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.sampled_from([*HEAD, "summary", "predicted", "x"]), WEIRD))
+def test_no_header_stops_check(header: dict[str, object]) -> None:
+    document = loader.Document("recipes/x.yaml", "a: 1\n", dict(USUAL), header=header)
+    assert check.check_document(document)
+
+
+def test_a_folder_stands_for_its_recipes_and_json_files_in_order(tmp_path: Path) -> None:
+    for name in ("b.yml", "a.yaml", "c.json", "d.txt", "e.YAML"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "sub.yaml").mkdir()
+    found = check.check([str(tmp_path)]).files
+    assert [Path(file.path).name for file in found] == ["a.yaml", "b.yml", "c.json"]
+
+
+def test_a_folder_without_recipes_is_a_finding_about_it(tmp_path: Path) -> None:
+    first, second = check.check([str(tmp_path), "recipes/tiny-cpu-lora.yaml"]).files
+    assert [d.code for d in first.diagnostics] == ["LOA001"]
+    assert second.path == "recipes/tiny-cpu-lora.yaml"
+
+
+def test_findings_are_in_the_order_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("stage: sfd\nlearing_rate: 1\nfinetuning_type: qlora\nmodel_name_or_path: none/such\n")
+    places = [(d.line, d.column) for d in check.check_file(str(path)).diagnostics]
+    assert places == sorted(places)
+    assert len(places) > 3
+
+
+def test_a_refused_value_is_reported_once_by_its_cause(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text('model_name_or_path: Qwen/Qwen3-8B\ncutoff_len: "long"\n')
+    found = [d for d in check.check_file(str(path)).diagnostics if d.key == "cutoff_len"]
+    assert [d.code for d in found] == ["SCH002"]
+
+
+def test_the_machine_asked_for_wins_over_the_headers() -> None:
+    document = loader.Document("x.yaml", "", dict(USUAL), header={"machine": "1xt4-16g"})
+    assert check.check_document(document).verdict == "exceeds"
+    assert check.check_document(document, "8xa100-80g", 1024).verdict == "fits"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "deepspeed").glob("*.json")))
+def test_the_zero_files_pass_by_themselves(name: str) -> None:
+    assert check.check_file(f"deepspeed/{name}").diagnostics == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("{", "not valid JSON"), ("[]", "JSON object"), ('{"zero_optimization": {"stage": 7}}', "stage")]
+)
+def test_a_broken_zero_file_by_itself(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "z.json"
+    path.write_text(text)
+    found = check.check_file(str(path)).diagnostics
+    assert any(says in d.message for d in found), found
+    # A file by itself is not blamed for what only a recipe can decide.
+    assert not [d for d in found if d.code[:3] in {"FIT", "TRA", "DEV", "DAT", "CUR"}]
+
+
+def test_no_code_is_declared_twice() -> None:
+    codes = check.codes()
+    assert len(set(codes)) == len(codes)
+    assert {code[:3] for code in codes} == {"LOA", "SCH", "PTH", "FIT", "DEV", "PAR", "TRA", "DAT", "CUR"}
+
+
+def test_every_rule_module_is_in_the_list_of_families() -> None:
+    listed = {family.__name__.rpartition(".")[2] for family in check.FAMILIES}
+    there = {path.stem for path in (ROOT / "validator" / "rules").glob("*.py")} - {"__init__", "rule"}
+    assert listed == there
+
+
+def test_manual_by_any_case_and_an_unknown_code() -> None:
+    severity, text = check.manual("fit001")
+    assert severity is Severity.ERROR
+    assert "Fix:" in text
+    with pytest.raises(RecipeError, match="no rule `XYZ`"):
+        check.manual("XYZ")
+
+
+def test_remedy_is_the_fix_paragraph_on_one_line() -> None:
+    assert check.remedy("A.\n\nWhy: b.\nFix: c\n    d.\n\nmore") == "c d."
+    assert check.remedy("A.") is None
+
+
+def test_a_check_takes_milliseconds() -> None:
+    import time
+
+    document = loader.load("recipes/tiny-cpu-lora.yaml")
+    check.check_document(document)
+    started = time.process_time()
+    for _ in range(100):
+        check.check_document(loader.load("recipes/tiny-cpu-lora.yaml"))
+    assert time.process_time() - started < 1  # ten times the budget of the design, for a shared machine
