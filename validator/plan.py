@@ -19,7 +19,7 @@ from validator.job import GIB
 
 METHODS = ("lora", "full", "qlora")
 SPEEDS = ("fastest", "fast", "medium", "slow", "slowest")
-_LENGTHS = (2048, 1024, 512)
+LENGTHS = (2048, 1024, 512)
 # More samples at once than this no longer fill a device better.
 _MICRO = 8
 # Of the page-locked and the unlocked file the faster comes first.
@@ -62,8 +62,8 @@ def search(
     """The fastest way of each method that fits and that `check` passes, and its next one; best first.
 
     Without a length the longest usual one at which anything fits is taken."""
-    longest = model.positions or _LENGTHS[0]
-    for each in [length] if length else [n for n in _LENGTHS if n <= longest]:
+    longest = model.positions or LENGTHS[0]
+    for each in [length] if length else [n for n in LENGTHS if n <= longest]:
         start = Draft(model, machine, "lora", length=each, samples=samples)
         found = [plan for method in methods for plan in _fastest(replace(start, method=method))]
         if found:
@@ -73,7 +73,7 @@ def search(
 
 def first(model: Model, machine: Machine, samples: int | None = None, length: int | None = None) -> Plan | None:
     """The fastest plan with adapters that recomputes activations, without a look at what else there is."""
-    start = Draft(model, machine, "lora", length=length or _LENGTHS[0], samples=samples)
+    start = Draft(model, machine, "lora", length=length or LENGTHS[0], samples=samples)
     found = (plan for method in ("lora", "qlora") for plan in _fastest(replace(start, method=method), "fast"))
     return min(found, key=lambda plan: SPEEDS.index(plan.speed), default=None)
 

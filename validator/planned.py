@@ -10,7 +10,7 @@ from validator import copying, draft
 from validator.catalog import Machine, Model
 from validator.choice import Choice
 from validator.draft import Draft
-from validator.plan import Plan
+from validator.plan import LENGTHS, Plan
 from validator.rules import curated
 from validator.upgrade import Upgrade
 
@@ -83,6 +83,8 @@ def _losses(found: Plan) -> Iterator[str]:
         yield _SLOWER[found.speed]
     if made.liger:
         yield "needs liger-kernel"
+    if made.length < LENGTHS[0]:
+        yield f"samples cut at {made.length} tokens"
 
 
 def nearest(made: Draft) -> str | None:

@@ -25,7 +25,7 @@ class Upgrade:
 
 def nearest(model: Model, machine: Machine, methods: Sequence[str], length: int | None = None) -> list[Upgrade]:
     """More host memory, more devices of the same kind, larger devices: of each the smallest step that suffices."""
-    start = Draft(model, machine, "lora", length=length or 2048)
+    start = Draft(model, machine, "lora", length=length or plan.LENGTHS[0])
     ways = (_more_ram(start, methods), _more_devices(start, methods), _larger_devices(start, methods))
     return [found for way in ways if (found := next(way, None))]
 
