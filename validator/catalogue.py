@@ -17,7 +17,7 @@ _COLUMNS = ("name", "model", "machine", "method", "device_gib", "host_gib", "sam
 
 def jobs() -> Iterator[Job]:
     """Every recipe of the catalogue as a job, by name."""
-    for path in sorted((catalog.home() / "recipes").glob("*.yaml")):
+    for path in sorted((catalog.home() / "recipes").glob("*.yaml"), key=lambda path: path.stem):
         yield job.resolve(loader.load(str(path)))
 
 

@@ -1,0 +1,48 @@
+"""The rows of `list`: every recipe of the catalogue, and the filters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from validator import catalogue
+from validator.diagnostic import RecipeError
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_one_row_for_each_recipe() -> None:
+    assert [row["name"] for row in catalogue.rows()] == sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
+
+
+def test_filters_narrow_and_agree_with_the_rows() -> None:
+    every = catalogue.rows()
+    for row in every:
+        if row["machine"] is None:
+            continue
+        assert row in catalogue.rows(machine=row["machine"])
+        assert row in catalogue.rows(method=row["method"])
+        assert {r["method"] for r in catalogue.rows(method=row["method"])} == {row["method"]}
+
+
+def test_a_larger_machine_runs_the_recipes_of_a_smaller_one_of_its_kind() -> None:
+    small = {row["name"] for row in catalogue.rows(machine="1xrtx-4090")}
+    assert small <= {row["name"] for row in catalogue.rows(machine="8xrtx-4090")}
+    assert small
+    assert not small & {row["name"] for row in catalogue.rows(machine="8xa100-80g")}
+
+
+def test_the_table_is_aligned_and_complete() -> None:
+    rows = catalogue.rows()
+    lines = catalogue.table(rows).splitlines()
+    assert len(lines) == len(rows) + 1
+    start = lines[0].index("machine")
+    assert all(line[start - 1] == " " and line[start] != " " for line in lines)
+
+
+def test_no_match_is_said() -> None:
+    with pytest.raises(RecipeError, match="no recipe matches"):
+        catalogue.table([])
+    with pytest.raises(RecipeError, match="is not known"):
+        catalogue.rows(model="gwen7b")

@@ -1,0 +1,106 @@
+"""What LLaMA-Factory would run: defaults, batch, steps, checkpoints, verdicts; and where paths are looked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from validator import job, loader
+
+
+def resolved(machine: str | None = None, ram: float | None = None, header: Any = None, **values: Any) -> job.Job:
+    return job.resolve(loader.Document("x.yaml", values=values, header=header or {}), machine, ram)
+
+
+def test_defaults_are_llamafactorys() -> None:
+    one = resolved()
+    assert (one.stage, one.method, one.number("cutoff_len"), one.get("none_such")) == ("sft", "lora", 2048, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (8, 8.0),
+        (0.5, 0.5),
+        (True, 0.0),
+        ("8", 0.0),
+        (None, 0.0),
+        (float("inf"), 0.0),
+        (float("nan"), 0.0),
+        (10**400, 0.0),
+    ],
+)
+def test_number(value: object, number: float) -> None:
+    assert resolved(learning_rate=value).number("learning_rate") == number
+
+
+def test_truth_is_pythons_and_words_are_split_at_commas() -> None:
+    assert resolved(bf16="false").flag("bf16")
+    assert resolved(dataset="a, b,c").words("dataset") == ("a", "b", "c")
+    assert resolved(dataset=["a", "b"]).words("dataset") == ("a", "b")
+    assert resolved(dataset=3).words("dataset") == ()
+
+
+def test_batch_and_steps_over_all_devices_and_epochs() -> None:
+    batch = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "num_train_epochs": 2.5}
+    one = resolved("2x8xa100-80g", header={"samples": 1001}, **batch)
+    assert one.effective_batch == 128
+    assert one.steps == 20  # 8 a pass, the last one short, two and a half passes
+    assert resolved("1xa100-80g", max_steps=7, **batch).steps == 7
+    assert resolved("1xa100-80g", **batch).steps == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "kept"),
+    [({"save_total_limit": 3}, 3), ({"save_steps": 10}, 5), ({"save_steps": 10, "save_strategy": "no"}, 0),
+     ({"save_steps": 1000}, 1)],
+)  # fmt: skip
+def test_checkpoints_kept(more: dict[str, object], kept: int) -> None:
+    values = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2, "num_train_epochs": 1.0, **more}
+    assert resolved("1xa100-80g", header={"samples": 100}, **values).checkpoints_kept == kept
+
+
+def test_the_verdict_is_the_worse_of_device_and_host() -> None:
+    values = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True}
+    assert resolved("8xa100-80g", 1024, **values).verdict == "fits"
+    assert resolved("8xa100-80g", 8, **values).verdict == "exceeds"
+    assert resolved("8xa100-80g", 8, **values).device_verdict == "fits"
+    assert resolved("1xt4-16g", 1024, **{**values, "finetuning_type": "full"}).verdict == "exceeds"
+    assert resolved(**values).verdict == "unknown"
+    assert resolved("8xa100-80g", 1024, model_name_or_path="none/such").verdict == "unknown"
+
+
+@pytest.mark.parametrize("ram", ["1024", True, -1, 0, float("nan"), None, [1]])
+def test_a_header_value_that_is_no_size_is_no_size(ram: object) -> None:
+    machine = resolved(header={"machine": "8xa100-80g", "host_ram_gib": ram, "samples": ram}).machine
+    assert machine is not None
+    assert machine.host_ram_gib is None
+
+
+def test_what_is_asked_for_wins_over_the_header() -> None:
+    one = resolved("1xa100-80g", 64, header={"machine": "8xt4-16g", "host_ram_gib": 512})
+    assert str(one.machine) == "1xa100-80g"
+    assert one.machine is not None
+    assert one.machine.host_ram_gib == 64
+
+
+def test_paths_are_looked_for_here_first_then_beside_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "project/recipes"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "project" / "z.json").write_text("{}")
+    monkeypatch.chdir(tmp_path / "here")
+    recipe = job.resolve(loader.Document(str(tmp_path / "project" / "recipes" / "x.yaml")))
+    assert recipe.find("z.json") == (tmp_path / "project" / "z.json", False)
+    (tmp_path / "here" / "z.json").write_text("{}")
+    assert recipe.find("z.json") == (tmp_path / "here" / "z.json", True)
+    assert recipe.find("none.json") is None
+    assert recipe.find("x" * 5000) is None
+
+
+def test_refused_keys_fall_back_to_the_default() -> None:
+    document = loader.Document("x.yaml", values={"cutoff_len": "long"})
+    assert job.resolve(document, refused=frozenset({"cutoff_len"})).number("cutoff_len") == 2048

@@ -1,0 +1,81 @@
+"""From a recipe's words to the terms of the memory formulas, as LLaMA-Factory 0.9.5 executes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from validator import job, loader
+from validator.memory import Workload
+
+ZERO = {"zero_optimization": {"stage": 2}}
+
+
+def workload(machine: str = "8xa100-80g", model: str = "Qwen/Qwen2.5-7B-Instruct", **values: Any) -> Workload:
+    document = loader.Document("x.yaml", values={"model_name_or_path": model, **values})
+    found = job.resolve(document, machine).workload
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "expected"),
+    [
+        ({"bf16": True}, "precision", "amp"), ({}, "precision", "fp32"), ({"pure_bf16": True}, "precision", "pure"),
+        ({"bf16": True, "deepspeed": ZERO}, "precision", "engine"), ({"deepspeed": ZERO}, "precision", "fp32"),
+        ({"fp16": True}, "half", "fp16"), ({"bf16": True}, "half", "bf16"),
+        ({"quantization_bit": 4}, "quant_bits", 4), ({"quantization_bit": 8}, "quant_bits", 8), ({}, "quant_bits", 0),
+        ({"stage": "dpo"}, "sequences_per_sample", 2), ({"stage": "rm"}, "sequences_per_sample", 2),
+        ({}, "sequences_per_sample", 1),
+        # A second copy of the model: not for LoRA, not for losses without a reference.
+        ({"stage": "dpo"}, "reference_copies", 0), ({"stage": "dpo", "finetuning_type": "full"}, "reference_copies", 1),
+        ({"stage": "dpo", "finetuning_type": "full", "pref_loss": "orpo"}, "reference_copies", 0),
+        ({"stage": "kto", "finetuning_type": "full"}, "reference_copies", 1),
+        ({"disable_gradient_checkpointing": True}, "checkpointing", "off"),
+        ({"gradient_checkpointing": False}, "checkpointing", "layer"),
+        ({"disable_gradient_checkpointing": True, "gradient_checkpointing": True}, "checkpointing", "layer"),
+        ({"enable_liger_kernel": True}, "loss", "fused"),
+        ({"enable_liger_kernel": True, "stage": "dpo"}, "loss", "upcast"),
+        ({"flash_attn": "fa2"}, "attention", "flash"), ({"flash_attn": "disabled"}, "attention", "eager"),
+        ({}, "attention", "sdpa"),
+        ({"eval_strategy": "no"}, "eval_batch", 0), ({"eval_strategy": "steps"}, "eval_batch", 8),
+        ({"optim": "adamw_8bit"}, "optimizer", "adamw_8bit"),
+        ({"use_galore": True, "finetuning_type": "full"}, "optimizer", "galore"),
+        ({"optim": "paged_adamw_8bit"}, "optimizer", "paged_adamw_8bit"), ({}, "optimizer", "adamw"),
+        ({"packing": True}, "padded", False), ({"stage": "pt"}, "padded", False), ({}, "padded", True),
+        ({"freeze_trainable_layers": -3, "finetuning_type": "freeze"}, "trainable_layers", 3),
+        ({"freeze_trainable_layers": 99, "finetuning_type": "freeze"}, "trainable_layers", 28),
+    ],
+)  # fmt: skip
+def test_setting(values: dict[str, Any], field: str, expected: object) -> None:
+    assert getattr(workload(**values), field) == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "roles"),
+    [("q_proj,v_proj", {"q", "v"}), ("all", {"q", "k", "v", "o", "gate", "up", "down"}), (["down_proj"], {"down"})],
+)
+def test_targets(target: object, roles: set[str]) -> None:
+    assert set(workload(lora_target=target).adapter.targets) == roles
+
+
+def test_sharding_takes_the_machine_and_the_json() -> None:
+    found = workload("2x4xa100-80g", deepspeed=ZERO).sharding
+    assert (found.nodes, found.devices_per_node, found.stage, found.engine) == (2, 4, 2, True)
+    plain = workload().sharding
+    assert (plain.stage, plain.engine) == (0, False)
+    fsdp = workload(fsdp="full_shard auto_wrap offload").sharding
+    assert (fsdp.fsdp, fsdp.stage, fsdp.offload_parameters) == (True, 3, True)
+
+
+def test_new_tokens_train_embedding_and_head() -> None:
+    adapter = workload(resize_vocab=True).adapter
+    assert (adapter.full_embedding, adapter.full_head) == (True, True)
+    one = workload(additional_target="embed_tokens").adapter
+    assert (one.full_embedding, one.full_head) == (True, False)
+
+
+def test_a_quantized_checkpoint_brings_its_own_bits() -> None:
+    found = workload(model="Qwen/Qwen2.5-7B-Instruct", quantization_bit=4, quantization_method="gptq")
+    assert found.quant_bits == 0
