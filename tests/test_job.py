@@ -24,7 +24,7 @@ def test_defaults_are_llamafactorys() -> None:
     [
         (8, 8.0),
         (0.5, 0.5),
-        (True, 0.0),
+        (True, 1.0),
         ("8", 0.0),
         (None, 0.0),
         (float("inf"), 0.0),

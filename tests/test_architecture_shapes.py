@@ -1,0 +1,74 @@
+"""config.json -> shapes: the peculiarities of each model family, by published configs and by counting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from validator.architecture import SUPPORTED, architecture
+from validator.diagnostic import RecipeError
+
+DENSE: dict[str, Any] = {
+    "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 128, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+}  # fmt: skip
+PLAIN = {key: value for key, value in DENSE.items() if "expert" not in key and "moe" not in key}
+
+
+@pytest.mark.parametrize("kind", sorted(SUPPORTED))
+def test_every_supported_type_is_read(kind: str) -> None:
+    found = architecture({**PLAIN, "model_type": kind})
+    assert (found.hidden, found.layers, found.vocab) == (64, 2, 100)
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra", "path", "expected"),
+    [
+        ("qwen2", {}, "attn.qkv_bias", True), ("qwen3", {}, "attn.qkv_bias", False),
+        ("qwen3", {}, "attn.head_norms", True),
+        ("llama", {"attention_bias": True}, "attn.out_bias", True),
+        ("glm4", {"attention_bias": True}, "attn.out_bias", False),
+        ("llama", {"head_dim": 32}, "attn.head_dim", 32), ("llama", {}, "attn.head_dim", 16),
+        ("llama", {"num_key_value_heads": None}, "attn.kv_heads", 4), ("phi3", {}, "attn.fused", True),
+        ("phi3", {}, "ffn.fused_gate_up", True), ("qwen", {}, "ffn.width", 64), ("llama", {}, "ffn.width", 128),
+        ("gemma2", {}, "norms_per_layer", 4), ("gemma2", {}, "tied", True), ("llama", {}, "tied", False),
+        ("gemma2", {"tie_word_embeddings": False}, "tied", False),
+        ("gemma2", {"final_logit_softcapping": 30.0}, "logit_softcap", True),
+        ("mistral", {"sliding_window": 4096}, "attn.window", 4096),
+        ("mistral", {"sliding_window": None}, "attn.window", 0),
+        ("qwen2", {"sliding_window": 4096, "use_sliding_window": False}, "attn.window", 0),
+        ("gpt_oss", {}, "attn.sinks", True),
+    ],
+)  # fmt: skip
+def test_peculiarity(kind: str, extra: dict[str, Any], path: str, expected: object) -> None:
+    found: Any = architecture({**PLAIN, "model_type": kind, **extra})
+    for name in path.split("."):
+        found = getattr(found, name)
+    assert found == expected
+
+
+def test_mixture_of_experts() -> None:
+    ffn = architecture({**DENSE, "model_type": "qwen3_moe"}).ffn
+    assert (ffn.experts, ffn.experts_per_token, ffn.expert_width) == (8, 2, 32)
+
+
+def test_latent_attention() -> None:
+    latent = {"kv_lora_rank": 16, "q_lora_rank": None, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16}
+    attn = architecture({**PLAIN, **latent, "model_type": "deepseek_v2"}).attn
+    assert (attn.kv_rank, attn.q_rank, attn.rope_dim, attn.head_dim, attn.value_dim) == (16, 0, 8, 24, 16)
+
+
+@pytest.mark.parametrize("field", PLAIN)
+def test_a_missing_field_is_named(field: str) -> None:
+    config = {"model_type": "llama", **{key: value for key, value in PLAIN.items() if key != field}}
+    if field == "num_key_value_heads":
+        assert architecture(config).attn.kv_heads == 4
+        return
+    with pytest.raises(RecipeError, match=f"lacks '{field}'"):
+        architecture(config)
+
+
+def test_an_unknown_type_lists_the_known_ones() -> None:
+    with pytest.raises(RecipeError, match=r"model type `mamba` is not among the supported ones \(.*llama"):
+        architecture({"model_type": "mamba"})

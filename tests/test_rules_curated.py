@@ -1,0 +1,88 @@
+"""CUR: file names and header blocks of the catalogue, and nobody else's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from validator import check, job, loader
+from validator.rules import curated
+
+ROOT = Path(__file__).parent.parent
+HEADER = {"summary": "x", "machine": "8xa100-80g", "host_ram_gib": 1024, "samples": 20000}
+
+
+def resolved(machine: str, path: str = "recipes/x.yaml", **values: Any) -> job.Job:
+    body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", **values}
+    return job.resolve(loader.Document(path, "", body, header={**HEADER, "machine": machine}))
+
+
+@pytest.mark.parametrize(
+    ("machine", "values", "name"),
+    [
+        ("8xascend-910b-64g", {}, "qwen7b-910b-lora"), ("8xa100-80g", {}, "qwen7b-a100-lora"),
+        ("1xa100-80g", {}, "qwen7b-a100x1-lora"), ("2x8xa100-80g", {"finetuning_type": "full"}, "qwen7b-a100x16-full"),
+        ("1xrtx-4090", {"quantization_bit": 4}, "qwen7b-4090x1-qlora"),
+        ("8xa100-80g", {"stage": "dpo"}, "qwen7b-a100-lora-dpo"),
+        ("8xa100-80g", {"model_name_or_path": "Qwen/Qwen3-8B"}, "qwen3-8b-a100-lora"),
+        ("8xa100-80g", {"model_name_or_path": "x/y"}, None),
+    ],
+)  # fmt: skip
+def test_name(machine: str, values: dict[str, Any], name: str | None) -> None:
+    assert curated.name(resolved(machine, **values)) == name
+
+
+def codes(path: str, header: dict[str, Any], **values: Any) -> set[str]:
+    body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True, **values}
+    found = check.check_document(loader.Document(path, "", body, header=header)).diagnostics
+    return {d.code for d in found if d.code.startswith("CUR")}
+
+
+def complete() -> dict[str, Any]:
+    body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True}
+    found = curated.predicted(job.resolve(loader.Document("recipes/x.yaml", "", body, header=HEADER)))
+    assert found is not None
+    return {**HEADER, "predicted": found}
+
+
+def test_a_recipe_in_order_has_no_finding() -> None:
+    assert codes("recipes/qwen7b-a100-lora.yaml", complete()) == set()
+    assert codes("recipes/qwen7b-a100-lora-long.yaml", complete()) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "values", "code"),
+    [
+        ("qwen7b-lora", {}, {}, "CUR001"), ("qwen7b-a100-loras", {}, {}, "CUR001"),
+        ("qwen7b-a100-lora", {"summary": None}, {}, "CUR002"), ("qwen7b-a100-lora", {"predicted": {}}, {}, "CUR003"),
+        ("qwen7b-a100-lora", {}, {"max_samples": 10}, "CUR004"), ("qwen7b-a100-lora", {"sample": 3}, {}, "CUR005"),
+    ],
+)  # fmt: skip
+def test_each_finding(name: str, change: dict[str, Any], values: dict[str, Any], code: str) -> None:
+    assert codes(f"recipes/{name}.yaml", {**complete(), **change}, **values) == {code}
+
+
+def test_other_folders_and_files_without_a_block_follow_no_convention() -> None:
+    assert codes("elsewhere/x.yaml", {"machine": "8xa100-80g"}, max_samples=10) == set()
+    assert codes("recipes/x.yaml", {}, max_samples=10) == set()
+
+
+def test_a_drifted_prediction_is_given_as_the_line_to_paste() -> None:
+    body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True}
+    one = loader.Document(
+        "recipes/qwen7b-a100-lora.yaml", "", body, header={**HEADER, "predicted": {"device_gib": 1.0}}
+    )
+    (found,) = [d for d in check.check_document(one).diagnostics if d.code == "CUR003"]
+    pasted = loader.parse("x.yaml", found.message.split("`")[1]).values["predicted"]
+    assert pasted == complete()["predicted"]
+
+
+@pytest.mark.parametrize(
+    "device", ["ascend-910b-64g", "rtx-4090", "a100-80g", "a100-40g", "v100-32g", "h100-80g", "cpu"]
+)
+def test_a_label_means_its_device_again(device: str) -> None:
+    from validator import catalog
+
+    assert catalog.device(curated.label(device))[0].id == device
