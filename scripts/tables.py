@@ -1,7 +1,7 @@
 """Rewrite what is derived: the `predicted` line of each recipe, and the tables and outputs in both READMEs.
 
-    python scripts/tables.py            rewrite in place
-    python scripts/tables.py --check    write nothing; exit 1 and name what is stale
+python scripts/tables.py            rewrite in place
+python scripts/tables.py --check    write nothing; exit 1 and name what is stale
 """
 
 from __future__ import annotations
