@@ -86,3 +86,12 @@ def test_a_label_means_its_device_again(device: str) -> None:
     from validator import catalog
 
     assert catalog.device(curated.label(device))[0].id == device
+
+
+@pytest.mark.parametrize(("machine", "overrides"), [("4xa100-80g", ()), (None, ("max_samples=10", "lora_rank=64"))])
+def test_a_run_that_the_command_line_changes_is_not_the_catalogues(
+    machine: str | None, overrides: tuple[str, ...]
+) -> None:
+    document = loader.load(str(ROOT / "recipes/qwen32b-910b-lora.yaml"))
+    found = check.check_document(loader.with_overrides(document, overrides), machine=machine).diagnostics
+    assert not [d for d in found if d.code.startswith("CUR")]

@@ -21,7 +21,8 @@ GIB = float(1 << 30)
 @dataclass
 class Job:
     """What LLaMA-Factory would run. `values` is the recipe as written, without keys whose value was refused already;
-    `folders` are where a relative path may be meant from, the working directory first."""
+    `folders` are where a relative path may be meant from, the working directory first; `as_written` is false where the
+    command line changed a value or the machine."""
 
     path: str
     values: Mapping[str, Any]
@@ -29,6 +30,7 @@ class Job:
     machine: Machine | None = None
     machine_problem: str | None = None
     folders: tuple[Path, ...] = ()
+    as_written: bool = True
 
     def get(self, key: str) -> Any:
         """The value LLaMA-Factory sees: as written, else its default."""
@@ -242,7 +244,8 @@ def resolve(
     was reported already and that later checks shall not trip over."""
     header = document.header
     values = {key: value for key, value in document.values.items() if key not in refused}
-    job = Job(document.path, values, header, folders=tuple(folders(document.path)))
+    as_written = machine is None and host_ram_gib is None and not document.overridden
+    job = Job(document.path, values, header, folders=tuple(folders(document.path)), as_written=as_written)
     wanted = machine or header.get("machine")
     ram = host_ram_gib if host_ram_gib is not None else quantity(header.get("host_ram_gib"))
     if isinstance(wanted, str):

@@ -76,6 +76,7 @@ class Document:
     header_marks: dict[str, Position] = field(default_factory=dict)
     header_lines: tuple[int, int] | None = None
     problems: list[Diagnostic] = field(default_factory=list)
+    overridden: bool = False
 
     @property
     def readable(self) -> bool:
@@ -154,7 +155,7 @@ def with_overrides(doc: Document, overrides: Sequence[str]) -> Document:
     changed = {text.partition("=")[0].split(".")[0] for text in overrides}
     marks = {key: mark for key, mark in doc.marks.items() if key not in changed}
     keys = {key: mark for key, mark in doc.keys.items() if key not in changed}
-    return replace(doc, values=values, marks=marks, keys=keys)
+    return replace(doc, values=values, marks=marks, keys=keys, overridden=True)
 
 
 def read_yaml(path: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from fnmatch import filter as matching
 from functools import cache
 
 from validator import catalog
@@ -101,7 +100,12 @@ _BY_SWITCH: Table = (
 def _conditions(table: Table) -> Mapping[str, tuple[Read, str]]:
     """The table by key, its patterns spelled out."""
     names = list(catalog.table("arguments")["arguments"])
-    return {key: (read, words) for patterns, read, words in table for p in patterns for key in matching(names, p)}
+    return {key: (read, words) for patterns, read, words in table for p in patterns for key in _matching(names, p)}
+
+
+def _matching(names: list[str], pattern: str) -> list[str]:
+    """The names that a pattern means: itself, or all that begin as it does where it ends with a star."""
+    return [name for name in names if name.startswith(pattern[:-1])] if pattern.endswith("*") else [pattern]
 
 
 def _unread(job: Job, table: Table) -> Iterator[Finding]:

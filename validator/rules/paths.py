@@ -19,7 +19,7 @@ _READ = (
 _MODELS = ("model_name_or_path", "ref_model", "reward_model")
 _ADAPTERS = ("adapter_name_or_path", "ref_model_adapters", "reward_model_adapters")
 # First parts of a path that training writes, and no hub account is called.
-_FOLDERS = {"build", "checkpoints", "data", "models", "output", "outputs", "saves"}
+_FOLDERS = {"checkpoints", "data", "models", "output", "outputs", "saves"}
 # extras/constants.py, CHECKPOINT_NAMES
 _WEIGHTS = (
     "adapter_model.safetensors", "adapter_model.bin", "model.safetensors", "model.safetensors.index.json",
