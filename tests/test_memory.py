@@ -193,3 +193,12 @@ def test_paged_states_live_on_the_host() -> None:
     work = Workload(method="full", precision="pure", optimizer="paged_adamw_8bit")
     assert "optimizer" not in device_memory(SMALL, work).terms
     assert host_memory(SMALL, work).terms["moments"] > 2 * parameters(SMALL)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_paging_moves_the_moments_of_a_partition_and_leaves_the_master_weights(stage: int) -> None:
+    work = Workload(
+        method="full", precision="engine", optimizer="paged_adamw_8bit", sharding=Sharding(1, 8, stage, engine=True)
+    )
+    assert step(SMALL, work)["optimizer"] == 4 * parameters(SMALL) / 8
+    assert host_memory(SMALL, work).terms["moments"] == 2 * (1 + 4 / 256) * parameters(SMALL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .estimate import Estimate
-from .optimizer import state_bytes
+from .optimizer import partitions, state_bytes
 from .precision import element_bytes
 from .shapes import embedding, parameters, trainable_parameters
 from .states import base_weight_bytes, reference_whole, weights_sharded
@@ -46,11 +46,12 @@ def optimizer_states(arch: Architecture, workload: Workload) -> Terms:
     stage_1_and_2.py): fp32 master weights and moments, page-locked fp32 gradients, and one more copy in half precision:
     of the gradients that arrive (stage 3), or of the weights on their way back and of accumulated gradients. FSDP moves
     moments and gradients as they are."""
+    devices = workload.sharding.devices_per_node
+    moments = devices * state_bytes(arch, workload) / partitions(workload)
     if not workload.sharding.offload_optimizer:
         paged = workload.optimizer.startswith("paged_")
-        return {"moments": workload.sharding.devices_per_node * state_bytes(arch, workload)} if paged else {}
-    share, devices, sizes = _share(arch, workload), workload.sharding.devices_per_node, element_bytes(workload)
-    moments = devices * state_bytes(arch, workload) / workload.sharding.world
+        return {"moments": moments} if paged else {}
+    share, sizes = _share(arch, workload), element_bytes(workload)
     if workload.sharding.fsdp:
         return {"moments": moments, "gradients": devices * sizes.gradient * share}
     stage3 = workload.sharding.zero == 3

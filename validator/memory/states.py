@@ -81,11 +81,12 @@ def adapter(arch: Architecture, workload: Workload) -> float:
 
 
 def optimizer(arch: Architecture, workload: Workload) -> float:
-    """Moments and master weights on the device; paged states live in memory that the driver moves out under
-    pressure."""
-    if workload.sharding.offload_optimizer or workload.optimizer.startswith("paged_"):
+    """Moments and master weights on the device; paged moments live in memory that the driver moves out under
+    pressure, master weights do not."""
+    if workload.sharding.offload_optimizer:
         return 0.0
-    return optimizer_whole(arch, workload) / partitions(workload)
+    paged = state_bytes(arch, workload) if workload.optimizer.startswith("paged_") else 0.0
+    return (optimizer_whole(arch, workload) - paged) / partitions(workload)
 
 
 def optimizer_whole(arch: Architecture, workload: Workload) -> float:
