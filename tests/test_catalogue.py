@@ -16,6 +16,10 @@ def test_one_row_for_each_recipe() -> None:
     assert [row["name"] for row in catalogue.rows()] == sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
 
 
+def test_a_local_model_is_shown_as_the_recipe_writes_it() -> None:
+    assert {row["name"]: row["model"] for row in catalogue.rows()}["tiny-cpu-lora"] == "build/tiny-qwen3"
+
+
 def test_filters_narrow_and_agree_with_the_rows() -> None:
     every = catalogue.rows()
     for row in every:

@@ -163,7 +163,7 @@ def test_the_nearest_recipe_is_for_the_same_model() -> None:
 @pytest.mark.parametrize(
     ("names", "nearest"),
     [
-        (["qwen7b-a100-lora", "qwen7b-a100-40gbx2-qlora", "qwen3-8b-a100x2-lora"], "qwen7b-a100-lora"),
+        (["qwen7b-a100-lora", "qwen7b-a100-40gx2-qlora", "qwen3-8b-a100x2-lora"], "qwen7b-a100-lora"),
         (["qwen7b-910b-full", "qwen7b-h100-lora"], "qwen7b-h100-lora"),
         (["qwen7b-a100x2-lora-32k", "qwen7b-a100-full"], "qwen7b-a100x2-lora-32k"),
         (["qwen72b-a100x2-lora"], None),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from validator import check, job, loader
+from validator import catalog, check, job, loader
 from validator.rules import curated
 
 ROOT = Path(__file__).parent.parent
@@ -23,6 +23,7 @@ def resolved(machine: str, path: str = "recipes/x.yaml", **values: Any) -> job.J
     ("machine", "values", "name"),
     [
         ("8xascend-910b-64g", {}, "qwen7b-910b-lora"), ("8xa100-80g", {}, "qwen7b-a100-lora"),
+        ("2xa100-40g", {}, "qwen7b-a100-40gx2-lora"),
         ("1xa100-80g", {}, "qwen7b-a100x1-lora"), ("2x8xa100-80g", {"finetuning_type": "full"}, "qwen7b-a100x16-full"),
         ("1xrtx-4090", {"quantization_bit": 4}, "qwen7b-4090x1-qlora"),
         ("8xa100-80g", {"stage": "dpo"}, "qwen7b-a100-lora-dpo"),
@@ -79,13 +80,10 @@ def test_a_drifted_prediction_is_given_as_the_line_to_paste() -> None:
     assert pasted == complete()["predicted"]
 
 
-@pytest.mark.parametrize(
-    "device", ["ascend-910b-64g", "rtx-4090", "a100-80g", "a100-40g", "v100-32g", "h100-80g", "cpu"]
-)
-def test_a_label_means_its_device_again(device: str) -> None:
-    from validator import catalog
-
+@pytest.mark.parametrize("device", catalog.device_ids())
+def test_a_label_means_its_device_again_and_is_no_longer_than_its_id(device: str) -> None:
     assert catalog.device(curated.label(device))[0].id == device
+    assert len(curated.label(device)) <= len(device)
 
 
 @pytest.mark.parametrize(("machine", "overrides"), [("4xa100-80g", ()), (None, ("max_samples=10", "lora_rank=64"))])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from validator import catalog
-from validator.diagnostic import RecipeError, Severity
+from validator.diagnostic import Severity
 from validator.job import GIB, Job, quantity
 from validator.rules.rule import Finding, rule
 
@@ -121,14 +121,9 @@ def method_name(job: Job) -> str:
 
 
 def label(device: str) -> str:
-    """The short form of a device in file names: its first alias that means this device alone or by default."""
-    for alias in catalog.aliases(device):
-        try:
-            if catalog.device(alias)[0].id == device:
-                return alias
-        except RecipeError:
-            continue
-    return device
+    """The device in file names: its first alias shorter than the id that means it alone or by default, else the id."""
+    shorter = (alias for alias in catalog.aliases(device) if len(alias) < len(device))
+    return next((alias for alias in shorter if catalog.device(alias)[0].id == device), device)
 
 
 def predicted(job: Job) -> dict[str, Any] | None:
