@@ -6,8 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from validator.memory import Architecture, Attn, Ffn, Runtime, Sharding, Workload, device_memory, host_memory
+from validator.memory import (
+    Architecture,
+    Attn,
+    Ffn,
+    Runtime,
+    Sharding,
+    Workload,
+    device_memory,
+    host_memory,
+    parameters,
+)
 from validator.memory.host import pinned
+from validator.memory.moments import loading
+from validator.memory.workload import Method
 
 QWEN_32B = Architecture(5120, 64, 152064, Attn(40, 8, 128, qkv_bias=True), Ffn(27648))
 QWEN_72B = Architecture(8192, 80, 152064, Attn(64, 8, 128, qkv_bias=True), Ffn(29568))
@@ -110,6 +122,18 @@ def test_fsdp_keeps_whole_gradients_between_micro_batches(accumulation: int, gat
     sharding = Sharding(1, 8, 3, fsdp=True)
     work = Workload(method="full", accumulation=accumulation, length=64, sharding=sharding)
     assert (device_memory(QWEN_32B, work).terms["gradients"] >= 2 * 32.7e9) is gathered
+
+
+@pytest.mark.parametrize(("method", "bits", "bytes_each"), [("full", 0, 4), ("lora", 0, 2), ("lora", 4, 0.5)])
+def test_fsdp_that_starts_after_loading_needs_room_for_the_whole_model(
+    method: Method, bits: int, bytes_each: float
+) -> None:
+    work = Workload(method=method, quant_bits=bits, length=64, sharding=Sharding(1, 8, 3, fsdp=True))
+    after = replace(work, sharding=replace(work.sharding, sharded_load=False))
+    whole = bytes_each * parameters(QWEN_72B)
+    assert loading(QWEN_72B, after)["weights"] >= whole > device_memory(QWEN_72B, work).terms["weights"]
+    assert device_memory(QWEN_72B, after).allocated >= device_memory(QWEN_72B, work).allocated
+    assert host_memory(QWEN_72B, work).expected > host_memory(QWEN_72B, after).expected + whole / 2
 
 
 def test_fsdp_holds_the_inputs_of_frozen_layers_and_their_gradients() -> None:

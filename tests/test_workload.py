@@ -67,6 +67,20 @@ def test_sharding_takes_the_machine_and_the_json() -> None:
     assert (plain.stage, plain.engine) == (0, False)
     fsdp = workload(fsdp="full_shard auto_wrap offload").sharding
     assert (fsdp.fsdp, fsdp.stage, fsdp.offload_parameters) == (True, 3, True)
+    assert not fsdp.sharded_load
+
+
+@pytest.mark.parametrize(
+    ("words", "stage", "world", "fsdp"),
+    [
+        ("full_shard auto_wrap", 3, 16, True), ("full_shard", 2, 16, True), ("shard_grad_op auto_wrap", 2, 16, True),
+        ("hybrid_shard auto_wrap", 3, 8, True), ("hybrid_shard_zero2 auto_wrap", 2, 8, True),
+        ("no_shard", 0, 16, False),
+    ],
+)  # fmt: skip
+def test_words_of_fsdp(words: str, stage: int, world: int, fsdp: bool) -> None:
+    found = workload("2x8xa100-80g", fsdp=words).sharding
+    assert (found.stage, found.world, found.fsdp) == (stage, world, fsdp)
 
 
 def test_new_tokens_train_embedding_and_head() -> None:

@@ -6,7 +6,7 @@ Facts about precision, which parameters are trained in what type, batches and st
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from validator import zero
 from validator.catalog import Model
@@ -163,9 +163,18 @@ def _sharding(job: Job, model: Model) -> Sharding:
     nodes, devices = (job.machine.nodes, job.machine.devices) if job.machine else (1, 1)
     if job.zero:
         return zero.sharding(job.zero, nodes, devices, model.arch.hidden)
-    if job.fsdp:
-        words: Any = " ".join(job.words("fsdp")).split()
-        offload = "offload" in words
-        return Sharding(nodes, devices, stage=3 if "full_shard" in words else 2, fsdp=True,
-                        offload_optimizer=offload, offload_parameters=offload, pin_memory=False)  # fmt: skip
-    return Sharding(nodes, devices)
+    return _fsdp(job, nodes, devices) if job.fsdp else Sharding(nodes, devices)
+
+
+def _fsdp(job: Job, nodes: int, devices: int) -> Sharding:
+    """FSDP by the recipe's own keys. ACCELERATE_USE_FSDP is set when the trainer is made, after loading, so the whole
+    model has gone to every device (patcher.py, device_map; transformers 5.6 integrations/fsdp.py): only `accelerate
+    launch` sets it before. Hybrid sharding is that of one node, on each; without auto_wrap the whole model is one
+    unit."""
+    words = " ".join(job.words("fsdp")).split()
+    if "no_shard" in words:
+        return Sharding(nodes, devices)
+    offload, hybrid = "offload" in words, any(word.startswith("hybrid_shard") for word in words)
+    resharded = "auto_wrap" in words and not {"shard_grad_op", "hybrid_shard_zero2"} & set(words)
+    return Sharding(1 if hybrid else nodes, devices, stage=3 if resharded else 2, fsdp=True, sharded_load=False,
+                    offload_optimizer=offload, offload_parameters=offload, pin_memory=False)  # fmt: skip

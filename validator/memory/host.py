@@ -97,8 +97,10 @@ def checkpoint_in_memory(arch: Architecture, workload: Workload) -> float:
 
 
 def _first_process(arch: Architecture, workload: Workload) -> Terms:
-    """Under FSDP the first process holds the whole model, quantized if so asked, until it has handed out the shards."""
-    return {"whole_model": base_weight_bytes(arch, workload)} if workload.sharding.fsdp else {}
+    """FSDP that spreads the weights as they are read: the first process holds the whole model, quantized if so asked,
+    until it has handed out the shards."""
+    first = workload.sharding.fsdp and workload.sharding.sharded_load
+    return {"whole_model": base_weight_bytes(arch, workload)} if first else {}
 
 
 def _saving(arch: Architecture, workload: Workload) -> float:

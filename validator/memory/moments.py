@@ -8,16 +8,25 @@ from . import backward, forward, traffic
 from .forward import Terms
 from .optimizer import step_bytes
 from .shapes import parameters
-from .states import base_weight_bytes, gradients, reference, resident
+from .states import base_weight_bytes, gradients, reference, reference_whole, resident
 from .workload import Architecture, Workload
+
+
+def _whole_first(workload: Workload) -> bool:
+    """Whether every device holds all weights before they are spread: a model that is quantized while it loads skips
+    ZeRO-3's partitioned initialization (transformers 5.6, modeling_utils and quantizer_bnb_4bit.update_device_map), and
+    FSDP that starts after loading finds the model on the device."""
+    sharding = workload.sharding
+    quantized = workload.quant_bits > 0 and not workload.quant_grouped
+    return (sharding.zero == 3 and quantized) or (sharding.fsdp and not sharding.sharded_load)
 
 
 def loading(arch: Architecture, workload: Workload) -> Terms:
     """A full fine-tune under ZeRO below stage 3 raises its weights to fp32 on the device before the engine takes
-    them. A model that is quantized while it loads skips ZeRO-3's partitioned initialization: every device holds all of
-    it first (transformers 5.6, modeling_utils and quantizer_bnb_4bit.update_device_map)."""
-    if workload.sharding.zero == 3 and workload.quant_bits and not workload.quant_grouped:
-        return {"weights": base_weight_bytes(arch, workload)}
+    them."""
+    if _whole_first(workload):
+        whole = reference_whole(arch, workload) if workload.sharding.fsdp else 0.0
+        return {"weights": base_weight_bytes(arch, workload), "reference": whole}
     if workload.method != "full" or workload.precision != "engine" or workload.sharding.zero == 3:
         return {}
     return {"weights": 4.0 * parameters(arch), "reference": reference(arch, workload)}

@@ -118,7 +118,7 @@ class Sharding:
     overlap: bool = False
     contiguous_gradients: bool = True
     gather_on_save: bool = False
-    zero_init: bool = True  # parameters are partitioned while the model is built
+    sharded_load: bool = True  # weights are spread as they are read; False: each device holds all of them first
 
     @property
     def world(self) -> int:
