@@ -23,6 +23,8 @@ _FAILS = {
     "v": "at the first save",
     "h": "by never ending",
 }
+# keys of other commands that the parser of train judges all the same: TRA006 and TRA013
+_JUDGED = ("infer_backend", "export_quantization_bit")
 _SPOKEN = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text", "list": "a list",
            "dict": "a mapping", "object": "nothing YAML can write"}  # fmt: skip
 
@@ -188,7 +190,7 @@ def _remarks(document: Document, arguments: Mapping[str, Mapping[str, Any]]) -> 
         if key in _deprecated():
             text = f"`{key}` will go ({_deprecated()[key]['deprecated']} warns about it); {_remedy(_deprecated()[key])}"
             yield Diagnostic("SCH006", Severity.WARNING, text, *document.keys.get(key, (1, 1)), key=key)
-        elif entry.get("command"):
+        elif entry.get("command") and key not in _JUDGED:
             text = f"`{key}` has no effect here: only the {entry['command']} command reads it"
             yield Diagnostic("SCH007", Severity.NOTE, text, *document.keys.get(key, (1, 1)), key=key)
 

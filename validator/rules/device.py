@@ -22,17 +22,20 @@ def _device(job: Job) -> Device | None:
 def no_bf16(job: Job) -> Iterator[Finding]:
     """The device has no bf16.
 
-    Why: V100, T4 and Ascend 910A have no bf16 arithmetic. torch before 2.4 and torch_npu refuse it at parse, on every
-    rank; later torch emulates it on V100 and T4 in 32 bits: several times slower than fp16, without flash or
-    memory-efficient attention.
+    Why: Ascend 910A has no bf16 arithmetic, and torch_npu refuses it at parse, on every rank. V100 and T4 have none
+    either. There LLaMA-Factory 0.9.5 starts, because the torch it needs, 2.4 and later, counts emulation as support
+    (`torch.cuda.is_bf16_supported`): every product is then computed in 32 bits, on V100 at 15.7 instead of 125
+    TFLOP/s (NVIDIA's data sheet), and attention writes out its whole matrix, as no fused kernel takes bf16 there. A run
+    planned for bf16 does not end in its time; this is the one refusal of what LLaMA-Factory would start.
     Fix: `fp16: true` instead of `bf16: true`; on a GPU from Ampere on and on Ascend 910B keep bf16.
     """
     device = _device(job)
     if device and not device.bf16 and not job.flag("use_cpu"):
+        how = "" if device.vendor == "ascend" else ", torch emulates it in 32 bits, many times slower"
         for key in _BRAIN:
             if job.flag(key):
                 instead = "fp16_full_eval" if key == "bf16_full_eval" else "fp16"
-                yield key, f"{device.id} has no bf16; write `{instead}: true` in place of `{key}`"
+                yield key, f"{device.id} has no bf16{how}; write `{instead}: true` in place of `{key}`"
 
 
 @rule("DEV002", Severity.ERROR)
