@@ -76,6 +76,25 @@ def test_a_refused_value_is_reported_once_by_its_cause(tmp_path: Path) -> None:
     assert [d.code for d in found] == ["SCH002"]
 
 
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("model_name_or_path: 7\ndataset: alpaca_en\ndo_train: true", ["SCH002"]),
+        ("model_name_or_path: Qwen/Qwen3-8B\ndataset: 7\ndo_train: true", ["SCH002"]),
+        (
+            'model_name_or_path: Qwen/Qwen3-8B\nval_size: "0.1"\neval_strategy: steps\ndataset: a\ndo_train: true',
+            ["SCH002"],
+        ),
+        ("model_name_or_path: Qwen/Qwen3-8B\nlora_rank: 0.0", ["SCH002"]),
+    ],
+)
+def test_a_mistake_has_one_error(text: str, codes: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text + "\n")
+    found = [d.code for d in check.check_file(str(path)).diagnostics if d.severity is Severity.ERROR]
+    assert [code for code in found if not code.startswith("PTH")] == codes
+
+
 def test_the_machine_asked_for_wins_over_the_headers() -> None:
     document = loader.Document("x.yaml", "", dict(USUAL), header={"machine": "1xt4-16g"})
     assert check.check_document(document).verdict == "exceeds"

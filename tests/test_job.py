@@ -101,6 +101,23 @@ def test_paths_are_looked_for_here_first_then_beside_the_recipe(
     assert recipe.find("x" * 5000) is None
 
 
-def test_refused_keys_fall_back_to_the_default() -> None:
-    document = loader.Document("x.yaml", values={"cutoff_len": "long"})
-    assert job.resolve(document, refused=frozenset({"cutoff_len"})).number("cutoff_len") == 2048
+@pytest.mark.parametrize(
+    ("key", "value", "meant"),
+    [
+        ("cutoff_len", "long", 2048),
+        ("cutoff_len", "512", 512),
+        ("cutoff_len", 512.0, 512),
+        ("cutoff_len", 512.5, 2048),
+        ("val_size", "0.1", 0.1),
+        ("val_size", "nan", 0.0),
+        ("bf16", "true", True),
+        ("bf16", 1, False),
+        ("stage", "DPO", "dpo"),
+        ("stage", "rl", "sft"),
+        ("save_strategy", False, "no"),
+        ("model_name_or_path", 7, None),
+    ],
+)
+def test_a_refused_value_counts_as_what_it_plainly_means_or_not_at_all(key: str, value: object, meant: object) -> None:
+    document = loader.Document("x.yaml", values={key: value})
+    assert job.resolve(document, refused=frozenset({key})).get(key) == meant

@@ -46,7 +46,8 @@ def test_finding(text: str, code: str, says: str) -> None:
     [
         "learning_rate: 1e-4", "learning_rate: 1", "num_train_epochs: 3", "stage: sft", "max_samples: null", "fsdp: []",
         'save_strategy: "no"', "deepspeed: {a: 1}", "optim: adamw_torch", "dataset: [a, b]", "eval_strategy: steps",
-        "bf16: true", "infer_backend: huggingface", "export_quantization_bit: 4", "report_to: none", "lora_target: all", "save_steps: 0.1", "warmup_steps: 10",
+        "bf16: true", "report_to: none", "lora_target: all", "save_steps: 0.1", "warmup_steps: 10",
+        "infer_backend: huggingface", "export_quantization_bit: 4",
     ],
 )  # fmt: skip
 def test_silent(text: str) -> None:

@@ -86,10 +86,17 @@ def check_document(document: Document, machine: str | None = None, host_ram_gib:
     report.diagnostics += schema.check(document)
     refused = frozenset(d.key for d in report.diagnostics if d.severity is Severity.ERROR and d.key)
     found = job.resolve(document, machine, host_ram_gib, refused)
-    report.diagnostics += _apply(_RULES, found, document)
+    report.diagnostics += _apply(_RULES, found, document, refused)
     report.diagnostics.sort(key=lambda d: (d.line, d.column, d.code))
     report.verdict = found.verdict
     return report
+
+
+def errors(found: Job) -> set[tuple[str, str | None]]:
+    """(code, key) of all that would stop the run, other than memory, which is the job's own verdict, and this
+    repository's conventions."""
+    judged = (rule for rule in _RULES if rule.severity is Severity.ERROR and rule.code[:3] not in ("FIT", "CUR"))
+    return {(rule.code, key) for rule in judged for key, _ in rule.check(found)}
 
 
 def _check_zero(path: str) -> FileReport:
@@ -104,9 +111,14 @@ def _check_zero(path: str) -> FileReport:
     return FileReport(path, list(_apply(alone, found, document)), text=text)
 
 
-def _apply(chosen: Iterable[Rule], found: Job, document: Document) -> Iterator[Diagnostic]:
+def _apply(
+    chosen: Iterable[Rule], found: Job, document: Document, refused: frozenset[str] = frozenset()
+) -> Iterator[Diagnostic]:
+    """What the rules find, but nothing more about a key whose value was refused already."""
     for rule in chosen:
         for key, message in rule.check(found):
+            if key in refused:
+                continue
             line, column = document.mark(key)
             yield Diagnostic(rule.code, rule.severity, message, line, column, key, remedy(rule.manual))
 

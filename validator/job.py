@@ -20,9 +20,9 @@ GIB = float(1 << 30)
 
 @dataclass
 class Job:
-    """What LLaMA-Factory would run. `values` is the recipe as written, without keys whose value was refused already;
-    `folders` are where a relative path may be meant from, the working directory first; `as_written` is false where the
-    command line changed a value or the machine."""
+    """What LLaMA-Factory would run. `values` is the recipe as written; of a value that was refused already, what it
+    stands for, or nothing. `folders` are where a relative path may be meant from, the working directory first;
+    `as_written` is false where the command line changed a value or the machine."""
 
     path: str
     values: Mapping[str, Any]
@@ -243,7 +243,8 @@ def resolve(
     """The job a document describes. The machine is the one asked for, else the header's; `refused` are keys whose value
     was reported already and that later checks shall not trip over."""
     header = document.header
-    values = {key: value for key, value in document.values.items() if key not in refused}
+    values = {key: _meant(key, value) if key in refused else value for key, value in document.values.items()}
+    values = {key: value for key, value in values.items() if value is not None or key not in refused}
     as_written = machine is None and host_ram_gib is None and not document.overridden
     job = Job(document.path, values, header, folders=tuple(folders(document.path)), as_written=as_written)
     wanted = machine or header.get("machine")
@@ -254,6 +255,24 @@ def resolve(
         except RecipeError as err:
             job.machine_problem = str(err)
     return job
+
+
+def _meant(key: str, value: Any) -> Any:
+    """What a refused value plainly stands for: 2 for "2" and 2.0, false for "false", sft for SFT; None where it does
+    for nothing. One mistake is then reported once: nothing else is judged by the default in its place."""
+    entry = catalog.table("arguments")["arguments"].get(key, {})
+    kinds, text = str(entry.get("type")).split("|"), str(value).strip().lower()
+    if entry.get("choices"):
+        text = "no" if value is False else text
+        return text if text in entry["choices"] else None
+    if "bool" in kinds:
+        return {"true": True, "false": False}.get(text)
+    try:
+        number = quantity(float(text))
+    except ValueError:
+        return None
+    whole = number is not None and number.is_integer()
+    return int(number or 0) if "int" in kinds and whole else number if "float" in kinds else None
 
 
 def folders(path: str) -> Iterator[Path]:
