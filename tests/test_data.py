@@ -54,10 +54,11 @@ def guidance() -> Iterator[tuple[str, list[dict[str, Any]]]]:
                 yield f"{stage}-{method}", entries
 
 
-def ladders() -> Iterator[tuple[tuple[str, str], list[dict[str, Any]]]]:
-    """((stage, method), rules by size) of rates.yaml."""
-    for key in dict.fromkeys((rule["stage"], rule["method"]) for rule in RATES["rates"]):
-        yield key, [rule for rule in RATES["rates"] if (rule["stage"], rule["method"]) == key]
+def ladders() -> Iterator[tuple[tuple[str, ...], list[dict[str, Any]]]]:
+    """((stage, method[, optimizer]), rules by size) of rates.yaml."""
+    kinds = [tuple(rule[name] for name in ("stage", "method", "optimizer") if name in rule) for rule in RATES["rates"]]
+    for key in dict.fromkeys(kinds):
+        yield key, [rule for rule, kind in zip(RATES["rates"], kinds, strict=True) if kind == key]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -167,7 +168,7 @@ def test_sample_counts_rise(what: str, entries: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", RATES["rates"], ids=lambda rule: f"{rule['stage']}-{rule['method']}-{rule['from_billions']}"
+    "rule", RATES["rates"], ids=lambda r: f"{r['stage']}-{r['method']}-{r.get('optimizer')}-{r['from_billions']}"
 )
 def test_rate_lies_in_its_range(rule: dict[str, Any]) -> None:
     for field, kind in (("learning_rate", float), ("batch", int)):
@@ -179,7 +180,7 @@ def test_rate_lies_in_its_range(rule: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("key", "rules"), list(ladders()))
-def test_rate_falls_with_size(key: tuple[str, str], rules: list[dict[str, Any]]) -> None:
+def test_rate_falls_with_size(key: tuple[str, ...], rules: list[dict[str, Any]]) -> None:
     sizes = [rule["from_billions"] for rule in rules]
     assert sizes == sorted({0, *sizes}), key
     rates = [rule["learning_rate"]["default"] for rule in rules]

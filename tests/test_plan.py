@@ -81,6 +81,41 @@ def test_the_rows_are_ordered_by_speed_and_fit() -> None:
     assert all(row["headroom_gib"] > 0 for row in found)
 
 
+@pytest.mark.parametrize(
+    ("model", "machine", "savers"),
+    [
+        ("qwen1.5b", "1xa100-80g", [None]),
+        ("qwen7b", "1xa100-80g", ["bf16"]),
+        ("qwen7b", "1xrtx-4090", ["badam"]),
+        ("qwen7b", "1xv100-32g", []),
+        ("qwen7b", "2xrtx-4090", []),
+    ],
+)
+def test_a_saving_optimizer_is_taken_only_where_it_is_the_only_way(
+    model: str, machine: str, savers: list[str | None]
+) -> None:
+    """It takes one device with bf16; offload would need more host memory than there is here."""
+    found = plan.search(catalog.model(model), catalog.machine(machine, 24.0), methods=("full",))
+    assert list(dict.fromkeys(each.draft.saver for each in found)) == savers
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        (("--stage", "dpo"), {"stage": "dpo", "pref_beta": 0.1, "dataset": "dpo_mix_en,dpo_mix_zh"}),
+        (("--stage", "pt", "--method", "full"), {"stage": "pt", "dataset": "wikipedia_en", "learning_rate": 1e-5}),
+        (("--method", "freeze"), {"finetuning_type": "freeze", "freeze_trainable_layers": 2}),
+        (("--fsdp", "--method", "full"), {"fsdp": "full_shard auto_wrap"}),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_stages_and_engines_on_request(words: tuple[str, ...], settings: dict[str, Any]) -> None:
+    run("--model", "qwen3-8b", "--machine", "8xa100-80g", *words, "--write", "mine.yaml")
+    assert loader.load("mine.yaml").values.items() >= settings.items()
+    report = check.check_file("mine.yaml")
+    assert [d for d in report.diagnostics if d.severity is not Severity.NOTE] == []
+
+
 def test_offload_waits_until_the_host_is_known() -> None:
     words = ("--model", "qwen3-8b", "--machine", "2xrtx-3090", "--method", "full")
     unknown, known = plans(*words), plans(*words, "--host-ram", "256")

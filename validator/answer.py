@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from validator import catalog, choice, draft, placing, plan, planned, upgrade
+from validator import catalog, choice, placing, plan, planned, upgrade, writing
 from validator.catalog import Machine
 from validator.diagnostic import RecipeError
 from validator.placing import Placed
@@ -29,6 +29,8 @@ def answer(
     host_ram_gib: float | None = None,
     length: int | None = None,
     method: str | None = None,
+    stage: str = "sft",
+    fsdp: bool = False,
 ) -> Answer:
     """Plans for the model, or models for the machine. Raises RecipeError for what is not known."""
     target = _machine(machine, host_ram_gib)
@@ -38,7 +40,7 @@ def answer(
         best = choices[0].plan if choices else None
         return Answer(planned.result(None, target, samples, [], choices=choices), best)
     wanted = catalog.model(model)
-    plans = plan.search(wanted, target, samples, length, methods)
+    plans = plan.search(wanted, target, samples, length, methods, stage, fsdp)
     upgrades = [] if plans else upgrade.nearest(wanted, target, methods, length)
     return Answer(planned.result(wanted, target, samples, plans, upgrades), plans[0] if plans else None)
 
@@ -50,7 +52,7 @@ def write(best: Plan | None, file: str) -> Placed:
     path = Path(file).expanduser()
     if path.suffix not in (".yaml", ".yml"):
         raise RecipeError(f"`{file}`: a recipe's name ends with .yaml")
-    return placing.place(path, draft.text(best.draft), best.draft.job.values)
+    return placing.place(path, writing.text(best.draft), best.draft.job.values)
 
 
 def _machine(text: str, host_ram_gib: float | None) -> Machine:

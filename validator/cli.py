@@ -81,7 +81,9 @@ def list_recipes(machine: str | None, model: str | None, method: str | None, for
 @click.option("--samples", type=click.IntRange(min=1), metavar="N", help="Good samples there are.")
 @_RAM
 @click.option("--cutoff-len", type=click.IntRange(min=8), metavar="N", help="Longest sample in tokens; default 2048.")
-@click.option("--method", type=click.Choice(["lora", "qlora", "full"]), help="Only this method.")
+@click.option("--method", type=click.Choice(["lora", "qlora", "full", "freeze"]), help="Only this method.")
+@click.option("--stage", type=click.Choice(["sft", "dpo", "pt"]), default="sft", help="Default: sft.")
+@click.option("--fsdp", is_flag=True, help="Shard with FSDP instead of ZeRO.")
 @_FORMAT
 @click.option("--write", metavar="FILE", help="Write the first plan as a recipe.")
 def plan(
@@ -91,6 +93,8 @@ def plan(
     host_ram: float | None,
     cutoff_len: int | None,
     method: str | None,
+    stage: str,
+    fsdp: bool,
     form: str,
     write: str | None,
 ) -> None:
@@ -105,7 +109,7 @@ def plan(
     if model is None and samples is None:
         raise click.UsageError("give --model, or --samples to have models proposed")
     _require_machine(machine)
-    answer = planner.answer(model, machine, samples, host_ram, cutoff_len, method)
+    answer = planner.answer(model, machine, samples, host_ram, cutoff_len, method, stage, fsdp)
     click.echo(json.dumps(answer.found, indent=2) if form == "json" else planned.text(answer.found), nl=form == "json")
     if write:
         click.echo(copying.text(planner.write(answer.best, write)), nl=False, err=form == "json")

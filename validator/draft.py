@@ -1,4 +1,4 @@
-"""A recipe from a few decisions: its settings in LLaMA-Factory's order, and its text."""
+"""A recipe from a few decisions: its settings, in LLaMA-Factory's order."""
 
 from __future__ import annotations
 
@@ -7,21 +7,36 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from validator import __version__, catalog
+from validator import catalog
 from validator.catalog import Machine, Model
+from validator.diagnostic import RecipeError
 from validator.job import Job
 from validator.rules import curated
 from validator.rules.data import interpolate
 
-_WORDS = {"lora": "LoRA", "qlora": "4-bit LoRA", "full": "full"}
-_THINKING = "  # true for answers with <think> traces"
-_HEADINGS = {"model_name_or_path": "model", "stage": "method", "dataset": "dataset", "output_dir": "output",
-             "per_device_train_batch_size": "train"}  # fmt: skip
+_DATA = {"sft": "alpaca_gpt4_en,alpaca_gpt4_zh", "dpo": "dpo_mix_en,dpo_mix_zh", "pt": "wikipedia_en"}
+# Settings of LLaMA-Factory's own examples (examples/extras, v0.9.5). GaLore and APOLLO refuse the fused AdamW.
+_SAVERS: Mapping[str, Mapping[str, Any]] = {
+    "bf16": {},
+    "galore": {"use_galore": True, "galore_layerwise": True, "galore_target": "all", "galore_rank": 128,
+               "galore_scale": 2.0, "optim": "adamw_torch"},
+    "apollo": {"use_apollo": True, "apollo_layerwise": True, "apollo_target": "all", "apollo_rank": 128,
+               "apollo_scale": 32.0, "apollo_scale_type": "channel", "optim": "adamw_torch"},
+    "badam": {"use_badam": True, "badam_mode": "layer", "badam_switch_mode": "ascending",
+              "badam_switch_interval": 50},
+}  # fmt: skip
+# The layer classes of transformers that FSDP shards one at a time.
+_LAYERS = {"qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe", "llama": "Llama", "mistral": "Mistral",
+           "mixtral": "Mixtral", "gemma2": "Gemma2", "gemma3_text": "Gemma3", "glm": "Glm", "glm4": "Glm4",
+           "phi3": "Phi3"}  # fmt: skip
+# Above this, the mask that sdpa builds for padded samples outgrows everything else.
+_LONG = 16384
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What is decided about a run. `engine` is a file of deepspeed/; `samples` None: as many as the guidance says."""
+    """What is decided about a run. `engine` is a file of deepspeed/ or `fsdp`; `samples` None: as many as the guidance
+    says. `saver`: one of the optimizers for full fine-tuning on one device, `bf16` for AdamW in 16 bits."""
 
     model: Model
     machine: Machine
@@ -32,6 +47,8 @@ class Draft:
     liger: bool = False
     recompute: bool = True
     samples: int | None = None
+    stage: str = "sft"
+    saver: str | None = None
 
     @cached_property
     def job(self) -> Job:
@@ -42,12 +59,12 @@ class Draft:
     @property
     def amount(self) -> int | None:
         """Samples the recipe is made for: those there are, else the recommended number."""
-        return self.samples or recommended(self.model, self.method)
+        return self.samples or recommended(self.model, self.method, stage=self.stage)
 
     @property
     def rates(self) -> Mapping[str, Any]:
-        """Learning rate, effective batch and epochs of data/rates.yaml for the method and the model's size."""
-        return rates(self.model, self.method)
+        """Learning rate, effective batch and epochs of data/rates.yaml for stage, method and the model's size."""
+        return rates(self.model, self.method, self.stage, self.saver)
 
     @property
     def accumulation(self) -> int:
@@ -57,7 +74,7 @@ class Draft:
     @property
     def name(self) -> str:
         """The name a recipe of the catalogue with these contents would have."""
-        return curated.name(self.job) or "plan"
+        return curated.full_name(self.job) or "plan"
 
     @property
     def output(self) -> str:
@@ -68,6 +85,8 @@ class Draft:
         yield "model_name_or_path", self.model.name
         if self.model.remote_code:
             yield "trust_remote_code", True
+        if self.length > _LONG and self.machine.device.flash_attention:
+            yield "flash_attn", "fa2"
         if self.method == "qlora":
             yield from {"quantization_bit": 4, "quantization_method": "bnb"}.items()
         if self.liger:
@@ -81,21 +100,29 @@ class Draft:
         yield from self._schedule()
 
     def _method(self) -> Iterator[tuple[str, Any]]:
-        yield "stage", "sft"
+        yield "stage", self.stage
         yield "do_train", True
-        yield "finetuning_type", "full" if self.method == "full" else "lora"
-        if self.method != "full":
+        yield "finetuning_type", "lora" if self.method == "qlora" else self.method
+        if self.method in ("lora", "qlora"):
             # LLaMA-Factory's own defaults: rank 8, alpha twice the rank.
             yield from {"lora_rank": 8, "lora_alpha": 16, "lora_target": "all"}.items()
-        if self.engine:
+        if self.method == "freeze":
+            yield from {"freeze_trainable_layers": 2, "freeze_trainable_modules": "all"}.items()
+        if self.stage == "dpo":
+            yield from {"pref_beta": 0.1, "pref_loss": "sigmoid"}.items()
+        yield from _SAVERS[self.saver or "bf16"].items()
+        if self.engine == "fsdp":
+            yield "fsdp", "full_shard auto_wrap"
+            yield "fsdp_config", {"transformer_layer_cls_to_wrap": [f"{_LAYERS[self.model.kind]}DecoderLayer"]}
+        elif self.engine:
             yield "deepspeed", f"deepspeed/{self.engine}"
 
     def _data(self) -> Iterator[tuple[str, Any]]:
-        yield "dataset", "alpaca_gpt4_en,alpaca_gpt4_zh"
+        yield "dataset", _DATA[self.stage]
         template = self.model.template or (catalog.model(self.model.hub[0]).template if self.model.hub else None)
-        if template:
+        if template and self.stage != "pt":
             yield "template", template
-        if template == "qwen3":
+        if template == "qwen3" and self.stage != "pt":
             yield "enable_thinking", False
         yield "cutoff_len", self.length
         yield "preprocessing_num_workers", 16
@@ -109,66 +136,36 @@ class Draft:
         yield "lr_scheduler_type", "cosine"
         yield "warmup_steps", 0.03
         yield "max_grad_norm", 1.0
-        yield ("bf16" if self.machine.device.bf16 else "fp16"), True
+        yield ("pure_bf16" if self.saver else "bf16" if self.machine.device.bf16 else "fp16"), True
 
 
-def rates(model: Model, method: str) -> Mapping[str, Any]:
-    """The entry of data/rates.yaml for supervised fine-tuning of a model of this size; qlora is lora there."""
-    wanted = "full" if method == "full" else "lora"
-    entries = [e for e in catalog.listing("rates")["rates"] if (e["stage"], e["method"]) == ("sft", wanted)]
-    found: Mapping[str, Any] = [e for e in entries if e["from_billions"] <= model.billions][-1]
+def can_wrap(model: Model) -> bool:
+    """Whether the layer class that FSDP shards by is known."""
+    return model.kind in _LAYERS
+
+
+def rates(model: Model, method: str, stage: str = "sft", saver: str | None = None) -> Mapping[str, Any]:
+    """The entry of data/rates.yaml for the stage, the method and a model of this size; qlora is lora there.
+
+    Raises RecipeError where nobody has published one."""
+    wanted = "lora" if method == "qlora" else method
+    entries = [e for e in catalog.listing("rates")["rates"] if (e["stage"], e["method"]) == (stage, wanted)]
+    own = [e for e in entries if saver and e.get("optimizer") == saver] or [e for e in entries if "optimizer" not in e]
+    if not own:
+        raise RecipeError(f"no learning rate for {method} in stage {stage} is known; data/rates.yaml lists what is")
+    found: Mapping[str, Any] = [e for e in own if e["from_billions"] <= model.billions][-1]
     return found
 
 
-def recommended(model: Model, method: str, figure: str = "good") -> int | None:
+def recommended(model: Model, method: str, figure: str = "good", stage: str = "sft") -> int | None:
     """A figure of data/samples.yaml for the model's size and method, to two digits, as between two sizes it is
     interpolated; None where nobody has published one."""
-    found = interpolate(guidance(method), model.billions, figure)
+    found = interpolate(guidance(method, stage), model.billions, figure)
     return int(float(f"{found:.1e}")) if found else None
 
 
-def guidance(method: str) -> Sequence[Mapping[str, Any]]:
-    """The sizes of data/samples.yaml for supervised fine-tuning with the method."""
-    found: Sequence[Mapping[str, Any]] = catalog.listing("samples")["sft"]["full" if method == "full" else "lora"]
+def guidance(method: str, stage: str = "sft") -> Sequence[Mapping[str, Any]]:
+    """The sizes of data/samples.yaml for the stage and method."""
+    own = "lora" if method in ("lora", "qlora") else "full"
+    found: Sequence[Mapping[str, Any]] = catalog.listing("samples")[stage][own]
     return found
-
-
-def text(draft: Draft) -> str:
-    """The recipe as a file: header block, then LLaMA-Factory's headings."""
-    lines = ["# /// recipe", *(f"# {key}: {value}" for key, value in _header(draft)), "# ///"]
-    for key, value in draft.job.values.items():
-        if key == "logging_steps":
-            lines += ["", "### output", f"output_dir: {draft.output}"]
-        if key in _HEADINGS:
-            lines += ["", f"### {_HEADINGS[key]}"]
-        lines.append(f"{key}: {_written(value)}{_THINKING if key == 'enable_thinking' else ''}")
-    return "\n".join(lines) + "\n"
-
-
-def _header(draft: Draft) -> Iterator[tuple[str, Any]]:
-    machine = draft.machine
-    nodes = f"{machine.nodes} x " if machine.nodes > 1 else ""
-    yield (
-        "summary",
-        (
-            f"{_WORDS[draft.method]} fine-tuning of {draft.model.name.rpartition('/')[2]} on "
-            f"{nodes}{machine.devices} x {machine.device.name}"
-        ),
-    )
-    yield "machine", machine
-    if machine.host_ram_gib:
-        yield "host_ram_gib", f"{machine.host_ram_gib:g}"
-    if draft.amount:
-        yield "samples", draft.amount
-    if found := curated.predicted(draft.job):
-        yield "predicted", "{" + ", ".join(f"{key}: {value}" for key, value in found.items()) + "}"
-    yield "origin", f"plan of llamafactory-recipes {__version__}"
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and 0 < value < 1e-2:
-        mantissa, _, exponent = f"{value:.1e}".partition("e")
-        return f"{mantissa}e{int(exponent)}"
-    return str(value)

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
-from validator import check, draft, loader
+from validator import check, draft, loader, writing
 from validator.catalog import Machine, Model, home
 from validator.diagnostic import Severity
 from validator.draft import Draft
 from validator.job import GIB
 
 METHODS = ("lora", "full", "qlora")
+# Ways to train all parameters on one device without AdamW's 16 bytes a parameter, the least approximate first.
+SAVERS = ("bf16", "galore", "apollo", "badam")
 SPEEDS = ("fastest", "fast", "medium", "slow", "slowest")
 LENGTHS = (2048, 1024, 512)
 # More samples at once than this no longer fill a device better.
@@ -58,13 +61,15 @@ def search(
     samples: int | None = None,
     length: int | None = None,
     methods: Sequence[str] = METHODS,
+    stage: str = "sft",
+    fsdp: bool = False,
 ) -> list[Plan]:
     """The fastest way of each method that fits and that `check` passes, and its next one; best first.
 
     Without a length the longest usual one at which anything fits is taken."""
     longest = model.positions or LENGTHS[0]
     for each in [length] if length else [n for n in LENGTHS if n <= longest]:
-        start = Draft(model, machine, "lora", length=each, samples=samples)
+        start = Draft(model, machine, "lora", "fsdp" if fsdp else None, length=each, samples=samples, stage=stage)
         found = [plan for method in methods for plan in _fastest(replace(start, method=method))]
         if found:
             return sorted(found, key=lambda plan: (SPEEDS.index(plan.speed), methods.index(plan.draft.method)))
@@ -79,18 +84,22 @@ def first(model: Model, machine: Machine, samples: int | None = None, length: in
 
 
 def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
-    """The first speed class that fits; after `fastest` also `fast`, which leaves more room."""
+    """The first speed class that fits; after `fastest` also `fast`, which leaves more room. Where none does, full
+    fine-tuning with an optimizer that saves memory."""
     for speed in SPEEDS[SPEEDS.index(begin) :]:
         best = next((Plan(found, speed) for found in members(start, speed)), None)
         if best:
             yield best
             if speed != "fastest":
                 return
+    if start.saver is None and start.method == "full" and start.stage == "sft":
+        saved = (each for name in SAVERS for each in _fastest(replace(start, saver=name), "fast"))
+        yield from islice(saved, 1)
 
 
 def members(start: Draft, speed: str) -> Iterator[Draft]:
     """Runs of a speed class that fit and pass `check`, without liger first: it is one package more."""
-    liger = start.machine.device.vendor in ("nvidia", "amd")
+    liger = start.machine.device.vendor in ("nvidia", "amd") and start.stage != "dpo"  # its loss is for sft and pt
     for engine in _engines(start, speed):
         most = replace(start, engine=engine, liger=liger, recompute=speed != "fastest")
         if most.job.verdict != "fits":
@@ -106,12 +115,22 @@ def _engines(start: Draft, speed: str) -> tuple[str | None, ...]:
     several, full, packed = start.machine.world > 1, start.method == "full", start.method == "qlora"
     if packed and (start.model.quantized or 4 not in start.machine.device.bitsandbytes):
         return ()
+    if start.saver:
+        return (None,) if speed in ("fastest", "fast") and _saves(start) else ()
+    if start.engine == "fsdp":
+        return ("fsdp",) if speed == "medium" and several and not packed and draft.can_wrap(start.model) else ()
     if speed in ("fastest", "fast"):
         return () if packed and speed == "fastest" else ("ds_z2.json",) if several and full else (None,)
     if speed == "medium":
         return ("ds_z3.json",) if several else ()
     unjudged = start.machine.host_ram_gib is None
     return () if unjudged or packed or (speed == "slow" and not full) else _ENGINES[speed]
+
+
+def _saves(start: Draft) -> bool:
+    """GaLore, APOLLO and BAdam update layer by layer, which LLaMA-Factory does on one device only."""
+    device = start.machine.device
+    return device.bf16 and device.vendor in ("nvidia", "amd") and (start.machine.world == 1 or start.saver == "bf16")
 
 
 def _largest(start: Draft) -> Draft:
@@ -127,6 +146,6 @@ def _largest(start: Draft) -> Draft:
 
 
 def _passes(found: Draft) -> bool:
-    document = loader.parse(str(home() / "plan.yaml"), draft.text(found))
+    document = loader.parse(str(home() / "plan.yaml"), writing.text(found))
     report = check.check_document(document)
     return not report.count(Severity.ERROR) and not report.count(Severity.WARNING)

@@ -20,6 +20,12 @@ _CHOICES = ("model", "recommended", "method", "speed", "device_gib", "headroom_g
 _TITLES = {"device_gib": "GiB/device", "headroom_gib": "to spare", "host_gib": "GiB/host", "micro_batch": "micro",
            "accumulation": "steps", "cutoff_len": "length", "gives_up": "gives up", "nearest": "nearest recipe",
            "recommended": "samples", "zero": "ZeRO file"}  # fmt: skip
+_SAVERS = {
+    "bf16": "weights and AdamW states in 16 bits",
+    "galore": "gradients projected to rank 128, one sample a step",
+    "apollo": "gradients projected to rank 128, one sample a step",
+    "badam": "one layer trained at a time",
+}
 _SLOWER = {
     "medium": "weights gathered from the other devices",
     "slow": "optimizer updated in host memory",
@@ -77,6 +83,8 @@ def _losses(found: Plan) -> Iterator[str]:
     made = found.draft
     if made.method == "qlora":
         yield "base weights in 4 bit"
+    if made.saver:
+        yield _SAVERS[made.saver]
     if made.recompute:
         yield "activations computed twice"
     if found.speed in _SLOWER:

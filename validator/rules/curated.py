@@ -18,6 +18,8 @@ _HEADER = {
     "samples": "recommended number of samples",
 }
 _OPTIONAL = {"predicted", "origin"}
+# From this length on it is part of the name.
+LONG = 8192
 
 
 def _curated(job: Job) -> bool:
@@ -111,6 +113,24 @@ def name(job: Job) -> str | None:
     machine = job.machine
     count = "" if (machine.nodes, machine.devices) == (1, 8) or machine.device.vendor == "cpu" else f"x{machine.world}"
     return f"{job.model.short or 'tiny'}-{label(machine.device.id)}{count}-{method_name(job)}"
+
+
+def full_name(job: Job) -> str | None:
+    """The file name with the variant that the contents ask for, such as qwen7b-a100-full-offload."""
+    found = name(job)
+    return "-".join([found, *_variant(job)]) if found else None
+
+
+def _variant(job: Job) -> Iterator[str]:
+    if job.fsdp:
+        yield "fsdp"
+    if job.zero and (job.zero.offload("offload_optimizer") or job.zero.offload("offload_param")):
+        yield "offload"
+    saver = next((name for name in ("galore", "apollo", "badam") if job.flag(f"use_{name}")), None)
+    if saver or job.flag("pure_bf16"):
+        yield saver or "bf16"
+    if job.number("cutoff_len") >= LONG:
+        yield f"{int(job.number('cutoff_len')) // 1024}k"
 
 
 def method_name(job: Job) -> str:
