@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from validator import changes, job, loader
+from validator import changes, check, job, loader
 from validator.job import GIB
 
 ROOT = Path(__file__).parent.parent
@@ -99,3 +99,58 @@ def test_every_zero_file_that_is_proposed_exists() -> None:
                 if "deepspeed" in c.set}  # fmt: skip
     assert len(proposed) > 2
     assert all((ROOT / name).is_file() for name in proposed)
+
+
+def applied(document: loader.Document, change: changes.Change) -> loader.Document:
+    """As a user would write it on the command line."""
+    spelled = {True: "true", False: "false", None: "null"}
+    words = [f"{key}={spelled.get(value, value)}" for key, value in change.set.items()]
+    return loader.with_overrides(document, words)
+
+
+SMALLER = ["1xt4-16g", "1xrtx-3090", "4xv100-32g", "8xascend-910b-32g", "2x8xrtx-3090"]
+RECIPES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("recipes/*.yaml"))
+REFUSED = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/cases/refused/*.yaml"))
+
+
+def refusals(document: loader.Document, machine: str | None, ram: float | None) -> set[tuple[str, str]]:
+    """Errors other than memory and this repository's own conventions."""
+    found = check.check_document(document, machine, ram).diagnostics
+    return {(d.code, str(d.key)) for d in found if d.severity == "error" and d.code[:3] not in ("FIT", "CUR")}
+
+
+@pytest.mark.parametrize("path", [*REFUSED, *RECIPES])
+def test_no_change_brings_an_error(path: str) -> None:
+    document = loader.load(path)
+    for number, machine in enumerate([None] if path in REFUSED else SMALLER):
+        ram = None if machine is None else 64.0 if number % 2 else 1024.0
+        before = job.resolve(document, machine, ram)
+        if before.verdict in ("tight", "exceeds"):
+            known = refusals(document, machine, ram)
+            for change in changes.nearest(before):
+                after = applied(document, change)
+                assert refusals(after, machine, ram) <= known, (machine, change.set)
+                assert job.resolve(after, machine, ram).verdict == change.verdict
+
+
+def test_optimizers_of_full_tuning_go_when_adapters_or_an_engine_come() -> None:
+    for key in ("use_galore", "use_apollo", "use_badam"):
+        before = resolved("8xrtx-4090", "full", more=f"{key}: true\noptim: adamw_torch\n")
+        found = changes.nearest(before, limit=100)
+        assert any("deepspeed" in change.set for change in found)
+        assert any(change.set.get("finetuning_type") == "lora" for change in found)
+        assert all(change.set[key] is False for change in found if {"deepspeed", "finetuning_type"} & set(change.set))
+
+
+def test_what_exists_already_is_no_reason_to_hold_a_change_back() -> None:
+    before = resolved("1xrtx-4090", "full", more="deepspeed: deepspeed/no_such.json\n")
+    assert check.errors(before)
+    assert changes.nearest(before)
+
+
+def test_a_quantized_model_that_is_loaded_whole_may_be_sharded_unquantized() -> None:
+    text = BODY.format(method="lora").replace("7B", "72B").replace("size: 4", "size: 1")
+    more = "quantization_bit: 4\ndeepspeed: deepspeed/ds_z3.json\n"
+    change = changes.fitting(job.resolve(loader.parse("x.yaml", text + more), "8xv100-32g", 1024))
+    assert change is not None
+    assert change.set["quantization_bit"] is None

@@ -64,6 +64,15 @@ def test_the_message_names_need_limit_and_remedy() -> None:
     assert "set `" in found.message or "no single change fits" in found.message
 
 
+def test_the_message_about_the_host_names_what_would_fit() -> None:
+    expected = resolve(document(**OFFLOAD), "8xa100-80g", 4096).host_memory
+    assert expected is not None
+    found = fit("8xa100-80g", 0.99 * expected.expected / GIB, **OFFLOAD)["FIT003"]
+    assert "exit code -9); set `" in found.message
+    none = fit("1xt4-16g", 2, model_name_or_path="Qwen/Qwen2-72B-Instruct")["FIT003"]
+    assert "no single change fits" in none.message
+
+
 def test_without_a_machine_a_model_or_host_memory() -> None:
     assert set(fit(None)) == {"FIT005"}
     assert set(fit("8xa100-80g", model_name_or_path="none/such")) == {"FIT005"}

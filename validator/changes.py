@@ -23,32 +23,54 @@ class Change:
     verdict: Verdict
     note: str
 
+    def saves_no_more(self, than: Change) -> bool:
+        return self.device_gib > 0.98 * than.device_gib and self.host_gib > 0.98 * than.host_gib
+
     def __str__(self) -> str:
         written = ", ".join(f"`{key}: {_text(value)}`" for key, value in self.set.items())
         return f"{written} ({self.device_gib:.1f} GiB per device, {self.host_gib:.0f} of host memory per node)"
 
 
 def nearest(job: Job, limit: int = 5) -> list[Change]:
-    """Changes that lower device or host memory, those that fit first and in the order of what they cost."""
-    if job.device_memory is None or job.host_memory is None:
-        return []
-    now = (job.device_memory.expected, job.host_memory.expected)
+    """Changes that lower device or host memory, those that fit first and in the order of what they cost. None of them
+    brings an error that the job does not have already, and each saves more than a cheaper one."""
     found: list[Change] = []
-    for settings, note in _candidates(job):
-        change = _try(job, settings, note)
-        helps = change.device_gib * GIB < 0.98 * now[0] or change.host_gib * GIB < 0.98 * now[1]
-        if helps and (_BADNESS[change.verdict] <= _BADNESS[job.verdict]):
+    for change in sorted(_helpful(job), key=lambda change: _BADNESS[change.verdict]):
+        if len(found) == limit:
+            break
+        if not any(change.saves_no_more(than) for than in found) and _accepted(job, change):
             found.append(change)
-    return sorted(found, key=lambda change: _BADNESS[change.verdict])[:limit]
+    return found
 
 
 def fitting(job: Job) -> Change | None:
     """The nearest change with which the job fits; None where no single one does."""
-    return next((change for change in nearest(job) if change.verdict == "fits"), None)
+    return next((change for change in nearest(job, 1) if change.verdict == "fits"), None)
+
+
+def _helpful(job: Job) -> Iterator[Change]:
+    if job.device_memory is None or job.host_memory is None:
+        return
+    now = (job.device_memory.expected, job.host_memory.expected)
+    for settings, note in _candidates(job):
+        change = _try(job, settings, note)
+        helps = change.device_gib * GIB < 0.98 * now[0] or change.host_gib * GIB < 0.98 * now[1]
+        if helps and (_BADNESS[change.verdict] <= _BADNESS[job.verdict]):
+            yield change
+
+
+def _changed(job: Job, settings: Mapping[str, Any]) -> Job:
+    return replace(job, values={**job.values, **settings}, folders=(*job.folders, catalog.home()))
+
+
+def _accepted(job: Job, change: Change) -> bool:
+    from validator import check  # late: a rule about memory asks for changes, too
+
+    return check.errors(_changed(job, change.set)) <= check.errors(job)
 
 
 def _try(job: Job, settings: Mapping[str, Any], note: str) -> Change:
-    changed = replace(job, values={**job.values, **settings}, folders=(*job.folders, catalog.home()))
+    changed = _changed(job, settings)
     device, host = changed.device_memory, changed.host_memory
     return Change(settings, device.expected / GIB if device else 0.0, host.expected / GIB if host else 0.0,
                   changed.verdict, note)  # fmt: skip
@@ -56,14 +78,14 @@ def _try(job: Job, settings: Mapping[str, Any], note: str) -> Change:
 
 def _candidates(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
     """From cheap to costly in speed; combinations last."""
-    single = [*_free(job), *_batch(job), *_sharding(job), *_method(job)]
-    yield from single
+    yield from [*_free(job), *_batch(job), *_sharding(job), *_method(job)]
+    yield from _unquantized(job) if job.zero_stage == 3 else ()
     for settings, note in [*_sharding(job), *_method(job)]:
         for more, extra in [*_free(job), *_batch(job)]:
             yield {**settings, **more}, f"{note}; {extra}"
     yield from _length(job)
     for settings, note in _sharding(job):
-        for other, extra in _method(job):
+        for other, extra in [*_method(job), *_unquantized(job)]:
             yield {**other, **settings}, f"{note}; {extra}"
 
 
@@ -73,6 +95,8 @@ def _free(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
         yield {"enable_liger_kernel": True}, "fuses the loss; needs the liger-kernel package"
     if job.flag("disable_gradient_checkpointing"):
         yield {"disable_gradient_checkpointing": False}, "about a third slower"
+    if job.host_verdict in ("tight", "exceeds") and job.number("dataloader_num_workers") > 1:
+        yield {"dataloader_num_workers": 1}, "fewer processes on the host; samples may come slower"
 
 
 def _batch(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
@@ -90,33 +114,53 @@ def _length(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
 
 def _sharding(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
     """Other ZeRO files: more sharding, and offload; less offload where host memory is short."""
-    if job.get("pure_bf16") or job.fsdp or job.flag("use_galore") or job.flag("use_apollo"):
-        return
-    quantized = job.has("quantization_bit") and job.get("quantization_bit") != 4
-    for name, (stage, offloads, note) in _FILES.items():
+    for name, (offloads, note) in _FILES.items():
         alone = job.world == 1 and offloads == 0
         same = job.zero and job.zero.path and job.zero.path.endswith("/" + name)
-        if not alone and not same and not (stage == 3 and quantized):
-            yield {"deepspeed": f"deepspeed/{name}"}, note
+        if not alone and not same:
+            yield {**_without_engine(job), "deepspeed": f"deepspeed/{name}"}, note
+
+
+def _without_optimizer(job: Job) -> dict[str, Any]:
+    """The optimizers of full fine-tuning that LLaMA-Factory refuses beside adapters, and mostly beside DeepSpeed."""
+    return {key: False for key in ("use_galore", "use_apollo", "use_badam") if job.flag(key)}
+
+
+def _without_engine(job: Job) -> dict[str, Any]:
+    """What has to go before a ZeRO engine can come: other engines, and optimizers and precisions that exclude it."""
+    gone = _without_optimizer(job) | {key: None for key in ("fsdp", "fsdp_config") if job.has(key)}
+    if job.flag("pure_bf16"):
+        gone |= {"pure_bf16": False, "bf16": True}
+    return gone
 
 
 _FILES = {
-    "ds_z2.json": (2, 0, "shards optimizer state and gradients"),
-    "ds_z3.json": (3, 0, "shards the weights too; more communication"),
-    "ds_z2_offload.json": (2, 1, "optimizer state in host memory; slower steps"),
-    "ds_z3_offload.json": (3, 1, "weights sharded, optimizer state in host memory; slower steps"),
-    "ds_z3_offload_all.json": (3, 2, "weights and optimizer state in host memory; the slowest"),
-    "ds_z3_offload_all_nopin.json": (3, 2, "as before without page-locked memory; the least host memory"),
+    "ds_z2.json": (0, "shards optimizer state and gradients"),
+    "ds_z3.json": (0, "shards the weights too; more communication"),
+    "ds_z2_offload.json": (1, "optimizer state in host memory; slower steps"),
+    "ds_z2_offload_nopin.json": (1, "optimizer state in unlocked host memory; slower still"),
+    "ds_z3_offload.json": (1, "weights sharded, optimizer state in host memory; slower steps"),
+    "ds_z3_offload_nopin.json": (1, "weights sharded, optimizer state in unlocked host memory; slower still"),
+    "ds_z3_offload_all.json": (2, "weights and optimizer state in host memory; very slow steps"),
+    "ds_z3_offload_all_nopin.json": (2, "the same in unlocked host memory, of which it needs least; the slowest"),
 }
 
 
 def _method(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
     bits = job.machine.device.bitsandbytes if job.machine else (4, 8)
     if job.method in ("full", "freeze"):
-        yield {"finetuning_type": "lora", "lora_target": "all"}, "trains adapters instead of all weights"
+        gone = _without_optimizer(job)
+        note = "trains adapters instead of all weights, at about ten times the learning rate"
+        yield {**gone, "finetuning_type": "lora", "lora_target": "all"}, note
     if job.method == "lora" and not job.quantized and 4 in bits and not job.flag("use_dora"):
         yield {"quantization_bit": 4}, "base weights in 4 bit; slower, slightly less accurate"
 
 
+def _unquantized(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
+    """Where ZeRO-3 is or comes: it spreads ordinary weights while they are read, but quantized ones afterwards."""
+    if job.method == "lora" and job.has("quantization_bit"):
+        yield {"quantization_bit": None}, "base weights in half precision"
+
+
 def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)

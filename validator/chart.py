@@ -80,11 +80,15 @@ def _rest(found: Mapping[str, Any]) -> Iterator[str]:
     if found["changes"]:
         yield "nearest changes:"
     for change in found["changes"]:
-        written = ", ".join(f"{key}: {str(value).lower() if value in (True, False) else value}"
-                            for key, value in change["set"].items())  # fmt: skip
+        written = ", ".join(f"{key}: {_value(value)}" for key, value in change["set"].items())
         yield f"  {written}"
         yield (f"      {change['device_gib']:.1f} GiB per device, {change['host_gib']:.1f} of host memory: "
                f"{change['verdict']}; {change['note']}")  # fmt: skip
     yield "run:"
     for line in found["command"]:
         yield f"  {line}"
+
+
+def _value(value: Any) -> str:
+    """As YAML writes it."""
+    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)

@@ -20,6 +20,12 @@ def _device(job: Job) -> str:
     return f"{machine.device.id} has {machine.device.usable_gib:.1f} usable" if machine else ""
 
 
+def _remedy(job: Job) -> str:
+    """The nearest change with which both the devices and the host suffice."""
+    change = changes.fitting(job)
+    return f"set {change}" if change else "no single change fits, see `lmf-recipes explain`"
+
+
 @rule("FIT001", Severity.ERROR)
 def device_memory_exceeded(job: Job) -> Iterator[Finding]:
     """The run needs more device memory than a device of the target machine has.
@@ -30,9 +36,7 @@ def device_memory_exceeded(job: Job) -> Iterator[Finding]:
     with more accumulation, a shorter `cutoff_len`, `enable_liger_kernel`, or a smaller method.
     """
     if job.device_verdict == "exceeds" and job.device_memory:
-        change = changes.fitting(job)
-        remedy = f"; set {change}" if change else "; no single change fits, see `lmf-recipes explain`"
-        yield _blame(job), f"needs {_span(job.device_memory)} per device, {_device(job)}{remedy}"
+        yield _blame(job), f"needs {_span(job.device_memory)} per device, {_device(job)}; {_remedy(job)}"
 
 
 @rule("FIT002", Severity.WARNING)
@@ -59,7 +63,7 @@ def host_memory_exceeded(job: Job) -> Iterator[Finding]:
             "deepspeed",
             (
                 f"needs {_span(job.host_memory)} of host memory per node, the machine has "
-                f"{job.machine.host_ram_gib:.0f}: a process would be killed (exit code -9)"
+                f"{job.machine.host_ram_gib:.0f}: a process would be killed (exit code -9); {_remedy(job)}"
             ),
         )
 
