@@ -13,7 +13,7 @@ from validator.memory import Adapter, Architecture, Sharding, Workload
 
 MIB = 2**20
 ROLES = {"all": ("q", "k", "v", "o", "gate", "up", "down"), "q_proj,v_proj": ("q", "v")}
-OPTIMIZERS = {"adamw_torch_fused": "adamw", "paged_adamw_32bit": "paged_adamw"}
+OPTIMIZERS = {"adamw_torch_fused": "adamw", "paged_adamw_32bit": "paged_adamw_32bit"}
 
 
 def _sharding(facts: Mapping[str, str]) -> Sharding:

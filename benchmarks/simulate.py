@@ -340,13 +340,15 @@ def _plain_module_apply():
 OPTIMIZERS = ("adamw", "adamw_foreach", "adamw_8bit", "adafactor", "sgd")
 
 
-def make_optimizer(name, params):
+def make_optimizer(name, model):
+    params = [p for p in model.parameters() if p.requires_grad]
     if name == "adafactor":
         from transformers.optimization import Adafactor
 
         return Adafactor(params, lr=1e-5, scale_parameter=False, relative_step=False)
     if name == "adamw_8bit":
-        return Analytic8bit(params)
+        precise = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+        return Analytic8bit(params, precise)
     if name == "sgd":
         return torch.optim.SGD(params, lr=1e-5, foreach=False)
     return torch.optim.AdamW(params, lr=1e-5, **{"foreach" if name.endswith("foreach") else "fused": True})
@@ -354,9 +356,11 @@ def make_optimizer(name, params):
 
 class Analytic8bit(torch.optim.Optimizer):
     """State storage of bitsandbytes' 8-bit AdamW: two uint8 moments + fp32 absmax per 256 elements for
-    tensors of at least 4096 elements, fp32 moments below that; the update kernel works in place."""
+    tensors of at least 4096 elements, fp32 moments below that and for embeddings, which transformers' Trainer excepts
+    (`precise`: their ids); the update kernel works in place."""
 
-    def __init__(self, params):
+    def __init__(self, params, precise):
+        self.precise = precise
         super().__init__(params, {})
 
     @torch.no_grad()
@@ -368,7 +372,7 @@ class Analytic8bit(torch.optim.Optimizer):
                 n = p.numel()
                 s = self.state[p]
                 for k in ("state1", "state2"):
-                    if n >= 4096:
+                    if n >= 4096 and id(p) not in self.precise:
                         s[k] = torch.zeros(p.shape, dtype=torch.uint8, device=p.device)
                         s[k + "_absmax"] = torch.zeros(-(-n // 256), device=p.device)
                     else:
@@ -444,7 +448,7 @@ def _run(c, real, top, want_labels, started):
         p.register_post_accumulate_grad_hook(lambda q: q.grad is not None and tracker.mark(q.grad, "grad"))
         for p in trainable
     ]
-    optimizer = make_optimizer(c["optimizer"], trainable)
+    optimizer = make_optimizer(c["optimizer"], model)
     _mark_layers(model, tracker)
     with tracker:
         if c["warm"]:  # create the optimizer state first, so that one step is already the steady state

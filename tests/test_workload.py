@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from validator import job, loader
+from validator import catalog, job, loader
 from validator.memory import Workload
+from validator.memory.optimizer import state_bytes
 
 ZERO = {"zero_optimization": {"stage": 2}}
+OFFLOAD = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+GALORE = {"use_galore": True, "finetuning_type": "full"}
 
 
 def workload(machine: str = "8xa100-80g", model: str = "Qwen/Qwen2.5-7B-Instruct", **values: Any) -> Workload:
@@ -43,6 +46,17 @@ def workload(machine: str = "8xa100-80g", model: str = "Qwen/Qwen2.5-7B-Instruct
         ({"optim": "adamw_8bit"}, "optimizer", "adamw_8bit"),
         ({"use_galore": True, "finetuning_type": "full"}, "optimizer", "galore"),
         ({"optim": "paged_adamw_8bit"}, "optimizer", "paged_adamw_8bit"), ({}, "optimizer", "adamw"),
+        ({"optim": "adamw_torch"}, "optimizer", "adamw_foreach"), ({"optim": "lion_32bit"}, "optimizer", "lion"),
+        ({"optim": "adamw_8bit", "deepspeed": OFFLOAD}, "optimizer", "adamw"),
+        ({"optim": "lion_32bit", "deepspeed": OFFLOAD}, "optimizer", "lion"),
+        ({"optim": "sgd", "deepspeed": {"optimizer": {"type": "AdamW"}}}, "optimizer", "adamw"),
+        ({"use_muon": True}, "optimizer", "muon"), ({"use_muon": True, "deepspeed": OFFLOAD}, "optimizer", "adamw"),
+        ({**GALORE, "optim": "adamw_8bit"}, "optimizer", "galore_8bit"),
+        ({**GALORE, "optim": "adafactor"}, "optimizer", "galore_adafactor"),
+        ({**GALORE, "galore_target": "self_attn,mlp"}, "optimizer", "galore"),
+        ({**GALORE, "galore_target": "self_attn"}, "optimizer", "adamw"),
+        ({**GALORE, "galore_layerwise": True}, "layerwise_update", True), (GALORE, "layerwise_update", False),
+        ({"optim": "lomo", "finetuning_type": "full"}, "layerwise_update", True),
         ({"packing": True}, "padded", False), ({"stage": "pt"}, "padded", False), ({}, "padded", True),
         ({"freeze_trainable_layers": -3, "finetuning_type": "freeze"}, "trainable_layers", 3),
         ({"freeze_trainable_layers": 99, "finetuning_type": "freeze"}, "trainable_layers", 28),
@@ -81,6 +95,14 @@ def test_sharding_takes_the_machine_and_the_json() -> None:
 def test_words_of_fsdp(words: str, stage: int, world: int, fsdp: bool) -> None:
     found = workload("2x8xa100-80g", fsdp=words).sharding
     assert (found.stage, found.world, found.fsdp) == (stage, world, fsdp)
+
+
+def test_every_optimizer_of_the_release_has_states() -> None:
+    for name in catalog.table("arguments")["arguments"]["optim"]["choices"]:
+        found = workload(optim=name, finetuning_type="full", bf16=True)
+        assert state_bytes(catalog.model("qwen7b").arch, found) >= 0
+        projected = name.startswith(("galore", "apollo"))
+        assert found.optimizer != "adamw" or projected or name in ("adamw_torch_fused", "adamw_torch_xla")
 
 
 def test_new_tokens_train_embedding_and_head() -> None:

@@ -22,10 +22,21 @@ _ROLES = {
     "w1": "gate", "w3": "up", "w2": "down", "c_proj": "o", "q_a_proj": "q_a", "q_b_proj": "q_b",
     "kv_a_proj_with_mqa": "kv_a", "kv_b_proj": "kv_b",
 }  # fmt: skip
+# Names of transformers 5.6 (trainer_optimizer.py); those that are not here are counted as AdamW. PyTorch's own steps go
+# over all tensors at once; apex and anyprecision keep fp32 moments, as bitsandbytes' 32-bit ones are.
 _OPTIMIZERS = {
-    "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw_bnb_8bit": "adamw_8bit",
-    "adamw_8bit": "adamw_8bit", "paged_adamw_8bit": "paged_adamw_8bit", "paged_adamw_32bit": "paged_adamw",
-    "paged_adamw": "paged_adamw", "adafactor": "adafactor", "sgd": "sgd",
+    "adamw_torch": "adamw_foreach", "adamw_torch_fused": "adamw", "adamw_torch_npu_fused": "adamw_foreach",
+    "adamw_apex_fused": "adamw_32bit", "adamw_anyprecision": "adamw_32bit", "adamw_torch_8bit": "adamw_8bit",
+    "adamw_torch_4bit": "adamw_4bit", "adamw_bnb_8bit": "adamw_8bit", "adamw_8bit": "adamw_8bit",
+    "paged_adamw_32bit": "paged_adamw_32bit", "paged_adamw": "paged_adamw_32bit",
+    "paged_adamw_8bit": "paged_adamw_8bit", "ademamix": "ademamix", "ademamix_8bit": "ademamix_8bit",
+    "paged_ademamix_32bit": "paged_ademamix", "paged_ademamix_8bit": "paged_ademamix_8bit", "grokadamw": "ademamix",
+    "lion_32bit": "lion", "lion_8bit": "lion_8bit", "paged_lion_32bit": "paged_lion",
+    "paged_lion_8bit": "paged_lion_8bit", "rmsprop": "rmsprop", "rmsprop_bnb": "rmsprop_32bit",
+    "rmsprop_bnb_32bit": "rmsprop_32bit", "rmsprop_bnb_8bit": "rmsprop_8bit", "adagrad": "adagrad",
+    "adafactor": "adafactor", "sgd": "sgd", "schedule_free_adamw": "adamw_foreach",
+    "schedule_free_radam": "adamw_foreach", "schedule_free_sgd": "momentum", "stable_adamw": "adamw_foreach",
+    "lomo": "sgd", "adalomo": "adafactor",
 }  # fmt: skip
 _ATTENTION: dict[str, Attention] = {"disabled": "eager", "fa2": "flash"}
 
@@ -48,9 +59,7 @@ def workload(job: Job, model: Model) -> Workload:
         trainable_layers=min(abs(int(job.number("freeze_trainable_layers"))), model.arch.layers),
         optimizer=_optimizer(job),
         optimizer_rank=int(job.number("galore_rank" if job.flag("use_galore") else "apollo_rank")),
-        layerwise_update=any(
-            job.flag(f"use_{name}") and job.flag(f"{name}_layerwise") for name in ("galore", "apollo")
-        ),
+        layerwise_update=_layerwise(job),
         micro_batch=max(int(job.number("per_device_train_batch_size")), 1),
         sequences_per_sample=2 if pairs else 1,
         length=max(int(job.number("cutoff_len")), 1),
@@ -143,13 +152,33 @@ def targets(job: Job, model: Model) -> tuple[str, ...]:
 
 
 def _optimizer(job: Job) -> str:
+    """What keeps the states: LLaMA-Factory's own optimizers come before the one that `optim` names
+    (train/trainer_utils.py); one of the DeepSpeed file, and offload, before both: accelerate 1.11 makes AdamW and all
+    else DeepSpeed's CPU Adam, 32-bit Lion its CPU Lion (utils/deepspeed.py)."""
+    name = str(job.get("optim"))
+    if job.zero and (job.zero.offload("offload_optimizer") or "optimizer" in job.zero.config):
+        return "lion" if name.endswith("lion_32bit") else "adamw"
     switches = [("use_adam_mini", "adam_mini"), ("use_muon", "muon")]
     if job.method in ("full", "freeze"):  # LLaMA-Factory refuses the others beside adapters
-        switches = [("use_galore", "galore"), ("use_apollo", "apollo"), ("use_badam", "badam"), *switches]
-    for key, name in switches:
+        switches = [("use_galore", _galore(job, name)), ("use_apollo", "apollo"), ("use_badam", "badam"), *switches]
+    for key, found in switches:
         if job.flag(key):
-            return name
-    return _OPTIMIZERS.get(str(job.get("optim")), "adamw")
+            return found
+    return _OPTIMIZERS.get(name, "adamw")
+
+
+def _galore(job: Job, name: str) -> str:
+    """Where not all linear modules are projected, the others' moments are ordinary."""
+    targets = set(job.words("galore_target"))
+    if not (targets & {"all", "proj"} or targets >= {"mlp", "self_attn"}):
+        return "adamw"
+    return "galore_8bit" if "8bit" in name else "galore_adafactor" if name == "adafactor" else "galore"
+
+
+def _layerwise(job: Job) -> bool:
+    """Whether each gradient is used and dropped as soon as it is there."""
+    lomo = job.get("optim") in ("lomo", "adalomo")
+    return lomo or any(job.flag(f"use_{name}") and job.flag(f"{name}_layerwise") for name in ("galore", "apollo"))
 
 
 def _checkpointing(job: Job) -> Checkpointing:

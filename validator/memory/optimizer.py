@@ -6,11 +6,22 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from .precision import element_bytes
-from .shapes import blocks, trainable_parameters
+from .shapes import blocks, embedding, trainable_parameters
 from .workload import Architecture, Workload
 
 # (outputs, inputs, how many)
 Matrix = tuple[int, int, int]
+# One fp32 maximum for each 256 elements (bitsandbytes, arXiv 2110.02861; torchao with transformers' block size).
+_EIGHT, _FOUR = 1 + 4 / 256, 0.5 + 4 / 256
+# Moments for each trained element, and their bytes; 0: the precision that mixed precision gives moments. bitsandbytes
+# keeps 32-bit moments in fp32 whatever the weights are.
+_MOMENTS = {
+    "adamw": (2, 0.0), "adamw_foreach": (2, 0.0), "adamw_32bit": (2, 4.0), "adamw_8bit": (2, _EIGHT),
+    "adamw_4bit": (2, _FOUR), "ademamix": (3, 4.0), "ademamix_8bit": (3, _EIGHT), "lion": (1, 4.0),
+    "lion_8bit": (1, _EIGHT), "momentum": (1, 0.0), "adagrad": (1, 0.0), "rmsprop": (1, 0.0),
+    "rmsprop_32bit": (1, 4.0), "rmsprop_8bit": (1, _EIGHT), "adam_mini": (1, 0.0), "sgd": (0, 0.0),
+}  # fmt: skip
+_FOREACH = ("adamw_foreach", "adagrad", "rmsprop")
 
 
 @lru_cache(maxsize=2048)
@@ -81,33 +92,33 @@ def _one_block(arch: Architecture, workload: Workload) -> float:
     return 16.0 * max(block.elements for _, block in blocks(arch, workload.experts_fused))
 
 
+def _embedding_kept_precise(arch: Architecture, workload: Workload) -> int:
+    """Elements of embeddings, whose moments stay in fp32 beside bitsandbytes' 8-bit ones (transformers 5.6 Trainer
+    registers the exception; an engine's partitions hide the embedding from it)."""
+    sharding = workload.sharding
+    trains = workload.method == "full" or workload.adapter.full_embedding
+    return embedding(arch) if trains and not (sharding.engine or sharding.fsdp) else 0
+
+
 @lru_cache(maxsize=2048)
 def state_bytes(arch: Architecture, workload: Workload) -> float:
-    """Bytes of optimizer state for the whole model, without the engine's master weights.
-
-    8-bit states add one fp32 maximum for each 256 elements (bitsandbytes, arXiv 2110.02861)."""
-    trained, moment = trainable_parameters(arch, workload), element_bytes(workload).moment
+    """Bytes of optimizer state for the whole model, without the engine's master weights."""
+    moment = element_bytes(workload).moment
     name = workload.optimizer.removeprefix("paged_")
     match name:
         case "galore" | "apollo":
             return _low_rank(arch, workload, moment)
         case "galore_8bit":
-            return _low_rank(arch, workload, 1 + 4 / 256)
+            return _low_rank(arch, workload, _EIGHT)
         case "adafactor" | "galore_adafactor":
             return _factored(arch, workload)
         case "muon":
             return _muon(arch, workload, moment)
         case "badam":
             return _one_block(arch, workload)
-        case "sgd":
-            return 0.0
-        case "adam_mini" | "lion" | "momentum" | "adagrad" | "rmsprop":
-            return moment * trained
-        case "lion_8bit":
-            return (1 + 4 / 256) * trained
-        case "adamw_8bit":
-            return 2 * (1 + 4 / 256) * trained
-    return 2 * moment * trained
+    count, size = _MOMENTS[name]
+    precise = _embedding_kept_precise(arch, workload) if size == _EIGHT else 0
+    return count * ((size or moment) * (trainable_parameters(arch, workload) - precise) + 4.0 * precise)
 
 
 def largest_tensor(arch: Architecture, workload: Workload) -> int:
@@ -130,11 +141,11 @@ def step_bytes(arch: Architecture, workload: Workload) -> float:
         share = trainable_parameters(arch, workload) / partitions(workload)
         share = min(share, sharding.sub_group) if sharding.zero == 3 else share
         copying = sizes.gradient + (4.0 if sizes.gradient < 4 else 0.0)
-        return share * max(copying, 8.0 if workload.optimizer == "adamw_foreach" else 4.0)
+        return share * max(copying, 8.0 if workload.optimizer in _FOREACH else 4.0)
     largest = largest_tensor(arch, workload)
+    if workload.optimizer in _FOREACH:
+        return sizes.moment * trainable_parameters(arch, workload) / partitions(workload)
     match workload.optimizer:
-        case "adamw_foreach":
-            return sizes.moment * trainable_parameters(arch, workload) / partitions(workload)
         case "adafactor" | "galore_adafactor":
             return (8.0 if sizes.gradient == 4 else 16.0) * largest
         case "galore" | "apollo" | "galore_8bit" | "muon" | "adam_mini":
