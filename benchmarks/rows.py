@@ -156,7 +156,7 @@ def _model(facts: Mapping[str, str], stack: Stack) -> Architecture:
     if config["model_type"] not in SUPPORTED:
         raise Skip(f"model family {config['model_type']}: the validator does not read it")
     shape = architecture(config)
-    return replace(shape, tied=False) if stack.untied else shape
+    return shape._replace(tied=False) if stack.untied else shape
 
 
 def _method(facts: Mapping[str, str]) -> Method:
@@ -236,7 +236,7 @@ def automatic(sharding: Sharding, hidden: int) -> Sharding:
     if sharding.stage != 3:
         return sharding
     square = hidden * hidden
-    return replace(sharding, reduce_bucket=square, prefetch_bucket=int(0.9 * square), persistence_threshold=10 * hidden)
+    return sharding._replace(reduce_bucket=square, prefetch_bucket=int(0.9 * square), persistence_threshold=10 * hidden)
 
 
 def _attention(facts: Mapping[str, str]) -> Attention:

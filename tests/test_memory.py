@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -102,16 +100,16 @@ def test_bands_are_ordered_on_every_device(arch: Architecture, work: Workload, r
 @given(architectures(), workloads())
 def test_more_work_never_needs_less(arch: Architecture, work: Workload) -> None:
     before = allocated(arch, work)
-    assert allocated(arch, replace(work, micro_batch=work.micro_batch + 1)) >= before
-    assert allocated(arch, replace(work, length=2 * work.length)) >= before
-    assert allocated(arch, replace(work, adapter=replace(work.adapter, rank=2 * work.adapter.rank))) >= before
-    assert allocated(arch, replace(work, accumulation=work.accumulation + 1)) >= before
+    assert allocated(arch, work._replace(micro_batch=work.micro_batch + 1)) >= before
+    assert allocated(arch, work._replace(length=2 * work.length)) >= before
+    assert allocated(arch, work._replace(adapter=work.adapter._replace(rank=2 * work.adapter.rank))) >= before
+    assert allocated(arch, work._replace(accumulation=work.accumulation + 1)) >= before
 
 
 @given(architectures(), workloads())
 def test_a_larger_model_never_needs_less(arch: Architecture, work: Workload) -> None:
     before, host = allocated(arch, work), host_memory(arch, work).expected
-    for larger in (replace(arch, layers=arch.layers + 1), replace(arch, vocab=arch.vocab + 1000)):
+    for larger in (arch._replace(layers=arch.layers + 1), arch._replace(vocab=arch.vocab + 1000)):
         assert allocated(larger, work) >= before
         assert host_memory(larger, work).expected >= host
         assert parameters(larger) > parameters(arch)
@@ -133,7 +131,7 @@ def test_a_higher_stage_or_more_devices_never_hold_more_model_state(
 ) -> None:
     def at(stage: int, count: int) -> float:
         sharding = Sharding(1, count, stage, engine=True, persistence_threshold=0)
-        return model_states(arch, replace(work, precision="engine", sharding=sharding))
+        return model_states(arch, work._replace(precision="engine", sharding=sharding))
 
     stages = [at(stage, devices) for stage in (0, 1, 2)]
     assert stages == sorted(stages, reverse=True)
@@ -146,7 +144,7 @@ def test_offload_moves_bytes_and_loses_none(arch: Architecture, devices: int, st
     here = Workload(
         method="full", precision="engine", sharding=Sharding(1, devices, stage, engine=True, pin_memory=pin)
     )
-    there = replace(here, sharding=replace(here.sharding, offload_optimizer=True, offload_parameters=stage == 3))
+    there = here._replace(sharding=here.sharding._replace(offload_optimizer=True, offload_parameters=stage == 3))
     moved = devices * (model_states(arch, here) - model_states(arch, there))
     host = host_memory(arch, there).terms
     arrived = sum(host.get(name, 0.0) for name in ("moments", "master", "gradients", "half_copies", "parameters"))
@@ -176,17 +174,17 @@ SMALL = Architecture(2048, 16, 128256, Attn(32, 8, 64), Ffn(8192), tied=True)
 @pytest.mark.parametrize("optimizer", ["sgd", "adafactor", "galore", "adamw_8bit", "muon", "adamw"])
 def test_leaner_optimizers_come_before_adamw(optimizer: str) -> None:
     work = Workload(method="full", precision="pure", optimizer=optimizer, optimizer_rank=64, length=64)
-    adamw = device_memory(SMALL, replace(work, optimizer="adamw")).terms.get("optimizer", 0.0)
+    adamw = device_memory(SMALL, work._replace(optimizer="adamw")).terms.get("optimizer", 0.0)
     assert device_memory(SMALL, work).terms.get("optimizer", 0.0) <= adamw
 
 
 def test_a_value_head_needs_logits_but_no_gradient_of_them() -> None:
     rewards = Workload(length=4096, sequences_per_sample=2, value_head=True)
-    preferences = replace(rewards, value_head=False, needs_full_logits=True, reference_logits=True)
+    preferences = rewards._replace(value_head=False, needs_full_logits=True, reference_logits=True)
     logits = 2 * 4096 * SMALL.vocab
     assert device_memory(SMALL, rewards).terms["logits"] == 6 * logits
     assert device_memory(SMALL, preferences).terms["logits"] == 16 * logits
-    assert device_memory(SMALL, replace(preferences, estimates_kl=True)).terms["logits"] == 20 * logits
+    assert device_memory(SMALL, preferences._replace(estimates_kl=True)).terms["logits"] == 20 * logits
 
 
 def test_paged_states_live_on_the_host() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from validator.memory import (
@@ -103,17 +101,17 @@ def test_slack_alone_never_exceeds_a_device() -> None:
 
 def test_varied_lengths_fill_the_cache_only_without_expandable_segments() -> None:
     def expected(padded: bool, expandable: bool) -> float:
-        work = replace(WORK, padded=padded, attention="flash")
+        work = WORK._replace(padded=padded, attention="flash")
         return device_memory(QWEN_32B, work, Runtime(expandable_segments=expandable)).expected
 
     assert expected(True, False) > expected(False, False) > expected(False, True) == expected(True, True)
 
 
 def test_a_reference_follows_the_parameters_to_the_host() -> None:
-    shared = replace(offloaded(8), reference_copies=1)
+    shared = offloaded(8)._replace(reference_copies=1)
     assert "reference" not in device_memory(QWEN_32B, shared).terms
     assert host_memory(QWEN_32B, shared).terms["reference"] >= 2 * 32.7e9
-    copied = replace(shared, sharding=Sharding(1, 8, 2, engine=True))
+    copied = shared._replace(sharding=Sharding(1, 8, 2, engine=True))
     assert device_memory(QWEN_32B, copied).terms["reference"] >= 2 * 32.7e9
 
 
@@ -129,7 +127,7 @@ def test_fsdp_that_starts_after_loading_needs_room_for_the_whole_model(
     method: Method, bits: int, bytes_each: float
 ) -> None:
     work = Workload(method=method, quant_bits=bits, length=64, sharding=Sharding(1, 8, 3, fsdp=True))
-    after = replace(work, sharding=replace(work.sharding, sharded_load=False))
+    after = work._replace(sharding=work.sharding._replace(sharded_load=False))
     whole = bytes_each * parameters(QWEN_72B)
     assert loading(QWEN_72B, after)["weights"] >= whole > device_memory(QWEN_72B, work).terms["weights"]
     assert device_memory(QWEN_72B, after).allocated >= device_memory(QWEN_72B, work).allocated
@@ -153,4 +151,4 @@ def test_thin_evidence_widens_the_band() -> None:
 @pytest.mark.parametrize("devices", [2, 8])
 def test_plain_data_parallel_does_not_shrink_a_model(devices: int) -> None:
     alone = device_memory(QWEN_32B, WORK).allocated
-    assert device_memory(QWEN_32B, replace(WORK, sharding=Sharding(1, devices))).allocated >= alone
+    assert device_memory(QWEN_32B, WORK._replace(sharding=Sharding(1, devices))).allocated >= alone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,4 +61,4 @@ def _machine(text: str, host_ram_gib: float | None) -> Machine:
         raise RecipeError(
             f"machine `{text}`: no device memory is known for {found.device.id}, so nothing can be planned"
         )
-    return found if host_ram_gib else replace(found, host_ram_gib=upgrade.usual_ram(found))
+    return found if host_ram_gib else found._replace(host_ram_gib=upgrade.usual_ram(found))

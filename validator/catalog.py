@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from validator import loader
 from validator.architecture import architecture
@@ -21,8 +20,7 @@ _MACHINE = re.compile(r"(?:(\d{1,6})x)?(\d{1,6})x(.+)", re.I)
 _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(NamedTuple):
     """A model by its shapes. `template` is LLaMA-Factory's for this very name; None: none is registered.
     `id` is None for a local folder; `quantized` names the method of a checkpoint that is quantized already."""
 
@@ -47,8 +45,7 @@ class Model:
         return self.parameters / 1e9
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(NamedTuple):
     """An accelerator. GiB are 2^30 bytes; `usable_gib` is what all processes can allocate; None: not known."""
 
     id: str
@@ -77,8 +74,7 @@ class Device:
         )
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """`nodes` servers with `devices` accelerators each. `note` says which device a short form was taken for."""
 
     nodes: int

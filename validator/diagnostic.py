@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Verdict = Literal["fits", "tight", "exceeds", "unknown"]
 
@@ -21,8 +21,7 @@ class RecipeError(Exception):
     """An expected failure with a message for the user: what, where, what to do."""
 
 
-@dataclass(frozen=True)
-class Diagnostic:
+class Diagnostic(NamedTuple):
     """One finding. `line` and `column` are 1-based; 1, 1 where the whole file is meant."""
 
     code: str

@@ -318,7 +318,7 @@ def _duplicates(node: yaml.MappingNode) -> Iterator[Diagnostic]:
     for key, _ in node.value:
         if key.tag == _STRING and key.value in seen:
             text = f"`{_clip(key.value)}` is written twice (first on line {seen[key.value]}); remove one"
-            yield replace(_at("LOA004", text, key), key=key.value)
+            yield _at("LOA004", text, key)._replace(key=key.value)
         elif key.tag == _STRING:
             seen[key.value] = key.start_mark.line + 1
 

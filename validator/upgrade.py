@@ -37,12 +37,12 @@ def _fitting(start: Draft, machine: Machine, methods: Sequence[str]) -> Draft | 
 
 def _more_ram(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
     """The least host memory that offload needs, in steps of 16 GiB."""
-    plenty = replace(start, machine=replace(start.machine, host_ram_gib=1e6))
+    plenty = replace(start, machine=start.machine._replace(host_ram_gib=1e6))
     offloads = [found for method in methods for speed in ("slow", "slowest")
                 for found in plan.members(replace(plenty, method=method), speed)]  # fmt: skip
     if offloads:
         found = min(offloads, key=_host)
-        machine = replace(start.machine, host_ram_gib=float(-(-_host(found) // (16 * GIB)) * 16))
+        machine = start.machine._replace(host_ram_gib=float(-(-_host(found) // (16 * GIB)) * 16))
         yield Upgrade(replace(found, machine=machine), "more host memory per node")
 
 
@@ -55,8 +55,8 @@ def _more_devices(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
     counts = [(here.nodes, n) for n in (2, 4, 8, 16) if here.devices < n <= most]
     counts += [(n, max(here.devices, most)) for n in _NODES if n > here.nodes]
     for nodes, devices in counts:
-        machine = replace(here, nodes=nodes, devices=devices)
-        machine = replace(machine, host_ram_gib=_ram(machine, here))
+        machine = here._replace(nodes=nodes, devices=devices)
+        machine = machine._replace(host_ram_gib=_ram(machine, here))
         if found := _fitting(start, machine, methods):
             yield Upgrade(found, "more devices of the same kind")
 
@@ -67,8 +67,8 @@ def _larger_devices(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
     larger = [kind for kind in kinds if kind.vendor == here.device.vendor
               and (kind.usable_gib or 0) > (here.device.usable_gib or 0)]  # fmt: skip
     for kind in sorted(larger, key=lambda kind: kind.usable_gib or 0):
-        machine = replace(here, device=kind)
-        machine = replace(machine, host_ram_gib=_ram(machine, here))
+        machine = here._replace(device=kind)
+        machine = machine._replace(host_ram_gib=_ram(machine, here))
         if found := _fitting(start, machine, methods):
             yield Upgrade(found, "larger devices")
 

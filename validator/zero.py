@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from validator import loader
 from validator.diagnostic import RecipeError
 from validator.memory import Sharding
 
 
-@dataclass(frozen=True)
-class Zero:
+class Zero(NamedTuple):
     """A DeepSpeed configuration. `path` is None for one inside the recipe; `problem` says why `config` is empty."""
 
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = MappingProxyType({})
     path: str | None = None
     problem: str | None = None
 

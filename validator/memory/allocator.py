@@ -7,7 +7,6 @@ devices), ms-swift's ZeRO-3 runs, peft's method comparison; benchmarks/memory.py
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from .activations import tokens
@@ -43,8 +42,7 @@ SLACK_HIGH = 1.8
 COMMUNICATION = 1.5 * GIB
 
 
-@dataclass(frozen=True)
-class Runtime:
+class Runtime(NamedTuple):
     """What the device kind and its software add.
 
     `evidence`: how well this kind has been measured. `capacity_gib`: what all processes can use; at that limit the

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """All bytes. `terms` sum to `allocated`; `low` to `high` is the 90 % band of what the system's own tool shows."""
 
     terms: dict[str, float]

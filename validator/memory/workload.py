@@ -1,9 +1,10 @@
-"""What is trained and how: the inputs of every memory formula."""
+"""What is trained and how: the inputs of every memory formula.
+
+Named tuples, because Python builds one in a third of the time of a dataclass, and every `check` pays for that."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Method = Literal["full", "freeze", "lora", "oft"]
 Precision = Literal["amp", "pure", "engine", "fp32"]
@@ -12,8 +13,7 @@ Checkpointing = Literal["layer", "off", "offloaded"]
 Loss = Literal["upcast", "shifted", "fused"]
 
 
-@dataclass(frozen=True)
-class Attn:
+class Attn(NamedTuple):
     """Shapes of one attention block. Multi-head latent attention sets the `*_rank` and `rope_dim` fields."""
 
     heads: int
@@ -31,8 +31,7 @@ class Attn:
     fused: bool = False  # one linear module makes q, k and v
 
 
-@dataclass(frozen=True)
-class Ffn:
+class Ffn(NamedTuple):
     """Shapes of one feed-forward block; `experts` > 0 makes it a mixture."""
 
     width: int
@@ -51,21 +50,7 @@ class Ffn:
     dense_layers: int = 0  # leading layers with an ordinary block of `width`
 
 
-class _HashedOnce:
-    """Keeps the hash: a search looks the same object up in many caches."""
-
-    _hash: int
-
-    def __hash__(self) -> int:
-        found = self.__dict__.get("_hash")
-        if found is None:
-            found = hash(tuple(self.__dict__.values()))
-            object.__setattr__(self, "_hash", found)
-        return found
-
-
-@dataclass(frozen=True)
-class Architecture(_HashedOnce):
+class Architecture(NamedTuple):
     """A decoder, by its shapes. All widths are elements, never bytes."""
 
     hidden: int
@@ -80,11 +65,8 @@ class Architecture(_HashedOnce):
     logit_softcap: bool = False
     parameters: int | None = None  # a published count; None: derived from the shapes
 
-    __hash__ = _HashedOnce.__hash__
 
-
-@dataclass(frozen=True)
-class Adapter:
+class Adapter(NamedTuple):
     """Low-rank or orthogonal adapters. `targets` are roles: q k v o gate up down (fused roles: qkv, gate_up)."""
 
     rank: int = 8
@@ -96,8 +78,7 @@ class Adapter:
     full_head: bool = False
 
 
-@dataclass(frozen=True)
-class Sharding:
+class Sharding(NamedTuple):
     """How states are spread over `nodes * devices_per_node` devices. Bucket sizes are elements."""
 
     nodes: int = 1
@@ -130,8 +111,7 @@ class Sharding:
         return 0 if self.fsdp else self.stage
 
 
-@dataclass(frozen=True)
-class Workload(_HashedOnce):
+class Workload(NamedTuple):
     """One training run, as it really executes. `length` is tokens per sequence, `micro_batch` sequences per device."""
 
     method: Method = "lora"
@@ -143,7 +123,7 @@ class Workload(_HashedOnce):
     quant_grouped: bool = False  # GPTQ/AWQ style groups instead of bitsandbytes blocks
     experts_fused: bool = True  # experts are 3-D parameters: neither adapters nor quantization reach them
     upcast_norms: bool = False
-    adapter: Adapter = field(default_factory=Adapter)
+    adapter: Adapter = Adapter()
     trainable_layers: int = 2  # method freeze: how many trailing (or leading) layers train
     trainable_extra: int = 0  # method freeze: further trained parameters, in elements
     optimizer: str = "adamw"
@@ -167,6 +147,4 @@ class Workload(_HashedOnce):
     loader_workers: int = 0
     dataset_tokens: int = 0
     low_memory_load: bool = True  # each process maps the weights instead of materializing them
-    sharding: Sharding = field(default_factory=Sharding)
-
-    __hash__ = _HashedOnce.__hash__
+    sharding: Sharding = Sharding()

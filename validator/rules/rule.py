@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from validator.diagnostic import Severity
 from validator.job import Job
@@ -13,8 +13,7 @@ Finding = tuple[str | None, str]
 Check = Callable[[Job], Iterable[Finding]]
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """A rule. `manual` is its manual page: the violation in one line, then `Why:` and `Fix:`."""
 
     code: str
