@@ -35,9 +35,13 @@ _OPEN, _CLOSE = "# /// recipe", "# ///"
 _KEY = r"""[^\\{}()\[\]:.\s'"]+"""
 _NODE = rf"\.*(?:{_KEY}|\[{_KEY}\])(?:\.{_KEY}|\[{_KEY}\])*"
 _ARGUMENT = r"""(?:[\w/\-+.$%*@?|:,\\ \t\[\]]|'[^']*'|"[^"]*"|\{[^{}]*\})*"""
-_INTERPOLATION = re.compile(rf"\$\{{\s*(?:{_NODE}|[A-Za-z_][\w\-]*(?:\.[A-Za-z_][\w\-]*)*\s*:{_ARGUMENT})\s*\}}")
-_ESCAPED = re.compile(r"(?<!\\)(?:\\\\)*\\\$\{")
-_OVERRIDE = re.compile(r"([^\W\d][\w-]*(?:\.[\w-]+)*)=(.*)", re.S)
+_WORD = r"[\w/\-+.$%*@?|]+"
+_NAMELESS = rf":\s*(?:{_WORD}(?:\s*,\s*{_WORD})*)?"
+_RESOLVER = rf"[A-Za-z_][\w\-]*(?:\.[A-Za-z_][\w\-]*)*\s*:{_ARGUMENT}"
+# Compiled when first needed, which few runs do.
+_INTERPOLATION = rf"\$\{{\s*(?:{_NODE}|{_NAMELESS}|{_RESOLVER})\s*\}}"
+_ESCAPED = r"(?<!\\)(?:\\\\)*\\\$\{"
+_OVERRIDE = r"(?s)([^\W\d][\w-]*(?:\.[\w-]+)*)=(.*)"
 
 
 class _Loader(_Base):  # type: ignore[misc]
@@ -145,7 +149,7 @@ def with_overrides(doc: Document, overrides: Sequence[str]) -> Document:
         return doc
     values = dict(doc.values)
     for text in overrides:
-        match = _OVERRIDE.fullmatch(text)
+        match = re.fullmatch(_OVERRIDE, text)
         if not match:
             raise RecipeError(f"override `{_clip(text)}` is not of the form KEY=VALUE, such as learning_rate=1e-4")
         try:
@@ -325,9 +329,9 @@ def _duplicates(node: yaml.MappingNode) -> Iterator[Diagnostic]:
 
 def _interpolates(text: str) -> bool:
     """Whether every `${` begins a well-formed interpolation; inner ones are reduced to a plain word first."""
-    text, found = _ESCAPED.sub("", text), 1
+    text, found = re.sub(_ESCAPED, r"\\", text), 1  # a backslash, which no key may hold
     while found:
-        text, found = _INTERPOLATION.subn("x", text)
+        text, found = re.subn(_INTERPOLATION, "x", text)
     return "${" not in text
 
 
