@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -15,8 +15,8 @@ from validator.diagnostic import RecipeError
 from validator.memory import Architecture, Runtime, parameters
 
 DATA = Path(__file__).parent / "data"
-_BLOCK = re.compile(r"(?m)^(?=[a-z0-9][a-z0-9.\-]*:$)")
-_MACHINE = re.compile(r"(?:(\d{1,6})x)?(\d{1,6})x(.+)", re.I)
+_ENTRY = r"(?m)^(?=\w[\w.\-]*:)"
+_MACHINE = r"(?i)(?:(\d{1,6})x)?(\d{1,6})x(.+)"
 _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 
 
@@ -112,33 +112,48 @@ def table(name: str) -> Any:
     return json.loads((DATA / f"{name}.json").read_text("utf-8"))
 
 
-@cache
-def listing(name: str) -> Any:
-    """One of the small hand-kept YAML tables in data/, whole."""
-    return loader.read_yaml(str(DATA / f"{name}.yaml"))
+class Entries(Mapping[str, Any]):
+    """A hand-kept YAML table of data/. An entry is parsed when it is asked for: a whole table would take most of a
+    check's time."""
+
+    def __init__(self, name: str) -> None:
+        parts = re.split(_ENTRY, (DATA / f"{name}.yaml").read_text("utf-8"))[1:]
+        self._texts = {part.partition(":")[0]: part for part in parts}
+        self._parsed: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._parsed:
+            self._parsed[key] = loader.parse_data(self._texts[key])[key]
+        return self._parsed[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._texts
+
+    def mention(self, words: str) -> Iterator[str]:
+        """Keys of the entries whose text holds these words, in lower case."""
+        return (key for key, text in self._texts.items() if words in text.lower())
 
 
 @cache
-def _blocks(name: str) -> dict[str, str]:
-    """A large hand-kept table cut at its top-level keys: parsing all of it would take most of a check's time."""
-    parts = _BLOCK.split((DATA / f"{name}.yaml").read_text("utf-8"))[1:]
-    return {part.partition(":")[0]: part for part in parts}
-
-
-@cache
-def _entry(name: str, key: str) -> dict[str, Any]:
-    found: dict[str, Any] = loader.parse_data(_blocks(name)[key])[key]
-    return found
+def listing(name: str) -> Entries:
+    """One of the hand-kept YAML tables in data/."""
+    return Entries(name)
 
 
 def model_ids() -> list[str]:
     """Ids of all known models, in the table's order."""
-    return list(_blocks("models"))
+    return list(listing("models"))
 
 
 def device_ids() -> list[str]:
     """Ids of all known devices, in the table's order."""
-    return list(_blocks("devices"))
+    return list(listing("devices"))
 
 
 @lru_cache(maxsize=256)
@@ -147,17 +162,16 @@ def model(name: str) -> Model:
     if _is_folder(name):
         return _local(Path(name))
     wanted = name.strip().lower()
-    if wanted in _blocks("models"):
-        entry = _entry("models", wanted)
-        return _published(wanted, entry, entry["hub"][0])
-    for key, text in _blocks("models").items():
-        if wanted in text.lower():
-            entry = _entry("models", key)
-            for hub in [*entry["hub"], *entry["modelscope"]]:
-                if hub.lower() == wanted:
-                    return _published(key, entry, hub)
-            if entry["short"] == wanted:
-                return _published(key, entry, entry["hub"][0])
+    models = listing("models")
+    if wanted in models:
+        return _published(wanted, models[wanted], models[wanted]["hub"][0])
+    for key in models.mention(wanted):
+        entry = models[key]
+        for hub in [*entry["hub"], *entry["modelscope"]]:
+            if hub.lower() == wanted:
+                return _published(key, entry, hub)
+        if entry["short"] == wanted:
+            return _published(key, entry, entry["hub"][0])
     raise RecipeError(f"model `{name}` is not known{suggest(wanted, _all_names())}")
 
 
@@ -169,8 +183,7 @@ def _is_folder(name: str) -> bool:
 
 
 def _all_names() -> Iterable[str]:
-    for key in _blocks("models"):
-        entry = _entry("models", key)
+    for key, entry in listing("models").items():
         yield from [key, entry["short"], *(hub.lower() for hub in entry["hub"])]
 
 
@@ -225,13 +238,13 @@ def device(name: str) -> tuple[Device, str | None]:
 
     Raises RecipeError when it is not known."""
     wanted = name.strip().lower().replace(" ", "-")
-    if wanted in _blocks("devices"):
+    devices = listing("devices")
+    if wanted in devices:
         return _device(wanted), None
-    near = [key for key, text in _blocks("devices").items() if wanted and wanted in text.lower()]
-    claims = [key for key in near if wanted in (str(a) for a in _entry("devices", key)["aliases"])]
-    default = [key for key in claims if wanted in (_entry("devices", key).get("default_for") or [])]
+    claims = [key for key in devices.mention(wanted) if wanted in aliases(key)]
+    default = [key for key in claims if wanted in (devices[key].get("default_for") or [])]
     if not claims:
-        near_miss = suggest(wanted, _blocks("devices"))
+        near_miss = suggest(wanted, devices)
         raise RecipeError(f"device `{name}` is not known{near_miss}; known: {' '.join(device_ids())}")
     taken = (default or claims)[0]
     others = [key for key in claims if key != taken]
@@ -241,11 +254,11 @@ def device(name: str) -> tuple[Device, str | None]:
 
 def aliases(key: str) -> list[str]:
     """Short forms of a device, the usual one first."""
-    return [str(alias) for alias in _entry("devices", key)["aliases"]]
+    return [str(alias) for alias in listing("devices")[key]["aliases"]]
 
 
 def _device(key: str) -> Device:
-    entry = _entry("devices", key)
+    entry = listing("devices")[key]
     server = entry.get("server") or {}
     return Device(
         id=key,
@@ -268,7 +281,7 @@ def _device(key: str) -> Device:
 
 def machine(text: str, host_ram_gib: float | None = None) -> Machine:
     """`8xascend-910b-64g` or `2x8xa100-80g`: nodes x devices x device. Raises RecipeError when it is malformed."""
-    match = _MACHINE.fullmatch(text.strip())
+    match = re.fullmatch(_MACHINE, text.strip())
     if not match:
         form = "[nodes x] devices x device, such as 8xascend-910b-64g or 2x8xa100-80g"
         raise RecipeError(f"machine `{text}` is not of the form {form}")

@@ -102,7 +102,7 @@ def _current(entry: Mapping[str, Any]) -> bool:
 
 
 def _unknown(document: Document, arguments: Mapping[str, Mapping[str, Any]]) -> Iterator[Diagnostic]:
-    renamed: Mapping[str, Mapping[str, Any]] = catalog.listing("renamed") if _strangers(document, arguments) else {}
+    renamed = catalog.listing("renamed")
     for key in _strangers(document, arguments):
         text = f"`{key}` is not a key of LLaMA-Factory {_newest().partition('/')[0]}"
         if key in renamed:
@@ -187,16 +187,13 @@ def _remarks(document: Document, arguments: Mapping[str, Mapping[str, Any]]) -> 
         entry = arguments.get(key)
         if entry is None or not _current(entry):
             continue
-        if key in _deprecated():
-            text = f"`{key}` will go ({_deprecated()[key]['deprecated']} warns about it); {_remedy(_deprecated()[key])}"
+        renamed = catalog.listing("renamed").get(key, {})
+        if "deprecated" in renamed:
+            text = f"`{key}` will go ({renamed['deprecated']} warns about it); {_remedy(renamed)}"
             yield Diagnostic("SCH006", Severity.WARNING, text, *document.keys.get(key, (1, 1)), key=key)
         elif entry.get("command") and key not in _JUDGED:
             text = f"`{key}` has no effect here: only the {entry['command']} command reads it"
             yield Diagnostic("SCH007", Severity.NOTE, text, *document.keys.get(key, (1, 1)), key=key)
-
-
-def _deprecated() -> dict[str, Mapping[str, Any]]:
-    return {key: entry for key, entry in catalog.listing("renamed").items() if "deprecated" in entry}
 
 
 def _remedy(entry: Mapping[str, Any]) -> str:
