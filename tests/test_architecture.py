@@ -26,7 +26,8 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "report": ("diagnostic", ""),
     "architecture": (LEAVES, ""),
     "catalog": (f"loader architecture {LEAVES}", ""),
-    "schema": ("diagnostic loader catalog", "cerberus"),
+    "release": ("catalog diagnostic", ""),
+    "schema": ("diagnostic loader catalog release", "cerberus"),
     "zero": (f"loader {LEAVES}", ""),
     "datasets": ("catalog loader diagnostic", ""),
     "workload": ("catalog zero memory job", ""),
@@ -34,7 +35,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "changes": ("job catalog check diagnostic", ""),
     "rules/rule": ("job diagnostic", ""),
     "rules/fit": (f"rules/rule job changes {LEAVES}", ""),
-    "rules/*": (f"rules/rule job datasets catalog loader workload zero {LEAVES}", ""),
+    "rules/*": (f"rules/rule job datasets catalog loader release workload zero {LEAVES}", ""),
     "rules/parallel": (f"rules/rule rules/zerofile job catalog loader zero {LEAVES}", ""),
     "rules/data": (f"rules/rule rules/paths job datasets catalog {LEAVES}", ""),
     "rules/registry": (f"rules/rule rules/paths job datasets catalog loader {LEAVES}", ""),
@@ -51,7 +52,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "upgrade": ("catalog draft job plan", ""),
     "planned": ("catalog choice copying draft plan rules/curated upgrade", ""),
     "answer": ("catalog choice diagnostic placing plan planned upgrade writing", ""),
-    "check": ("__init__ diagnostic catalog loader schema job rules/*", ""),
+    "check": ("__init__ diagnostic catalog loader release schema job rules/*", ""),
     "cli": ("*", "click"),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from validator import __version__, catalog, job, loader, schema
+from validator import __version__, catalog, job, loader, release, schema
 from validator.diagnostic import Diagnostic, FileReport, RecipeError, Report, Severity
 from validator.job import Job
 from validator.loader import Document
@@ -116,6 +116,8 @@ def _apply(
 ) -> Iterator[Diagnostic]:
     """What the rules find, but nothing more about a key whose value was refused already."""
     for rule in chosen:
+        if rule.since and not release.reached(found.header, rule.since):
+            continue
         for key, message in rule.check(found):
             if key in refused:
                 continue

@@ -151,7 +151,7 @@ def _names(begun: str) -> list[str]:
 def train(recipe: str, overrides: Sequence[str], dry_run: bool) -> None:
     """Check a recipe, then hand it to llamafactory-cli."""
     from validator import check as checker
-    from validator import handoff, job, launch, loader
+    from validator import handoff, job, launch, loader, release
     from validator import report as reports
     from validator.diagnostic import Report
 
@@ -169,6 +169,8 @@ def train(recipe: str, overrides: Sequence[str], dry_run: bool) -> None:
         for line in launch.commands(str(prepared.recipe), prepared.overrides, *_size(found), engine=bool(found.zero)):
             click.echo(line)
         return
+    for problem in release.outside(found.header, launch.installed(release.FIELDS)):
+        raise RecipeError(problem)
     launch.preflight(*_size(found), found.machine.device.vendor if found.machine else "cpu")
     code = launch.run(prepared.recipe, prepared.overrides, prepared.variables)
     if code == 0 and prepared.output:

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from validator.diagnostic import RecipeError
@@ -48,6 +49,17 @@ def visible_devices(vendor: str) -> int | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return sum(line.startswith(("GPU ", "\tNPU ID", "NPU ID")) for line in shown.splitlines()) or None
+
+
+def installed(names: Sequence[str]) -> dict[str, str]:
+    """Releases of the packages that are installed, without importing them."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def preflight(nodes: int, devices: int, vendor: str) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from validator import catalog
-from validator.diagnostic import Diagnostic, Severity
+from validator import catalog, release
+from validator.diagnostic import Diagnostic, RecipeError, Severity
 from validator.loader import Document
 
 _FAILS = {
@@ -30,20 +30,39 @@ _SPOKEN = {"bool": "true or false", "int": "a whole number", "float": "a number"
 
 
 def check(document: Document) -> list[Diagnostic]:
-    """Every key that LLaMA-Factory does not take, and every value of the wrong type or outside the choices."""
-    arguments: Mapping[str, Mapping[str, Any]] = catalog.table("arguments")["arguments"]
-    found = [*_unknown(document, arguments)]
+    """Every key that LLaMA-Factory does not take, and every value of the wrong type or outside the choices, by the
+    releases that the recipe is for."""
+    found = [*_range_problem(document)]
+    pairs = [release.newest()] if found else release.pairs(document.header)
+    known = {str(key): _entry(str(key), pairs) for key in document.values}
+    found += _unknown(document, known, pairs)
+    accepted = {key: entry for key, entry in known.items() if entry is not None}
     doubtful = {
         key: value
         for key, value in document.values.items()
-        if key in arguments
-        and _current(arguments[key])
-        and not _plainly_right(value, arguments[key])
-        and not _splits(key, value)
+        if key in accepted and not _plainly_right(value, accepted[key]) and not _splits(key, value)
     }
     if doubtful:
-        found += [_wrong(document, key, choice, arguments[key]) for key, choice in _judge(doubtful, arguments)]
-    return [*found, *_remarks(document, arguments)]
+        found += [_wrong(document, key, choice, accepted[key]) for key, choice in _judge(doubtful, accepted)]
+    return [*found, *_remarks(document, accepted)]
+
+
+def _range_problem(document: Document) -> Iterator[Diagnostic]:
+    try:
+        release.pairs(document.header)
+    except RecipeError as err:
+        field = next(name for name in release.FIELDS if document.header.get(name) is not None)
+        yield Diagnostic("SCH008", Severity.WARNING, f"{err}; judged by the newest", *document.mark(field), key=field)
+
+
+def _entry(key: str, pairs: list[release.Pair]) -> Mapping[str, Any] | None:
+    """What the table says of a key for these releases: of several, the oldest, as what newer ones add does not help
+    there. None where one of them does not have it."""
+    entry = catalog.table("arguments")["arguments"].get(key)
+    if entry is None or not all(release.name(pair) in entry.get("in", [release.name(pair)]) for pair in pairs):
+        return None
+    change = catalog.table("arguments")["changes"].get(release.name(pairs[-1]), {}).get(key)
+    return {**entry, **change} if change else entry
 
 
 def _plainly_right(value: Any, entry: Mapping[str, Any]) -> bool:
@@ -92,31 +111,39 @@ def _rule(entry: Mapping[str, Any]) -> dict[str, Any]:
     return rule
 
 
-def _newest() -> str:
-    release, facts = next(iter(catalog.table("arguments")["releases"].items()))
-    return f"{release}/{facts['transformers'][0]}"
-
-
-def _current(entry: Mapping[str, Any]) -> bool:
-    return "in" not in entry or _newest() in entry["in"]
-
-
-def _unknown(document: Document, arguments: Mapping[str, Mapping[str, Any]]) -> Iterator[Diagnostic]:
-    renamed = catalog.listing("renamed")
-    for key in _strangers(document, arguments):
-        text = f"`{key}` is not a key of LLaMA-Factory {_newest().partition('/')[0]}"
-        if key in renamed:
+def _unknown(
+    document: Document, known: Mapping[str, Mapping[str, Any] | None], pairs: list[release.Pair]
+) -> Iterator[Diagnostic]:
+    strangers = [key for key, entry in known.items() if entry is None]
+    renamed: Mapping[str, Mapping[str, Any]] = catalog.listing("renamed") if strangers else {}
+    for key in strangers:
+        lacking = _lacking(key, pairs)
+        text = f"`{key}` is not a key of LLaMA-Factory {lacking[0]}"
+        if _came(key, lacking):
+            text += f", which the recipe's range holds; it came with {_came(key, lacking)}"
+        elif key in renamed:
             text += f" with its transformers{_removed(renamed[key])}"
         elif key in catalog.table("arguments")["elsewhere"]:
             text += f"'s train command; it belongs to `{catalog.table('arguments')['elsewhere'][key]}`"
         else:
-            current = (name for name, entry in arguments.items() if _current(entry))
-            text += catalog.suggest(key, current)
+            text += catalog.suggest(
+                key, (name for name in catalog.table("arguments")["arguments"] if _entry(name, pairs))
+            )
         yield Diagnostic("SCH001", Severity.ERROR, text, *document.keys.get(key, (1, 1)), key=key)
 
 
-def _strangers(document: Document, arguments: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    return [str(key) for key in document.values if key not in arguments or not _current(arguments[key])]
+def _lacking(key: str, pairs: list[release.Pair]) -> release.Pair:
+    """The newest of the releases that does not have the key."""
+    return next(pair for pair in pairs if _entry(key, [pair]) is None)
+
+
+def _came(key: str, lacking: release.Pair) -> str:
+    """The first newer pair that has the key, in words; empty where none has it."""
+    newer = release.known()[: release.known().index(lacking)]
+    first = next((pair for pair in reversed(newer) if _entry(key, [pair]) is not None), None)
+    if first is None:
+        return ""
+    return f"LLaMA-Factory {first[0]}" if first[0] != lacking[0] else f"transformers {first[1]}"
 
 
 def _removed(entry: Mapping[str, Any]) -> str:
@@ -181,19 +208,30 @@ def _show(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _remarks(document: Document, arguments: Mapping[str, Mapping[str, Any]]) -> Iterator[Diagnostic]:
-    """Keys that are accepted today but will go, and keys that only another command reads."""
-    for key in document.values:
-        entry = arguments.get(key)
-        if entry is None or not _current(entry):
-            continue
-        renamed = catalog.listing("renamed").get(key, {})
-        if "deprecated" in renamed:
-            text = f"`{key}` will go ({renamed['deprecated']} warns about it); {_remedy(renamed)}"
+def _remarks(document: Document, accepted: Mapping[str, Mapping[str, Any]]) -> Iterator[Diagnostic]:
+    """Keys that are accepted but go or have gone in a later release, and keys that only another command reads."""
+    for key, entry in accepted.items():
+        text = _farewell(key)
+        if text:
             yield Diagnostic("SCH006", Severity.WARNING, text, *document.keys.get(key, (1, 1)), key=key)
         elif entry.get("command") and key not in _JUDGED:
             text = f"`{key}` has no effect here: only the {entry['command']} command reads it"
             yield Diagnostic("SCH007", Severity.NOTE, text, *document.keys.get(key, (1, 1)), key=key)
+
+
+def _farewell(key: str) -> str:
+    """That a later release will not take the key, or already does not; empty where it stays."""
+    if _entry(key, [release.newest()]) is None:
+        entry = catalog.listing("renamed").get(key, {})
+        remedy = f"; there {_remedy(entry)}" if entry else ""
+        gone = entry.get("removed", f"LLaMA-Factory {release.newest()[0]}")
+        return f"`{key}` is gone since {gone}, so the recipe ends with the older releases it names{remedy}"
+    entry = _deprecated().get(key, {})
+    return f"`{key}` will go ({entry['deprecated']} warns about it); {_remedy(entry)}" if entry else ""
+
+
+def _deprecated() -> dict[str, Mapping[str, Any]]:
+    return {key: entry for key, entry in catalog.listing("renamed").items() if "deprecated" in entry}
 
 
 def _remedy(entry: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ _HEADER = {
     "host_ram_gib": "main memory of a node",
     "samples": "recommended number of samples",
 }
-_OPTIONAL = {"predicted", "origin"}
+_OPTIONAL = {"predicted", "origin", "llamafactory", "transformers"}
 # From this length on it is part of the name.
 LONG = 8192
 
@@ -82,7 +82,7 @@ def header_field_unknown(job: Job) -> Iterator[Finding]:
     """The header block has a field that nothing reads.
 
     Why: a misspelt field is a setting that does not count.
-    Fix: use summary, machine, host_ram_gib, samples, predicted, origin.
+    Fix: use summary, machine, host_ram_gib, samples, predicted, origin, llamafactory, transformers.
     """
     for field in job.header:
         if field not in _HEADER and field not in _OPTIONAL:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from validator import catalog
+from validator import catalog, release
 from validator.diagnostic import RecipeError, Severity
 from validator.job import Job
 from validator.rules.rule import Finding, rule
@@ -173,7 +173,7 @@ def neat_packing_batches(job: Job) -> Iterator[Finding]:
         )
 
 
-@rule("TRA609", Severity.ERROR)
+@rule("TRA609", Severity.ERROR, since="transformers 5.0.0")
 def length_scaling_fails(job: Job) -> Iterator[Finding]:
     """`rope_scaling` takes effect, which transformers 5 refuses.
 
@@ -309,3 +309,25 @@ def _reads_file(job: Job) -> bool:
     entries = [registry.get(name) for name in job.words("dataset")] if isinstance(registry, dict) else []
     elsewhere = ("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name")
     return any(isinstance(e, dict) and "file_name" in e and not any(key in e for key in elsewhere) for e in entries)
+
+
+@rule("TRA616", Severity.ERROR)
+def neat_packing_of_0_9_4(job: Job) -> Iterator[Finding]:
+    """Neat packing is to run with LLaMA-Factory 0.9.4 and a transformers release of 2025.
+
+    Why: 0.9.4 refuses it at parse, on every rank, with transformers 4.53 and later; 0.9.5 does not.
+    Fix: `llamafactory: ">=0.9.5"` in the header block, or `transformers: "<4.53"`.
+    """
+    refusing = any(name == "0.9.4" and release.admits(">=4.53", version) for name, version in _releases(job))
+    if job.flag("neat_packing") and refusing:
+        yield (
+            "neat_packing",
+            "LLaMA-Factory 0.9.4, in the recipe's range, refuses `neat_packing`; name >=0.9.5",
+        )
+
+
+def _releases(job: Job) -> list[release.Pair]:
+    try:
+        return release.pairs(job.header)
+    except RecipeError:
+        return [release.newest()]

@@ -20,7 +20,7 @@ def remote_code_not_trusted(job: Job) -> Iterator[Finding]:
         yield "model_name_or_path", f"{job.model.name} needs its own code; add `trust_remote_code: true`"
 
 
-@rule("TRA902", Severity.ERROR)
+@rule("TRA902", Severity.ERROR, since="transformers 5.0.0")
 def remote_code_outdated(job: Job) -> Iterator[Finding]:
     """The model's own code does not run with transformers 5.
 
@@ -33,7 +33,7 @@ def remote_code_outdated(job: Job) -> Iterator[Finding]:
         yield "model_name_or_path", f"the code of {job.model.name} does not run with transformers 5; take {newer}"
 
 
-@rule("TRA903", Severity.ERROR)
+@rule("TRA903", Severity.ERROR, since="transformers 5.0.0")
 def gpt_oss_kernel_missing(job: Job) -> Iterator[Finding]:
     """gpt-oss is trained with a transformers release that lacks what LLaMA-Factory calls for it.
 

@@ -12,7 +12,7 @@ _AS_SIGMOID = ("hinge", "ipo", "kto_pair")
 _LOSSES = ("use_dft_loss", "use_eaft_loss", "use_asft_loss")
 
 
-@rule("TRA501", Severity.ERROR)
+@rule("TRA501", Severity.ERROR, since="llamafactory 0.9.4")
 def ppo_impossible(job: Job) -> Iterator[Finding]:
     """PPO cannot run with the trl that LLaMA-Factory 0.9.5 installs.
 
@@ -60,7 +60,7 @@ def smoothing_refused(job: Job) -> Iterator[Finding]:
         yield "dpo_label_smoothing", f"`dpo_label_smoothing` needs `pref_loss: sigmoid`, not {loss}"
 
 
-@rule("TRA504", Severity.WARNING)
+@rule("TRA504", Severity.WARNING, since="llamafactory 0.9.4")
 def loss_replaced(job: Job) -> Iterator[Finding]:
     """Another preference loss is trained than the recipe names.
 
@@ -71,7 +71,7 @@ def loss_replaced(job: Job) -> Iterator[Finding]:
         yield "pref_loss", f"`pref_loss: {job.get('pref_loss')}` trains sigmoid with this trl; write sigmoid or simpo"
 
 
-@rule("TRA505", Severity.ERROR)
+@rule("TRA505", Severity.ERROR, since="transformers 5.0.0")
 def reward_model_unsaved(job: Job) -> Iterator[Finding]:
     """A reward model with tied embeddings is trained by full or freeze.
 

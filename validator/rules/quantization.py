@@ -179,7 +179,7 @@ def dora_on_quantized(job: Job) -> Iterator[Finding]:
         yield "use_dora", "`use_dora` is refused on quantized weights, bnb included; remove one"
 
 
-@rule("TRA311", Severity.WARNING)
+@rule("TRA311", Severity.WARNING, since="transformers 5.0.0")
 def experts_not_quantized(job: Job) -> Iterator[Finding]:
     """A mixture-of-experts model is quantized while loading.
 

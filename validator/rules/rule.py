@@ -14,18 +14,20 @@ Check = Callable[[Job], Iterable[Finding]]
 
 
 class Rule(NamedTuple):
-    """A rule. `manual` is its manual page: the violation in one line, then `Why:` and `Fix:`."""
+    """A rule. `manual` is its manual page: the violation in one line, then `Why:` and `Fix:`. `since` is the release
+    from which it holds, such as "transformers 5.0.0"; empty where it holds for all that the tables know."""
 
     code: str
     severity: Severity
     check: Check
     manual: str
+    since: str = ""
 
 
-def rule(code: str, severity: Severity) -> Callable[[Check], Rule]:
+def rule(code: str, severity: Severity, since: str = "") -> Callable[[Check], Rule]:
     """Declare a rule; the function's docstring becomes its manual page."""
 
     def declare(check: Check) -> Rule:
-        return Rule(code, severity, check, (check.__doc__ or "").strip())
+        return Rule(code, severity, check, (check.__doc__ or "").strip(), since)
 
     return declare
