@@ -25,10 +25,10 @@ LINE = json.dumps(ROW) + "\n"
         ("blank-lines.jsonl", LINE + "\n\n" + LINE, 2, set(ROW)),
         ("lines-in.json", LINE * 3, 3, set(ROW)),
         ("one-object.json", json.dumps(ROW, indent=2), 1, set(ROW)),
-        ("bom.json", "\ufeff" + json.dumps([ROW]), 1, set(ROW)),
+        ("bom.jsonl", "\ufeff" + LINE, 1, set(ROW)),
         ("separator.jsonl", '{"a": "x\u2028y"}\n', 1, {"a"}),
         ("quoted.csv", 'a,b\n1,"two\nlines"\n3,4\n', 2, {"a", "b"}),
-        ("text.txt", "one\n\ntwo\n", 2, {"text"}),
+        ("text.txt", "one\n\ntwo\n", 3, {"text"}),
     ],
 )
 def test_rows_and_columns(tmp_path: Path, name: str, text: str, rows: int, columns: set[str]) -> None:
@@ -46,6 +46,7 @@ def test_rows_and_columns(tmp_path: Path, name: str, text: str, rows: int, colum
         ("half.jsonl", b'{"a": 1}\n{"a"\n', "not valid JSON"),
         ("numbers.json", b"[1, 2]", "other than objects"),
         ("latin.json", b'[{"a": "\xe9"}]', "not UTF-8"),
+        ("bom.json", b'\xef\xbb\xbf[{"a": 1}]', "byte order mark"),
     ],
 )
 def test_unreadable_files_say_why(tmp_path: Path, name: str, data: bytes, said: str) -> None:

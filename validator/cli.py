@@ -117,6 +117,21 @@ def plan(
 
 
 @group.command()
+@click.argument("source", metavar="RECIPE|FILE")
+@click.option("--model", metavar="M", help="Such as qwen3-8b; for a data file, or instead of the recipe's.")
+@click.option("--near/--no-near", default=None, help="Look for near duplicates; default: up to 200,000 rows.")
+@_FORMAT
+@click.option("--html", metavar="FILE", help="Write one self-contained page, too.")
+def data(source: str, model: str | None, near: bool | None, form: str, html: str | None) -> None:
+    """Show what will be trained: rows, drops, steps, lengths, amount and quality; exit code 1 where the run stops."""
+    from validator.corpus import command
+
+    found = command.study(source, model, near, html)
+    click.echo(command.FORMATS[form](found), nl=False)
+    sys.exit(1 if found["problems"] else 0)
+
+
+@group.command()
 @click.argument("name", shell_complete=lambda _context, _parameter, begun: _names(begun))
 @click.argument("dest")
 def copy(name: str, dest: str) -> None:

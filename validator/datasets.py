@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -19,6 +20,7 @@ Source = Literal["hub", "script", "cloud", "file"]
 # Larger files are estimated from their beginning, so that a check never waits for data.
 _WHOLE = {"json": 2 << 20, "csv": 2 << 20, "jsonl": 4 << 20, "txt": 4 << 20}
 _HEAD = 1 << 18
+_GZIP = b"\x1f\x8b"
 _HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url")
 
 
@@ -65,11 +67,12 @@ class Dataset:
 
     @cached_property
     def files(self) -> tuple[Path, ...]:
-        """The local files; every entry of a folder counts, at the first level only. Empty where nothing is there."""
+        """The local files, those of a folder at its first level, in the order the system lists them and LLaMA-Factory
+        reads them. Empty where nothing is there."""
         if self.source != "file" or not self.present:
             return ()
         if self.path.is_dir():
-            return tuple(sorted(self.path.iterdir()))
+            return tuple(self.path.iterdir())
         return (self.path,) if self.path.is_file() else ()
 
     @cached_property
@@ -142,10 +145,14 @@ def _count(path: str, size: int, _changed: int) -> Rows | None:
     whole = size <= _WHOLE[kind]
     with Path(path).open("rb") as stream:
         data = stream.read(size if whole else _HEAD)
+    if data.startswith(_GZIP):
+        return None
     try:
         text = data.decode("utf-8-sig", "strict" if whole else "ignore")
     except UnicodeDecodeError as err:
         return Rows(problem=f"`{path}` is not UTF-8 text (byte {err.start})")
+    if data.startswith(codecs.BOM_UTF8) and text.lstrip().startswith("["):
+        return Rows(problem=f"`{path}` is a list behind a byte order mark, which the run refuses; save it without")
     if whole:
         return _READERS[kind](text, path)
     text = text[: text.rfind("\n")] if "\n" in text else text
@@ -158,7 +165,8 @@ def _lines(text: str) -> list[str]:
 
 
 def _from_text(text: str, _path: str) -> Rows:
-    return Rows(len(_lines(text)), columns=frozenset({"text"}))
+    """Every line is a row, blank ones too."""
+    return Rows(len(text.removesuffix("\n").split("\n")) if text else 0, columns=frozenset({"text"}))
 
 
 def _from_csv(text: str, _path: str) -> Rows:

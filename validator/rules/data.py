@@ -13,7 +13,7 @@ from validator.rules.paths import tokenized
 from validator.rules.rule import Finding, rule
 
 # Fewer passes than this over a small set are common practice (LIMA, arXiv 2305.11206, took 15 over 1,000 samples).
-_MANY_EPOCHS = 10
+MANY_EPOCHS = 10
 # Models that go by the same size: a "7B" has up to 10 billion parameters.
 _SAME_SIZE = 1.5
 
@@ -37,7 +37,7 @@ def more_than_useful(job: Job) -> Iterator[Finding]:
     Why: small models saturate; time and money go into steps that change little.
     Fix: choose the best samples, or a larger model.
     """
-    found, most = _rows(job), _guidance(job, "saturating")
+    found, most = _rows(job), guidance(job, "saturating")
     if found and most and found.count > most:
         yield "dataset", f"{found} samples for {_model(job)}, more than {most:,} are wasted on it; choose the best ones"
 
@@ -131,16 +131,16 @@ def _rows(job: Job) -> Rows | None:
 
 def _needed(job: Job) -> int | None:
     """Fewest samples that make sense: the guidance, unless the recipe itself is made for fewer."""
-    least = _guidance(job, "minimum")
+    least = guidance(job, "minimum")
     return min(least, job.samples) if least and job.samples else least
 
 
 def _repeats(job: Job, found: Rows, needed: int) -> bool:
     passes = job.number("num_train_epochs") if job.number("max_steps") <= 0 else 0
-    return found.count < needed and passes >= _MANY_EPOCHS
+    return found.count < needed and passes >= MANY_EPOCHS
 
 
-def _guidance(job: Job, field: str) -> int | None:
+def guidance(job: Job, field: str) -> int | None:
     """A figure of data/samples.yaml for the model's size, between two sizes by interpolation; None: not published."""
     stages = catalog.listing("samples")
     method = "full" if job.method in ("full", "freeze") else "lora"
@@ -166,5 +166,5 @@ def _model(job: Job) -> str:
 
 
 def _advice(job: Job) -> str:
-    good = job.samples or _guidance(job, "good")
+    good = job.samples or guidance(job, "good")
     return f"; {good:,} good ones are recommended" if good else ""

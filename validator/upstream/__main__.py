@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from validator.upstream import arguments, deepspeed, templates
+from validator.upstream import arguments, deepspeed, formats, templates
 from validator.upstream.releases import DEEPSPEED, NEWEST, TRANSFORMERS
 from validator.upstream.source import Modules, download, modules
 
@@ -28,6 +28,7 @@ def tables(folder: Path) -> dict[str, str]:
     built = {
         "arguments": arguments.table(llamafactory, transformers),
         "templates": templates.table(NEWEST, llamafactory[NEWEST]),
+        "formats": formats.table(NEWEST, llamafactory[NEWEST]),
         "deepspeed": deepspeed.table(DEEPSPEED, package("deepspeed", DEEPSPEED)),
     }
     return {f"{name}.json": dump(table) for name, table in built.items()}

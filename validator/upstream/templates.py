@@ -30,7 +30,7 @@ def table(release: str, llamafactory: Modules) -> dict[str, Any]:
 
 def _templates(tree: ast.Module) -> Iterator[tuple[str, dict[str, Any]]]:
     reasoning = _descendants(tree, "ReasoningTemplate")
-    for given in _calls(tree, "register_template"):
+    for given in calls(tree, "register_template"):
         facts: dict[str, Any] = {
             "reasoning": name_of(given["template_class"]) in reasoning if "template_class" in given else False,
             "plugin": _argument(given.get("mm_plugin"), "name"),
@@ -46,7 +46,7 @@ def _models(tree: ast.Module) -> dict[str, dict[str, list[str]]]:
     """Hub and ModelScope names by the template of their group ("" without one) and kind of model."""
     families: dict[str, dict[str, list[str]]] = {}
     # a name registered twice keeps the later template, as in LLaMA-Factory
-    registered = {hub: place for given in _calls(tree, "register_model_group") for hub, place in _group(given)}
+    registered = {hub: place for given in calls(tree, "register_model_group") for hub, place in _group(given)}
     for hub, (template, kind) in sorted(registered.items()):
         families.setdefault(template, {}).setdefault(kind, []).append(hub)
     return dict(sorted(families.items()))
@@ -64,7 +64,7 @@ def _group(given: dict[str, ast.expr]) -> Iterator[tuple[str, tuple[str, str]]]:
             yield ast.literal_eval(hub), (template, kind)
 
 
-def _calls(tree: ast.Module, function: str) -> Iterator[dict[str, ast.expr]]:
+def calls(tree: ast.Module, function: str) -> Iterator[dict[str, ast.expr]]:
     """Keyword arguments of each call of `function` at the top level of a module."""
     calls = (statement.value for statement in tree.body if isinstance(statement, ast.Expr))
     for call in calls:

@@ -1,0 +1,58 @@
+"""Columns of a data set as the datasets library types them, and what of that ends the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator.corpus import reading
+from validator.corpus.fate import DATE, KEPT
+from validator.corpus.form import Form
+from validator.corpus.survey import Survey
+
+
+def names(found: Survey) -> list[str]:
+    """The columns, in the order they appear."""
+    return list(dict.fromkeys(name for shape in found.shapes for name, _ in shape))
+
+
+def problems(found: Survey, form: Form) -> Iterator[str]:
+    """Why LLaMA-Factory cannot use the columns, with the row where it shows."""
+    known = names(found)
+    for column in dict.fromkeys(form.looked_up()):
+        if column is None:
+            yield "`columns` in dataset_info.json leaves out a column that this form needs"
+        elif column not in known and known:
+            yield f"has no column `{column}`; it has {', '.join(known[:8])}"
+    yield from _conflicts(found)
+    dated = [form.columns.get(part) for part in ("prompt", "query")]
+    for column in _dates(found):
+        if column in dated and form.formatting == "alpaca":
+            yield f"every value of `{column}` reads as a date, which is not text to the datasets library"
+
+
+def _conflicts(found: Survey) -> Iterator[str]:
+    kinds: dict[str, type] = {}
+    for shape, index in sorted(found.shapes.items(), key=lambda item: item[1]):
+        for name, kind in shape:
+            kind = float if kind is int else kind  # whole numbers and others are one type
+            if kind is not type(None) and (before := kinds.setdefault(name, kind)) is not kind:
+                said = f"`{name}` is {_spoken(kind)} at {found.place(index)}, {_spoken(before)} before"
+                yield f"{said}; a column has one type"
+                return
+
+
+def _spoken(kind: type) -> str:
+    return {str: "text", float: "a number", bool: "true or false", list: "a list", dict: "an object"}.get(kind, "mixed")
+
+
+def _dates(found: Survey) -> list[str]:
+    """Columns of JSON lines that hold nothing but dates: Arrow makes timestamps of them."""
+    texts = {name for shape in found.shapes for name, kind in shape if kind is str}
+    lines = all(path.suffix in (".json", ".jsonl") and reading.in_lines(path) for _, path in found.files)
+    return sorted(texts - found.undated) if lines else []
+
+
+def recode(found: Survey, form: Form) -> None:
+    """Rows whose answer is a date have none."""
+    if form.formatting == "alpaca" and form.columns.get("response") in _dates(found):
+        found.fates = bytearray(DATE if code == KEPT else code for code in found.fates)

@@ -1,0 +1,37 @@
+"""The `data` command: one study, and the forms it is shown in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from validator.corpus import page, subject, text
+from validator.corpus import study as studies
+from validator.corpus.progress import Progress
+from validator.diagnostic import RecipeError
+
+
+def study(source: str, model: str | None, near: bool | None, html: str | None) -> dict[str, Any]:
+    """The study of a recipe or data file; written as a page to `html`, too. Raises RecipeError."""
+    job = subject.job(source, model)
+    progress = Progress(sum(found.rows.count for found in job.datasets if found.rows))
+    try:
+        found = studies.study(job, near, progress)
+    finally:
+        progress.close()
+    if html:
+        try:
+            Path(html).write_text(page.page(found), encoding="utf-8")
+        except OSError as err:
+            raise RecipeError(f"`{html}` cannot be written: {(err.strerror or str(err)).lower()}") from None
+    return found
+
+
+def as_json(found: Mapping[str, Any]) -> str:
+    """For programs."""
+    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+
+
+FORMATS: dict[str, Callable[[Mapping[str, Any]], str]] = {"text": text.text, "json": as_json}

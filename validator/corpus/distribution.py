@@ -1,0 +1,55 @@
+"""How long the samples are, and what that means for `cutoff_len`."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+
+_BARS = 16
+# A length beyond which no more than one sample in 200 is cut.
+_UNCUT = 0.995
+_STEP = 128  # tokens; recommended lengths are multiples of it
+
+
+def summary(full: Sequence[int]) -> dict[str, Any]:
+    """Figures of the lengths, in tokens, before `cutoff_len`."""
+    ordered = sorted(full)
+    if not ordered:
+        return {"mean": 0, "median": 0, "p95": 0, "p99": 0, "longest": 0, "histogram": []}
+    return {
+        "mean": round(sum(ordered) / len(ordered)),
+        "median": at(ordered, 0.5),
+        "p95": at(ordered, 0.95),
+        "p99": at(ordered, 0.99),
+        "longest": ordered[-1],
+        "histogram": _histogram(ordered),
+    }
+
+
+def at(ordered: Sequence[int], share: float) -> int:
+    """The length that this share of the samples does not exceed."""
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+def recommended(full: Sequence[int], positions: int | None) -> int:
+    """The smallest `cutoff_len` in steps of 128 that cuts at most one sample in 200, within the model's positions."""
+    wanted = -(-at(sorted(full), _UNCUT) // _STEP) * _STEP
+    return min(wanted, positions) if positions else wanted
+
+
+def _histogram(ordered: Sequence[int]) -> list[dict[str, int]]:
+    """Bars of equal width up to the 99th percentile; the last one holds all beyond it."""
+    width = max(-(-(at(ordered, 0.99) - ordered[0] + 1) // _BARS), 1)
+    width = -(-width // 8) * 8 if width > 8 else width
+    first = ordered[0] // width * width
+    edges = list(range(first, first + width * _BARS + 1, width))
+    below = [bisect_left(ordered, edge) for edge in edges]
+    bars = [{"from": start, "to": start + width - 1, "rows": high - low}
+            for start, low, high in zip(edges, below, below[1:], strict=False)]  # fmt: skip
+    while len(bars) > 1 and not bars[-1]["rows"]:
+        bars.pop()
+    beyond = len(ordered) - sum(bar["rows"] for bar in bars)
+    if beyond:
+        bars.append({"from": bars[-1]["to"] + 1, "to": ordered[-1], "rows": beyond})
+    return bars

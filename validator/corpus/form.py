@@ -1,0 +1,55 @@
+"""How the columns of a data set are meant: one entry of dataset_info.json with LLaMA-Factory's defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_COLUMNS = ("prompt", "query", "response", "history", "messages", "system", "tools", "chosen", "rejected", "kto_tag")
+_MEDIA = ("images", "videos", "audios")
+_TAGS = {
+    "role_tag": "from",
+    "content_tag": "value",
+    "user_tag": "human",
+    "assistant_tag": "gpt",
+    "observation_tag": "observation",
+    "function_tag": "function_call",
+    "system_tag": "system",
+}
+_USUAL = {"prompt": "instruction", "query": "input", "response": "output", "messages": "conversations"}
+
+
+@dataclass(frozen=True)
+class Form:
+    """Names of columns and tags (data/parser.py, v0.9.5). None: LLaMA-Factory looks for no such column."""
+
+    formatting: str
+    ranking: bool
+    columns: Mapping[str, str | None]
+    tags: Mapping[str, str | None]
+
+    def looked_up(self) -> Iterator[str | None]:
+        """Columns without which every row fails with a KeyError; None where the entry leaves a needed one out."""
+        parts = ["messages"] if self.formatting != "alpaca" else []
+        optional = ["system", "tools", *_MEDIA, "kto_tag"]
+        optional += ["prompt", "query", "history"] if self.formatting == "alpaca" else []
+        if self.ranking:
+            parts += ["chosen", "rejected"]
+        elif self.formatting == "alpaca":
+            optional.append("response")
+        if self.formatting == "openai":  # read with a default there (data/converter.py)
+            optional = [part for part in optional if part not in ("system", "tools")]
+        yield from (self.columns.get(part) for part in parts)
+        yield from (self.columns[part] for part in optional if self.columns.get(part))
+
+
+def form(entry: Mapping[str, Any]) -> Form:
+    """The form of an entry. Once `columns` or `tags` is there, what it leaves out is None."""
+    columns, tags = entry.get("columns"), entry.get("tags")
+    return Form(
+        str(entry.get("formatting", "alpaca")),
+        bool(entry.get("ranking", False)),
+        {part: columns.get(part) for part in (*_COLUMNS, *_MEDIA)} if isinstance(columns, Mapping) else _USUAL,
+        {tag: tags.get(tag) for tag in _TAGS} if isinstance(tags, Mapping) else _TAGS,
+    )

@@ -1,0 +1,29 @@
+"""A bar on the terminal for work that takes longer than a second."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+_WIDTH, _PATIENCE, _PAUSE = 30, 1.0, 0.2
+
+
+class Progress:
+    """Rows done of about so many; silent where the error stream is no terminal. Call it with the rows that are new."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done = max(total, 1), 0
+        self._shown = self._begun = time.monotonic()
+
+    def __call__(self, rows: int) -> None:
+        self._done += rows
+        now = time.monotonic()
+        if sys.stderr.isatty() and now - self._begun > _PATIENCE and now - self._shown > _PAUSE:
+            self._shown = now
+            full = round(min(self._done / self._total, 1.0) * _WIDTH)
+            sys.stderr.write(f"\r{'█' * full}{'░' * (_WIDTH - full)} {self._done:,} rows")
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._shown > self._begun:
+            sys.stderr.write("\r\x1b[K")

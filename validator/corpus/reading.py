@@ -1,0 +1,189 @@
+"""Rows of data files, one at a time: nothing is ever read whole that need not be."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import gzip
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from validator.corpus import columnar
+
+loads: Callable[[bytes], Any] = json.loads
+with contextlib.suppress(ImportError):  # several times faster, with the [data] extra
+    from orjson import loads
+
+Rows = Iterator[tuple[int, dict[str, Any]]]
+_CHUNK = 1 << 20
+_GZIP = b"\x1f\x8b"
+_GAP = re.compile(r"[\s,]*")
+
+
+class UnreadableError(Exception):
+    """A file, or one of its rows, that LLaMA-Factory cannot load. `row` counts from 1; 0: the file as a whole."""
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+def rows(path: Path, span: tuple[int, int] | None = None) -> Rows:
+    """Rows with their numbers: of the line in files of lines, else of the row. `span` is the part of a file of lines to
+    read, in bytes; numbers then count from its beginning. Raises UnreadableError."""
+    kind = path.suffix[1:]
+    if kind in columnar.READERS:
+        try:
+            yield from columnar.READERS[kind](path)
+        except columnar.BrokenError as err:
+            raise UnreadableError(err.row, str(err)) from None
+        return
+    try:
+        with opened(path) as stream:
+            yield from _lines(stream, span) if span else _READERS[kind](stream)
+    except (gzip.BadGzipFile, EOFError) as err:
+        raise UnreadableError(0, f"is a damaged gzip file ({err})") from None
+    except OSError as err:
+        raise UnreadableError(0, f"cannot be read: {(err.strerror or str(err)).lower()}") from None
+
+
+def opened(path: Path) -> IO[bytes]:
+    """The file; what gzip packed is unpacked on the way, as the datasets library does whatever the file is called."""
+    stream = path.open("rb")
+    packed = stream.read(2) == _GZIP
+    stream.seek(0)
+    return gzip.GzipFile(fileobj=stream) if packed else stream  # type: ignore[return-value]
+
+
+def in_lines(path: Path) -> bool:
+    """Whether the file is JSON with one object on each line, not packed, so that it can be read in parts."""
+    with path.open("rb") as stream:
+        head = stream.read(64).removeprefix(codecs.BOM_UTF8).lstrip()
+        return head.startswith(b"{") and stream.readline(_CHUNK).rstrip().endswith(b"}")
+
+
+def _json(stream: IO[bytes]) -> Rows:
+    head = stream.read(64)
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UnreadableError(0, "is UTF-16 text; save it as UTF-8")
+    marked = head.startswith(codecs.BOM_UTF8)
+    stream.seek(0)
+    if not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+        return _lines(stream)
+    if marked:
+        raise UnreadableError(0, "is a list behind a byte order mark, which the run refuses; save it without")
+    return _listed(stream)
+
+
+def _lines(stream: IO[bytes], span: tuple[int, int] | None = None) -> Rows:
+    """One object on each line, blank lines between them, or objects spread over several lines."""
+    position, end = span or (0, 0)
+    stream.seek(position)
+    for number, line in enumerate(stream, 1):
+        if number == 1 and position == 0:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        try:
+            row = loads(line)
+        except ValueError as err:
+            if not line.strip():
+                row = None
+            elif number == 1 and line.strip() == b"{":
+                yield from _spread(stream)
+                return
+            else:
+                raise UnreadableError(number, _why(line, err)) from None
+        if row is not None:
+            yield number, _object(row, number)
+        position += len(line)
+        if span and position >= end:
+            return
+
+
+def _object(row: Any, number: int) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise UnreadableError(number, "is no object of columns; each row is one")
+    return row
+
+
+def _why(line: bytes, err: ValueError) -> str:
+    try:
+        line.decode()
+    except UnicodeDecodeError as wrong:
+        return f"is not UTF-8 text (byte 0x{line[wrong.start]:02x} at column {wrong.start + 1})"
+    kind = "ends in the middle" if not line.endswith((b"}\n", b"}\r\n", b"}")) else "is not valid JSON"
+    return f"{kind}: {str(err).split(': line')[0].lower()}"
+
+
+def _spread(stream: IO[bytes]) -> Rows:
+    stream.seek(0)
+    for number, value in enumerate(_Values(stream), 1):
+        yield number, _object(value, number)
+
+
+def _listed(stream: IO[bytes]) -> Rows:
+    """A list: of objects, or of texts, which become a column `text`."""
+    for number, value in enumerate(_Values(stream, "["), 1):
+        yield number, {"text": value} if isinstance(value, str) else _object(value, number)
+
+
+class _Values:
+    """JSON values one behind the other, with commas or blanks between them. The text at hand grows until it holds the
+    next one whole."""
+
+    def __init__(self, stream: IO[bytes], opening: str = "") -> None:
+        self._source = io.TextIOWrapper(stream, "utf-8-sig")
+        self._text, self._position, self._number = "", 0, 1
+        self._closing = "]" if opening else ""
+        if opening:
+            self._more(_CHUNK)
+            self._position = self._text.index(opening) + 1
+
+    def __iter__(self) -> Iterator[Any]:
+        decode, wanted = json.JSONDecoder().raw_decode, _CHUNK
+        while self._begins():
+            try:
+                value, self._position = decode(self._text, self._position)
+            except json.JSONDecodeError as err:
+                wanted *= 2
+                if not self._more(wanted):
+                    raise UnreadableError(self._number, f"is not valid JSON: {err.msg.lower()}") from None
+                continue
+            self._number, wanted = self._number + 1, _CHUNK
+            yield value
+
+    def _begins(self) -> bool:
+        """Whether another value begins at the position, which is moved there."""
+        while True:
+            self._position = _GAP.match(self._text, self._position).end()  # type: ignore[union-attr]
+            if self._position < len(self._text):
+                return not (self._closing and self._text.startswith(self._closing, self._position))
+            if not self._more(_CHUNK):
+                if self._closing:
+                    raise UnreadableError(self._number, "is missing: the list is not closed")
+                return False
+
+    def _more(self, size: int) -> str:
+        try:
+            read = self._source.read(size)
+        except UnicodeDecodeError as err:
+            byte = f"0x{err.object[err.start]:02x}"
+            raise UnreadableError(self._number, f"or one close behind it is not UTF-8 text (byte {byte})") from None
+        self._text, self._position = self._text[self._position :] + read, 0
+        return read
+
+
+def _text(stream: IO[bytes]) -> Rows:
+    """Every line is a row, blank ones too."""
+    number = 0
+    try:
+        for number, line in enumerate(io.TextIOWrapper(stream, "utf-8"), 1):
+            yield number, {"text": line.rstrip("\n")}
+    except UnicodeDecodeError:
+        raise UnreadableError(number + 1, "or one close behind it is not UTF-8 text") from None
+
+
+_READERS: dict[str, Callable[[IO[bytes]], Rows]] = {"json": _json, "jsonl": _json, "txt": _text}

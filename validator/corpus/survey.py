@@ -1,0 +1,207 @@
+"""One pass over the rows of a data set: what becomes of each, how long it is, and what is odd about it."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from validator.corpus import lengths, reading
+from validator.corpus.conversion import Sample, StopsRunError, converter
+from validator.corpus.fate import KEPT, STOPS, fate
+from validator.corpus.form import Form
+from validator.corpus.lengths import Lengths
+from validator.corpus.markup import Markup, Piece
+from validator.corpus.tokens import Counter
+
+_BLOCK = 1000
+_SHORT = 5  # characters of a very short answer
+# All bytes but control characters; tab, line feed and carriage return are no trouble.
+_PRINTED = bytes(set(range(256)) - set(range(32)) - {127}) + b"\t\n\r"
+# The replacement character, and UTF-8 read as Latin-1, Windows-1252 or GBK.
+_GARBLED = re.compile("\ufffd|锟斤拷|[ÃÂ][\u0080-\u00bf]|â€")
+# What Arrow's JSON reader takes for a date, so that a column of nothing else is no text.
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d(:?\d\d(:?\d\d)?)?Z?)?")
+Report = Callable[[int], None]  # told how many rows more are done
+KINDS = ("empty answers", "very short answers", "control characters", "garbled text")
+
+
+class Plan(NamedTuple):
+    """How rows are meant and counted."""
+
+    form: Form
+    stage: str
+    markup: Markup
+    counter: Counter
+    limit: int  # tokens
+    packed: bool
+
+
+@dataclass
+class Survey:
+    """What is known of each row, in the order of the data; tokens of rows that are not trained are 0."""
+
+    numbers: array[int] = field(default_factory=lambda: array("I"))
+    fates: bytearray = field(default_factory=bytearray)
+    answers: bytearray = field(default_factory=bytearray)
+    texts: array[int] = field(default_factory=lambda: array("Q"))
+    prompts: array[int] = field(default_factory=lambda: array("Q"))
+    full: array[int] = field(default_factory=lambda: array("I"))
+    kept: array[int] = field(default_factory=lambda: array("I"))
+    answer: array[int] = field(default_factory=lambda: array("I"))
+    lost: array[int] = field(default_factory=lambda: array("I"))
+    odd: dict[str, array[int]] = field(default_factory=lambda: {kind: array("I") for kind in KINDS})
+    stops: dict[int, str] = field(default_factory=dict)
+    shapes: dict[tuple[tuple[str, type], ...], int] = field(default_factory=dict)
+    undated: set[str] = field(default_factory=set)
+    files: list[tuple[int, Path]] = field(default_factory=list)
+    problems: list[tuple[Path, int, str]] = field(default_factory=list)
+    lines: int = 0
+    approximate: bool = False
+
+    def __len__(self) -> int:
+        return len(self.fates)
+
+    def place(self, index: int) -> str:
+        """`file:row` of a row."""
+        path = next(path for start, path in reversed(self.files) if start <= index)
+        return f"{path}:{self.numbers[index]}"
+
+    def extend(self, other: Survey, continues: bool = False) -> None:
+        """Append another part. `continues`: it is a later part of the same file."""
+        start, lines = len(self), self.lines if continues else 0
+        self.numbers.extend(other.numbers if not lines else array("I", (n + lines for n in other.numbers)))
+        for name in ("fates", "answers", "texts", "prompts", "full", "kept", "answer", "lost"):
+            getattr(self, name).extend(getattr(other, name))
+        for kind, found in other.odd.items():
+            self.odd[kind].extend(start + index for index in found)
+        self.stops.update((start + index, why) for index, why in other.stops.items())
+        for shape, index in other.shapes.items():
+            self.shapes.setdefault(shape, start + index)
+        self.undated |= other.undated
+        self.files += [] if continues else [(start + at, path) for at, path in other.files]
+        self.problems += [(path, row + lines if row else 0, why) for path, row, why in other.problems]
+        self.lines = lines + other.lines
+        self.approximate |= other.approximate
+
+
+def survey(path: Path, plan: Plan, report: Report, span: tuple[int, int] | None = None) -> Survey:
+    """The rows of one file, or of a part of it in bytes, up to the first that cannot be read."""
+    found = Survey(files=[(0, path)] if not span or not span[0] else [])
+    convert, rows = converter(plan.form), reading.rows(path, span)
+    while True:
+        start, samples = len(found), []
+        try:
+            for number, row in islice(rows, _BLOCK):
+                found.lines = number
+                samples.append(_row(found, number, row, convert, plan))
+        except reading.UnreadableError as err:
+            found.problems.append((path, err.row, str(err)))
+        _measure(found, start, samples, plan)
+        report(len(samples))
+        if len(samples) < _BLOCK:
+            return found
+
+
+def _row(
+    found: Survey, number: int, row: dict[str, Any], convert: Callable[[Any], Sample], plan: Plan
+) -> Sample | None:
+    """Note a row; the sample where it is trained."""
+    index = len(found.fates)
+    found.shapes.setdefault(tuple((name, type(value)) for name, value in row.items()), index)
+    found.undated.update(name for name, value in row.items() if name not in found.undated and not _dated(value))
+    found.numbers.append(number)
+    sample: Sample | None = None
+    try:
+        sample = convert(row)
+        code = fate(sample, plan.stage)
+        if code == KEPT:
+            _check(sample)
+    except StopsRunError as err:
+        code, found.stops[index] = STOPS, str(err)
+    found.fates.append(code)
+    found.answers.append(min(len(sample.answers), 2) if sample else 0)
+    if code == KEPT and sample:
+        _note(found, index, sample)
+        return sample
+    found.texts.append(0)
+    found.prompts.append(0)
+    return None
+
+
+def _dated(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and len(value) <= 20 and bool(_DATE.fullmatch(value)))
+
+
+def _check(sample: Sample) -> None:
+    for _, content in (*sample.prompt, *sample.answers):
+        if not isinstance(content, str):
+            raise StopsRunError("a turn holds something other than text")
+
+
+def _note(found: Survey, index: int, sample: Sample) -> None:
+    """Fingerprints of the text and the prompt, and what is odd about the text."""
+    asked = "\x00".join([str(sample.system or ""), *(content for _, content in sample.prompt)])
+    answered = "\x00".join([content for _, content in sample.answers])
+    prompt, text = (part.encode("utf-8", "surrogatepass") for part in (asked, answered))
+    found.prompts.append(_fingerprint(prompt))
+    found.texts.append(_fingerprint(prompt + b"\x01" + text))
+    bare = answered.strip("\x00 \t\r\n")
+    if sample.answers and len(bare) < _SHORT:
+        found.odd[KINDS[1] if bare else KINDS[0]].append(index)
+    if (prompt + text).translate(None, _PRINTED).strip(b"\x00"):
+        found.odd[KINDS[2]].append(index)
+    if not (asked.isascii() and answered.isascii()) and (_GARBLED.search(asked) or _GARBLED.search(answered)):
+        found.odd[KINDS[3]].append(index)
+
+
+def _fingerprint(data: bytes) -> int:
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little")
+
+
+def _measure(found: Survey, start: int, samples: list[Sample | None], plan: Plan) -> None:
+    """Count the tokens of a block at once: tokenizers work on many texts in parallel."""
+    pieces = [_pieces(found, index, sample, plan) for index, sample in enumerate(samples, start)]
+    counts = iter(plan.counter.count([text for row in pieces for texts, _ in row for text in texts]))
+    for sample, row in zip(samples, pieces, strict=True):
+        sizes = [single + sum(next(counts) for _ in texts) for texts, single in row]
+        size = _lengths(sample, sizes, plan) if sample and sizes else Lengths(0, 0, 0, 0)
+        found.full.append(size.full)
+        found.kept.append(size.kept)
+        found.answer.append(size.answer)
+        found.lost.append(size.lost)
+
+
+def _pieces(found: Survey, index: int, sample: Sample | None, plan: Plan) -> list[Piece]:
+    if sample is None:
+        return []
+    if plan.stage == "pt":
+        return [Piece([sample.prompt[0][1]], 1)]
+    answers = [answer for answer in sample.answers if answer[1]] if plan.stage == "kto" else sample.answers
+    turns = [*sample.prompt, *(answers[:1] or sample.answers[:1] or [("assistant", "")])]
+    found.approximate |= bool(sample.tools) or any(role == "function" for role, _ in turns)
+    try:
+        given = plan.markup.pieces(turns, sample.system, sample.tools, plan.stage == "sft")
+        if plan.stage in ("dpo", "rm"):
+            second = [*sample.prompt, sample.answers[1]]
+            given += plan.markup.pieces(second, sample.system, sample.tools, False)[-1:]
+        return given
+    except StopsRunError as err:
+        found.fates[index], found.stops[index] = STOPS, str(err)
+        return []
+
+
+def _lengths(sample: Sample, sizes: list[int], plan: Plan) -> Lengths:
+    extra = int(plan.markup.efficient_eos)
+    if plan.stage == "pt":
+        return lengths.of_text(sizes[0], plan.limit, plan.packed)
+    if plan.stage == "sft":
+        pairs = list(zip(sizes[::2], sizes[1::2], strict=True))
+        return lengths.of_turns(pairs, plan.limit, extra, plan.markup.mask_history)
+    asked = len(sample.prompt)
+    return lengths.of_answers(sum(sizes[:asked]), [size + extra for size in sizes[asked:]], plan.limit)
