@@ -18,23 +18,23 @@ class Choice:
 
     plan: Plan
     recommended: int
-    cost: float
+    cost: int
 
 
 def choose(machine: Machine, samples: int, length: int | None = None) -> list[Choice]:
     """Models that fit, the best balance first.
 
-    Cost: how often the samples must be doubled or halved to be the recommended number, to the nearest half, and one
-    for each speed class below `fast`. Among equals the larger size, but last those larger than the guidance knows; and
-    among models of about the same size the order of data/models.yaml."""
+    Cost: how often the samples must be doubled or halved to be about the recommended number, and one for each speed
+    class below `fast`. Among equals those for which the samples about suffice, then the larger size, but last those larger
+    than the guidance knows; and among models of about the same size the order of data/models.yaml."""
     known = [model for model in map(catalog.model, catalog.model_ids()) if _common(model)]
-    ranked = sorted(known, key=lambda model: (_mismatch(model, samples), *_order(model)))
+    ranked = sorted(known, key=lambda model: (_mismatch(model, samples), *_order(model, samples)))
     found: list[Choice] = []
     for model in ranked:
         if len(found) < _ENOUGH and (best := plan.first(model, machine, samples, length)):
             slower = SPEEDS.index(best.speed) - SPEEDS.index("fast")
             found.append(Choice(best, draft.recommended(model, "lora") or 0, _mismatch(model, samples) + slower))
-    return sorted(found, key=lambda choice: (choice.cost, *_order(choice.plan.draft.model)))
+    return sorted(found, key=lambda choice: (choice.cost, *_order(choice.plan.draft.model, samples)))
 
 
 def _common(model: Model) -> bool:
@@ -42,9 +42,10 @@ def _common(model: Model) -> bool:
     return not (model.base or model.quantized or model.remote_code)
 
 
-def _order(model: Model) -> tuple[bool, int]:
+def _order(model: Model, samples: int) -> tuple[bool, bool, int]:
     largest = max(entry["billions"] for entry in draft.guidance("lora"))
-    return _size(model.billions) > _size(largest), -_size(model.billions)
+    scarce = round(2 * log2((draft.recommended(model, "lora") or samples) / samples)) > 0
+    return _size(model.billions) > _size(largest), scarce, -_size(model.billions)
 
 
 def _size(billions: float) -> int:
@@ -52,6 +53,6 @@ def _size(billions: float) -> int:
     return round(2 * log2(billions))
 
 
-def _mismatch(model: Model, samples: int) -> float:
+def _mismatch(model: Model, samples: int) -> int:
     good = draft.recommended(model, "lora")
-    return round(2 * abs(log2(samples / good))) / 2 if good else 99.0
+    return round(abs(log2(samples / good))) if good else 99
