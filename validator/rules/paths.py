@@ -25,8 +25,6 @@ _WEIGHTS = (
     "adapter_model.safetensors", "adapter_model.bin", "model.safetensors", "model.safetensors.index.json",
     "pytorch_model.bin", "pytorch_model.bin.index.json",
 )  # fmt: skip
-_UNEXPANDED = re.compile(r"^~|(?<!\\)\$[\w{]")
-_ENCODED = re.compile(r"[A-Za-z0-9_=-]{24,}")
 
 
 @rule("PTH001", Severity.ERROR)
@@ -38,7 +36,7 @@ def deepspeed_missing(job: Job) -> Iterator[Finding]:
     Fix: name an existing file; relative paths count from the working directory, not from the recipe.
     """
     name = _zero_name(job)
-    if name and not job.find(name) and not _UNEXPANDED.search(name):
+    if name and not job.find(name) and not _unexpanded(name):
         known = {path.name for folder in job.folders for path in folder.glob("deepspeed/*.json")}
         meant = catalog.suggest(Path(name).name, known).replace("`", "`deepspeed/", 1)
         yield "deepspeed", f"`{name}` does not exist, here or in a folder above the recipe{meant}"
@@ -80,7 +78,7 @@ def path_not_expanded(job: Job) -> Iterator[Finding]:
     Fix: write the path out.
     """
     for key, path in _paths(job, _READ):
-        if _UNEXPANDED.search(path) and not path.startswith("{") and not job.find(path):
+        if _unexpanded(path) and not path.startswith("{") and not job.find(path):
             yield key, f"`{path}` is taken literally and does not exist: ~ and variables are not expanded; write it out"
 
 
@@ -93,7 +91,7 @@ def folder_created_literally(job: Job) -> Iterator[Finding]:
     """
     for key, path in _paths(job, ("output_dir", "tokenized_path")):
         rest = path.removeprefix("~") if key == "output_dir" else path
-        if _UNEXPANDED.search(rest) and not (key == "tokenized_path" and job.find(path)):
+        if _unexpanded(rest) and not (key == "tokenized_path" and job.find(path)):
             yield key, f"`{path}` is taken literally: a folder of exactly this name is created; write it out"
 
 
@@ -105,7 +103,7 @@ def model_missing(job: Job) -> Iterator[Finding]:
     Fix: make or download the model, correct the path, or write a hub name (`Qwen/Qwen3-8B`).
     """
     for key, path in _paths(job, _MODELS):
-        if _local(path) and not job.find(path) and not _UNEXPANDED.search(path):
+        if _local(path) and not job.find(path) and not _unexpanded(path):
             yield key, f"`{path}` does not exist; make or download it, or name a hub model such as `Qwen/Qwen3-8B`"
 
 
@@ -137,7 +135,7 @@ def adapter_missing(job: Job) -> Iterator[Finding]:
         found = job.find(path)
         if found and not (found[0] / "adapter_config.json").is_file():
             yield key, f"`{path}` holds no adapter_config.json; name the folder of a finished LoRA run"
-        elif not found and _local(path) and not _UNEXPANDED.search(path):
+        elif not found and _local(path) and not _unexpanded(path):
             yield key, f"`{path}` does not exist; name the folder of a finished LoRA run"
 
 
@@ -209,7 +207,7 @@ def settings_file_missing(job: Job) -> Iterator[Finding]:
     for key, path in _paths(job, ("fsdp_config", "accelerator_config")):
         found = job.find(path)
         if found is None:
-            if not _UNEXPANDED.search(path):
+            if not _unexpanded(path):
                 yield key, f"`{path}` does not exist; name a JSON file or write its keys as a mapping"
             continue
         try:
@@ -232,7 +230,7 @@ def checkpoint_missing(job: Job) -> Iterator[Finding]:
         folder = _folder(job)
         if folder is None or not _checkpoints(folder):
             yield "resume_from_checkpoint", "there is no checkpoint in `output_dir` to resume from; leave the key out"
-    elif isinstance(value, str) and not job.find(value) and not _UNEXPANDED.search(value):
+    elif isinstance(value, str) and not job.find(value) and not _unexpanded(value):
         yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder"
 
 
@@ -268,7 +266,15 @@ def _relative(job: Job) -> Iterator[tuple[str, str]]:
 def _zero_name(job: Job) -> str | None:
     """The `deepspeed:` value where it is a file name, not JSON text or its base64 form."""
     value = job.get("deepspeed")
-    return value if isinstance(value, str) and not value.startswith("{") and not _ENCODED.fullmatch(value) else None
+    if not isinstance(value, str) or value.startswith("{"):
+        return None
+    encoded = "." not in value and re.fullmatch(r"[A-Za-z0-9_=-]{24,}", value)
+    return None if encoded else value
+
+
+def _unexpanded(path: str) -> bool:
+    """Whether it holds `~` or a variable. The pattern is compiled only where it may match, which few checks need."""
+    return ("~" in path or "$" in path) and bool(re.search(r"^~|(?<!\\)\$[\w{]", path))
 
 
 def _local(name: str) -> bool:
