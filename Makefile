@@ -96,9 +96,10 @@ $(VENV)/deepspeed.done: $(VENV)/train.done $(VENV)/dev.done
 	  || { echo "DeepSpeed compiles its operators with a C++ compiler: install g++" >&2; exit 1; }
 	@test -e "$$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" \
 	  || { echo "DeepSpeed compiles its operators against Python.h: install python3-dev" >&2; exit 1; }
-	@echo "set-up: DeepSpeed"
+	@echo "set-up: DeepSpeed, and the optimizers of the recipes that use others than AdamW"
 	@$(INSTALL) setuptools wheel
 	@DS_BUILD_OPS=0 $(INSTALL) --no-build-isolation deepspeed
+	@$(INSTALL) --no-deps galore-torch apollo-torch badam
 	@touch $@
 
 $(TINY)/model.safetensors: demo/make_tiny.py data/tiny_demo.json | $(VENV)/train.done

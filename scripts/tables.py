@@ -1,4 +1,4 @@
-"""Rewrite what is derived: the `predicted` line of each recipe, and the tables and outputs in both READMEs.
+"""Rewrite what is derived: the `predicted` line of each recipe, and the tables and outputs in both READMEs and docs/.
 
 python scripts/tables.py            rewrite in place
 python scripts/tables.py --check    write nothing; exit 1 and name what is stale
@@ -9,19 +9,26 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import coverage
+
 from validator import catalogue
-from validator.rules.curated import predicted
+from validator.job import Job
+from validator.rules.curated import method_name, predicted
 
 ROOT = Path(__file__).resolve().parent.parent
-READMES = ("README.md", "README.zh.md")
-BLOCK = re.compile(r"(<!-- (?P<what>recipes|accuracy|output: (?P<command>.+?)) -->\n).*?(<!-- end -->)", re.S)
+PAGES = ("README.md", "README.zh.md", "docs/recipes.md", "docs/coverage.md")
+BLOCK = re.compile(r"(<!-- (?P<what>[a-z]+)(?:: (?P<command>.+?))? -->\n).*?(<!-- end -->)", re.S)
 LINE = re.compile(r"(?m)^# predicted:.*\n|(?=^# ///\n)")
 COLUMNS = ("recipe", "model", "machine", "method", "GiB per device", "GiB of host memory", "samples")
+FIELDS = ("model", "machine", "method", "device_gib", "host_gib", "samples")
+METHODS = ("qlora", "lora", "full")
+SEVERAL = 3
 
 
-def recipe_text(job: catalogue.Job) -> str:
+def recipe_text(job: Job) -> str:
     """The recipe's text with the `predicted` line as computed now; unchanged where nothing can be predicted."""
     text = Path(job.path).read_text("utf-8")
     now = predicted(job)
@@ -31,13 +38,43 @@ def recipe_text(job: catalogue.Job) -> str:
     return LINE.sub(line, text, count=1)
 
 
+def lines(cells: Iterable[Sequence[object]]) -> str:
+    """A table, its first row the titles."""
+    titles, *rows = (" | ".join(map(str, row)) for row in cells)
+    rule = " | ".join("---" for _ in titles.split(" | "))
+    return "".join(f"| {line} |\n" for line in (titles, rule, *rows))
+
+
 def recipe_table() -> str:
-    lines = [" | ".join(COLUMNS), " | ".join("---" for _ in COLUMNS)]
-    for row in catalogue.rows():
-        name = f"[{row['name']}](recipes/{row['name']}.yaml)"
-        cells = (name, row["model"], row["machine"], row["method"], row["device_gib"], row["host_gib"], row["samples"])
-        lines.append(" | ".join(str(cell) for cell in cells))
-    return "".join(f"| {line} |\n" for line in lines)
+    """Every recipe, for docs/recipes.md."""
+    rows = (
+        (f"[{row['name']}](../recipes/{row['name']}.yaml)", *(row[name] for name in FIELDS)) for row in catalogue.rows()
+    )
+    return lines([COLUMNS, *rows])
+
+
+def largest_table() -> str:
+    """The largest model for each method on machines with several recipes, for the READMEs."""
+    found: dict[str, list[Job]] = {}
+    for job in catalogue.jobs():
+        if job.model and job.model.id and job.machine:
+            found.setdefault(str(job.machine), []).append(job)
+    machines = sorted((name for name in found if len(found[name]) >= SEVERAL), key=lambda name: _size(found[name][0]))
+    rows = ((name, *(_largest(found[name], method) for method in METHODS), len(found[name])) for name in machines)
+    return lines([("machine", *METHODS, "recipes"), *rows])
+
+
+def _size(job: Job) -> tuple[bool, float, int]:
+    """Order of machines: by all their memory, Ascend last."""
+    assert job.machine
+    device = job.machine.device
+    return device.vendor == "ascend", job.machine.world * (device.usable_gib or 0.0), job.machine.world
+
+
+def _largest(jobs: Iterable[Job], method: str) -> str:
+    fitting = [job for job in jobs if method_name(job) == method]
+    job = max(fitting, key=lambda job: job.model.parameters if job.model else 0, default=None)
+    return f"[{job.model.short}](recipes/{Path(job.path).name})" if job and job.model else ""
 
 
 def output(command: str) -> str:
@@ -60,10 +97,19 @@ def accuracy() -> str:
     return f"```text\n{bars.strip(chr(10)).partition(chr(10))[2]}\n```\n"
 
 
-def readme_text(path: Path) -> str:
+BLOCKS: dict[str, Callable[[], str]] = {
+    "recipes": largest_table,
+    "catalogue": recipe_table,
+    "coverage": coverage.page,
+    "accuracy": accuracy,
+}
+
+
+def page_text(path: Path) -> str:
+    """A page with its generated blocks as they are now."""
+
     def fill(match: re.Match[str]) -> str:
-        what = match["what"]
-        made = recipe_table() if what == "recipes" else accuracy() if what == "accuracy" else output(match["command"])
+        made = output(match["command"]) if match["what"] == "output" else BLOCKS[match["what"]]()
         return match[1] + made + match[4]
 
     return BLOCK.sub(fill, path.read_text("utf-8"))
@@ -75,8 +121,8 @@ def main() -> None:
     derived = [(Path(job.path), recipe_text(job)) for job in catalogue.jobs()]
     for path, text in derived:
         stale += _settle(path, text, check)
-    for name in READMES:
-        stale += _settle(ROOT / name, readme_text(ROOT / name), check)
+    for name in PAGES:
+        stale += _settle(ROOT / name, page_text(ROOT / name), check)
     for path in stale:
         print(f"{path.relative_to(ROOT)}: {'is stale; run `make tables`' if check else 'rewritten'}")
     sys.exit(1 if check and stale else 0)

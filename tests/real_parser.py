@@ -3,8 +3,8 @@
     python tests/real_parser.py RECIPE...
 
 Prints one JSON line for each recipe: path, and error or the values that were resolved. Faked is only what this machine
-lacks: a GPU that can compute in bf16 (the answer to one question), and the target's processes (one under torchrun's
-variables stands for all of them).
+lacks: a GPU that can compute in bf16 (the answer to one question), packages that need a GPU, and the target's processes
+(one under torchrun's variables stands for all of them).
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 # Imported while parsing; here, so that the forks need not.
 LATE = ("deepspeed", "deepspeed.comm", "matplotlib", "torch.distributed.distributed_c10d")
+TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+NEED_A_GPU = ("liger-kernel",)
 SHOWN = ("deepspeed", "fsdp", "bf16", "fp16", "warmup_steps", "learning_rate", "save_total_limit", "max_grad_norm")
 
 
@@ -28,7 +32,14 @@ def parse(path: str) -> dict[str, Any]:
     from llamafactory.hparams import get_train_args
 
     sys.argv = ["llamafactory-cli", path]
-    with patch("transformers.training_args.is_torch_bf16_gpu_available", lambda: True):
+    if alone(path):
+        for name in TORCHRUN:
+            del os.environ[name]
+    with (
+        patch("transformers.training_args.is_torch_bf16_gpu_available", lambda: True),
+        patch("llamafactory.hparams.parser.is_torch_bf16_gpu_available", lambda: True, create=True),
+        patch("llamafactory.hparams.parser.check_version", installed),
+    ):
         model, data, training, _, _ = get_train_args()
     return {
         **{name: getattr(training, name) for name in SHOWN},
@@ -36,6 +47,20 @@ def parse(path: str) -> dict[str, Any]:
         "compute_dtype": str(model.compute_dtype),
         "template": data.template,
     }
+
+
+def alone(path: str) -> bool:
+    """Whether llamafactory-cli trains in its own process: one device and no DeepSpeed."""
+    text = Path(path).read_text("utf-8")
+    return bool(re.search(r"(?m)^# machine: 1x", text)) and not re.search(r"(?m)^(deepspeed|fsdp):", text)
+
+
+def installed(requirement: str, mandatory: bool = False) -> None:
+    """LLaMA-Factory's own question whether a package is there, but for those that need a GPU to be installed."""
+    from llamafactory.extras.misc import check_version
+
+    if requirement not in NEED_A_GPU:
+        check_version(requirement, mandatory)
 
 
 def in_fork(path: str) -> dict[str, Any]:

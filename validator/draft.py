@@ -31,6 +31,8 @@ _LAYERS = {"qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe", "llama":
            "phi3": "Phi3"}  # fmt: skip
 # Above this, the mask that sdpa builds for padded samples outgrows everything else.
 _LONG = 16384
+# Billions of parameters from which one checkpoint of a full fine-tune takes some 400 GiB.
+_HUGE = 30
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ class Draft:
             yield "disable_gradient_checkpointing", True
         yield from self._method()
         yield from self._data()
-        yield from {"logging_steps": 10, "save_steps": 500, "save_total_limit": 2, "plot_loss": True,
+        kept = 1 if self.method == "full" and self.model.billions > _HUGE else 2
+        yield from {"logging_steps": 10, "save_steps": 500, "save_total_limit": kept, "plot_loss": True,
                     "report_to": "none"}.items()  # fmt: skip
         yield from self._schedule()
 
@@ -137,6 +140,8 @@ class Draft:
         yield "warmup_steps", 0.03
         yield "max_grad_norm", 1.0
         yield ("pure_bf16" if self.saver else "bf16" if self.machine.device.bf16 else "fp16"), True
+        if self.machine.nodes > 1:
+            yield "ddp_timeout", 7200
 
 
 def can_wrap(model: Model) -> bool:

@@ -109,6 +109,14 @@ def members(start: Draft, speed: str) -> Iterator[Draft]:
                 yield found
 
 
+def frugal(start: Draft) -> Iterator[Draft]:
+    """The draft in each speed class and with each ZeRO file, with everything else that saves memory, fit or not."""
+    liger = start.machine.device.vendor in ("nvidia", "amd") and start.stage != "dpo"
+    for speed in SPEEDS[1:]:
+        for engine in _engines(start, speed):
+            yield replace(start, engine=engine, liger=liger)
+
+
 def _engines(start: Draft, speed: str) -> tuple[str | None, ...]:
     """The ZeRO files of a class. Adapters have little optimizer state to shard or to offload; 4-bit weights need
     bitsandbytes, are unpacked at every use, and stay on the device."""

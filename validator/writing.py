@@ -22,6 +22,8 @@ _SAVERS = {"bf16": "AdamW in bf16", "galore": "GaLore", "apollo": "APOLLO", "bad
 def text(draft: Draft, planned: bool = True) -> str:
     """The recipe as a file: header block, then LLaMA-Factory's headings. `planned` notes its origin."""
     lines = ["# /// recipe", *(f"# {key}: {value}" for key, value in _header(draft, planned)), "# ///"]
+    if draft.machine.nodes > 1:
+        lines += ["", *_launch(draft)]
     for key, value in draft.job.values.items():
         if key == "logging_steps":
             lines += ["", "### output", f"output_dir: {draft.output}"]
@@ -29,6 +31,14 @@ def text(draft: Draft, planned: bool = True) -> str:
             lines += ["", f"### {_HEADINGS[key]}"]
         lines += _lines(key, value, _remark(draft, key))
     return "\n".join(lines) + "\n"
+
+
+def _launch(draft: Draft) -> Iterator[str]:
+    """How the nodes of a machine start together; `lmf-recipes explain` prints the same commands."""
+    yield f"# On each node, with its NODE_RANK from 0 to {draft.machine.nodes - 1}:"
+    yield f"#   FORCE_TORCHRUN=1 NPROC_PER_NODE={draft.machine.devices} NNODES={draft.machine.nodes} NODE_RANK=0 \\"
+    yield "#   MASTER_ADDR=ADDRESS_OF_NODE_0 MASTER_PORT=29500 \\"
+    yield f"#   llamafactory-cli train recipes/{draft.name}.yaml"
 
 
 def _header(draft: Draft, planned: bool) -> Iterator[tuple[str, Any]]:
@@ -80,6 +90,7 @@ def _remark(draft: Draft, key: str) -> str:
         "flash_attn": "needs the package flash-attn" if draft.machine.device.vendor != "ascend" else "",
         "pure_bf16": "weights, gradients and optimizer states in bf16: half the memory, coarser updates",
         "lora_target": "attention only: transformers 5 fuses the experts" if draft.model.kind in _FUSED_EXPERTS else "",
+        "ddp_timeout": "reading a large model on every node can take longer than the default half hour",
         "freeze_trainable_layers": "the last two; each more costs 16 bytes a parameter",
     }
     return f"  # {found}" if (found := remarks.get(key)) else ""

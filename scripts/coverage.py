@@ -1,0 +1,115 @@
+"""The map of models, machines and methods: a recipe, a plan that fits, or why nothing does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from validator import catalog, catalogue, check, loader, plan, upgrade, writing
+from validator.catalog import Machine, Model
+from validator.draft import Draft
+from validator.job import GIB, Job
+from validator.rules.curated import method_name
+
+METHODS = ("qlora", "lora", "full")
+# Machines of the map, from small to large, and the host memory of those whose usual server is not known, GiB.
+MACHINES = {
+    "1xt4-16g": None, "1xrtx-4090": 64, "2xrtx-4090": 128, "1xrtx-5090": 96, "1xa6000-48g": 128, "1xa100-80g": None,
+    "4xa100-80g": None, "8xrtx-4090": 512, "8xv100-32g": None, "8xa100-80g": None, "8xh100-80g": None,
+    "8xh200-141g": None, "8xascend-910b-32g": None, "8xascend-910b-64g": None, "2x8xa100-80g": None,
+    "4x8xh100-80g": None,
+}  # fmt: skip
+TITLES = {"qlora": "4-bit adapters (QLoRA)", "lora": "Adapters (LoRA)", "full": "All parameters (full)"}
+# Recipes for another card of the same size stand for it, too.
+ALIKE = {"rtx-3090": "rtx-4090", "a10-24g": "rtx-4090", "l4-24g": "rtx-4090", "l40s-48g": "a6000-48g"}
+
+
+def machines() -> Iterator[Machine]:
+    for name, ram in MACHINES.items():
+        found = catalog.machine(name, ram)
+        yield found if ram else found._replace(host_ram_gib=upgrade.usual_ram(found))
+
+
+def models() -> list[Model]:
+    return [catalog.model(key) for key in catalog.model_ids()]
+
+
+def page() -> str:
+    """The three tables and the reasons behind their gaps."""
+    recipes = list(catalogue.jobs())
+    return (
+        "\n".join(part for method in METHODS for part in _table(method, recipes)) + "\n" + "\n".join(_reasons()) + "\n"
+    )
+
+
+def _table(method: str, recipes: Sequence[Job]) -> Iterator[str]:
+    targets = list(machines())
+    yield f"## {TITLES[method]}\n"
+    yield "| model | " + " | ".join(str(target) for target in targets) + " |"
+    yield "| --- |" + " --- |" * len(targets)
+    for model in models():
+        cells = (_cell(model, target, method, recipes) for target in targets)
+        yield f"| {model.short} | " + " | ".join(cells) + " |"
+    yield ""
+
+
+def _cell(model: Model, target: Machine, method: str, recipes: Sequence[Job]) -> str:
+    for job in recipes:
+        if _same(job, model, target) and method_name(job) == method:
+            return f"[recipe](../recipes/{Path(job.path).name})"
+    return _excluded(model, target, method) or verdict(model, target, method)
+
+
+def _same(job: Job, model: Model, target: Machine) -> bool:
+    if job.model is None or job.machine is None or job.model.short != model.short:
+        return False
+    device = ALIKE.get(job.machine.device.id, job.machine.device.id)
+    return (job.machine.nodes, job.machine.devices, device) == (target.nodes, target.devices, target.device.id)
+
+
+def _excluded(model: Model, target: Machine, method: str) -> str | None:
+    if _refused(model):
+        return "code"
+    if method == "qlora" and 4 not in target.device.bitsandbytes:
+        return "4 bit"
+    return "kept" if method == "qlora" and model.quantized else None
+
+
+@cache
+def _refused(model: Model) -> str | None:
+    """What `check` says against the model itself, whatever the machine."""
+    made = Draft(model, catalog.machine("8xb200-180g", 4096.0), "lora")
+    found = check.check_document(loader.parse(str(catalog.home() / "plan.yaml"), writing.text(made))).diagnostics
+    return next((each.message for each in found if each.code.startswith("TRA9")), None)
+
+
+def verdict(model: Model, target: Machine, method: str) -> str:
+    """`fits` where any way that the planner knows does; else what is missing in the most frugal one."""
+    start = Draft(model, target, method)
+    savers = (None, *plan.SAVERS) if method == "full" and target.world == 1 else (None,)
+    jobs = []
+    for saver in savers:
+        for made in plan.frugal(replace(start, saver=saver)):
+            if made.job.verdict == "fits":
+                return "fits"
+            jobs.append(made.job)
+    away = [job.host_memory.high for job in jobs if job.host_memory and job.device_verdict == "fits"]
+    if away:
+        return f"host {min(away) / GIB:,.0f}"
+    least = min((job.device_memory.high for job in jobs if job.device_memory), default=None)
+    return f"{least / GIB:,.0f}" if least else "-"
+
+
+def _reasons() -> Iterator[str]:
+    yield "## Why not\n"
+    yield "- **a number**: GiB that one device needs at least, with every saving the planner knows, at 2048 tokens and"
+    yield "  the upper end of the 90 % band. `lmf-recipes plan` names the smallest change of machine that helps."
+    yield "- **host** and a number: the devices would do with weights or optimizer offloaded, which takes so many GiB"
+    yield "  of the node's main memory."
+    yield "- **4 bit**: no released bitsandbytes for the device."
+    yield "- **kept**: the checkpoint is quantized already."
+    for model in models():
+        if found := _refused(model):
+            yield f"- **code**, {model.short}: {found}."

@@ -1,0 +1,82 @@
+"""The programs in scripts/: what they derive is up to date, and the table of wishes is fulfilled."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import coverage  # noqa: E402
+import tables  # noqa: E402
+
+import recipes  # noqa: E402
+from validator import catalog, loader, plan  # noqa: E402
+
+PATHS = sorted((ROOT / "recipes").glob("*.yaml"))
+WISHES = list(recipes.wishes())
+
+
+@pytest.mark.slow
+def test_nothing_derived_is_stale() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "tables.py"), "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_block_of_a_page_is_generated() -> None:
+    for name in tables.PAGES:
+        text = (ROOT / name).read_text("utf-8")
+        assert text.count("<!-- end -->") == len(tables.BLOCK.findall(text))
+
+
+@pytest.mark.parametrize("page", ["docs/recipes.md", "docs/coverage.md", "README.md", "README.zh.md"])
+def test_every_link_to_a_recipe_leads_to_one(page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    linked = {part.partition(")")[0].partition("recipes/")[2] for part in text.split("](")[1:] if ".yaml)" in part[:99]}
+    assert linked <= {path.name for path in PATHS}
+    assert page != "docs/recipes.md" or linked == {path.name for path in PATHS}
+
+
+@pytest.mark.parametrize("wish", WISHES, ids=lambda wish: f"{wish.model.short}-{wish.machine}-{wish.kind}")
+def test_each_wish_has_its_recipe(wish: recipes.Wish) -> None:
+    """A recipe for the model and machine of the wish, whose name ends as the wish does."""
+    machine, kind = str(wish.machine), wish.kind.split("-")
+    found = [path for path in PATHS if path.stem.startswith(f"{wish.model.short}-")]
+    found = [path for path in found if loader.load(str(path)).header["machine"] == machine]
+    assert [path for path in found if set(kind) <= set(path.stem.split("-"))]
+
+
+@pytest.mark.parametrize(
+    ("machine", "ram", "method", "verdict"),
+    [
+        ("8xh100-80g", 512.0, "full", "fits"),
+        ("8xv100-32g", 512.0, "qlora", "fits"),
+        ("8xascend-910b-64g", 512.0, "qlora", "4 bit"),
+        ("1xt4-16g", 24.0, "full", "host"),
+    ],
+)
+def test_a_gap_says_why(machine: str, ram: float, method: str, verdict: str) -> None:
+    target = catalog.machine(machine, ram)
+    found = coverage._cell(catalog.model("qwen7b"), target, method, [])
+    assert found.startswith(verdict)
+    assert (found == "fits") == bool(plan.search(catalog.model("qwen7b"), target, length=2048, methods=(method,)))
+
+
+def test_a_model_that_cannot_run_says_so_whatever_the_machine() -> None:
+    target = catalog.machine("8xh200-141g", 2048.0)
+    assert coverage._cell(catalog.model("gpt-oss-20b"), target, "lora", []) == "code"
+    assert "load_and_register_kernel" in coverage.page().partition("## Why not")[2]
+
+
+def test_a_recipe_of_a_wish_is_the_roomiest_of_the_fastest() -> None:
+    wish = next(wish for wish in WISHES if (wish.model.short, wish.kind) == ("qwen7b", "lora"))
+    found = recipes.fulfil(wish)
+    assert found
+    headroom = plan.Plan(found, "fast").headroom_gib
+    assert found.micro == 1 or headroom >= recipes.SPARE * (wish.machine.device.usable_gib or 0)
