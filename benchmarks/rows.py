@@ -222,6 +222,7 @@ def _sharding(facts: Mapping[str, str]) -> Sharding:
         engine=zero.isdigit(),
         offload_optimizer="optimizer" in offload or (offload == "param" and zero.startswith("fsdp")),
         offload_parameters="param" in offload,
+        overlap=zero == "3",
     )
 
 
@@ -328,6 +329,7 @@ def _verdict_sharding(facts: Mapping[str, str]) -> Sharding:
         offload_optimizer=facts["offload"] in ("all", "param"),
         offload_parameters=facts["offload"] in ("all", "param"),
         pin_memory=facts["pin_memory"] == "yes",
+        overlap=facts["overlap"] == "yes",
     )
 
 

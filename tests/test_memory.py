@@ -84,6 +84,7 @@ def test_terms_sum_to_what_is_allocated_and_the_band_holds_it(arch: Architecture
 
 RUNTIMES = st.builds(
     Runtime,
+    context_gib=st.floats(0, 2),
     evidence=st.sampled_from(["good", "thin"]),
     expandable_segments=st.booleans(),
     capacity_gib=st.sampled_from([None, 8.0, 23.6, 79.2]),

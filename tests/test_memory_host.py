@@ -107,6 +107,18 @@ def test_varied_lengths_fill_the_cache_only_without_expandable_segments() -> Non
     assert expected(True, False) > expected(False, False) > expected(False, True) == expected(True, True)
 
 
+def test_overlapping_communication_keeps_a_pool_for_each_stream() -> None:
+    def expected(overlap: bool, offload: bool) -> float:
+        sharding = Sharding(1, 8, 3, engine=True, overlap=overlap, offload_optimizer=offload)
+        work = Workload(method="full", precision="engine", length=256, sharding=sharding)
+        return device_memory(QWEN_32B, work).expected
+
+    tables = 2 * QWEN_32B.vocab * QWEN_32B.hidden
+    one_billion = 10**9
+    assert expected(True, False) - expected(False, False) > 2 * one_billion
+    assert expected(True, True) - expected(False, True) > 2 * one_billion + 2 * 2 * tables
+
+
 def test_a_reference_follows_the_parameters_to_the_host() -> None:
     shared = offloaded(8)._replace(reference_copies=1)
     assert "reference" not in device_memory(QWEN_32B, shared).terms

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
+from . import traffic
 from .activations import tokens
 from .shapes import trainable_parameters
 from .workload import Architecture, Workload
@@ -20,7 +21,8 @@ FRAGMENTS_EQUAL = 0.10
 # Batches of ever new lengths do not: the cache fills with blocks of earlier lengths, up to several times what one batch
 # needs. Published adapter runs hold 1.3 to 3.7 times the tensors that grow with the batch: fms-acceleration's unpacked
 # runs 2.0 to 3.3, ms-swift's benchmark 2.3 to 3.7, hiyouga/LLaMA-Factory#7409 1.3 to 2.5. Full runs hold 1.0 to 1.95
-# times (fms-acceleration unpacked, ms-swift's examples): their gradients leave large blocks that activations reuse.
+# times (fms-acceleration unpacked, ms-swift's examples): their gradients leave large blocks that activations reuse,
+# unless they leave for the host.
 VARYING, VARYING_HIGH = 2.5, 3.8
 VARYING_FULL, VARYING_FULL_HIGH = 1.4, 2.0
 # Runs with more slack than room end at 0.93 to 1.0 of the card (fms-acceleration's 80 GB cards), where the allocator
@@ -71,6 +73,7 @@ def slack(arch: Architecture, workload: Workload, passing: float, runtime: Runti
     if not runtime.expandable_segments and workload.loss != "fused":
         each = LEFTOVER_SHIFTED if workload.loss == "shifted" else LEFTOVER_UPCAST
         held += each * tokens(workload) * arch.vocab
+    held += max(traffic.side_pools(arch, workload), 0.0)
     if workload.sharding.fsdp and workload.method == "full":
         held += FSDP_PER_TRAINED * trainable_parameters(arch, workload)
     return held
@@ -102,8 +105,8 @@ def band(
     low = allocated * (1 - spread) + beside / 2
     expected, high = allocated + held + beside, allocated * (1 + spread) + SLACK_HIGH * held + 1.5 * beside
     if workload.padded and not runtime.expandable_segments:
-        full = workload.method == "full"
-        usual, most = (VARYING_FULL, VARYING_FULL_HIGH) if full else (VARYING, VARYING_HIGH)
+        reuses = workload.method == "full" and not workload.sharding.offload_optimizer
+        usual, most = (VARYING_FULL, VARYING_FULL_HIGH) if reuses else (VARYING, VARYING_HIGH)
         expected = max(expected, beside + max(live.held(usual) for live in lives))
         high = max(high, 1.5 * beside + max(live.held(most + spread) for live in lives))
     if runtime.capacity_gib is not None:

@@ -20,13 +20,13 @@ def kept(arch: Architecture, workload: Workload) -> float:
 
 
 def _fused(arch: Architecture, workload: Workload) -> float:
-    """A fused loss walks over chunks of about hidden / vocabulary of the tokens (Liger Kernel, arXiv 2410.10989), a
-    power of two of them, and makes the gradient of its input, and of the output weight if that trains, on the way."""
+    """A fused loss walks over chunks of hidden / vocabulary of the tokens, rounded up to a power of two (Liger Kernel,
+    arXiv 2410.10989), and makes the gradient of its input, and of the output weight if that trains, on the way. What
+    rounding up can make of a chunk's logits is counted, so that a larger vocabulary never seems to need less."""
     sizes, count = element_bytes(workload), tokens(workload)
-    wanted = -(-count // -(-arch.vocab // arch.hidden))
-    chunk = 1 << max(wanted - 1, 0).bit_length()
     weight = sizes.trained * head_elements(arch) if _trains(workload) else 0.0
-    return chunk * arch.vocab * (sizes.compute + 4.0) + sizes.compute * count * arch.hidden + weight
+    chunk = 2.0 * (count * arch.hidden + arch.vocab + arch.hidden)
+    return min(chunk, count * arch.vocab) * (sizes.compute + 4.0) + sizes.compute * count * arch.hidden + weight
 
 
 def forward_bytes(arch: Architecture, workload: Workload) -> float:

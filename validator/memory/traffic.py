@@ -41,6 +41,23 @@ def _gathered_zero3(arch: Architecture, workload: Workload, where: Where) -> flo
     return min(whole, per_table * table + per_layer * (inside + sharding.prefetch_bucket))
 
 
+def side_pools(arch: Architecture, workload: Workload) -> float:
+    """What the allocator keeps for ZeRO-3's second streams beside what is live at the peak. With overlapping
+    communication parameters are gathered on a stream of their own (deepspeed 0.18.4, parameter_offload.py), and the
+    allocator keeps a pool for each stream: both tables and the layers within the reuse distance, at their largest.
+    Gradients of the tables on their way to the host take blocks of their own, twice: as made and as reduced.
+
+    hiyouga/LLaMA-Factory#5977 and #7282 hold 11 and 25 GiB where 2 to 6 are live."""
+    sharding = workload.sharding
+    if sharding.zero != 3 or not sharding.overlap:
+        return 0.0
+    sizes, tables = element_bytes(workload), embedding(arch) + head(arch)
+    each = sizes.trained if workload.method == "full" else sizes.base
+    inside = min(sharding.max_reuse_distance, sharding.max_live_parameters, parameters(arch) - tables)
+    leaving = 2 * sizes.gradient * tables if workload.method == "full" and sharding.offload_optimizer else 0.0
+    return each * (tables + inside) - _gathered_zero3(arch, workload, "loss") + leaving
+
+
 def _gathered_fsdp(arch: Architecture, workload: Workload) -> float:
     """FSDP holds the root unit (embedding, output layer) whole, and two layers: the one at work and the one
     prefetched."""
