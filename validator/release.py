@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from validator import catalog
@@ -18,6 +19,7 @@ def known() -> list[Pair]:
     return [(release, version) for release, versions in _releases().items() for version in versions]
 
 
+@cache
 def newest() -> Pair:
     """What a recipe without a range is judged by."""
     return known()[0]

@@ -221,17 +221,14 @@ def _remarks(document: Document, accepted: Mapping[str, Mapping[str, Any]]) -> I
 
 def _farewell(key: str) -> str:
     """That a later release will not take the key, or already does not; empty where it stays."""
+    entry = catalog.listing("renamed").get(key, {})
     if _entry(key, [release.newest()]) is None:
-        entry = catalog.listing("renamed").get(key, {})
         remedy = f"; there {_remedy(entry)}" if entry else ""
         gone = entry.get("removed", f"LLaMA-Factory {release.newest()[0]}")
         return f"`{key}` is gone since {gone}, so the recipe ends with the older releases it names{remedy}"
-    entry = _deprecated().get(key, {})
-    return f"`{key}` will go ({entry['deprecated']} warns about it); {_remedy(entry)}" if entry else ""
-
-
-def _deprecated() -> dict[str, Mapping[str, Any]]:
-    return {key: entry for key, entry in catalog.listing("renamed").items() if "deprecated" in entry}
+    if "deprecated" not in entry:
+        return ""
+    return f"`{key}` will go ({entry['deprecated']} warns about it); {_remedy(entry)}"
 
 
 def _remedy(entry: Mapping[str, Any]) -> str:
