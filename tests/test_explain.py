@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from validator import explain, job, loader
+from validator import chart, explain, job, loader
 from validator.job import GIB
 
 ROOT = Path(__file__).parent.parent
@@ -45,7 +45,7 @@ def test_the_fixed_shape() -> None:
     ]  # fmt: skip
     assert list(found["machine"]) == ["nodes", "devices", "device", "device_gib", "usable_gib", "host_ram_gib"]
     assert list(found["model"]) == ["name", "parameters", "trainable_parameters"]
-    assert list(found["device_gib"]) == ["allocated", "low", "expected", "high", "terms"]
+    assert list(found["device_gib"]) == ["allocated", "low", "expected", "high", "terms", "few_measurements_of"]
     assert list(found["host_gib"]) == ["low", "expected", "high", "terms"]
     assert list(found["disk_gib"]) == ["checkpoint", "total"]
     assert list(found["samples"]) == ["recommended", "found"]
@@ -65,6 +65,15 @@ def test_numbers_are_the_jobs_own_in_gib() -> None:
     # rank 8 on the seven linear layers of each block: 8 x (inputs + outputs), summed
     sizes = 2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944)
     assert found["model"]["trainable_parameters"] == 28 * 8 * sizes
+
+
+def test_thin_evidence_is_said() -> None:
+    ascend = explain.explain(resolved(HEAD.replace("2x8xa100-80g", "8xascend-910b-64g") + BODY))
+    assert ascend["device_gib"]["few_measurements_of"] == ["this kind of device"]
+    assert "few measurements of this kind of device are public" in chart.text(ascend)
+    common = explain.explain(resolved(HEAD.replace("2x8xa100-80g", "8xa100-80g") + BODY))
+    assert common["device_gib"]["few_measurements_of"] == []
+    assert "few measurements" not in chart.text(common)
 
 
 def test_machine_and_commands() -> None:

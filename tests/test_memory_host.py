@@ -15,6 +15,7 @@ from validator.memory import (
     host_memory,
     parameters,
 )
+from validator.memory.evidence import spread
 from validator.memory.host import pinned
 from validator.memory.moments import loading
 from validator.memory.workload import Method
@@ -158,6 +159,32 @@ def test_fsdp_holds_the_inputs_of_frozen_layers_and_their_gradients() -> None:
 def test_thin_evidence_widens_the_band() -> None:
     good, thin = (device_memory(QWEN_32B, WORK, Runtime(evidence=evidence)) for evidence in ("good", "thin"))
     assert thin.low < good.low < good.high < thin.high
+
+
+MIXTURE = QWEN_32B._replace(ffn=Ffn(8192, experts=8, experts_per_token=2, expert_width=4096))
+
+
+@pytest.mark.parametrize(
+    ("arch", "changed", "words"),
+    [
+        (QWEN_32B, {}, ()), (MIXTURE, {}, ("mixtures of experts",)),
+        (QWEN_32B, {"method": "oft"}, ("orthogonal adapters",)),
+        (QWEN_32B, {"sharding": Sharding(2, 8, 3, engine=True)}, ("runs on several nodes",)),
+        (QWEN_32B, {"sharding": Sharding(1, 8, 3, engine=True, offload_parameters=True)}, ("offload to the host",)),
+        (QWEN_32B, {"optimizer": "muon"}, ("this optimizer",)),
+        (QWEN_32B, {"length": 32768}, ("samples over 16384 tokens",)),
+        (QWEN_32B, {"value_head": True}, ("preference and reward stages",)),
+    ],
+)  # fmt: skip
+def test_what_nobody_measured_is_named_and_widens_the_band(
+    arch: Architecture, changed: dict[str, object], words: tuple[str, ...]
+) -> None:
+    work = WORK._replace(**changed)
+    found = device_memory(arch, work)
+    assert found.gaps == words
+    assert device_memory(arch, work, Runtime(evidence="thin")).gaps == ("this kind of device", *words)
+    assert spread(words, device_measured=True) == (0.06 if words else 0.03)
+    assert spread(words, device_measured=False) == 0.08
 
 
 @pytest.mark.parametrize("devices", [2, 8])

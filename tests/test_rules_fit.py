@@ -73,6 +73,13 @@ def test_the_message_about_the_host_names_what_would_fit() -> None:
     assert "no single change fits" in none.message
 
 
+def test_a_band_that_is_wide_for_lack_of_measurements_says_so() -> None:
+    for values in ({"finetuning_type": "full"}, {"cutoff_len": 12000}):
+        for found in fit("1xascend-910b-32g", 1024, **values).values():
+            assert "(wide band: few measurements of this kind of device are public)" in found.message
+    assert "wide band" not in fit("1xrtx-4090", 1024, finetuning_type="full")["FIT001"].message
+
+
 def test_without_a_machine_a_model_or_host_memory() -> None:
     assert set(fit(None)) == {"FIT005"}
     assert set(fit("8xa100-80g", model_name_or_path="none/such")) == {"FIT005"}

@@ -42,6 +42,8 @@ def _memory(title: str, band: Mapping[str, Any] | None, limit: float | None, wha
     against = f", {limit:.1f} GiB {what}" if limit else ""
     yield ""
     yield f"{title}: {band['expected']:.1f} GiB expected, {band['low']:.1f} to {band['high']:.1f} (90 % band){against}"
+    if gaps := band.get("few_measurements_of"):
+        yield f"  the band is wide: few measurements of {', '.join(gaps)} are public"
     scale = max(band["high"], limit or 0.0) or 1.0
     terms = [*band["terms"].items()]
     if "allocated" in band:

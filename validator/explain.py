@@ -80,7 +80,8 @@ def _device(job: Job) -> dict[str, Any] | None:
     found = _band(job.device_memory)
     if found is None or job.device_memory is None:
         return None
-    return {"allocated": round(job.device_memory.allocated / GIB, 2), **found}
+    gaps = list(job.device_memory.gaps)
+    return {"allocated": round(job.device_memory.allocated / GIB, 2), **found, "few_measurements_of": gaps}
 
 
 def _band(estimate: Estimate | None) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from . import traffic
+from . import evidence, traffic
 from .activations import tokens
 from .shapes import trainable_parameters
 from .workload import Architecture, Workload
@@ -101,7 +101,8 @@ def band(
     allocated = max(live.all for live in lives)
     beside = runtime.context_gib * GIB + (COMMUNICATION if workload.sharding.world > 1 else 0.0)
     held = slack(arch, workload, max(allocated - fixed, 0.0), runtime)
-    spread = 0.03 if runtime.evidence == "good" else 0.08
+    measured = runtime.evidence == "good"
+    spread = evidence.spread(evidence.gaps(arch, workload, measured), measured)
     low = allocated * (1 - spread) + beside / 2
     expected, high = allocated + held + beside, allocated * (1 + spread) + SLACK_HIGH * held + 1.5 * beside
     if workload.padded and not runtime.expandable_segments:

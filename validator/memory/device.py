@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import evidence
 from .allocator import Live, Runtime, band
 from .estimate import Estimate
 from .forward import Terms
@@ -29,5 +30,7 @@ def device_memory(arch: Architecture, workload: Workload, runtime: Runtime | Non
     moment = max(lives, key=lambda name: lives[name].all)
     terms = {name: value for name, value in moments[moment].items() if value}
     fixed = sum(resident(arch, workload).values())
-    low, expected, high = band(arch, workload, lives.values(), fixed, runtime or Runtime())
-    return Estimate(terms, low, expected, high, moment)
+    runtime = runtime or Runtime()
+    low, expected, high = band(arch, workload, lives.values(), fixed, runtime)
+    found = evidence.gaps(arch, workload, runtime.evidence == "good")
+    return Estimate(terms, low, expected, high, moment, found)

@@ -6,13 +6,15 @@ from typing import NamedTuple
 
 
 class Estimate(NamedTuple):
-    """All bytes. `terms` sum to `allocated`; `low` to `high` is the 90 % band of what the system's own tool shows."""
+    """All bytes. `terms` sum to `allocated`; `low` to `high` is the 90 % band of what the system's own tool shows;
+    `gaps` name what makes it wide: "few measurements of ..."."""
 
     terms: dict[str, float]
     low: float
     expected: float
     high: float
     moment: str = ""
+    gaps: tuple[str, ...] = ()
 
     @property
     def allocated(self) -> float:

@@ -20,6 +20,12 @@ def _device(job: Job) -> str:
     return f"{machine.device.id} has {machine.device.usable_gib:.1f} usable" if machine else ""
 
 
+def _doubt(job: Job) -> str:
+    """Why the band is wide, where published measurements are few."""
+    gaps = job.device_memory.gaps if job.device_memory else ()
+    return f" (wide band: few measurements of {', '.join(gaps)} are public)" if gaps else ""
+
+
 def _remedy(job: Job) -> str:
     """The nearest change with which both the devices and the host suffice."""
     change = changes.fitting(job)
@@ -36,7 +42,7 @@ def device_memory_exceeded(job: Job) -> Iterator[Finding]:
     with more accumulation, a shorter `cutoff_len`, `enable_liger_kernel`, or a smaller method.
     """
     if job.device_verdict == "exceeds" and job.device_memory:
-        yield _blame(job), f"needs {_span(job.device_memory)} per device, {_device(job)}; {_remedy(job)}"
+        yield _blame(job), f"needs {_span(job.device_memory)} per device, {_device(job)}{_doubt(job)}; {_remedy(job)}"
 
 
 @rule("FIT002", Severity.WARNING)
@@ -47,7 +53,7 @@ def device_memory_tight(job: Job) -> Iterator[Finding]:
     Fix: make room as for FIT001, or try a few steps with the longest samples first.
     """
     if job.device_verdict == "tight" and job.device_memory:
-        yield _blame(job), f"may need {_span(job.device_memory)} per device, {_device(job)}: thin margin"
+        yield _blame(job), f"may need {_span(job.device_memory)} per device, {_device(job)}{_doubt(job)}: thin margin"
 
 
 @rule("FIT003", Severity.ERROR)
