@@ -4,6 +4,7 @@ rows, and the Trainer's steps. A program of its own, because the caches it must 
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import json
 import os
@@ -19,24 +20,26 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(FOLDER / "hf"), "HF_DATASET
 
 def measure(case: small_sets.Case, name: str) -> dict[str, Any]:
     """The figures of one case, or the error that ended it."""
-    from llamafactory.data import get_dataset, get_template_and_fix_tokenizer
+    from llamafactory.data import get_dataset, get_template_and_fix_tokenizer, template
     from llamafactory.hparams import get_train_args
     from llamafactory.model import load_tokenizer
 
     folder = FOLDER / name
     folder.mkdir()
     recipe = {**case.write(folder), "model_name_or_path": MODEL, "output_dir": str(FOLDER / "out" / name)}
-    log = io.StringIO()
+    log, templates = io.StringIO(), copy.deepcopy(template.TEMPLATES)
     try:
         with contextlib.redirect_stdout(log), logged(log):
             model, data, training, tuning, _ = get_train_args(recipe)
             module = load_tokenizer(model)
-            template = get_template_and_fix_tokenizer(module["tokenizer"], data)
+            chat = get_template_and_fix_tokenizer(module["tokenizer"], data)
             stage = "rm" if tuning.stage == "dpo" else tuning.stage
-            found = get_dataset(template, model, data, training, stage=stage, **module)
+            found = get_dataset(chat, model, data, training, stage=stage, **module)
             steps = trainer_steps(training, found["train_dataset"])
     except Exception as err:
         return {"error": f"{type(err).__name__}: {err}"}
+    finally:  # recipes write their settings into the templates
+        template.TEMPLATES.update(templates)
     return {"rows": len(found["train_dataset"]), "evaluated": len(found.get("eval_dataset") or ()),
             "tokens": tokens(found["train_dataset"]), "dropped": log.getvalue().count("Dropped invalid example"),
             **steps}  # fmt: skip

@@ -37,6 +37,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "rules/fit": (f"rules/rule job changes {LEAVES}", ""),
     "rules/*": (f"rules/rule job datasets catalog loader release workload zero {LEAVES}", ""),
     "rules/parallel": (f"rules/rule rules/zerofile job catalog loader zero {LEAVES}", ""),
+    "rules/evaluation": (f"rules/rule rules/precision job {LEAVES}", ""),
     "rules/data": (f"rules/rule rules/paths job datasets catalog {LEAVES}", ""),
     "rules/registry": (f"rules/rule rules/paths job datasets catalog loader {LEAVES}", ""),
     # the data command; its engines are the [data] extra
@@ -45,7 +46,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "corpus/columnar": ("diagnostic", "pyarrow"),
     "corpus/order": ("diagnostic", "numpy"),
     "corpus/near": ("corpus/*", "numpy rensa"),
-    "corpus/tokens": ("corpus/* job", "tokenizers"),
+    "corpus/tokens": ("corpus/* catalog job", "tokenizers"),
     "handoff": ("job launch diagnostic", ""),
     "explain": ("job changes launch memory", ""),
     "catalogue": ("catalog job loader diagnostic rules/curated", ""),

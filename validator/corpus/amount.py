@@ -11,6 +11,8 @@ from validator.rules.data import MANY_EPOCHS, guidance
 
 # The field report's own ratio: 5,000 samples are of use to a 7B, 20,000 are recommended.
 _USEFUL = 0.25
+# The figures are round numbers, and a "14B" has up to 14.8 billion parameters.
+_ABOUT = 0.9
 
 
 def judged(job: Job, rows: int, epochs: float) -> dict[str, Any]:
@@ -42,7 +44,7 @@ def _verdict(rows: int, figures: Mapping[str, int | None]) -> str:
         return "few"
     if most and rows > most:
         return "saturated"
-    return "good" if rows >= good else "useful"
+    return "good" if rows >= _ABOUT * good else "useful"
 
 
 def _message(job: Job, verdict: str, figures: Mapping[str, int | None]) -> str:

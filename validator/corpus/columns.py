@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from validator.corpus import reading
 from validator.corpus.fate import DATE, KEPT
@@ -12,17 +13,24 @@ from validator.corpus.survey import Survey
 
 def names(found: Survey) -> list[str]:
     """The columns, in the order they appear."""
-    return list(dict.fromkeys(name for shape in found.shapes for name, _ in shape))
+    return list(dict.fromkeys(name for shape in found.shapes for name, _ in _typed(shape)))
+
+
+def _typed(shape: tuple[Any, ...]) -> Iterator[tuple[str, type]]:
+    """Names and types of one row: the names come first."""
+    return zip(shape[: len(shape) // 2], shape[len(shape) // 2 :], strict=True)
 
 
 def problems(found: Survey, form: Form) -> Iterator[str]:
     """Why LLaMA-Factory cannot use the columns, with the row where it shows."""
-    known = names(found)
-    for column in dict.fromkeys(form.looked_up()):
-        if column is None:
-            yield "`columns` in dataset_info.json leaves out a column that this form needs"
-        elif column not in known and known:
-            yield f"has no column `{column}`; it has {', '.join(known[:8])}"
+    known, wanted = names(found), dict.fromkeys(form.looked_up())
+    if None in wanted:
+        yield "`columns` in dataset_info.json leaves out a column that this form needs"
+    absent = [f"`{column}`" for column in wanted if column and column not in known]
+    if absent and known:
+        kinds = [kind for shape in found.shapes for _, kind in _typed(shape)]
+        single = "; it is one object, its rows stand inside: save that list alone" if kinds == [list] else ""
+        yield f"has no column {', '.join(absent)}; it has {', '.join(known[:8])}{single}"
     yield from _conflicts(found)
     dated = [form.columns.get(part) for part in ("prompt", "query")]
     for column in _dates(found):
@@ -33,7 +41,7 @@ def problems(found: Survey, form: Form) -> Iterator[str]:
 def _conflicts(found: Survey) -> Iterator[str]:
     kinds: dict[str, type] = {}
     for shape, index in sorted(found.shapes.items(), key=lambda item: item[1]):
-        for name, kind in shape:
+        for name, kind in _typed(shape):
             kind = float if kind is int else kind  # whole numbers and others are one type
             if kind is not type(None) and (before := kinds.setdefault(name, kind)) is not kind:
                 said = f"`{name}` is {_spoken(kind)} at {found.place(index)}, {_spoken(before)} before"
@@ -47,7 +55,7 @@ def _spoken(kind: type) -> str:
 
 def _dates(found: Survey) -> list[str]:
     """Columns of JSON lines that hold nothing but dates: Arrow makes timestamps of them."""
-    texts = {name for shape in found.shapes for name, kind in shape if kind is str}
+    texts = {name for shape in found.shapes for name, kind in _typed(shape) if kind is str}
     lines = all(path.suffix in (".json", ".jsonl") and reading.in_lines(path) for _, path in found.files)
     return sorted(texts - found.undated) if lines else []
 

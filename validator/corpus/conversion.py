@@ -34,18 +34,17 @@ def converter(form: Form) -> Callable[[Row], Sample]:
 
 
 def _alpaca(form: Form) -> Callable[[Row], Sample]:
-    names = {part: form.columns.get(part) for part in ("prompt", "query", "response", "history", "system", "tools")}
+    names = ("prompt", "query", "response", "history", "system", "tools")
+    prompt, query, response, history, system, tools = (form.columns.get(part) for part in names)
 
     def convert(row: Row) -> Sample:
-        part = {name: row.get(column) if column else None for name, column in names.items()}
-        asked = [text for text in (part["prompt"], part["query"]) if text]
+        get = row.get
         try:
-            question = "\n".join(asked)
+            question = "\n".join([text for text in (get(prompt), get(query)) if text])
         except TypeError:
             raise StopsRunError("the prompt is not text") from None
-        prompt = _history(part["history"]) if part["history"] else []
-        prompt.append(("user", question))
-        return Sample(prompt, _answers(row, form, part["response"]), part["system"], part["tools"])
+        turns = [*(_history(get(history)) if history else ()), ("user", question)]
+        return Sample(turns, _answers(row, form, get(response)), get(system), get(tools))
 
     return convert
 
@@ -60,6 +59,8 @@ def _history(turns: Any) -> list[Turn]:
 
 def _answers(row: Row, form: Form, response: Any) -> list[Turn]:
     """The answers of an alpaca row: none where there is no text."""
+    if not form.special:
+        return [("assistant", response)] if isinstance(response, str) else []
     label = _label(row, form)
     if label is not None:
         empty, given = ("assistant", ""), ("assistant", response)

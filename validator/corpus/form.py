@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 _COLUMNS = ("prompt", "query", "response", "history", "messages", "system", "tools", "chosen", "rejected", "kto_tag")
@@ -28,6 +29,11 @@ class Form:
     ranking: bool
     columns: Mapping[str, str | None]
     tags: Mapping[str, str | None]
+
+    @cached_property
+    def special(self) -> bool:
+        """Whether rows have two answers."""
+        return self.ranking or bool(self.columns.get("kto_tag"))
 
     def looked_up(self) -> Iterator[str | None]:
         """Columns without which every row fails with a KeyError; None where the entry leaves a needed one out."""

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from validator.corpus.conversion import StopsRunError, Turn
+from validator.corpus.tokens import Counter
 
 _TOOL_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _CONTENT = "{{content}}"
@@ -17,97 +18,110 @@ _END: list[Any] = [_CONTENT, ["eos_token"]]
 
 
 class Piece(NamedTuple):
-    """What one turn becomes: texts, each of which is tokenized by itself, and single tokens."""
+    """What one turn becomes: texts, each of which is tokenized by itself, and tokens that are the same in every row."""
 
     texts: list[str]
-    single: int
+    more: int
 
 
 @dataclass(frozen=True)
 class Markup:
     """A chat template (data/template.py, v0.9.5). `slots` is its entry of formats.json, `thinking` and `preserve` are
-    `enable_thinking` and `preserve_thinking`; `begins`: the tokenizer has a token for the beginning of a text."""
+    `enable_thinking` and `preserve_thinking`, `system` is `default_system`."""
 
     slots: Mapping[str, Any]
+    counter: Counter
     efficient_eos: bool = False
     thinking: bool | None = True
     preserve: bool = False
     mask_history: bool = False
-    begins: bool = False
     system: str | None = None
 
+    def pieces(self, turns: Sequence[Turn], system: Any, tools: Any, every_turn: bool) -> list[Piece]:
+        """One piece for each turn. `every_turn`: all answers are trained (sft). Raises StopsRunError."""
+        contents = [content for _, content in turns]
+        last = len(turns) - 2
+        discards = not self.preserve and (self.mask_history or not every_turn)
+        if self._reasons and (self.thinking is False or (discards and last > 1)):
+            cleared = range(1, len(turns) if self.thinking is False else last, 2)
+            contents = [self._thoughtless(text) if i in cleared else text for i, text in enumerate(contents)]
+        found = [self._piece(role, content) for (role, _), content in zip(turns, contents, strict=True)]
+        self._open(found, contents[0], system, tools)
+        if self._reasons:
+            for i in range(0, len(turns), 2) if every_turn and not discards else (last,):
+                self._think(found, i, contents[i + 1])
+        return found
+
     @cached_property
-    def _formats(self) -> dict[str, list[Any]]:
+    def _reasons(self) -> bool:
+        return "Reasoning" in self.slots.get("class", "")
+
+    @cached_property
+    def _formats(self) -> dict[str, tuple[list[tuple[str, str]], int]]:
+        """For each kind of turn its texts, before and after the content, and the single tokens around them."""
         assistant = self.slots.get("assistant") or ([_CONTENT] if self.efficient_eos else _END)
         user = self.slots.get("user") or [_CONTENT]
         usual = {"user": user, "assistant": assistant, "system": [_CONTENT], "function": assistant,
                  "observation": user, "prefix": []}  # fmt: skip
-        return {turn: self.slots.get(turn) or slots for turn, slots in usual.items()}
+        return {turn: self._split(self.slots.get(turn) or slots) for turn, slots in usual.items()}
+
+    def _split(self, slots: Sequence[Any]) -> tuple[list[tuple[str, str]], int]:
+        texts = [slot.partition(_CONTENT) for slot in slots if isinstance(slot, str)]
+        tokens = [slot[0] for slot in slots if not isinstance(slot, str)]
+        single = sum(name != "bos_token" or self.counter.begins for name in tokens)
+        fixed = [before for before, content, _ in texts if not content]
+        return [(before, after) for before, content, after in texts if content], single + self._tokens(fixed)
+
+    def _tokens(self, texts: list[str]) -> int:
+        return sum(self.counter.count([text for text in texts if text]))
+
+    def _piece(self, role: str, content: str) -> Piece:
+        if role == "function":
+            _check_call(content, self._thought)
+        texts, more = self._formats[role]
+        return Piece([before + content + after for before, after in texts], more)
+
+    @cached_property
+    def _opening(self) -> int:
+        """Tokens before the first turn where a row has no system prompt of its own."""
+        system = self._default
+        described, more = self._piece("system", system) if system else Piece([], 0)
+        return self._formats["prefix"][1] + self._tokens(described) + more
+
+    @property
+    def _default(self) -> str:
+        return self.system if self.system is not None else str(self.slots.get("default_system", ""))
+
+    def _open(self, found: list[Piece], first: str, system: Any, tools: Any) -> None:
+        """Prefix and system prompt before the first turn."""
+        texts, more = found[0]
+        fused = self.slots.get("class") == "Llama2Template"  # system prompt and question are one text
+        if not (system or tools or fused):
+            found[0] = Piece(texts, more + self._opening)
+            return
+        system = str(system or self._default) + _described(tools)
+        described, extra = self._piece("system", system) if system else Piece([], 0)
+        if fused:
+            (texts, more), described = self._piece("user", "".join(described[:1]) + first), []
+        found[0] = Piece(described + texts, more + extra + self._formats["prefix"][1])
 
     @cached_property
     def _thought(self) -> tuple[str, str]:
         words = self.slots.get("thought_words") or ["<think>\n", "\n</think>\n\n"]
         return words[0], words[1]
 
-    @property
-    def _reasons(self) -> bool:
-        return "Reasoning" in self.slots.get("class", "")
-
-    def pieces(self, turns: Sequence[Turn], system: Any, tools: Any, every_turn: bool) -> list[Piece]:
-        """One piece for each turn. `every_turn`: all answers are trained (sft). Raises StopsRunError."""
-        contents = [content for _, content in turns]
-        if not all(isinstance(content, str) for content in contents):
-            raise StopsRunError("a turn holds something other than text")
-        last = len(turns) - 2
-        history = range(1, last, 2)
-        if self._reasons:
-            discards = self.mask_history and not self.preserve if every_turn else not self.preserve
-            cleared = range(1, len(turns), 2) if self.thinking is False else history if discards else ()
-            contents = [self._thoughtless(text) if i in cleared else text for i, text in enumerate(contents)]
-        found = [self._piece(role, content) for (role, _), content in zip(turns, contents, strict=True)]
-        self._open(found, contents, str(system or self._default), tools)
-        if self._reasons:
-            discards = self.mask_history and not self.preserve
-            for i in range(0, len(turns), 2) if every_turn and not discards else [last]:
-                self._think(found, i, contents[i + 1])
-        return found
-
-    @property
-    def _default(self) -> str:
-        return self.system if self.system is not None else self.slots.get("default_system", "")
-
-    def _piece(self, role: str, content: str) -> Piece:
-        if role == "function":
-            _check_call(content, self._thought)
-        return self._filled(role, content)
-
-    def _filled(self, name: str, content: str) -> Piece:
-        slots = self._formats[name]
-        texts = [slot.replace(_CONTENT, content, 1) for slot in slots if isinstance(slot, str)]
-        return Piece(texts, sum(self._token(slot[0]) for slot in slots if not isinstance(slot, str)))
-
-    def _token(self, name: str) -> int:
-        return int(self.begins) if name == "bos_token" else 1
-
-    def _open(self, found: list[Piece], contents: list[str], system: str, tools: Any) -> None:
-        """Prefix and system prompt before the first turn."""
-        prefix = self._filled("prefix", "")
-        if system or tools:
-            described = self._filled("system", system + _described(tools))
-            if self.slots.get("class") == "Llama2Template":  # one text with the first question
-                found[0] = self._filled("user", (described.texts or [""])[0] + contents[0])
-            else:
-                prefix = Piece(prefix.texts + described.texts, prefix.single + described.single)
-        found[0] = Piece(prefix.texts + found[0].texts, prefix.single + found[0].single)
+    @cached_property
+    def _empty_thought(self) -> tuple[str, str, int]:
+        opens, closes = self._thought
+        empty = closes if self.slots.get("class") == "Glm47ReasoningTemplate" else opens + closes
+        return opens.strip(), closes.strip(), self._tokens([empty])
 
     def _think(self, found: list[Piece], i: int, answer: str) -> None:
         """An empty thought before an answer without one: trained on where thinking is enabled."""
-        opens, closes = self._thought
-        if opens.strip() in answer or closes.strip() in answer:
-            return
-        empty = closes if self.slots.get("class") == "Glm47ReasoningTemplate" else opens + closes
-        at = i + 1 if self.thinking else i
-        found[at] = Piece([*found[at].texts, empty], found[at].single)
+        opens, closes, tokens = self._empty_thought
+        if opens not in answer and closes not in answer:
+            at = i + 1 if self.thinking else i
+            found[at] = Piece(found[at].texts, found[at].more + tokens)
 
     def _thoughtless(self, text: str) -> str:
         opens, closes = (re.escape(word) for word in self._thought)

@@ -22,6 +22,7 @@ from validator.corpus.survey import Plan, Report
 
 THRESHOLD = 0.8  # estimated share of word pairs that two texts have in common
 FEWEST = 10  # word pairs; shorter texts are alike by chance
+_LONGEST = 100_000  # characters that are compared
 _HASHES, _BANDS, _BLOCK = 128, 21, 1000
 _WORDS = re.compile(r"[^\W\u3040-\u9fff\uac00-\ud7af]+|[\u3040-\u9fff\uac00-\ud7af]")
 
@@ -36,6 +37,7 @@ class Signatures(NamedTuple):
 
 def pairs(text: str) -> list[str]:
     """Neighbouring words; of Chinese, Japanese and Korean neighbouring characters."""
+    text = text[:_LONGEST]
     words = text.split() if text.isascii() else _WORDS.findall(text)
     return list(map(add, words, words[1:]))
 

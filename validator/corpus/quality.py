@@ -62,6 +62,7 @@ _SAID = {
     "very short answers": "answers of fewer than 5 characters; right for labels, poor for conversation",
     "control characters": "invisible control characters, which the model learns to write",
     "garbled text": "text that was read in a wrong encoding once",
+    "huge rows": "rows of more than a megabyte, most of which is cut off",
 }
 
 

@@ -51,12 +51,17 @@ def rows(path: Path, span: tuple[int, int] | None = None) -> Rows:
         raise UnreadableError(0, f"cannot be read: {(err.strerror or str(err)).lower()}") from None
 
 
-def opened(path: Path) -> IO[bytes]:
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
     """The file; what gzip packed is unpacked on the way, as the datasets library does whatever the file is called."""
-    stream = path.open("rb")
-    packed = stream.read(2) == _GZIP
-    stream.seek(0)
-    return gzip.GzipFile(fileobj=stream) if packed else stream  # type: ignore[return-value]
+    with path.open("rb") as stream:
+        packed = stream.read(2) == _GZIP
+        stream.seek(0)
+        if packed:
+            with gzip.GzipFile(fileobj=stream) as unpacked:
+                yield unpacked  # type: ignore[misc]
+        else:
+            yield stream
 
 
 def in_lines(path: Path) -> bool:
@@ -89,21 +94,28 @@ def _lines(stream: IO[bytes], span: tuple[int, int] | None = None) -> Rows:
         try:
             row = loads(line)
         except ValueError as err:
-            if not line.strip():
-                row = None
-            elif number == 1 and line.strip() == b"{":
+            if number == 1 and not span and line.strip() and not line.rstrip().endswith(b"}"):
                 yield from _spread(stream)
                 return
-            else:
-                raise UnreadableError(number, _why(line, err)) from None
-        if row is not None:
+            yield from ((number, row) for row in _several(line, number, err))
+        else:
             yield number, _object(row, number)
         position += len(line)
         if span and position >= end:
             return
 
 
+def _several(line: bytes, number: int, err: ValueError) -> list[dict[str, Any]]:
+    """No object or more than one on a line, which Arrow reads, too."""
+    try:
+        return [_object(value, number) for value in _Values(io.BytesIO(line))]
+    except UnreadableError:
+        raise UnreadableError(number, _why(line, err)) from None
+
+
 def _object(row: Any, number: int) -> dict[str, Any]:
+    if row is None:  # a row without values
+        return {}
     if not isinstance(row, dict):
         raise UnreadableError(number, "is no object of columns; each row is one")
     return row
@@ -127,15 +139,30 @@ def _spread(stream: IO[bytes]) -> Rows:
 def _listed(stream: IO[bytes]) -> Rows:
     """A list: of objects, or of texts, which become a column `text`."""
     for number, value in enumerate(_Values(stream, "["), 1):
+        if value is None:
+            raise UnreadableError(number, "is null; each row of a list is an object")
         yield number, {"text": value} if isinstance(value, str) else _object(value, number)
+
+
+def _undecoded(stream: IO[bytes], opening: str) -> int:
+    """Number of the first value that is not UTF-8 text. Raises UnreadableError where one before it is no JSON."""
+    stream.seek(0)
+    number = 0
+    for number, value in enumerate(_Values(stream, opening, "surrogateescape"), 1):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            return number
+    return number + 1
 
 
 class _Values:
     """JSON values one behind the other, with commas or blanks between them. The text at hand grows until it holds the
     next one whole."""
 
-    def __init__(self, stream: IO[bytes], opening: str = "") -> None:
-        self._source = io.TextIOWrapper(stream, "utf-8-sig")
+    def __init__(self, stream: IO[bytes], opening: str = "", errors: str = "strict") -> None:
+        self._bytes, self._opening = stream, opening
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors).decode
         self._text, self._position, self._number = "", 0, 1
         self._closing = "]" if opening else ""
         if opening:
@@ -156,34 +183,39 @@ class _Values:
             yield value
 
     def _begins(self) -> bool:
-        """Whether another value begins at the position, which is moved there."""
-        while True:
-            self._position = _GAP.match(self._text, self._position).end()  # type: ignore[union-attr]
-            if self._position < len(self._text):
-                return not (self._closing and self._text.startswith(self._closing, self._position))
+        """Whether another value begins at the position, which is moved there. A list has commas between its values."""
+        while (end := _GAP.match(self._text, self._position).end()) == len(self._text):  # type: ignore[union-attr]
             if not self._more(_CHUNK):
                 if self._closing:
                     raise UnreadableError(self._number, "is missing: the list is not closed")
                 return False
+        commas, self._position = self._text.count(",", self._position, end), end
+        closes = bool(self._closing) and self._text.startswith(self._closing, end)
+        if commas != (self._closing != "" and self._number > 1 and not closes):
+            raise UnreadableError(self._number, "is not valid JSON: a comma too many, or one is missing")
+        return not closes
 
     def _more(self, size: int) -> str:
         try:
-            read = self._source.read(size)
+            data = self._bytes.read(size)
+            read = self._decode(data, not data)
         except UnicodeDecodeError as err:
-            byte = f"0x{err.object[err.start]:02x}"
-            raise UnreadableError(self._number, f"or one close behind it is not UTF-8 text (byte {byte})") from None
+            found = _undecoded(self._bytes, self._opening)
+            raise UnreadableError(found, f"is not UTF-8 text (byte 0x{err.object[err.start]:02x})") from None
         self._text, self._position = self._text[self._position :] + read, 0
         return read
 
 
 def _text(stream: IO[bytes]) -> Rows:
     """Every line is a row, blank ones too."""
-    number = 0
+    number, lines = 0, io.TextIOWrapper(stream, "utf-8")
     try:
-        for number, line in enumerate(io.TextIOWrapper(stream, "utf-8"), 1):
+        for number, line in enumerate(lines, 1):
             yield number, {"text": line.rstrip("\n")}
     except UnicodeDecodeError:
         raise UnreadableError(number + 1, "or one close behind it is not UTF-8 text") from None
+    finally:
+        lines.detach()
 
 
 _READERS: dict[str, Callable[[IO[bytes]], Rows]] = {"json": _json, "jsonl": _json, "txt": _text}

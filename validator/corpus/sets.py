@@ -69,11 +69,11 @@ def _markup(job: Job, counter: Counter) -> Markup:
     system = job.get("default_system")
     return Markup(
         catalog.table("formats")["formats"].get(name, {}),
+        counter,
         bool(facts.get("efficient_eos")),
         job.get("enable_thinking"),
         job.flag("preserve_thinking"),
         job.flag("mask_history"),
-        counter.begins,
         system if isinstance(system, str) else None,
     )
 

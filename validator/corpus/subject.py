@@ -68,6 +68,8 @@ def _question(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     asked = next((name for name in _QUESTIONS if name in row), None)
     answered = next((name for name in _ANSWERS if name in row), None)
     columns = {"prompt": asked, "query": "input" if "input" in row else None, "response": answered}
+    if len(row) == 1 and isinstance(next(iter(row.values())), list):
+        raise RecipeError(f"the file is one object; its rows stand in `{next(iter(row))}`: save that list alone")
     if row and (not asked or not (answered or "chosen" in row)):
         raise RecipeError(f"the columns {', '.join(row)} are of no known form; describe them in a dataset_info.json, "
                           "name it in a recipe, and give the recipe")  # fmt: skip

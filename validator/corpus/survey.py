@@ -20,6 +20,7 @@ from validator.corpus.markup import Markup, Piece
 from validator.corpus.tokens import Counter
 
 _BLOCK = 1000
+_HUGE = 1_000_000  # bytes of a row
 _SHORT = 5  # characters of a very short answer
 # All bytes but control characters; tab, line feed and carriage return are no trouble.
 _PRINTED = bytes(set(range(256)) - set(range(32)) - {127}) + b"\t\n\r"
@@ -28,7 +29,7 @@ _GARBLED = re.compile("\ufffd|锟斤拷|[ÃÂ][\u0080-\u00bf]|â€")
 # What Arrow's JSON reader takes for a date, so that a column of nothing else is no text.
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d(:?\d\d(:?\d\d)?)?Z?)?")
 Report = Callable[[int], None]  # told how many rows more are done
-KINDS = ("empty answers", "very short answers", "control characters", "garbled text")
+KINDS = ("empty answers", "very short answers", "control characters", "garbled text", "huge rows")
 
 
 class Plan(NamedTuple):
@@ -57,7 +58,7 @@ class Survey:
     lost: array[int] = field(default_factory=lambda: array("I"))
     odd: dict[str, array[int]] = field(default_factory=lambda: {kind: array("I") for kind in KINDS})
     stops: dict[int, str] = field(default_factory=dict)
-    shapes: dict[tuple[tuple[str, type], ...], int] = field(default_factory=dict)
+    shapes: dict[tuple[Any, ...], int] = field(default_factory=dict)
     undated: set[str] = field(default_factory=set)
     files: list[tuple[int, Path]] = field(default_factory=list)
     problems: list[tuple[Path, int, str]] = field(default_factory=list)
@@ -113,21 +114,21 @@ def _row(
 ) -> Sample | None:
     """Note a row; the sample where it is trained."""
     index = len(found.fates)
-    found.shapes.setdefault(tuple((name, type(value)) for name, value in row.items()), index)
-    found.undated.update(name for name, value in row.items() if name not in found.undated and not _dated(value))
+    found.shapes.setdefault((*row, *map(type, row.values())), index)
+    if not found.undated.issuperset(row):
+        found.undated.update(name for name, value in row.items() if not _dated(value))
     found.numbers.append(number)
     sample: Sample | None = None
     try:
         sample = convert(row)
         code = fate(sample, plan.stage)
         if code == KEPT:
-            _check(sample)
+            _note(found, index, sample)
     except StopsRunError as err:
         code, found.stops[index] = STOPS, str(err)
     found.fates.append(code)
     found.answers.append(min(len(sample.answers), 2) if sample else 0)
-    if code == KEPT and sample:
-        _note(found, index, sample)
+    if code == KEPT:
         return sample
     found.texts.append(0)
     found.prompts.append(0)
@@ -138,25 +139,28 @@ def _dated(value: Any) -> bool:
     return value is None or (isinstance(value, str) and len(value) <= 20 and bool(_DATE.fullmatch(value)))
 
 
-def _check(sample: Sample) -> None:
-    for _, content in (*sample.prompt, *sample.answers):
-        if not isinstance(content, str):
-            raise StopsRunError("a turn holds something other than text")
-
-
 def _note(found: Survey, index: int, sample: Sample) -> None:
-    """Fingerprints of the text and the prompt, and what is odd about the text."""
-    asked = "\x00".join([str(sample.system or ""), *(content for _, content in sample.prompt)])
-    answered = "\x00".join([content for _, content in sample.answers])
-    prompt, text = (part.encode("utf-8", "surrogatepass") for part in (asked, answered))
+    """Fingerprints of the text and the prompt, and what is odd about the text. Raises StopsRunError."""
+    try:
+        asked = "\x00".join([content for _, content in sample.prompt])
+        answered = "\x00".join([content for _, content in sample.answers])
+    except TypeError:
+        raise StopsRunError("a turn holds something other than text") from None
+    if sample.system:
+        asked = f"{sample.system}\x00{asked}"
+    prompt = asked.encode("utf-8", "surrogatepass")
+    text = prompt + b"\x01\x00" + answered.encode("utf-8", "surrogatepass")
     found.prompts.append(_fingerprint(prompt))
-    found.texts.append(_fingerprint(prompt + b"\x01" + text))
-    bare = answered.strip("\x00 \t\r\n")
-    if sample.answers and len(bare) < _SHORT:
-        found.odd[KINDS[1] if bare else KINDS[0]].append(index)
-    if (prompt + text).translate(None, _PRINTED).strip(b"\x00"):
+    found.texts.append(_fingerprint(text))
+    if len(answered) < 2 * _SHORT and sample.answers:
+        bare = answered.strip("\x00 \t\r\n")
+        if len(bare) < _SHORT:
+            found.odd[KINDS[1] if bare else KINDS[0]].append(index)
+    if text.translate(None, _PRINTED).strip(b"\x00") != b"\x01":
         found.odd[KINDS[2]].append(index)
-    if not (asked.isascii() and answered.isascii()) and (_GARBLED.search(asked) or _GARBLED.search(answered)):
+    if len(text) > _HUGE:
+        found.odd[KINDS[4]].append(index)
+    if not text.isascii() and (_GARBLED.search(asked) or _GARBLED.search(answered)):
         found.odd[KINDS[3]].append(index)
 
 
@@ -166,25 +170,24 @@ def _fingerprint(data: bytes) -> int:
 
 def _measure(found: Survey, start: int, samples: list[Sample | None], plan: Plan) -> None:
     """Count the tokens of a block at once: tokenizers work on many texts in parallel."""
-    pieces = [_pieces(found, index, sample, plan) for index, sample in enumerate(samples, start)]
+    pieces = [_pieces(found, index, sample, plan) if sample else () for index, sample in enumerate(samples, start)]
     counts = iter(plan.counter.count([text for row in pieces for texts, _ in row for text in texts]))
     for sample, row in zip(samples, pieces, strict=True):
-        sizes = [single + sum(next(counts) for _ in texts) for texts, single in row]
-        size = _lengths(sample, sizes, plan) if sample and sizes else Lengths(0, 0, 0, 0)
-        found.full.append(size.full)
-        found.kept.append(size.kept)
-        found.answer.append(size.answer)
-        found.lost.append(size.lost)
+        sizes = [sum(islice(counts, len(texts)), more) for texts, more in row]
+        full, kept, answer, lost = _lengths(sample, sizes, plan) if sample and sizes else (0, 0, 0, 0)
+        found.full.append(full)
+        found.kept.append(kept)
+        found.answer.append(answer)
+        found.lost.append(lost)
 
 
-def _pieces(found: Survey, index: int, sample: Sample | None, plan: Plan) -> list[Piece]:
-    if sample is None:
-        return []
+def _pieces(found: Survey, index: int, sample: Sample, plan: Plan) -> list[Piece]:
     if plan.stage == "pt":
         return [Piece([sample.prompt[0][1]], 1)]
     answers = [answer for answer in sample.answers if answer[1]] if plan.stage == "kto" else sample.answers
     turns = [*sample.prompt, *(answers[:1] or sample.answers[:1] or [("assistant", "")])]
-    found.approximate |= bool(sample.tools) or any(role == "function" for role, _ in turns)
+    if sample.tools or (len(turns) > 2 and any(role == "function" for role, _ in turns)):
+        found.approximate = True
     try:
         given = plan.markup.pieces(turns, sample.system, sample.tools, plan.stage == "sft")
         if plan.stage in ("dpo", "rm"):
@@ -201,7 +204,7 @@ def _lengths(sample: Sample, sizes: list[int], plan: Plan) -> Lengths:
     if plan.stage == "pt":
         return lengths.of_text(sizes[0], plan.limit, plan.packed)
     if plan.stage == "sft":
-        pairs = list(zip(sizes[::2], sizes[1::2], strict=True))
+        pairs = [(sizes[0], sizes[1])] if len(sizes) == 2 else list(zip(sizes[::2], sizes[1::2], strict=True))
         return lengths.of_turns(pairs, plan.limit, extra, plan.markup.mask_history)
     asked = len(sample.prompt)
     return lengths.of_answers(sum(sizes[:asked]), [size + extra for size in sizes[asked:]], plan.limit)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from validator import catalog
 from validator.corpus.estimate import Estimate, estimate
 from validator.job import Job
 
@@ -16,17 +17,19 @@ _LONGEST = 1_000_000
 
 
 class Vocabulary:
-    """Counts with a tokenizer.json, as transformers does without special tokens of its own."""
+    """Counts with a tokenizer.json, as transformers does without special tokens of its own. LLaMA-Factory adds the stop
+    words of the template to the vocabulary where it lacks them."""
 
     exact = True
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, stops: Sequence[str] = ()) -> None:
         from tokenizers import Tokenizer
 
         self.name = str(path)
         self._tokenizer = Tokenizer.from_file(str(path))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self._tokenizer.add_special_tokens(list(stops))
         settings = path.with_name("tokenizer_config.json")
         self.begins = settings.is_file() and bool(_settings(settings).get("bos_token"))
 
@@ -46,7 +49,8 @@ def counter(job: Job) -> tuple[Counter, str]:
     if path is None:
         return Estimate(), "the model's tokenizer.json is not on this machine"
     try:
-        return Vocabulary(path), ""
+        template = catalog.table("formats")["formats"].get(str(job.get("template")), {})
+        return Vocabulary(path, template.get("stop_words", ())), ""
     except ImportError:
         return Estimate(), "the tokenizers library is missing: pip install 'llamafactory-recipes[data]'"
     except Exception as err:  # the library raises no narrower class

@@ -7,7 +7,7 @@ from validator.upstream.source import Modules, name_of
 from validator.upstream.templates import calls
 
 _TURNS = ("user", "assistant", "system", "function", "observation", "prefix")
-_WORDS = ("thought_words", "default_system")
+_WORDS = ("thought_words", "default_system", "stop_words")
 
 
 def table(release: str, llamafactory: Modules) -> dict[str, Any]:
