@@ -11,6 +11,8 @@ from validator.rules.rule import Finding, rule
 
 _BRAIN = ("bf16", "pure_bf16", "bf16_full_eval")
 _AMPERE = 8.0
+# optimizer -> who makes the devices that the package behind it needs
+_MAKERS = {"adamw_torch_npu_fused": ("ascend",), "adamw_torch_xla": (), "adamw_apex_fused": ("nvidia", "amd")}
 _BACKENDS = {"nccl": ("nvidia", "amd"), "hccl": ("ascend",)}
 
 
@@ -227,3 +229,16 @@ def device_note(job: Job) -> Iterator[Finding]:
     """
     if job.machine and job.machine.note:
         yield "machine", job.machine.note
+
+
+@rule("DEV016", Severity.ERROR)
+def optimizer_of_another_device(job: Job) -> Iterator[Finding]:
+    """The optimizer belongs to other devices.
+
+    Why: its package (torch_npu, torch_xla, apex) is not there: "failed to import" when the trainer is built, after the
+    data is tokenized and the model loaded on every rank.
+    Fix: `optim: adamw_torch`.
+    """
+    device, name = _device(job), str(job.get("optim"))
+    if device and job.flag("do_train") and name in _MAKERS and device.vendor not in _MAKERS[name]:
+        yield "optim", f"`{name}` does not run on {device.id}; write adamw_torch"

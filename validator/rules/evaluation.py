@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from validator.diagnostic import Severity
 from validator.job import Job
+from validator.rules.precision import casts, widened
 from validator.rules.rule import Finding, rule
 
 _MILLION = 1_000_000
@@ -290,3 +291,22 @@ def best_never_found(job: Job) -> Iterator[Finding]:
     """
     if job.get("save_strategy") == "best" and not _evaluates(job) and job.has("metric_for_best_model"):
         yield "save_strategy", "`save_strategy: best` never saves without evaluations; set `eval_strategy: steps`"
+
+
+@rule("TRA118", Severity.ERROR)
+def generation_formats_meet(job: Job) -> Iterator[Finding]:
+    """Text is generated at evaluation by an adapter model that holds weights in 32 and in 16 bits.
+
+    Why: mixed precision covers a LoRA or OFT model's training steps, but not its text generation: "expected m1 and m2
+    to have the same dtype" at the first evaluation, hours into the run.
+    Fix: evaluate by the loss, without `predict_with_generate`; and predict in a run of its own, with
+    `do_predict: true` and the trained adapter.
+    """
+    key = widened(job)
+    generates = job.flag("predict_with_generate") and (_evaluates(job) or job.flag("do_eval") or job.flag("do_predict"))
+    if key and generates and job.flag("do_train") and job.method in ("lora", "oft") and casts(job):
+        yield (
+            "predict_with_generate",
+            f"`{key}` leaves 32-bit weights in the adapter model, which text generation at evaluation fails on; "
+            "remove `predict_with_generate`",
+        )

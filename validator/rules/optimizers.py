@@ -11,6 +11,9 @@ from validator.diagnostic import Severity
 from validator.job import Job
 from validator.rules.rule import Finding, rule
 
+# Optimizers that get a rate at most, or what Adam gets and no more (transformers 5.6, trainer_optimizer.py)
+_PLAIN = ("adamw_torch", "adamw_torch_npu_fused", "adamw_torch_xla", "adamw_apex_fused", "sgd", "adagrad", "rmsprop")
+_QUERIES = {"all", "q_proj", "k_proj"}
 _NAMES = {"use_galore": "GaLore", "use_apollo": "APOLLO", "use_badam": "BAdam"}
 # The optimizers each can take the place of (train/trainer_utils.py)
 _PLACES = {
@@ -244,3 +247,52 @@ def warmup_unread(job: Job) -> Iterator[Finding]:
     for key in ("warmup_steps", "warmup_ratio"):
         if job.get("lr_scheduler_type") == "constant" and job.number(key) > 0:
             yield key, f"schedule constant has no warm-up, `{key}` has no effect; use constant_with_warmup"
+
+
+@rule("TRA414", Severity.ERROR)
+def ratio_refused(job: Job) -> Iterator[Finding]:
+    """BAdam by ratio cannot be made.
+
+    Why: it takes the numbers that plain Adam takes and no others, so the default optimizer, adamw_torch_fused, ends in
+    "unexpected keyword argument"; and it looks for a head of its own, which a model with tied embeddings has not. Both
+    when the trainer is built, after the data is tokenized and the model loaded.
+    Fix: `optim: adamw_torch`; for a model with tied embeddings `badam_mode: layer`.
+    """
+    if job.method == "lora" or not job.flag("use_badam") or job.get("badam_mode") != "ratio":
+        return
+    if job.model and job.model.arch.tied:
+        yield (
+            "badam_mode",
+            f"BAdam by ratio needs a head of its own, {job.model.name} ties it to the embedding; use layer",
+        )
+    elif job.get("optim") not in _PLAIN:
+        at = "optim" if "optim" in job.values else "badam_mode"
+        yield at, f"BAdam by ratio does not know `optim: {job.get('optim')}`; set `optim: adamw_torch`"
+
+
+@rule("TRA415", Severity.ERROR)
+def target_layers_missing(job: Job) -> Iterator[Finding]:
+    """GaLore or APOLLO is asked for by the name that transformers has for it, without the layers it is for.
+
+    Why: "you need to define optim_target_modules" when the trainer is built, after the data is tokenized and the model
+    loaded on every rank.
+    Fix: `use_galore: true` or `use_apollo: true` with `optim: adamw_torch`; or `optim_target_modules: all-linear`.
+    """
+    name = str(job.get("optim"))
+    if name.startswith(("galore_", "apollo_")) and not job.has("optim_target_modules"):
+        yield "optim", f"`optim: {name}` needs `optim_target_modules`; or write `use_{name.partition('_')[0]}: true`"
+
+
+@rule("TRA416", Severity.ERROR)
+def adam_mini_with_adapter(job: Job) -> Iterator[Finding]:
+    """Adam-mini trains an adapter of attention.
+
+    Why: it cuts every tensor of queries and keys by the model's heads, and an adapter's are too small for that: "shape
+    is invalid for input of size" at the first step, after the data is tokenized and the model loaded on every rank.
+    Fix: `finetuning_type: full`, or remove `use_adam_mini`: an adapter's states are small anyway.
+    """
+    meets = job.method == "oft" or (job.method == "lora" and job.number("lora_rank") < 64)
+    others = ("use_galore", "use_apollo", "use_badam")
+    made = job.flag("use_adam_mini") and not job.has("loraplus_lr_ratio") and not any(job.flag(key) for key in others)
+    if made and meets and _QUERIES & {target.rpartition(".")[2] for target in job.words("lora_target")}:
+        yield "use_adam_mini", f"Adam-mini fails on the adapter of {job.method}; remove it, or use full"

@@ -52,7 +52,7 @@ def full_precision(job: Job) -> Iterator[Finding]:
     formats = ("bf16", "fp16", "pure_bf16", "fp8", "use_cpu", "use_badam")
     on_cpu = job.machine is not None and job.machine.device.vendor == "cpu"
     trains = job.flag("do_train") and job.method in ("full", "freeze")
-    if trains and not on_cpu and not any(job.flag(key) for key in formats):
+    if trains and not on_cpu and not any(job.flag(key) for key in formats) and not widened(job):
         better = "fp16" if job.machine and not job.machine.device.bf16 else "bf16"
         yield "bf16", f"neither bf16 nor fp16 is set: training computes in 32 bits; set `{better}: true`"
 
@@ -147,3 +147,45 @@ def depths_refused(job: Job) -> Iterator[Finding]:
     """
     if job.get("mixture_of_depths") == "convert" and job.model and job.model.kind not in _DEPTHS:
         yield "mixture_of_depths", f"{job.model.kind} cannot be converted to mixture-of-depths; remove it"
+
+
+@rule("TRA711", Severity.ERROR)
+def formats_meet(job: Job) -> Iterator[Finding]:
+    """Weights in 32 and in 16 bits meet in a run without mixed precision.
+
+    Why: LLaMA-Factory trains in 32 bits what freeze tuning, `additional_target` or new tokens unfreeze, and
+    `upcast_layernorm` widens the norms, beside a checkpoint in 16 bits. Only `bf16` or `fp16` lets the two be
+    multiplied: "expected m1 and m2 to have the same dtype" at the first step, after the data is tokenized and the model
+    loaded on every rank.
+    Fix: `bf16: true` (fp16 on V100 and T4).
+    """
+    key = widened(job)
+    trained = job.flag("do_train") and not any(job.flag(name) for name in ("pure_bf16", "use_badam"))
+    if key and trained and not casts(job):
+        yield key, f"{_WIDENED[key]} in 32 bits beside 16-bit weights needs mixed precision; set `bf16: true`"
+
+
+# keys that make LLaMA-Factory keep some weights in 32 bits (model/adapter.py, model/model_utils/checkpointing.py)
+_WIDENED = {
+    "finetuning_type": "freeze tuning",
+    "additional_target": "`additional_target`",
+    "resize_vocab": "a new embedding",
+    "add_tokens": "a new embedding",
+    "add_special_tokens": "a new embedding",
+    "upcast_layernorm": "`upcast_layernorm`",
+}
+
+
+def widened(job: Job) -> str | None:
+    """The key that leaves weights in 32 bits beside others in 16; None where there is none, or it is not known."""
+    if job.method == "full" or job.model is None or job.model.dtype_bytes != 2 or job.has("deepspeed") or job.fsdp:
+        return None
+    adapted = ("additional_target", "resize_vocab", "add_tokens", "add_special_tokens")
+    found = ["finetuning_type"] if job.method == "freeze" else [key for key in adapted if job.flag(key)]
+    return next(iter([*found, *(["upcast_layernorm"] if job.flag("upcast_layernorm") else [])]), None)
+
+
+def casts(job: Job) -> bool:
+    """Whether products are computed in one format whatever their factors have; on a CPU fp16 does not do it."""
+    on_cpu = job.flag("use_cpu") or (job.machine is not None and job.machine.device.vendor == "cpu")
+    return job.flag("bf16") or (not on_cpu and (job.flag("fp16") or job.flag("fp8")))

@@ -17,11 +17,21 @@ _LOGGERS = (
 )
 # Read by supervised fine-tuning only (hparams/parser.py, get_train_args)
 _SUPERVISED = ("predict_with_generate", "neat_packing", "train_on_prompt", "mask_history")
+_BUILT = "when the optimizer is made"
 _INTERVALS = (
     ("logging_steps", "logging_strategy"),
     ("eval_steps", "eval_strategy"),
     ("save_steps", "save_strategy"),
 )
+
+
+# key -> lowest value, end of the range (not in it), when a value outside fails
+_RANGES = {
+    "adam_beta1": (0.0, 1.0, _BUILT),
+    "adam_beta2": (0.0, 1.0, _BUILT),
+    "adam_epsilon": (0.0, float("inf"), _BUILT),
+    "neftune_noise_alpha": (0.0, float("inf"), "at the first step"),
+}
 
 
 @rule("TRA001", Severity.ERROR)
@@ -253,3 +263,22 @@ def resume_unread(job: Job) -> Iterator[Finding]:
     """
     if job.stage in ("rm", "ppo") and job.method in ("full", "freeze") and job.has("resume_from_checkpoint"):
         yield "resume_from_checkpoint", f"stage {job.stage} with {job.method} never resumes; the run starts anew"
+
+
+@rule("TRA018", Severity.ERROR)
+def number_out_of_range(job: Job) -> Iterator[Finding]:
+    """A number of the optimizer, or of the noise on embeddings, is outside its range.
+
+    Why: torch refuses it when the optimizer is made or at the first step, after the data is tokenized and the model
+    loaded on every rank.
+    Fix: betas from 0 to below 1 (0.9 and 0.999), a small positive epsilon (1e-8), noise of 0 or more (5 is usual).
+    """
+    adam = "adam" in str(job.get("optim")) and not any(job.flag(key) for key in ("use_galore", "use_apollo"))
+    for key, (low, end, when) in _RANGES.items():
+        read = job.has(key) and job.flag("do_train") and (adam or not key.startswith("adam_"))
+        if read and not low <= job.number(key) < end:
+            yield key, f"`{key}` is {job.get(key)} and fails {when}; it must be at least {low:g}{_below(end)}"
+
+
+def _below(end: float) -> str:
+    return f" and below {end:g}" if end < float("inf") else ""
