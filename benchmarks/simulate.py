@@ -151,6 +151,10 @@ def _amp_cast(*ts):
 def cuda_like_sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **_):
     q, k, v = _amp_cast(query, key, value)
     if attn_mask is None:  # FlashAttention-2 kernel: saves q, k, v, out and the fp32 log-sum-exp
+        if q.shape[-1] != v.shape[-1]:  # PyTorch's own rule: other kernels take heads of unequal width
+            return torch.ops.aten._scaled_dot_product_efficient_attention(
+                q, k, v, None, True, dropout_p, is_causal, scale=scale
+            )[0]
         return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, scale=scale)[0]
     bias = attn_mask
     if bias.dtype == torch.bool:  # CUDA turns the bool mask into an additive one of the query's dtype
@@ -285,7 +289,7 @@ def build_model(c, real=False):
 
     cfg = build_config(c["model"])
     impl = _install_attention(c["attn"])
-    if cfg.model_type.endswith("moe"):
+    if cfg.model_type.endswith("moe") or cfg.model_type in ("mixtral", "deepseek_v2"):
         cfg._experts_implementation = "grouped_mm"
     cfg._attn_implementation = impl
     model = AutoModelForCausalLM.from_config(cfg, dtype=torch.bfloat16, attn_implementation=impl)

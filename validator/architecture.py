@@ -11,6 +11,7 @@ from validator.memory import Architecture, Attn, Ffn
 Config = Mapping[str, Any]
 _FUSED = {"phi3", "qwen", "internlm2"}
 _FUSED_GATE_UP = {"phi3", "glm", "glm4"}
+_CONCATENATED = {"phi3", "glm", "glm4"}  # partial rotation (transformers 5.6, apply_rotary_pos_emb)
 _HEAD_NORMS = {"qwen3", "qwen3_moe", "gemma3_text"}
 _FOUR_NORMS = {"gemma2", "gemma3_text", "glm4"}
 _TIED_BY_DEFAULT = {"gemma", "gemma2", "gemma3_text"}
@@ -86,6 +87,7 @@ def _attention(config: Config, kind: str) -> Attn:
         sinks=kind == "gpt_oss",
         window=windowed,
         fused=kind in _FUSED,
+        concatenated=kind in _CONCATENATED,
     )
 
 
@@ -119,6 +121,7 @@ def _feed_forward(config: Config, kind: str) -> Ffn:
         expert_width=expert_width,
         shared_width=_optional(config, "n_shared_experts") * expert_width,
         router_bias=kind == "gpt_oss",
+        router_linear=kind == "deepseek_v2",
         router_bias_buffer=kind == "deepseek_v3",
         expert_bias=kind == "gpt_oss",
         dense_layers=_optional(config, "first_k_dense_replace"),

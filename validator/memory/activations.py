@@ -109,6 +109,8 @@ def _attention_core(arch: Architecture, workload: Workload, compute: float) -> f
         capped = compute if arch.logit_softcap else 0.0
         return count * compute * (queries + repeated) + square * (4 + half + capped)
     dense = _dense_mask(arch, workload)
+    if attn.fused:  # the values are a view, which holds the queries and keys as they were before their rotation
+        narrow += query_width(attn) + key_width(attn)
     keys = narrow + dense * (wide - narrow)
     return count * (compute * (queries + keys + output) + 4 * attn.heads) + dense * 2.0 * count * length
 
@@ -132,7 +134,7 @@ def _attention(arch: Architecture, block: Block, workload: Workload) -> float:
     if attn.head_norms:
         per_token += norm_kept(query_width(attn) + key_width(attn), 2, False, workload)
     per_token += _latent_kept(arch, block, sizes, workload)
-    if workload.attention == "eager" or not _shares_inputs(sizes, workload):
+    if workload.attention == "eager" or attn.concatenated or not _shares_inputs(sizes, workload):
         per_token += input_kept(output_width(attn), _by_role(block, "o"), True, sizes, workload)
     return count * per_token + _attention_core(arch, workload, sizes.compute)
 

@@ -29,6 +29,7 @@ class Attn(NamedTuple):
     sinks: bool = False  # one learned scalar for each head
     window: int = 0  # sliding window in tokens; 0: none
     fused: bool = False  # one linear module makes q, k and v
+    concatenated: bool = False  # rotated and plain parts are joined head by head, so the output is copied once more
 
 
 class Ffn(NamedTuple):
