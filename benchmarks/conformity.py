@@ -25,9 +25,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import conformity_values as harness
@@ -41,7 +42,15 @@ EVIDENCE = harness.ROOT / "benchmarks" / "evidence" / "conformity.csv"
 CONFIG = harness.ROOT / "benchmarks" / "evidence" / "tiny-config.json"
 PACKAGES = ("llamafactory", "transformers", "torch", "peft", "trl", "accelerate", "datasets", "deepspeed")
 LATE = "dmtsevh"  # phases after parsing, letters of conformity_values.py
-MISSING = ("PackageNotFoundError", "ImportError", "ModuleNotFoundError")
+# of which the releases are noted where they are installed
+OPTIONAL = ("bitsandbytes", "galore-torch", "apollo-torch", "badam", "adam-mini", "jieba", "nltk", "rouge-chinese")
+MISSING = (
+    "PackageNotFoundError",
+    "ImportError",
+    "ModuleNotFoundError",
+    "ValueError: Can't find 'adapter_config.json' at",
+)
+UNINSTALLED = "to be installed"
 BARS = {"parse": 1.0, "later": 0.95}
 
 
@@ -74,13 +83,20 @@ def write(rows: list[Row]) -> None:
     """Store the rows that have an outcome, with the versions they hold for."""
     unfinished = EVIDENCE.with_suffix(".unfinished")  # an interrupted run keeps what was recorded before
     with unfinished.open("w", newline="") as out:
-        out.write("# " + ", ".join(f"{name} {version(name)}" for name in PACKAGES) + "\n")
+        out.write("# " + ", ".join(versions()) + "\n")
         writer = csv.DictWriter(out, [field.name for field in fields(Row)], lineterminator="\n")
         writer.writeheader()
         for row in rows:
             if row.outcome:
                 writer.writerow({**asdict(row), "settings": json.dumps(row.settings)})
     unfinished.replace(EVIDENCE)
+
+
+def versions() -> Iterator[str]:
+    """Packages and their releases, those that are optional only where they are installed."""
+    for name in (*PACKAGES, *OPTIONAL):
+        with suppress(PackageNotFoundError):
+            yield f"{name} {version(name)}"
 
 
 def lay_out(folder: Path, model: Path | None) -> None:
@@ -130,7 +146,7 @@ def record(model: Path, minutes: float) -> None:
             if not row.outcome:
                 run(row, train=False)
         write(found)
-        waiting = [row for row in found if row.outcome == "r" and runnable(row)]
+        waiting = [row for row in found if row.outcome in ("r", "x") and runnable(row)]
         for row in random.Random(0).sample(waiting, len(waiting)):
             if time.monotonic() > end:
                 break
@@ -164,7 +180,7 @@ def run(row: Row, train: bool) -> None:
         del os.environ[name]
     parsed = "." if train else "r"
     row.outcome = parsed if letter == "." else "p" if not train and letter == "t" else letter
-    if row.message.startswith(MISSING):
+    if row.message.startswith(MISSING) or UNINSTALLED in row.message:
         row.outcome = "x"
     print(f"{row.group} {row.name}: {row.outcome} {row.message}", file=sys.stderr, flush=True)
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from conformity_values import ARGUMENTS, BASE, DPO, KINDS, KTO, RESULT, ROOT, STREAM, context, sample, value
+from conformity_values import ARGUMENTS, BASE, DPO, KINDS, KTO, PAIR, RESULT, ROOT, STREAM, context, sample, value
 
 from validator import loader
 
@@ -18,6 +18,7 @@ EXAMPLES = ROOT / "benchmarks" / "evidence" / "examples.json"
 CASES = ROOT / "tests" / "cases"
 SEED = 20260
 PAIRS = 260
+DRAWN = 200
 Settings = dict[str, Any]
 Case = tuple[str, Settings]
 
@@ -214,9 +215,18 @@ PARSED: tuple[Settings, ...] = (
     {"tokenized_path": "tokens", "streaming": True, **STREAM},
 )  # fmt: skip
 
+# Beginnings of keys that are not drawn: they need a network, another machine, a package or minutes of compiling, or
+# are how these runs are kept small and apart.
+UNDRAWN = (
+    *("push_to_hub", "hub_", "trackio", "swanlab", "use_swanlab", "ray_", "use_ray", "use_mca", "use_kt", "kt_"),
+    *("use_hyper_parallel", "use_unsloth", "use_liger", "enable_liger", "torch_compile", "torchdynamo", "local_rank"),
+    *("ddp_", "use_cpu", "overwrite_output_dir", "max_steps", "num_train_epochs", "export_", "infer_", "vllm_"),
+    *("sglang_", "hf_hub", "ms_hub", "om_hub", "mixture_of_depths", "full_determinism", "tf32"),
+)
+
 # Settings of which each runs by itself beside TINY; pairs of them are drawn at random.
 SINGLES: tuple[Settings, ...] = (
-    FULL, FREEZE, OFT, DPO, KTO, {"stage": "rm", "dataset": "pairs"}, {"stage": "pt"},
+    FULL, FREEZE, OFT, DPO, KTO, {"stage": "rm", "dataset": "pairs"}, {"stage": "pt", "dataset": "prose"},
     {"packing": True}, {"neat_packing": True}, {"cutoff_len": 100}, {"mask_history": True}, {"train_on_prompt": True},
     {"streaming": True, **STREAM}, {"max_samples": 4}, {"val_size": 0.0, "eval_strategy": "no"}, {"max_steps": -1},
     {"dataset": "rows,more"}, {"mix_strategy": "interleave_under", "dataset": "rows,more"}, {"eval_dataset": "rows"},
@@ -253,6 +263,31 @@ def pairs() -> Iterator[Case]:
         seen.add((one, two))
 
 
+def drawn() -> Iterator[Case]:
+    """Two arguments at a time, each with a value of its type, both drawn with a fixed seed: settings nobody chose."""
+    table = json.loads(ARGUMENTS.read_text())["arguments"]
+    able = {
+        name: values
+        for name, entry in table.items()
+        if PAIR in entry.get("in", [PAIR]) and not name.startswith(UNDRAWN) and (values := drawable(entry))
+    }
+    draw, seen = random.Random(SEED), set()
+    while len(seen) < DRAWN:
+        names = tuple(sorted(draw.sample(sorted(able), 2)))
+        settings = {name: draw.choice(able[name]) for name in names}
+        if names not in seen:
+            yield json.dumps(settings), {**TINY, **settings}
+        seen.add(names)
+
+
+def drawable(entry: dict[str, Any]) -> tuple[Any, ...]:
+    """Values of the declared type; none for text that is free, and for lists and mappings."""
+    if entry["choices"]:
+        return tuple(entry["choices"])
+    values = {"bool": (True, False), "int": (0, 1, 2, 5, 16, 100), "float": (0.0, 0.1, 0.5, 1.0, 5.0)}
+    return next((values[kind] for kind in entry["type"].split("|") if kind in values), ())
+
+
 def rule_cases() -> Iterator[Case]:
     """The triggering and silent recipes of the rules' tests, on the tiny model and data where the rule lets them."""
     for path in sorted(CASES.rglob("*.yaml")):
@@ -268,18 +303,26 @@ def rule_cases() -> Iterator[Case]:
 def adapted(settings: Settings) -> Settings:
     """The recipe on the CPU, with the tiny model in place of an ordinary Qwen, and the tiny data."""
     stage = settings.get("stage", "sft")
-    rows = {"dpo": "pairs", "rm": "pairs", "kto": "judged"}.get(str(stage), "rows")
+    rows = {"dpo": "pairs", "rm": "pairs", "kto": "judged", "pt": "prose"}.get(str(stage), "rows")
     found = {"use_cpu": True, "report_to": "none", "overwrite_output_dir": True, **settings}
     found |= {"dataset_dir": "data", "output_dir": "out"}
     model = str(settings.get("model_name_or_path", ""))
     if model.startswith(("Qwen/Qwen2.5-", "Qwen/Qwen3-")) and not model.endswith(("-AWQ", "-Int4", "A3B")):
         found["model_name_or_path"] = "model"
+    for other in ("ref_model", "reward_model"):
+        if str(settings.get(other)).startswith("Qwen/"):
+            found[other] = "model"
     if isinstance(settings.get("dataset"), str):
         found["dataset"] = "rows,more" if rows == "rows" and "," in settings["dataset"] else rows
     if isinstance(settings.get("eval_dataset"), str):
         found["eval_dataset"] = rows
+        metric = str(settings.get("metric_for_best_model", ""))
+        found |= {"metric_for_best_model": f"eval_{rows}_loss"} if metric.count("_") > 1 else {}
     if found.get("num_train_epochs") == 1.0:
         found["num_train_epochs"] = 2.0
+    steps = found.get("max_steps")
+    if isinstance(steps, int) and steps > 2:
+        found["max_steps"] = 2
     return found
 
 
@@ -293,6 +336,17 @@ def examples() -> Iterator[Case]:
         yield name, found
 
 
+def tiny_examples() -> Iterator[Case]:
+    """The same examples on the tiny model: two steps of what they set, without images and DeepSpeed."""
+    for name, settings in json.loads(EXAMPLES.read_text())["examples"].items():
+        found = {**adapted(settings), "model_name_or_path": "model", "template": "qwen", "max_steps": 2}
+        for key in ("preprocessing_num_workers", "dataloader_num_workers"):
+            if key in found:
+                found[key] = 1
+        if "VL" not in settings["model_name_or_path"] and not {"use_ray", "use_kt"} & found.keys():
+            yield name, {key: value for key, value in found.items() if key != "deepspeed"}
+
+
 def values() -> Iterator[tuple[str, Settings, str]]:
     """Name, settings and outcome of every wrong value that conformity_values.py has run."""
     table = json.loads(ARGUMENTS.read_text())["arguments"]
@@ -304,4 +358,11 @@ def values() -> Iterator[tuple[str, Settings, str]]:
                 yield f"{name} {kind}", settings, letter
 
 
-GROUPS = {"rule": rule_cases, "combination": combinations, "pair": pairs, "example": examples}
+GROUPS = {
+    "rule": rule_cases,
+    "combination": combinations,
+    "pair": pairs,
+    "drawn": drawn,
+    "example": examples,
+    "tiny example": tiny_examples,
+}

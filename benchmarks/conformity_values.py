@@ -273,9 +273,11 @@ def write_data(folder: Path) -> None:
     judged = [{**row, "kto_tag": n % 2 == 0} for n, row in enumerate(rows)]
     ranked = {"ranking": True, "columns": {"prompt": "instruction", "chosen": "chosen", "rejected": "rejected"}}
     told = {"columns": {"prompt": "instruction", "response": "output", "kto_tag": "kto_tag"}}
+    prose = [{"text": " ".join(f"This is sentence {n} of {m}." for n in range(40))} for m in range(16)]
     (folder / "data").mkdir()
-    info = {"rows": {}, "more": {}, "pairs": ranked, "judged": told}
-    for name, content in {"rows": rows, "more": rows, "pairs": pairs, "judged": judged}.items():
+    info = {"rows": {}, "more": {}, "pairs": ranked, "judged": told, "prose": {"columns": {"prompt": "text"}}}
+    contents = {"rows": rows, "more": rows, "pairs": pairs, "judged": judged, "prose": prose}
+    for name, content in contents.items():
         (folder / "data" / f"{name}.json").write_text(json.dumps(content))
         info[name] = {"file_name": f"{name}.json", **info[name]}
     (folder / "data" / "dataset_info.json").write_text(json.dumps(info))

@@ -235,10 +235,13 @@ def device_note(job: Job) -> Iterator[Finding]:
 def optimizer_of_another_device(job: Job) -> Iterator[Finding]:
     """The optimizer belongs to other devices.
 
-    Why: its package (torch_npu, torch_xla, apex) is not there: "failed to import" when the trainer is built, after the
-    data is tokenized and the model loaded on every rank.
+    Why: its package (torch_npu, torch_xla, apex) is not there, or its kernels are CUDA's, as those of GaLore in 8 bits:
+    the run fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
     Fix: `optim: adamw_torch`.
     """
     device, name = _device(job), str(job.get("optim"))
-    if device and job.flag("do_train") and name in _MAKERS and device.vendor not in _MAKERS[name]:
-        yield "optim", f"`{name}` does not run on {device.id}; write adamw_torch"
+    if device is None or not job.flag("do_train"):
+        return
+    galore = job.flag("use_galore") and "8bit" in name and device.vendor == "cpu"
+    if galore or (name in _MAKERS and device.vendor not in _MAKERS[name]):
+        yield "optim", f"`{name}`{' for GaLore' if galore else ''} does not run on {device.id}; write adamw_torch"

@@ -18,6 +18,7 @@ _LOGGERS = (
 # Read by supervised fine-tuning only (hparams/parser.py, get_train_args)
 _SUPERVISED = ("predict_with_generate", "neat_packing", "train_on_prompt", "mask_history")
 _BUILT = "when the optimizer is made"
+_EVALUATED = "at the first evaluation"
 _INTERVALS = (
     ("logging_steps", "logging_strategy"),
     ("eval_steps", "eval_strategy"),
@@ -31,6 +32,7 @@ _RANGES = {
     "adam_beta2": (0.0, 1.0, _BUILT),
     "adam_epsilon": (0.0, float("inf"), _BUILT),
     "neftune_noise_alpha": (0.0, float("inf"), "at the first step"),
+    "eval_accumulation_steps": (1.0, float("inf"), _EVALUATED),
 }
 
 
@@ -267,18 +269,32 @@ def resume_unread(job: Job) -> Iterator[Finding]:
 
 @rule("TRA018", Severity.ERROR)
 def number_out_of_range(job: Job) -> Iterator[Finding]:
-    """A number of the optimizer, or of the noise on embeddings, is outside its range.
+    """A number of the optimizer, of the noise on embeddings or of evaluation is outside its range.
 
     Why: torch refuses it when the optimizer is made or at the first step, after the data is tokenized and the model
-    loaded on every rank.
-    Fix: betas from 0 to below 1 (0.9 and 0.999), a small positive epsilon (1e-8), noise of 0 or more (5 is usual).
+    loaded on every rank; `eval_accumulation_steps: 0` divides by zero at the first evaluation, hours into the run.
+    Fix: betas from 0 to below 1 (0.9 and 0.999), a small positive epsilon (1e-8), noise of 0 or more (5 is usual), at
+    least one step of accumulation.
     """
+    evaluates = job.get("eval_strategy") in ("steps", "epoch") or job.flag("do_eval")
     adam = "adam" in str(job.get("optim")) and not any(job.flag(key) for key in ("use_galore", "use_apollo"))
     for key, (low, end, when) in _RANGES.items():
-        read = job.has(key) and job.flag("do_train") and (adam or not key.startswith("adam_"))
+        asked = evaluates if when == _EVALUATED else job.flag("do_train")
+        read = job.has(key) and asked and (adam or not key.startswith("adam_"))
         if read and not low <= job.number(key) < end:
             yield key, f"`{key}` is {job.get(key)} and fails {when}; it must be at least {low:g}{_below(end)}"
 
 
 def _below(end: float) -> str:
     return f" and below {end:g}" if end < float("inf") else ""
+
+
+@rule("TRA019", Severity.ERROR)
+def workers_missing(job: Job) -> Iterator[Finding]:
+    """Loader workers are to be kept, and there are none.
+
+    Why: torch refuses it when the data loader is built, after the data is tokenized and the model loaded on every rank.
+    Fix: `dataloader_num_workers: 1` or more, or remove `dataloader_persistent_workers`.
+    """
+    if job.flag("dataloader_persistent_workers") and job.get("dataloader_num_workers") == 0:
+        yield "dataloader_persistent_workers", "there are no workers to keep; set `dataloader_num_workers` or remove it"
