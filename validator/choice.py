@@ -25,8 +25,8 @@ def choose(machine: Machine, samples: int, length: int | None = None) -> list[Ch
     """Models that fit, the best balance first.
 
     Cost: how often the samples must be doubled or halved to be about the recommended number, and one for each speed
-    class below `fast`. Among equals those for which the samples about suffice, then the larger size, but last those larger
-    than the guidance knows; and among models of about the same size the order of data/models.yaml."""
+    class below `fast`. Among equals those for which the samples about suffice, then the larger size, but last those
+    larger than the guidance knows; and among models of about the same size the order of data/models.yaml."""
     known = [model for model in map(catalog.model, catalog.model_ids()) if _common(model)]
     ranked = sorted(known, key=lambda model: (_mismatch(model, samples), *_order(model, samples)))
     found: list[Choice] = []
