@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from time import process_time
@@ -13,7 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from validator import answer, catalog, check, copying, draft, loader, plan, planned
+from validator import answer, catalog, check, copying, draft, loader, plan, planned, writing
 from validator.cli import group
 from validator.diagnostic import RecipeError, Severity
 
@@ -60,6 +63,23 @@ def test_what_it_writes_passes_check(here: Path, model: str, machine: str, metho
 def test_most_of_the_triples_are_possible() -> None:
     found = [answer.answer(model, machine, method=method).best for model, machine, method in _TRIPLES]
     assert sum(best is not None for best in found) > 100
+
+
+@pytest.mark.slow
+def test_llamafactory_accepts_what_it_writes(tmp_path: Path) -> None:
+    """One in five of the random triples, through the real parser from the repository's root."""
+    root = Path(__file__).parent.parent
+    written = []
+    for number, (model, machine, method) in enumerate(_TRIPLES[::5]):
+        if best := answer.answer(model, machine, method=method).best:
+            written.append(tmp_path / f"{number}.yaml")
+            written[-1].write_text(writing.text(best.draft), "utf-8")
+    environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(root / ".cache" / "torch_extensions")}
+    command = [sys.executable, str(root / "tests" / "real_parser.py"), *map(str, written)]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(rows) == len(written) > 10
+    assert [row for row in rows if "error" in row] == []
 
 
 @pytest.mark.parametrize("device", ["v100-32g", "ascend-910a-32g", "t4-16g"])
