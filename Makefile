@@ -20,7 +20,7 @@ export OMP_NUM_THREADS := 1
 export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(VENV)/bin/python -m pip install -qq --no-compile --constraint constraints.txt
 
-.PHONY: help demo test check tables lint types clean benchmark-speed benchmark-memory benchmark-fields
+.PHONY: help demo test check tables lint types clean benchmark-speed benchmark-memory benchmark-fields benchmark-conformity
 
 help:
 	@sed -n 's/^# //p' Makefile | head -4
@@ -57,6 +57,9 @@ benchmark-memory: $(VENV)/check.done
 
 benchmark-fields: $(VENV)/check.done
 	python benchmarks/fields.py
+
+benchmark-conformity: $(VENV)/check.done
+	python benchmarks/conformity.py
 
 clean:
 	rm -rf $(VENV) build saves

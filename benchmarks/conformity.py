@@ -2,14 +2,16 @@
 
     python benchmarks/conformity.py                            # the table, from recorded outcomes
     python benchmarks/conformity.py --record build/tiny-qwen3  # run what has no outcome yet (needs LLaMA-Factory)
+    python benchmarks/conformity.py --again 8 --record build/tiny-qwen3  # compare 8 recorded outcomes with new ones
 
 Each recipe goes through LLaMA-Factory's real parser in a fork of one process that has imported it. Those that parse and
-need neither DeepSpeed, FSDP nor a real model, train on the CPU to the end of a run of one or two steps. Three things
-make the comparison fair on a machine with one CPU and without optional packages: the parser takes every package it asks
-for as installed, and a run that stops for want of one is counted apart (lacking); our side judges the machine 1xcpu
-where the tiny model is named, else no machine, and there the parser takes the device to have bf16; DeepSpeed and FSDP
-find the environment that torchrun makes for one process. Wrong types and choices were run by conformity_values.py; its
-outcomes are rows here, and our verdict on types is read from the same file, so they show only that it is read rightly.
+need neither FSDP nor a real model, train on the CPU to the end of a run of one or two steps, with DeepSpeed where they
+ask for it. Three things make the comparison fair on a machine with one CPU and without optional packages: the parser
+takes every package it asks for as installed, and a run that stops for want of one is counted apart (lacking); our side
+judges the machine 1xcpu where the tiny model is named, else no machine, and there the parser takes the device to have
+bf16; DeepSpeed and FSDP find the environment that torchrun makes for one process. Wrong types and choices were run by
+conformity_values.py; its outcomes are rows here, and our verdict on types is read from the same file, so they show only
+that it is read rightly.
 Delete evidence/conformity.csv to record everything anew.
 """
 
@@ -25,8 +27,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -41,6 +43,7 @@ from validator.diagnostic import Severity
 EVIDENCE = harness.ROOT / "benchmarks" / "evidence" / "conformity.csv"
 CONFIG = harness.ROOT / "benchmarks" / "evidence" / "tiny-config.json"
 PACKAGES = ("llamafactory", "transformers", "torch", "peft", "trl", "accelerate", "datasets", "deepspeed")
+OPERATORS = harness.ROOT / ".cache" / "torch_extensions"  # which DeepSpeed compiles on first use
 LATE = "dmtsevh"  # phases after parsing, letters of conformity_values.py
 # of which the releases are noted where they are installed
 OPTIONAL = ("bitsandbytes", "galore-torch", "apollo-torch", "badam", "adam-mini", "jieba", "nltk", "rouge-chinese")
@@ -106,7 +109,6 @@ def lay_out(folder: Path, model: Path | None) -> None:
         (folder / name).symlink_to(harness.ROOT / name)
     if model:
         (folder / "model").symlink_to(model.resolve())
-        CONFIG.write_text((model / "config.json").read_text())
     else:
         (folder / "model").mkdir()
         (folder / "model" / "config.json").write_text(CONFIG.read_text())
@@ -128,31 +130,56 @@ def rows() -> list[Row]:
 
 
 def runnable(row: Row) -> bool:
-    """Whether the recipe can train here: the tiny model, one process."""
-    return row.settings.get("model_name_or_path") == "model" and not {"deepspeed", "fsdp"} & row.settings.keys()
+    """Whether the recipe can train here: the tiny model, no FSDP, which refuses CPUs."""
+    return row.settings.get("model_name_or_path") == "model" and "fsdp" not in row.settings
 
 
 def record(model: Path, minutes: float) -> None:
     """Parse what has no outcome, then train what parses. The order is drawn at random, so that what is recorded when
     time is up is a fair sample."""
-    os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
     end = time.monotonic() + 60 * minutes
     found = rows()
-    with tempfile.TemporaryDirectory() as name:
-        lay_out(Path(name), model)
-        os.chdir(name)
-        import_llamafactory()
+    with workplace(model):
         for row in found:
             if not row.outcome:
                 run(row, train=False)
         write(found)
+        CONFIG.write_text(Path("model/config.json").read_text())
         waiting = [row for row in found if row.outcome in ("r", "x") and runnable(row)]
         for row in random.Random(0).sample(waiting, len(waiting)):
             if time.monotonic() > end:
                 break
             run(row, train=True)
             write(found)
-        os.chdir(harness.ROOT)
+
+
+def again(model: Path, size: int) -> list[tuple[Row, Row]]:
+    """Recorded and new outcome of some recipes drawn at random, without DeepSpeed, which compiles for minutes."""
+    recorded = [row for row in rows() if (row.late or row.outcome in (".", "p")) and runnable(row)]
+    drawn = random.Random(0).sample([row for row in recorded if "deepspeed" not in row.settings], size)
+    fresh = [replace(row, outcome="", message="") for row in drawn]
+    with workplace(model):
+        for row in fresh:
+            run(row, train=False)
+            if row.outcome == "r":
+                run(row, train=True)
+    return list(zip(drawn, fresh, strict=True))
+
+
+@contextmanager
+def workplace(model: Path) -> Iterator[None]:
+    """The folder where recipes run, with LLaMA-Factory imported."""
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(OPERATORS))
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as name:
+        lay_out(Path(name), model)
+        os.chdir(name)
+        import_llamafactory()
+        try:
+            yield
+        finally:
+            os.chdir(before)
 
 
 def import_llamafactory() -> None:
@@ -252,7 +279,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", type=Path, metavar="MODEL", help="folder of the tiny model")
     parser.add_argument("--minutes", type=float, default=60.0, help="when to stop starting trainings")
+    parser.add_argument("--again", type=int, default=0, metavar="N", help="run N recorded recipes anew, write nothing")
     options = parser.parse_args()
+    if options.record and options.again:
+        differing = [pair for pair in again(options.record, options.again) if pair[0].outcome != pair[1].outcome]
+        for old, new in differing:
+            print(f"{old.group} {old.name}: recorded {old.outcome}, now {new.outcome} {new.message}")
+        sys.exit(bool(differing))
     if options.record:
         record(options.record, options.minutes)
     judged = judge()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -67,3 +68,14 @@ def test_an_error_counts_and_a_warning_does_not(tmp_path: Path, monkeypatch: pyt
     assert conformity.verdict(right) == []
     assert conformity.verdict({**right, "gradient_checkpointing": False}) == []
     assert conformity.verdict({**right, "leraning_rate": 1e-4}) == ["SCH001"]
+
+
+@pytest.mark.slow
+@pytest.mark.training
+def test_a_sample_run_anew_ends_as_recorded() -> None:
+    model = BENCHMARKS.parent / "build" / "tiny-qwen3"
+    if not model.is_dir():
+        subprocess.run([sys.executable, BENCHMARKS.parent / "demo" / "make_tiny.py", model], check=True)
+    command = [sys.executable, BENCHMARKS / "conformity.py", "--again", "8", "--record", model]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=BENCHMARKS.parent, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr[-3000:]

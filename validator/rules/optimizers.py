@@ -197,12 +197,13 @@ def schedule_ends_above(job: Job) -> Iterator[Finding]:
 
 @rule("TRA410", Severity.ERROR)
 def learning_rate_refused(job: Job) -> Iterator[Finding]:
-    """The learning rate or the warm-up is below zero.
+    """The learning rate or the warm-up is below zero, or the rate no number (`.nan`).
 
-    Why: a negative warm-up is refused at parse; a negative rate when the optimizer is made, after the model is loaded.
+    Why: a negative warm-up is refused at parse; such a rate when the optimizer is made, after the model is loaded.
     Fix: rates around 1e-4 for LoRA and 1e-5 for full fine-tuning.
     """
-    if job.number("learning_rate") < 0:
+    rate = job.get("learning_rate")
+    if job.number("learning_rate") < 0 or rate != rate:  # NaN differs from itself
         yield "learning_rate", f"`learning_rate` is {job.get('learning_rate')}; 1e-4 is usual for LoRA, 1e-5 for full"
     for key in ("warmup_steps", "warmup_ratio"):
         if job.number(key) < 0:

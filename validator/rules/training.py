@@ -298,3 +298,15 @@ def workers_missing(job: Job) -> Iterator[Finding]:
     """
     if job.flag("dataloader_persistent_workers") and job.get("dataloader_num_workers") == 0:
         yield "dataloader_persistent_workers", "there are no workers to keep; set `dataloader_num_workers` or remove it"
+
+
+@rule("TRA020", Severity.ERROR)
+def seed_out_of_range(job: Job) -> Iterator[Finding]:
+    """The seed is below zero or has more than 32 bits.
+
+    Why: refused at parse, on every rank: "Seed must be between 0 and 2**32 - 1".
+    Fix: any whole number from 0 to 4294967295.
+    """
+    seed = job.get("seed")
+    if isinstance(seed, int) and not 0 <= seed < 1 << 32:
+        yield "seed", f"`seed` is {seed}, it must be at least 0 and at most {(1 << 32) - 1}"
