@@ -39,10 +39,13 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "rules/parallel": (f"rules/rule rules/zerofile job catalog loader zero {LEAVES}", ""),
     "rules/evaluation": (f"rules/rule rules/precision job {LEAVES}", ""),
     "rules/data": (f"rules/rule rules/paths job datasets catalog {LEAVES}", ""),
+    "rules/entries": (f"rules/rule rules/registry job datasets catalog {LEAVES}", ""),
     "rules/registry": (f"rules/rule rules/paths job datasets catalog loader {LEAVES}", ""),
     # the data command; its engines are the [data] extra
     "corpus/*": (f"corpus/* catalog datasets job loader rules/data rules/paths {LEAVES}", ""),
     "corpus/reading": ("corpus/*", "orjson"),
+    "corpus/estimate": ("", "numpy"),
+    "corpus/fingerprint": ("", "xxhash"),
     "corpus/columnar": ("diagnostic", "pyarrow"),
     "corpus/order": ("diagnostic", "numpy"),
     "corpus/near": ("corpus/*", "numpy rensa"),

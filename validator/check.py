@@ -13,6 +13,7 @@ from validator.rules import (
     curated,
     data,
     device,
+    entries,
     evaluation,
     fit,
     fsdp,
@@ -34,7 +35,7 @@ from validator.rules.rule import Rule
 
 # One module for each topic; the letters of a code name its family.
 FAMILIES = (
-    *(paths, registry, fit, device, parallel, zerofile, fsdp, data, curated),
+    *(paths, registry, entries, fit, device, parallel, zerofile, fsdp, data, curated),
     *(training, inputs, methods, quantization, precision, optimizers, preference, evaluation, ignored, models),
 )
 _SUFFIXES = (".yaml", ".yml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def entry_without_source(job: Job) -> Iterator[Finding]:
     Why: KeyError 'file_name' after the tokenizer is loaded.
     Fix: give the entry `file_name`, `hf_hub_url`, `ms_hub_url`, `om_hub_url`, `script_url` or `cloud_file_name`.
     """
-    for key, found in _sets(job):
+    for key, found in sets(job):
         if found.source is None:
             near = next((catalog.suggest(name, _KEYS) for name in found.entry if catalog.suggest(name, _KEYS)), "")
             yield key, f"`{found.name}` names no source in dataset_info.json; give it `file_name` or `hf_hub_url`{near}"
@@ -93,7 +94,7 @@ def data_file_missing(job: Job) -> Iterator[Finding]:
     Why: "File not found" after the tokenizer is loaded on every rank.
     Fix: put the file there; `file_name` counts from `dataset_dir`.
     """
-    for key, found in _sets(job):
+    for key, found in sets(job):
         if found.source == "file" and not found.present:
             near = catalog.suggest(str(found.entry["file_name"]), [path.name for path in found.folder.glob("*")])
             yield key, f"`{found.name}`: `{found.path}` does not exist; `file_name` counts from `dataset_dir`{near}"
@@ -107,7 +108,7 @@ def file_type_refused(job: Job) -> Iterator[Finding]:
     entry counts, a README and a subfolder too.
     Fix: use arrow, csv, json, jsonl, parquet or txt, and one type for each folder.
     """
-    for key, found in _sets(job):
+    for key, found in sets(job):
         known = datasets.suffixes() if found.files else {}
         kinds = {known.get(path.suffix[1:]): path for path in found.files}
         if found.source == "file" and found.present and found.path.is_dir() and not kinds:
@@ -123,15 +124,16 @@ def file_type_refused(job: Job) -> Iterator[Finding]:
 def ranking_against_stage(job: Job) -> Iterator[Finding]:
     """Preference pairs are trained in a stage that takes none, or the other way round.
 
-    Why: "The dataset is not applicable in the current training stage", after the tokenizer is loaded.
+    Why: "The dataset is not applicable in the current training stage", after the tokenizer is loaded; for a `ranking`
+    that is neither true nor false, "KeyError: None" when the data is read.
     Fix: `ranking: true` in the entry for dpo and rm, and only there.
     """
     pairs = job.stage in ("dpo", "rm")
-    for key, found in _sets(job):
-        ranking = found.entry.get("ranking", False)
-        if pairs and ranking is False:
+    for key, found in sets(job):
+        ranking = bool(found.entry.get("ranking"))  # LLaMA-Factory converts by truth: 1 and "false" are pairs
+        if pairs and not ranking:
             yield key, f"`{found.name}` holds no preference pairs (`ranking` is not true), stage {job.stage} needs them"
-        elif not pairs and ranking is True:
+        elif not pairs and ranking:
             yield key, f"`{found.name}` holds preference pairs (`ranking: true`), stage {job.stage} takes none"
 
 
@@ -142,7 +144,7 @@ def formatting_unknown(job: Job) -> Iterator[Finding]:
     Why: "Dataset converter not found" after the tokenizer is loaded and the file is read.
     Fix: `alpaca` (the default), `sharegpt` or `openai`, in lower case.
     """
-    for key, found in _sets(job):
+    for key, found in sets(job):
         form = found.entry.get("formatting", "alpaca")
         if form not in _FORMATS:
             near = catalog.suggest(str(form).lower(), _FORMATS)
@@ -158,7 +160,7 @@ def part_without_column(job: Job) -> Iterator[Finding]:
     Fix: list every part used: prompt, query and response for alpaca, messages for sharegpt, chosen and rejected for
     pairs, kto_tag for kto.
     """
-    for key, found in _sets(job):
+    for key, found in sets(job):
         absent = [part for part in _needed(job, found) if not found.mapping.get(part)]
         if absent and (key == "dataset" or absent != ["response"]):
             parts = " and ".join(f"`{part}`" for part in absent)
@@ -175,7 +177,7 @@ def column_absent(job: Job) -> Iterator[Finding]:
     `input` may be empty but must be there.
     Fix: map the names the data use in `columns`, or rename them.
     """
-    for key, found in _sets(job):
+    for key, found in sets(job):
         if not found.rows or found.rows.columns is None or found.rows.problem or not found.rows.count:
             continue
         absent = sorted({name for name in _read(found) if name not in found.rows.columns})
@@ -191,7 +193,7 @@ def tags_incomplete(job: Job) -> Iterator[Finding]:
     Why: as soon as an entry has `tags`, every tag it leaves out is unset: KeyError, or all samples are dropped.
     Fix: list role_tag, content_tag, user_tag and assistant_tag; system_tag where samples start with a system turn.
     """
-    for key, found in _sets(job):
+    for key, found in sets(job):
         tags = found.entry.get("tags")
         if not isinstance(tags, Mapping) or found.entry.get("formatting") not in ("sharegpt", "openai"):
             continue
@@ -204,12 +206,12 @@ def tags_incomplete(job: Job) -> Iterator[Finding]:
 def split_unknown(job: Job) -> Iterator[Finding]:
     """A local file is asked for a split other than train.
 
-    Why: "Unknown split": local files are one split, called train.
+    Why: "Unknown split" or "Unrecognized instruction format": local files are one split, called train.
     Fix: leave `split` out, or take a part: `train[:1000]`.
     """
-    for key, found in _sets(job):
+    for key, found in sets(job):
         split = found.entry.get("split", "train")
-        if found.source == "file" and isinstance(split, str) and not split.startswith("train"):
+        if found.source == "file" and not all(_is_split(part) for part in str(split).split("+")):
             yield key, f"`{found.name}`: split `{split}` does not exist in a local file, all of it is `train`"
 
 
@@ -220,7 +222,7 @@ def data_unreadable(job: Job) -> Iterator[Finding]:
     Why: an error of the datasets library after the tokenizer is loaded.
     Fix: correct the file; JSON is a list of objects, or one object on each line.
     """
-    for key, found in _sets(job):
+    for key, found in sets(job):
         if found.rows and found.rows.problem:
             yield key, f"`{found.name}`: {found.rows.problem}"
         elif found.rows and not found.rows.count:
@@ -234,7 +236,7 @@ def file_ignored(job: Job) -> Iterator[Finding]:
     Why: a hub address wins, so the run downloads, or fails without a network, although the file is there.
     Fix: remove the hub address from the entry.
     """
-    for key, found in _sets(job):
+    for key, found in sets(job):
         if found.source == "hub" and "file_name" in found.entry and found.present:
             yield key, f"`{found.name}`: the hub address wins, `{found.path}` is not used; remove one of them"
 
@@ -246,7 +248,7 @@ def entry_key_ignored(job: Job) -> Iterator[Finding]:
     Why: it is ignored without a word, so the default applies.
     Fix: correct or remove it.
     """
-    for key, found in _sets(job):
+    for key, found in sets(job):
         columns = found.entry.get("columns")
         ignored = [(name, _KEYS) for name in found.entry if name not in _KEYS] if found.source else []
         ignored += [(name, _COLUMNS) for name in columns or () if name not in _COLUMNS] if _plain(columns) else []
@@ -261,7 +263,7 @@ def thinking_prompt_added(job: Job) -> Iterator[Finding]:
     Why: LLaMA-Factory writes "detailed thinking off" into every sample that has no tools (data/converter.py, v0.9.5).
     Fix: `formatting: sharegpt` with `tags` for the role and content names gives the samples as they are.
     """
-    for key, found in _sets(job):
+    for key, found in sets(job):
         if found.entry.get("formatting") == "openai":
             added = "the system prompt 'detailed thinking off' to samples without tools"
             yield key, f"`{found.name}`: formatting openai adds {added}; use sharegpt with `tags`"
@@ -280,7 +282,14 @@ def data_set_twice(job: Job) -> Iterator[Finding]:
             yield key, f"`{name}` is named {names.count(name)} times, but used once"
 
 
-def _sets(job: Job) -> Iterator[tuple[str, Dataset]]:
+def _is_split(text: str) -> bool:
+    """Whether the datasets library takes it for a file: `train`, or a part such as `train[:10%]` (arrow_reader.py)."""
+    return text == "train" or bool(
+        re.fullmatch(r"\s*(train|all)(\[(-?[\d_]+%?)?:(-?[\d_]+%?)?\])?(\([^)]*\))?\s*", text)
+    )
+
+
+def sets(job: Job) -> Iterator[tuple[str, Dataset]]:
     """The data sets that LLaMA-Factory would open, with the key that names them."""
     if job.registry is None or tokenized(job):
         return
@@ -336,7 +345,7 @@ def _read(found: Dataset) -> Iterator[str]:
         parts.append("response")
     for part in parts:
         column = found.mapping.get(part)
-        if column:
+        if isinstance(column, str) and column:
             yield column
 
 

@@ -1,0 +1,1 @@
+"""A loading script, which is never run."""

@@ -1,0 +1,161 @@
+"""PTH118 to PTH122: values inside a registry entry, scripts and cloud addresses, and the pictures of a data set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from validator import catalog
+from validator.datasets import Dataset
+from validator.diagnostic import Severity
+from validator.job import Job
+from validator.rules.registry import sets
+from validator.rules.rule import Finding, rule
+
+# In the order in which LLaMA-Factory takes them (data/parser.py, v0.9.5).
+_SOURCES = ("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name", "file_name")
+# Address -> package that fsspec opens it with, which LLaMA-Factory does not install (data/data_utils.py)
+_CLOUDS = {"s3://": "s3fs", "gs://": "gcsfs", "gcs://": "gcsfs"}
+_MEDIA = {"images": "image", "videos": "video", "audios": "audio"}
+_HEAD = 1 << 18
+
+
+@rule("PTH118", Severity.ERROR)
+def entry_value_wrong(job: Job) -> Iterator[Finding]:
+    """A value in the registry entry is of a kind that LLaMA-Factory cannot use.
+
+    Why: a TypeError or AttributeError, often without the entry's name, after the tokenizer is loaded on every rank.
+    Fix: names and addresses are text, `columns` and `tags` are objects of text, `num_samples` is a whole number.
+    """
+    for key, found in sets(job):
+        for fault in _faults(found.entry):
+            yield key, f"`{found.name}`: {fault} in dataset_info.json"
+
+
+def _faults(entry: Mapping[str, Any]) -> Iterator[str]:
+    source = next((name for name in _SOURCES if name in entry), None)
+    if source and not (isinstance(entry[source], str) and (entry[source] or source == "file_name")):
+        yield f"`{source}` must be text, not {json.dumps(entry[source])}"
+    for part in ("columns", "tags"):
+        inner = entry.get(part, {})
+        if inner is None or (isinstance(inner, list) and part == "tags"):
+            yield f"`{part}` must be an object, not {json.dumps(inner)}; leave it out for the default"
+        elif isinstance(inner, Mapping):
+            yield from (f"`{name}` in `{part}` must be text" for name, to in inner.items() if to and _is_no_text(to))
+    count = entry.get("num_samples")
+    if count is not None and (not isinstance(count, int) or count < 0):
+        yield f"`num_samples` must be a whole number, not {json.dumps(count)}"
+
+
+def _is_no_text(value: object) -> bool:
+    return not isinstance(value, str)
+
+
+@rule("PTH119", Severity.ERROR, since="llamafactory 0.9.4")
+def script_refused(job: Job) -> Iterator[Finding]:
+    """The entry names a loading script.
+
+    Why: the datasets library runs none since its release 4, which LLaMA-Factory installs: "Dataset scripts are no
+    longer supported", after the tokenizer is loaded on every rank.
+    Fix: the data as files (`file_name`), or a hub address that holds files.
+    """
+    for key, found in sets(job):
+        name = found.entry.get("script_url")
+        if found.source != "script" or not isinstance(name, str):
+            continue
+        place = found.folder / name
+        if place.is_file() or (place / f"{place.name}.py").is_file():
+            yield key, f"`{found.name}`: the script `{place}` is not run by datasets 4; give its data by `file_name`"
+        elif not place.exists():
+            yield key, f"`{found.name}`: `{place}` does not exist, and scripts are no longer run; use `file_name`"
+
+
+@rule("PTH120", Severity.ERROR)
+def cloud_address_refused(job: Job) -> Iterator[Finding]:
+    """The cloud address is none of those that LLaMA-Factory opens.
+
+    Why: "Unsupported protocol in path", after the tokenizer is loaded on every rank.
+    Fix: `s3://bucket/file.json`, `gs://bucket/file.jsonl`, or download the file and name it by `file_name`.
+    """
+    for key, found in sets(job):
+        address = found.entry.get("cloud_file_name")
+        if found.source == "cloud" and isinstance(address, str) and not address.startswith(tuple(_CLOUDS)):
+            yield key, f"`{found.name}`: `{address}` is no cloud address; it begins with s3://, gs:// or gcs://"
+
+
+@rule("PTH121", Severity.ERROR)
+def media_refused(job: Job) -> Iterator[Finding]:
+    """The samples hold pictures, films or sound that cannot be used.
+
+    Why: "This model does not support image input", or a file that is not found, while the data is tokenized, on every
+    rank. Looked at is the first sample of a local file.
+    Fix: a template for images and a model that goes with it; `media_dir` is the folder that the paths count from
+    (default: `dataset_dir`).
+    """
+    known = catalog.table("templates")["templates"].get(str(job.get("template")))
+    for key, found in sets(job) if known and job.stage != "pt" else ():
+        for part, kind in _MEDIA.items():
+            paths = _paths(found, part)
+            missing = [path for path in paths if not _exists(job, found, path)]
+            if paths and kind not in known.get("media", ()):
+                yield key, f"`{found.name}` holds {part}, which template {job.get('template')} does not take"
+            elif missing:
+                where = job.get("media_dir") or found.folder
+                yield key, f"`{found.name}`: `{missing[0]}` of the first sample is not in `{where}`; set `media_dir`"
+
+
+@rule("PTH122", Severity.NOTE)
+def package_needed(job: Job) -> Iterator[Finding]:
+    """The data are read with a package that LLaMA-Factory does not bring.
+
+    Why: "Install s3fs to access S3" or "PackageNotFoundError", after the tokenizer is loaded on every rank.
+    Fix: `pip install s3fs` for s3://, gcsfs for gs://, modelscope for `ms_hub_url`, openmind for `om_hub_url`.
+    """
+    for key, found in sets(job):
+        package = _package(found.entry)
+        if package:
+            yield key, f"`{found.name}` is read with the package {package}; install it"
+
+
+def _package(entry: Mapping[str, Any]) -> str | None:
+    """What reads the entry beyond the datasets library; a Hugging Face address beside another hub's wins."""
+    if "hf_hub_url" in entry:
+        return None
+    if "ms_hub_url" in entry or "om_hub_url" in entry:
+        return "modelscope" if "ms_hub_url" in entry else "openmind"
+    address = "" if "script_url" in entry else str(entry.get("cloud_file_name"))
+    return next((package for start, package in _CLOUDS.items() if address.startswith(start)), None)
+
+
+def _paths(found: Dataset, part: str) -> list[str]:
+    """Paths in one column of the first sample, where they can be read without reading the file."""
+    column = found.mapping.get(part)
+    files = [path for path in found.files if path.suffix in (".json", ".jsonl")]
+    if not column or not files or "num_samples" in found.entry:  # which draws samples at random
+        return []
+    value = _first(files[0]).get(column)
+    values = value if isinstance(value, list) else [value]
+    return [path for path in values if isinstance(path, str) and path]
+
+
+def _first(path: Path) -> Mapping[str, Any]:
+    """The first object of a file; empty where that cannot be told from its beginning."""
+    try:
+        with path.open(encoding="utf-8-sig") as stream:
+            text = stream.read(_HEAD).lstrip().removeprefix("[").lstrip()
+        found, _ = json.JSONDecoder().raw_decode(text)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _exists(job: Job, found: Dataset, path: str) -> bool:
+    """Whether LLaMA-Factory finds a file of the data in `media_dir`, else in the working directory."""
+    media = job.get("media_dir")
+    place = str(found.folder / path) if media is None else f"{media}/{path}"
+    try:
+        return Path(place).is_file() or job.find(place) is not None or Path(path).is_file()
+    except (OSError, ValueError):
+        return False
