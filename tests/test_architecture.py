@@ -46,6 +46,8 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "corpus/reading": ("corpus/*", "orjson"),
     "corpus/estimate": ("", "numpy"),
     "corpus/fingerprint": ("", "xxhash"),
+    "corpus/estimate": ("", "numpy"),
+    "corpus/fingerprint": ("", "xxhash"),
     "corpus/columnar": ("diagnostic", "pyarrow"),
     "corpus/order": ("diagnostic", "numpy"),
     "corpus/near": ("corpus/*", "numpy rensa"),

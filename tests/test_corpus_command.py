@@ -165,7 +165,7 @@ def test_the_page_in_a_browser(page: Path, tmp_path: Path) -> None:
 
 WITHOUT = """
 import sys
-for name in ("numpy", "orjson", "pyarrow", "rensa", "tokenizers"):
+for name in ("numpy", "orjson", "pyarrow", "rensa", "tokenizers", "xxhash"):
     sys.modules[name] = None
 from validator.cli import main
 sys.argv = ["lmf-recipes", "data", *sys.argv[1:]]
@@ -196,7 +196,7 @@ def test_without_the_extra_a_table_names_what_is_missing(tmp_path: Path) -> None
 
 
 def test_check_imports_none_of_the_engines() -> None:
-    engines = "{'numpy', 'orjson', 'pyarrow', 'rensa', 'tokenizers', 'validator.corpus'}"
+    engines = "{'numpy', 'orjson', 'pyarrow', 'rensa', 'tokenizers', 'xxhash', 'validator.corpus'}"
     code = ("import sys; from validator import check; check.check(['recipes/qwen32b-910b-lora.yaml']); "
             f"print(sorted(set(sys.modules) & {engines}))")  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

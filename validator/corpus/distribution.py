@@ -12,9 +12,8 @@ _UNCUT = 0.995
 _STEP = 128  # tokens; recommended lengths are multiples of it
 
 
-def summary(full: Sequence[int]) -> dict[str, Any]:
-    """Figures of the lengths, in tokens, before `cutoff_len`."""
-    ordered = sorted(full)
+def summary(ordered: Sequence[int]) -> dict[str, Any]:
+    """Figures of the lengths in ascending order, in tokens, before `cutoff_len`."""
     if not ordered:
         return {"mean": 0, "median": 0, "p95": 0, "p99": 0, "longest": 0, "histogram": []}
     return {
@@ -32,9 +31,9 @@ def at(ordered: Sequence[int], share: float) -> int:
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
-def recommended(full: Sequence[int], positions: int | None) -> int:
+def recommended(ordered: Sequence[int], positions: int | None) -> int:
     """The smallest `cutoff_len` in steps of 128 that cuts at most one sample in 200, within the model's positions."""
-    wanted = -(-at(sorted(full), _UNCUT) // _STEP) * _STEP
+    wanted = -(-at(ordered, _UNCUT) // _STEP) * _STEP
     return min(wanted, positions) if positions else wanted
 
 

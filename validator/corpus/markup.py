@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from validator.corpus.conversion import StopsRunError, Turn
 from validator.corpus.tokens import Counter
@@ -17,11 +17,9 @@ _CONTENT = "{{content}}"
 _END: list[Any] = [_CONTENT, ["eos_token"]]
 
 
-class Piece(NamedTuple):
-    """What one turn becomes: texts, each of which is tokenized by itself, and tokens that are the same in every row."""
-
-    texts: list[str]
-    more: int
+# What one turn becomes: texts, each of which is tokenized by itself, and tokens that are the same in every row. Plain
+# tuples: there are two for each row.
+Piece = tuple[list[str], int]
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,10 @@ class Markup:
 
     def pieces(self, turns: Sequence[Turn], system: Any, tools: Any, every_turn: bool) -> list[Piece]:
         """One piece for each turn. `every_turn`: all answers are trained (sft). Raises StopsRunError."""
+        if len(turns) == 2 and self._usual and not (system or tools):
+            (asks, question), (answers, answer) = turns
+            if asks == "user" and answers == "assistant":
+                return self._pair(question, answer)
         contents = [content for _, content in turns]
         last = len(turns) - 2
         discards = not self.preserve and (self.mask_history or not every_turn)
@@ -51,6 +53,25 @@ class Markup:
             for i in range(0, len(turns), 2) if every_turn and not discards else (last,):
                 self._think(found, i, contents[i + 1])
         return found
+
+    @cached_property
+    def _usual(self) -> tuple[str, str, int, str, str, int] | None:
+        """What stands around question and answer of a row that is nothing but that; None where there is more to it."""
+        (asked, more), (answered, end) = self._formats["user"], self._formats["assistant"]
+        if self._fused or self._reasons or len(asked) != 1 or len(answered) != 1:
+            return None
+        return *asked[0], more + self._opening, *answered[0], end
+
+    def _pair(self, question: str, answer: str) -> list[Piece]:
+        """The pieces of a usual row, which are most."""
+        assert self._usual
+        before, after, more, opens, closes, end = self._usual
+        return [([before + question + after], more), ([opens + answer + closes], end)]
+
+    @cached_property
+    def _fused(self) -> bool:
+        """Whether system prompt and question are one text."""
+        return bool(self.slots.get("class") == "Llama2Template")
 
     @cached_property
     def _reasons(self) -> bool:
@@ -79,13 +100,13 @@ class Markup:
         if role == "function":
             _check_call(content, self._thought)
         texts, more = self._formats[role]
-        return Piece([before + content + after for before, after in texts], more)
+        return ([before + content + after for before, after in texts], more)
 
     @cached_property
     def _opening(self) -> int:
         """Tokens before the first turn where a row has no system prompt of its own."""
         system = self._default
-        described, more = self._piece("system", system) if system else Piece([], 0)
+        described, more = self._piece("system", system) if system else ([], 0)
         return self._formats["prefix"][1] + self._tokens(described) + more
 
     @property
@@ -95,15 +116,14 @@ class Markup:
     def _open(self, found: list[Piece], first: str, system: Any, tools: Any) -> None:
         """Prefix and system prompt before the first turn."""
         texts, more = found[0]
-        fused = self.slots.get("class") == "Llama2Template"  # system prompt and question are one text
-        if not (system or tools or fused):
-            found[0] = Piece(texts, more + self._opening)
+        if not (system or tools or self._fused):
+            found[0] = (texts, more + self._opening)
             return
         system = str(system or self._default) + _described(tools)
-        described, extra = self._piece("system", system) if system else Piece([], 0)
-        if fused:
+        described, extra = self._piece("system", system) if system else ([], 0)
+        if self._fused:
             (texts, more), described = self._piece("user", "".join(described[:1]) + first), []
-        found[0] = Piece(described + texts, more + extra + self._formats["prefix"][1])
+        found[0] = (described + texts, more + extra + self._formats["prefix"][1])
 
     @cached_property
     def _thought(self) -> tuple[str, str]:
@@ -121,7 +141,7 @@ class Markup:
         opens, closes, tokens = self._empty_thought
         if opens not in answer and closes not in answer:
             at = i + 1 if self.thinking else i
-            found[at] = Piece(found[at].texts, found[at].more + tokens)
+            found[at] = (found[at][0], found[at][1] + tokens)
 
     def _thoughtless(self, text: str) -> str:
         opens, closes = (re.escape(word) for word in self._thought)

@@ -12,7 +12,7 @@ from validator.corpus.estimate import Estimate
 from validator.corpus.survey import Plan, Report, Survey, survey
 
 # Smaller parts cost more to hand over than they save.
-_PART = 32 << 20
+_PART = 16 << 20
 WORKERS = os.cpu_count() or 1
 
 

@@ -6,7 +6,7 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from validator.corpus.survey import KINDS
+from validator.corpus.oddity import KINDS
 from validator.corpus.training import Training
 
 _EXAMPLES = 3
@@ -20,33 +20,32 @@ def finding(kind: str, rows: int, total: int, examples: Iterable[str], message: 
             "examples": list(examples), "message": message}  # fmt: skip
 
 
-def findings(run: Training, rows: Sequence[int], evaluated: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """All but near duplicates. `rows` are the positions trained on, each once."""
-    yield from _repeats(run, rows)
+def findings(
+    run: Training, rows: Sequence[int], evaluated: Sequence[int], again: Sequence[tuple[int, int]]
+) -> Iterator[dict[str, Any]]:
+    """All but near duplicates. `rows` are the positions trained on, each once; `again` what `repeats` found there."""
+    if again:
+        yield finding("exact duplicates", len(again), len(rows), couples(run, again),
+                      "rows that are there before, word for word; each epoch trains the same again")  # fmt: skip
+    yield from _prompts(run, rows)
     yield from _odd(run, rows)
     yield from _cut(run, rows)
     yield from _leaks(run, rows, evaluated)
 
 
-def firsts(run: Training, rows: Sequence[int]) -> tuple[dict[int, int], list[tuple[int, int]]]:
+def repeats(run: Training, rows: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
     """The first row of each text, and the pairs (row, first row of the same text) of all others."""
-    texts = run.column("texts")
-    seen: dict[int, int] = {}
-    again = []
-    for at in rows:
-        first = seen.setdefault(texts[at], at)
-        if first != at:
-            again.append((at, first))
-    return seen, again
+    texts = list(map(run.column("texts").__getitem__, rows))
+    first = dict(zip(reversed(texts), reversed(rows), strict=True))
+    if len(first) == len(rows):
+        return list(rows), []
+    again = [(at, first[text]) for at, text in zip(rows, texts, strict=True) if first[text] != at]
+    return sorted(first.values()), again
 
 
-def _repeats(run: Training, rows: Sequence[int]) -> Iterator[dict[str, Any]]:
-    _, again = firsts(run, rows)
-    if again:
-        yield finding("exact duplicates", len(again), len(rows), couples(run, again),
-                      "rows that are there before, word for word; each epoch trains the same again")  # fmt: skip
+def _prompts(run: Training, rows: Sequence[int]) -> Iterator[dict[str, Any]]:
     prompts = run.column("prompts")
-    most, count = next(iter(Tally(prompts[at] for at in rows).most_common(1)), (0, 0))
+    most, count = next(iter(Tally(map(prompts.__getitem__, rows)).most_common(1)), (0, 0))
     if count > max(_REPEATED * len(rows), 2):
         places = [run.place(at) for at in rows if prompts[at] == most][:_EXAMPLES]
         yield finding("repeated prompt", count, len(rows), places, "rows share the most frequent prompt")
@@ -81,7 +80,7 @@ def _cut(run: Training, rows: Sequence[int]) -> Iterator[dict[str, Any]]:
     lost, answers = run.column("lost"), run.column("answer")
     cut = sorted((at for at in rows if lost[at]), key=lambda at: -lost[at])
     if cut:
-        share = sum(lost[at] for at in cut) / max(sum(answers[at] for at in rows), 1)
+        share = sum(lost[at] for at in cut) / max(sum(map(answers.__getitem__, rows)), 1)
         yield finding("answers cut", len(cut), len(rows), map(run.place, cut[:_EXAMPLES]),
                       f"lose their end to `cutoff_len`: {share:.1%} of all answer tokens")  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import gt
 from typing import Any
 
 from validator.corpus import amount, columns, distribution, near, quality, sets, tokens
@@ -36,8 +37,9 @@ def study(job: Job, wanted: bool | None, report: Report) -> dict[str, Any]:
     rows, evaluated = sorted(set(trained)), sorted(set(run.kept(run.evaluation)))
     steps = schedule(job, run.sequences) if run.sequences else None
     exact = not run.why_not and (counter.exact or not sets.packing(job))
-    distinct, unlooked = len(quality.firsts(run, rows)[0]), _looks(wanted, len(rows))
-    alike = [] if unlooked else _near(job, run, rows, counter, report)
+    first, again = quality.repeats(run, rows)
+    unlooked = _looks(wanted, len(rows))
+    alike = [] if unlooked else _near(job, run, first, len(rows), counter, report)
     return {
         "path": job.path,
         "model": job.model.name if job.model else job.get("model_name_or_path"),
@@ -54,8 +56,8 @@ def study(job: Job, wanted: bool | None, report: Report) -> dict[str, Any]:
         "steps": steps._asdict() if steps else None,
         "tokens": _tokens(job, run, counter, trained),
         "memory": _memory(job, run, rows),
-        "amount": amount.judged(job, distinct, steps.epochs if steps else 0.0),
-        "quality": [*quality.findings(run, rows, evaluated), *alike],
+        "amount": amount.judged(job, len(first), steps.epochs if steps else 0.0),
+        "quality": [*quality.findings(run, rows, evaluated, again), *alike],
     }  # fmt: skip
 
 
@@ -100,19 +102,20 @@ def _first(positions: Any, fates: bytearray, code: int) -> Iterator[int]:
 
 
 def _tokens(job: Job, run: Training, counter: Counter, trained: Sequence[int]) -> dict[str, Any]:
-    full, kept, answer, lost = (run.column(name) for name in ("full", "kept", "answer", "lost"))
-    lengths = [full[at] for at in trained]
+    lengths, kept, answer, lost = (
+        list(map(run.column(name).__getitem__, trained)) for name in ("full", "kept", "answer", "lost")
+    )
+    ordered = sorted(lengths)
     positions = job.model.positions if job.model else None
-    cut = sum(full[at] > kept[at] for at in trained)
     return {
         "source": counter.name,
         "exact": counter.exact and not any(one.rows.approximate for one in run.sets),
-        **distribution.summary(lengths),
-        "per_epoch": sum(kept[at] for at in trained),
-        "answers_per_epoch": sum(answer[at] - lost[at] for at in trained),
-        "rows_cut": cut,
-        "tokens_cut": sum(lengths) - sum(kept[at] for at in trained),
-        "recommended_cutoff_len": distribution.recommended(lengths, positions) if lengths else None,
+        **distribution.summary(ordered),
+        "per_epoch": sum(kept),
+        "answers_per_epoch": sum(answer) - sum(lost),
+        "rows_cut": sum(map(gt, lengths, kept)),
+        "tokens_cut": sum(lengths) - sum(kept),
+        "recommended_cutoff_len": distribution.recommended(ordered, positions) if ordered else None,
     }
 
 
@@ -120,7 +123,8 @@ def _memory(job: Job, run: Training, rows: Sequence[int]) -> dict[str, Any] | No
     """Device memory with the longest batch there is, beside `cutoff_len` as the upper bound. GiB of 2^30 bytes."""
     limit = int(job.number("cutoff_len"))
     kept = run.column("kept") if rows else ()
-    longest = limit if sets.packing(job) else min(-(-max((kept[at] for at in rows), default=0) // 8) * 8, limit)
+    most = max(map(kept.__getitem__, rows), default=0)
+    longest = limit if sets.packing(job) else min(-(-most // 8) * 8, limit)
     real = replace(job, values={**job.values, "cutoff_len": longest})
     if not longest or job.device_memory is None or real.device_memory is None:
         return None
@@ -133,9 +137,11 @@ def _memory(job: Job, run: Training, rows: Sequence[int]) -> dict[str, Any] | No
     }
 
 
-def _near(job: Job, run: Training, rows: Sequence[int], counter: Counter, report: Report) -> Iterator[dict[str, Any]]:
-    """Near duplicates within each data set; rows that are exact duplicates are left out."""
-    first, start, pairs = sorted(quality.firsts(run, rows)[0].values()), 0, []
+def _near(
+    job: Job, run: Training, first: Sequence[int], rows: int, counter: Counter, report: Report
+) -> Iterator[dict[str, Any]]:
+    """Near duplicates within each data set among so many rows; `first` are those that are no exact duplicates."""
+    start, pairs = 0, []
     for one in run.sets:
         end = start + len(one.rows)
         own = [at - start for at in first if start <= at < end]
@@ -144,7 +150,7 @@ def _near(job: Job, run: Training, rows: Sequence[int], counter: Counter, report
             pairs += [(row + start, other + start) for row, other in near.duplicates(signed, own)]
         start = end
     if pairs:
-        yield quality.finding("near duplicates", len(pairs), len(rows), quality.couples(run, pairs),
+        yield quality.finding("near duplicates", len(pairs), rows, quality.couples(run, pairs),
                               f"rows that share {near.THRESHOLD:.0%} of their word pairs with one before")  # fmt: skip
 
 

@@ -6,7 +6,6 @@ import re
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,22 +13,18 @@ from typing import Any, NamedTuple
 from validator.corpus import lengths, reading
 from validator.corpus.conversion import Sample, StopsRunError, converter
 from validator.corpus.fate import KEPT, STOPS, fate
+from validator.corpus.fingerprint import fingerprint
 from validator.corpus.form import Form
 from validator.corpus.lengths import Lengths
 from validator.corpus.markup import Markup, Piece
+from validator.corpus.oddity import KINDS, SEPARATOR, oddities
 from validator.corpus.tokens import Counter
 
 _BLOCK = 1000
-_HUGE = 1_000_000  # bytes of a row
-_SHORT = 5  # characters of a very short answer
-# All bytes but control characters; tab, line feed and carriage return are no trouble.
-_PRINTED = bytes(set(range(256)) - set(range(32)) - {127}) + b"\t\n\r"
-# The replacement character, and UTF-8 read as Latin-1, Windows-1252 or GBK.
-_GARBLED = re.compile("\ufffd|锟斤拷|[ÃÂ][\u0080-\u00bf]|â€")
+_SEPARATOR = SEPARATOR.encode()
 # What Arrow's JSON reader takes for a date, so that a column of nothing else is no text.
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d(:?\d\d(:?\d\d)?)?Z?)?")
 Report = Callable[[int], None]  # told how many rows more are done
-KINDS = ("empty answers", "very short answers", "control characters", "garbled text", "huge rows")
 
 
 class Plan(NamedTuple):
@@ -142,30 +137,20 @@ def _dated(value: Any) -> bool:
 def _note(found: Survey, index: int, sample: Sample) -> None:
     """Fingerprints of the text and the prompt, and what is odd about the text. Raises StopsRunError."""
     try:
-        asked = "\x00".join([content for _, content in sample.prompt])
-        answered = "\x00".join([content for _, content in sample.answers])
+        asked = SEPARATOR.join([content for _, content in sample.prompt])
+        answered = SEPARATOR.join([content for _, content in sample.answers])
     except TypeError:
         raise StopsRunError("a turn holds something other than text") from None
+    answers = len(sample.answers)
+    turns = len(sample.prompt) + answers
     if sample.system:
-        asked = f"{sample.system}\x00{asked}"
-    prompt = asked.encode("utf-8", "surrogatepass")
-    text = prompt + b"\x01\x00" + answered.encode("utf-8", "surrogatepass")
-    found.prompts.append(_fingerprint(prompt))
-    found.texts.append(_fingerprint(text))
-    if len(answered) < 2 * _SHORT and sample.answers:
-        bare = answered.strip("\x00 \t\r\n")
-        if len(bare) < _SHORT:
-            found.odd[KINDS[1] if bare else KINDS[0]].append(index)
-    if text.translate(None, _PRINTED).strip(b"\x00") != b"\x01":
-        found.odd[KINDS[2]].append(index)
-    if len(text) > _HUGE:
-        found.odd[KINDS[4]].append(index)
-    if not text.isascii() and (_GARBLED.search(asked) or _GARBLED.search(answered)):
-        found.odd[KINDS[3]].append(index)
-
-
-def _fingerprint(data: bytes) -> int:
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little")
+        asked, turns = f"{sample.system}{SEPARATOR}{asked}", turns + 1
+    prompt, answer = asked.encode("utf-8", "surrogatepass"), answered.encode("utf-8", "surrogatepass")
+    first = fingerprint(prompt, 0)
+    found.prompts.append(first)
+    found.texts.append(fingerprint(answer, first))
+    for kind in oddities(asked, answered, prompt + _SEPARATOR + answer if answers else prompt, turns, answers):
+        found.odd[kind].append(index)
 
 
 def _measure(found: Survey, start: int, samples: list[Sample | None], plan: Plan) -> None:
@@ -183,7 +168,7 @@ def _measure(found: Survey, start: int, samples: list[Sample | None], plan: Plan
 
 def _pieces(found: Survey, index: int, sample: Sample, plan: Plan) -> list[Piece]:
     if plan.stage == "pt":
-        return [Piece([sample.prompt[0][1]], 1)]
+        return [([sample.prompt[0][1]], 1)]
     answers = [answer for answer in sample.answers if answer[1]] if plan.stage == "kto" else sample.answers
     turns = [*sample.prompt, *(answers[:1] or sample.answers[:1] or [("assistant", "")])]
     if sample.tools or (len(turns) > 2 and any(role == "function" for role, _ in turns)):
