@@ -20,7 +20,7 @@ export OMP_NUM_THREADS := 1
 export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(VENV)/bin/python -m pip install -qq --no-compile --constraint constraints.txt
 
-.PHONY: help demo test check tables lint types clean benchmark-speed benchmark-memory benchmark-fields benchmark-conformity
+.PHONY: help demo test check tables lint types clean benchmark-speed benchmark-memory benchmark-fields benchmark-conformity benchmark-twins
 
 help:
 	@sed -n 's/^# //p' Makefile | head -4
@@ -60,6 +60,9 @@ benchmark-fields: $(VENV)/check.done
 
 benchmark-conformity: $(VENV)/check.done
 	python benchmarks/conformity.py
+
+benchmark-twins: $(VENV)/check.done
+	python benchmarks/twins.py
 
 clean:
 	rm -rf $(VENV) build saves

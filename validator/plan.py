@@ -128,11 +128,19 @@ def _engines(start: Draft, speed: str) -> tuple[str | None, ...]:
     if start.engine == "fsdp":
         return ("fsdp",) if speed == "medium" and several and not packed and draft.can_wrap(start.model) else ()
     if speed in ("fastest", "fast"):
-        return () if packed and speed == "fastest" else ("ds_z2.json",) if several and full else (None,)
+        return () if packed and speed == "fastest" else _plain(several, full, speed)
     if speed == "medium":
         return ("ds_z3.json",) if several else ()
     unjudged = start.machine.host_ram_gib is None
     return () if unjudged or packed or (speed == "slow" and not full) else _ENGINES[speed]
+
+
+def _plain(several: bool, full: bool, speed: str) -> tuple[str | None, ...]:
+    """Weights whole on every device. On one, ZeRO-2 shards nothing, but its launch through torchrun is what makes
+    LLaMA-Factory turn on PyTorch's expandable segments, and batches of varied lengths then need less memory."""
+    if several:
+        return ("ds_z2.json",) if full else (None,)
+    return (None, "ds_z2.json") if speed == "fast" else (None,)
 
 
 def _saves(start: Draft) -> bool:

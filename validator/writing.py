@@ -22,8 +22,7 @@ _SAVERS = {"bf16": "AdamW in bf16", "galore": "GaLore", "apollo": "APOLLO", "bad
 def text(draft: Draft, planned: bool = True) -> str:
     """The recipe as a file: header block, then LLaMA-Factory's headings. `planned` notes its origin."""
     lines = ["# /// recipe", *(f"# {key}: {value}" for key, value in _header(draft, planned)), "# ///"]
-    if draft.machine.nodes > 1:
-        lines += ["", *_launch(draft)]
+    lines += [*_launch(draft)]
     for key, value in draft.job.values.items():
         if key == "logging_steps":
             lines += ["", "### output", f"output_dir: {draft.output}"]
@@ -34,11 +33,16 @@ def text(draft: Draft, planned: bool = True) -> str:
 
 
 def _launch(draft: Draft) -> Iterator[str]:
-    """How the nodes of a machine start together; `lmf-recipes explain` prints the same commands."""
-    yield f"# On each node, with its NODE_RANK from 0 to {draft.machine.nodes - 1}:"
-    yield f"#   FORCE_TORCHRUN=1 NPROC_PER_NODE={draft.machine.devices} NNODES={draft.machine.nodes} NODE_RANK=0 \\"
-    yield "#   MASTER_ADDR=ADDRESS_OF_NODE_0 MASTER_PORT=29500 \\"
-    yield f"#   llamafactory-cli train recipes/{draft.name}.yaml"
+    """The command where `llamafactory-cli train` alone is not enough; `lmf-recipes explain` prints the same."""
+    machine, run = draft.machine, f"llamafactory-cli train recipes/{draft.name}.yaml"
+    if machine.nodes > 1:
+        yield from ("", f"# On each node, with its NODE_RANK from 0 to {machine.nodes - 1}:")
+        yield f"#   FORCE_TORCHRUN=1 NPROC_PER_NODE={machine.devices} NNODES={machine.nodes} NODE_RANK=0 \\"
+        yield "#   MASTER_ADDR=ADDRESS_OF_NODE_0 MASTER_PORT=29500 \\"
+        yield f"#   {run}"
+    elif machine.devices == 1 and draft.job.zero:
+        yield from ("", "# DeepSpeed wants torchrun, which one device does not get unasked:")
+        yield f"#   FORCE_TORCHRUN=1 NPROC_PER_NODE=1 {run}"
 
 
 def _header(draft: Draft, planned: bool) -> Iterator[tuple[str, Any]]:
@@ -92,8 +96,15 @@ def _remark(draft: Draft, key: str) -> str:
         "lora_target": "attention only: transformers 5 fuses the experts" if draft.model.kind in _FUSED_EXPERTS else "",
         "ddp_timeout": "reading a large model on every node can take longer than the default half hour",
         "freeze_trainable_layers": "the last two; each more costs 16 bytes a parameter",
+        "dataset": "short samples, to try it; put your long ones here" if draft.length >= curated.LONG else "",
+        "deepspeed": "its launch by torchrun wastes less memory on varied lengths" if _alone(draft) else "",
     }
     return f"  # {found}" if (found := remarks.get(key)) else ""
+
+
+def _alone(draft: Draft) -> bool:
+    """DeepSpeed on one device with everything kept there."""
+    return draft.machine.world == 1 and draft.engine == "ds_z2.json"
 
 
 def _lines(key: str, value: Any, remark: str) -> list[str]:

@@ -1,0 +1,88 @@
+"""Every recipe trains: a shrunk twin of each combination of class, template, stage, method, optimizer and ZeRO file.
+
+All are recorded in benchmarks/evidence/twins.csv; a cross-section trains here. `TWINS=all pytest tests/test_twins.py`
+trains every one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROGRAM = ROOT / "benchmarks" / "twins.py"
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import twins  # noqa: E402
+
+FOUND = twins.combinations()
+ROWS = {row.combination: row for row in twins.recorded()}
+TRAINED = [each for each in FOUND if twins.reason(each) is None]
+NOW = TRAINED if os.environ.get("TWINS") == "all" else twins.cross_section(FOUND)
+LIMIT = 3600  # seconds for all of them; a combination has its own limit
+
+
+def named(each: twins.Combination) -> str:
+    return "-".join(str(part).replace(", ", "-") for part in each if part != "")
+
+
+@pytest.mark.parametrize("each", FOUND, ids=named)
+def test_each_combination_is_recorded_with_its_outcome(each: twins.Combination) -> None:
+    why = twins.reason(each)
+    assert ROWS[each].result == (f"parsed only: {why}" if why else "trained")
+
+
+def test_nothing_is_recorded_that_no_recipe_has() -> None:
+    assert set(ROWS) == set(FOUND)
+
+
+def test_every_recipe_belongs_to_a_combination() -> None:
+    covered = {Path(job.path).stem for jobs in FOUND.values() for job in jobs}
+    assert covered == {path.stem for path in (ROOT / "recipes").glob("*.yaml")} - {"tiny-cpu-lora"}
+
+
+def test_only_a_few_combinations_cannot_run_on_a_cpu() -> None:
+    assert len(TRAINED) > 0.9 * len(FOUND)
+
+
+def test_the_cross_section_has_every_part() -> None:
+    for name in ("model_type", "template", "method", "optimizer", "engine"):
+        assert {getattr(each, name) for each in twins.cross_section(FOUND)} == {getattr(each, name) for each in TRAINED}
+
+
+def test_a_twin_keeps_what_decides_and_shrinks_the_rest() -> None:
+    (job,) = (job for jobs in FOUND.values() for job in jobs if Path(job.path).stem == "qwen3-8b-3090x2-lora")
+    made = twins.twin(job, Path("folder"))
+    assert {key: made[key] for key in ("stage", "finetuning_type", "template")} == {
+        key: job.values[key] for key in ("stage", "finetuning_type", "template")
+    }
+    assert (made["max_steps"], made["cutoff_len"], made["dataset"]) == (2, 64, "sft")
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Result by recipe, trained now; the evidence itself is not touched."""
+    written = tmp_path_factory.mktemp("twins") / "twins.csv"
+    names = [Path(FOUND[each][0].path).stem for each in NOW]
+    command = [sys.executable, str(PROGRAM), "--record", *names]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "TWINS_FILE": str(written)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {row.recipe: row.result for row in twins.recorded(written)}
+
+
+@pytest.mark.slow
+@pytest.mark.training
+@pytest.mark.parametrize("each", NOW, ids=named)
+def test_trains_for_two_steps(each: twins.Combination, outcomes: dict[str, str]) -> None:
+    assert outcomes[Path(FOUND[each][0].path).stem] == "trained"
