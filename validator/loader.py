@@ -29,6 +29,7 @@ _MAX_DEPTH = 100
 _DEEP_BYTES = 1 << 14
 _STRING = "tag:yaml.org,2002:str"
 _NULL = "tag:yaml.org,2002:null"
+_INTEGER = "tag:yaml.org,2002:int"
 _REFUSED = {"tag:yaml.org,2002:set", "tag:yaml.org,2002:timestamp"}
 _OPEN, _CLOSE = "# /// recipe", "# ///"
 # What OmegaConf's grammar takes between `${` and `}`: a path of keys, or a resolver with arguments.
@@ -222,7 +223,7 @@ def _read_body(doc: Document) -> None:
         _limit(node)
         _note_positions(doc, node)
         faults = list(_faults(node))
-        doc.problems.extend(faults)
+        doc.problems.extend(faults or _surprises(node))
         if not faults:
             doc.values = loader.construct_document(node)
     finally:
@@ -325,6 +326,17 @@ def _duplicates(node: yaml.MappingNode) -> Iterator[Diagnostic]:
             yield _at("LOA004", text, key)._replace(key=key.value)
         elif key.tag == _STRING:
             seen[key.value] = key.start_mark.line + 1
+
+
+def _surprises(node: yaml.MappingNode) -> Iterator[Diagnostic]:
+    """Numbers that YAML 1.1 reads in base 8 or 60, which hardly anybody means."""
+    for key, value in node.value:
+        text = value.value.replace("_", "") if value.tag == _INTEGER else ""
+        if ":" in text or (text.lstrip("+-")[:1] == "0" and text.lstrip("+-0").isdecimal()):
+            number = yaml.constructor.SafeConstructor().construct_yaml_int(value)
+            yield _at("LOA008", f"`{_clip(key.value)}: {value.value}` is read as {number}", value)._replace(
+                severity=Severity.WARNING, key=key.value
+            )
 
 
 def _interpolates(text: str) -> bool:

@@ -220,8 +220,8 @@ def learning_rate_useless(job: Job) -> Iterator[Finding]:
     rate = job.get("learning_rate")
     if rate == 0 and not isinstance(rate, bool):
         yield "learning_rate", "`learning_rate: 0` trains nothing; 1e-4 is usual for LoRA, 1e-5 for full"
-    elif job.number("learning_rate") >= 0.1:
-        yield "learning_rate", f"`learning_rate` is {job.number('learning_rate'):g}; 1e-4 is usual for LoRA"
+    elif isinstance(rate, (int, float)) and rate >= 0.1:
+        yield "learning_rate", f"`learning_rate` is {float(rate):g}; 1e-4 is usual for LoRA, 1e-5 for full"
 
 
 @rule("TRA412", Severity.WARNING)

@@ -16,6 +16,8 @@ _READ = (
     "model_name_or_path", "adapter_name_or_path", "deepspeed", "dataset_dir", "resume_from_checkpoint", "fsdp_config",
     "accelerator_config", "ref_model", "reward_model", "ref_model_adapters", "reward_model_adapters",
 )  # fmt: skip
+_WRITTEN = ("output_dir", "tokenized_path")
+PATHS = frozenset((*_READ, *_WRITTEN))  # placeholders in them are judged here
 _MODELS = ("model_name_or_path", "ref_model", "reward_model")
 _ADAPTERS = ("adapter_name_or_path", "ref_model_adapters", "reward_model_adapters")
 # First parts of a path that training writes, and no hub account is called.
@@ -89,7 +91,7 @@ def folder_created_literally(job: Job) -> Iterator[Finding]:
     Why: a folder with exactly this name is created in the working directory, and results end up there.
     Fix: write the path out, or pass it on the command line, where the shell expands it: `output_dir=$HOME/run1`.
     """
-    for key, path in _paths(job, ("output_dir", "tokenized_path")):
+    for key, path in _paths(job, _WRITTEN):
         rest = path.removeprefix("~") if key == "output_dir" else path
         if _unexpanded(rest) and not (key == "tokenized_path" and job.find(path)):
             yield key, f"`{path}` is taken literally: a folder of exactly this name is created; write it out"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from validator import catalog
 from validator.diagnostic import Severity
 from validator.job import Job
+from validator.rules.paths import PATHS
 from validator.rules.rule import Finding, rule
 
 _DAY = 86_400
@@ -310,3 +311,16 @@ def seed_out_of_range(job: Job) -> Iterator[Finding]:
     seed = job.get("seed")
     if isinstance(seed, int) and not 0 <= seed < 1 << 32:
         yield "seed", f"`seed` is {seed}, it must be at least 0 and at most {(1 << 32) - 1}"
+
+
+@rule("TRA021", Severity.WARNING)
+def placeholder_kept(job: Job) -> Iterator[Finding]:
+    """A value holds `${…}` or is `???`, which LLaMA-Factory does not fill in.
+
+    Why: it reads recipes with OmegaConf, but never resolves them: the text stays as it is, in the run's name or as the
+    system prompt that is trained on. Paths are judged by PTH004 and PTH005.
+    Fix: write the value out, or give it on the command line, where the shell fills it in.
+    """
+    for key, value in job.values.items():
+        if isinstance(value, str) and key not in PATHS and (value == "???" or "${" in value.replace("\\${", "")):
+            yield key, f"`{key}` stays `{value}`: LLaMA-Factory fills in no placeholder; write the value out"
