@@ -20,7 +20,8 @@ export OMP_NUM_THREADS := 1
 export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(VENV)/bin/python -m pip install -qq --no-compile --constraint constraints.txt
 
-.PHONY: help demo test check tables lint types clean benchmark-speed benchmark-memory benchmark-fields benchmark-conformity benchmark-twins
+.PHONY: help demo test check tables lint types clean benchmark-speed benchmark-memory benchmark-fields benchmark-conformity benchmark-twins \
+  benchmark-data
 
 help:
 	@sed -n 's/^# //p' Makefile | head -4
@@ -63,6 +64,9 @@ benchmark-conformity: $(VENV)/check.done
 
 benchmark-twins: $(VENV)/check.done
 	python benchmarks/twins.py
+
+benchmark-data: $(VENV)/train.done $(VENV)/dev.done
+	python benchmarks/data.py
 
 clean:
 	rm -rf $(VENV) build saves

@@ -71,6 +71,7 @@ def test_broken_input_gets_one_clear_message(name: str, tmp_path: Path, monkeypa
     ("file", "held", "said"),
     [
         ("a.json", f'{{"data": [{ROW}]}}', "its rows stand in `data`"),
+        ("a.json", f'\n{{"data": [{ROW}\n]}}', "its rows stand in `data`"),
         ("a.jsonl.gz", "x", "is no data file"),
         ("a.jsonl", '{"x": 1, "y": 2}\n', "the columns x, y are of no known form"),
     ],

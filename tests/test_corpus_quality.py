@@ -93,6 +93,12 @@ def test_chinese_near_duplicates_are_found(tmp_path: Path) -> None:
     assert kinds(studied(tmp_path, rows)) == {"near duplicates": 1}
 
 
+def test_a_sign_beyond_ascii_hides_no_near_duplicate(tmp_path: Path) -> None:
+    rows = [{**row, "output": row["output"].replace(" ", ", ")} for row in clean(50)]
+    rows.append({**rows[7], "output": rows[7]["output"] + " “café”"})
+    assert kinds(studied(tmp_path, rows)) == {"near duplicates": 1}
+
+
 def test_drops_name_reason_and_rows(tmp_path: Path) -> None:
     rows = clean(20)
     rows[4]["output"] = None

@@ -24,7 +24,7 @@ THRESHOLD = 0.8  # estimated share of word pairs that two texts have in common
 FEWEST = 10  # word pairs; shorter texts are alike by chance
 _LONGEST = 100_000  # characters that are compared
 _HASHES, _BANDS, _BLOCK = 128, 21, 1000
-_WORDS = re.compile(r"[^\W\u3040-\u9fff\uac00-\ud7af]+|[\u3040-\u9fff\uac00-\ud7af]")
+_WORDS = re.compile(r"[^\s\u3040-\u9fff\uac00-\ud7af]+|[\u3040-\u9fff\uac00-\ud7af]")
 
 
 class Signatures(NamedTuple):

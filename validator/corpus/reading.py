@@ -9,6 +9,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +22,7 @@ with contextlib.suppress(ImportError):  # several times faster, with the [data] 
 Rows = Iterator[tuple[int, dict[str, Any]]]
 _CHUNK = 1 << 20
 _GZIP = b"\x1f\x8b"
+_NEAR = 32  # characters: an error so close to the end of the text at hand may come from where it is cut
 _GAP = re.compile(r"[\s,]*")
 
 
@@ -87,6 +89,7 @@ def _json(stream: IO[bytes]) -> Rows:
 def _lines(stream: IO[bytes], span: tuple[int, int] | None = None) -> Rows:
     """One object on each line, blank lines between them, or objects spread over several lines."""
     position, end = span or (0, 0)
+    begun = bool(span)
     stream.seek(position)
     for number, line in enumerate(stream, 1):
         if number == 1 and position == 0:
@@ -94,12 +97,13 @@ def _lines(stream: IO[bytes], span: tuple[int, int] | None = None) -> Rows:
         try:
             row = loads(line)
         except ValueError as err:
-            if number == 1 and not span and line.strip() and not line.rstrip().endswith(b"}"):
-                yield from _spread(stream)
+            if not begun and line.strip() and (values := _spread(stream)):
+                yield from values
                 return
             yield from ((number, row) for row in _several(line, number, err))
         else:
             yield number, _object(row, number)
+        begun = begun or bool(line.strip())
         position += len(line)
         if span and position >= end:
             return
@@ -130,10 +134,17 @@ def _why(line: bytes, err: ValueError) -> str:
     return f"{kind}: {str(err).split(': line')[0].lower()}"
 
 
-def _spread(stream: IO[bytes]) -> Rows:
+def _spread(stream: IO[bytes]) -> Rows | None:
+    """Objects over several lines each; None, and the stream as it was, where not even the first is one."""
+    position = stream.tell()
     stream.seek(0)
-    for number, value in enumerate(_Values(stream), 1):
-        yield number, _object(value, number)
+    values = iter(_Values(stream))
+    try:
+        first = next(values)
+    except UnreadableError:
+        stream.seek(position)
+        return None
+    return ((number, _object(value, number)) for number, value in enumerate(chain((first,), values), 1))
 
 
 def _listed(stream: IO[bytes]) -> Rows:
@@ -176,7 +187,8 @@ class _Values:
                 value, self._position = decode(self._text, self._position)
             except json.JSONDecodeError as err:
                 wanted *= 2
-                if not self._more(wanted):
+                cut = err.msg.startswith("Unterminated") or err.pos + _NEAR > len(self._text)
+                if not cut or not self._more(wanted):
                     raise UnreadableError(self._number, f"is not valid JSON: {err.msg.lower()}") from None
                 continue
             self._number, wanted = self._number + 1, _CHUNK
