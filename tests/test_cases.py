@@ -19,6 +19,14 @@ def recipes(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix.lower() in ENDINGS)
 
 
+def surround(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the environment variables that lie beside a case: NAME=VALUE lines in a file of its name."""
+    file = Path(path).with_suffix(".env")
+    for line in file.read_text().splitlines() if file.is_file() else ():
+        name, _, value = line.partition("=")
+        monkeypatch.setenv(name, value)
+
+
 def from_root(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
@@ -37,13 +45,15 @@ def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("code", "path"), PAIRS)
-def test_reports_its_code(code: str, path: str) -> None:
+def test_reports_its_code(code: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    surround(path, monkeypatch)
     found = check.check_file(path).diagnostics
     assert code in {diagnostic.code for diagnostic in found}, [f"{d.code} {d.message}" for d in found]
 
 
 @pytest.mark.parametrize(("path", "code"), SILENT.items())
-def test_is_silent(path: str, code: str) -> None:
+def test_is_silent(path: str, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    surround(path, monkeypatch)
     found = check.check_file(path).diagnostics
     loud = [d for d in found if d.code == code or d.severity is Severity.ERROR]
     assert not loud, [f"{d.code} {d.message}" for d in loud]

@@ -14,6 +14,7 @@ from validator.rules import (
     data,
     device,
     entries,
+    environment,
     evaluation,
     fit,
     fsdp,
@@ -35,7 +36,7 @@ from validator.rules.rule import Rule
 
 # One module for each topic; the letters of a code name its family.
 FAMILIES = (
-    *(paths, registry, entries, fit, device, parallel, zerofile, fsdp, data, curated),
+    *(paths, registry, entries, fit, device, parallel, zerofile, fsdp, environment, data, curated),
     *(training, inputs, methods, quantization, precision, optimizers, preference, evaluation, ignored, models),
 )
 _SUFFIXES = (".yaml", ".yml")
