@@ -106,7 +106,7 @@ $(VENV)/train.done: $(VENV)/check.done
 	  > "$$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torchaudio.py"
 	@touch $@
 
-# DeepSpeed is published as source only and compiles its operators on first use.
+# DeepSpeed is published as source only and compiles its operators on first use. GaLore imports bitsandbytes.
 $(VENV)/deepspeed.done: $(VENV)/train.done $(VENV)/dev.done
 	@command -v $${CXX:-c++} >/dev/null \
 	  || { echo "DeepSpeed compiles its operators with a C++ compiler: install g++" >&2; exit 1; }
@@ -115,7 +115,7 @@ $(VENV)/deepspeed.done: $(VENV)/train.done $(VENV)/dev.done
 	@echo "set-up: DeepSpeed, and the optimizers of the recipes that use others than AdamW"
 	@$(INSTALL) setuptools wheel
 	@DS_BUILD_OPS=0 $(INSTALL) --no-build-isolation deepspeed
-	@$(INSTALL) --no-deps galore-torch apollo-torch badam
+	@$(INSTALL) --no-deps galore-torch apollo-torch badam bitsandbytes
 	@touch $@
 
 $(TINY)/model.safetensors: demo/make_tiny.py data/tiny_demo.json | $(VENV)/train.done
