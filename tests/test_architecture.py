@@ -63,7 +63,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "choice": ("catalog draft plan", ""),
     "upgrade": ("catalog draft job plan", ""),
     "planned": ("catalog choice copying draft plan rules/curated upgrade", ""),
-    "answer": ("catalog choice diagnostic placing plan planned upgrade writing", ""),
+    "answer": ("catalog choice diagnostic draft placing plan planned upgrade writing", ""),
     "check": ("__init__ diagnostic catalog loader release schema job rules/*", ""),
     "cli": ("*", "click"),
 }

@@ -134,7 +134,7 @@ def test_an_unknown_model_is_not_judged_and_cannot_be_explained(tmp_path: Path) 
     checked = lmf("check", path)
     assert checked.returncode == 0
     assert b"memory is not judged: model `Qwen/Qwen2.5-7B-Instrukt` is not known; did you mean" in checked.stdout
-    assert_one_clear_line(lmf("explain", path), "is not known; did you mean `qwen/qwen2.5-7b-instruct`")
+    assert_one_clear_line(lmf("explain", path), "is not known; did you mean `Qwen/Qwen2.5-7B-Instruct`")
 
 
 @pytest.mark.parametrize(

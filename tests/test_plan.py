@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -30,6 +31,12 @@ _TRIPLES = random.Random(5).sample(
 )
 
 
+@cache
+def triple(model: str, machine: str, method: str) -> answer.Answer:
+    """The answer for one of the random triples, which several tests look at."""
+    return answer.answer(model, machine, method=method)
+
+
 def run(*words: str) -> Result:
     return CliRunner().invoke(group, ["plan", *words], standalone_mode=False)
 
@@ -47,7 +54,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(("model", "machine", "method"), _TRIPLES)
 def test_what_it_writes_passes_check(here: Path, model: str, machine: str, method: str) -> None:
-    found = answer.answer(model, machine, method=method)
+    found = triple(model, machine, method)
     if found.best is None:
         with pytest.raises(RecipeError, match="nothing fits"):
             answer.write(found.best, "mine.yaml")
@@ -61,7 +68,7 @@ def test_what_it_writes_passes_check(here: Path, model: str, machine: str, metho
 
 
 def test_most_of_the_triples_are_possible() -> None:
-    found = [answer.answer(model, machine, method=method).best for model, machine, method in _TRIPLES]
+    found = [triple(*each).best for each in _TRIPLES]
     assert sum(best is not None for best in found) > 100
 
 
@@ -70,8 +77,8 @@ def test_llamafactory_accepts_what_it_writes(tmp_path: Path) -> None:
     """One in five of the random triples, through the real parser from the repository's root."""
     root = Path(__file__).parent.parent
     written = []
-    for number, (model, machine, method) in enumerate(_TRIPLES[::5]):
-        if best := answer.answer(model, machine, method=method).best:
+    for number, each in enumerate(_TRIPLES[::5]):
+        if best := triple(*each).best:
             written.append(tmp_path / f"{number}.yaml")
             written[-1].write_text(writing.text(best.draft), "utf-8")
     environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(root / ".cache" / "torch_extensions")}
@@ -268,11 +275,44 @@ def test_wrong_usage_is_refused(words: tuple[str, ...], message: str) -> None:
 
 @pytest.mark.parametrize(
     ("model", "machine", "message"),
-    [("qwen3-9b", "8xa100-80g", "did you mean"), ("qwen7b", "1xcpu", "no device memory is known")],
+    [
+        ("qwen3-9b", "8xa100-80g", "did you mean"),
+        ("Qwen/Qwen2.5-7B-Instuct", "8xa100-80g", "did you mean `Qwen/Qwen2.5-7B-Instruct`"),
+        ("qwen7b", "1xcpu", "no device memory is known"),
+    ],
 )
 def test_what_cannot_be_planned_is_one_sentence(model: str, machine: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         answer.answer(model, machine)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--model", "gpt-oss-20b", "--machine", "8xh100-80g"), "load_and_register_kernel"),
+        (("--model", "qwen7b", "--machine", "8xa100-80g", "--cutoff-len", "131072"), "32768 positions"),
+        (("--model", "qwen7b", "--machine", "8xascend-910b-64g", "--method", "qlora"), "bitsandbytes"),
+    ],
+)
+def test_what_memory_cannot_cure_is_said_and_no_machine_proposed(words: tuple[str, ...], reason: str) -> None:
+    found = plans(*words)
+    assert reason in " ".join(found["reasons"])
+    assert found["plans"] == found["upgrades"] == []
+    assert reason in run(*words).output
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "message"),
+    [("qwen7b", "1xa100-80g", "several devices"), ("deepseek-v2-lite", "8xa100-80g", "layer class")],
+)
+def test_fsdp_is_refused_where_it_cannot_be(model: str, machine: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        answer.answer(model, machine, fsdp=True)
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-7b-instruct", "Qwen/Qwen2.5-7B-Instruct", "qwen7b", " QWEN7B"])
+def test_models_by_the_names_people_type(name: str) -> None:
+    assert answer.answer(name, "2 x 3090").found["model"] == "Qwen/Qwen2.5-7B-Instruct"
 
 
 def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:

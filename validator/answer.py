@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from validator import catalog, choice, placing, plan, planned, upgrade, writing
-from validator.catalog import Machine
+from validator import catalog, choice, draft, placing, plan, planned, upgrade, writing
+from validator.catalog import Machine, Model
 from validator.diagnostic import RecipeError
+from validator.draft import Draft
 from validator.placing import Placed
 from validator.plan import METHODS, Plan
 
@@ -39,10 +40,34 @@ def answer(
         choices = choice.choose(target, samples or 0, length) if samples else []
         best = choices[0].plan if choices else None
         return Answer(planned.result(None, target, samples, [], choices=choices), best)
-    wanted = catalog.model(model)
+    wanted = catalog.model_by_any_name(model)
+    if fsdp:
+        _require_sharding(wanted, target)
     plans = plan.search(wanted, target, samples, length, methods, stage, fsdp)
-    upgrades = [] if plans else upgrade.nearest(wanted, target, methods, length)
-    return Answer(planned.result(wanted, target, samples, plans, upgrades), plans[0] if plans else None)
+    if plans:
+        return Answer(planned.result(wanted, target, samples, plans), plans[0])
+    engine = "fsdp" if fsdp else None
+    start = Draft(wanted, target, methods[0], engine, length=length or plan.LENGTHS[0], samples=samples, stage=stage)
+    reasons = _reasons([plan.obstacles(replace(start, method=each)) for each in methods])
+    upgrades = [] if reasons else upgrade.nearest(start, methods)
+    return Answer(planned.result(wanted, target, samples, [], upgrades, reasons=reasons), None)
+
+
+def _reasons(against: Sequence[Sequence[str]]) -> list[str]:
+    """What stands against all methods alike; else what stands against each; nothing where one has no obstacle."""
+    if not all(against):
+        return []
+    alike = [message for message in against[0] if all(message in each for each in against)]
+    return alike or [*dict.fromkeys(message for each in against for message in each)]
+
+
+def _require_sharding(model: Model, target: Machine) -> None:
+    if target.world == 1:
+        raise RecipeError(f"FSDP shards over several devices, and {target} has one")
+    if not draft.can_wrap(model):
+        raise RecipeError(
+            f"FSDP wraps a model by its layer class, which is not known for {model.kind}; leave out --fsdp"
+        )
 
 
 def write(best: Plan | None, file: str) -> Placed:

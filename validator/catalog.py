@@ -16,7 +16,7 @@ from validator.memory import Architecture, Runtime, parameters
 
 DATA = Path(__file__).parent / "data"
 _ENTRY = r"(?m)^(?=\w[\w.\-]*:)"
-_MACHINE = r"(?i)(?:(\d{1,6})x)?(\d{1,6})x(.+)"
+_MACHINE = r"(?i)(?:(\d{1,6}) ?[x×*] ?)?(\d{1,6}) ?[x×*] ?(.+)"
 _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 
 
@@ -102,8 +102,9 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?` for a near miss, else an empty text."""
     import difflib
 
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean `{near[0]}`?" if near else ""
+    written = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), list(written), n=1, cutoff=0.6)
+    return f"; did you mean `{written[near[0]]}`?" if near else ""
 
 
 @cache
@@ -175,6 +176,14 @@ def model(name: str) -> Model:
     raise RecipeError(f"model `{name}` is not known{suggest(wanted, _all_names())}")
 
 
+def model_by_any_name(name: str) -> Model:
+    """As `model`, and by a hub name without its owner, as people type it. Raises RecipeError when it is not known."""
+    wanted = name.strip().lower()
+    mentioned = (listing("models")[key]["hub"] for key in listing("models").mention(f"/{wanted}"))
+    full = (hub for hubs in mentioned for hub in hubs if hub.lower().endswith(f"/{wanted}"))
+    return model(next(full, name))
+
+
 def _is_folder(name: str) -> bool:
     try:
         return (Path(name) / "config.json").is_file()
@@ -184,7 +193,7 @@ def _is_folder(name: str) -> bool:
 
 def _all_names() -> Iterable[str]:
     for key, entry in listing("models").items():
-        yield from [key, entry["short"], *(hub.lower() for hub in entry["hub"])]
+        yield from [key, entry["short"], *entry["hub"]]
 
 
 def _published(key: str, entry: dict[str, Any], hub: str) -> Model:
@@ -257,6 +266,10 @@ def aliases(key: str) -> list[str]:
     return [str(alias) for alias in listing("devices")[key]["aliases"]]
 
 
+def _all_aliases() -> Iterator[str]:
+    return (alias for key in device_ids() for alias in aliases(key))
+
+
 def _device(key: str) -> Device:
     entry = listing("devices")[key]
     server = entry.get("server") or {}
@@ -284,7 +297,8 @@ def machine(text: str, host_ram_gib: float | None = None) -> Machine:
     match = re.fullmatch(_MACHINE, text.strip())
     if not match:
         form = "[nodes x] devices x device, such as 8xascend-910b-64g or 2x8xa100-80g"
-        raise RecipeError(f"machine `{text}` is not of the form {form}")
+        hint = f"; one is 1x{text}" if text.strip().lower() in {*device_ids(), *_all_aliases()} else ""
+        raise RecipeError(f"machine `{text}` is not of the form {form}{hint}")
     nodes, devices = int(match[1] or 1), int(match[2])
     if not 1 <= nodes <= 4096 or not 1 <= devices <= 64:
         raise RecipeError(f"machine `{text}`: 1 to 4096 nodes of 1 to 64 devices are possible")

@@ -24,7 +24,7 @@ def jobs() -> Iterator[Job]:
 def rows(machine: str | None = None, model: str | None = None, method: str | None = None) -> list[dict[str, Any]]:
     """One row for each recipe that passes the filters. Raises RecipeError for an unknown machine or model."""
     target = catalog.machine(machine) if machine else None
-    wanted = catalog.model(model) if model else None
+    wanted = catalog.model_by_any_name(model) if model else None
     return [
         _row(found)
         for found in jobs()

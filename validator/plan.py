@@ -14,7 +14,7 @@ from itertools import islice
 
 from validator import check, draft, loader, writing
 from validator.catalog import Machine, Model, home
-from validator.diagnostic import Severity
+from validator.diagnostic import Diagnostic, Severity
 from validator.draft import Draft
 from validator.job import GIB
 
@@ -92,7 +92,7 @@ def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
             yield best
             if speed != "fastest":
                 return
-    if start.saver is None and start.method == "full" and start.stage == "sft":
+    if start.saver is None and start.engine is None and start.method == "full" and start.stage == "sft":
         saved = (each for name in SAVERS for each in _fastest(replace(start, saver=name), "fast"))
         yield from islice(saved, 1)
 
@@ -161,7 +161,17 @@ def _largest(start: Draft) -> Draft:
     return start
 
 
+def obstacles(start: Draft) -> list[str]:
+    """What `check` has against such a run whatever the memory: the messages of its errors and warnings."""
+    sharded = start.method == "full" and start.machine.world > 1 and start.engine is None
+    found = _problems(replace(start, engine="ds_z3.json") if sharded else start)
+    return [each.message for each in found if not each.code.startswith("FIT")]
+
+
 def _passes(found: Draft) -> bool:
+    return not _problems(found)
+
+
+def _problems(found: Draft) -> list[Diagnostic]:
     document = loader.parse(str(home() / "plan.yaml"), writing.text(found))
-    report = check.check_document(document)
-    return not report.count(Severity.ERROR) and not report.count(Severity.WARNING)
+    return [each for each in check.check_document(document).diagnostics if each.severity is not Severity.NOTE]

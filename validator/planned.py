@@ -18,7 +18,7 @@ _COLUMNS = ("method", "speed", "device_gib", "headroom_gib", "host_gib", "zero",
             "cutoff_len", "nearest", "gives_up")  # fmt: skip
 _CHOICES = ("model", "recommended", "method", "speed", "device_gib", "headroom_gib", "host_gib", "cost")
 _TITLES = {"device_gib": "GiB/device", "headroom_gib": "to spare", "host_gib": "GiB/host", "micro_batch": "micro",
-           "accumulation": "steps", "cutoff_len": "length", "gives_up": "gives up", "nearest": "nearest recipe",
+           "accumulation": "accum.", "cutoff_len": "length", "gives_up": "gives up", "nearest": "nearest recipe",
            "recommended": "samples", "zero": "ZeRO file"}  # fmt: skip
 _SAVERS = {
     "bf16": "weights and AdamW states in 16 bits",
@@ -40,6 +40,7 @@ def result(
     plans: Sequence[Plan],
     upgrades: Sequence[Upgrade] = (),
     choices: Sequence[Choice] = (),
+    reasons: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The structure that `plan --format json` prints. GiB are 2^30 bytes."""
     return {
@@ -52,6 +53,7 @@ def result(
         "samples": samples,
         "plans": [_plan(each) for each in plans],
         "choices": [_choice(each) for each in choices],
+        "reasons": [*reasons],
         "upgrades": [_upgrade(each) for each in upgrades],
         "notes": [*_notes(model, machine, samples)],
     }
@@ -122,7 +124,11 @@ def _notes(model: Model | None, machine: Machine, samples: int | None) -> Iterat
         yield machine.note
     if machine.host_ram_gib is None:
         yield "offload is left out, because the host's memory is not known; give --host-ram"
-    if model and samples:
+    if model is None and samples:
+        least = min(entry["minimum"] for entry in draft.guidance("lora"))
+        if samples < least:
+            yield f"{samples:,} samples are too few for any size: public work with LoRA starts at {least:,}"
+    elif model and samples:
         good, least = draft.recommended(model, "lora"), draft.recommended(model, "lora", "minimum")
         most = draft.recommended(model, "lora", "saturating")
         if least and samples < least:
@@ -142,6 +148,8 @@ def text(found: Mapping[str, Any]) -> str:
         lines += _table(found["plans"], _COLUMNS)
     elif found["choices"]:
         lines += _table(found["choices"], _CHOICES)
+    elif found["reasons"]:
+        lines += ["no such run passes `check`, whatever its memory:", *(f"  {each}" for each in found["reasons"])]
     else:
         lines += ["nothing fits, even with every saving that is tried", *_remedies(found["upgrades"])]
     return "\n".join([*lines, *(f"note: {note}" for note in found["notes"])]) + "\n"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from validator import catalog, plan
-from validator.catalog import Machine, Model
+from validator.catalog import Machine
 from validator.draft import Draft
 from validator.job import GIB
 
@@ -23,9 +23,8 @@ class Upgrade:
     note: str
 
 
-def nearest(model: Model, machine: Machine, methods: Sequence[str], length: int | None = None) -> list[Upgrade]:
+def nearest(start: Draft, methods: Sequence[str]) -> list[Upgrade]:
     """More host memory, more devices of the same kind, larger devices: of each the smallest step that suffices."""
-    start = Draft(model, machine, "lora", length=length or plan.LENGTHS[0])
     ways = (_more_ram(start, methods), _more_devices(start, methods), _larger_devices(start, methods))
     return [found for way in ways if (found := next(way, None))]
 
