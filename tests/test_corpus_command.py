@@ -15,7 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from validator import cli
+from validator.corpus import amount, picture
 from validator.diagnostic import RecipeError
+from validator.job import Job
 
 ROOT = Path(__file__).parent.parent
 ROW = '{"instruction": "Say hi to all people.", "input": "", "output": "hi there"}'
@@ -136,10 +138,15 @@ class Page(HTMLParser):
         self.text += data
 
 
+SCRIPT = "<script>document.title = 'ran'</script>"
+
+
 @pytest.fixture
 def page(tmp_path: Path) -> Path:
-    (tmp_path / "a.jsonl").write_text(f'{ROW}\n{ROW}\n{ROW.replace("hi there", "<script>alert(1)</script>")}\n'
-                                      '{"instruction": "x", "input": "", "output": null}\n')  # fmt: skip
+    """A page on rows with two repeats, a drop, and a script where a column's name should be."""
+    rows = [{"instruction": "Say hi to all people.", "input": "", "output": "hi there", SCRIPT: ""}] * 3
+    rows.append({**rows[0], "output": None})
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert run(str(tmp_path / "a.jsonl"), "--model", "qwen3-8b", "--html", str(tmp_path / "a.html")).exit_code == 0
     return tmp_path / "a.html"
 
@@ -148,8 +155,35 @@ def test_the_page_needs_nothing_else(page: Path) -> None:
     parser = Page()
     parser.feed(page.read_text("utf-8"))
     assert parser.fetched == []
+    assert SCRIPT in parser.text
     assert "exact duplicates" in parser.text
     assert "no answer: null, missing, or not text" in parser.text
+    assert "too few" in parser.text
+
+
+def test_a_page_is_replaced_and_nothing_else_is(page: Path) -> None:
+    data, before = str(page.with_name("a.jsonl")), page.read_bytes()
+    page.with_name("notes.html").write_text("<!doctype html>\nmine")
+    assert run(data, "--html", str(page)).exit_code == 0
+    assert page.read_bytes() != before
+    for name, said in (
+        ("notes.html", "is not a page of this command"),
+        ("", "is not a page"),
+        ("no/a.html", "no folder"),
+    ):
+        found = run(data, "--html", str(page.parent / name))
+        assert isinstance(found.exception, RecipeError)
+        assert said in str(found.exception)
+    assert page.with_name("notes.html").read_text() == "<!doctype html>\nmine"
+    assert {path.name for path in page.parent.iterdir()} == {"a.jsonl", "a.html", "notes.html"}
+
+
+@pytest.mark.parametrize(("model", "zones"), [("qwen3-8b", 5), ("qwen72b", 4), ("other/unknown-model", 0)])
+def test_zones_are_those_that_the_guidance_has_figures_for(model: str, zones: int) -> None:
+    job = Job("-", {"model_name_or_path": model, "stage": "sft", "finetuning_type": "lora"})
+    drawn = picture.zones(amount.judged(job, 3000, 3.0))
+    assert drawn.count("<rect") == zones
+    assert ("saturated" in drawn) == (zones == 5)
 
 
 @pytest.mark.slow
@@ -161,7 +195,8 @@ def test_the_page_in_a_browser(page: Path, tmp_path: Path) -> None:
         [str(BROWSER), *options, "--dump-dom", page.as_uri()], capture_output=True, text=True, check=True
     )
     assert "exact duplicates" in done.stdout
-    assert done.stdout.count('class="bar"') > 3
+    assert done.stdout.count('class="bar"') == 1
+    assert "<title>ran</title>" not in done.stdout
 
 
 WITHOUT = """

@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from validator.corpus import page, subject, text
+from validator.corpus import output, page, subject, text
 from validator.corpus import study as studies
 from validator.corpus.progress import Progress
-from validator.diagnostic import RecipeError
 
 
 def study(source: str, model: str | None, near: bool | None, html: str | None) -> dict[str, Any]:
     """The study of a recipe or data file; written as a page to `html`, too. Raises RecipeError."""
+    if html:
+        output.ready(Path(html))
     job = subject.job(source, model)
     progress = Progress(sum(found.rows.count for found in job.datasets if found.rows))
     try:
@@ -22,10 +23,7 @@ def study(source: str, model: str | None, near: bool | None, html: str | None) -
     finally:
         progress.close()
     if html:
-        try:
-            Path(html).write_text(page.page(found), encoding="utf-8")
-        except OSError as err:
-            raise RecipeError(f"`{html}` cannot be written: {(err.strerror or str(err)).lower()}") from None
+        output.write(Path(html), page.page(found))
     return found
 
 
