@@ -31,6 +31,13 @@ def test_filters_narrow_and_agree_with_the_rows(field: str, value: str) -> None:
     assert catalogue.rows(**{field: value}) == expected
 
 
+@pytest.mark.parametrize("variant", ["dpo", "pt", "32k", "128k", "galore", "badam"])
+def test_variants_are_found_by_what_is_special_about_them(variant: str) -> None:
+    expected = [row["name"] for row in catalogue.rows() if variant in row["name"].split("-")]
+    assert expected
+    assert [row["name"] for row in catalogue.rows(method=variant)] == expected
+
+
 def test_a_larger_machine_runs_the_recipes_of_a_smaller_one_of_its_kind() -> None:
     small = {row["name"] for row in catalogue.rows(machine="1xrtx-4090")}
     assert small <= {row["name"] for row in catalogue.rows(machine="8xrtx-4090")}

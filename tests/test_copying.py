@@ -52,6 +52,13 @@ def test_a_file_keeps_the_name_it_is_given(here: Path, dest: str) -> None:
     assert (here / dest).parent.joinpath("deepspeed/ds_z3.json").is_file()
 
 
+@pytest.mark.parametrize("name", ["qwen72b-a100x32-full", "qwen3-4b-5090x1-lora-32k"])
+def test_the_command_in_a_copy_is_for_the_copy(here: Path, name: str) -> None:
+    assert f"llamafactory-cli train recipes/{name}.yaml\n" in copying.find(name).read_text("utf-8")
+    copying.copy(name, "own/mine.yaml")
+    assert "llamafactory-cli train mine.yaml\n" in (here / "own" / "mine.yaml").read_text("utf-8")
+
+
 def test_a_second_copy_names_its_origin_once() -> None:
     text = copying.find(NAME).read_text("utf-8")
     assert copying.with_origin(copying.with_origin(text, "old"), NAME) == copying.with_origin(text, NAME)
@@ -151,3 +158,14 @@ def test_names_complete_in_the_shell() -> None:
     begun = command.params[0].shell_complete(click.Context(command), "qwen3-8b-a100-fu")
     assert NAME in [item.value for item in begun]
     assert all(item.value.startswith("qwen3-8b-a100-fu") for item in begun)
+
+
+def test_models_and_files_complete_in_the_shell() -> None:
+    command = group.commands["plan"]
+    model = next(option for option in command.params if option.name == "model")
+    assert [item.value for item in model.shell_complete(click.Context(command), "qwen3-1")] == [
+        "qwen3-1.7b",
+        "qwen3-14b",
+    ]
+    recipe = group.commands["explain"].params[0]
+    assert [item.type for item in recipe.shell_complete(click.Context(command), "rec")] == ["file"]

@@ -10,7 +10,7 @@ from validator import catalog, job, loader
 from validator.catalog import Machine
 from validator.diagnostic import RecipeError
 from validator.job import GIB, Job
-from validator.rules.curated import method_name
+from validator.rules.curated import full_name, method_name, name
 
 _COLUMNS = ("name", "model", "machine", "method", "device_gib", "host_gib", "samples", "verdict")
 
@@ -30,8 +30,14 @@ def rows(machine: str | None = None, model: str | None = None, method: str | Non
         for found in jobs()
         if (target is None or _runs_on(found, target))
         and (wanted is None or (found.model is not None and found.model.arch == wanted.arch))
-        and (method is None or method_name(found) == method)
+        and (method is None or method == method_name(found) or method in _variants(found))
     ]
+
+
+def _variants(found: Job) -> list[str]:
+    """What is special about a recipe, as its name says it: dpo, fsdp, offload, 32k, an optimizer."""
+    stage = method_name(found).split("-")[1:]
+    return stage + (full_name(found) or "").removeprefix(name(found) or "").split("-")[1:]
 
 
 def _runs_on(found: Job, target: Machine) -> bool:

@@ -20,6 +20,19 @@ _FORMATS = click.Choice(["text", "json", "github", "sarif"])
 _FORMAT = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Text is default.")
 
 
+def _names(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    from validator import copying
+
+    return [name for name in copying.names() if name.startswith(begun)]
+
+
+def _models(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    from validator import catalog
+
+    shorts = (catalog.model(key).short or key for key in catalog.model_ids())
+    return [name for name in shorts if name.startswith(begun)]
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="lmf-recipes")
 def group() -> None:
@@ -27,7 +40,7 @@ def group() -> None:
 
 
 @group.command()
-@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
 @_MACHINE
 @_RAM
 @click.option("--format", "form", type=_FORMATS, default="text", help="Text is default.")
@@ -45,7 +58,7 @@ def check(paths: Sequence[str], machine: str | None, host_ram: float | None, for
 
 
 @group.command()
-@click.argument("recipe")
+@click.argument("recipe", type=click.Path())
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @_MACHINE
 @_RAM
@@ -63,8 +76,8 @@ def explain(recipe: str, overrides: Sequence[str], machine: str | None, host_ram
 
 @group.command(name="list")
 @click.option("--machine", metavar="M", help="Only recipes that run on this machine.")
-@click.option("--model", metavar="M", help="Only recipes for this model.")
-@click.option("--method", metavar="M", help="Only recipes of this method, such as lora, qlora, full.")
+@click.option("--model", metavar="M", help="Only recipes for this model.", shell_complete=_models)
+@click.option("--method", metavar="M", help="Only this method or variant: lora, qlora, full, dpo, fsdp, 32k, galore …")
 @_FORMAT
 def list_recipes(machine: str | None, model: str | None, method: str | None, form: str) -> None:
     """List the catalogue."""
@@ -76,7 +89,12 @@ def list_recipes(machine: str | None, model: str | None, method: str | None, for
 
 
 @group.command()
-@click.option("--model", metavar="M", help="Such as qwen3-14b; without it, models are proposed for --samples.")
+@click.option(
+    "--model",
+    metavar="M",
+    help="Such as qwen3-14b; without it, models are proposed for --samples.",
+    shell_complete=_models,
+)
 @click.option("--machine", metavar="M", required=True, help="Target, such as 8xascend-910b-64g or 2x8xa100-80g.")
 @click.option("--samples", type=click.IntRange(min=1), metavar="N", help="Good samples there are.")
 @_RAM
@@ -132,8 +150,8 @@ def data(source: str, model: str | None, near: bool | None, form: str, html: str
 
 
 @group.command()
-@click.argument("name", shell_complete=lambda _context, _parameter, begun: _names(begun))
-@click.argument("dest")
+@click.argument("name", shell_complete=_names)
+@click.argument("dest", type=click.Path())
 def copy(name: str, dest: str) -> None:
     """Copy a recipe of the catalogue, with what it reads, to the file or folder DEST."""
     from validator import copying
@@ -142,8 +160,8 @@ def copy(name: str, dest: str) -> None:
 
 
 @group.command()
-@click.argument("name", shell_complete=lambda _context, _parameter, begun: _names(begun))
-@click.argument("file")
+@click.argument("name", shell_complete=_names)
+@click.argument("file", type=click.Path())
 @_FORMAT
 def diff(name: str, file: str, form: str) -> None:
     """Show what FILE changed against the recipe NAME of the catalogue (exit code 0 whether or not it did)."""
@@ -153,14 +171,8 @@ def diff(name: str, file: str, form: str) -> None:
     click.echo(json.dumps(found, indent=2) if form == "json" else comparison.text(found), nl=form == "json")
 
 
-def _names(begun: str) -> list[str]:
-    from validator import copying
-
-    return [name for name in copying.names() if name.startswith(begun)]
-
-
 @group.command(context_settings={"ignore_unknown_options": False})
-@click.argument("recipe")
+@click.argument("recipe", type=click.Path())
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--dry-run", is_flag=True, help="Check, and print the command instead of running it.")
 def train(recipe: str, overrides: Sequence[str], dry_run: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from validator import catalog, loader
 from validator.diagnostic import RecipeError
 
 _REGISTRY = "dataset_info.json"
+# The launch command in a recipe's comment.
+_COMMAND = re.compile(r"(?m)^(# +.*llamafactory-cli train )recipes/\S+$")
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ def place(target: Path, text: str, values: Mapping[str, Any]) -> Placed:
     )
     notes = [note for name, data in wanted.items() if (note := _kept(folder, name, data))]
     missing = {name: data for name, data in wanted.items() if not (folder / name).exists()}
-    create(target, text)
+    create(target, _COMMAND.sub(rf"\g<1>{target.absolute().relative_to(folder)}", text))
     for name, data in missing.items():
         create(folder / name, data)
     return Placed(target, tuple(folder / name for name in missing), folder, tuple(notes))
