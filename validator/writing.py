@@ -96,6 +96,9 @@ def _remark(draft: Draft, key: str) -> str:
         "lora_target": "attention only: transformers 5 fuses the experts" if draft.model.kind in _FUSED_EXPERTS else "",
         "ddp_timeout": "reading a large model on every node can take longer than the default half hour",
         "freeze_trainable_layers": "the last two; each more costs 16 bytes a parameter",
+        "gradient_accumulation_steps": "updated layer by layer at every step; raise the micro batch instead"
+        if draft.saver in ("galore", "apollo")
+        else "",
         "dataset": "short samples, to try it; put your long ones here" if draft.length >= curated.LONG else "",
         "deepspeed": "its launch by torchrun wastes less memory on varied lengths" if _alone(draft) else "",
     }
