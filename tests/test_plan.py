@@ -247,6 +247,14 @@ def test_the_nearest_recipe_shares_card_before_method(
     assert planned.nearest(made) == nearest
 
 
+def test_a_folder_with_other_data_sets_is_planned_for_like_any(here: Path) -> None:
+    (here / "data").mkdir()
+    (here / "data" / "dataset_info.json").write_text('{"own": {"file_name": "own.json"}}', "utf-8")
+    words = ("--model", "qwen7b", "--machine", "8xa100-80g")
+    assert plans(*words)["plans"]
+    assert "does not define alpaca_gpt4_en" in run(*words, "--write", "mine.yaml").output
+
+
 def test_nothing_is_overwritten(here: Path) -> None:
     (here / "mine.yaml").write_text("own work\n", "utf-8")
     result = run("--model", "qwen7b", "--machine", "8xa100-80g", "--write", "mine.yaml")
@@ -263,6 +271,7 @@ def test_a_model_that_was_chosen_can_be_written(here: Path) -> None:
     ("words", "message"),
     [
         (("--machine", "8xa100-80g"), "give --model, or --samples"),
+        (("--machine", "8xa100-80g", "--samples", "9", "--stage", "dpo"), "give --model"),
         (("--model", "qwen7b", "--machine", "8xa100-81g"), "not known"),
         (("--model", "qwen7b"), "--machine"),
     ],

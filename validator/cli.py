@@ -126,6 +126,8 @@ def plan(
 
     if model is None and samples is None:
         raise click.UsageError("give --model, or --samples to have models proposed")
+    if model is None and (method or fsdp or stage != "sft"):
+        raise click.UsageError("--method, --stage and --fsdp are for one model; give --model")
     _require_machine(machine)
     answer = planner.answer(model, machine, samples, host_ram, cutoff_len, method, stage, fsdp)
     click.echo(json.dumps(answer.found, indent=2) if form == "json" else planned.text(answer.found), nl=form == "json")
