@@ -1,5 +1,6 @@
-"""What LLaMA-Factory itself makes of every case of small_sets.py, as JSON on the last line: rows kept, tokens, dropped
-rows, and the Trainer's steps. A program of its own, because the caches it must not touch are chosen by environment."""
+"""What LLaMA-Factory itself makes of every case of small_sets.py and nasty_sets.py, as JSON on the last line: rows kept,
+tokens, dropped rows, and the Trainer's steps. A program of its own, because the caches it must not touch are chosen by
+environment."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import nasty_sets
 import small_sets
 
 FOLDER, MODEL = Path(sys.argv[1]), sys.argv[2]
@@ -80,4 +82,5 @@ if __name__ == "__main__":
     import datasets
 
     datasets.disable_progress_bars()
-    sys.stdout.write("\n" + json.dumps({name: measure(case, name) for name, case in small_sets.CASES.items()}) + "\n")
+    cases = small_sets.CASES | nasty_sets.CASES
+    sys.stdout.write("\n" + json.dumps({name: measure(case, name) for name, case in cases.items()}) + "\n")

@@ -33,6 +33,7 @@ def load(name: str) -> Any:
 
 
 small_sets = load("small_sets")
+CASES = small_sets.CASES | load("nasty_sets").CASES
 
 
 def run_of(recipe: dict[str, Any]) -> tuple[Job, training.Training]:
@@ -56,9 +57,9 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", small_sets.CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_rows_tokens_drops_and_steps_are_those_of_the_real_run(name: str, real: dict[str, Any], tmp_path: Path) -> None:
-    job, run = run_of({**small_sets.CASES[name].write(tmp_path), "model_name_or_path": str(MODEL)})
+    job, run = run_of({**CASES[name].write(tmp_path), "model_name_or_path": str(MODEL)})
     theirs = real[name]
     if "error" in theirs:
         assert run.problems, theirs["error"]

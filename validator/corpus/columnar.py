@@ -55,18 +55,28 @@ def _fields(path: Path) -> Iterator[tuple[int, dict[str, str | None]]]:
         raw.seek(0)
         stream: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
         lines = csv.reader(io.TextIOWrapper(stream, "utf-8-sig", newline=""))
-        number = 0
+        number, index, line = 0, 0, [""]
         try:
             header = next(lines, [])
             for number, line in enumerate((line for line in lines if line), 1):
-                if len(line) > len(header):
+                if number == 1:  # pandas takes more values than names for an index in front of the columns
+                    index = max(len(line) - len(header), 0)
+                if len(line) > len(header) + index:
                     raise BrokenError(number, f"has {len(line)} fields, the header {len(header)}")
-                filled = [*line, *[""] * (len(header) - len(line))]
+                filled = [*line[index:], *[""] * (len(header) + index - max(len(line), index))]
                 yield number, {n: None if v in _MISSING else v for n, v in zip(header, filled, strict=True)}
+            if line[-1].endswith("\n") and _quotes(path) % 2:
+                raise BrokenError(number, "does not end: a quotation mark is not closed")
         except UnicodeDecodeError as err:
             raise BrokenError(number + 1, f"or one close behind it is not UTF-8 text ({err.reason})") from None
         except csv.Error as err:
             raise BrokenError(number + 1, f"is not valid csv: {err}") from None
+
+
+def _quotes(path: Path) -> int:
+    """Quotation marks in a file."""
+    with path.open("rb") as stream:
+        return sum(part.count(b'"') for part in iter(lambda: stream.read(1 << 20), b""))
 
 
 def _tables(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

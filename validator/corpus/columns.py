@@ -10,6 +10,8 @@ from validator.corpus.fate import DATE, KEPT
 from validator.corpus.form import Form
 from validator.corpus.survey import Survey
 
+_PART = 10 << 20  # bytes that the datasets library reads at once (packaged_modules/json/json.py, 4.0)
+
 
 def names(found: Survey) -> list[str]:
     """The columns, in the order they appear."""
@@ -32,6 +34,7 @@ def problems(found: Survey, form: Form) -> Iterator[str]:
         single = "; it is one object, its rows stand inside: save that list alone" if kinds == [list] else ""
         yield f"has no column {', '.join(absent)}; it has {', '.join(known[:8])}{single}"
     yield from _conflicts(found)
+    yield from _late(found)
     dated = [form.columns.get(part) for part in ("prompt", "query")]
     for column in _dates(found):
         if column in dated and form.formatting == "alpaca":
@@ -47,6 +50,34 @@ def _conflicts(found: Survey) -> Iterator[str]:
                 said = f"`{name}` is {_spoken(kind)} at {found.place(index)}, {_spoken(before)} before"
                 yield f"{said}; a column has one type"
                 return
+
+
+def _late(found: Survey) -> Iterator[str]:
+    """The first part that the datasets library reads settles the columns: later ones have none besides, and a column
+    that holds nothing there holds nothing at all."""
+    first = _first_part(found)
+    lines = found.files[0][1].suffix in (".json", ".jsonl")
+    begins: dict[str, int] = {}
+    for shape, index in found.shapes.items():
+        for name, kind in _typed(shape):
+            if kind is not type(None) or not lines:
+                begins[name] = min(index, begins.get(name, index))
+    for name, index in begins.items():
+        if index >= first:
+            yield (f"`{name}` holds nothing before {found.place(index)}, and the first part that is read settles the "
+                   "columns and their types; write such a row first")  # fmt: skip
+            return
+
+
+def _first_part(found: Survey) -> int:
+    """Rows of the first part: the first file, of a file of lines its first 10 MB."""
+    rows = next((start for start, _ in found.files if start), len(found))
+    path = [path for start, path in found.files if not start][-1]  # behind empty ones
+    if path.suffix not in (".json", ".jsonl") or path.stat().st_size <= _PART or not reading.in_lines(path):
+        return rows
+    with path.open("rb") as stream:
+        part = stream.read(_PART) + stream.readline()
+    return min(sum(1 for line in part.split(b"\n") if line.strip()), rows)
 
 
 def _spoken(kind: type) -> str:

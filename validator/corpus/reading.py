@@ -9,6 +9,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -23,6 +24,9 @@ Rows = Iterator[tuple[int, dict[str, Any]]]
 _CHUNK = 1 << 20
 _GZIP = b"\x1f\x8b"
 _NEAR = 32  # characters: an error so close to the end of the text at hand may come from where it is cut
+# Rows whose keys are looked at one by one: what names a key twice does so in every row, and the look takes long.
+_LOOKED = 100
+_DECODER = json.JSONDecoder()
 _GAP = re.compile(r"[\s,]*")
 
 
@@ -102,6 +106,8 @@ def _lines(stream: IO[bytes], span: tuple[int, int] | None = None) -> Rows:
                 return
             yield from ((number, row) for row in _several(line, number, err))
         else:
+            if number <= _LOOKED and not span:
+                json.loads(line, object_pairs_hook=partial(_once, number))
             yield number, _object(row, number)
         begun = begun or bool(line.strip())
         position += len(line)
@@ -112,9 +118,19 @@ def _lines(stream: IO[bytes], span: tuple[int, int] | None = None) -> Rows:
 def _several(line: bytes, number: int, err: ValueError) -> list[dict[str, Any]]:
     """No object or more than one on a line, which Arrow reads, too."""
     try:
-        return [_object(value, number) for value in _Values(io.BytesIO(line))]
+        found = [_object(value, number) for value in _Values(io.BytesIO(line))]
+        json.dumps(found, ensure_ascii=False).encode()
+        return found
+    except UnicodeEncodeError:
+        raise UnreadableError(number, "holds half of a surrogate pair (`\\ud800` to `\\udfff`), no character") from None
     except UnreadableError:
         raise UnreadableError(number, _why(line, err)) from None
+
+
+def _once(number: int, pairs: list[tuple[str, Any]]) -> None:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise UnreadableError(number, f"has the key `{max(names, key=names.count)}` twice")
 
 
 def _object(row: Any, number: int) -> dict[str, Any]:
@@ -181,18 +197,25 @@ class _Values:
             self._position = self._text.index(opening) + 1
 
     def __iter__(self) -> Iterator[Any]:
-        decode, wanted = json.JSONDecoder().raw_decode, _CHUNK
         while self._begins():
+            yield self._value()
+            self._number += 1
+        if self._closing and self._behind():
+            raise UnreadableError(0, "goes on behind the end of its list")
+
+    def _value(self) -> Any:
+        wanted = _CHUNK
+        while True:
             try:
-                value, self._position = decode(self._text, self._position)
+                value, self._position = _DECODER.raw_decode(self._text, self._position)
+                return value
+            except RecursionError:
+                raise UnreadableError(self._number, "is nested too deeply") from None
             except json.JSONDecodeError as err:
                 wanted *= 2
                 cut = err.msg.startswith("Unterminated") or err.pos + _NEAR > len(self._text)
                 if not cut or not self._more(wanted):
                     raise UnreadableError(self._number, f"is not valid JSON: {err.msg.lower()}") from None
-                continue
-            self._number, wanted = self._number + 1, _CHUNK
-            yield value
 
     def _begins(self) -> bool:
         """Whether another value begins at the position, which is moved there. A list has commas between its values."""
@@ -206,6 +229,14 @@ class _Values:
         if commas != (self._closing != "" and self._number > 1 and not closes):
             raise UnreadableError(self._number, "is not valid JSON: a comma too many, or one is missing")
         return not closes
+
+    def _behind(self) -> bool:
+        """Whether there is more behind the closing bracket."""
+        self._position += len(self._closing)
+        while not self._text[self._position :].strip():
+            if not self._more(_CHUNK):
+                return False
+        return True
 
     def _more(self, size: int) -> str:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,6 +83,9 @@ def _surveyed(job: Job, name: str, evaluates: bool, counter: Counter, report: Re
     if found.dataset is None:
         found.note = "not defined in a local dataset_info.json"
         return found
+    found.problems += _odd(job, name)
+    if found.problems:
+        return found
     found.form = form(found.dataset.entry)
     found.problems += _refused(job, found)
     if found.dataset.source != "file":
@@ -92,6 +95,18 @@ def _surveyed(job: Job, name: str, evaluates: bool, counter: Counter, report: Re
         columns.recode(found.rows, found.form)
         found.problems += _unusable(found)
     return found
+
+
+def _odd(job: Job, name: str) -> Iterator[Problem]:
+    """What is not of the kind that LLaMA-Factory takes for granted."""
+    assert job.registry is not None
+    entry = job.registry.entries[name]
+    if not isinstance(entry, Mapping):
+        yield Problem(name, "its entry in dataset_info.json is no object of settings")
+        return
+    for part in ("columns", "tags"):
+        if part in entry and not isinstance(entry[part], Mapping):
+            yield Problem(name, f"`{part}` in dataset_info.json is no object; leave it out for the default")
 
 
 def _refused(job: Job, found: Set) -> Iterator[Problem]:

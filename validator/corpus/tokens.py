@@ -36,7 +36,12 @@ class Vocabulary:
     def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text; on all cores."""
         short = [text if len(text) < _LONGEST else "" for text in texts]
-        found = [len(one) for one in self._tokenizer.encode_batch_fast(short, add_special_tokens=False)]
+        try:
+            encoded = self._tokenizer.encode_batch_fast(short, add_special_tokens=False)
+        except TypeError:  # half of a surrogate pair is no character; the real run leaves it out
+            short = [text.encode(errors="ignore").decode() for text in short]
+            encoded = self._tokenizer.encode_batch_fast(short, add_special_tokens=False)
+        found = [len(one) for one in encoded]
         return [estimate(text) if len(text) >= _LONGEST else n for text, n in zip(texts, found, strict=True)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -93,7 +94,10 @@ def _chosen(job: Job, run: Training) -> tuple[Any, Any]:
     starts, counts, at = [], [], 0
     for one in run.sets:
         entry = one.dataset.entry if one.dataset else {}
-        counts.append((order.part(str(entry.get("split", "train")), len(one.rows)), entry.get("num_samples")))
+        wanted = entry.get("num_samples")
+        if not isinstance(wanted, int | None):
+            raise RecipeError(f"`num_samples` of `{one.name}` is {json.dumps(wanted)}, not a whole number")
+        counts.append((order.part(str(entry.get("split", "train")), len(one.rows)), wanted))
         starts.append(at)
         at += len(one.rows)
     drawn = order.drawn(counts, limit if isinstance(limit, int) else None, seed)
