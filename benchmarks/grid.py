@@ -1,6 +1,6 @@
 """The simulator over a grid of models and settings, recorded; and the memory formulas against that record.
 
-python benchmarks/grid.py              run what evidence/grid.csv lacks (needs torch and llamafactory)
+python benchmarks/grid.py              run what evidence/grid.csv lacks (needs torch, llamafactory, liger-kernel)
 python benchmarks/grid.py --compare    error of the closed form by method (needs neither)
 """
 
@@ -9,11 +9,25 @@ from __future__ import annotations
 import argparse
 import csv
 import random
+from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from validator.memory import Adapter, Architecture, Attn, Ffn, Workload, device_memory, trainable_parameters
+from validator import architecture as families
+from validator import catalog
+from validator.memory import (
+    Adapter,
+    Architecture,
+    Attn,
+    Ffn,
+    Workload,
+    device_memory,
+    linear_roles,
+    trainable_parameters,
+)
 from validator.memory.workload import Precision
 
 RECORD = Path(__file__).parent / "evidence" / "grid.csv"
@@ -39,11 +53,25 @@ SHAPES_OF = {
     "gemma-2-9b": (3584, 14336, 42, 16, 8, 256, 256000, True, {"window": 4096}),
     "qwen3-30b-a3b": (2048, 6144, 48, 32, 4, 128, 151936, False, QWEN3),
 }
-MODELS = list(SHAPES_OF)
+# Model families with other attention, experts or norms: shapes from the validator's catalogue, and one too new for it.
+FAMILIES = [
+    "glm-4-9b", "glm-4-9b-0414", "phi-4", "phi-4-mini", "deepseek-v2-lite", "mixtral-8x7b", "gpt-oss-20b",
+    "gemma-3-4b", "gemma-3-12b", "mistral-small-24b",
+]  # fmt: skip
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3", "vocab_size": 129280, "hidden_size": 2048, "intermediate_size": 6144,
+    "num_hidden_layers": 12, "num_attention_heads": 16, "num_key_value_heads": 16, "q_lora_rank": 768,
+    "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+    "moe_intermediate_size": 1024, "n_routed_experts": 64, "n_shared_experts": 1, "num_experts_per_tok": 8,
+    "first_k_dense_replace": 1, "n_group": 8, "topk_group": 4, "tie_word_embeddings": False,
+}  # fmt: skip
+MIXTURES = ("qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v3-small", "mixtral-8x7b", "gpt-oss-20b")
+MODELS = [*SHAPES_OF, *FAMILIES, "deepseek-v3-small"]
 MOMENTS = ("fwd_pre", "fwd_layers", "fwd_head", "bwd_head", "bwd_layers", "bwd_emb", "opt")
 DEFAULTS = {
     "method": "lora", "precision_mode": "bf16", "lora_rank": 8, "lora_targets": "all", "freeze_layers": 2,
     "optimizer": "adamw", "grad_accum": 1, "grad_ckpt": True, "attn": "sdpa",
+    "stage": "sft", "padded": False, "liger": False, "additional_target": "",
 }  # fmt: skip
 LORA = [
     {}, {"lora_rank": 64, "attn": "fa2"}, {"lora_rank": 16, "lora_targets": "qv"}, {"lora_rank": 256},
@@ -74,6 +102,46 @@ SETTINGS = [
     for method, settings in {"lora": LORA, "qlora4": QLORA, "full": AMP + PURE, "freeze": FREEZE}.items()
     for setting in settings
 ]
+OFF = {"grad_ckpt": False}
+BF16 = {"precision_mode": "pure_bf16"}
+FAMILY = [
+    {**DEFAULTS, **setting, "method": method}
+    for method, settings in {
+        "lora": [{}, OFF, {"attn": "eager"}, {**OFF, "attn": "eager"}, {**BF16, "lora_rank": 64, "attn": "fa2"}],
+        "qlora4": [{}, OFF],
+        "full": [{}, {**OFF, "attn": "fa2"}, BF16, {**BF16, **OFF, "optimizer": "adafactor"}],
+        "freeze": [{**BF16, "grad_accum": 2}, OFF],
+        "dora": [{}, OFF],
+        "oft": [{}],
+    }.items()
+    for setting in settings
+]
+STAGED_MODELS = ["qwen3-4b", "qwen2.5-7b", "mistral-7b", "gemma-2-9b", "llama-3.1-70b"]
+STAGED = [
+    {**DEFAULTS, **setting, "method": method, "stage": stage}
+    for stage, method, setting in [
+        ("dpo", "lora", {}), ("dpo", "full", {}), ("dpo", "full", BF16), ("dpo", "freeze", OFF), ("orpo", "lora", OFF),
+        ("simpo", "full", BF16), ("kto", "lora", {}), ("kto", "full", BF16), ("rm", "lora", {}), ("rm", "full", {}),
+        ("rm", "freeze", BF16),
+    ]
+]  # fmt: skip
+PAIRED = ("rm", "dpo", "orpo", "simpo")
+BOTH = "embed_tokens,lm_head"
+FURTHER = [
+    {**DEFAULTS, **setting, "method": method}
+    for method, setting in [
+        ("lora", {"padded": True}), ("lora", {"padded": True, **OFF}), ("full", {"padded": True, "attn": "eager"}),
+        ("qlora8", {}), ("qlora8", OFF), ("qlora8", {**OFF, **BF16}), ("qlora8", {"lora_targets": "qv", **OFF}),
+        ("lora", {"additional_target": BOTH}), ("lora", {"additional_target": BOTH, **BF16}),
+        ("qlora4", {"additional_target": "lm_head", "grad_accum": 2}),
+    ]
+]  # fmt: skip
+FUSED = [
+    {**DEFAULTS, **setting, "method": method, "liger": True}
+    for method, setting in [
+        ("lora", {}), ("lora", {**OFF, "attn": "fa2"}), ("qlora4", {}), ("full", {}), ("full", BF16), ("full", OFF),
+    ]
+]  # fmt: skip
 SHAPES = [
     (256, 1), (512, 1), (1024, 1), (2048, 1), (4096, 1), (8192, 1), (16384, 1), (512, 4),
     (1024, 2), (2048, 4), (256, 16), (1024, 8), (4096, 2),
@@ -81,25 +149,36 @@ SHAPES = [
 
 
 def refused(model: str, setting: dict[str, Any]) -> bool:
-    """Autocast does not reach grouped_mm, which takes no fp32 experts: transformers 5.6 cannot train these."""
-    return model == "qwen3-30b-a3b" and setting["method"] in ("full", "freeze") and setting["precision_mode"] == "bf16"
+    """Autocast does not reach grouped_mm, which takes no fp32 experts, and DeepSeek's routers read their weights past a
+    quantized module: transformers 5.6 cannot train these. Fake tensors cannot be copied where tables are tied."""
+    mixed = setting["method"] in ("full", "freeze") and setting["precision_mode"] == "bf16"
+    quantized = setting["method"].startswith("qlora")
+    tied = bool(setting["additional_target"]) and architecture(model).tied
+    return (model in MIXTURES and mixed) or (model.startswith("deepseek") and quantized) or tied
 
 
 def cells() -> list[dict[str, Any]]:
     """Every model with every setting; lengths and batches take turns. Shuffled: a partial record is a fair sample."""
     chosen = []
-    for m, model in enumerate(MODELS):
-        for s, setting in enumerate(SETTINGS):
-            if refused(model, setting):
-                continue
-            length, batch = SHAPES[(5 * m + s) % len(SHAPES)]
-            chosen.append({"model": model, **setting, "seq_len": length, "micro_batch": batch})
-    for m, model in enumerate(RARE_MODELS):
-        for s, setting in enumerate(RARE):
-            length, batch = SHAPES[1:5][(m + s) % 4]
-            chosen.append({"model": model, **setting, "seq_len": length, "micro_batch": batch})
+    for models, settings, shapes in (
+        (list(SHAPES_OF), SETTINGS, SHAPES), (RARE_MODELS, RARE, []),
+        ([*FAMILIES, "deepseek-v3-small"], FAMILY, SHAPES[:5]), (STAGED_MODELS, STAGED, SHAPES[:4]),
+        (STAGED_MODELS, FURTHER, SHAPES[:5]), (STAGED_MODELS, FUSED, SHAPES[1:6]),
+    ):  # fmt: skip
+        for m, model in enumerate(models):
+            for s, setting in enumerate(settings):
+                if refused(model, setting):
+                    continue
+                length, batch = shapes[(5 * m + s) % len(shapes)] if shapes else SHAPES[1:5][(m + s) % 4]
+                chosen.append({"model": model, **_possible(model, setting), "seq_len": length, "micro_batch": batch})
+    chosen = [{**cell, "micro_batch": 1} if cell["stage"] == "kto" else cell for cell in chosen]
     random.Random(0).shuffle(chosen)
     return chosen
+
+
+def _possible(model: str, setting: dict[str, Any]) -> dict[str, Any]:
+    """gpt-oss cannot use sdpa."""
+    return {**setting, "attn": "fa2"} if model == "gpt-oss-20b" and setting["attn"] == "sdpa" else setting
 
 
 def key(row: dict[str, Any]) -> tuple[str, ...]:
@@ -113,15 +192,26 @@ def recorded() -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def simulate_missing() -> None:
+def simulated(cell: dict[str, Any]) -> dict[str, Any]:
+    """The simulator's answer; fused kernels stay in the process that asked for them, so these cells get their own."""
     from simulate import run_cell_by_depth
 
+    shape = cell["model"] if cell["model"] in SHAPES_OF else config(cell["model"])
+    asked = {**cell, "model": shape, "steps": 1, "warm": True}
+    if not cell["liger"]:
+        return run_cell_by_depth(asked)
+    with get_context("fork").Pool(1) as pool:
+        return pool.apply(run_cell_by_depth, (asked,))
+
+
+def simulate_missing() -> None:
     done = {key(row) for row in recorded()}
+    fused = find_spec("liger_kernel") is not None
     versions = " ".join(f"{name}=={version(name)}" for name in PACKAGES)
     for cell in cells():
-        if key(cell) in done:
+        if key(cell) in done or (cell["liger"] and not fused):
             continue
-        result = run_cell_by_depth({**cell, "steps": 1, "warm": True})
+        result = simulated(cell)
         moments = result.pop("moments")
         row = {
             **cell,
@@ -150,7 +240,15 @@ def append(row: dict[str, Any]) -> None:
 PRECISIONS: dict[str, Precision] = {"bf16": "amp", "pure_bf16": "pure", "engine": "engine", "fp32": "fp32"}
 
 
+@cache
+def config(model: str) -> dict[str, Any]:
+    """config.json of a family's model."""
+    return DEEPSEEK_V3 if model == "deepseek-v3-small" else catalog.listing("models")[model]["config"]
+
+
 def architecture(model: str) -> Architecture:
+    if model not in SHAPES_OF:
+        return families.architecture(config(model))
     hidden, width, layers, heads, kv_heads, head_dim, vocab, tied, more = SHAPES_OF[model]
     ffn = Ffn(width)
     if model == "qwen3-30b-a3b":
@@ -163,14 +261,22 @@ def architecture(model: str) -> Architecture:
 
 
 def workload(row: dict[str, str]) -> Workload:
-    """The recorded cell as the formulas see it: one device, full batches, no evaluation."""
-    targets = {"all": ("q", "k", "v", "o", "gate", "up", "down"), "qv": ("q", "v")}[row["lora_targets"]]
+    """The recorded cell as the formulas see it: one device, no evaluation."""
+    targets = ("q", "v") if row["lora_targets"] == "qv" else linear_roles(architecture(row["model"]))
+    stage, adapted = row["stage"], row["method"] in ("qlora4", "qlora8", "dora", "lora", "oft")
+    saved = row["additional_target"]
     return Workload(
-        method="lora" if row["method"] in ("qlora4", "dora") else row["method"],  # type: ignore[arg-type]
+        method="lora" if row["method"] in ("qlora4", "qlora8", "dora") else row["method"],  # type: ignore[arg-type]
         precision=PRECISIONS[row["precision_mode"]],
         base_bytes=4.0 if row["precision_mode"] == "fp32" else 2.0,
-        quant_bits=4 if row["method"] == "qlora4" else 0,
-        adapter=Adapter(int(row["lora_rank"]), targets, dora=row["method"] == "dora"),
+        quant_bits={"qlora4": 4, "qlora8": 8}.get(row["method"], 0),
+        adapter=Adapter(
+            int(row["lora_rank"]),
+            targets,
+            dora=row["method"] == "dora",
+            full_embedding="embed" in saved,
+            full_head="head" in saved,
+        ),
         trainable_layers=int(row["freeze_layers"]),
         optimizer=row["optimizer"],
         micro_batch=int(row["micro_batch"]),
@@ -178,12 +284,22 @@ def workload(row: dict[str, str]) -> Workload:
         accumulation=int(row["grad_accum"]),
         checkpointing="layer" if row["grad_ckpt"] == "True" else "off",
         attention={"fa2": "flash", "sdpa": "sdpa", "eager": "eager"}[row["attn"]],  # type: ignore[arg-type]
-        padded=False,
+        padded=row["padded"] == "True",
+        fused_kernels=row["liger"] == "True",
+        loss="fused" if row["liger"] == "True" and stage == "sft" else "upcast",
+        sequences_per_sample=2 if stage in PAIRED else 1,
+        needs_full_logits=stage not in ("sft", "rm"),
+        value_head=stage == "rm",
+        reference_logits=stage in ("dpo", "kto"),
+        reference_copies=int(stage in ("dpo", "kto") and not adapted),
+        estimates_kl=stage == "kto",
     )
 
 
 def group(row: dict[str, str]) -> str:
-    words = [row["method"], row["precision_mode"], "" if row["grad_ckpt"] == "True" else "no checkpoints"]
+    more = [row["stage"].replace("sft", ""), "padded" if row["padded"] == "True" else ""]
+    more += ["liger" if row["liger"] == "True" else "", "whole modules" if row["additional_target"] else ""]
+    words = [row["method"], row["precision_mode"], *more, "" if row["grad_ckpt"] == "True" else "no checkpoints"]
     return " ".join(word for word in words if word)
 
 

@@ -40,6 +40,7 @@ class Stack:
     bins: bool = False  # packs are filled up to the cutoff, not to it: their lengths differ
     untied: bool = False  # the head is a parameter of its own even where the model ties it
     dropout: bool = False  # adapters train with dropout
+    fused_kernels: bool = False  # what its rows call liger is more than the loss: norms and activations, too
     peer: bool = True  # transformers, peft, accelerate, DeepSpeed: the software LLaMA-Factory trains with
 
 
@@ -47,7 +48,7 @@ STACKS: Mapping[str, Stack] = {
     "fms": Stack("fms packed (transformers 4.45/4.48)", loss="shifted", adapter="pure", dropout=True),
     "fmsorca": Stack("fms short samples (transformers 4.44)", loss="shifted", dropout=True),
     "swifttuner": Stack("ms-swift 1.x tuners", loss="shifted", dropout=True, full_length=True, bins=True),
-    "swiftex": Stack("ms-swift examples", dropout=True, bins=True),
+    "swiftex": Stack("ms-swift examples", dropout=True, bins=True, fused_kernels=True),
     "peftmm": Stack("peft method comparison (transformers 5.13)"),
     "peftreadme": Stack("peft README", loss="shifted"),
     "peftdocs": Stack("peft docs, Llama-2-70B", loss="shifted", dropout=True),
@@ -269,6 +270,7 @@ def _workload(facts: Mapping[str, str], stack: Stack, model: Architecture) -> Wo
         attention=_attention(facts),
         padded=not packed or stack.bins,
         loss=stack.loss,
+        fused_kernels=stack.fused_kernels and stack.loss == "fused",
         sharding=automatic(_sharding(facts), model.hidden),
     )
 

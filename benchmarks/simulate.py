@@ -11,7 +11,9 @@ padded batches, fused losses, several devices, loading.
 
 import argparse
 import contextlib
+import functools
 import gc
+import inspect
 import json
 import os
 import sys
@@ -20,6 +22,7 @@ import types
 import warnings
 from pathlib import Path
 
+import stages
 import torch
 from torch import nn
 from torch.nn import functional
@@ -171,7 +174,12 @@ def fa2_forward(_module, query, key, value, _mask, dropout=0.0, scaling=None, **
     return out.transpose(1, 2), None
 
 
-def _install_attention(attn):
+def _skips_mask(padded, _mask, query_length, kv_length, _offset=0, window=None):
+    """masking_utils._ignore_causal_mask_sdpa, told whether there is padding: a FakeTensor's values cannot say it."""
+    return not padded and query_length == kv_length and (window is None or kv_length < window)
+
+
+def _install_attention(attn, padded=False):
     from transformers import masking_utils
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -180,8 +188,33 @@ def _install_attention(attn):
         masking_utils.ALL_MASK_ATTENTION_FUNCTIONS.register("simfa2", lambda *_, **__: None)
     # a FakeTensor is not a trace: without padding the real run skips the mask and lets SDPA be causal
     masking_utils.is_tracing = lambda *_, **__: False
+    masking_utils._ignore_causal_mask_sdpa = functools.partial(_skips_mask, padded)
     masking_utils.find_packed_sequence_indices = lambda *_, **__: None  # not asked when a mask is passed
     return {"sdpa": "sdpa", "eager": "eager", "fa2": "simfa2"}[attn]
+
+
+@functools.cache
+def _kernels_as_on_cuda():
+    """Kernels compute nothing: what they allocate, their callers allocate, on the path that CUDA tensors take."""
+    from liger_kernel.ops import fused_linear_cross_entropy as fused
+    from triton.runtime.jit import KernelInterface
+
+    KernelInterface.__getitem__ = lambda _kernel, _grid: lambda *_, **__: None
+    fused._can_use_mm_out = lambda *_: True
+    source = inspect.getsource(fused.fused_linear_cross_entropy_forward).replace("out_dtype=torch.float32,", "")
+    for asked in ('grad_weight.device.type == "cuda"', "torch.cuda.get_device_capability(grad_weight.device)[0] >= 8"):
+        source = source.replace(asked, "True")
+    exec(source, vars(fused))
+
+
+def _fuse(cfg, stage):
+    """LLaMA-Factory's enable_liger_kernel."""
+    from llamafactory.hparams import ModelArguments
+    from llamafactory.model.model_utils.liger_kernel import apply_liger_kernel
+
+    _kernels_as_on_cuda()
+    arguments = ModelArguments(model_name_or_path="none", enable_liger_kernel=True)
+    apply_liger_kernel(cfg, arguments, is_trainable=True, require_logits=stage != "sft")
 
 
 def _quantize_linears(model, compute_dtype, double_quant=True, quant_type="nf4", real=False):
@@ -260,6 +293,32 @@ def _quantize_linears(model, compute_dtype, double_quant=True, quant_type="nf4",
     return extra
 
 
+def _quantize_linears_8bit(model):
+    """bitsandbytes' 8-bit linear modules on the path that CUDA takes, without outliers: these are few."""
+    import bitsandbytes as bnb
+    from bitsandbytes.autograd import _functions
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    _functions.MatMul8bitFp = _functions.MatMul8bitLt  # the path of CPUs
+    head, extra = id(model.get_output_embeddings()), []
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is not nn.Linear or id(child) == head:
+                continue
+            outputs, inputs = child.out_features, child.in_features
+            with unset_fake_temporarily(), torch.device("meta"):
+                quantized = bnb.nn.Linear8bitLt(inputs, outputs, bias=False, has_fp16_weights=False)
+            quantized.bias = child.bias
+            weight = nn.Parameter(torch.empty(outputs, inputs, dtype=torch.int8), requires_grad=False)
+            weight.CB, scales = None, torch.empty(outputs)
+            quantized.state.CB, quantized.state.SCB, quantized.weight = weight.data, scales, weight
+            extra.append(scales)
+            setattr(module, name, quantized)
+    model.is_loaded_in_8bit = True
+    model.quantization_method = "bitsandbytes"
+    return extra
+
+
 # No autocast, everything in one type: half-precision ZeRO engines (without their master weights), no mixed precision.
 UNIFORM = {"engine": torch.bfloat16, "fp32": torch.float32}
 DEFAULTS = {
@@ -275,6 +334,10 @@ DEFAULTS = {
     "optimizer": "adamw",
     "grad_accum": 1,
     "freeze_layers": 2,
+    "stage": "sft",
+    "padded": False,
+    "liger": False,
+    "additional_target": "",
     "steps": 2,
     "warm": False,
 }
@@ -288,8 +351,10 @@ def build_model(c, real=False):
     from transformers import AutoModelForCausalLM
 
     cfg = build_config(c["model"])
-    impl = _install_attention(c["attn"])
-    if cfg.model_type.endswith("moe") or cfg.model_type in ("mixtral", "deepseek_v2"):
+    impl = _install_attention(c["attn"], c["padded"])
+    if c["liger"]:
+        _fuse(cfg, c["stage"])
+    if cfg.model_type.endswith("moe") or cfg.model_type in ("mixtral", "deepseek_v2", "deepseek_v3"):
         cfg._experts_implementation = "grouped_mm"
     cfg._attn_implementation = impl
     model = AutoModelForCausalLM.from_config(cfg, dtype=torch.bfloat16, attn_implementation=impl)
@@ -300,12 +365,16 @@ def build_model(c, real=False):
     if method == "qlora4":
         ma.quantization_bit = 4
         extra = _quantize_linears(model, torch.bfloat16, ma.double_quantization, ma.quantization_type, real)
+    elif method == "qlora8":
+        ma.quantization_bit = 8
+        extra = _quantize_linears_8bit(model)
     fa = FinetuningArguments(
-        finetuning_type="lora" if method in ("qlora4", "dora") else method,
+        finetuning_type="lora" if method in ("qlora4", "qlora8", "dora") else method,
         use_dora=method == "dora",
         lora_rank=c["lora_rank"] or 8,
         lora_target={"all": "all", "qv": "q_proj,v_proj"}.get(c["lora_targets"], c["lora_targets"] or "all"),
         freeze_trainable_layers=c["freeze_layers"],
+        additional_target=c["additional_target"] or None,
         pure_bf16=c["precision_mode"] == "pure_bf16",
     )
     prepare_model_for_training(model, ma)
@@ -314,8 +383,20 @@ def build_model(c, real=False):
         with torch.no_grad():
             for p in model.parameters():
                 p.data = p.data.to(UNIFORM[c["precision_mode"]])
+    if c["stage"] == "rm":
+        model = stages.with_value_head(model)
     model.train()
     return cfg, model, extra
+
+
+def _reference(c, cfg):
+    """LLaMA-Factory's create_ref_model: none beside LoRA, whose base model is the reference."""
+    from transformers import AutoModelForCausalLM
+
+    if not stages.compares(c["stage"]) or c["method"] not in ("full", "freeze"):
+        return None
+    model = AutoModelForCausalLM.from_config(cfg, dtype=torch.bfloat16, attn_implementation=cfg._attn_implementation)
+    return model.requires_grad_(False).eval()
 
 
 @contextlib.contextmanager
@@ -388,6 +469,7 @@ def run_cell(c, real=False, top=0, labels=False):
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     c, started = {**DEFAULTS, **c}, time.time()
+    FakeTensorMode.__deepcopy__ = lambda mode, _memo: mode  # PEFT copies modules that are saved in full
     gc.collect()
     with contextlib.nullcontext() if real else FakeTensorMode():
         functional.scaled_dot_product_attention = _REAL_SDPA if real else cuda_like_sdpa
@@ -421,15 +503,17 @@ def _step(model, optimizer, trainable, tracker):
     return gradients
 
 
-def _micro_step(model, c, vocab, real, tracker, step):
+def _micro_step(model, reference, c, vocab, real, tracker, step):
     tracker.phase, tracker.seg = f"s{step}.fwd", "pre"
-    shape = (c["micro_batch"], c["seq_len"])
+    shape = (c["micro_batch"] * stages.sequences(c["stage"]), c["seq_len"])
     ids = torch.randint(0, vocab, shape) if real else torch.empty(shape, dtype=torch.int64)
-    mask = torch.ones(shape, dtype=torch.int64) if real else None  # all ones: no 4-D mask is built
-    labels = ids.clone()
-    items = torch.tensor(float(shape[0] * shape[1])) if real else torch.empty(())
-    loss = train_forward(model, ids, mask, labels, items)
-    del ids, mask, labels
+    mask = torch.ones(shape, dtype=torch.int64)
+    if c["stage"] == "sft":
+        items = torch.tensor(float(shape[0] * shape[1])) if real else torch.empty(())
+        loss = train_forward(model, ids, mask, ids.clone(), items)
+    else:
+        loss = stages.loss(c["stage"], model, reference, {"input_ids": ids, "attention_mask": mask, "labels": ids})
+    del ids, mask
     tracker.phase, tracker.seg = f"s{step}.bwd", "head"
     loss.backward()
 
@@ -439,14 +523,17 @@ def _run(c, real, top, want_labels, started):
     with contextlib.nullcontext() if real else _plain_module_apply():
         cfg, model, extra = build_model(c, real)
     trainable = [p for p in model.parameters() if p.requires_grad]
+    reference = _reference(c, cfg)
     counts = {
         "n_params": sum({id(p): p.numel() for p in model.parameters()}.values()),
         "n_trainable": sum(p.numel() for p in trainable),
     }
     if c["precision_mode"] == "bf16":
         _autocast(model)
+        if reference:
+            _autocast(reference)
     tracker = Tracker(vocab=cfg.vocab_size)
-    for tensor in [*model.parameters(), *model.buffers(), *extra]:
+    for tensor in [*model.parameters(), *model.buffers(), *extra, *(reference.parameters() if reference else ())]:
         tracker.see(tensor, "param", "param")
     handles = [
         p.register_post_accumulate_grad_hook(lambda q: q.grad is not None and tracker.mark(q.grad, "grad"))
@@ -462,7 +549,8 @@ def _run(c, real, top, want_labels, started):
             _step(model, optimizer, trainable, tracker)
         for step in range(c["steps"]):
             for _ in range(c["grad_accum"]):
-                _micro_step(model, c, cfg.vocab_size, real, tracker, step)
+                with contextlib.nullcontext() if real else stages.numbers_unread():
+                    _micro_step(model, reference, c, cfg.vocab_size, real, tracker, step)
             tracker.phase, tracker.seg = f"s{step}.opt", ""
             gradients = _step(model, optimizer, trainable, tracker)
     for handle in handles:
@@ -597,7 +685,7 @@ def train_forward(model, ids, mask, labels, nitems):
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--model", default="qwen3-0.6b", help="built-in name, or a config.json path")
-    ap.add_argument("--method", default="lora", choices=["full", "freeze", "lora", "qlora4", "dora", "oft"])
+    ap.add_argument("--method", default="lora", choices=["full", "freeze", "lora", "qlora4", "qlora8", "dora", "oft"])
     ap.add_argument("--lora-rank", type=int, default=8)
     ap.add_argument("--lora-targets", default="all")
     ap.add_argument("--precision-mode", default="bf16", choices=["bf16", "pure_bf16", *UNIFORM])
@@ -608,6 +696,10 @@ def main():
     ap.add_argument("--optimizer", default="adamw", choices=OPTIMIZERS)
     ap.add_argument("--grad-accum", type=int, default=1, help="2 stands for any value above 1")
     ap.add_argument("--freeze-layers", type=int, default=2)
+    ap.add_argument("--stage", default="sft", choices=stages.STAGES)
+    ap.add_argument("--padded", action="store_true", help="batches hold padding")
+    ap.add_argument("--liger", action="store_true", help="fused kernels and loss; needs liger-kernel and triton")
+    ap.add_argument("--additional-target", default="", help="modules trained in full beside the adapter")
     ap.add_argument("--top", type=int, default=12, help="list the largest live groups at the peak")
     ap.add_argument("--by-depth", action="store_true", help="from two shallow copies of the model (fast)")
     ap.add_argument("--real", action="store_true", help="run on the CPU for real (small models only)")

@@ -38,6 +38,10 @@ _OPTIMIZERS = {
     "schedule_free_radam": "adamw_foreach", "schedule_free_sgd": "momentum", "stable_adamw": "adamw_foreach",
     "lomo": "sgd", "adalomo": "adafactor",
 }  # fmt: skip
+_LIGER = {
+    "gemma", "gemma2", "gemma3", "gemma3_text", "glm", "glm4", "gpt_oss", "llama", "mistral", "mixtral", "phi3",
+    "qwen2", "qwen3", "qwen3_moe",
+}  # fmt: skip
 _ATTENTION: dict[str, Attention] = {"disabled": "eager", "fa2": "flash"}
 
 
@@ -67,7 +71,8 @@ def workload(job: Job, model: Model) -> Workload:
         checkpointing=_checkpointing(job),
         attention=_ATTENTION.get(str(job.get("flash_attn")), "sdpa"),
         padded=not packs(job) or job.flag("neat_packing"),
-        loss="fused" if job.flag("enable_liger_kernel") and job.stage in ("pt", "sft") else "upcast",
+        loss="fused" if _fused(job, model) and job.stage in ("pt", "sft") else "upcast",
+        fused_kernels=_fused(job, model),
         needs_full_logits=job.stage in ("dpo", "kto", "ppo"),
         value_head=job.stage == "rm",
         reference_copies=_copies(job, reference),
@@ -179,6 +184,11 @@ def _layerwise(job: Job) -> bool:
     """Whether each gradient is used and dropped as soon as it is there."""
     lomo = job.get("optim") in ("lomo", "adalomo")
     return lomo or any(job.flag(f"use_{name}") and job.flag(f"{name}_layerwise") for name in ("galore", "apollo"))
+
+
+def _fused(job: Job, model: Model) -> bool:
+    """LLaMA-Factory 0.9.5 warns and goes on without Liger's kernels for other models (model_utils/liger_kernel.py)."""
+    return job.flag("enable_liger_kernel") and model.kind in _LIGER
 
 
 def _checkpointing(job: Job) -> Checkpointing:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from .precision import Bytes, element_bytes
-from .shapes import Block, Linear, key_width, output_width, query_width, value_width
+from .shapes import Block, Linear, attends_in_squares, key_width, output_width, query_width, value_width
 from .workload import Architecture, Ffn, Workload
 
 
@@ -43,7 +43,10 @@ def _trains(workload: Workload) -> bool:
 
 
 def norm_kept(width: int, entering: float, gemma: bool, workload: Workload) -> float:
-    """Bytes per token: the fp32 input, and the normalized value if the norm's weight trains."""
+    """Bytes per token: the fp32 input, and the normalized value if the norm's weight trains; a fused kernel keeps its
+    input as it is (Liger Kernel 0.8, ops/rms_norm.py)."""
+    if workload.fused_kernels:
+        return width * entering
     normalized = (4.0 if gemma else entering) if _trains(workload) else 0.0
     return width * (4.0 + normalized)
 
@@ -70,16 +73,32 @@ def _adapted_input(width: int, modules: int, sizes: Bytes, workload: Workload) -
     return modules * each * width + masks
 
 
-def input_kept(width: int, roles: tuple[Linear, ...], produced_half: bool, sizes: Bytes, workload: Workload) -> float:
+def input_kept(
+    width: int,
+    roles: tuple[Linear, ...],
+    produced_half: bool,
+    sizes: Bytes,
+    workload: Workload,
+    elsewhere: bool = False,
+) -> float:
     """Bytes per token kept as input of linear modules that read the same tensor. `produced_half`: it is already in
-    compute precision and some earlier operator may keep it anyway, which the caller counts."""
+    compute precision. `elsewhere`: another operator keeps it as it is, which the caller counts."""
     if _trains(workload):
         copies = len(roles) if sizes.casts and not produced_half else 1
         return copies * sizes.compute * width
     adapted = [linear for linear in roles if linear.role in workload.adapter.targets]
     inner = sizes.compute if workload.precision == "amp" else sizes.adapter
     low_rank = workload.adapter.rank * inner * len(adapted) if workload.method == "lora" else 0.0
-    return _adapted_input(width, len(adapted), sizes, workload) + low_rank
+    eight = 0.0 if elsewhere else _kept_by_8bit(width, adapted, sizes, workload)
+    return _adapted_input(width, len(adapted), sizes, workload) + low_rank + eight
+
+
+def _kept_by_8bit(width: int, adapted: list[Linear], sizes: Bytes, workload: Workload) -> float:
+    """Bytes per token of the input that 8-bit products keep although their weight is frozen (bitsandbytes 0.50,
+    MatMul8bitLt), where no adapter keeps the same tensor."""
+    shared = bool(adapted) and _shares_inputs(sizes, workload)
+    eight = workload.quant_bits == 8 and not workload.quant_grouped
+    return sizes.compute * width if eight and not shared else 0.0
 
 
 def _by_role(block: Block, *roles: str) -> tuple[Linear, ...]:
@@ -102,7 +121,7 @@ def _attention_core(arch: Architecture, workload: Workload, compute: float) -> f
     queries, output = query_width(attn), output_width(attn)
     narrow = key_width(attn) + value_width(attn)
     wide = queries + output
-    if workload.attention == "eager" or attn.sinks:
+    if attends_in_squares(arch, workload):
         square = float(count * attn.heads * length)
         repeated = wide if attn.kv_heads != attn.heads else narrow
         half = compute if compute < 4 else 0.0
@@ -134,8 +153,9 @@ def _attention(arch: Architecture, block: Block, workload: Workload) -> float:
     if attn.head_norms:
         per_token += norm_kept(query_width(attn) + key_width(attn), 2, False, workload)
     per_token += _latent_kept(arch, block, sizes, workload)
-    if workload.attention == "eager" or attn.concatenated or not _shares_inputs(sizes, workload):
-        per_token += input_kept(output_width(attn), _by_role(block, "o"), True, sizes, workload)
+    in_core = not (attends_in_squares(arch, workload) or attn.concatenated)
+    if not in_core or not _shares_inputs(sizes, workload):
+        per_token += input_kept(output_width(attn), _by_role(block, "o"), True, sizes, workload, in_core)
     return count * per_token + _attention_core(arch, workload, sizes.compute)
 
 
@@ -164,10 +184,11 @@ def _norms(arch: Architecture, workload: Workload) -> float:
 
 
 def _dense_ffn(arch: Architecture, block: Block, width: int, workload: Workload) -> float:
-    """Bytes per token: results of gate and up, the activation, and their product if `down` trains or is adapted."""
+    """Bytes per token: results of gate and up, the activation, and their product if `down` trains or is adapted. A
+    fused kernel makes the activation again (Liger Kernel 0.8, ops/swiglu.py)."""
     sizes = element_bytes(workload)
     readers = _by_role(block, "gate", "up", "gate_up")
-    parts = 3 if arch.ffn.gated else 1
+    parts = (2 if workload.fused_kernels else 3) if arch.ffn.gated else 1
     kept = parts * sizes.compute * width
     kept += input_kept(arch.hidden, readers, False, sizes, workload)
     kept += _magnitudes((*readers, *_by_role(block, "down")), workload)
@@ -198,14 +219,15 @@ def _ffn(arch: Architecture, block: Block, workload: Workload) -> float:
 
 
 def _ffn_peak(arch: Architecture, block: Block, workload: Workload) -> float:
-    """Transients of the feed-forward backward: gradients of product, activation and up while the product is freed; or
-    the fp32 temporaries of a norm on the block's result."""
+    """Transients of the feed-forward backward: gradients of product, activation and up while the product is freed, of
+    which a fused kernel writes all but the first over what it kept; or the fp32 temporaries of a norm on the block's
+    result."""
     sizes, count = element_bytes(workload), tokens(workload)
     experts = bool(block.experts)
     width = arch.ffn.experts_per_token * arch.ffn.expert_width if experts else arch.ffn.width
     chosen = sizes.compute * arch.ffn.experts_per_token * arch.hidden if experts else 0.0
-    inside = 2.0 * sizes.compute * width + chosen
-    norm = 16.0 * arch.hidden if arch.norms_per_layer == 4 else 0.0
+    inside = (1.0 if workload.fused_kernels and not experts else 2.0) * sizes.compute * width + chosen
+    norm = 16.0 * arch.hidden if arch.norms_per_layer == 4 and not workload.fused_kernels else 0.0
     return count * (max(inside, norm) + sizes.residual * arch.hidden)
 
 
@@ -215,7 +237,7 @@ def _attention_peak(arch: Architecture, workload: Workload) -> float:
     attn, sizes, count = arch.attn, element_bytes(workload), tokens(workload)
     wide = query_width(attn) + output_width(attn)
     gradients = sizes.compute * (wide + key_width(attn) + value_width(attn)) + 2 * sizes.residual * arch.hidden
-    if workload.attention == "eager" or attn.sinks:
+    if attends_in_squares(arch, workload):
         square = 8.0 - (sizes.compute if sizes.compute < 4 else 0.0)
         return count * (gradients + square * attn.heads * workload.length)
     expanded = 2 * sizes.compute * query_width(attn) if attn.kv_heads != attn.heads else 0.0

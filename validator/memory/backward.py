@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
 from .activations import Kept, layer, tokens
-from .forward import Terms, active_layers, base, cast_elements, casts, checkpoint, kept, loss_backward
+from .forward import (
+    Terms,
+    active_layers,
+    base,
+    cast_elements,
+    casts,
+    checkpoint,
+    head_cast,
+    kept,
+    loss_backward,
+)
+from .matrices import dequantized, elements, halves, largest, normed
 from .precision import element_bytes
-from .shapes import Block, Linear, embedding
+from .shapes import Block, embedding
 from .states import accumulated, head_elements
 from .workload import Architecture, Workload
 
@@ -21,41 +31,32 @@ class Point(NamedTuple):
     done: float  # elements whose gradients exist
     pending: float  # elements whose half-precision copies are still held
     in_flight: float  # elements of the weight gradient that is being made
+    rebuilt: float = 0.0  # bytes of a matrix that is rebuilt for its product
 
 
-def _elements(linears: list[Linear]) -> int:
-    return sum(linear.elements for linear in linears)
+def _points(block: Block, inside: Kept, width: float, workload: Workload) -> Iterator[Point]:
+    """The feed-forward half with everything kept; its inputs' products, when gradients of `width` bytes each have
+    taken the place of their results; the attention half; the end."""
+    parts, whole = halves(block), block.linear_elements + block.experts
+    down, attention = elements(parts.down), elements(parts.attention)
+    forward = whole - attention
+    yield Point(inside.total + inside.ffn_peak, down, whole - down, 0, dequantized(parts.down, workload))
+    yield Point(inside.total - width, down, whole - down, 0, dequantized(parts.readers, workload))
+    yield Point(inside.attention, forward, attention, largest((*parts.down, *parts.readers)))
+    yield Point(inside.attention, forward, attention, 0, dequantized(parts.attention, workload))
+    yield Point(inside.attention + inside.attention_peak, forward, attention, 0)
+    yield Point(0.0, block.elements, 0, largest(parts.attention))
 
 
-def _largest(linears: list[Linear]) -> int:
-    return max((linear.inputs * linear.outputs for linear in linears), default=0)
-
-
-class Halves(NamedTuple):
-    """Elements of the linear modules of a layer's two halves, and of the largest matrix of each."""
-
-    down: int
-    attention: int
-    largest_forward: int
-    largest_attention: int
-
-
-@lru_cache(maxsize=512)
-def _halves(block: Block) -> Halves:
-    forward = [linear for linear in block.linears if linear.role in ("gate", "up", "gate_up", "down")]
-    attention = [linear for linear in block.linears if linear not in forward]
-    down = _elements([linear for linear in forward if linear.role == "down"])
-    return Halves(down, _elements(attention), _largest(forward), _largest(attention))
-
-
-def _points(block: Block, inside: Kept) -> Iterator[Point]:
-    """The feed-forward half with everything kept; the attention half when that is done; the end."""
-    halves, whole = _halves(block), block.linear_elements + block.experts
-    forward = whole - halves.attention
-    yield Point(inside.total + inside.ffn_peak, halves.down, whole - halves.down, 0)
-    yield Point(inside.attention, forward, halves.attention, halves.largest_forward)
-    yield Point(inside.attention + inside.attention_peak, forward, halves.attention, 0)
-    yield Point(0.0, block.elements, 0, halves.largest_attention)
+def _recomputed(block: Block, inside: Kept, workload: Workload) -> Point:
+    """The end of the forward pass of a layer, with everything kept: the last adapter's input in its own precision, and
+    the matrices that DoRA rebuilds."""
+    whole, adapter = block.linear_elements + block.experts, workload.adapter
+    down = [linear for linear in halves(block).down if linear.role in adapter.targets and workload.method == "lora"]
+    cast = 4.0 if workload.precision == "amp" and not workload.quant_bits else 0.0
+    entering = cast * tokens(workload) * max((linear.inputs for linear in down), default=0)
+    rebuilt = normed(block, workload) + dequantized(block.linears, workload)
+    return Point(inside.total + entering, 0, whole, 0, rebuilt)
 
 
 def _progress(arch: Architecture, workload: Workload, done: float) -> float:
@@ -85,16 +86,6 @@ def _new_gradient(point: Point, block: Block, workload: Workload) -> float:
     return point.in_flight * (own + (sizes.compute if sizes.casts else 0.0))
 
 
-def _rebuilt(block: Block, workload: Workload) -> float:
-    """The largest matrix, rebuilt for its product and dropped again: dequantized in compute precision; under DoRA, for
-    its norm, eight fp32 matrices: the adapter's product, their sum, and the gradients of these."""
-    halves = _halves(block)
-    each = (2.0 if workload.quant_bits else 0.0) + (
-        32.0 if workload.adapter.dora and workload.method == "lora" else 0.0
-    )
-    return each * max(halves.largest_forward, halves.largest_attention)
-
-
 def _held_by_hooks(arch: Architecture, workload: Workload) -> float:
     """Checkpoints that FSDP keeps to the end of the backward pass, and their gradients.
 
@@ -117,9 +108,13 @@ def _layer_backward(arch: Architecture, workload: Workload, last: bool) -> Terms
         others = sum(kept(arch, workload).values()) - (0.0 if checkpointed else inside.total)
     else:
         others = (checkpoint(arch, workload) if checkpointed else 0.0) + _held_by_hooks(arch, workload)
+    width = arch.ffn.experts_per_token * arch.ffn.expert_width if block.experts else arch.ffn.width
     shared = base(arch, workload, "last layer" if last else "first layer")
     other_casts = casts(arch, workload) - 2.0 * cast_elements(block, workload) if last and not checkpointed else 0.0
     trained = cast_elements(block, workload) / (block.linear_elements + block.experts)
+    points = [*_points(block, inside, tokens(workload) * element_bytes(workload).compute * width, workload)]
+    if last or checkpointed:
+        points.append(_recomputed(block, inside, workload))
     candidates = (
         {
             **shared,
@@ -128,9 +123,9 @@ def _layer_backward(arch: Architecture, workload: Workload, last: bool) -> Terms
             "weight_casts": other_casts + 2.0 * trained * point.pending,
             "gradients": _progress(arch, workload, before + point.done),
             "new_gradient": _new_gradient(point, block, workload),
-            "rebuilt": _rebuilt(block, workload),
+            "rebuilt": point.rebuilt,
         }
-        for point in _points(block, inside)
+        for point in points
     )
     return max(candidates, key=lambda terms: sum(terms.values()))
 
@@ -146,31 +141,34 @@ def first_layer(arch: Architecture, workload: Workload) -> Terms:
 
 
 def head_gradient(arch: Architecture, workload: Workload) -> Terms:
-    """The output layer's weight gradient: in compute precision, then in its own, beside the gradient of the logits."""
-    sizes = element_bytes(workload)
+    """The output layer's weight gradient: in compute precision beside the gradient of the logits; then, when its weight
+    and that have gone, in its own precision, too."""
+    sizes, matrix = element_bytes(workload), head_elements(arch)
     trains = workload.method == "full" or workload.adapter.full_head
     if workload.loss == "fused" or workload.value_head or not trains:
         return {}
-    return {
-        **loss_backward(arch, workload),
-        "logits": sizes.compute * tokens(workload) * arch.vocab,
-        "new_gradient": (sizes.gradient + (sizes.compute if workload.precision == "amp" else 0.0))
-        * head_elements(arch),
-    }
+    before, own = loss_backward(arch, workload), min(sizes.gradient, sizes.saved)
+    logits = sizes.compute * tokens(workload) * arch.vocab
+    if workload.precision != "amp":
+        return {**before, "logits": logits, "new_gradient": own * matrix}
+    if logits + head_cast(arch, workload) > own * matrix:
+        return {**before, "logits": logits, "new_gradient": sizes.compute * matrix}
+    inside = before["weight_casts"] - head_cast(arch, workload)
+    return {**before, "logits": 0.0, "weight_casts": inside, "new_gradient": (sizes.compute + own) * matrix}
 
 
 def embedding_gradient(arch: Architecture, workload: Workload) -> Terms:
     """The embedding's gradient is dense. Added to an earlier one it exists beside it; tied, beside the output
-    layer's, and in half precision beside their sum too, the output layer's being a transposed view that cannot be
-    added to in place."""
+    layer's, and in half precision beside their sum too: the output layer's is a transposed view, except from a fused
+    loss, that cannot be added to in place."""
     sizes = element_bytes(workload)
     trains = workload.method == "full" or workload.adapter.full_embedding
     copies = int(workload.accumulation > 1 or workload.sharding.zero >= 2)
     if arch.tied and workload.method == "full":
-        copies += 1 if sizes.casts else 2
+        copies += 1 if sizes.casts or workload.loss == "fused" else 2
     return {
         **base(arch, workload, "embedding"),
         "gradients": accumulated(arch, workload),
-        "new_gradient": copies * sizes.gradient * embedding(arch) if trains else 0.0,
+        "new_gradient": copies * min(sizes.gradient, sizes.saved) * embedding(arch) if trains else 0.0,
         "activations": checkpoint(arch, workload),
     }

@@ -11,7 +11,7 @@ from .states import resident
 from .workload import Architecture, Workload
 
 # Terms that grow with the tokens of a batch; the others have the same size in every step.
-PER_BATCH = ("activations", "checkpoints", "head", "logits", "mask")
+PER_BATCH = ("activations", "checkpoints", "head", "hidden_states", "logits", "mask", "results")
 
 
 def _live(terms: Terms) -> Live:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .optimizer import trained_bytes
 from .precision import element_bytes
 from .shapes import parameters, trainable_parameters
 from .states import optimizer_whole
@@ -13,8 +14,8 @@ def disk(arch: Architecture, workload: Workload, checkpoints_kept: int, save_opt
     data.
 
     A ZeRO engine writes its own states (master weights and moments) and a copy of the trained weights beside them."""
-    sizes, trained = element_bytes(workload), trainable_parameters(arch, workload)
-    saved = sizes.adapter * trained if workload.method in ("lora", "oft") else _saved_weights(arch, workload)
+    adapter = trained_bytes(arch, workload, element_bytes(workload).adapter)
+    saved = adapter if workload.method in ("lora", "oft") else _saved_weights(arch, workload)
     states = optimizer_whole(arch, workload) if save_optimizer else 0.0
     if save_optimizer and workload.sharding.engine:
         states += saved

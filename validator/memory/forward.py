@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from . import head, traffic
 from .activations import layer, tokens
+from .matrices import dequantized, normed
 from .precision import element_bytes
 from .shapes import Block, adapter_elements, blocks
 from .states import accumulated, head_elements, mask, resident
@@ -73,15 +74,47 @@ def base(arch: Architecture, workload: Workload, where: traffic.Where) -> Terms:
     }
 
 
-def loss_forward(arch: Architecture, workload: Workload) -> Terms:
+def last_layer(arch: Architecture, workload: Workload) -> Terms:
+    """The end of the layers, when autocast's copies of all of them are there: results of `gate` and `up`, and a matrix
+    that is rebuilt."""
+    sizes, block = element_bytes(workload), active_layers(arch, workload)[-1][1]
+    width = arch.ffn.experts_per_token * arch.ffn.expert_width if block.experts else arch.ffn.width
     return {
+        **base(arch, workload, "last layer"),
+        **kept(arch, workload),
+        "gradients": earlier_gradients(arch, workload),
+        "weight_casts": casts(arch, workload),
+        "results": 2 * sizes.compute * tokens(workload) * width if workload.checkpointing != "off" else 0.0,
+        "rebuilt": dequantized(block.linears, workload) + normed(block, workload),
+    }
+
+
+def hidden_states(arch: Architecture, workload: Workload) -> float:
+    """A value head asks the model for the results of all its layers, checkpointed or not (trl 0.24,
+    modeling_value_head.py)."""
+    if not workload.value_head:
+        return 0.0
+    counted = kept(arch, workload).get("checkpoints", 0.0)
+    return max((arch.layers + 1) * checkpoint(arch, workload) - counted, 0.0)
+
+
+def loss_forward(arch: Architecture, workload: Workload) -> Terms:
+    """Preference stages make their loss when autocast's copies of checkpointed layers have gone: there it is that, or
+    the logits alone beside the copies."""
+    inside = {
         **base(arch, workload, "loss"),
         **kept(arch, workload),
         "gradients": earlier_gradients(arch, workload),
         "weight_casts": casts(arch, workload) + head_cast(arch, workload),
+        "hidden_states": hidden_states(arch, workload),
         "head": head.kept(arch, workload),
         "logits": head.forward_bytes(arch, workload),
     }
+    if not workload.needs_full_logits or workload.checkpointing == "off":
+        return inside
+    bare = element_bytes(workload).compute * tokens(workload) * arch.vocab
+    outside = {**inside, "weight_casts": head_cast(arch, workload)}
+    return max(outside, {**inside, "logits": bare}, key=lambda terms: sum(terms.values()))
 
 
 def loss_backward(arch: Architecture, workload: Workload) -> Terms:

@@ -45,6 +45,7 @@ def step(arch: Architecture, workload: Workload) -> Terms:
 
 MOMENTS: dict[str, Callable[[Architecture, Workload], Terms]] = {
     "loading": loading,
+    "last layer forward": forward.last_layer,
     "loss forward": forward.loss_forward,
     "loss backward": forward.loss_backward,
     "output layer gradient": backward.head_gradient,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from .precision import element_bytes
-from .shapes import blocks, embedding, trainable_parameters
+from .shapes import Block, blocks, embedding, saved_elements, trainable_parameters
 from .workload import Architecture, Workload
 
 # (outputs, inputs, how many)
@@ -29,15 +29,14 @@ def trained_matrices(arch: Architecture, workload: Workload) -> tuple[Matrix, ..
     """Every trained two-dimensional tensor; what remains of the trainable parameters are vectors."""
     if workload.method in ("lora", "oft"):
         return tuple(_adapter_matrices(arch, workload))
-    if workload.method == "freeze":
-        block = blocks(arch, workload.experts_fused)[-1][1]
-        return tuple((lin.outputs, lin.inputs, lin.number * workload.trainable_layers) for lin in block.linears)
-    tables = 1 if arch.tied else 2
     inside = [
         (lin.outputs, lin.inputs, lin.number * count)
-        for count, block in blocks(arch, workload.experts_fused)
+        for count, block in _trained_blocks(arch, workload)
         for lin in block.linears
     ]
+    if workload.method == "freeze":
+        return tuple(inside)
+    tables = 1 if arch.tied else 2
     return (*inside, *_expert_matrices(arch), (arch.vocab, arch.hidden, tables))
 
 
@@ -59,12 +58,20 @@ def _adapter_matrices(arch: Architecture, workload: Workload) -> Iterator[Matrix
         yield arch.vocab, arch.hidden, copies
 
 
+def _trained_blocks(arch: Architecture, workload: Workload) -> tuple[tuple[int, Block], ...]:
+    """(how many, layer) for each kind of layer whose own weights train."""
+    kinds = blocks(arch, workload.experts_fused)
+    if workload.method == "freeze":
+        return ((workload.trainable_layers, kinds[-1][1]),)
+    return kinds if workload.method == "full" else ()
+
+
 def _low_rank(arch: Architecture, workload: Workload, moment: float) -> float:
     """GaLore (arXiv 2403.03507), APOLLO (2412.05270): moments live in a rank-r space of the layers' linear modules,
     beside the projection itself; everything else keeps ordinary moments."""
     rank = workload.optimizer_rank
     projected, inside = 0.0, 0
-    for count, block in blocks(arch, workload.experts_fused):
+    for count, block in _trained_blocks(arch, workload):
         for lin in block.linears:
             small, large = sorted((lin.inputs, lin.outputs))
             used = min(rank, small)
@@ -100,6 +107,12 @@ def _embedding_kept_precise(arch: Architecture, workload: Workload) -> int:
     return embedding(arch) if trains and not (sharding.engine or sharding.fsdp) else 0
 
 
+def trained_bytes(arch: Architecture, workload: Workload, each: float) -> float:
+    """Bytes of all trained elements at `each`, or less for modules that train whole in half precision."""
+    saved, trained = saved_elements(arch, workload), trainable_parameters(arch, workload)
+    return each * (trained - saved) + min(each, element_bytes(workload).saved) * saved
+
+
 @lru_cache(maxsize=2048)
 def state_bytes(arch: Architecture, workload: Workload) -> float:
     """Bytes of optimizer state for the whole model, without the engine's master weights."""
@@ -117,8 +130,10 @@ def state_bytes(arch: Architecture, workload: Workload) -> float:
         case "badam":
             return _one_block(arch, workload)
     count, size = _MOMENTS[name]
+    if not size:
+        return count * trained_bytes(arch, workload, moment)
     precise = _embedding_kept_precise(arch, workload) if size == _EIGHT else 0
-    return count * ((size or moment) * (trainable_parameters(arch, workload) - precise) + 4.0 * precise)
+    return count * (size * (trainable_parameters(arch, workload) - precise) + 4.0 * precise)
 
 
 def largest_tensor(arch: Architecture, workload: Workload) -> int:
@@ -144,7 +159,7 @@ def step_bytes(arch: Architecture, workload: Workload) -> float:
         return share * max(copying, 8.0 if workload.optimizer in _FOREACH else 4.0)
     largest = largest_tensor(arch, workload)
     if workload.optimizer in _FOREACH:
-        return sizes.moment * trainable_parameters(arch, workload) / partitions(workload)
+        return trained_bytes(arch, workload, sizes.moment) / partitions(workload)
     match workload.optimizer:
         case "adafactor" | "galore_adafactor":
             return (8.0 if sizes.gradient == 4 else 16.0) * largest

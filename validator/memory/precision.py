@@ -14,6 +14,7 @@ class Bytes(NamedTuple):
     base: float  # base weights that do not train
     trained: float  # base weights that train
     adapter: float
+    saved: float  # modules that train whole beside an adapter: weights, gradients and moments; at most the adapter's
     gradient: float
     master: float
     moment: float
@@ -27,30 +28,33 @@ def _full(workload: Workload) -> Bytes:
     weights and gradients beside fp32 master weights and moments; pure half precision has half-precision moments."""
     frozen = workload.base_bytes
     if workload.sharding.fsdp and workload.precision == "amp":  # gathers half-precision weights from fp32 shards
-        return Bytes(frozen, 4, 4, 4, 0, 4, 2, 2, casts=False)
+        return Bytes(frozen, 4, 4, 4, 4, 0, 4, 2, 2, casts=False)
     residual = frozen if workload.method == "freeze" else 4.0
     match workload.precision:
         case "amp":
-            return Bytes(frozen, 4, 4, 4, 0, 4, 2, residual, casts=True)
+            return Bytes(frozen, 4, 4, 4, 4, 0, 4, 2, residual, casts=True)
         case "pure":
-            return Bytes(frozen, 2, 4, 2, 0, 2, 2, 2, casts=False)
+            return Bytes(frozen, 2, 4, 2, 2, 0, 2, 2, 2, casts=False)
         case "engine":
-            return Bytes(2, 2, 2, 2, 4, 4, 2, 2, casts=False)
+            return Bytes(2, 2, 2, 2, 2, 4, 4, 2, 2, casts=False)
         case "fp32":
-            return Bytes(frozen, 4, 4, 4, 4 if workload.sharding.engine else 0, 4, 4, residual, casts=False)
+            return Bytes(frozen, 4, 4, 4, 4, 4 if workload.sharding.engine else 0, 4, 4, residual, casts=False)
 
 
 def _adapter(workload: Workload) -> Bytes:
     """Adapters are fp32 and train in fp32, except that a half-precision ZeRO engine casts them like everything else.
+    Modules that train whole beside them do so too, unless pure half precision leaves them as they were loaded
+    (LLaMA-Factory 0.9.5, model/adapter.py; peft 0.18 casts adapters only).
 
     An embedding that trains in fp32 hands fp32 hidden states from layer to layer."""
     base = workload.base_bytes
     if workload.precision == "engine":
-        return Bytes(2, 2, 2, 2, 4, 4, 2, 2, casts=False)
+        return Bytes(2, 2, 2, 2, 2, 4, 4, 2, 2, casts=False)
     master = 4 if workload.sharding.engine else 0
     compute = 2.0 if workload.precision == "amp" else base
     residual = 4.0 if workload.precision == "amp" and workload.adapter.full_embedding else base
-    return Bytes(base, base, 4, 4, master, 4, compute, residual, casts=False)
+    saved = base if workload.precision == "pure" else 4.0
+    return Bytes(base, base, 4, saved, 4, master, 4, compute, residual, casts=False)
 
 
 @lru_cache(maxsize=2048)

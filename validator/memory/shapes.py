@@ -63,6 +63,11 @@ def output_width(attn: Attn) -> int:
     return attn.heads * (attn.value_dim or attn.head_dim)
 
 
+def attends_in_squares(arch: Architecture, workload: Workload) -> bool:
+    """Whether scores of all pairs of tokens are made. PyTorch's fused attention knows no sinks."""
+    return workload.attention == "eager" or (arch.attn.sinks and workload.attention == "sdpa")
+
+
 def _latent_linears(hidden: int, attn: Attn) -> list[Linear]:
     expanded = attn.heads * (attn.head_dim - attn.rope_dim) + value_width(attn)
     queries = (
@@ -190,5 +195,10 @@ def trainable_parameters(arch: Architecture, workload: Workload) -> int:
         for count, block in blocks(arch, workload.experts_fused)
         for linear in block.linears
     )
-    copies = int(workload.adapter.full_embedding) + int(workload.adapter.full_head)
-    return inside + copies * embedding(arch)
+    return inside + saved_elements(arch, workload)
+
+
+def saved_elements(arch: Architecture, workload: Workload) -> int:
+    """Elements of embedding and output layer that train whole beside an adapter."""
+    adapted = workload.method in ("lora", "oft")
+    return embedding(arch) * (int(workload.adapter.full_embedding) + int(workload.adapter.full_head)) if adapted else 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from .optimizer import partitions, state_bytes
+from .optimizer import partitions, state_bytes, trained_bytes
 from .precision import element_bytes
-from .shapes import blocks, embedding, head, parameters, trainable_parameters
+from .shapes import attends_in_squares, blocks, embedding, head, parameters, saved_elements, trainable_parameters
 from .workload import Architecture, Workload
 
 
@@ -51,16 +51,16 @@ def weights_sharded(workload: Workload) -> bool:
 
 
 def _persistent(arch: Architecture, workload: Workload) -> float:
-    """ZeRO-3 keeps parameters smaller than the threshold whole on every device: norms and biases, and small
-    adapters."""
+    """ZeRO-3 keeps parameters smaller than the threshold whole on every device: norms and biases, and small adapters.
+    At higher ranks their narrow matrices remain, counted as no less than what the rank at the threshold keeps."""
     if workload.sharding.zero != 3:
         return 0.0
     sizes = element_bytes(workload)
     vectors = sizes.base * sum(count * block.vectors for count, block in blocks(arch, workload.experts_fused))
     if workload.method not in ("lora", "oft"):
         return vectors
-    small = workload.adapter.rank * arch.hidden < workload.sharding.persistence_threshold
-    return vectors + (sizes.adapter * trainable_parameters(arch, workload) if small else 0.0)
+    small = min(1.0, workload.sharding.persistence_threshold / (workload.adapter.rank * arch.hidden))
+    return vectors + small * sizes.adapter * (trainable_parameters(arch, workload) - saved_elements(arch, workload))
 
 
 def weights(arch: Architecture, workload: Workload) -> float:
@@ -74,7 +74,7 @@ def weights(arch: Architecture, workload: Workload) -> float:
 def adapter(arch: Architecture, workload: Workload) -> float:
     if workload.method not in ("lora", "oft"):
         return 0.0
-    whole = element_bytes(workload).adapter * trainable_parameters(arch, workload)
+    whole = trained_bytes(arch, workload, element_bytes(workload).adapter)
     if not weights_sharded(workload):
         return whole
     return 0.0 if workload.sharding.offload_parameters else whole / workload.sharding.world
@@ -99,7 +99,7 @@ def gradients(arch: Architecture, workload: Workload) -> float:
     sharding = workload.sharding
     if workload.layerwise_update or workload.optimizer == "badam":
         return 0.0
-    whole = element_bytes(workload).gradient * trainable_parameters(arch, workload)
+    whole = trained_bytes(arch, workload, element_bytes(workload).gradient)
     if sharding.zero >= 2 or sharding.fsdp:
         return 0.0 if sharding.offload_optimizer else whole / sharding.world
     return whole
@@ -120,7 +120,7 @@ def mask(arch: Architecture, workload: Workload) -> float:
     reached."""
     square = float(workload.micro_batch * workload.sequences_per_sample * workload.length**2)
     windows = arch.attn.window > 0
-    if workload.attention == "eager" or arch.attn.sinks:
+    if attends_in_squares(arch, workload):
         return square * element_bytes(workload).residual * (2 if windows else 1)
     if workload.attention != "sdpa":
         return 0.0

@@ -138,6 +138,7 @@ class Workload(NamedTuple):
     attention: Attention = "sdpa"
     padded: bool = True  # batches hold padding, so sdpa may need a dense mask
     loss: Loss = "upcast"
+    fused_kernels: bool = False  # norms and gated activations are one kernel each, which keeps its inputs only
     needs_full_logits: bool = False  # a preference or reward stage keeps log-probabilities
     value_head: bool = False  # a scalar head instead of the vocabulary (reward model)
     reference_copies: int = 0  # whole frozen copies of the model beside it
