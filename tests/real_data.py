@@ -1,6 +1,6 @@
-"""What LLaMA-Factory itself makes of every case of small_sets.py and nasty_sets.py, as JSON on the last line: rows kept,
-tokens, dropped rows, and the Trainer's steps. A program of its own, because the caches it must not touch are chosen by
-environment."""
+"""What LLaMA-Factory itself makes of every case of small_sets.py and nasty_sets.py, as JSON on the last line: rows
+kept, tokens, dropped rows, and the Trainer's steps. A program of its own, because the caches it must not touch are
+chosen by environment."""
 
 from __future__ import annotations
 
