@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from conformity_texts import texts
 from conformity_values import ARGUMENTS, BASE, DPO, KINDS, KTO, PAIR, RESULT, ROOT, STREAM, context, sample, value
 
 from validator import loader
@@ -215,6 +216,35 @@ PARSED: tuple[Settings, ...] = (
     {"tokenized_path": "tokens", "streaming": True, **STREAM},
 )  # fmt: skip
 
+# What runs by itself, under DeepSpeed. Added to PLAIN.
+SHARDED: tuple[Settings, ...] = (
+    {**Z2, **FULL, "use_muon": True},
+    {**Z3, **FULL, "use_muon": True},
+    {**Z3, "use_muon": True},
+    {**Z3, **FULL, "use_badam": True},
+    {**Z2, **FULL, "optim": "adafactor"},
+    {**Z3, **FULL, "optim": "adafactor"},
+    {**Z2, **FULL, "use_adam_mini": True},
+    {**Z3, **FULL},
+    {**Z3, **FREEZE},
+    {**Z3, **OFT},
+    {**Z3, "use_dora": True},
+    {**Z3, "loraplus_lr_ratio": 16.0},
+    {**Z3, "use_llama_pro": True, "freeze_trainable_layers": 2},
+    {**Z3, "quantization_bit": 4},
+    {**Z3, "additional_target": "embed_tokens"},
+    {**Z3, "resize_vocab": True, "add_tokens": "<a>,<b>"},
+    {**Z3, **FULL, **DPO},
+    {**Z3, **DPO},
+    {**Z3, **KTO},
+    {**Z3, "stage": "rm", "dataset": "pairs"},
+    {**Z3, **FULL, "use_asft_loss": True},
+    {**Z3, "neftune_noise_alpha": 5.0},
+    {**Z3, "neat_packing": True},
+    {**Z3, "bf16": False},
+    {**Z3, "load_best_model_at_end": True, "val_size": 0.25, "eval_strategy": "epoch", "save_strategy": "epoch"},
+)  # fmt: skip
+
 # Beginnings of keys that are not drawn: they need a network, another machine, a package or minutes of compiling, or
 # are how these runs are kept small and apart.
 UNDRAWN = (
@@ -223,6 +253,15 @@ UNDRAWN = (
     *("ddp_", "use_cpu", "overwrite_output_dir", "max_steps", "num_train_epochs", "export_", "infer_", "vllm_"),
     *("sglang_", "hf_hub", "ms_hub", "om_hub", "mixture_of_depths", "full_determinism", "tf32"),
 )
+
+# What makes LLaMA-Factory read a number, beyond the settings under which its type matters.
+READ: dict[str, Settings] = {
+    "galore_": {**FULL, "use_galore": True, "optim": "adamw_torch"},
+    "apollo_": {**FULL, "use_apollo": True, "optim": "adamw_torch"},
+    "badam_": {**FULL, "use_badam": True},
+    **dict.fromkeys(("eval_num_beams", "generation_", "temperature", "top_", "num_beams", "max_length"), GENERATE),
+    **dict.fromkeys(("max_new_tokens", "repetition_penalty", "length_penalty"), GENERATE),
+}
 
 # Settings of which each runs by itself beside TINY; pairs of them are drawn at random.
 SINGLES: tuple[Settings, ...] = (
@@ -246,8 +285,17 @@ SINGLES: tuple[Settings, ...] = (
 
 
 def combinations() -> Iterator[Case]:
-    """The table above, named by what is set."""
-    for settings in PARSED:
+    """The table of what is judged at parse, named by what is set."""
+    yield from _named(PARSED)
+
+
+def sharded() -> Iterator[Case]:
+    """The table of what runs under DeepSpeed, named by what is set."""
+    yield from _named(SHARDED)
+
+
+def _named(table: tuple[Settings, ...]) -> Iterator[Case]:
+    for settings in table:
         merged = {key: setting for key, setting in {**PLAIN, **settings}.items() if setting is not None}
         yield json.dumps(settings), merged
 
@@ -286,6 +334,24 @@ def drawable(entry: dict[str, Any]) -> tuple[Any, ...]:
         return tuple(entry["choices"])
     values = {"bool": (True, False), "int": (0, 1, 2, 5, 16, 100), "float": (0.0, 0.1, 0.5, 1.0, 5.0)}
     return next((values[kind] for kind in entry["type"].split("|") if kind in values), ())
+
+
+def ranges() -> Iterator[Case]:
+    """Every argument that is a number: below zero, at zero and, for a float, above one, in a recipe that reads it."""
+    for name, entry in json.loads(ARGUMENTS.read_text())["arguments"].items():
+        if PAIR not in entry.get("in", [PAIR]) or name.startswith(UNDRAWN):
+            continue
+        kinds = set(entry["type"].split("|"))
+        limits = (-1.0, 0.0, 1.5) if "float" in kinds else (-1, 0) if "int" in kinds else ()
+        for limit in limits:
+            read = next((settings for start, settings in READ.items() if name.startswith(start)), {})
+            yield f"{name}: {limit}", {**context(name), "model_name_or_path": "model", **read, name: limit}
+
+
+def written() -> Iterator[Case]:
+    """Recipes as people write and mistype them, each byte as a character."""
+    for name, text in texts().items():
+        yield name, {"bytes": text.decode("latin-1")}
 
 
 def rule_cases() -> Iterator[Case]:
@@ -361,8 +427,11 @@ def values() -> Iterator[tuple[str, Settings, str]]:
 GROUPS = {
     "rule": rule_cases,
     "combination": combinations,
+    "sharded": sharded,
     "pair": pairs,
     "drawn": drawn,
+    "range": ranges,
+    "text": written,
     "example": examples,
     "tiny example": tiny_examples,
 }

@@ -37,10 +37,9 @@ SECONDS = 300  # DeepSpeed compiles its operators in the first run that needs th
 # Letters: "-" fits the type; "." runs; p d m t s e v h fails at parse, in the data, while the model loads, while the
 # trainer is built, at a step, at an evaluation, at a save, or does not end; r parses, no run was made; "?" the right
 # value fails here too.
-KINDS = ("text", "quoted", "int", "float", "whole", "true", "list", "dict", "null")
-UNKNOWN = "?" * len(KINDS)
+KINDS = ("text", "quoted", "int", "float", "whole", "true", "list", "dict", "null", "false")
 FITS = {
-    "bool": {"true"},
+    "bool": {"true", "false"},
     "int": {"int"},
     "float": {"int", "float", "whole"},
     "str": {"text", "quoted"},
@@ -213,6 +212,7 @@ def value(kind: str, right: Any, entry: dict[str, Any]) -> Any:
         "list": right.split(",") if isinstance(right, str) else ["banana" if right is None else right],
         "dict": {"banana": right},
         "null": None,
+        "false": False,
     }[kind]
 
 
@@ -230,8 +230,8 @@ def context(name: str) -> dict[str, Any]:
     return {**BASE, **(matches[0] if matches else {})}
 
 
-def attempt(recipe: dict[str, Any], train: bool) -> tuple[str, str]:
-    """Run one recipe in a fork: "." when it passes, else the phase it failed in, and the message."""
+def attempt(recipe: dict[str, Any] | str, train: bool) -> tuple[str, str]:
+    """Run one recipe, its settings or a file, in a fork: "." when it passes, else the phase it failed in, and why."""
     shutil.rmtree("out", ignore_errors=True)  # a model card of LoRA left here would fail a full run
     reader, writer = os.pipe()
     child = os.fork()
@@ -250,15 +250,17 @@ def attempt(recipe: dict[str, Any], train: bool) -> tuple[str, str]:
     return outcome, message
 
 
-def _outcome(recipe: dict[str, Any], train: bool) -> tuple[str, str]:
+def _outcome(recipe: dict[str, Any] | str, train: bool) -> tuple[str, str]:
+    sys.argv = ["llamafactory-cli", *([recipe] if isinstance(recipe, str) else [])]
+    settings = None if isinstance(recipe, str) else recipe
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
     try:
         if train:
-            import_module("llamafactory.train.tuner").run_exp(recipe)
+            import_module("llamafactory.train.tuner").run_exp(settings)
         else:
-            import_module("llamafactory.hparams").get_train_args(recipe)
+            import_module("llamafactory.hparams").get_train_args(settings)
     except BaseException as error:  # any end of the run is an outcome
         names = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
         phase = next((letter for letter, functions in PHASES if functions & names), "t")
@@ -320,7 +322,7 @@ def study(model: str, train: bool, result: Path, only: list[str]) -> None:
     names = only or [name for name, entry in table.items() if PAIR in entry.get("in", [PAIR])]
     order = ("int", "float", "str", "bool")
     for name in sorted(names, key=lambda each: order.index(table[each]["type"]) if table[each]["type"] in order else 2):
-        before = known.get(name, UNKNOWN)
+        before = known.get(name, "").ljust(len(KINDS), "?")
         known[name] = "".join(judge(name, table[name], train, before))
         if known[name] != before:
             write(known, result)

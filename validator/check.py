@@ -28,6 +28,7 @@ from validator.rules import (
     precision,
     preference,
     quantization,
+    ranges,
     registry,
     training,
     zerofile,
@@ -37,7 +38,7 @@ from validator.rules.rule import Rule
 # One module for each topic; the letters of a code name its family.
 FAMILIES = (
     *(paths, registry, entries, fit, device, parallel, zerofile, fsdp, environment, data, curated),
-    *(training, inputs, methods, quantization, precision, optimizers, preference, evaluation, ignored, models),
+    *(training, ranges, inputs, methods, quantization, precision, optimizers, preference, evaluation, ignored, models),
 )
 _SUFFIXES = (".yaml", ".yml")
 

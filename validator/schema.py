@@ -152,12 +152,12 @@ def _removed(entry: Mapping[str, Any]) -> str:
 
 
 def _kind(value: Any, entry: Mapping[str, Any]) -> str:
-    """The kind of value that data/values.json has an outcome for; any text in place of a number counts as quoted."""
+    """The kind of value that data/values.json has an outcome for."""
     match value:
         case None:
             return "null"
         case bool():
-            return "true"
+            return "true" if value else "false"
         case int():
             return "int"
         case float():
@@ -166,13 +166,23 @@ def _kind(value: Any, entry: Mapping[str, Any]) -> str:
             return "list"
         case dict():
             return "dict"
-    return "text" if "str" in entry["type"].split("|") else "quoted"
+    return "text" if "str" in entry["type"].split("|") or not _is_number(value) else "quoted"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _outcome(key: str, kind: str) -> str:
+    """The letter of an outcome. Words in place of a number, where nobody has run them, fail as quoted numbers do."""
     table = catalog.table("values")
     letters: str = table["outcomes"].get(key, "")
-    return letters[table["kinds"].index(kind)] if letters else "r"
+    found = letters[table["kinds"].index(kind)] if letters else "r"
+    return _outcome(key, "quoted") if kind == "text" and found in "r-" else found
 
 
 def _wrong(document: Document, key: str, choice: bool, entry: Mapping[str, Any]) -> Diagnostic:

@@ -92,7 +92,7 @@ def adapter_shape_refused(job: Job) -> Iterator[Finding]:
         return
     if job.method == "lora" and job.get("lora_rank") is not None and job.number("lora_rank") < 1:
         yield "lora_rank", f"`lora_rank` is {job.get('lora_rank')}, it must be at least 1; 8 is usual"
-    if job.method == "lora" and not 0 <= job.number("lora_dropout") <= 1:
+    if job.method == "lora" and job.number("lora_dropout") > 1:  # below zero peft leaves it out
         yield "lora_dropout", f"`lora_dropout` is {job.get('lora_dropout')}, it must lie between 0 and 1"
     if job.get("lora_target") is None or job.words("lora_target") == ("",):
         yield "lora_target", "`lora_target` names no layer; write `lora_target: all`"
@@ -199,12 +199,14 @@ def engine_refused(job: Job) -> Iterator[Finding]:
 
 @rule("TRA212", Severity.ERROR)
 def two_block_sizes(job: Job) -> Iterator[Finding]:
-    """OFT is given both a rank and a block size.
+    """OFT is given both a rank and a block size, or neither.
 
     Why: peft refuses it when the adapter is made, after the data is tokenized and the model loaded on every rank. The
     block size has a default, 32.
     Fix: `oft_block_size: 0` beside `oft_rank`, or no `oft_rank`.
     """
+    if job.method == "oft" and not job.number("oft_rank") and not job.number("oft_block_size"):
+        yield "oft_block_size", "OFT needs `oft_rank` or `oft_block_size`, and both are 0; 32 is the usual block size"
     if job.method == "oft" and job.number("oft_rank") and job.number("oft_block_size"):
         yield (
             "oft_rank",

@@ -193,6 +193,20 @@ def optimizer_becomes_adam(job: Job) -> Iterator[Finding]:
         yield "optim", f"{optim} becomes DeepSpeed's plain CPU Adam with offload_optimizer; write adamw_torch"
 
 
+@rule("PAR017", Severity.ERROR)
+def optimizer_of_matrices_sharded(job: Job) -> Iterator[Finding]:
+    """Muon or Adam-mini is combined with ZeRO.
+
+    Why: ZeRO hands the optimizer flattened shards, in which these two no longer find the matrices they work on:
+    "KeyError: 'use_muon'" or "too many indices" at the first step, after the data is tokenized and the model loaded on
+    every rank (seen with DeepSpeed 0.18.4).
+    Fix: no `deepspeed`, or `optim: adamw_torch` alone.
+    """
+    for key, last in (("use_muon", 3), ("use_adam_mini", 2)):
+        if job.flag(key) and 0 < job.zero_stage <= last and not _forced(job):
+            yield key, f"`{key}` cannot step on the shards of ZeRO-{job.zero_stage}; remove it or `deepspeed`"
+
+
 def _value(job: Job, path: str) -> Any:
     found: Any = job.zero.config if job.zero else None
     for part in path.split("."):

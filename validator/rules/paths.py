@@ -281,7 +281,7 @@ def _unexpanded(path: str) -> bool:
 
 def _local(name: str) -> bool:
     """Whether a model or adapter name cannot be, or is hardly, one of a hub (`name` or `organization/name`)."""
-    if name.startswith((".", "/", "~")) or "\\" in name or name.strip("/").count("/") > 1 or "$" in name:
+    if name.startswith((".", "/", "~")) or name.strip("/").count("/") > 1 or any(char in name for char in "\\$ :"):
         return True
     return "/" in name and name.partition("/")[0] in _FOLDERS
 

@@ -18,23 +18,11 @@ _LOGGERS = (
 )
 # Read by supervised fine-tuning only (hparams/parser.py, get_train_args)
 _SUPERVISED = ("predict_with_generate", "neat_packing", "train_on_prompt", "mask_history")
-_BUILT = "when the optimizer is made"
-_EVALUATED = "at the first evaluation"
 _INTERVALS = (
     ("logging_steps", "logging_strategy"),
     ("eval_steps", "eval_strategy"),
     ("save_steps", "save_strategy"),
 )
-
-
-# key -> lowest value, end of the range (not in it), when a value outside fails
-_RANGES = {
-    "adam_beta1": (0.0, 1.0, _BUILT),
-    "adam_beta2": (0.0, 1.0, _BUILT),
-    "adam_epsilon": (0.0, float("inf"), _BUILT),
-    "neftune_noise_alpha": (0.0, float("inf"), "at the first step"),
-    "eval_accumulation_steps": (1.0, float("inf"), _EVALUATED),
-}
 
 
 @rule("TRA001", Severity.ERROR)
@@ -245,16 +233,15 @@ def steps_over_epochs(job: Job) -> Iterator[Finding]:
 
 
 @rule("TRA016", Severity.ERROR)
-def count_not_positive(job: Job) -> Iterator[Finding]:
-    """The micro batch or the accumulation is below 1.
+def batch_not_positive(job: Job) -> Iterator[Finding]:
+    """The micro batch is below 1.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
     Fix: at least 1.
     """
-    for key in ("per_device_train_batch_size", "gradient_accumulation_steps"):
-        value = job.get(key)
-        if job.flag("do_train") and isinstance(value, (int, float)) and not isinstance(value, bool) and value < 1:
-            yield key, f"`{key}` is {value}, it must be at least 1"
+    value = job.get("per_device_train_batch_size")
+    if job.flag("do_train") and isinstance(value, (int, float)) and not isinstance(value, bool) and value < 1:
+        yield "per_device_train_batch_size", f"`per_device_train_batch_size` is {value}, it must be at least 1"
 
 
 @rule("TRA017", Severity.WARNING)
@@ -268,28 +255,6 @@ def resume_unread(job: Job) -> Iterator[Finding]:
         yield "resume_from_checkpoint", f"stage {job.stage} with {job.method} never resumes; the run starts anew"
 
 
-@rule("TRA018", Severity.ERROR)
-def number_out_of_range(job: Job) -> Iterator[Finding]:
-    """A number of the optimizer, of the noise on embeddings or of evaluation is outside its range.
-
-    Why: torch refuses it when the optimizer is made or at the first step, after the data is tokenized and the model
-    loaded on every rank; `eval_accumulation_steps: 0` divides by zero at the first evaluation, hours into the run.
-    Fix: betas from 0 to below 1 (0.9 and 0.999), a small positive epsilon (1e-8), noise of 0 or more (5 is usual), at
-    least one step of accumulation.
-    """
-    evaluates = job.get("eval_strategy") in ("steps", "epoch") or job.flag("do_eval")
-    adam = "adam" in str(job.get("optim")) and not any(job.flag(key) for key in ("use_galore", "use_apollo"))
-    for key, (low, end, when) in _RANGES.items():
-        asked = evaluates if when == _EVALUATED else job.flag("do_train")
-        read = job.has(key) and asked and (adam or not key.startswith("adam_"))
-        if read and not low <= job.number(key) < end:
-            yield key, f"`{key}` is {job.get(key)} and fails {when}; it must be at least {low:g}{_below(end)}"
-
-
-def _below(end: float) -> str:
-    return f" and below {end:g}" if end < float("inf") else ""
-
-
 @rule("TRA019", Severity.ERROR)
 def workers_missing(job: Job) -> Iterator[Finding]:
     """Loader workers are to be kept, and there are none.
@@ -299,18 +264,6 @@ def workers_missing(job: Job) -> Iterator[Finding]:
     """
     if job.flag("dataloader_persistent_workers") and job.get("dataloader_num_workers") == 0:
         yield "dataloader_persistent_workers", "there are no workers to keep; set `dataloader_num_workers` or remove it"
-
-
-@rule("TRA020", Severity.ERROR)
-def seed_out_of_range(job: Job) -> Iterator[Finding]:
-    """The seed is below zero or has more than 32 bits.
-
-    Why: refused at parse, on every rank: "Seed must be between 0 and 2**32 - 1".
-    Fix: any whole number from 0 to 4294967295.
-    """
-    seed = job.get("seed")
-    if isinstance(seed, int) and not 0 <= seed < 1 << 32:
-        yield "seed", f"`seed` is {seed}, it must be at least 0 and at most {(1 << 32) - 1}"
 
 
 @rule("TRA021", Severity.WARNING)

@@ -1,0 +1,139 @@
+"""TRA018, TRA020, TRA022, TRA023: numbers outside the range that torch, peft or the run itself can work with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from validator.diagnostic import Severity
+from validator.job import Job
+from validator.rules.rule import Finding, rule
+
+_LOADED = "while the model loads"
+_BUILT = "when the trainer is built, after the model is loaded"
+_STEP = "at the first step"
+_EVALUATED = "at the first evaluation"
+_END = float("inf")
+_ABOVE_0 = 5e-324
+
+
+def _adam(job: Job) -> bool:
+    return "adam" in str(job.get("optim")) and not any(job.flag(key) for key in ("use_galore", "use_apollo"))
+
+
+def _evaluates(job: Job) -> bool:
+    return job.get("eval_strategy") in ("steps", "epoch") or job.flag("do_eval")
+
+
+def _generates(job: Job) -> bool:
+    return job.stage == "sft" and job.flag("predict_with_generate") and (_evaluates(job) or job.flag("do_predict"))
+
+
+def _samples(job: Job) -> bool:
+    return _generates(job) and job.flag("do_sample")
+
+
+def _trains(job: Job) -> bool:
+    return job.flag("do_train")
+
+
+def _switch(key: str) -> Callable[[Job], bool]:
+    return lambda job: job.flag(key)
+
+
+class Range(NamedTuple):
+    """From the lowest value to below the end, where `read` says that the number is used; outside, when it fails."""
+
+    low: float
+    end: float
+    read: Callable[[Job], bool]
+    when: str
+
+
+# Each limit was seen in a real run of LLaMA-Factory 0.9.5 (benchmarks/evidence/conformity.csv, group range).
+_RANGES = {
+    "adam_beta1": Range(0, 1, _adam, _BUILT),
+    "adam_beta2": Range(0, 1, _adam, _BUILT),
+    "adam_epsilon": Range(0, _END, _adam, _BUILT),
+    "neftune_noise_alpha": Range(0, _END, _trains, _STEP),
+    "cutoff_len": Range(1, _END, _trains, _STEP),
+    "dataloader_prefetch_factor": Range(1, _END, _trains, _BUILT),
+    "dataloader_num_workers": Range(0, _END, _trains, _BUILT),
+    "per_device_eval_batch_size": Range(1, _END, _evaluates, _EVALUATED),
+    "eval_num_beams": Range(0, _END, _generates, _EVALUATED),  # 0 stands for the default
+    "num_beams": Range(1, _END, _generates, _EVALUATED),
+    "generation_num_beams": Range(1, _END, _generates, _EVALUATED),
+    "generation_max_length": Range(0, _END, _generates, _EVALUATED),
+    "temperature": Range(_ABOVE_0, _END, _samples, _EVALUATED),
+    "top_p": Range(0, _END, _samples, _EVALUATED),
+    "top_k": Range(0, _END, _samples, _EVALUATED),
+    "repetition_penalty": Range(_ABOVE_0, _END, _generates, _EVALUATED),
+    "apollo_rank": Range(0, _END, _switch("use_apollo"), _BUILT),
+    "oft_block_size": Range(0, _END, lambda job: job.method == "oft", _LOADED),
+    "profiler_active_steps": Range(1, _END, _switch("enable_torch_profiler"), _BUILT),
+    "profiler_wait_steps": Range(0, _END, _switch("enable_torch_profiler"), _BUILT),
+    "profiler_warmup_steps": Range(0, _END, _switch("enable_torch_profiler"), _BUILT),
+    "profiler_repeat": Range(0, _END, _switch("enable_torch_profiler"), _BUILT),
+}
+# An interval of zero is divided by; below zero it passes.
+_INTERVALS = {
+    "eval_accumulation_steps": (_evaluates, _EVALUATED),
+    "apollo_update_interval": (_switch("use_apollo"), _BUILT),
+    "buffer_size": (_switch("streaming"), "while the data is read"),
+    "gradient_accumulation_steps": (_trains, _BUILT),
+    "badam_switch_interval": (_switch("use_badam"), _BUILT),
+}
+
+
+@rule("TRA018", Severity.ERROR)
+def number_out_of_range(job: Job) -> Iterator[Finding]:
+    """A number is outside its range.
+
+    Why: torch or peft refuse it only when they use it, after the data is tokenized and the model loaded on every rank;
+    what belongs to evaluation fails hours into the run.
+    Fix: the default, or a number within the limits named.
+    """
+    for key, (low, end, read, when) in _RANGES.items():
+        value = job.get(key)
+        outside = isinstance(value, (int, float)) and not low <= value < end  # which .nan is, too
+        if job.has(key) and outside and read(job):
+            least = "above 0" if low == _ABOVE_0 else f"at least {low:g}"
+            limit = f" and below {end:g}" if end < _END else ""
+            yield key, f"`{key}` is {value} and fails {when}; it must be {least}{limit}"
+
+
+@rule("TRA020", Severity.ERROR)
+def seed_out_of_range(job: Job) -> Iterator[Finding]:
+    """The seed is below zero or has more than 32 bits.
+
+    Why: refused at parse, on every rank: "Seed must be between 0 and 2**32 - 1".
+    Fix: any whole number from 0 to 4294967295.
+    """
+    seed = job.get("seed")
+    if isinstance(seed, int) and not 0 <= seed < 1 << 32:
+        yield "seed", f"`seed` is {seed}, it must be at least 0 and at most {(1 << 32) - 1}"
+
+
+@rule("TRA022", Severity.ERROR)
+def interval_zero(job: Job) -> Iterator[Finding]:
+    """An interval is zero.
+
+    Why: the run divides by it: ZeroDivisionError after the model is loaded on every rank, or at the first evaluation,
+    hours into the run.
+    Fix: at least 1, or leave it out.
+    """
+    for key, (read, when) in _INTERVALS.items():
+        if job.has(key) and job.get(key) == 0 and read(job):
+            yield key, f"`{key}: {job.get(key)}` is divided by and fails {when}; it must be at least 1"
+
+
+@rule("TRA023", Severity.WARNING)
+def accumulation_below_zero(job: Job) -> Iterator[Finding]:
+    """The accumulation is below zero.
+
+    Why: the run goes on, with another number of samples in each step than anybody can have meant. There is no value
+    that stands for an automatic choice in a recipe.
+    Fix: at least 1.
+    """
+    if job.flag("do_train") and job.number("gradient_accumulation_steps") < 0:
+        yield "gradient_accumulation_steps", "the accumulation is below zero; write at least 1"
