@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
+from math import log2
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -210,6 +211,12 @@ def test_the_model_goes_with_the_amount_of_data(samples: int, low: float, high: 
     """The field report's steps on its own machine: 7B 20,000, 14B 40,000, 32B 80,000, 72B 150,000."""
     best = plans("--machine", "8xascend-910b-64g", "--samples", str(samples))["choices"][0]
     assert low < catalog.model(best["model"]).billions < high
+
+
+def test_several_sizes_are_proposed() -> None:
+    rows = plans("--machine", "2xrtx-4090", "--samples", "20000")["choices"]
+    assert len(rows) == 8
+    assert len({round(2 * log2(catalog.model(row["model"]).billions)) for row in rows}) > 2
 
 
 def test_a_small_machine_gets_a_smaller_model_than_the_data_asks_for() -> None:

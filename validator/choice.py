@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from math import log2
 
@@ -10,6 +11,8 @@ from validator.catalog import Machine, Model
 from validator.plan import SPEEDS, Plan
 
 _ENOUGH = 8
+# Of one size so many, that other sizes show as well.
+_ALIKE = 3
 
 
 @dataclass(frozen=True)
@@ -26,13 +29,17 @@ def choose(machine: Machine, samples: int, length: int | None = None) -> list[Ch
 
     Cost: how often the samples must be doubled or halved to be about the recommended number, and one for each speed
     class below `fast`. Among equals those for which the samples about suffice, then the larger size, but last those
-    larger than the guidance knows; and among models of about the same size the order of data/models.yaml."""
+    larger than the guidance knows; and among models of about the same size, of which a few are named, the order of
+    data/models.yaml."""
     known = [model for model in map(catalog.model, catalog.model_ids()) if _common(model)]
     ranked = sorted(known, key=lambda model: (_mismatch(model, samples), *_order(model, samples)))
     found: list[Choice] = []
+    sizes: Counter[int] = Counter()
     for model in ranked:
-        if len(found) < _ENOUGH and (best := plan.first(model, machine, samples, length)):
+        wanted = len(found) < _ENOUGH and sizes[_size(model.billions)] < _ALIKE
+        if wanted and (best := plan.first(model, machine, samples, length)):
             slower = SPEEDS.index(best.speed) - SPEEDS.index("fast")
+            sizes[_size(model.billions)] += 1
             found.append(Choice(best, draft.recommended(model, "lora") or 0, _mismatch(model, samples) + slower))
     return sorted(found, key=lambda choice: (choice.cost, *_order(choice.plan.draft.model, samples)))
 

@@ -19,13 +19,14 @@ _COLUMNS = ("method", "speed", "device_gib", "headroom_gib", "host_gib", "zero",
 _CHOICES = ("model", "recommended", "method", "speed", "device_gib", "headroom_gib", "host_gib", "cost")
 _TITLES = {"device_gib": "GiB/device", "headroom_gib": "to spare", "host_gib": "GiB/host", "micro_batch": "micro",
            "accumulation": "accum.", "cutoff_len": "length", "gives_up": "gives up", "nearest": "nearest recipe",
-           "recommended": "samples", "zero": "ZeRO file"}  # fmt: skip
+           "zero": "ZeRO file"}  # fmt: skip
 _SAVERS = {
     "bf16": "weights and AdamW states in 16 bits",
     "galore": "gradients projected to rank 128, one sample a step",
     "apollo": "gradients projected to rank 128, one sample a step",
     "badam": "one layer trained at a time",
 }
+_COST = "cost: doublings between your samples and the recommended number, and one for each class slower than fast"
 _SLOWER = {
     "medium": "weights gathered from the other devices",
     "slow": "optimizer updated in host memory",
@@ -147,7 +148,7 @@ def text(found: Mapping[str, Any]) -> str:
     if found["plans"]:
         lines += _table(found["plans"], _COLUMNS)
     elif found["choices"]:
-        lines += _table(found["choices"], _CHOICES)
+        lines += [*_table(found["choices"], _CHOICES), _COST]
     elif found["reasons"]:
         lines += ["no such run passes `check`, whatever its memory:", *(f"  {each}" for each in found["reasons"])]
     else:
