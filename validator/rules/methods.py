@@ -234,7 +234,7 @@ def chat_format_untrained(job: Job) -> Iterator[Finding]:
 
     Why: the marks of a chat template are tokens that a base model may never have seen; LoRA does not train embeddings,
     so it may not learn to end its answers.
-    Fix: start from the chat-tuned model, or `additional_target: embed_tokens,lm_head` (needs more memory), or
+    Fix: start from the chat-tuned model, or `additional_target: embed_tokens,lm_head` (more memory; ZeRO-2), or
     `template: default`, which uses plain words.
     """
     plain = ("empty", "default", "alpaca", "fewshot", "vanilla")

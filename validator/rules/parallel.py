@@ -28,6 +28,8 @@ _BATCH = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 # Optimizers that accelerate turns into the CPU optimizer of the same kind (utils/deepspeed.py, accelerate 1.11).
 _ON_CPU = {"adamw_torch", "adamw_torch_fused", "paged_adamw_32bit", "lion_32bit", "paged_lion_32bit"}
 
+_NEW_TOKENS = ("resize_vocab", "add_tokens", "add_special_tokens", "new_special_tokens_config")
+
 
 @rule("PAR001", Severity.ERROR)
 def value_contradicted(job: Job) -> Iterator[Finding]:
@@ -205,6 +207,24 @@ def optimizer_of_matrices_sharded(job: Job) -> Iterator[Finding]:
     for key, last in (("use_muon", 3), ("use_adam_mini", 2)):
         if job.flag(key) and 0 < job.zero_stage <= last and not _forced(job):
             yield key, f"`{key}` cannot step on the shards of ZeRO-{job.zero_stage}; remove it or `deepspeed`"
+
+
+@rule("PAR018", Severity.ERROR)
+def output_layer_copied_in_shards(job: Job) -> Iterator[Finding]:
+    """LoRA trains a copy of the output layer under ZeRO-3.
+
+    Why: DeepSpeed since 0.16.5 loses count in the copy that peft makes of a linear layer: "'Linear' object has no
+    attribute 'ds_grads_remaining'" at the first step, after the data is tokenized and the model loaded on every rank
+    (seen with 0.18.4; github.com/deepspeedai/DeepSpeed/issues/7615). Added tokens make such a copy too.
+    Fix: ZeRO-2, `additional_target: embed_tokens` alone, or `finetuning_type: full`.
+    """
+    if job.zero_stage < 3 or job.method != "lora" or not job.flag("do_train"):
+        return
+    if "lm_head" in job.words("additional_target"):
+        yield "additional_target", "a copy of lm_head fails under ZeRO-3 at the first step; use ZeRO-2, or leave it out"
+    added = next((key for key in _NEW_TOKENS if job.flag(key)), None)
+    if added and not job.has("additional_target"):
+        yield added, f"`{added}` trains a copy of lm_head, which fails under ZeRO-3 at the first step; use ZeRO-2"
 
 
 def _value(job: Job, path: str) -> Any:
