@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from validator import catalog, check, job, loader
+from validator import catalog, check, job, launch, loader
 from validator.diagnostic import Severity
 from validator.rules.curated import name
 
@@ -107,6 +107,16 @@ def test_rate_and_batch_follow_the_guidance(path: Path) -> None:
 def test_every_zero_file_is_used_by_a_recipe() -> None:
     used = {loader.load(relative(path)).values.get("deepspeed") for path in RECIPES}
     assert {relative(path) for path in (ROOT / "deepspeed").glob("*.json")} <= used
+
+
+@each_curated
+def test_says_its_command_where_it_needs_more_than_llamafactory_cli(path: Path) -> None:
+    recipe = described(path)
+    assert recipe.machine
+    said = re.findall(r"(?m)^#   (.+)$", path.read_text("utf-8"))
+    lines = launch.commands(relative(path), (), recipe.machine.nodes, recipe.machine.devices, engine=bool(recipe.zero))
+    needed = recipe.machine.nodes > 1 or (recipe.machine.devices == 1 and recipe.zero)
+    assert " ".join(line.removesuffix("\\").strip() for line in said) == (lines[0] if needed else "")
 
 
 BROKEN = "broken.yaml"
