@@ -112,6 +112,27 @@ def test_hub_data_sets_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all("not on this machine" in one["note"] for one in found["sets"])
 
 
+def test_local_rows_are_judged_beside_a_hub_data_set(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(f"{ROW}\n{ROW}\n")
+    names = {"mine": {"file_name": "a.jsonl"}, "hub": {"hf_hub_url": "a/b"}}
+    (tmp_path / "dataset_info.json").write_text(json.dumps(names))
+    recipe = {"dataset": "mine,hub", "dataset_dir": str(tmp_path), "do_train": True}
+    (tmp_path / "r.yaml").write_text(json.dumps(recipe))
+    found = json.loads(run(str(tmp_path / "r.yaml"), "--format", "json").stdout)
+    assert found["quality"][0]["kind"] == "exact duplicates"
+    assert (found["steps"], found["amount"]["rows"], found["rows"]["exact"]) == (None, 0, False)
+    assert "without the rows of hub, which are not on this machine" in found["notes"]
+
+
+def test_a_name_that_the_registry_lacks_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "dataset_info.json").write_text('{"mine": {"file_name": "a.jsonl"}}')
+    (tmp_path / "r.yaml").write_text(json.dumps({"dataset": "mien", "dataset_dir": str(tmp_path), "do_train": True}))
+    found = run(str(tmp_path / "r.yaml"))
+    assert found.exit_code == 1
+    assert "mien: error: is not defined in" in found.stdout
+    assert "did you mean `mine`?" in found.stdout
+
+
 def test_the_demo_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     found = run("recipes/tiny-cpu-lora.yaml", "--model", "qwen3-8b")

@@ -7,12 +7,15 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from validator import __version__
 from validator.diagnostic import RecipeError, Severity
+
+if TYPE_CHECKING:
+    from validator.job import Job
 
 _MACHINE = click.option("--machine", metavar="M", help="Target, such as 8xascend-910b-64g or 2x8xa100-80g.")
 _RAM = click.option("--host-ram", type=click.FloatRange(min=1), metavar="GIB", help="Main memory of a node.")
@@ -193,6 +196,7 @@ def train(recipe: str, overrides: Sequence[str], dry_run: bool) -> None:
     if report.count(Severity.ERROR):
         sys.exit(1)
     found = job.resolve(document)
+    _tell_of_data(found)
     prepared = handoff.prepare(found, overrides)
     if dry_run:
         for line in launch.commands(str(prepared.recipe), prepared.overrides, *_size(found), engine=bool(found.zero)):
@@ -208,6 +212,17 @@ def train(recipe: str, overrides: Sequence[str], dry_run: bool) -> None:
     elif code:
         click.echo(f"lmf-recipes: llamafactory-cli ended with exit code {code}", err=True)
     sys.exit(code)
+
+
+def _tell_of_data(job: Job) -> None:
+    """Say in short what `data` says of small local data sets; end here where the run would stop at them."""
+    from validator.corpus import brief
+
+    lines, stops = brief.brief(job)
+    for line in lines:
+        click.echo(line, err=True)
+    if stops:
+        sys.exit(1)
 
 
 @group.command()

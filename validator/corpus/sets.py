@@ -81,7 +81,8 @@ def _markup(job: Job, counter: Counter) -> Markup:
 def _surveyed(job: Job, name: str, evaluates: bool, counter: Counter, report: Report) -> Set:
     found = Set(name, evaluates, job.registry.get(name) if job.registry else None)
     if found.dataset is None:
-        found.note = "not defined in a local dataset_info.json"
+        found.note = "" if job.registry else "not in a local dataset_info.json"
+        found.problems += _undefined(job, name)
         return found
     found.problems += _odd(job, name)
     if found.problems:
@@ -95,6 +96,15 @@ def _surveyed(job: Job, name: str, evaluates: bool, counter: Counter, report: Re
         columns.recode(found.rows, found.form)
         found.problems += _unusable(found)
     return found
+
+
+def _undefined(job: Job, name: str) -> Iterator[Problem]:
+    """A name that the registry lacks; of data that are not on this machine nothing is known."""
+    if job.registry and job.registry.problem:
+        yield Problem(name, job.registry.problem)
+    elif job.registry:
+        near = catalog.suggest(name, job.registry.entries)
+        yield Problem(name, f"is not defined in {job.registry.folder / 'dataset_info.json'}{near}")
 
 
 def _odd(job: Job, name: str) -> Iterator[Problem]:

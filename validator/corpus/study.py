@@ -35,7 +35,8 @@ def study(job: Job, wanted: bool | None, report: Report) -> dict[str, Any]:
     run = training(job, found)
     trained = run.kept(run.train)
     rows, evaluated = sorted(set(trained)), sorted(set(run.kept(run.evaluation)))
-    steps = schedule(job, run.sequences) if run.sequences else None
+    whole = not any(one.note for one in found)
+    steps = schedule(job, run.sequences) if run.sequences and whole else None
     exact = not run.why_not and (counter.exact or not sets.packing(job))
     first, again = quality.repeats(run, rows)
     unlooked = _looks(wanted, len(rows))
@@ -56,7 +57,7 @@ def study(job: Job, wanted: bool | None, report: Report) -> dict[str, Any]:
         "steps": steps._asdict() if steps else None,
         "tokens": _tokens(job, run, counter, trained),
         "memory": _memory(job, run, rows),
-        "amount": amount.judged(job, len(first), steps.epochs if steps else 0.0),
+        "amount": amount.judged(job, len(first) if whole else 0, steps.epochs if steps else 0.0),
         "quality": [*quality.findings(run, rows, evaluated, again), *alike],
     }  # fmt: skip
 

@@ -21,7 +21,8 @@ def _head(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"  model    {found['model'] or 'none named'}"
     yield f"  method   {how}"
     for one in found["sets"]:
-        held = one["note"] or f"{one['rows']:,} rows ({', '.join(one['columns'][:6])})"
+        named = f" ({', '.join(one['columns'][:6])})" if one["columns"] else ""
+        held = one["note"] or f"{one['rows']:,} rows{named}"
         yield f"  {one['role']:<10} {one['name']}: {held}"
 
 
@@ -63,8 +64,9 @@ def _tokens(found: Mapping[str, Any]) -> Iterator[str]:
     yield (f"  cutoff_len {found['cutoff_len']:,} cuts {tokens['rows_cut']:,} rows and {tokens['tokens_cut']:,} tokens"
            f"; {tokens['recommended_cutoff_len']:,} would cut at most one row in 200")  # fmt: skip
     if memory := found["memory"]:
+        usable = f", of {memory['usable_gib']:.1f} usable" if memory["usable_gib"] else ""
         yield (f"  device memory: {memory['longest_gib']:.1f} GiB with the longest batch there is "
-               f"({memory['longest']:,} tokens), {memory['cutoff_gib']:.1f} at cutoff_len")  # fmt: skip
+               f"({memory['longest']:,} tokens), {memory['cutoff_gib']:.1f} at cutoff_len{usable}")  # fmt: skip
 
 
 def _bar(size: float, most: float) -> str:

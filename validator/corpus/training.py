@@ -61,7 +61,10 @@ class Training:
 def training(job: Job, found: list[Set]) -> Training:
     """What is trained and evaluated on, in order, and why the run would stop."""
     run = Training(found, problems=[problem for one in found for problem in one.problems])
-    if run.problems or any(one.note for one in found):
+    if run.problems:
+        return run
+    if absent := [one.name for one in found if one.note]:
+        _all(run, f"without the rows of {', '.join(absent)}, which are not on this machine")
         return run
     try:
         run.train, run.evaluation = _chosen(job, run)
@@ -83,10 +86,16 @@ def _say(run: Training, job: Job, why: str) -> None:
     if "numpy" not in why:
         run.problems.append(Problem(job.path, why))
         return
+    _all(run, why)
+
+
+def _all(run: Training, why: str) -> None:
+    """All rows that are there, where it cannot be told which are drawn."""
     run.why_not.append(why)
-    total = sum(len(one.rows) for one in run.sets if not one.evaluates)
-    run.train = range(total)
-    run.sequences = len(run.kept(run.train))
+    run.train = range(sum(len(one.rows) for one in run.sets if not one.evaluates))
+    fates = run.column("fates")
+    run.drops = Tally(fates[at] for at in run.train if fates[at] != KEPT)
+    run.sequences = len(run.train) - run.drops.total()
 
 
 def _chosen(job: Job, run: Training) -> tuple[Any, Any]:

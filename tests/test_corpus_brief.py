@@ -1,0 +1,52 @@
+"""What `train` says of small local data before it hands the recipe over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from validator import cli
+
+ROW = {"instruction": "Say hi to all people.", "input": "", "output": "hi there"}
+
+
+def train(folder: Path, rows: list[dict[str, Any]], **keys: Any) -> Result:
+    """`train --dry-run` of a recipe on these rows."""
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "dataset_info.json").write_text(json.dumps({"rows": {"file_name": "rows.jsonl"}}))
+    recipe = {"model_name_or_path": "Qwen/Qwen3-8B", "template": "qwen3", "stage": "sft", "do_train": True,
+              "finetuning_type": "lora", "dataset": "rows", "dataset_dir": str(folder),
+              "output_dir": str(folder / "out"), **keys}  # fmt: skip
+    (folder / "recipe.yaml").write_text(json.dumps(recipe))
+    return CliRunner().invoke(cli.group, ["train", str(folder / "recipe.yaml"), "--dry-run"])
+
+
+def test_rows_steps_and_faults_are_told(tmp_path: Path) -> None:
+    rows = [{**ROW, "instruction": f"Count to {n}."} for n in range(20)]
+    rows += [rows[3], {**ROW, "output": None}, {**ROW, "output": "word " * 3000}]
+    done = train(tmp_path, rows)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("llamafactory-cli train ")
+    told = [line for line in done.stderr.splitlines() if line.startswith("data: ")]
+    assert told[0].startswith("data: 22 of 23 rows trained in 9 steps, about ")
+    assert told[1:] == [
+        f"data: 1 rows dropped: no answer: null, missing, or not text ({tmp_path}/rows.jsonl:22)",
+        f"data: exact duplicates: 1 (4.5%), such as {tmp_path}/rows.jsonl:21 like {tmp_path}/rows.jsonl:4",
+        f"data: answers cut: 1 (4.5%), such as {tmp_path}/rows.jsonl:23",
+    ]
+
+
+def test_data_at_which_the_run_stops_end_it_before(tmp_path: Path) -> None:
+    done = train(tmp_path, [ROW, {**ROW, "instruction": ["a"]}])
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert "`instruction` is a list at" in done.stderr
+
+
+def test_of_data_elsewhere_nothing_is_said(tmp_path: Path) -> None:
+    done = train(tmp_path, [ROW], dataset_dir={"hub": {"hf_hub_url": "a/b"}}, dataset="hub")
+    assert done.exit_code == 0
+    assert "data: " not in done.stderr
