@@ -328,7 +328,7 @@ def _verdict_sharding(facts: Mapping[str, str]) -> Sharding:
         stage=int(zero) if zero.isdigit() else 0,
         fsdp=zero == "fsdp",
         engine=facts["precision"] == "engine",
-        offload_optimizer=facts["offload"] in ("all", "param"),
+        offload_optimizer=facts["offload"] in ("all", "param", "optimizer"),
         offload_parameters=facts["offload"] in ("all", "param"),
         pin_memory=facts["pin_memory"] == "yes",
         overlap=facts["overlap"] == "yes",
@@ -338,22 +338,27 @@ def _verdict_sharding(facts: Mapping[str, str]) -> Sharding:
 def verdicts(path: Path = EVIDENCE / "verdicts.csv") -> Iterator[tuple[Mapping[str, str], Architecture, Workload]]:
     """Public outcomes that carry no measurement, or a rough one, as workloads."""
     for facts in read(path):
-        model = architecture(configs()[facts["model"]])
+        model, stage, method = architecture(configs()[facts["model"]]), facts["stage"], facts["method"]
         yield (
             facts,
             model,
             Workload(
-                method="full" if facts["method"] == "full" else "lora",
+                method="full" if method == "full" else "lora",
                 precision=facts["precision"],  # type: ignore[arg-type]
                 half=facts["half"],  # type: ignore[arg-type]
                 quant_bits=int(facts["quant_bits"] or 0),
                 adapter=Adapter(rank=int(facts["rank"] or 8)),
-                optimizer=OPTIMIZERS[facts["optimizer"]],
+                optimizer=OPTIMIZERS.get(facts["optimizer"], facts["optimizer"]),
                 micro_batch=int(facts["micro_batch"]),
                 length=int(facts["length"]),
                 accumulation=int(facts["accumulation"]),
                 attention=facts["attention"],  # type: ignore[arg-type]
                 loss=facts["loss"],  # type: ignore[arg-type]
+                sequences_per_sample=1 if stage == "sft" else 2,
+                value_head=stage == "rm",
+                needs_full_logits=stage == "dpo",
+                reference_logits=stage == "dpo",
+                reference_copies=int(stage == "dpo" and method == "full"),
                 low_memory_load=facts["zero"] != "3",
                 sharding=automatic(_verdict_sharding(facts), model.hidden),
             ),

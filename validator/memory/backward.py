@@ -64,7 +64,8 @@ def _progress(arch: Architecture, workload: Workload, done: float) -> float:
 
     ZeRO's sharded gradients have a buffer of their own from the start; with accumulation all are there, and a tied
     output layer's new one waits for the embedding's."""
-    full, per_element, fsdp = accumulated(arch, workload), element_bytes(workload).gradient, workload.sharding.fsdp
+    sizes, fsdp = element_bytes(workload), workload.sharding.fsdp
+    full, per_element = accumulated(arch, workload), sizes.gradient
     if workload.sharding.zero >= 2 or not full:
         return full
     if workload.accumulation > 1:
@@ -72,7 +73,9 @@ def _progress(arch: Architecture, workload: Workload, done: float) -> float:
         return full + (per_element * embedding(arch) if waiting else 0.0)
     if workload.method == "full":
         return per_element * done / (workload.sharding.world if fsdp else 1)
-    return full * done / sum(number * block.elements for number, block in active_layers(arch, workload))
+    head = min(per_element, sizes.saved) * head_elements(arch) if workload.adapter.full_head else 0.0
+    share = done / sum(number * block.elements for number, block in active_layers(arch, workload))
+    return min(full, head + full * share)
 
 
 def _new_gradient(point: Point, block: Block, workload: Workload) -> float:
@@ -164,7 +167,7 @@ def embedding_gradient(arch: Architecture, workload: Workload) -> Terms:
     sizes = element_bytes(workload)
     trains = workload.method == "full" or workload.adapter.full_embedding
     copies = int(workload.accumulation > 1 or workload.sharding.zero >= 2)
-    if arch.tied and workload.method == "full":
+    if arch.tied and workload.method == "full" and not workload.value_head:
         copies += 1 if sizes.casts or workload.loss == "fused" else 2
     return {
         **base(arch, workload, "embedding"),
