@@ -33,6 +33,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import conformity_entries
 import conformity_values as harness
 from conformity_cases import GROUPS, Settings, values
 
@@ -104,6 +105,7 @@ def versions() -> Iterator[str]:
 def lay_out(folder: Path, model: Path | None) -> None:
     """What the recipes name: data, the DeepSpeed files, the tiny model (only its config.json where None is given)."""
     harness.write_data(folder)
+    conformity_entries.add(folder / "data")
     for name in ("deepspeed", "tests"):
         (folder / name).symlink_to(harness.ROOT / name)
     if model:

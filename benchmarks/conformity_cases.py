@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from conformity_entries import names
 from conformity_texts import texts
 from conformity_values import ARGUMENTS, BASE, DPO, KINDS, KTO, PAIR, RESULT, ROOT, STREAM, context, sample, value
 
@@ -354,6 +355,12 @@ def written() -> Iterator[Case]:
         yield name, {"bytes": text.decode("latin-1")}
 
 
+def entries() -> Iterator[Case]:
+    """One entry of the registry each."""
+    for name in names():
+        yield name, {**PLAIN, "dataset": name}
+
+
 def rule_cases() -> Iterator[Case]:
     """The triggering and silent recipes of the rules' tests, on the tiny model and data where the rule lets them."""
     for path in sorted(CASES.rglob("*.yaml")):
@@ -432,6 +439,7 @@ GROUPS = {
     "drawn": drawn,
     "range": ranges,
     "text": written,
+    "entry": entries,
     "example": examples,
     "tiny example": tiny_examples,
 }

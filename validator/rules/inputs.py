@@ -331,3 +331,17 @@ def _releases(job: Job) -> list[release.Pair]:
         return release.pairs(job.header)
     except RecipeError:
         return [release.newest()]
+
+
+@rule("TRA617", Severity.ERROR)
+def neat_packing_unfit_for_model(job: Job) -> Iterator[Finding]:
+    """Neat packing with flash attention is asked for a model that LLaMA-Factory cannot pack so.
+
+    Why: "Neat packing is not supported for gemma4, gpt_oss models", when the batches are set up, after the data is
+    tokenized and the model loaded on every rank. The model is told by its template.
+    Fix: `packing: true` alone, or no `flash_attn: fa2`.
+    """
+    device = job.machine.device if job.machine else None
+    asked = job.get("flash_attn") == "fa2" and job.flag("neat_packing") and job.stage == "sft"
+    if asked and device and device.flash_attention and str(job.get("template")).startswith(("gemma4", "gpt_oss")):
+        yield "neat_packing", f"neat packing with fa2 does not work for {job.get('template')}; use `packing: true`"

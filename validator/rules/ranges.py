@@ -79,6 +79,7 @@ _RANGES = {
 _INTERVALS = {
     "eval_accumulation_steps": (_evaluates, _EVALUATED),
     "apollo_update_interval": (_switch("use_apollo"), _BUILT),
+    "galore_update_interval": (_switch("use_galore"), _BUILT),
     "buffer_size": (_switch("streaming"), "while the data is read"),
     "gradient_accumulation_steps": (_trains, _BUILT),
     "badam_switch_interval": (_switch("use_badam"), _BUILT),
