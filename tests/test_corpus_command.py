@@ -10,6 +10,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -86,6 +87,41 @@ def test_what_is_no_data_is_refused(
     found = run(file)
     assert isinstance(found.exception, RecipeError)
     assert said in str(found.exception)
+
+
+@pytest.mark.parametrize("depth", [500, 990, 1010, 1100, 100_000])
+@pytest.mark.parametrize("form", ["[{}]", '{{"deep": {}}}', '[{{"deep": {}}}]'])
+def test_no_depth_is_too_much(form: str, depth: int, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(form.format("[" * depth + "]" * depth))
+    found = run(str(tmp_path / "a.json"))
+    assert found.exit_code == 1
+    assert isinstance(found.exception, (RecipeError, SystemExit))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"val_size": float("nan")}, "`val_size: nan` of 1 rows leaves none to train on"),
+        ({"val_size": 5}, "`val_size: 5` of 1 rows leaves none to train on"),
+        ({"max_samples": -1}, "no row is left to train on"),
+        ({"interleave_probs": "a,b"}, "`interleave_probs` holds something other than numbers"),
+        ({"stage": "pt"}, "all rows together are shorter than one packed sequence of `cutoff_len` tokens"),
+    ],
+)
+def test_recipes_that_leave_nothing(keys: dict[str, Any], said: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(ROW)
+    (tmp_path / "dataset_info.json").write_text('{"a": {"file_name": "a.jsonl"}}')
+    recipe = {"dataset": "a", "dataset_dir": str(tmp_path), "do_train": True, **keys}
+    (tmp_path / "r.yaml").write_text(json.dumps(recipe).replace("NaN", ".nan"))
+    found = run(str(tmp_path / "r.yaml"))
+    assert found.exit_code == 1
+    assert f"error: {said}" in found.stdout
+
+
+def test_folders_without_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path)
+    found = run(str(tmp_path))
+    assert "is a folder without files" in str(found.exception)
 
 
 @pytest.mark.parametrize(

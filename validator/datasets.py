@@ -182,6 +182,8 @@ def _from_json(text: str, path: str) -> Rows:
         return Rows(len(lines))
     try:
         return _described(json.loads(text) if len(lines) < 2 else [json.loads(line) for line in lines], path)
+    except RecursionError:
+        return Rows(problem=f"`{path}` is nested too deeply")
     except json.JSONDecodeError as err:
         if len(lines) > 1 and (found := _single(text)) is not None:
             return _described([found], path)
@@ -215,7 +217,7 @@ def _objects(text: str) -> Iterator[Any]:
             position += 1
         try:
             found, position = decoder.raw_decode(text, position)
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, RecursionError):
             return
         yield found
 

@@ -43,7 +43,7 @@ def drawn(counts: Sequence[tuple[range, int | None]], limit: int | None, seed: i
         if wanted is not None:
             generator = generator or _numpy().random.RandomState(seed)
             chosen = _sampled(rows, wanted, generator)
-        found.append(chosen[:limit] if limit is not None else chosen)
+        found.append(chosen[: max(limit, 0)] if limit is not None else chosen)
     return found
 
 
@@ -86,9 +86,12 @@ def _picked(sizes: Sequence[int], weights: Sequence[float], over: bool, seed: in
 
 
 def held_back(count: int, size: float, seed: int) -> tuple[Any, Any]:
-    """Positions trained on and positions evaluated on, for `val_size` as a share or a number."""
+    """Positions trained on and positions evaluated on, for `val_size` as a share or a number. Raises RecipeError where
+    nothing is left to train on."""
     if size <= 1e-6:
         return range(count), range(0)
+    if not size < max(count, 1):  # neither is .nan
+        raise RecipeError(f"`val_size: {size:g}` of {count:,} rows leaves none to train on")
     evaluated = int(size) if size > 1 or isinstance(size, int) else math.ceil(size * count)
     shuffled = _numpy().random.default_rng(seed).permutation(count)
     return shuffled[evaluated:], shuffled[:evaluated]

@@ -20,7 +20,8 @@ class Progress:
         now = time.monotonic()
         if sys.stderr.isatty() and now - self._begun > _PATIENCE and now - self._shown > _PAUSE:
             self._shown = now
-            full = round(min(self._done / self._total, 1.0) * _WIDTH)
+            passed = (self._done - 1) % self._total + 1  # near duplicates take a second look at all rows
+            full = round(passed / self._total * _WIDTH)
             sys.stderr.write(f"\r{'█' * full}{'░' * (_WIDTH - full)} {self._done:,} rows")
 
     def close(self) -> None:

@@ -107,7 +107,8 @@ def _lines(stream: IO[bytes], span: tuple[int, int] | None = None) -> Rows:
             yield from ((number, row) for row in _several(line, number, err))
         else:
             if number <= _LOOKED and not span:
-                json.loads(line, object_pairs_hook=partial(_once, number))
+                with contextlib.suppress(RecursionError):
+                    json.loads(line, object_pairs_hook=partial(_once, number))
             yield number, _object(row, number)
         begun = begun or bool(line.strip())
         position += len(line)
@@ -123,6 +124,8 @@ def _several(line: bytes, number: int, err: ValueError) -> list[dict[str, Any]]:
         return found
     except UnicodeEncodeError:
         raise UnreadableError(number, "holds half of a surrogate pair (`\\ud800` to `\\udfff`), no character") from None
+    except RecursionError:
+        raise UnreadableError(number, "is nested too deeply") from None
     except UnreadableError:
         raise UnreadableError(number, _why(line, err)) from None
 

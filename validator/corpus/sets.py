@@ -93,8 +93,9 @@ def _surveyed(job: Job, name: str, evaluates: bool, counter: Counter, report: Re
         found.note = f"not on this machine: its source is a {found.dataset.source or 'missing file_name'}"
     elif not found.problems:
         found.rows = pool.whole(found.dataset.files, plan(job, found.form, counter), report)
-        columns.recode(found.rows, found.form)
         found.problems += _unusable(found)
+        if not found.rows.problems:
+            columns.recode(found.rows, found.form)
     return found
 
 

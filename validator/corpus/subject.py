@@ -31,7 +31,9 @@ def job(path: str, model: str | None) -> Job:
 def _of_file(path: Path, model: str | None) -> Job:
     if not path.exists():
         raise RecipeError(f"`{path}` does not exist; give a recipe (.yaml) or a data file")
-    first = next(iter(path.iterdir()), path) if path.is_dir() else path
+    first = next((file for file in path.iterdir() if file.is_file()), None) if path.is_dir() else path
+    if first is None:
+        raise RecipeError(f"`{path}` is a folder without files")
     if first.suffix[1:] not in datasets.suffixes():
         raise RecipeError(f"`{path}` is no data file; LLaMA-Factory reads {', '.join(datasets.suffixes())}")
     entry, values = _guess(first)

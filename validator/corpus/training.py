@@ -76,8 +76,8 @@ def training(job: Job, found: list[Set]) -> Training:
     run.drops = Tally(fates[at] for at in run.train if fates[at] != KEPT)
     run.sequences = _sequences(job, run, run.train)
     run.evaluated = len(run.kept(run.evaluation)) if run.evaluation is not None else 0
-    if not run.sequences and not run.problems:
-        run.problems.append(Problem(found[0].name, _nothing(run)))
+    if not run.sequences and not run.problems and job.flag("do_train"):
+        run.problems.append(Problem(found[0].name, _nothing(job, run)))
     return run
 
 
@@ -178,7 +178,9 @@ def _sequences(job: Job, run: Training, rows: Any) -> int:
     )
 
 
-def _nothing(run: Training) -> str:
+def _nothing(job: Job, run: Training) -> str:
     reason = run.drops.most_common(1)
     why = f": {REASONS[reason[0][0]]}" if reason else ""
+    if not reason and len(run.train) and sets.packing(job):
+        return "all rows together are shorter than one packed sequence of `cutoff_len` tokens"
     return f"no row is left to train on{why}"
