@@ -26,7 +26,9 @@ _EQUAL = {
 }
 _BATCH = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 # Optimizers that accelerate turns into the CPU optimizer of the same kind (utils/deepspeed.py, accelerate 1.11).
-_ON_CPU = {"adamw_torch", "adamw_torch_fused", "paged_adamw_32bit", "lion_32bit", "paged_lion_32bit"}
+_ON_CPU = {"adamw_torch", "adamw_torch_fused", "paged_adamw_32bit"}
+# Those it hands an argument of Adam, which their CPU optimizers refuse.
+_REFUSED = ("adagrad", "lion_32bit", "paged_lion_32bit")
 
 _NEW_TOKENS = ("resize_vocab", "add_tokens", "add_special_tokens", "new_special_tokens_config")
 
@@ -169,19 +171,21 @@ def nodes_to_join(job: Job) -> Iterator[Finding]:
 def optimizer_not_offloadable(job: Job) -> Iterator[Finding]:
     """The optimizer cannot run on offloaded state.
 
-    Why: DeepSpeed takes only its own Adam and Lion there: ZeRORuntimeException after the model is loaded.
+    Why: accelerate 1.11 gives DeepSpeed's CPU Adagrad and Lion an argument of Adam: "unexpected keyword argument
+    'adamw_mode'" when the trainer is built, after the model is loaded on every rank.
     Fix: `optim: adamw_torch`, no offload, or `"zero_force_ds_cpu_optimizer": false`.
     """
-    if _forced(job) and job.get("optim") == "adagrad":
-        yield "optim", "adagrad cannot run on offloaded optimizer state; use adamw_torch, or no offload_optimizer"
+    optim = job.get("optim")
+    if _forced(job) and optim in _REFUSED:
+        yield "optim", f"{optim} cannot run on offloaded optimizer state; use adamw_torch, or no offload_optimizer"
 
 
 @rule("PAR009", Severity.WARNING)
 def optimizer_becomes_adam(job: Job) -> Iterator[Finding]:
     """With optimizer offload, the recipe's optimizer is replaced by DeepSpeed's CPU Adam.
 
-    Why: accelerate maps AdamW and Lion to their CPU forms and everything else to plain Adam, in which weight decay is
-    not decoupled, and with 32-bit state.
+    Why: accelerate maps AdamW to its CPU form and everything else to plain Adam, in which weight decay is not
+    decoupled, and with 32-bit state.
     Fix: `optim: adamw_torch`; or no offload.
     """
     optim = job.get("optim")
@@ -191,7 +195,7 @@ def optimizer_becomes_adam(job: Job) -> Iterator[Finding]:
             special,
             f"`{special}` has no effect with offload_optimizer, which uses DeepSpeed's CPU Adam; remove one",
         )
-    elif _forced(job) and job.has("optim") and optim not in (*_ON_CPU, "adagrad"):
+    elif _forced(job) and job.has("optim") and optim not in (*_ON_CPU, *_REFUSED):
         yield "optim", f"{optim} becomes DeepSpeed's plain CPU Adam with offload_optimizer; write adamw_torch"
 
 
