@@ -9,7 +9,7 @@ from validator.corpus import study as studies
 from validator.diagnostic import RecipeError
 from validator.job import Job
 
-_LARGEST = 64 << 20  # bytes; more would keep the user waiting
+_LARGEST = 32 << 20  # bytes; more would keep the user waiting
 # What a recipe or its data can be cured of. Repeated prompts and short answers may be meant.
 _TOLD = ("exact duplicates", "empty answers", "control characters", "garbled text", "answers cut",
          "evaluation rows in training")  # fmt: skip
@@ -25,7 +25,8 @@ def brief(job: Job) -> tuple[list[str], bool]:
         found = studies.study(job, False, _silent)
     except (RecipeError, OSError):
         return [], False
-    return list(_lines(found)), bool(found["problems"])
+    # Streamed rows are read while training; the run may end before the one that is to blame.
+    return list(_lines(found)), bool(found["problems"]) and not job.flag("streaming")
 
 
 def _silent(_rows: int) -> None:
