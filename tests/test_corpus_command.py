@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from validator import cli
-from validator.corpus import amount, picture
+from validator.corpus import amount, picture, progress
 from validator.diagnostic import RecipeError
 from validator.job import Job
 
@@ -254,6 +255,31 @@ def test_the_page_in_a_browser(page: Path, tmp_path: Path) -> None:
     assert "exact duplicates" in done.stdout
     assert done.stdout.count('class="bar"') == 1
     assert "<title>ran</title>" not in done.stdout
+
+
+class Terminal(io.StringIO):
+    """An error stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "shown"), [(Terminal(), True), (io.StringIO(), False)])
+def test_a_bar_is_shown_after_a_second_on_a_terminal(
+    stream: io.StringIO, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter((0.0, 0.5, 2.0, 2.1, 3.0))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr("sys.stderr", stream)
+    bar = progress.Progress(100)
+    bar(10)
+    assert stream.getvalue() == ""
+    bar(40)
+    bar(40)
+    bar(60)  # the second look at all rows
+    bar.close()
+    half = "█" * 15 + "░" * 15
+    assert stream.getvalue().split("\r")[1:] == ([f"{half} 50 rows", f"{half} 150 rows", "\x1b[K"] if shown else [])
 
 
 WITHOUT = """
