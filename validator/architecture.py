@@ -124,5 +124,6 @@ def _feed_forward(config: Config, kind: str) -> Ffn:
         router_linear=kind == "deepseek_v2",
         router_bias_buffer=kind == "deepseek_v3",
         expert_bias=kind == "gpt_oss",
+        clamped=kind == "gpt_oss",
         dense_layers=_optional(config, "first_k_dense_replace"),
     )

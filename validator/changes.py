@@ -32,15 +32,25 @@ class Change:
 
 
 def nearest(job: Job, limit: int = 5) -> list[Change]:
-    """Changes that lower device or host memory, those that fit first and in the order of what they cost. None of them
-    brings an error that the job does not have already, and each saves more than a cheaper one."""
+    """Changes that lower device or host memory, those that fit first and in the order of what they cost; where nothing
+    fits, those that come nearest. None of them brings an error that the job does not have already, and each saves more
+    than a cheaper one."""
     found: list[Change] = []
-    for change in sorted(_helpful(job), key=lambda change: _BADNESS[change.verdict]):
+    for change in sorted(_helpful(job), key=lambda change: (_BADNESS[change.verdict], _excess(job, change))):
         if len(found) == limit:
             break
         if not any(change.saves_no_more(than) for than in found) and _accepted(job, change):
             found.append(change)
     return found
+
+
+def _excess(job: Job, change: Change) -> float:
+    """How many times over the machine a change that does not fit still is."""
+    machine = job.machine
+    if machine is None or change.verdict != "exceeds":
+        return 0.0
+    device = change.device_gib / (machine.device.usable_gib or change.device_gib or 1.0)
+    return max(device, change.host_gib / machine.host_ram_gib if machine.host_ram_gib else 0.0)
 
 
 def fitting(job: Job) -> Change | None:
@@ -151,7 +161,10 @@ def _method(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
     if job.method in ("full", "freeze"):
         gone = _without_optimizer(job)
         note = "trains adapters instead of all weights, at about ten times the learning rate"
-        yield {**gone, "finetuning_type": "lora", "lora_target": "all"}, note
+        adapted = {**gone, "finetuning_type": "lora", "lora_target": "all"}
+        yield adapted, note
+        if 4 in bits and not job.quantized:
+            yield {**adapted, "quantization_bit": 4}, f"{note}; base weights in 4 bit"
     if job.method == "lora" and not job.quantized and 4 in bits and not job.flag("use_dora"):
         yield {"quantization_bit": 4}, "base weights in 4 bit; slower, slightly less accurate"
 

@@ -6,6 +6,24 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _WIDTH = 44
+# What a term is, and what it grows with.
+_MEANING = {
+    "weights": "grow with the model, shrink with quantization and ZeRO-3",
+    "optimizer": "states of the optimizer, which grow with what is trained",
+    "gradients": "grow with what is trained",
+    "logits": "the loss over the whole vocabulary, which grows with length and batch",
+    "activations": "grow with length and batch where layers are not checkpointed",
+    "checkpoints": "the input of every layer, which grows with length and batch",
+    "reference": "a second copy of the model to compare with",
+    "gather": "parameters of other devices, gathered for the layer at work",
+    "weight_casts": "half-precision copies of fp32 weights",
+    "moments": "states of the offloaded optimizer, which grow with what is trained",
+    "parameters": "offloaded weights",
+    "loading": "every process reads the whole checkpoint",
+    "saving": "weights gathered for a checkpoint",
+    "processes": "interpreter, libraries and data-loader workers of every device",
+    "data": "tokenized samples, which grow with their number and length",
+}
 _SPOKEN = {"fits": "fits", "tight": "tight: expected to fit, but the upper end does not", "exceeds": "does not fit",
            "unknown": "not judged"}  # fmt: skip
 
@@ -31,7 +49,8 @@ def _head(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"  model    {model['name']}, {model['parameters']:,} parameters, {trained:,} trained ({share:.2%})"
     if machine := found["machine"]:
         nodes = f"{machine['nodes']} nodes of " if machine["nodes"] > 1 else ""
-        ram = f", {machine['host_ram_gib']:g} GiB of RAM each" if machine["host_ram_gib"] else ""
+        each = " each" if machine["nodes"] > 1 else ""
+        ram = f", {machine['host_ram_gib']:g} GiB of RAM{each}" if machine["host_ram_gib"] else ""
         yield f"  machine  {nodes}{machine['devices']} x {machine['device']}{ram}"
     yield f"  verdict  {_SPOKEN[found['verdict']]}"
 
@@ -51,6 +70,15 @@ def _memory(title: str, band: Mapping[str, Any] | None, limit: float | None, wha
     for name, size in terms:
         yield f"  {name:<18}{size:>8.2f}  {_bar(size, scale)}".rstrip()
     yield f"  {'expected':<18}{band['expected']:>8.2f}  {_ruler(band, limit, scale)}"
+    if band["terms"]:
+        yield _largest(band["terms"])
+
+
+def _largest(terms: Mapping[str, float]) -> str:
+    """The largest term in words."""
+    name = max(terms, key=lambda term: terms[term])
+    share = terms[name] / (sum(terms.values()) or 1.0)
+    return f"  largest: {name}, {share:.0%}" + (f" ({_MEANING[name]})" if name in _MEANING else "")
 
 
 def _bar(size: float, scale: float) -> str:

@@ -126,7 +126,8 @@ def _attention_core(arch: Architecture, workload: Workload, compute: float) -> f
         repeated = wide if attn.kv_heads != attn.heads else narrow
         half = compute if compute < 4 else 0.0
         capped = compute if arch.logit_softcap else 0.0
-        return count * compute * (queries + repeated) + square * (4 + half + capped)
+        scores = compute if attn.sinks else 4 + half + capped  # beside sinks the softmax is made in half precision
+        return count * compute * (queries + repeated) + square * scores
     dense = _dense_mask(arch, workload)
     if attn.fused:  # the values are a view, which holds the queries and keys as they were before their rotation
         narrow += query_width(attn) + key_width(attn)
@@ -197,9 +198,10 @@ def _dense_ffn(arch: Architecture, block: Block, width: int, workload: Workload)
 
 def _experts(ffn: Ffn, hidden: int, sizes: Bytes, workload: Workload) -> float:
     """Bytes per token of routed experts: results of both matrices, the activation, the router's fp32 probabilities;
-    with trained experts also the router's input, its copy for each chosen expert, and the product."""
+    clamped ones also the clamped results and the gate in two steps; with trained experts also the router's input, its
+    copy for each chosen expert, and the product."""
     chosen = ffn.experts_per_token
-    parts = 3 if ffn.gated else 2
+    parts = (3 if ffn.gated else 2) + (3 if ffn.clamped else 0)
     kept = sizes.compute * chosen * (parts * ffn.expert_width + hidden) + 4.0 * ffn.experts
     if _trains(workload) or not workload.experts_fused:
         kept += sizes.compute * (chosen * (ffn.expert_width + hidden) + hidden)

@@ -48,6 +48,7 @@ class Ffn(NamedTuple):
     router_linear: bool = False  # the router is an ordinary linear module, which adapters reach
     router_bias_buffer: bool = False  # a correction bias kept as a buffer, not a parameter
     expert_bias: bool = False
+    clamped: bool = False  # experts clamp the results of gate and up
     dense_layers: int = 0  # leading layers with an ordinary block of `width`
 
 
