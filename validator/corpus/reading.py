@@ -7,7 +7,6 @@ import contextlib
 import gzip
 import io
 import json
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
@@ -15,27 +14,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from validator.corpus import columnar
+from validator.corpus.values import UnreadableError, Values
 
 loads: Callable[[bytes], Any] = json.loads
 with contextlib.suppress(ImportError):  # several times faster, with the [data] extra
     from orjson import loads
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
-_CHUNK = 1 << 20
+_LINE = 1 << 20  # bytes of a first line that is looked at
 _GZIP = b"\x1f\x8b"
-_NEAR = 32  # characters: an error so close to the end of the text at hand may come from where it is cut
 # Rows whose keys are looked at one by one: what names a key twice does so in every row, and the look takes long.
 _LOOKED = 100
-_DECODER = json.JSONDecoder()
-_GAP = re.compile(r"[\s,]*")
-
-
-class UnreadableError(Exception):
-    """A file, or one of its rows, that LLaMA-Factory cannot load. `row` counts from 1; 0: the file as a whole."""
-
-    def __init__(self, row: int, message: str) -> None:
-        super().__init__(message)
-        self.row = row
 
 
 def rows(path: Path, span: tuple[int, int] | None = None) -> Rows:
@@ -74,7 +63,7 @@ def in_lines(path: Path) -> bool:
     """Whether the file is JSON with one object on each line, not packed, so that it can be read in parts."""
     with path.open("rb") as stream:
         head = stream.read(64).removeprefix(codecs.BOM_UTF8).lstrip()
-        return head.startswith(b"{") and stream.readline(_CHUNK).rstrip().endswith(b"}")
+        return head.startswith(b"{") and stream.readline(_LINE).rstrip().endswith(b"}")
 
 
 def _json(stream: IO[bytes]) -> Rows:
@@ -119,7 +108,7 @@ def _lines(stream: IO[bytes], span: tuple[int, int] | None = None) -> Rows:
 def _several(line: bytes, number: int, err: ValueError) -> list[dict[str, Any]]:
     """No object or more than one on a line, which Arrow reads, too."""
     try:
-        found = [_object(value, number) for value in _Values(io.BytesIO(line))]
+        found = [_object(value, number) for value in Values(io.BytesIO(line))]
         json.dumps(found, ensure_ascii=False).encode()
         return found
     except UnicodeEncodeError:
@@ -157,7 +146,7 @@ def _spread(stream: IO[bytes]) -> Rows | None:
     """Objects over several lines each; None, and the stream as it was, where not even the first is one."""
     position = stream.tell()
     stream.seek(0)
-    values = iter(_Values(stream))
+    values = iter(Values(stream))
     try:
         first = next(values)
     except UnreadableError:
@@ -168,88 +157,10 @@ def _spread(stream: IO[bytes]) -> Rows | None:
 
 def _listed(stream: IO[bytes]) -> Rows:
     """A list: of objects, or of texts, which become a column `text`."""
-    for number, value in enumerate(_Values(stream, "["), 1):
+    for number, value in enumerate(Values(stream, "["), 1):
         if value is None:
             raise UnreadableError(number, "is null; each row of a list is an object")
         yield number, {"text": value} if isinstance(value, str) else _object(value, number)
-
-
-def _undecoded(stream: IO[bytes], opening: str) -> int:
-    """Number of the first value that is not UTF-8 text. Raises UnreadableError where one before it is no JSON."""
-    stream.seek(0)
-    number = 0
-    for number, value in enumerate(_Values(stream, opening, "surrogateescape"), 1):
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            return number
-    return number + 1
-
-
-class _Values:
-    """JSON values one behind the other, with commas or blanks between them. The text at hand grows until it holds the
-    next one whole."""
-
-    def __init__(self, stream: IO[bytes], opening: str = "", errors: str = "strict") -> None:
-        self._bytes, self._opening = stream, opening
-        self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors).decode
-        self._text, self._position, self._number = "", 0, 1
-        self._closing = "]" if opening else ""
-        if opening:
-            self._more(_CHUNK)
-            self._position = self._text.index(opening) + 1
-
-    def __iter__(self) -> Iterator[Any]:
-        while self._begins():
-            yield self._value()
-            self._number += 1
-        if self._closing and self._behind():
-            raise UnreadableError(0, "goes on behind the end of its list")
-
-    def _value(self) -> Any:
-        wanted = _CHUNK
-        while True:
-            try:
-                value, self._position = _DECODER.raw_decode(self._text, self._position)
-                return value
-            except RecursionError:
-                raise UnreadableError(self._number, "is nested too deeply") from None
-            except json.JSONDecodeError as err:
-                wanted *= 2
-                cut = err.msg.startswith("Unterminated") or err.pos + _NEAR > len(self._text)
-                if not cut or not self._more(wanted):
-                    raise UnreadableError(self._number, f"is not valid JSON: {err.msg.lower()}") from None
-
-    def _begins(self) -> bool:
-        """Whether another value begins at the position, which is moved there. A list has commas between its values."""
-        while (end := _GAP.match(self._text, self._position).end()) == len(self._text):  # type: ignore[union-attr]
-            if not self._more(_CHUNK):
-                if self._closing:
-                    raise UnreadableError(self._number, "is missing: the list is not closed")
-                return False
-        commas, self._position = self._text.count(",", self._position, end), end
-        closes = bool(self._closing) and self._text.startswith(self._closing, end)
-        if commas != (self._closing != "" and self._number > 1 and not closes):
-            raise UnreadableError(self._number, "is not valid JSON: a comma too many, or one is missing")
-        return not closes
-
-    def _behind(self) -> bool:
-        """Whether there is more behind the closing bracket."""
-        self._position += len(self._closing)
-        while not self._text[self._position :].strip():
-            if not self._more(_CHUNK):
-                return False
-        return True
-
-    def _more(self, size: int) -> str:
-        try:
-            data = self._bytes.read(size)
-            read = self._decode(data, not data)
-        except UnicodeDecodeError as err:
-            found = _undecoded(self._bytes, self._opening)
-            raise UnreadableError(found, f"is not UTF-8 text (byte 0x{err.object[err.start]:02x})") from None
-        self._text, self._position = self._text[self._position :] + read, 0
-        return read
 
 
 def _text(stream: IO[bytes]) -> Rows:

@@ -8,6 +8,7 @@ from typing import Any
 
 from validator import catalog, datasets, loader
 from validator.corpus import reading
+from validator.corpus.values import UnreadableError
 from validator.diagnostic import RecipeError
 from validator.job import Job, resolve
 
@@ -48,7 +49,7 @@ def _guess(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The entry of dataset_info.json and the stage that the first row suggests."""
     try:
         row = next((row for _, row in reading.rows(path)), {})
-    except reading.UnreadableError:
+    except UnreadableError:
         row = {}
     turns = next((name for name in ("messages", "conversations", "conversation") if name in row), None)
     if turns:

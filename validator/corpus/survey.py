@@ -19,6 +19,7 @@ from validator.corpus.lengths import Lengths
 from validator.corpus.markup import Markup, Piece
 from validator.corpus.oddity import KINDS, SEPARATOR, oddities
 from validator.corpus.tokens import Counter
+from validator.corpus.values import UnreadableError
 
 _BLOCK = 1000
 _SEPARATOR = SEPARATOR.encode()
@@ -96,7 +97,7 @@ def survey(path: Path, plan: Plan, report: Report, span: tuple[int, int] | None 
             for number, row in islice(rows, _BLOCK):
                 found.lines = number
                 samples.append(_row(found, number, row, convert, plan))
-        except reading.UnreadableError as err:
+        except UnreadableError as err:
             found.problems.append((path, err.row, str(err)))
         _measure(found, start, samples, plan)
         report(len(samples))
