@@ -345,7 +345,7 @@ def test_tables_are_what_the_released_packages_give() -> None:
 
 def fits(entry: dict[str, Any]) -> set[str]:
     """Kinds of value that suit a declared type, as benchmarks/conformity_values.py names them."""
-    kinds = {"bool": {"true"}, "int": {"int"}, "float": {"int", "float", "whole"}, "str": {"text", "quoted"}}
+    kinds = {"bool": {"true", "false"}, "int": {"int"}, "float": {"int", "float", "whole"}, "str": {"text", "quoted"}}
     suited = {kind for name in entry["type"].split("|") for kind in kinds.get(name, {name} - {"object"})}
     return (suited | ({"null"} if entry["optional"] else set())) - ({"text"} if entry["choices"] else set())
 
