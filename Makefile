@@ -37,7 +37,7 @@ test: lint types $(VENV)/deepspeed.done $(TINY)/model.safetensors
 check: $(VENV)/check.done
 	lmf-recipes check recipes
 
-tables: $(VENV)/train.done $(TINY)/model.safetensors
+tables: $(VENV)/train.done $(VENV)/dev.done $(TINY)/model.safetensors
 	python scripts/tables.py
 
 lint: $(VENV)/dev.done

@@ -56,7 +56,7 @@ def _row(found: Job) -> dict[str, Any]:
     return {
         "name": Path(found.path).stem,
         "summary": found.header.get("summary"),
-        "model": found.model.name if found.model and found.model.id else found.get("model_name_or_path"),
+        "model": found.model_name,
         "machine": str(found.machine) if found.machine else None,
         "method": method_name(found),
         "device_gib": round(device.expected / GIB, 1) if device else None,

@@ -60,7 +60,7 @@ def _model(job: Job) -> dict[str, Any] | None:
     if job.model is None or job.workload is None:
         return None
     return {
-        "name": job.model.name,
+        "name": job.model_name,
         "parameters": job.model.parameters + job.model.vision_parameters,
         "trainable_parameters": trainable_parameters(job.model.arch, job.workload),
     }

@@ -103,6 +103,11 @@ class Job:
         return self._model[0]
 
     @property
+    def model_name(self) -> Any:
+        """The model's name in the catalogue, else what the recipe writes."""
+        return self.model.name if self.model and self.model.id else self.get("model_name_or_path")
+
+    @property
     def model_problem(self) -> str | None:
         return self._model[1]
 

@@ -43,7 +43,7 @@ def study(job: Job, wanted: bool | None, report: Report) -> dict[str, Any]:
     alike = [] if unlooked else _near(job, run, first, len(rows), counter, report)
     return {
         "path": job.path,
-        "model": job.model.name if job.model else job.get("model_name_or_path"),
+        "model": job.model_name,
         "stage": job.stage,
         "method": job.method,
         "template": job.get("template"),

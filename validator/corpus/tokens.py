@@ -25,7 +25,8 @@ class Vocabulary:
     def __init__(self, path: Path, stops: Sequence[str] = ()) -> None:
         from tokenizers import Tokenizer
 
-        self.name = str(path)
+        here = Path.cwd()
+        self.name = str(path.relative_to(here) if path.is_relative_to(here) else path)
         self._tokenizer = Tokenizer.from_file(str(path))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
