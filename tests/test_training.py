@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from validator import job, loader
+
 pytestmark = pytest.mark.training
 
 ROOT = Path(__file__).parent.parent
@@ -115,9 +117,20 @@ def test_the_demo_recipe_learns_and_plots_its_loss(tmp_path: Path) -> None:
     assert str(run.output) in run.text
 
 
+def predicted_checkpoint(overrides: tuple[str, ...]) -> float:
+    """Bytes of one checkpoint of the demo recipe with overrides."""
+    return job.resolve(loader.with_overrides(loader.load(str(RECIPE)), overrides)).checkpoint
+
+
+def written(checkpoint: Path) -> int:
+    """Bytes of weights and states in a checkpoint."""
+    files = (file for kind in ("*.safetensors", "optimizer.pt", "global_step*/*.pt") for file in checkpoint.glob(kind))
+    return sum(file.stat().st_size for file in files)
+
+
 @pytest.mark.usefixtures("unchanged_recipe")
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_trains(case: Case, tmp_path: Path) -> None:
+def test_trains(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = train(tmp_path, case.overrides, case.environment)
     assert run.exit_code == 0, run.text[-3000:]
     assert (run.output / case.weights).stat().st_size > 0
@@ -126,6 +139,9 @@ def test_trains(case: Case, tmp_path: Path) -> None:
     assert f"world size: {case.processes}," in run.text
     sharded = list(run.output.glob("checkpoint-4/global_step4/*_states.pt"))
     assert bool(sharded) == any(word.startswith("deepspeed=") for word in case.overrides)
+    monkeypatch.chdir(ROOT)
+    expected, names = predicted_checkpoint(case.overrides), 200_000  # bytes of tensors' names and shapes, for each file
+    assert expected <= written(run.output / "checkpoint-4") <= 1.05 * expected + names
 
 
 def test_the_exit_code_is_the_trainers(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ def disk(arch: Architecture, workload: Workload, checkpoints_kept: int, save_opt
     """Bytes by term: the base weights read, each kept checkpoint and the final weights, optimizer states, tokenized
     data.
 
-    A ZeRO engine writes its own states (master weights and moments) and a copy of the trained weights beside them."""
+    A ZeRO engine writes its own states (master weights and moments), below stage 3 with a copy of the trained weights
+    beside them."""
     adapter = trained_bytes(arch, workload, element_bytes(workload).adapter)
     saved = adapter if workload.method in ("lora", "oft") else _saved_weights(arch, workload)
     states = optimizer_whole(arch, workload) if save_optimizer else 0.0
-    if save_optimizer and workload.sharding.engine:
+    if save_optimizer and workload.sharding.engine and workload.sharding.zero < 3:
         states += saved
     return {
         "base": workload.base_bytes * parameters(arch),
