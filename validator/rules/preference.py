@@ -80,7 +80,7 @@ def reward_model_unsaved(job: Job) -> Iterator[Finding]:
     Fix: `finetuning_type: lora`, or a model whose embeddings are not tied.
     """
     trains = job.stage == "rm" and job.flag("do_train") and job.method in ("full", "freeze")
-    if trains and job.model and job.model.arch.tied:
+    if trains and job.model and job.model.arch.tied and job.zero_stage < 3:  # which saves what it gathered, unshared
         yield "finetuning_type", f"{job.model.name} ties its embeddings: its reward model cannot be saved; use lora"
 
 

@@ -200,7 +200,8 @@ def offload_without_sharding(job: Job) -> Iterator[Finding]:
     """
     if not job.zero:
         return
-    if job.zero.offload("offload_optimizer") and job.zero_stage == 0:
+    on_cpu = job.machine is not None and job.machine.device.vendor == "cpu"  # where the weights are, too
+    if job.zero.offload("offload_optimizer") and job.zero_stage == 0 and not on_cpu:
         yield "deepspeed", "offload_optimizer in stage 0 fails at the first step; use stage 1, 2 or 3"
     own = "optimizer" in job.zero.config or job.zero.config.get("zero_force_ds_cpu_optimizer") is False
     if job.zero.block.get("cpu_offload") is True and not own:
