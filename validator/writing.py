@@ -15,7 +15,9 @@ _METHODS = {"lora": "LoRA", "qlora": "QLoRA (4 bits)", "full": "full", "freeze":
 _STAGES = {"sft": "fine-tuning", "dpo": "DPO", "pt": "continued pre-training"}
 _HEADINGS = {"model_name_or_path": "model", "stage": "method", "dataset": "dataset", "output_dir": "output",
              "per_device_train_batch_size": "train"}  # fmt: skip
-_FUSED_EXPERTS = ("qwen3_moe", "mixtral", "deepseek_v2")
+_TARGETED = {"qwen3_moe": "attention only: transformers 5 fuses the experts",
+             "mixtral": "attention only: transformers 5 fuses the experts",
+             "deepseek_v2": "the router takes no adapter, and transformers 5 fuses the experts"}  # fmt: skip
 _SAVERS = {"bf16": "AdamW in bf16", "galore": "GaLore", "apollo": "APOLLO", "badam": "BAdam"}
 
 
@@ -93,7 +95,7 @@ def _remark(draft: Draft, key: str) -> str:
         "disable_gradient_checkpointing": "faster; remove it for longer samples",
         "flash_attn": "needs the package flash-attn" if draft.machine.device.vendor != "ascend" else "",
         "pure_bf16": "weights, gradients and optimizer states in bf16: half the memory, coarser updates",
-        "lora_target": "attention only: transformers 5 fuses the experts" if draft.model.kind in _FUSED_EXPERTS else "",
+        "lora_target": _TARGETED.get(draft.model.kind, ""),
         "ddp_timeout": "reading a large model on every node can take longer than the default half hour",
         "freeze_trainable_layers": "the last two; each more costs 16 bytes a parameter",
         "gradient_accumulation_steps": "updated layer by layer at every step; raise the micro batch instead"

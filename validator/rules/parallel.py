@@ -231,6 +231,21 @@ def output_layer_copied_in_shards(job: Job) -> Iterator[Finding]:
         yield added, f"`{added}` trains a copy of lm_head, which fails under ZeRO-3 at the first step; use ZeRO-2"
 
 
+@rule("PAR019", Severity.ERROR, since="transformers 5.0.0")
+def router_adapted_in_ddp(job: Job) -> Iterator[Finding]:
+    """LoRA adapts a router that bypasses adapters, in DDP.
+
+    Why: the router of deepseek_v2 reads the weight of its linear layer, so the adapter on it gets no gradient, and
+    LLaMA-Factory turns the search for unused parameters off for LoRA: "Expected to have finished reduction" at the
+    second step, after the model is loaded on every rank (seen with transformers 5.6).
+    Fix: name the layers in `lora_target` without `gate`, or use ZeRO-2.
+    """
+    plain = job.world > 1 and not job.zero and not job.fsdp and not job.flag("ddp_find_unused_parameters")
+    routed = job.model is not None and job.model.kind == "deepseek_v2" and job.method == "lora"
+    if plain and routed and job.flag("do_train") and {"all", "gate"} & set(job.words("lora_target")):
+        yield "lora_target", "the adapter of the router gets no gradient, which DDP refuses; name the layers but `gate`"
+
+
 def _value(job: Job, path: str) -> Any:
     found: Any = job.zero.config if job.zero else None
     for part in path.split("."):

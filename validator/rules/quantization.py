@@ -12,6 +12,8 @@ from validator.rules.rule import Finding, rule
 _BITS = {"bnb": (4, 8), "hqq": (1, 2, 3, 4, 5, 6, 8), "eetq": (8,)}
 # Quantized checkpoints that LLaMA-Factory loads in full precision
 _DEQUANTIZED = ("mxfp4", "fp8")
+# Its router multiplies by the weight of a linear module that is quantized with the others (modeling_deepseek_v2.py)
+_BARE_ROUTER = "deepseek_v2"
 _FUSED_EXPERTS = ("qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3", "glm4_moe")
 
 
@@ -201,3 +203,32 @@ def other_model_bits(job: Job) -> Iterator[Finding]:
     for key in ("ref_model_quantization_bit", "reward_model_quantization_bit"):
         if job.has(key) and job.get(key) not in (4, 8):
             yield key, f"`{key}` is {job.get(key)}, only 4 and 8 are accepted"
+
+
+@rule("TRA313", Severity.ERROR, since="transformers 5.0.0")
+def router_packed(job: Job) -> Iterator[Finding]:
+    """A model whose router reads the weight of a plain linear layer is quantized to 4 bits.
+
+    Why: the router multiplies by the packed weight: "mat1 and mat2 shapes cannot be multiplied" at the first step,
+    after the data is tokenized and the model loaded on every rank (seen with transformers 5.6).
+    Fix: LoRA on 16-bit weights, sharded with ZeRO-3 where they do not fit.
+    """
+    if _routed_by_bits(job) and job.get("quantization_bit") == 4:
+        yield "quantization_bit", f"the router of {_BARE_ROUTER} cannot read 4-bit weights; remove `quantization_bit`"
+
+
+@rule("TRA314", Severity.WARNING, since="transformers 5.0.0")
+def router_rounded(job: Job) -> Iterator[Finding]:
+    """A model whose router reads the weight of a plain linear layer is quantized to 8 bits.
+
+    Why: the run goes on, but the router takes the stored integers for weights and sends tokens to other experts than
+    the model learned (transformers 5.6, modeling_deepseek_v2.py).
+    Fix: LoRA on 16-bit weights, sharded with ZeRO-3 where they do not fit.
+    """
+    if _routed_by_bits(job) and job.get("quantization_bit") == 8:
+        yield "quantization_bit", f"the router of {_BARE_ROUTER} takes 8-bit integers for weights; remove it"
+
+
+def _routed_by_bits(job: Job) -> bool:
+    quantized = _loads(job) and _method(job) == "bnb"
+    return quantized and job.flag("do_train") and job.model is not None and job.model.kind == _BARE_ROUTER
