@@ -7,10 +7,11 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from validator import catalog, loader
 from validator.diagnostic import RecipeError
@@ -96,12 +97,11 @@ class Dataset:
         return Rows(wanted, columns=found.columns) if isinstance(wanted, int) and not found.problem else found
 
 
-@dataclass(frozen=True)
-class Registry:
+class Registry(NamedTuple):
     """The entries of a dataset_info.json by name; `problem` says why there are none."""
 
     folder: Path
-    entries: Mapping[str, Any] = field(default_factory=dict)
+    entries: Mapping[str, Any] = MappingProxyType({})
     problem: str | None = None
 
     def get(self, name: str) -> Dataset | None:

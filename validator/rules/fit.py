@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from validator import changes
 from validator.diagnostic import Severity
 from validator.job import GIB, Job
 from validator.memory import Estimate
@@ -28,6 +27,8 @@ def _doubt(job: Job) -> str:
 
 def _remedy(job: Job) -> str:
     """The nearest change with which both the devices and the host suffice."""
+    from validator import changes  # only where something does not fit: not on the path of a clean check
+
     change = changes.fitting(job)
     return f"set {change}" if change else "no single change fits, see `lmf-recipes explain`"
 
