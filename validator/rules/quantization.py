@@ -12,8 +12,6 @@ from validator.rules.rule import Finding, rule
 _BITS = {"bnb": (4, 8), "hqq": (1, 2, 3, 4, 5, 6, 8), "eetq": (8,)}
 # Quantized checkpoints that LLaMA-Factory loads in full precision
 _DEQUANTIZED = ("mxfp4", "fp8")
-# Its router multiplies by the weight of a linear module that is quantized with the others (modeling_deepseek_v2.py)
-_BARE_ROUTER = "deepseek_v2"
 _FUSED_EXPERTS = ("qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3", "glm4_moe")
 
 
@@ -214,7 +212,7 @@ def router_packed(job: Job) -> Iterator[Finding]:
     Fix: LoRA on 16-bit weights, sharded with ZeRO-3 where they do not fit.
     """
     if _routed_by_bits(job) and job.get("quantization_bit") == 4:
-        yield "quantization_bit", f"the router of {_BARE_ROUTER} cannot read 4-bit weights; remove `quantization_bit`"
+        yield "quantization_bit", "the router of this model cannot read 4-bit weights; remove `quantization_bit`"
 
 
 @rule("TRA314", Severity.WARNING, since="transformers 5.0.0")
@@ -226,9 +224,9 @@ def router_rounded(job: Job) -> Iterator[Finding]:
     Fix: LoRA on 16-bit weights, sharded with ZeRO-3 where they do not fit.
     """
     if _routed_by_bits(job) and job.get("quantization_bit") == 8:
-        yield "quantization_bit", f"the router of {_BARE_ROUTER} takes 8-bit integers for weights; remove it"
+        yield "quantization_bit", "the router of this model takes 8-bit integers for weights; remove it"
 
 
 def _routed_by_bits(job: Job) -> bool:
     quantized = _loads(job) and _method(job) == "bnb"
-    return quantized and job.flag("do_train") and job.model is not None and job.model.kind == _BARE_ROUTER
+    return quantized and job.flag("do_train") and job.model is not None and job.model.arch.ffn.router_linear
