@@ -99,7 +99,7 @@ def errors(found: Job) -> set[tuple[str, str | None]]:
     """(code, key) of all that would stop the run, other than memory, which is the job's own verdict, and this
     repository's conventions."""
     judged = (rule for rule in _RULES if rule.severity is Severity.ERROR and rule.code[:3] not in ("FIT", "CUR"))
-    return {(rule.code, key) for rule in judged for key, _ in rule.check(found)}
+    return {(rule.code, key) for rule, key, _ in _findings(judged, found)}
 
 
 def _check_zero(path: str) -> FileReport:
@@ -118,14 +118,18 @@ def _apply(
     chosen: Iterable[Rule], found: Job, document: Document, refused: frozenset[str] = frozenset()
 ) -> Iterator[Diagnostic]:
     """What the rules find, but nothing more about a key whose value was refused already."""
-    for rule in chosen:
-        if rule.since and not release.reached(found.header, rule.since):
-            continue
-        for key, message in rule.check(found):
-            if key in refused:
-                continue
+    for rule, key, message in _findings(chosen, found):
+        if key not in refused:
             line, column = document.mark(key)
             yield Diagnostic(rule.code, rule.severity, message, line, column, key, remedy(rule.manual))
+
+
+def _findings(chosen: Iterable[Rule], found: Job) -> Iterator[tuple[Rule, str | None, str]]:
+    """(rule, key, message) of the rules that hold for the recipe's releases."""
+    for rule in chosen:
+        if not rule.since or release.reached(found.header, rule.since):
+            for key, message in rule.check(found):
+                yield rule, key, message
 
 
 def remedy(manual: str) -> str | None:
