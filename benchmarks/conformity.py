@@ -38,8 +38,8 @@ import conformity_entries
 import conformity_values as harness
 from conformity_cases import GROUPS, Settings, values
 
-from validator.check import check_file
 from validator.diagnostic import Severity
+from validator.judge.check import check_file
 
 EVIDENCE = harness.ROOT / "benchmarks" / "evidence" / "conformity.csv"
 CONFIG = harness.ROOT / "benchmarks" / "evidence" / "tiny-config.json"

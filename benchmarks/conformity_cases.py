@@ -14,7 +14,7 @@ from conformity_entries import names
 from conformity_texts import texts
 from conformity_values import ARGUMENTS, BASE, DPO, KINDS, KTO, PAIR, RESULT, ROOT, STREAM, context, sample, value
 
-from validator import loader
+from validator.read import loader
 
 EXAMPLES = ROOT / "benchmarks" / "evidence" / "examples.json"
 CASES = ROOT / "tests" / "cases"

@@ -16,9 +16,12 @@ from typing import Any
 
 import yaml
 
-from validator import changes, check, job, loader
+from validator.advise import changes
 from validator.diagnostic import FileReport, Severity
-from validator.job import GIB
+from validator.job import job
+from validator.job.job import GIB
+from validator.judge import check
+from validator.read import loader
 
 ROOT = Path(__file__).resolve().parent.parent
 Row = Mapping[str, Any]

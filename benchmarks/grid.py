@@ -16,8 +16,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from validator import architecture as families
-from validator import catalog
 from validator.memory import (
     Adapter,
     Architecture,
@@ -29,6 +27,8 @@ from validator.memory import (
     trainable_parameters,
 )
 from validator.memory.workload import Precision
+from validator.tables import architecture as families
+from validator.tables import catalog
 
 RECORD = Path(__file__).parent / "evidence" / "grid.csv"
 PACKAGES = ("torch", "transformers", "peft", "llamafactory", "bitsandbytes")

@@ -8,8 +8,8 @@ from pathlib import Path
 from gpu_cells import MODELS
 from rows import EVIDENCE, GIB, Kind, Row, automatic, read, usable
 
-from validator.architecture import architecture
 from validator.memory import Adapter, Architecture, Sharding, Workload
+from validator.tables.architecture import architecture
 
 MIB = 2**20
 ROLES = {"all": ("q", "k", "v", "o", "gate", "up", "down"), "q_proj,v_proj": ("q", "v")}

@@ -17,9 +17,9 @@ from typing import Literal
 
 import yaml
 
-from validator.architecture import SUPPORTED, architecture
 from validator.memory import Adapter, Architecture, Sharding, Workload
 from validator.memory.workload import Attention, Loss, Method, Precision
+from validator.tables.architecture import SUPPORTED, architecture
 
 EVIDENCE = Path(__file__).parent / "evidence"
 DATA = Path(__file__).parents[1] / "validator" / "data"

@@ -37,9 +37,10 @@ from unittest.mock import patch
 
 import yaml
 
-from validator import catalog, catalogue
-from validator.job import Job
-from validator.rules.curated import method_name
+from validator.job.job import Job
+from validator.job.naming import method_name
+from validator.recipes import catalogue
+from validator.tables import catalog
 
 ROOT = Path(__file__).resolve().parent.parent
 EVIDENCE = ROOT / "benchmarks" / "evidence" / "twins.csv"

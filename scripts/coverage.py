@@ -7,11 +7,16 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from validator import catalog, catalogue, check, loader, plan, upgrade, writing
-from validator.catalog import Machine, Model
-from validator.draft import Draft
-from validator.job import GIB, Job
-from validator.rules.curated import method_name
+from validator.job.job import GIB, Job
+from validator.job.naming import method_name
+from validator.judge import check
+from validator.plan import search as plan
+from validator.plan import upgrade, writing
+from validator.plan.draft import Draft
+from validator.read import loader
+from validator.recipes import catalogue
+from validator.tables import catalog
+from validator.tables.catalog import Machine, Model
 
 METHODS = ("qlora", "lora", "full")
 # Machines of the map, from small to large, and the host memory of those whose usual server is not known, GiB.

@@ -15,10 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from validator import catalog, plan, upgrade, writing
-from validator.catalog import Machine, Model
-from validator.draft import Draft
-from validator.loader import read_yaml
+from validator.plan import search as plan
+from validator.plan import upgrade, writing
+from validator.plan.draft import Draft
+from validator.read.loader import read_yaml
+from validator.tables import catalog
+from validator.tables.catalog import Machine, Model
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = ("dpo", "pt")

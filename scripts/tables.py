@@ -14,9 +14,9 @@ from pathlib import Path
 
 import coverage
 
-from validator import catalogue
-from validator.job import Job
-from validator.rules.curated import method_name, predicted
+from validator.job.job import Job
+from validator.job.naming import method_name, predicted
+from validator.recipes import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "README.zh.md", "docs/recipes.md", "docs/coverage.md")

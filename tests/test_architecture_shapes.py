@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from validator.architecture import SUPPORTED, architecture
 from validator.diagnostic import RecipeError
+from validator.tables.architecture import SUPPORTED, architecture
 
 DENSE: dict[str, Any] = {
     "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, "num_attention_heads": 4, "num_key_value_heads": 2,

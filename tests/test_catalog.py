@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from validator import catalog
 from validator.diagnostic import RecipeError
+from validator.tables import catalog
 
 
 @pytest.mark.parametrize(

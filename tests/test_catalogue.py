@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from validator import catalogue
 from validator.diagnostic import RecipeError
+from validator.recipes import catalogue
 
 ROOT = Path(__file__).parent.parent
 

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from validator import changes, check, job, loader
-from validator.job import GIB
+from validator.advise import changes
+from validator.job import job
+from validator.job.job import GIB
+from validator.judge import check
+from validator.read import loader
+from validator.rules import engine
 
 ROOT = Path(__file__).parent.parent
 BODY = """model_name_or_path: Qwen/Qwen2.5-7B-Instruct
@@ -144,7 +148,7 @@ def test_optimizers_of_full_tuning_go_when_adapters_or_an_engine_come() -> None:
 
 def test_what_exists_already_is_no_reason_to_hold_a_change_back() -> None:
     before = resolved("1xrtx-4090", "full", more="deepspeed: deepspeed/no_such.json\n")
-    assert check.errors(before)
+    assert engine.errors(before)
     assert changes.nearest(before)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from validator import chart
+from validator.show import chart
 
 GOLDEN = Path(__file__).parent / "golden"
 

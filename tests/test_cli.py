@@ -14,8 +14,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from validator import check, cli
+from validator import cli
 from validator.cli import group
+from validator.judge import check
 
 ROOT = Path(__file__).parent.parent
 TINY = ROOT / "recipes" / "tiny-cpu-lora.yaml"

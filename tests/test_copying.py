@@ -9,9 +9,12 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from validator import __version__, check, comparison, copying, loader
+from validator import __version__
 from validator.cli import group
 from validator.diagnostic import RecipeError, Severity
+from validator.judge import check
+from validator.read import loader
+from validator.recipes import comparison, copying
 
 NAME = "qwen3-8b-a100-full"
 # A copy cannot bring the model that `make demo` builds.

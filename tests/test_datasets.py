@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from validator import datasets, job, loader
-from validator.datasets import Dataset
+from validator.job import datasets, job
+from validator.job.datasets import Dataset
+from validator.read import loader
 
 ROW = {"instruction": "Say hi.", "input": "", "output": "hi"}
 LINE = json.dumps(ROW) + "\n"

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from validator import chart, explain, job, loader
-from validator.job import GIB
+from validator.advise import explain
+from validator.job import job
+from validator.job.job import GIB
+from validator.read import loader
+from validator.show import chart
 
 ROOT = Path(__file__).parent.parent
 HEAD = "# /// recipe\n# machine: 2x8xa100-80g\n# host_ram_gib: 2048\n# samples: 5000\n# ///\n"

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from validator import handoff, job, loader
 from validator.diagnostic import RecipeError
-from validator.job import Job
+from validator.job import job
+from validator.job.job import Job
+from validator.read import loader
+from validator.train import handoff
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from validator import job, loader
+from validator.job import job
+from validator.read import loader
 
 
 def resolved(machine: str | None = None, ram: float | None = None, header: Any = None, **values: Any) -> job.Job:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from validator import launch
 from validator.diagnostic import RecipeError
+from validator.train import launch
 
 
 @pytest.mark.parametrize(

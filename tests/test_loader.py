@@ -13,8 +13,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from validator import loader
 from validator.diagnostic import RecipeError
+from validator.read import loader
 
 REFUSED = "refused"
 

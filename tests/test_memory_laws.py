@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from validator import catalog
 from validator.memory import (
     Adapter,
     Architecture,
@@ -21,6 +20,7 @@ from validator.memory import (
 from validator.memory.moments import step
 from validator.memory.optimizer import state_bytes
 from validator.memory.shapes import blocks
+from validator.tables import catalog
 
 LAWS = settings(max_examples=60, deadline=None)
 ARCHITECTURES = [catalog.model(name).arch for name in catalog.model_ids()]

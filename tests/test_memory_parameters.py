@@ -6,16 +6,7 @@ from typing import Any
 
 import pytest
 
-from validator.memory import (
-    Adapter,
-    Architecture,
-    Attn,
-    Ffn,
-    Workload,
-    linear_roles,
-    parameters,
-    trainable_parameters,
-)
+from validator.memory import Adapter, Architecture, Attn, Ffn, Workload, linear_roles, parameters, trainable_parameters
 
 SHAPE = {
     "hidden_size": 64,

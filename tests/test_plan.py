@@ -18,9 +18,14 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from validator import answer, catalog, check, copying, draft, loader, plan, planned, writing
 from validator.cli import group
 from validator.diagnostic import RecipeError, Severity
+from validator.judge import check
+from validator.plan import answer, draft, planned, writing
+from validator.plan import search as plan
+from validator.read import loader
+from validator.recipes import copying
+from validator.tables import catalog, guidance
 
 _MACHINES = [
     *("1xrtx-3090", "2xrtx-4090", "1xrtx-5090", "4xrtx-3090", "1xa6000-48g", "1xt4-16g", "8xl4-24g", "8xv100-32g"),
@@ -172,7 +177,7 @@ def test_values_follow_the_request_and_the_tables(words: tuple[str, ...], key: s
     ("billions", "method", "rate"), [("qwen7b", "full", 1e-5), ("qwen72b", "full", 7e-6), ("qwen72b", "qlora", 1e-4)]
 )
 def test_rates_go_by_size_and_method(billions: str, method: str, rate: float) -> None:
-    assert draft.rates(catalog.model(billions), method)["learning_rate"]["default"] == rate
+    assert guidance.rates(catalog.model(billions), method)["learning_rate"]["default"] == rate
 
 
 def test_samples_are_cut_shorter_only_where_nothing_else_fits() -> None:

@@ -13,9 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
-from validator import catalog, check, job, launch, loader
 from validator.diagnostic import Severity
-from validator.rules.curated import name
+from validator.job import job
+from validator.job.naming import name
+from validator.judge import check
+from validator.read import loader
+from validator.tables import catalog
+from validator.train import launch
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))

@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from validator import check, cli, launch, loader, release
+from validator import cli
 from validator.diagnostic import RecipeError, Severity
+from validator.judge import check
+from validator.read import loader
+from validator.tables import release
+from validator.train import launch
 
 
 @pytest.mark.parametrize(

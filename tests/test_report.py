@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlparse
 import pytest
 
 from validator.diagnostic import Diagnostic, FileReport, Report, Severity
-from validator.report import FORMATS
+from validator.show.report import FORMATS
 
 GOLDEN = Path(__file__).parent / "golden"
 SUFFIX = {"text": "txt", "json": "json", "github": "github.txt", "sarif": "sarif"}

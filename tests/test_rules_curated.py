@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from validator import catalog, check, job, loader
-from validator.rules import curated
+from validator.job import job, naming
+from validator.judge import check
+from validator.read import loader
+from validator.tables import catalog
 
 ROOT = Path(__file__).parent.parent
 HEADER = {"summary": "x", "machine": "8xa100-80g", "host_ram_gib": 1024, "samples": 20000}
@@ -32,7 +34,7 @@ def resolved(machine: str, path: str = "recipes/x.yaml", **values: Any) -> job.J
     ],
 )  # fmt: skip
 def test_name(machine: str, values: dict[str, Any], name: str | None) -> None:
-    assert curated.name(resolved(machine, **values)) == name
+    assert naming.name(resolved(machine, **values)) == name
 
 
 def codes(path: str, header: dict[str, Any], **values: Any) -> set[str]:
@@ -43,7 +45,7 @@ def codes(path: str, header: dict[str, Any], **values: Any) -> set[str]:
 
 def complete() -> dict[str, Any]:
     body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True}
-    found = curated.predicted(job.resolve(loader.Document("recipes/x.yaml", "", body, header=HEADER)))
+    found = naming.predicted(job.resolve(loader.Document("recipes/x.yaml", "", body, header=HEADER)))
     assert found is not None
     return {**HEADER, "predicted": found}
 
@@ -82,8 +84,8 @@ def test_a_drifted_prediction_is_given_as_the_line_to_paste() -> None:
 
 @pytest.mark.parametrize("device", catalog.device_ids())
 def test_a_label_means_its_device_again_and_is_no_longer_than_its_id(device: str) -> None:
-    assert catalog.device(curated.label(device))[0].id == device
-    assert len(curated.label(device)) <= len(device)
+    assert catalog.device(naming.label(device))[0].id == device
+    assert len(naming.label(device)) <= len(device)
 
 
 @pytest.mark.parametrize(("machine", "overrides"), [("4xa100-80g", ()), (None, ("max_samples=10", "lora_rank=64"))])

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from validator import check, loader
 from validator.diagnostic import Diagnostic
-from validator.job import GIB, resolve
+from validator.job.job import GIB, resolve
+from validator.judge import check
+from validator.read import loader
 
 ROOT = Path(__file__).parent.parent
 VALUES: dict[str, Any] = {

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from validator import catalog, loader, schema
 from validator.diagnostic import Diagnostic, Severity
+from validator.read import loader
+from validator.rules import schema
+from validator.tables import catalog
 
 
 def found(text: str) -> list[Diagnostic]:

@@ -15,7 +15,9 @@ import coverage  # noqa: E402
 import tables  # noqa: E402
 
 import recipes  # noqa: E402
-from validator import catalog, loader, plan  # noqa: E402
+from validator.plan import search as plan  # noqa: E402
+from validator.read import loader  # noqa: E402
+from validator.tables import catalog  # noqa: E402
 
 PATHS = sorted((ROOT / "recipes").glob("*.yaml"))
 WISHES = list(recipes.wishes())

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from validator import job, loader
+from validator.job import job
+from validator.read import loader
 
 pytestmark = pytest.mark.training
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from validator import catalog, job, loader
+from validator.job import job
 from validator.memory import Workload
 from validator.memory.optimizer import state_bytes
+from validator.read import loader
+from validator.tables import catalog
 
 ZERO = {"zero_optimization": {"stage": 2}}
 OFFLOAD = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}

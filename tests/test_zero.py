@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from validator import zero
+from validator.job import zero
 
 
 def test_reads_what_llamafactory_takes(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from validator import __version__
 from validator.diagnostic import RecipeError, Severity
 
 if TYPE_CHECKING:
-    from validator.job import Job
+    from validator.job.job import Job
 
 _MACHINE = click.option("--machine", metavar="M", help="Target, such as 8xascend-910b-64g or 2x8xa100-80g.")
 _RAM = click.option("--host-ram", type=click.FloatRange(min=1), metavar="GIB", help="Main memory of a node.")
@@ -24,13 +24,13 @@ _FORMAT = click.option("--format", "form", type=click.Choice(["text", "json"]), 
 
 
 def _names(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    from validator import copying
+    from validator.recipes import copying
 
     return [name for name in copying.names() if name.startswith(begun)]
 
 
 def _models(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    from validator import catalog
+    from validator.tables import catalog
 
     shorts = (catalog.model(key).short or key for key in catalog.model_ids())
     return [name for name in shorts if name.startswith(begun)]
@@ -50,8 +50,8 @@ def group() -> None:
 @click.option("--strict", is_flag=True, help="Exit 1 on warnings, too.")
 def check(paths: Sequence[str], machine: str | None, host_ram: float | None, form: str, strict: bool) -> None:
     """Report every problem of recipes and DeepSpeed files (default: recipes/)."""
-    from validator import check as checker
-    from validator import report as reports
+    from validator.judge import check as checker
+    from validator.show import report as reports
 
     _require_machine(machine)
     found = checker.check(paths or ["recipes"], machine, host_ram)
@@ -68,8 +68,10 @@ def check(paths: Sequence[str], machine: str | None, host_ram: float | None, for
 @_FORMAT
 def explain(recipe: str, overrides: Sequence[str], machine: str | None, host_ram: float | None, form: str) -> None:
     """Show where every GiB goes, the verdict, and the nearest changes."""
-    from validator import chart, job, loader
-    from validator import explain as explainer
+    from validator.advise import explain as explainer
+    from validator.job import job
+    from validator.read import loader
+    from validator.show import chart
 
     _require_machine(machine)
     document = loader.with_overrides(_readable(recipe), overrides)
@@ -84,7 +86,7 @@ def explain(recipe: str, overrides: Sequence[str], machine: str | None, host_ram
 @_FORMAT
 def list_recipes(machine: str | None, model: str | None, method: str | None, form: str) -> None:
     """List the catalogue."""
-    from validator import catalogue
+    from validator.recipes import catalogue
 
     _require_machine(machine)
     rows = catalogue.rows(machine, model, method)
@@ -124,8 +126,9 @@ def plan(
     Speed goes by the work that a step adds: `fastest` keeps all activations, `fast` computes them twice, `medium` also
     gathers weights from other devices, `slow` updates the optimizer in host memory, `slowest` fetches weights from it.
     """
-    from validator import answer as planner
-    from validator import copying, planned
+    from validator.plan import answer as planner
+    from validator.plan import planned
+    from validator.recipes import copying
 
     if model is None and samples is None:
         raise click.UsageError("give --model, or --samples to have models proposed")
@@ -147,7 +150,7 @@ def plan(
 @click.option("--html", metavar="FILE", help="Write one self-contained page, too.")
 def data(source: str, model: str | None, near: bool | None, form: str, html: str | None) -> None:
     """Show what will be trained: rows, drops, steps, lengths, amount and quality; exit code 1 where the run stops."""
-    from validator.corpus import command
+    from validator.study import command
 
     found = command.study(source, model, near, html)
     click.echo(command.FORMATS[form](found), nl=False)
@@ -159,7 +162,7 @@ def data(source: str, model: str | None, near: bool | None, form: str, html: str
 @click.argument("dest", type=click.Path())
 def copy(name: str, dest: str) -> None:
     """Copy a recipe of the catalogue, with what it reads, to the file or folder DEST."""
-    from validator import copying
+    from validator.recipes import copying
 
     click.echo(copying.text(copying.copy(name, dest)), nl=False)
 
@@ -170,7 +173,7 @@ def copy(name: str, dest: str) -> None:
 @_FORMAT
 def diff(name: str, file: str, form: str) -> None:
     """Show what FILE changed against the recipe NAME of the catalogue (exit code 0 whether or not it did)."""
-    from validator import comparison
+    from validator.recipes import comparison
 
     found = comparison.compare(name, file)
     click.echo(json.dumps(found, indent=2) if form == "json" else comparison.text(found), nl=form == "json")
@@ -182,10 +185,13 @@ def diff(name: str, file: str, form: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Check, and print the command instead of running it.")
 def train(recipe: str, overrides: Sequence[str], dry_run: bool) -> None:
     """Check a recipe, then hand it to llamafactory-cli."""
-    from validator import check as checker
-    from validator import handoff, job, launch, loader, release
-    from validator import report as reports
     from validator.diagnostic import Report
+    from validator.job import job
+    from validator.judge import check as checker
+    from validator.read import loader
+    from validator.show import report as reports
+    from validator.tables import release
+    from validator.train import handoff, launch
 
     if recipe == "-":
         raise click.UsageError("llamafactory-cli reads a recipe from a file; save it first")
@@ -216,7 +222,7 @@ def train(recipe: str, overrides: Sequence[str], dry_run: bool) -> None:
 
 def _tell_of_data(job: Job) -> None:
     """Say in short what `data` says of small local data sets; end here where the run would stop at them."""
-    from validator.corpus import brief
+    from validator.study import brief
 
     lines, stops = brief.brief(job)
     for line in lines:
@@ -229,10 +235,10 @@ def _tell_of_data(job: Job) -> None:
 @click.argument("code", required=False)
 def rule(code: str | None) -> None:
     """List the rules, or explain one."""
-    from validator import check as checker
+    from validator.rules import manual
 
-    for name in [code] if code else checker.codes():
-        severity, text = checker.manual(name)
+    for name in [code] if code else manual.codes():
+        severity, text = manual.page(name)
         if code:
             click.echo(f"{name.upper()} ({severity.value})\n\n{_dedent(text)}")
         else:
@@ -245,7 +251,7 @@ def _dedent(text: str) -> str:
 
 
 def _readable(path: str) -> Any:
-    from validator import loader
+    from validator.read import loader
 
     if path.endswith(".json"):
         raise RecipeError(f"`{path}` is a JSON file; give the recipe (.yaml) that uses it")
@@ -269,7 +275,7 @@ def _known(found: Any) -> Any:
 
 def _require_machine(text: str | None) -> None:
     """A machine on the command line that is not known is wrong usage, not a finding in a file."""
-    from validator import catalog
+    from validator.tables import catalog
 
     if text is not None:
         try:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
-from validator import catalog
-from validator.datasets import Rows
 from validator.diagnostic import Severity
-from validator.job import Job
-from validator.rules.paths import tokenized
+from validator.job.datasets import Rows
+from validator.job.job import Job
 from validator.rules.rule import Finding, rule
-
-# Fewer passes than this over a small set are common practice (LIMA, arXiv 2305.11206, took 15 over 1,000 samples).
-MANY_EPOCHS = 10
-# Models that go by the same size: a "7B" has up to 10 billion parameters.
-_SAME_SIZE = 1.5
+from validator.tables import guidance
 
 
 @rule("DAT001", Severity.WARNING)
@@ -37,7 +30,7 @@ def more_than_useful(job: Job) -> Iterator[Finding]:
     Why: small models saturate; time and money go into steps that change little.
     Fix: choose the best samples, or a larger model.
     """
-    found, most = _rows(job), guidance(job, "saturating")
+    found, most = _rows(job), _guidance(job, "saturating")
     if found and most and found.count > most:
         yield "dataset", f"{found} samples for {_model(job)}, more than {most:,} are wasted on it; choose the best ones"
 
@@ -66,7 +59,7 @@ def data_cut_short(job: Job) -> Iterator[Finding]:
     Fix: remove `max_samples`; to shrink one data set on purpose, `num_samples` in its entry says so.
     """
     limit = job.get("max_samples")
-    if not isinstance(limit, int) or limit < 1 or tokenized(job):
+    if not isinstance(limit, int) or limit < 1 or job.tokenized:
         return
     for found in job.datasets:
         if found.rows and not found.rows.problem and found.rows.count > 2 * limit:
@@ -117,7 +110,7 @@ def fewer_than_recommended(job: Job) -> Iterator[Finding]:
 def _rows(job: Job) -> Rows | None:
     """Samples trained on, before `val_size`; None unless every data set can be counted here."""
     sets, limit = job.datasets, job.get("max_samples")
-    if not sets or len(sets) != len(set(job.words("dataset"))) or tokenized(job) or not job.flag("do_train"):
+    if not sets or len(sets) != len(set(job.words("dataset"))) or job.tokenized or not job.flag("do_train"):
         return None
     counted = [found.rows for found in sets]
     total, exact = 0, True
@@ -131,34 +124,18 @@ def _rows(job: Job) -> Rows | None:
 
 def _needed(job: Job) -> int | None:
     """Fewest samples that make sense: the guidance, unless the recipe itself is made for fewer."""
-    least = guidance(job, "minimum")
+    least = _guidance(job, "minimum")
     return min(least, job.samples) if least and job.samples else least
 
 
 def _repeats(job: Job, found: Rows, needed: int) -> bool:
     passes = job.number("num_train_epochs") if job.number("max_steps") <= 0 else 0
-    return found.count < needed and passes >= MANY_EPOCHS
+    return found.count < needed and passes >= guidance.MANY_EPOCHS
 
 
-def guidance(job: Job, field: str) -> int | None:
+def _guidance(job: Job, figure: str) -> int | None:
     """A figure of data/samples.yaml for the model's size, between two sizes by interpolation; None: not published."""
-    stages = catalog.listing("samples")
-    method = "full" if job.method in ("full", "freeze") else "lora"
-    table = (stages.get(job.stage) or {}).get(method) if job.stage != "sources" else None
-    return interpolate(table, job.model.billions, field) if table and job.model else None
-
-
-def interpolate(table: Sequence[Mapping[str, Any]], billions: float, field: str) -> int | None:
-    """The field between the two nearest sizes, linearly in the number of parameters; beyond the ends the nearest entry.
-
-    Where the larger entry has no figure, the smaller one's holds for models of about its size."""
-    above = next((entry for entry in table if entry["billions"] >= billions), table[-1])
-    below = next((entry for entry in reversed(table) if entry["billions"] <= billions), table[0])
-    if below[field] is None or above[field] is None:
-        return below[field] if billions < _SAME_SIZE * below["billions"] else None
-    span = above["billions"] - below["billions"]
-    share = (billions - below["billions"]) / span if span > 0 else 0.0
-    return int(below[field] + share * (above[field] - below[field]))
+    return guidance.samples(job.stage, job.method, job.model.billions, figure) if job.model else None
 
 
 def _model(job: Job) -> str:
@@ -166,5 +143,5 @@ def _model(job: Job) -> str:
 
 
 def _advice(job: Job) -> str:
-    good = job.samples or guidance(job, "good")
+    good = job.samples or _guidance(job, "good")
     return f"; {good:,} good ones are recommended" if good else ""

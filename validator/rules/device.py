@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from validator.catalog import Device
 from validator.diagnostic import Severity
-from validator.job import Job
+from validator.job.job import Job
 from validator.rules.rule import Finding, rule
+from validator.tables.catalog import Device
 
 _BRAIN = ("bf16", "pure_bf16", "bf16_full_eval")
 _AMPERE = 8.0

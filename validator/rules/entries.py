@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from validator import catalog
-from validator.datasets import Dataset
 from validator.diagnostic import Severity
-from validator.job import Job
+from validator.job.datasets import Dataset
+from validator.job.job import Job
 from validator.rules.registry import sets
 from validator.rules.rule import Finding, rule
+from validator.tables import catalog
 
 # In the order in which LLaMA-Factory takes them (data/parser.py, v0.9.5).
 _SOURCES = ("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name", "file_name")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from validator.diagnostic import Severity
-from validator.job import Job
+from validator.job.job import Job
 from validator.rules.rule import Finding, rule
 
 _ON = ("true", "y", "1")  # extras/misc.py, is_env_enabled; everything else is off

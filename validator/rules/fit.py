@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from validator.diagnostic import Severity
-from validator.job import GIB, Job
+from validator.job.job import GIB, Job
 from validator.memory import Estimate
 from validator.rules.rule import Finding, rule
 
@@ -25,15 +25,7 @@ def _doubt(job: Job) -> str:
     return f" (wide band: few measurements of {', '.join(gaps)} are public)" if gaps else ""
 
 
-def _remedy(job: Job) -> str:
-    """The nearest change with which both the devices and the host suffice."""
-    from validator import changes  # only where something does not fit: not on the path of a clean check
-
-    change = changes.fitting(job)
-    return f"set {change}" if change else "no single change fits, see `lmf-recipes explain`"
-
-
-@rule("FIT001", Severity.ERROR)
+@rule("FIT001", Severity.ERROR, advised=True)
 def device_memory_exceeded(job: Job) -> Iterator[Finding]:
     """The run needs more device memory than a device of the target machine has.
 
@@ -43,7 +35,7 @@ def device_memory_exceeded(job: Job) -> Iterator[Finding]:
     with more accumulation, a shorter `cutoff_len`, `enable_liger_kernel`, or a smaller method.
     """
     if job.device_verdict == "exceeds" and job.device_memory:
-        yield _blame(job), f"needs {_span(job.device_memory)} per device, {_device(job)}{_doubt(job)}; {_remedy(job)}"
+        yield _blame(job), f"needs {_span(job.device_memory)} per device, {_device(job)}{_doubt(job)}"
 
 
 @rule("FIT002", Severity.WARNING)
@@ -57,7 +49,7 @@ def device_memory_tight(job: Job) -> Iterator[Finding]:
         yield _blame(job), f"may need {_span(job.device_memory)} per device, {_device(job)}{_doubt(job)}: thin margin"
 
 
-@rule("FIT003", Severity.ERROR)
+@rule("FIT003", Severity.ERROR, advised=True)
 def host_memory_exceeded(job: Job) -> Iterator[Finding]:
     """A node of the target machine has too little main memory for the run.
 
@@ -70,7 +62,7 @@ def host_memory_exceeded(job: Job) -> Iterator[Finding]:
             "deepspeed",
             (
                 f"needs {_span(job.host_memory)} of host memory per node, the machine has "
-                f"{job.machine.host_ram_gib:.0f}: a process would be killed (exit code -9); {_remedy(job)}"
+                f"{job.machine.host_ram_gib:.0f}: a process would be killed (exit code -9)"
             ),
         )
 

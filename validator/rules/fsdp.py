@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from validator import catalog, loader
 from validator.diagnostic import RecipeError, Severity
-from validator.job import Job
+from validator.job.job import Job
+from validator.read import loader
 from validator.rules.rule import Finding, rule
+from validator.tables import catalog
 
 _WORDS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
 

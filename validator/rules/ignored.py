@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
-from validator import catalog
 from validator.diagnostic import Severity
-from validator.job import Job, default
+from validator.job.job import Job, default
 from validator.rules.rule import Finding, rule
+from validator.tables import catalog
 
 Read = Callable[[Job], bool]
 Table = tuple[tuple[tuple[str, ...], Read, str], ...]

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from validator import catalog, release
 from validator.diagnostic import RecipeError, Severity
-from validator.job import Job
+from validator.job.job import Job
 from validator.rules.rule import Finding, rule
+from validator.tables import catalog, release
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from validator import catalog
 from validator.diagnostic import Severity
-from validator.job import Job
+from validator.job.job import Job
 from validator.rules.rule import Finding, rule
+from validator.tables import catalog
 
 # Optimizers that get a rate at most, or what Adam gets and no more (transformers 5.6, trainer_optimizer.py)
 _PLAIN = ("adamw_torch", "adamw_torch_npu_fused", "adamw_torch_xla", "adamw_apex_fused", "sgd", "adagrad", "rmsprop")

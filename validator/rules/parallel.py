@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from validator.diagnostic import Severity
-from validator.job import Job
+from validator.job.job import Job
 from validator.rules import zerofile
 from validator.rules.rule import Finding, Rule, rule
 

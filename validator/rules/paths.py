@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from validator import catalog, loader
 from validator.diagnostic import RecipeError, Severity
-from validator.job import Job
+from validator.job.job import Job
+from validator.read import loader
 from validator.rules.rule import Finding, rule
+from validator.tables import catalog
 
 # Keys that name something to be read. LLaMA-Factory splits the adapters at commas.
 _READ = (
@@ -178,7 +179,7 @@ def tokenized_data_wins(job: Job) -> Iterator[Finding]:
     Why: LLaMA-Factory loads what lies there; `dataset`, `cutoff_len`, `template` and `max_samples` have no effect.
     Fix: remove the folder to tokenize anew, or name another.
     """
-    if tokenized(job):
+    if job.tokenized:
         yield (
             "tokenized_path",
             (
@@ -234,13 +235,6 @@ def checkpoint_missing(job: Job) -> Iterator[Finding]:
             yield "resume_from_checkpoint", "there is no checkpoint in `output_dir` to resume from; leave the key out"
     elif isinstance(value, str) and not job.find(value) and not _unexpanded(value):
         yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder"
-
-
-def tokenized(job: Job) -> bool:
-    """Whether LLaMA-Factory loads tokenized data and looks at no other data setting (extras/misc.py)."""
-    value = job.get("tokenized_path")
-    found = job.find(value) if isinstance(value, str) and value else None
-    return found is not None and found[1] and found[0].is_dir() and any(found[0].iterdir())
 
 
 def _paths(job: Job, keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from validator.diagnostic import Severity
-from validator.job import Job
+from validator.job.job import Job
 from validator.rules.rule import Finding, rule
 
 # Methods that quantize while loading, and the bits they take (model/model_utils/quantization.py)

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from validator import catalog, datasets
-from validator.datasets import Dataset
 from validator.diagnostic import Severity
-from validator.job import Job
-from validator.rules.paths import tokenized
+from validator.job import datasets
+from validator.job.datasets import Dataset
+from validator.job.job import Job
 from validator.rules.rule import Finding, rule
+from validator.tables import catalog
 
 _FORMATS = ("alpaca", "sharegpt", "openai")
 _MEDIA = ("images", "videos", "audios")
@@ -38,7 +38,7 @@ def registry_missing(job: Job) -> Iterator[Finding]:
     Why: every process stops after the tokenizer is loaded: "Cannot open data/dataset_info.json".
     Fix: create the file, or set `dataset_dir` to its folder (default `data`, from the working directory).
     """
-    if _missing(job) and not tokenized(job):
+    if _missing(job) and not job.tokenized:
         yield (
             _blame(job),
             (
@@ -55,7 +55,7 @@ def registry_unreadable(job: Job) -> Iterator[Finding]:
     Why: every process stops after the tokenizer is loaded.
     Fix: correct the place named; JSON has no comments, no trailing commas and only double quotes.
     """
-    if job.registry and job.registry.problem and not _missing(job) and not tokenized(job):
+    if job.registry and job.registry.problem and not _missing(job) and not job.tokenized:
         yield _blame(job), f"{job.registry.problem}; no data set is defined without it"
 
 
@@ -66,7 +66,7 @@ def data_set_undefined(job: Job) -> Iterator[Finding]:
     Why: `dataset` takes names of that file, not files or hub names: "Undefined dataset" after the tokenizer is loaded.
     Fix: use the name as it is written there, or add an entry such as `"my_data": {"file_name": "my_data.json"}`.
     """
-    if not job.registry or job.registry.problem or tokenized(job):
+    if not job.registry or job.registry.problem or job.tokenized:
         return
     for key in ("dataset", "eval_dataset"):
         for name in job.words(key):
@@ -291,7 +291,7 @@ def _is_split(text: str) -> bool:
 
 def sets(job: Job) -> Iterator[tuple[str, Dataset]]:
     """The data sets that LLaMA-Factory would open, with the key that names them."""
-    if job.registry is None or tokenized(job):
+    if job.registry is None or job.tokenized:
         return
     for key in ("dataset", "eval_dataset"):
         for name in dict.fromkeys(job.words(key)):

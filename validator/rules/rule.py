@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from validator.diagnostic import Severity
-from validator.job import Job
+from validator.job.job import Job
 
 # The key the finding points at (None: the whole file), and the message without its code.
 Finding = tuple[str | None, str]
@@ -15,19 +15,21 @@ Check = Callable[[Job], Iterable[Finding]]
 
 class Rule(NamedTuple):
     """A rule. `manual` is its manual page: the violation in one line, then `Why:` and `Fix:`. `since` is the release
-    from which it holds, such as "transformers 5.0.0"; empty where it holds for all that the tables know."""
+    from which it holds, such as "transformers 5.0.0"; empty where it holds for all that the tables know. `advised`: the
+    nearest change that fits belongs into the message."""
 
     code: str
     severity: Severity
     check: Check
     manual: str
     since: str = ""
+    advised: bool = False
 
 
-def rule(code: str, severity: Severity, since: str = "") -> Callable[[Check], Rule]:
+def rule(code: str, severity: Severity, since: str = "", *, advised: bool = False) -> Callable[[Check], Rule]:
     """Declare a rule; the function's docstring becomes its manual page."""
 
     def declare(check: Check) -> Rule:
-        return Rule(code, severity, check, (check.__doc__ or "").strip(), since)
+        return Rule(code, severity, check, (check.__doc__ or "").strip(), since, advised)
 
     return declare

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from validator import catalog
 from validator.diagnostic import Severity
-from validator.job import Job
+from validator.job.job import Job
 from validator.rules.paths import PATHS
 from validator.rules.rule import Finding, rule
+from validator.tables import catalog
 
 _DAY = 86_400
 # transformers 5.6, integrations/integration_utils.py, INTEGRATION_TO_CALLBACK

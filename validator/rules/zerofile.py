@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from validator import catalog
 from validator.diagnostic import Severity
-from validator.job import Job
+from validator.job.job import Job
 from validator.rules.rule import Finding, rule
+from validator.tables import catalog
 
 _COMMENTS = ("_", "/", "#", "comment")
 # Where "auto" is replaced: by the Trainer (integrations/deepspeed.py, transformers 5.6.0) and by accelerate

@@ -1,0 +1,96 @@
+"""The `data` command's figures equal LLaMA-Factory's own, on small data sets of every form."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from validator.job.job import Job
+from validator.study import schedule, sets, tokens, training
+from validator.tables import catalog
+
+HERE = Path(__file__).parent
+MODEL = HERE.parent / "build" / "tiny-qwen3"
+
+
+def load(name: str) -> Any:
+    """A module beside this one; the tests' folder is not on the path."""
+    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+small_sets = load("small_sets")
+CASES = small_sets.CASES | load("nasty_sets").CASES
+
+
+def run_of(recipe: dict[str, Any]) -> tuple[Job, training.Training]:
+    job = Job("recipe.yaml", recipe, folders=(Path.cwd(),))
+    counter, _ = tokens.counter(job)
+    return job, training.training(job, sets.surveyed(job, counter, lambda _rows: None))
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What LLaMA-Factory makes of every case."""
+    pytest.importorskip("llamafactory")
+    if not MODEL.is_dir():
+        subprocess.run([sys.executable, HERE.parent / "demo" / "make_tiny.py", MODEL], check=True)
+    command = [sys.executable, HERE / "real_data.py", tmp_path_factory.mktemp("real"), MODEL]
+    environment = {**os.environ, "PYTHONSAFEPATH": ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_rows_tokens_drops_and_steps_are_those_of_the_real_run(name: str, real: dict[str, Any], tmp_path: Path) -> None:
+    job, run = run_of({**CASES[name].write(tmp_path), "model_name_or_path": str(MODEL)})
+    theirs = real[name]
+    if "error" in theirs:
+        assert run.problems, theirs["error"]
+        return
+    assert not run.problems
+    steps, kept, rows = schedule.schedule(job, run.sequences), run.column("kept"), run.kept(run.train)
+    ours = {"rows": run.sequences, "examples": run.sequences, "evaluated": run.evaluated, "batch": steps.batch,
+            "per_epoch": steps.per_epoch, "total": steps.total, "warmup": steps.warmup}  # fmt: skip
+    if not sets.packing(job):
+        ours["tokens"] = sum(kept[at] for at in rows)
+    if not len(run.evaluation):
+        ours["dropped"] = run.drops.total()
+    assert ours == {figure: theirs[figure] for figure in ours}
+
+
+def test_formats_equal_the_registry() -> None:
+    template = pytest.importorskip("llamafactory.data.template")
+    table = catalog.table("formats")["formats"]
+    assert table.keys() == template.TEMPLATES.keys()
+    for name, real_template in template.TEMPLATES.items():
+        entry = table[name]
+        assert entry.get("default_system", "") == real_template.default_system
+        for turn in ("user", "assistant", "system", "observation", "function", "prefix"):
+            if turn in entry:
+                slots = getattr(real_template, f"format_{turn}").slots
+                assert entry[turn] == [s if isinstance(s, str) else list(s if isinstance(s, set) else s.values())
+                                       for s in slots]  # fmt: skip
+
+
+def test_a_packed_file_is_read_as_it_is(tmp_path: Path) -> None:
+    lines = "".join(json.dumps(row) + "\n" for row in small_sets.alpaca(4)).encode()
+    case = small_sets.one("a.jsonl", gzip.compress(lines))
+    _, run = run_of(case.write(tmp_path))
+    assert (run.sequences, run.problems) == (4, [])

@@ -1,0 +1,177 @@
+"""What is planted in a clean data set is found, all of it and nothing else; counts, lengths and amount are judged."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from validator.job.job import Job
+from validator.study import amount, command, distribution, near, packing
+from validator.study.estimate import estimate
+
+WORDS = ["".join(random.Random(seed).choices("etaoinshrdlu", k=2 + seed % 8)) for seed in range(4000)]
+
+
+def clean(count: int) -> list[dict[str, Any]]:
+    """Rows of random words: no two are alike."""
+    draw = random.Random(1)
+    return [{"instruction": " ".join(draw.choices(WORDS, k=20)), "input": "",
+             "output": " ".join(draw.choices(WORDS, k=60))} for _ in range(count)]  # fmt: skip
+
+
+def studied(folder: Path, rows: list[dict[str, Any]], *, model: str = "qwen3-8b", **keys: Any) -> dict[str, Any]:
+    """The study of a recipe on these rows."""
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    info = {"rows": {"file_name": "rows.jsonl"}, "other": {"file_name": "other.jsonl"}}
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    values = {"model_name_or_path": model, "template": "qwen3", "dataset": "rows", "dataset_dir": str(folder),
+              "stage": "sft", "do_train": True, "finetuning_type": "lora", **keys}  # fmt: skip
+    (folder / "recipe.yaml").write_text(json.dumps(values))
+    return command.study(str(folder / "recipe.yaml"), None, None, None)
+
+
+def kinds(found: dict[str, Any]) -> dict[str, int]:
+    return {one["kind"]: one["rows"] for one in found["quality"]}
+
+
+def test_nothing_is_found_in_a_clean_set(tmp_path: Path) -> None:
+    assert kinds(studied(tmp_path, clean(2000))) == {}
+
+
+def test_all_that_is_planted_is_found(tmp_path: Path) -> None:
+    rows = clean(600)
+    draw = random.Random(2)
+    for at in range(10):  # the same again
+        rows.append(dict(rows[at]))
+    for at in range(20, 50):  # one word in sixty is another one
+        words = rows[at]["output"].split()
+        words[draw.randrange(60)] = "changed"
+        rows.append({**rows[at], "output": " ".join(words)})
+    rows[60]["output"], rows[61]["output"], rows[62]["output"] = "", "  ", "yes"
+    rows[70]["output"] += "\x07"
+    rows[71]["output"] += " \ufffd"
+    rows[72]["output"] = "Ã¤rger"
+    for at in range(80, 95):
+        rows[at]["instruction"] = "Write something."
+    rows[100]["output"] = "word " * 5000
+    found = studied(tmp_path, rows)
+    assert kinds(found) == {
+        "exact duplicates": 10,
+        "near duplicates": 30,
+        "empty answers": 2,
+        "very short answers": 1,
+        "control characters": 1,
+        "garbled text": 2,
+        "repeated prompt": 15,
+        "answers cut": 1,
+    }
+    places = {one["kind"]: one["examples"] for one in found["quality"]}
+    assert places["exact duplicates"][0] == f"{tmp_path}/rows.jsonl:601 like {tmp_path}/rows.jsonl:1"
+    assert places["near duplicates"][0] == f"{tmp_path}/rows.jsonl:611 like {tmp_path}/rows.jsonl:21"
+    assert places["answers cut"] == [f"{tmp_path}/rows.jsonl:101"]
+
+
+def test_evaluation_rows_in_training_are_found(tmp_path: Path) -> None:
+    rows = clean(50)
+    other = [*clean(60)[50:], rows[3], rows[4]]
+    (tmp_path / "other.jsonl").write_text("".join(json.dumps(row) + "\n" for row in other))
+    found = studied(tmp_path, rows, eval_dataset="other")
+    assert kinds(found) == {"evaluation rows in training": 2}
+    assert found["quality"][0]["examples"][0] == f"{tmp_path}/other.jsonl:11 like {tmp_path}/rows.jsonl:4"
+
+
+def test_chinese_near_duplicates_are_found(tmp_path: Path) -> None:
+    draw = random.Random(3)
+    signs = [chr(0x4E00 + n) for n in range(3000)]
+    texts = ["".join(draw.choices(signs, k=90)) for _ in range(50)]
+    rows = [{"instruction": text[:30], "input": "", "output": text} for text in texts]
+    rows.append({**rows[7], "output": rows[7]["output"][:-1] + "好"})
+    assert kinds(studied(tmp_path, rows)) == {"near duplicates": 1}
+
+
+def test_a_sign_beyond_ascii_hides_no_near_duplicate(tmp_path: Path) -> None:
+    rows = [{**row, "output": row["output"].replace(" ", ", ")} for row in clean(50)]
+    rows.append({**rows[7], "output": rows[7]["output"] + " “café”"})
+    assert kinds(studied(tmp_path, rows)) == {"near duplicates": 1}
+
+
+def test_drops_name_reason_and_rows(tmp_path: Path) -> None:
+    rows = clean(20)
+    rows[4]["output"] = None
+    found = studied(tmp_path, rows)
+    assert found["drops"] == [{"reason": "no answer: null, missing, or not text", "rows": 1,
+                               "examples": [f"{tmp_path}/rows.jsonl:5"]}]  # fmt: skip
+    assert found["rows"] == {"read": 20, "selected": 20, "dropped": 1, "trained": 19, "evaluated": 0, "sequences": 19,
+                             "exact": True}  # fmt: skip
+
+
+def test_the_longest_batch_needs_less_than_cutoff_len(tmp_path: Path) -> None:
+    found = studied(tmp_path, clean(50), cutoff_len=8192)
+    assert found["memory"]["longest"] < 512
+    assert found["memory"]["longest_gib"] < found["memory"]["cutoff_gib"]
+
+
+@pytest.mark.parametrize(
+    ("model", "rows", "epochs", "verdict", "better"),
+    [
+        ("qwen7b", 300, 3, "too few", None),
+        ("qwen7b", 3_000, 3, "few", None),
+        ("qwen7b", 6_000, 3, "useful", None),
+        ("qwen7b", 25_000, 3, "good", None),
+        ("qwen7b", 300_000, 1, "saturated", 72),
+        ("qwen14b", 40_000, 3, "good", None),
+        ("qwen72b", 6_000, 3, "few", 7),
+        ("qwen72b", 160_000, 3, "good", None),
+    ],
+)
+def test_amount(model: str, rows: int, epochs: float, verdict: str, better: int | None) -> None:
+    job = Job("-", {"model_name_or_path": model, "stage": "sft", "finetuning_type": "lora"})
+    found = amount.judged(job, rows, epochs)
+    assert (found["verdict"], (found["better_size"] or {}).get("billions")) == (verdict, better)
+
+
+def test_ten_epochs_of_500_rows_are_learned_by_heart() -> None:
+    job = Job("-", {"model_name_or_path": "qwen7b", "stage": "sft", "finetuning_type": "lora"})
+    assert "10 epochs of 500 samples" in amount.judged(job, 500, 10)["epochs"]["message"]
+    assert not amount.judged(job, 5_000, 3)["epochs"]["message"]
+
+
+def test_no_guidance_is_said() -> None:
+    job = Job("-", {"model_name_or_path": "qwen7b", "stage": "kto", "finetuning_type": "lora"})
+    assert amount.judged(job, 500, 3)["verdict"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high"),
+    [
+        ("The quick brown fox jumps over the lazy dog.", 9, 12),
+        ("今天天气很好，我们一起去公园散步吧。", 10, 16),
+        ("def add(a, b):\n    return a + b\n", 6, 15),
+        ("", 0, 0),
+    ],
+)
+def test_estimated_tokens(text: str, low: int, high: int) -> None:
+    assert low <= estimate(text) <= high
+
+
+def test_histogram_holds_every_sample_once() -> None:
+    lengths = sorted([random.Random(seed).randrange(5, 900) for seed in range(500)] + [40_000])
+    summary = distribution.summary(lengths)
+    assert sum(bar["rows"] for bar in summary["histogram"]) == len(lengths)
+    assert summary["longest"] == 40_000
+    assert distribution.recommended(lengths, None) == 1024
+    assert distribution.recommended(lengths, 512) == 512
+
+
+def test_packing_fills_sequences() -> None:
+    assert packing.packed([5, 5, 5, 11], 10) == 2
+    assert packing.blocks([7, 7, 7], 10) == 2
+    assert [list(batch) for batch in packing.batches(5, 2, 2)] == [[0, 1], [2], [3, 4]]
+
+
+def test_short_texts_are_not_compared() -> None:
+    assert len(near.pairs("one two three")) == 2 < near.FEWEST

@@ -1,0 +1,1 @@
+"""Where every GiB goes, and the nearest changes that fit."""

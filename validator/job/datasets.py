@@ -1,0 +1,232 @@
+"""Local data sets: the registry (dataset_info.json), the files an entry names, and how many rows they hold."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from validator.diagnostic import RecipeError
+from validator.read import loader
+from validator.tables import catalog
+
+Source = Literal["hub", "script", "cloud", "file"]
+
+# Larger files are estimated from their beginning, so that a check never waits for data.
+_WHOLE = {"json": 2 << 20, "csv": 2 << 20, "jsonl": 4 << 20, "txt": 4 << 20}
+_HEAD = 1 << 18
+_GZIP = b"\x1f\x8b"
+_HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How many rows a data set holds. `columns` is None unless every row was read; `problem` says why none can be."""
+
+    count: int = 0
+    exact: bool = True
+    columns: frozenset[str] | None = None
+    problem: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.count:,}" if self.exact else f"about {self.count:,}"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One entry of a registry. `folder` is `dataset_dir`, which file names are relative to."""
+
+    name: str
+    entry: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def source(self) -> Source | None:
+        """Where LLaMA-Factory takes the data from (data/parser.py, v0.9.5): a hub wins over a file."""
+        if any(hub in self.entry for hub in _HUBS):
+            return "hub"
+        kinds: dict[str, Source] = {"script_url": "script", "cloud_file_name": "cloud", "file_name": "file"}
+        return next((kind for key, kind in kinds.items() if key in self.entry), None)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / str(self.entry.get("file_name"))
+
+    @cached_property
+    def present(self) -> bool:
+        """Whether the file or folder that `file_name` gives is there."""
+        try:
+            return self.path.exists()
+        except OSError:
+            return False
+
+    @cached_property
+    def files(self) -> tuple[Path, ...]:
+        """The local files, those of a folder at its first level, in the order the system lists them and LLaMA-Factory
+        reads them. Empty where nothing is there."""
+        if self.source != "file" or not self.present:
+            return ()
+        if self.path.is_dir():
+            return tuple(self.path.iterdir())
+        return (self.path,) if self.path.is_file() else ()
+
+    @cached_property
+    def mapping(self) -> Mapping[str, str | None]:
+        """Column of the data for each part of a sample. Once `columns` is there, parts it leaves out have none."""
+        columns = self.entry.get("columns")
+        if isinstance(columns, Mapping):
+            return columns
+        usual = {"prompt": "instruction", "query": "input", "response": "output", "messages": "conversations"}
+        return {} if columns is not None else usual
+
+    @cached_property
+    def rows(self) -> Rows | None:
+        """Rows LLaMA-Factory reads; None where that cannot be told from here."""
+        counted = [count(path) for path in self.files]
+        split = self.entry.get("split", "train")
+        if not counted or split != "train" or any(rows is None for rows in counted):
+            return None
+        found = _sum(rows for rows in counted if rows)
+        wanted = self.entry.get("num_samples")
+        return Rows(wanted, columns=found.columns) if isinstance(wanted, int) and not found.problem else found
+
+
+class Registry(NamedTuple):
+    """The entries of a dataset_info.json by name; `problem` says why there are none."""
+
+    folder: Path
+    entries: Mapping[str, Any] = MappingProxyType({})
+    problem: str | None = None
+
+    def get(self, name: str) -> Dataset | None:
+        """The data set of this name; None where it is not defined."""
+        if name not in self.entries:
+            return None
+        entry = self.entries[name]
+        return Dataset(name, entry if isinstance(entry, Mapping) else {}, self.folder)
+
+
+def read(path: Path) -> Registry:
+    """The registry in a file. Never raises."""
+    try:
+        entries = loader.read_json(str(path))
+    except RecipeError as err:
+        return Registry(path.parent, problem=str(err))
+    if not isinstance(entries, dict):
+        return Registry(path.parent, problem=f"`{path}` is not a JSON object of data sets by name")
+    return Registry(path.parent, entries)
+
+
+def suffixes() -> Mapping[str, str]:
+    """File name endings LLaMA-Factory reads, and the reader of each."""
+    found: Mapping[str, str] = catalog.table("templates")["names"]["file_types"]
+    return found
+
+
+def count(path: Path) -> Rows | None:
+    """Rows of one file; None for formats whose rows cannot be counted with the standard library."""
+    kind = path.suffix[1:]
+    try:
+        stat = path.stat()
+        return _count(str(path), stat.st_size, stat.st_mtime_ns) if kind in _WHOLE and path.is_file() else None
+    except OSError as err:
+        return Rows(problem=f"`{path}` cannot be read: {(err.strerror or str(err)).lower()}")
+
+
+@lru_cache(maxsize=1024)
+def _count(path: str, size: int, _changed: int) -> Rows | None:
+    kind = Path(path).suffix[1:]
+    whole = size <= _WHOLE[kind]
+    with Path(path).open("rb") as stream:
+        data = stream.read(size if whole else _HEAD)
+    if data.startswith(_GZIP):
+        return None
+    try:
+        text = data.decode("utf-8-sig", "strict" if whole else "ignore")
+    except UnicodeDecodeError as err:
+        return Rows(problem=f"`{path}` is not UTF-8 text (byte {err.start})")
+    if data.startswith(codecs.BOM_UTF8) and text.lstrip().startswith("["):
+        return Rows(problem=f"`{path}` is a list behind a byte order mark, which the run refuses; save it without")
+    if whole:
+        return _READERS[kind](text, path)
+    text = text[: text.rfind("\n")] if "\n" in text else text
+    seen = sum(1 for _ in _objects(text)) if text.lstrip().startswith("[") else len(_lines(text))
+    return Rows(round(seen * size / max(len(text.encode()), 1)), exact=False) if seen else None
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.split("\n") if line.strip()]
+
+
+def _from_text(text: str, _path: str) -> Rows:
+    """Every line is a row, blank ones too."""
+    return Rows(len(text.removesuffix("\n").split("\n")) if text else 0, columns=frozenset({"text"}))
+
+
+def _from_csv(text: str, _path: str) -> Rows:
+    lines = csv.reader(io.StringIO(text))
+    header = next(lines, [])
+    return Rows(sum(1 for line in lines if line), columns=frozenset(header))
+
+
+def _from_json(text: str, path: str) -> Rows:
+    """A list of objects, one object on each line, or a single object, whatever the file is called."""
+    lines = [] if text.lstrip().startswith("[") else _lines(text)
+    if len(text) > _WHOLE["json"] or not text.strip():
+        return Rows(len(lines))
+    try:
+        return _described(json.loads(text) if len(lines) < 2 else [json.loads(line) for line in lines], path)
+    except RecursionError:
+        return Rows(problem=f"`{path}` is nested too deeply")
+    except json.JSONDecodeError as err:
+        if len(lines) > 1 and (found := _single(text)) is not None:
+            return _described([found], path)
+        where = f"line {err.lineno} column {err.colno}" if len(lines) < 2 else "one of its lines"
+        return Rows(problem=f"`{path}` is not valid JSON: {err.msg.lower()} at {where}")
+
+
+def _single(text: str) -> Any:
+    """One object written over several lines; None where it is none."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return None
+
+
+_READERS = {"csv": _from_csv, "txt": _from_text, "json": _from_json, "jsonl": _from_json}
+
+
+def _described(found: Any, path: str) -> Rows:
+    rows = found if isinstance(found, list) else [found]
+    if not all(isinstance(row, dict) for row in rows):
+        return Rows(problem=f"`{path}` holds something other than objects; each row is an object of columns")
+    return Rows(len(rows), columns=frozenset().union(*rows))
+
+
+def _objects(text: str) -> Iterator[Any]:
+    """Whole objects at the beginning of a list."""
+    decoder, position = json.JSONDecoder(), text.index("[") + 1
+    while True:
+        while position < len(text) and text[position] in " \t\r\n,":
+            position += 1
+        try:
+            found, position = decoder.raw_decode(text, position)
+        except (json.JSONDecodeError, RecursionError):
+            return
+        yield found
+
+
+def _sum(parts: Iterable[Rows]) -> Rows:
+    total = Rows(columns=frozenset())
+    for part in parts:
+        both = total.columns is not None and part.columns is not None
+        columns = (total.columns or frozenset()) | (part.columns or frozenset()) if both else None
+        total = Rows(total.count + part.count, total.exact and part.exact, columns, total.problem or part.problem)
+    return total

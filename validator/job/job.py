@@ -1,0 +1,298 @@
+"""A recipe with LLaMA-Factory's defaults resolved, the model and machine it names, and what it needs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from validator.diagnostic import RecipeError, Verdict
+from validator.job import datasets, workload, zero
+from validator.job.datasets import Dataset, Registry
+from validator.memory import Estimate, Workload, device_memory, disk, host_memory
+from validator.read.loader import Document
+from validator.tables import catalog
+from validator.tables.catalog import Machine, Model
+
+GIB = float(1 << 30)
+
+
+@dataclass
+class Job:
+    """What LLaMA-Factory would run. `values` is the recipe as written; of a value that was refused already, what it
+    stands for, or nothing. `folders` are where a relative path may be meant from, the working directory first;
+    `as_written` is false where the command line changed a value or the machine."""
+
+    path: str
+    values: Mapping[str, Any]
+    header: Mapping[str, Any] = field(default_factory=dict)
+    machine: Machine | None = None
+    machine_problem: str | None = None
+    folders: tuple[Path, ...] = ()
+    as_written: bool = True
+
+    def get(self, key: str) -> Any:
+        """The value LLaMA-Factory sees: as written, else its default."""
+        return self.values[key] if key in self.values else default(key)
+
+    def has(self, key: str) -> bool:
+        """Whether the recipe sets the key to something other than null."""
+        return self.values.get(key) is not None
+
+    def flag(self, key: str) -> bool:
+        """Truth as Python sees it, which is all LLaMA-Factory asks: a quoted "false" is true."""
+        return bool(self.get(key))
+
+    def number(self, key: str) -> float:
+        """The value as a number, true as 1; 0 where it is none, not finite, or beyond any use."""
+        value = self.get(key)
+        return float(value) if isinstance(value, bool) else quantity(value) or 0.0
+
+    def words(self, key: str) -> tuple[str, ...]:
+        """A comma-separated text or a list, as LLaMA-Factory splits it."""
+        value = self.get(key)
+        if isinstance(value, str):
+            return tuple(word.strip() for word in value.split(","))
+        return tuple(str(word) for word in value) if isinstance(value, list) else ()
+
+    def find(self, path: str) -> tuple[Path, bool] | None:
+        """Where a path exists, and whether that is where LLaMA-Factory looks (the working directory)."""
+        try:
+            return next(((f / path, f == self.folders[0]) for f in self.folders if (f / path).exists()), None)
+        except OSError:  # longer than the system allows
+            return None
+
+    @property
+    def stage(self) -> str:
+        return str(self.get("stage"))
+
+    @property
+    def method(self) -> str:
+        return str(self.get("finetuning_type"))
+
+    @property
+    def world(self) -> int:
+        """Processes of the run; one where no machine is named."""
+        return self.machine.world if self.machine else 1
+
+    @property
+    def quantized(self) -> bool:
+        """Whether bitsandbytes or a quantized checkpoint shrinks the base weights."""
+        return self.has("quantization_bit") or bool(self.model and self.model.quantized)
+
+    @property
+    def effective_batch(self) -> int:
+        """Samples of one optimizer step: micro batch x accumulation x devices."""
+        each = self.number("per_device_train_batch_size") * max(self.number("gradient_accumulation_steps"), 1)
+        return int(each * self.world)
+
+    @cached_property
+    def _model(self) -> tuple[Model | None, str | None]:
+        name = self.get("model_name_or_path")
+        if not isinstance(name, str):
+            return None, None
+        found = self.find(name)
+        try:
+            return catalog.model(str(found[0]) if found and (found[0] / "config.json").is_file() else name), None
+        except RecipeError as err:
+            return None, str(err)
+
+    @property
+    def model(self) -> Model | None:
+        return self._model[0]
+
+    @property
+    def model_name(self) -> Any:
+        """The model's name in the catalogue, else what the recipe writes."""
+        return self.model.name if self.model and self.model.id else self.get("model_name_or_path")
+
+    @property
+    def model_problem(self) -> str | None:
+        return self._model[1]
+
+    @cached_property
+    def zero(self) -> zero.Zero | None:
+        """The DeepSpeed configuration; None where the recipe uses none."""
+        value = self.get("deepspeed")
+        if not value or not isinstance(value, (str, dict)):
+            return None
+        found = self.find(value) if isinstance(value, str) and not value.startswith("{") else None
+        return zero.read(value, str(found[0]) if found else str(value))
+
+    @property
+    def zero_stage(self) -> int:
+        return self.zero.stage if self.zero else 0
+
+    @cached_property
+    def registry(self) -> Registry | None:
+        """The data sets that `dataset_dir` defines; None where it is not a folder, or no data set is named."""
+        value = self.get("dataset_dir")
+        if isinstance(value, Mapping):
+            return Registry(Path(), value)
+        named = self.has("dataset") or self.has("eval_dataset")
+        if not named or not isinstance(value, str) or value == "ONLINE" or value.startswith("REMOTE:"):
+            return None
+        found = self.find(f"{value}/dataset_info.json")
+        return datasets.read(found[0] if found and not found[1] else Path(value, "dataset_info.json"))
+
+    @cached_property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """The data sets trained on that the registry defines."""
+        names = dict.fromkeys(self.words("dataset")) if self.registry else {}
+        return tuple(found for name in names if self.registry and (found := self.registry.get(name)))
+
+    @cached_property
+    def tokenized(self) -> bool:
+        """Whether LLaMA-Factory loads tokenized data and looks at no other data setting (extras/misc.py, v0.9.5)."""
+        value = self.get("tokenized_path")
+        found = self.find(value) if isinstance(value, str) and value else None
+        return found is not None and found[1] and found[0].is_dir() and any(found[0].iterdir())
+
+    @property
+    def fsdp(self) -> bool:
+        return bool(self.words("fsdp")) and self.words("fsdp") != ("",)
+
+    @property
+    def samples(self) -> int | None:
+        """Recommended number of samples, from the header block."""
+        value = quantity(self.header.get("samples"))
+        return int(value) if value and value > 0 else None
+
+    @cached_property
+    def workload(self) -> Workload | None:
+        """What the memory formulas need; None where the model is not known."""
+        return workload.workload(self, self.model) if self.model else None
+
+    @cached_property
+    def device_memory(self) -> Estimate | None:
+        """Predicted peak on the worst device, bytes."""
+        if self.model is None or self.workload is None:
+            return None
+        runtime = self.machine.device.runtime(workload.expandable(self)) if self.machine else None
+        return device_memory(self.model.arch, self.workload, runtime)
+
+    @cached_property
+    def host_memory(self) -> Estimate | None:
+        """Predicted peak of one node's main memory, bytes."""
+        return host_memory(self.model.arch, self.workload) if self.model and self.workload else None
+
+    @cached_property
+    def disk(self) -> Mapping[str, float] | None:
+        """Bytes on disk by term, over all checkpoints kept."""
+        if self.model is None or self.workload is None:
+            return None
+        return disk(self.model.arch, self.workload, self.checkpoints_kept, not self.flag("save_only_model"))
+
+    @property
+    def checkpoint(self) -> float:
+        """Bytes of one checkpoint; 0 where they are not known."""
+        if self.model is None or self.workload is None:
+            return 0.0
+        one = disk(self.model.arch, self.workload, 1, not self.flag("save_only_model"))
+        return one["weights"] / 2 + one["optimizer"]
+
+    @property
+    def checkpoints_kept(self) -> int:
+        """How many checkpoints stay on disk: the limit, else as many as one epoch of the recommended samples writes."""
+        limit = int(self.number("save_total_limit"))
+        if limit > 0 or not self.number("save_steps") or self.get("save_strategy") == "no":
+            return limit
+        return max(1, int(self.steps // max(self.number("save_steps"), 1)))
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the run on the recommended samples; 0 where they are not known."""
+        if self.number("max_steps") > 0:
+            return int(self.number("max_steps"))
+        batches = -(-(self.samples or 0) // max(self.effective_batch, 1))
+        return int(-(-batches * self.number("num_train_epochs") // 1))
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worse of device and host; `unknown` without a model or machine."""
+        return max(self.device_verdict, self.host_verdict, key=_BADNESS.index)
+
+    @property
+    def device_verdict(self) -> Verdict:
+        usable = self.machine.device.usable_gib if self.machine else None
+        return _judge(self.device_memory, usable)
+
+    @property
+    def host_verdict(self) -> Verdict:
+        return _judge(self.host_memory, self.machine.host_ram_gib if self.machine else None)
+
+
+_BADNESS: list[Verdict] = ["unknown", "fits", "tight", "exceeds"]
+
+
+def _judge(estimate: Estimate | None, limit_gib: float | None) -> Verdict:
+    if estimate is None or limit_gib is None:
+        return "unknown"
+    if estimate.high < limit_gib * GIB:
+        return "fits"
+    return "tight" if estimate.expected < limit_gib * GIB else "exceeds"
+
+
+def quantity(value: Any) -> float | None:
+    """A finite number of a size that can mean something; None for anything else."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) < 1e18:
+        return None
+    return float(value)
+
+
+def default(key: str) -> Any:
+    """LLaMA-Factory's default of a key; None for a key it does not know."""
+    return catalog.table("arguments")["arguments"].get(key, {}).get("default")
+
+
+def resolve(
+    document: Document,
+    machine: str | None = None,
+    host_ram_gib: float | None = None,
+    refused: frozenset[str] = frozenset(),
+) -> Job:
+    """The job a document describes. The machine is the one asked for, else the header's; `refused` are keys whose value
+    was reported already and that later checks shall not trip over."""
+    header = document.header
+    values = {key: _meant(key, value) if key in refused else value for key, value in document.values.items()}
+    values = {key: value for key, value in values.items() if value is not None or key not in refused}
+    as_written = machine is None and host_ram_gib is None and not document.overridden
+    job = Job(document.path, values, header, folders=tuple(folders(document.path)), as_written=as_written)
+    wanted = machine or header.get("machine")
+    ram = host_ram_gib if host_ram_gib is not None else quantity(header.get("host_ram_gib"))
+    if isinstance(wanted, str):
+        try:
+            job.machine = catalog.machine(wanted, ram if ram and ram > 0 else None)
+        except RecipeError as err:
+            job.machine_problem = str(err)
+    return job
+
+
+def _meant(key: str, value: Any) -> Any:
+    """What a refused value plainly stands for: 2 for "2" and 2.0, false for "false", sft for SFT; None where it does
+    for nothing. One mistake is then reported once: nothing else is judged by the default in its place."""
+    entry = catalog.table("arguments")["arguments"].get(key, {})
+    kinds, text = str(entry.get("type")).split("|"), str(value).strip().lower()
+    if entry.get("choices"):
+        text = "no" if value is False else text
+        return text if text in entry["choices"] else None
+    if "bool" in kinds:
+        return {"true": True, "false": False}.get(text)
+    try:
+        number = quantity(float(text))
+    except ValueError:
+        return None
+    whole = number is not None and number.is_integer()
+    return int(number or 0) if "int" in kinds and whole else number if "float" in kinds else None
+
+
+def folders(path: str) -> Iterator[Path]:
+    """The working directory, then the recipe's folder and those above it: where relative paths may be meant from."""
+    here = Path.cwd()
+    yield here
+    if path != "-":
+        for folder in Path(path).absolute().parents:
+            if folder != here:
+                yield folder

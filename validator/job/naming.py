@@ -1,0 +1,64 @@
+"""The file name and the `predicted` line that a recipe's contents ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from validator.job.job import GIB, Job
+from validator.tables import catalog
+
+# From this length on it is part of the name.
+LONG = 8192
+
+
+def name(job: Job) -> str | None:
+    """The file name the contents ask for, without variant and suffix; None where model or machine is not known."""
+    if not job.machine or not job.model:
+        return None
+    machine = job.machine
+    count = "" if (machine.nodes, machine.devices) == (1, 8) or machine.device.vendor == "cpu" else f"x{machine.world}"
+    return f"{job.model.short or 'tiny'}-{label(machine.device.id)}{count}-{method_name(job)}"
+
+
+def full_name(job: Job) -> str | None:
+    """The file name with the variant that the contents ask for, such as qwen7b-a100-full-offload."""
+    found = name(job)
+    return "-".join([found, *_variant(job)]) if found else None
+
+
+def _variant(job: Job) -> Iterator[str]:
+    if job.fsdp:
+        yield "fsdp"
+    if job.zero and (job.zero.offload("offload_optimizer") or job.zero.offload("offload_param")):
+        yield "offload"
+    saver = next((name for name in ("galore", "apollo", "badam") if job.flag(f"use_{name}")), None)
+    if saver or job.flag("pure_bf16"):
+        yield saver or "bf16"
+    if job.number("cutoff_len") >= LONG:
+        yield f"{int(job.number('cutoff_len')) // 1024}k"
+
+
+def method_name(job: Job) -> str:
+    """The method as file names and lists say it: qlora for a quantized base, the stage where it is not sft."""
+    quantized = "q" if job.has("quantization_bit") else ""
+    stage = "" if job.stage == "sft" else f"-{job.stage}"
+    return f"{quantized}{job.method}{stage}"
+
+
+def label(device: str) -> str:
+    """The device in file names: its first alias shorter than the id that means it alone or by default, else the id."""
+    shorter = (alias for alias in catalog.aliases(device) if len(alias) < len(device))
+    return next((alias for alias in shorter if catalog.device(alias)[0].id == device), device)
+
+
+def predicted(job: Job) -> dict[str, Any] | None:
+    """What the header block states: GiB per device, per node, and of one checkpoint, to one decimal."""
+    device, host, disk = job.device_memory, job.host_memory, job.disk
+    if device is None or host is None or disk is None or job.machine is None:
+        return None
+    return {
+        "device_gib": round(device.expected / GIB, 1),
+        "host_gib": round(host.expected / GIB, 1),
+        "checkpoint_gib": round(job.checkpoint / GIB, 1),
+    }

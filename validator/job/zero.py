@@ -1,0 +1,90 @@
+"""The DeepSpeed side of a recipe: find the JSON file, read it, and say how it spreads states."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from validator.diagnostic import RecipeError
+from validator.memory import Sharding
+from validator.read import loader
+
+
+class Zero(NamedTuple):
+    """A DeepSpeed configuration. `path` is None for one inside the recipe; `problem` says why `config` is empty."""
+
+    config: Mapping[str, Any] = MappingProxyType({})
+    path: str | None = None
+    problem: str | None = None
+
+    @property
+    def block(self) -> Mapping[str, Any]:
+        found = self.config.get("zero_optimization")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def stage(self) -> int:
+        stage = self.block.get("stage", 0)
+        return stage if isinstance(stage, int) and not isinstance(stage, bool) else 0
+
+    def offload(self, name: str) -> bool:
+        """Whether `offload_optimizer` or `offload_param` names a device."""
+        return self._offload_block(name).get("device", "none") in ("cpu", "nvme")
+
+    def pinned(self) -> bool:
+        """Whether any offloaded state is page-locked."""
+        return any(self._offload_block(n).get("pin_memory") is True for n in ("offload_optimizer", "offload_param"))
+
+    def _offload_block(self, name: str) -> Mapping[str, Any]:
+        found = self.block.get(name)
+        return found if isinstance(found, Mapping) else {}
+
+
+def read(value: Any, path: str | None) -> Zero:
+    """The configuration that `deepspeed:` names: a mapping, a JSON text, or the file at `path`.
+
+    Never raises: `problem` says what is wrong."""
+    if isinstance(value, Mapping):
+        return Zero(value)
+    try:
+        config = json.loads(value) if isinstance(value, str) and value.startswith("{") else loader.read_json(str(path))
+    except (RecipeError, ValueError, RecursionError) as err:
+        return Zero(path=path, problem=str(err))
+    if not isinstance(config, dict):
+        return Zero(path=path, problem=f"`{path}` is not a JSON object")
+    return Zero(config, path)
+
+
+def sharding(zero: Zero, nodes: int, devices: int, hidden: int) -> Sharding:
+    """How states are spread. `hidden` resolves "auto" sizes as transformers does for stage 3
+    (integrations/deepspeed.py, trainer_config_finalize): hidden^2, 0.9 hidden^2 and 10 hidden elements."""
+    stage, block = zero.stage, zero.block
+
+    def size(name: str, default: int, auto: int) -> int:
+        value = block.get(name, default)
+        if value == "auto":
+            return auto if stage == 3 else default
+        usable = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e18
+        return int(value) if usable else default
+
+    return Sharding(
+        nodes=nodes,
+        devices_per_node=devices,
+        stage=stage,
+        engine=True,
+        offload_optimizer=zero.offload("offload_optimizer"),
+        offload_parameters=stage == 3 and zero.offload("offload_param"),
+        pin_memory=zero.pinned(),
+        reduce_bucket=size("reduce_bucket_size", 500_000_000, hidden * hidden),
+        allgather_bucket=size("allgather_bucket_size", 500_000_000, 500_000_000),
+        prefetch_bucket=size("stage3_prefetch_bucket_size", 50_000_000, int(0.9 * hidden * hidden)),
+        persistence_threshold=size("stage3_param_persistence_threshold", 100_000, 10 * hidden),
+        max_live_parameters=size("stage3_max_live_parameters", 1_000_000_000, 1_000_000_000),
+        max_reuse_distance=size("stage3_max_reuse_distance", 1_000_000_000, 1_000_000_000),
+        sub_group=size("sub_group_size", 1_000_000_000, 1_000_000_000),
+        overlap=bool(block.get("overlap_comm", stage == 3)),
+        contiguous_gradients=bool(block.get("contiguous_gradients", True)),
+        gather_on_save=block.get("stage3_gather_16bit_weights_on_model_save") is True,
+    )

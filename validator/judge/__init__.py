@@ -1,0 +1,1 @@
+"""All findings of a file."""

@@ -1,0 +1,1 @@
+"""What fits a machine, and a recipe of it."""

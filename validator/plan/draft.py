@@ -1,0 +1,149 @@
+"""A recipe from a few decisions: its settings, in LLaMA-Factory's order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from validator.job import naming
+from validator.job.job import Job
+from validator.tables import catalog, guidance
+from validator.tables.catalog import Machine, Model
+
+_DATA = {"sft": "alpaca_gpt4_en,alpaca_gpt4_zh", "dpo": "dpo_mix_en,dpo_mix_zh", "pt": "wikipedia_en"}
+# Settings of LLaMA-Factory's own examples (examples/extras, v0.9.5). GaLore and APOLLO refuse the fused AdamW.
+_SAVERS: Mapping[str, Mapping[str, Any]] = {
+    "bf16": {},
+    "galore": {"use_galore": True, "galore_layerwise": True, "galore_target": "all", "galore_rank": 128,
+               "galore_scale": 2.0, "optim": "adamw_torch"},
+    "apollo": {"use_apollo": True, "apollo_layerwise": True, "apollo_target": "all", "apollo_rank": 128,
+               "apollo_scale": 32.0, "apollo_scale_type": "channel", "optim": "adamw_torch"},
+    "badam": {"use_badam": True, "badam_mode": "layer", "badam_switch_mode": "ascending",
+              "badam_switch_interval": 50},
+}  # fmt: skip
+# The layer classes of transformers that FSDP shards one at a time.
+_LAYERS = {"qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe", "llama": "Llama", "mistral": "Mistral",
+           "mixtral": "Mixtral", "gemma2": "Gemma2", "gemma3_text": "Gemma3", "glm": "Glm", "glm4": "Glm4",
+           "phi3": "Phi3"}  # fmt: skip
+# All but the router, whose adapter would get no gradient (rule PAR019).
+_TARGETS = {"deepseek_v2": "q_proj,kv_a_proj_with_mqa,kv_b_proj,o_proj,gate_proj,up_proj,down_proj"}
+# Above this, the mask that sdpa builds for padded samples outgrows everything else.
+_LONG = 16384
+# Billions of parameters from which one checkpoint of a full fine-tune takes some 400 GiB.
+_HUGE = 30
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What is decided about a run. `engine` is a file of deepspeed/ or `fsdp`; `samples` None: as many as the guidance
+    says. `saver`: one of the optimizers for full fine-tuning on one device, `bf16` for AdamW in 16 bits."""
+
+    model: Model
+    machine: Machine
+    method: str
+    engine: str | None = None
+    micro: int = 1
+    length: int = 2048
+    liger: bool = False
+    recompute: bool = True
+    samples: int | None = None
+    stage: str = "sft"
+    saver: str | None = None
+
+    @cached_property
+    def job(self) -> Job:
+        """The job it would be, judged by the same formulas as any other."""
+        folders = (catalog.home(),)
+        return Job("plan", dict(self._settings()), {"samples": self.amount}, self.machine, folders=folders)
+
+    @property
+    def amount(self) -> int | None:
+        """Samples the recipe is made for: those there are, else the recommended number."""
+        return self.samples or guidance.recommended(self.model, self.method, stage=self.stage)
+
+    @property
+    def rates(self) -> Mapping[str, Any]:
+        """Learning rate, effective batch and epochs of data/rates.yaml for stage, method and the model's size."""
+        return guidance.rates(self.model, self.method, self.stage, self.saver)
+
+    @property
+    def accumulation(self) -> int:
+        """So many steps that the effective batch comes closest to the usual one from below; at least one."""
+        return max(1, int(self.rates["batch"]["default"]) // (self.micro * self.machine.world))
+
+    @property
+    def name(self) -> str:
+        """The name a recipe of the catalogue with these contents would have."""
+        return naming.full_name(self.job) or "plan"
+
+    @property
+    def output(self) -> str:
+        """Where the run saves, from the working directory."""
+        return f"saves/{self.name}"
+
+    def _settings(self) -> Iterator[tuple[str, Any]]:
+        yield "model_name_or_path", self.model.name
+        if self.model.remote_code:
+            yield "trust_remote_code", True
+        if self.length > _LONG and self.machine.device.flash_attention:
+            yield "flash_attn", "fa2"
+        if self.method == "qlora":
+            yield from {"quantization_bit": 4, "quantization_method": "bnb"}.items()
+        if self.liger:
+            yield "enable_liger_kernel", True
+        if not self.recompute:
+            yield "disable_gradient_checkpointing", True
+        yield from self._method()
+        yield from self._data()
+        kept = 1 if self.method == "full" and self.model.billions > _HUGE else 2
+        yield from {"logging_steps": 10, "save_steps": 500, "save_total_limit": kept, "plot_loss": True,
+                    "report_to": "none"}.items()  # fmt: skip
+        yield from self._schedule()
+
+    def _method(self) -> Iterator[tuple[str, Any]]:
+        yield "stage", self.stage
+        yield "do_train", True
+        yield "finetuning_type", "lora" if self.method == "qlora" else self.method
+        if self.method in ("lora", "qlora"):
+            # LLaMA-Factory's own defaults: rank 8, alpha twice the rank.
+            yield from {"lora_rank": 8, "lora_alpha": 16, "lora_target": _TARGETS.get(self.model.kind, "all")}.items()
+        if self.method == "freeze":
+            yield from {"freeze_trainable_layers": 2, "freeze_trainable_modules": "all"}.items()
+        if self.stage == "dpo":
+            yield from {"pref_beta": 0.1, "pref_loss": "sigmoid"}.items()
+        yield from _SAVERS[self.saver or "bf16"].items()
+        if self.engine == "fsdp":
+            yield "fsdp", "full_shard auto_wrap"
+            yield "fsdp_config", {"transformer_layer_cls_to_wrap": [f"{_LAYERS[self.model.kind]}DecoderLayer"]}
+        elif self.engine:
+            yield "deepspeed", f"deepspeed/{self.engine}"
+
+    def _data(self) -> Iterator[tuple[str, Any]]:
+        yield "dataset", _DATA[self.stage]
+        template = self.model.template or (catalog.model(self.model.hub[0]).template if self.model.hub else None)
+        if template and self.stage != "pt":
+            yield "template", template
+        if template == "qwen3" and self.stage != "pt":
+            yield "enable_thinking", False
+        yield "cutoff_len", self.length
+        yield "preprocessing_num_workers", 16
+        yield "dataloader_num_workers", 4
+
+    def _schedule(self) -> Iterator[tuple[str, Any]]:
+        yield "per_device_train_batch_size", self.micro
+        yield "gradient_accumulation_steps", self.accumulation
+        yield "learning_rate", self.rates["learning_rate"]["default"]
+        yield "num_train_epochs", float(self.rates["epochs"])
+        yield "lr_scheduler_type", "cosine"
+        yield "warmup_steps", 0.03
+        yield "max_grad_norm", 1.0
+        yield ("pure_bf16" if self.saver else "bf16" if self.machine.device.bf16 else "fp16"), True
+        if self.machine.nodes > 1:
+            yield "ddp_timeout", 7200
+
+
+def can_wrap(model: Model) -> bool:
+    """Whether the layer class that FSDP shards by is known."""
+    return model.kind in _LAYERS

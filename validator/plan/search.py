@@ -1,0 +1,181 @@
+"""Search over method, ZeRO file, offload, micro batch, length and checkpointing for what fits a machine, best first.
+
+Speed classes, from the work a step adds, and not from a clock. `fastest` keeps all activations of unpacked weights;
+`fast` computes them twice (a forward pass more, about a third) or unpacks 4-bit weights; `medium` also gathers the
+weights of each layer from the other devices; `slow` also updates the optimizer in host memory; `slowest` also fetches
+the weights from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from validator.diagnostic import Diagnostic, Severity
+from validator.job.job import GIB
+from validator.judge import check
+from validator.plan import draft, writing
+from validator.plan.draft import Draft
+from validator.read import loader
+from validator.tables.catalog import Machine, Model, home
+
+METHODS = ("lora", "full", "qlora")
+# Ways to train all parameters on one device without AdamW's 16 bytes a parameter, the least approximate first.
+SAVERS = ("bf16", "galore", "apollo", "badam")
+SPEEDS = ("fastest", "fast", "medium", "slow", "slowest")
+LENGTHS = (2048, 1024, 512)
+# More samples at once than this no longer fill a device better.
+_MICRO = 8
+# Of the page-locked and the unlocked file the faster comes first.
+_ENGINES = {
+    "slow": ("ds_z2_offload.json", "ds_z3_offload.json", "ds_z3_offload_nopin.json"),
+    "slowest": ("ds_z3_offload_all.json", "ds_z3_offload_all_nopin.json"),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that fits. `headroom_gib`: device memory left at the upper end of the 90 % band."""
+
+    draft: Draft
+    speed: str
+
+    @property
+    def device_gib(self) -> float:
+        found = self.draft.job.device_memory
+        return found.expected / GIB if found else 0.0
+
+    @property
+    def host_gib(self) -> float:
+        found = self.draft.job.host_memory
+        return found.expected / GIB if found else 0.0
+
+    @property
+    def headroom_gib(self) -> float:
+        found = self.draft.job.device_memory
+        return (self.draft.machine.device.usable_gib or 0.0) - (found.high / GIB if found else 0.0)
+
+
+def search(
+    model: Model,
+    machine: Machine,
+    samples: int | None = None,
+    length: int | None = None,
+    methods: Sequence[str] = METHODS,
+    stage: str = "sft",
+    fsdp: bool = False,
+) -> list[Plan]:
+    """The fastest way of each method that fits and that `check` passes, and its next one; best first.
+
+    Without a length the longest usual one at which anything fits is taken."""
+    longest = model.positions or LENGTHS[0]
+    for each in [length] if length else [n for n in LENGTHS if n <= longest]:
+        start = Draft(model, machine, "lora", "fsdp" if fsdp else None, length=each, samples=samples, stage=stage)
+        found = [plan for method in methods for plan in _fastest(replace(start, method=method))]
+        if found:
+            return sorted(found, key=lambda plan: (SPEEDS.index(plan.speed), methods.index(plan.draft.method)))
+    return []
+
+
+def first(model: Model, machine: Machine, samples: int | None = None, length: int | None = None) -> Plan | None:
+    """The fastest plan with adapters that recomputes activations, without a look at what else there is."""
+    start = Draft(model, machine, "lora", length=length or LENGTHS[0], samples=samples)
+    found = (plan for method in ("lora", "qlora") for plan in _fastest(replace(start, method=method), "fast"))
+    return min(found, key=lambda plan: SPEEDS.index(plan.speed), default=None)
+
+
+def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
+    """The first speed class that fits; after `fastest` also `fast`, which leaves more room. Where none does, full
+    fine-tuning with an optimizer that saves memory."""
+    for speed in SPEEDS[SPEEDS.index(begin) :]:
+        best = next((Plan(found, speed) for found in members(start, speed)), None)
+        if best:
+            yield best
+            if speed != "fastest":
+                return
+    if start.saver is None and start.engine is None and start.method == "full" and start.stage == "sft":
+        saved = (each for name in SAVERS for each in _fastest(replace(start, saver=name), "fast"))
+        yield from islice(saved, 1)
+
+
+def members(start: Draft, speed: str) -> Iterator[Draft]:
+    """Runs of a speed class that fit and pass `check`, without liger first: it is one package more."""
+    liger = start.machine.device.vendor in ("nvidia", "amd") and start.stage != "dpo"  # its loss is for sft and pt
+    for engine in _engines(start, speed):
+        most = replace(start, engine=engine, liger=liger, recompute=speed != "fastest")
+        if most.job.verdict != "fits":
+            continue  # liger never needs more memory, so nothing fits without it
+        for found in (replace(most, liger=False), most) if liger else (most,):
+            if found.job.verdict == "fits" and _passes(found := _largest(found)):
+                yield found
+
+
+def frugal(start: Draft) -> Iterator[Draft]:
+    """The draft in each speed class and with each ZeRO file, with everything else that saves memory, fit or not."""
+    liger = start.machine.device.vendor in ("nvidia", "amd") and start.stage != "dpo"
+    for speed in SPEEDS[1:]:
+        for engine in _engines(start, speed):
+            yield replace(start, engine=engine, liger=liger)
+
+
+def _engines(start: Draft, speed: str) -> tuple[str | None, ...]:
+    """The ZeRO files of a class. Adapters have little optimizer state to shard or to offload; 4-bit weights need
+    bitsandbytes, are unpacked at every use, and stay on the device."""
+    several, full, packed = start.machine.world > 1, start.method == "full", start.method == "qlora"
+    if packed and (start.model.quantized or 4 not in start.machine.device.bitsandbytes):
+        return ()
+    if start.saver:
+        return (None,) if speed in ("fastest", "fast") and _saves(start) else ()
+    if start.engine == "fsdp":
+        return ("fsdp",) if speed == "medium" and several and not packed and draft.can_wrap(start.model) else ()
+    if speed in ("fastest", "fast"):
+        return () if packed and speed == "fastest" else _plain(several, full, speed)
+    if speed == "medium":
+        return ("ds_z3.json",) if several else ()
+    unjudged = start.machine.host_ram_gib is None
+    return () if unjudged or packed or (speed == "slow" and not full) else _ENGINES[speed]
+
+
+def _plain(several: bool, full: bool, speed: str) -> tuple[str | None, ...]:
+    """Weights whole on every device. On one, ZeRO-2 shards nothing, but its launch through torchrun is what makes
+    LLaMA-Factory turn on PyTorch's expandable segments, and batches of varied lengths then need less memory."""
+    if several:
+        return ("ds_z2.json",) if full else (None,)
+    return (None, "ds_z2.json") if speed == "fast" else (None,)
+
+
+def _saves(start: Draft) -> bool:
+    """GaLore, APOLLO and BAdam update layer by layer, which LLaMA-Factory does on one device only."""
+    device = start.machine.device
+    return device.bf16 and device.vendor in ("nvidia", "amd") and (start.machine.world == 1 or start.saver == "bf16")
+
+
+def _largest(start: Draft) -> Draft:
+    """The largest micro batch that fits, within the usual effective batch."""
+    most = min(_MICRO, int(start.rates["batch"]["default"]) // start.machine.world)
+    micro = 1 << max(most, 1).bit_length() - 1
+    while micro > 1:
+        larger = replace(start, micro=micro)
+        if larger.job.verdict == "fits":
+            return larger
+        micro //= 2
+    return start
+
+
+def obstacles(start: Draft) -> list[str]:
+    """What `check` has against such a run whatever the memory: the messages of its errors and warnings."""
+    sharded = start.method == "full" and start.machine.world > 1 and start.engine is None
+    found = _problems(replace(start, engine="ds_z3.json") if sharded else start)
+    return [each.message for each in found if not each.code.startswith("FIT")]
+
+
+def _passes(found: Draft) -> bool:
+    return not _problems(found)
+
+
+def _problems(found: Draft) -> list[Diagnostic]:
+    """Errors and warnings, but on paths and data sets: which there are is up to the folder that the recipe goes to."""
+    document = loader.parse(str(home() / "plan.yaml"), writing.text(found))
+    judged = (each for each in check.check_document(document).diagnostics if each.severity is not Severity.NOTE)
+    return [each for each in judged if not each.code.startswith(("PTH", "DAT"))]

@@ -1,0 +1,85 @@
+"""When nothing fits: the smallest changes of machine with which something does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from validator.job.job import GIB
+from validator.plan import search as plan
+from validator.plan.draft import Draft
+from validator.tables import catalog
+from validator.tables.catalog import Machine
+
+# From the most frugal class on: what fits in none of these fits in none at all.
+_SPEEDS = ("slowest", "medium", "fast")
+_NODES = (2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """A machine on which the draft fits, and what has to change for it."""
+
+    draft: Draft
+    note: str
+
+
+def nearest(start: Draft, methods: Sequence[str]) -> list[Upgrade]:
+    """More host memory, more devices of the same kind, larger devices: of each the smallest step that suffices."""
+    ways = (_more_ram(start, methods), _more_devices(start, methods), _larger_devices(start, methods))
+    return [found for way in ways if (found := next(way, None))]
+
+
+def _fitting(start: Draft, machine: Machine, methods: Sequence[str]) -> Draft | None:
+    drafts = (replace(start, machine=machine, method=method) for method in methods)
+    return next((found for draft in drafts for speed in _SPEEDS for found in plan.members(draft, speed)), None)
+
+
+def _more_ram(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
+    """The least host memory that offload needs, in steps of 16 GiB."""
+    plenty = replace(start, machine=start.machine._replace(host_ram_gib=1e6))
+    offloads = [found for method in methods for speed in ("slow", "slowest")
+                for found in plan.members(replace(plenty, method=method), speed)]  # fmt: skip
+    if offloads:
+        found = min(offloads, key=_host)
+        machine = start.machine._replace(host_ram_gib=float(-(-_host(found) // (16 * GIB)) * 16))
+        yield Upgrade(replace(found, machine=machine), "more host memory per node")
+
+
+def _host(found: Draft) -> float:
+    return found.job.host_memory.high if found.job.host_memory else 0.0
+
+
+def _more_devices(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
+    here, most = start.machine, start.machine.device.server_devices
+    counts = [(here.nodes, n) for n in (2, 4, 8, 16) if here.devices < n <= most]
+    counts += [(n, max(here.devices, most)) for n in _NODES if n > here.nodes]
+    for nodes, devices in counts:
+        machine = here._replace(nodes=nodes, devices=devices)
+        machine = machine._replace(host_ram_gib=_ram(machine, here))
+        if found := _fitting(start, machine, methods):
+            yield Upgrade(found, "more devices of the same kind")
+
+
+def _larger_devices(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
+    here = start.machine
+    kinds = (catalog.device(key)[0] for key in catalog.device_ids())
+    larger = [kind for kind in kinds if kind.vendor == here.device.vendor
+              and (kind.usable_gib or 0) > (here.device.usable_gib or 0)]  # fmt: skip
+    for kind in sorted(larger, key=lambda kind: kind.usable_gib or 0):
+        machine = here._replace(device=kind)
+        machine = machine._replace(host_ram_gib=_ram(machine, here))
+        if found := _fitting(start, machine, methods):
+            yield Upgrade(found, "larger devices")
+
+
+def _ram(machine: Machine, here: Machine) -> float | None:
+    return max(usual_ram(machine) or 0.0, here.host_ram_gib or 0.0) or None
+
+
+def usual_ram(machine: Machine) -> float | None:
+    """Main memory of the usual server with this device, GiB, in proportion to the devices used; None: not known."""
+    device = machine.device
+    if device.server_ram_gib is None:
+        return None
+    return float(int(device.server_ram_gib * min(1.0, machine.devices / device.server_devices)))

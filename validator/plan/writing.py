@@ -1,0 +1,127 @@
+"""A draft as the text of a recipe file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from validator import __version__
+from validator.job import naming
+from validator.plan.draft import Draft
+from validator.tables.catalog import Machine
+
+# What the first line of a recipe calls the method, and the stage.
+_METHODS = {"lora": "LoRA", "qlora": "QLoRA (4 bits)", "full": "full", "freeze": "last-layers"}
+_STAGES = {"sft": "fine-tuning", "dpo": "DPO", "pt": "continued pre-training"}
+_HEADINGS = {"model_name_or_path": "model", "stage": "method", "dataset": "dataset", "output_dir": "output",
+             "per_device_train_batch_size": "train"}  # fmt: skip
+_TARGETED = {"qwen3_moe": "attention only: transformers 5 fuses the experts",
+             "mixtral": "attention only: transformers 5 fuses the experts",
+             "deepseek_v2": "the router takes no adapter, and transformers 5 fuses the experts"}  # fmt: skip
+_SAVERS = {"bf16": "AdamW in bf16", "galore": "GaLore", "apollo": "APOLLO", "badam": "BAdam"}
+
+
+def text(draft: Draft, planned: bool = True) -> str:
+    """The recipe as a file: header block, then LLaMA-Factory's headings. `planned` notes its origin."""
+    lines = ["# /// recipe", *(f"# {key}: {value}" for key, value in _header(draft, planned)), "# ///"]
+    lines += [*_launch(draft)]
+    for key, value in draft.job.values.items():
+        if key == "logging_steps":
+            lines += ["", "### output", f"output_dir: {draft.output}"]
+        if key in _HEADINGS:
+            lines += ["", f"### {_HEADINGS[key]}"]
+        lines += _lines(key, value, _remark(draft, key))
+    return "\n".join(lines) + "\n"
+
+
+def _launch(draft: Draft) -> Iterator[str]:
+    """The command where `llamafactory-cli train` alone is not enough; `lmf-recipes explain` prints the same."""
+    machine, run = draft.machine, f"llamafactory-cli train recipes/{draft.name}.yaml"
+    if machine.nodes > 1:
+        yield from ("", f"# On each node, with its NODE_RANK from 0 to {machine.nodes - 1}:")
+        yield f"#   FORCE_TORCHRUN=1 NPROC_PER_NODE={machine.devices} NNODES={machine.nodes} NODE_RANK=0 \\"
+        yield "#   MASTER_ADDR=ADDRESS_OF_NODE_0 MASTER_PORT=29500 \\"
+        yield f"#   {run}"
+    elif machine.devices == 1 and draft.job.zero:
+        yield from ("", "# DeepSpeed wants torchrun, which one device does not get unasked:")
+        yield f"#   FORCE_TORCHRUN=1 NPROC_PER_NODE=1 {run}"
+
+
+def _header(draft: Draft, planned: bool) -> Iterator[tuple[str, Any]]:
+    yield "summary", _summary(draft)
+    yield "machine", draft.machine
+    if draft.machine.host_ram_gib:
+        yield "host_ram_gib", f"{draft.machine.host_ram_gib:g}"
+    if draft.amount:
+        yield "samples", draft.amount
+    if found := naming.predicted(draft.job):
+        yield "predicted", "{" + ", ".join(f"{key}: {value}" for key, value in found.items()) + "}"
+    if planned:
+        yield "origin", f"plan of llamafactory-recipes {__version__}"
+
+
+def _summary(draft: Draft) -> str:
+    """One line on what it trains, where and how."""
+    what = f"{_METHODS[draft.method]} {_STAGES[draft.stage]} of {draft.model.name.rpartition('/')[2]}"
+    return ", ".join([f"{what} on {_place(draft.machine)}", *_ways(draft)])
+
+
+def _ways(draft: Draft) -> Iterator[str]:
+    zero = draft.job.zero
+    if draft.engine == "fsdp":
+        yield "FSDP"
+    if zero:
+        names = {"offload_optimizer": "the optimizer", "offload_param": "the weights"}
+        away = " and ".join(name for key, name in names.items() if zero.offload(key))
+        yield f"ZeRO-{zero.stage}" + (f" with {away} in host memory" if away else "")
+    if draft.saver:
+        yield _SAVERS[draft.saver]
+    if draft.length >= naming.LONG:
+        yield f"samples of up to {draft.length // 1024}k tokens"
+
+
+def _place(machine: Machine) -> str:
+    kind = machine.device.name.removeprefix("NVIDIA ").removeprefix("GeForce ").removeprefix("AMD Instinct ")
+    kind = kind.replace(",", "")
+    each = f"{machine.devices} x {kind}" if machine.devices > 1 else f"one {kind}"
+    return f"{machine.nodes} servers of {each}" if machine.nodes > 1 else each
+
+
+def _remark(draft: Draft, key: str) -> str:
+    """The trade-off behind a setting; empty where it is plain."""
+    remarks = {
+        "enable_thinking": "true for answers with <think> traces",
+        "enable_liger_kernel": "a loss that never holds all logits; needs the package liger-kernel",
+        "disable_gradient_checkpointing": "faster; remove it for longer samples",
+        "flash_attn": "needs the package flash-attn" if draft.machine.device.vendor != "ascend" else "",
+        "pure_bf16": "weights, gradients and optimizer states in bf16: half the memory, coarser updates",
+        "lora_target": _TARGETED.get(draft.model.kind, ""),
+        "ddp_timeout": "reading a large model on every node can take longer than the default half hour",
+        "freeze_trainable_layers": "the last two; each more costs 16 bytes a parameter",
+        "gradient_accumulation_steps": "updated layer by layer at every step; raise the micro batch instead"
+        if draft.saver in ("galore", "apollo")
+        else "",
+        "dataset": "short samples, to try it; put your long ones here" if draft.length >= naming.LONG else "",
+        "deepspeed": "its launch by torchrun wastes less memory on varied lengths" if _alone(draft) else "",
+    }
+    return f"  # {found}" if (found := remarks.get(key)) else ""
+
+
+def _alone(draft: Draft) -> bool:
+    """DeepSpeed on one device with everything kept there."""
+    return draft.machine.world == 1 and draft.engine == "ds_z2.json"
+
+
+def _lines(key: str, value: Any, remark: str) -> list[str]:
+    if isinstance(value, Mapping):
+        return [f"{key}:", *(f"  {name}: [{', '.join(found)}]" for name, found in value.items())]
+    return [f"{key}: {_written(value)}{remark}"]
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and 0 < value < 1e-2:
+        mantissa, _, exponent = f"{value:.1e}".partition("e")
+        return f"{mantissa}e{int(exponent)}"
+    return str(value)

@@ -1,0 +1,1 @@
+"""Files as they are written, with every position; no meaning of any key."""

@@ -1,0 +1,1 @@
+"""The catalogue: list, copy, compare."""

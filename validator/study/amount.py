@@ -1,0 +1,99 @@
+"""Whether there are as many samples as the model and method call for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from validator.job.job import Job
+from validator.tables import catalog, guidance
+
+# The field report's own ratio: 5,000 samples are of use to a 7B, 20,000 are recommended.
+_USEFUL = 0.25
+# The figures are round numbers, and a "14B" has up to 14.8 billion parameters.
+_ABOUT = 0.9
+
+
+def judged(job: Job, rows: int, epochs: float) -> dict[str, Any]:
+    """The verdict on so many different samples, the figures it rests on, and a model size that suits them better."""
+    names, model = ("minimum", "useful", "good", "saturating"), job.model
+    figures = {name: guidance.samples(job.stage, job.method, model.billions, name) if model else None for name in names}
+    good = figures["good"]
+    if good and figures["useful"] is None:
+        figures["useful"] = max(int(good * _USEFUL), figures["minimum"] or 0)
+    verdict = _verdict(rows, figures)
+    return {
+        "rows": rows,
+        "verdict": verdict,
+        **figures,
+        "recommended": job.samples or good,
+        "message": _message(job, verdict, figures),
+        "better_size": _better(job, rows, verdict),
+        "epochs": _epochs(rows, epochs, figures),
+        "sources": list(_sources(job)),
+    }
+
+
+def _verdict(rows: int, figures: Mapping[str, int | None]) -> str:
+    good, most = figures["good"], figures["saturating"]
+    if not good:
+        return "unknown"
+    if rows < (figures["minimum"] or 0):
+        return "too few"
+    if rows < (figures["useful"] or 0):
+        return "few"
+    if most and rows > most:
+        return "saturated"
+    return "good" if rows >= _ABOUT * good else "useful"
+
+
+def _message(job: Job, verdict: str, figures: Mapping[str, int | None]) -> str:
+    size = f"a {job.model.billions:.3g}B model" if job.model else "this model"
+    good, what = figures["good"] or 0, f"{job.stage} {job.method}"
+    return {
+        "unknown": f"no public guidance for {what} of {size}",
+        "too few": f"public work starts at {figures['minimum'] or 0:,} for {size}; {good:,} are recommended",
+        "few": f"too few for {size} to gain much; {figures['useful'] or 0:,} are of use, {good:,} are recommended",
+        "useful": f"of use to {size}; {good:,} are recommended",
+        "good": f"enough for {size}; better samples now help more than further ones",
+        "saturated": f"more than {figures['saturating'] or 0:,} are wasted on {size}; choose the best ones",
+    }[verdict]
+
+
+def _table(job: Job) -> list[dict[str, Any]]:
+    method = "full" if job.method in ("full", "freeze") else "lora"
+    found: list[dict[str, Any]] = (catalog.listing("samples").get(job.stage) or {}).get(method) or []
+    return found
+
+
+def _better(job: Job, rows: int, verdict: str) -> dict[str, Any] | None:
+    """The largest size whose recommended number is there; smaller ones need fewer samples, larger ones use more."""
+    if job.model is None or verdict in ("unknown", "useful", "good"):
+        return None
+    fitting = [entry for entry in _table(job) if (entry["good"] or 0) * _USEFUL <= rows]
+    if verdict == "saturated":
+        fitting = [entry for entry in _table(job) if (entry["good"] or 0) <= rows]
+    if not fitting:
+        return None
+    best = fitting[-1]
+    larger = best["billions"] > job.model.billions
+    if larger is not (verdict == "saturated") or abs(best["billions"] / job.model.billions - 1) < 0.5:
+        return None
+    return {"billions": best["billions"], "good": best["good"]}
+
+
+def _epochs(rows: int, epochs: float, figures: Mapping[str, int | None]) -> dict[str, Any]:
+    """Samples seen in all, and whether the repetition does harm."""
+    few = rows < (figures["minimum"] or 0)
+    message = ""
+    if few and epochs >= guidance.MANY_EPOCHS:
+        message = f"{epochs:g} epochs of {rows:,} samples are learned by heart; take 2 to 5, or more samples"
+    elif figures["saturating"] and rows <= figures["saturating"] < rows * epochs:
+        message = f"{epochs:g} epochs of {rows:,} samples are {rows * epochs:,.0f} seen; fewer epochs will do"
+    return {"epochs": epochs, "seen": round(rows * epochs), "message": message}
+
+
+def _sources(job: Job) -> Any:
+    known = catalog.listing("samples")["sources"]
+    names = dict.fromkeys(name for entry in _table(job) for name in entry["source"])
+    return ({"name": name, **known[name]} for name in names)

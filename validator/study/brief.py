@@ -1,0 +1,49 @@
+"""The study in a few lines, for `train`: what a user should know before a run of days."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from validator.diagnostic import RecipeError
+from validator.job.job import Job
+from validator.study import study as studies
+
+_LARGEST = 32 << 20  # bytes; more would keep the user waiting
+# What a recipe or its data can be cured of. Repeated prompts and short answers may be meant.
+_TOLD = ("exact duplicates", "empty answers", "control characters", "garbled text", "answers cut",
+         "evaluation rows in training")  # fmt: skip
+
+
+def brief(job: Job) -> tuple[list[str], bool]:
+    """What to say of the job's data, and whether the run would stop at them. Nothing where they are large, elsewhere or
+    in need of a library that is not there."""
+    files = [path for found in job.datasets for path in found.files]
+    try:
+        if not files or sum(path.stat().st_size for path in files) > _LARGEST:
+            return [], False
+        found = studies.study(job, False, _silent)
+    except (RecipeError, OSError):
+        return [], False
+    # Streamed rows are read while training; the run may end before the one that is to blame.
+    return list(_lines(found)), bool(found["problems"]) and not job.flag("streaming")
+
+
+def _silent(_rows: int) -> None:
+    """Small data need no bar."""
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[str]:
+    for problem in found["problems"]:
+        yield f"{problem['place']}: error: {problem['message']}; LLaMA-Factory stops"
+    rows, steps, tokens = found["rows"], found["steps"], found["tokens"]
+    if not steps or found["problems"]:
+        return
+    about = "" if tokens["exact"] else "about "
+    yield (f"data: {rows['trained']:,} of {rows['read']:,} rows trained in {steps['total']:,} steps, "
+           f"{about}{tokens['per_epoch']:,} tokens an epoch")  # fmt: skip
+    for drop in found["drops"]:
+        yield f"data: {drop['rows']:,} rows dropped: {drop['reason']} ({drop['examples'][0]})"
+    for one in found["quality"]:
+        if one["kind"] in _TOLD:
+            yield f"data: {one['kind']}: {one['rows']:,} ({one['share']:.1%}), such as {one['examples'][0]}"

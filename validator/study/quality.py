@@ -1,0 +1,96 @@
+"""What is wrong with the rows that are trained on, each finding with a few places to look at."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from validator.study.oddity import KINDS
+from validator.study.training import Training
+
+_EXAMPLES = 3
+# A prompt in less than this share of the rows is no imbalance.
+_REPEATED = 0.01
+
+
+def finding(kind: str, rows: int, total: int, examples: Iterable[str], message: str) -> dict[str, Any]:
+    """One finding. `examples` are places, or pairs of places."""
+    return {"kind": kind, "rows": rows, "share": round(rows / total, 6) if total else 0.0,
+            "examples": list(examples), "message": message}  # fmt: skip
+
+
+def findings(
+    run: Training, rows: Sequence[int], evaluated: Sequence[int], again: Sequence[tuple[int, int]]
+) -> Iterator[dict[str, Any]]:
+    """All but near duplicates. `rows` are the positions trained on, each once; `again` what `repeats` found there."""
+    if again:
+        yield finding("exact duplicates", len(again), len(rows), couples(run, again),
+                      "rows that are there before, word for word; each epoch trains the same again")  # fmt: skip
+    yield from _prompts(run, rows)
+    yield from _odd(run, rows)
+    yield from _cut(run, rows)
+    yield from _leaks(run, rows, evaluated)
+
+
+def repeats(run: Training, rows: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
+    """The first row of each text, and the pairs (row, first row of the same text) of all others."""
+    texts = list(map(run.column("texts").__getitem__, rows))
+    first = dict(zip(reversed(texts), reversed(rows), strict=True))
+    if len(first) == len(rows):
+        return list(rows), []
+    again = [(at, first[text]) for at, text in zip(rows, texts, strict=True) if first[text] != at]
+    return sorted(first.values()), again
+
+
+def _prompts(run: Training, rows: Sequence[int]) -> Iterator[dict[str, Any]]:
+    prompts = run.column("prompts")
+    most, count = next(iter(Tally(map(prompts.__getitem__, rows)).most_common(1)), (0, 0))
+    if count > max(_REPEATED * len(rows), 2):
+        places = [run.place(at) for at in rows if prompts[at] == most][:_EXAMPLES]
+        yield finding("repeated prompt", count, len(rows), places, "rows share the most frequent prompt")
+
+
+def couples(run: Training, pairs: Sequence[tuple[int, int]]) -> list[str]:
+    """A few pairs of places."""
+    return [f"{run.place(row)} like {run.place(other)}" for row, other in pairs[:_EXAMPLES]]
+
+
+_SAID = {
+    "empty answers": "answers without text teach the model to stop at once",
+    "very short answers": "answers of fewer than 5 characters; right for labels, poor for conversation",
+    "control characters": "invisible control characters, which the model learns to write",
+    "garbled text": "text that was read in a wrong encoding once",
+    "huge rows": "rows of more than a megabyte, most of which is cut off",
+}
+
+
+def _odd(run: Training, rows: Sequence[int]) -> Iterator[dict[str, Any]]:
+    trained = set(rows)
+    for kind in KINDS:
+        start, found = 0, []
+        for one in run.sets:
+            found += [start + index for index in one.rows.odd[kind] if start + index in trained]
+            start += len(one.rows)
+        if found:
+            yield finding(kind, len(found), len(rows), map(run.place, found[:_EXAMPLES]), _SAID[kind])
+
+
+def _cut(run: Training, rows: Sequence[int]) -> Iterator[dict[str, Any]]:
+    lost, answers = run.column("lost"), run.column("answer")
+    cut = sorted((at for at in rows if lost[at]), key=lambda at: -lost[at])
+    if cut:
+        share = sum(lost[at] for at in cut) / max(sum(map(answers.__getitem__, rows)), 1)
+        yield finding("answers cut", len(cut), len(rows), map(run.place, cut[:_EXAMPLES]),
+                      f"lose their end to `cutoff_len`: {share:.1%} of all answer tokens")  # fmt: skip
+
+
+def _leaks(run: Training, rows: Sequence[int], evaluated: Sequence[int]) -> Iterator[dict[str, Any]]:
+    if not evaluated:
+        return
+    prompts = run.column("prompts")
+    first = {prompts[at]: at for at in reversed(rows)}
+    leaked = [(at, first[prompts[at]]) for at in evaluated if prompts[at] in first]
+    if leaked:
+        yield finding("evaluation rows in training", len(leaked), len(evaluated), couples(run, leaked),
+                      "evaluation prompts that are trained on; the evaluation looks better than it is")  # fmt: skip

@@ -1,0 +1,46 @@
+"""Steps, warm-up and saves of a run (transformers 5.6, trainer.py and training_args.py)."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from validator.job.job import Job
+
+
+class Schedule(NamedTuple):
+    """Optimizer steps. `epochs` are those really passed over, where `max_steps` sets the end."""
+
+    batch: int
+    per_epoch: int
+    total: int
+    epochs: float
+    warmup: int
+    saves: int
+
+
+def schedule(job: Job, sequences: int) -> Schedule:
+    """The schedule of a job on so many training sequences; LLaMA-Factory logs the same figures."""
+    micro = max(int(job.number("per_device_train_batch_size")), 1)
+    accumulation = max(int(job.number("gradient_accumulation_steps")), 1)
+    batches = math.ceil(sequences / (micro * job.world))
+    per_epoch = max(math.ceil(batches / accumulation), 1)
+    limit, epochs = int(job.number("max_steps")), job.number("num_train_epochs")
+    total = limit if limit > 0 else math.ceil(epochs * per_epoch)
+    passed = total / per_epoch if limit > 0 else epochs
+    return Schedule(micro * accumulation * job.world, per_epoch, total, passed, _warmup(job, total),
+                    _saves(job, per_epoch, total))  # fmt: skip
+
+
+def _warmup(job: Job, total: int) -> int:
+    steps = job.number("warmup_steps") or job.number("warmup_ratio")
+    return int(steps) if steps >= 1 else math.ceil(total * steps)
+
+
+def _saves(job: Job, per_epoch: int, total: int) -> int:
+    """Checkpoints written: at each interval, and at the end."""
+    how, every = job.get("save_strategy"), job.number("save_steps")
+    if how == "steps":
+        every = math.ceil(total * every) if every < 1 else every
+        return math.ceil(total / every) if every else 1
+    return math.ceil(total / per_epoch) if how == "epoch" else 0

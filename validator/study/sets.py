@@ -1,0 +1,157 @@
+"""The data sets that a recipe names, each surveyed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from validator.job import datasets
+from validator.job.datasets import Dataset
+from validator.job.job import Job
+from validator.study import columns, pool
+from validator.study.form import Form, form
+from validator.study.markup import Markup
+from validator.study.survey import Plan, Report, Survey
+from validator.study.tokens import Counter
+from validator.tables import catalog
+
+_PAIRED = ("rm", "dpo")
+
+
+class Problem(NamedTuple):
+    """Why LLaMA-Factory stops; `place` is a file, with a row where one is to blame."""
+
+    place: str
+    message: str
+
+
+@dataclass
+class Set:
+    """One data set of a recipe. `note` says why a set without rows has none here."""
+
+    name: str
+    evaluates: bool
+    dataset: Dataset | None = None
+    form: Form = field(default_factory=lambda: form({}))
+    rows: Survey = field(default_factory=Survey)
+    note: str = ""
+    problems: list[Problem] = field(default_factory=list)
+
+
+def surveyed(job: Job, counter: Counter, report: Report) -> list[Set]:
+    """Every data set of the recipe, those trained on first."""
+    return [
+        _surveyed(job, name, key == "eval_dataset", counter, report)
+        for key in ("dataset", "eval_dataset")
+        for name in dict.fromkeys(job.words(key))
+    ]
+
+
+def plan(job: Job, meant: Form, counter: Counter) -> Plan:
+    """How the rows of a data set of this form are taken."""
+    packed = packing(job)
+    # LLaMA-Factory takes one token off where `packing` is written (hparams/data_args.py).
+    limit = int(job.number("cutoff_len")) - int(bool(job.get("packing") or job.flag("neat_packing")))
+    return Plan(meant, job.stage, _markup(job, counter), counter, limit, packed)
+
+
+def packing(job: Job) -> bool:
+    """Whether samples are packed: as asked for, and in pre-training by default."""
+    if job.stage == "pt":
+        return bool(job.get("packing")) if job.has("packing") else True
+    return job.stage == "sft" and (job.flag("packing") or job.flag("neat_packing"))
+
+
+def _markup(job: Job, counter: Counter) -> Markup:
+    name = str(job.get("template"))
+    facts: Any = catalog.table("templates")["templates"].get(name, {})
+    system = job.get("default_system")
+    return Markup(
+        catalog.table("formats")["formats"].get(name, {}),
+        counter,
+        bool(facts.get("efficient_eos")),
+        job.get("enable_thinking"),
+        job.flag("preserve_thinking"),
+        job.flag("mask_history"),
+        system if isinstance(system, str) else None,
+    )
+
+
+def _surveyed(job: Job, name: str, evaluates: bool, counter: Counter, report: Report) -> Set:
+    found = Set(name, evaluates, job.registry.get(name) if job.registry else None)
+    if found.dataset is None:
+        found.note = "" if job.registry else "not in a local dataset_info.json"
+        found.problems += _undefined(job, name)
+        return found
+    found.problems += _odd(job, name)
+    if found.problems:
+        return found
+    found.form = form(found.dataset.entry)
+    found.problems += _refused(job, found)
+    if found.dataset.source != "file":
+        found.note = f"not on this machine: its source is a {found.dataset.source or 'missing file_name'}"
+    elif not found.problems:
+        found.rows = pool.whole(found.dataset.files, plan(job, found.form, counter), report)
+        found.problems += _unusable(found)
+        if not found.rows.problems:
+            columns.recode(found.rows, found.form)
+    return found
+
+
+def _undefined(job: Job, name: str) -> Iterator[Problem]:
+    """A name that the registry lacks; of data that are not on this machine nothing is known."""
+    if job.registry and job.registry.problem:
+        yield Problem(name, job.registry.problem)
+    elif job.registry:
+        near = catalog.suggest(name, job.registry.entries)
+        yield Problem(name, f"is not defined in {job.registry.folder / 'dataset_info.json'}{near}")
+
+
+def _odd(job: Job, name: str) -> Iterator[Problem]:
+    """What is not of the kind that LLaMA-Factory takes for granted."""
+    assert job.registry is not None
+    entry = job.registry.entries[name]
+    if not isinstance(entry, Mapping):
+        yield Problem(name, "its entry in dataset_info.json is no object of settings")
+        return
+    for part in ("columns", "tags"):
+        if part in entry and not isinstance(entry[part], Mapping):
+            yield Problem(name, f"`{part}` in dataset_info.json is no object; leave it out for the default")
+
+
+def _refused(job: Job, found: Set) -> Iterator[Problem]:
+    """What needs no look at the rows."""
+    assert found.dataset is not None
+    where = str(found.dataset.path)
+    if found.form.ranking is not (job.stage in _PAIRED):
+        kind = "needs pairs (`ranking: true`)" if job.stage in _PAIRED else "takes no pairs (`ranking: true`)"
+        yield Problem(found.name, f"stage {job.stage} {kind}")
+    if found.form.formatting not in ("alpaca", "sharegpt", "openai"):
+        yield Problem(found.name, f"`formatting: {found.form.formatting}` is none of alpaca, sharegpt, openai")
+    if found.dataset.source == "file" and not found.dataset.files:
+        yield Problem(where, "does not exist, or holds no file")
+    kinds = {datasets.suffixes().get(path.suffix[1:]) for path in found.dataset.files}
+    if None in kinds:
+        wrong = next(path for path in found.dataset.files if path.suffix[1:] not in datasets.suffixes())
+        yield Problem(str(wrong), f"is none of {', '.join(datasets.suffixes())}")
+    elif len(kinds) > 1:
+        yield Problem(where, "holds files of more than one type")
+
+
+def _unusable(found: Set) -> Iterator[Problem]:
+    rows, where = found.rows, str(found.dataset.path if found.dataset else found.name)
+    for path, row, why in rows.problems:
+        yield Problem(f"{path}:{row}" if row else str(path), f"row {row} {why}" if row else why)
+    if rows.problems:
+        return
+    if not len(rows):
+        yield Problem(where, "holds no row")
+    for why in columns.problems(rows, found.form):
+        yield Problem(where, why)
+
+
+def files(found: Set) -> list[Path]:
+    """The files of a set."""
+    return list(found.dataset.files) if found.dataset else []

@@ -1,0 +1,161 @@
+"""Everything the `data` command says of a recipe, as one JSON structure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from operator import gt
+from typing import Any
+
+from validator.diagnostic import RecipeError
+from validator.job.job import GIB, Job
+from validator.study import amount, columns, distribution, near, quality, sets, tokens
+from validator.study.fate import REASONS
+from validator.study.schedule import schedule
+from validator.study.sets import Set
+from validator.study.survey import Report
+from validator.study.tokens import Counter
+from validator.study.training import Training, training
+
+# Near duplicates among more rows are looked for only when asked: they take most of the time.
+NEAR_ROWS = 200_000
+_EXAMPLES = 3
+
+
+def study(job: Job, wanted: bool | None, report: Report) -> dict[str, Any]:
+    """The structure that `data --format json` prints. `wanted`: look for near duplicates; None: where they are quick to
+    find. Raises RecipeError where there is nothing to study."""
+    if job.tokenized:
+        raise RecipeError(f"{job.path}: `tokenized_path` holds tokenized data, which is trained on as it is")
+    counter, reason = tokens.counter(job)
+    found = sets.surveyed(job, counter, report)
+    if not found:
+        raise RecipeError(f"{job.path}: names no data set; set `dataset`")
+    run = training(job, found)
+    trained = run.kept(run.train)
+    rows, evaluated = sorted(set(trained)), sorted(set(run.kept(run.evaluation)))
+    whole = not any(one.note for one in found)
+    steps = schedule(job, run.sequences) if run.sequences and whole else None
+    exact = not run.why_not and (counter.exact or not sets.packing(job))
+    first, again = quality.repeats(run, rows)
+    unlooked = _looks(wanted, len(rows))
+    alike = [] if unlooked else _near(job, run, first, len(rows), counter, report)
+    return {
+        "path": job.path,
+        "model": job.model_name,
+        "stage": job.stage,
+        "method": job.method,
+        "template": job.get("template"),
+        "cutoff_len": int(job.number("cutoff_len")),
+        "sets": [_set(one) for one in found],
+        "problems": [{"place": place, "message": message} for place, message in run.problems],
+        "notes": [*_notes(job, run, reason), *([unlooked] if unlooked else [])],
+        "rows": {"read": sum(len(one.rows) for one in found), "selected": len(run.train), "dropped": run.drops.total(),
+                 "trained": len(trained), "evaluated": run.evaluated, "sequences": run.sequences, "exact": exact},
+        "drops": list(_drops(run)),
+        "steps": steps._asdict() if steps else None,
+        "tokens": _tokens(job, run, counter, trained),
+        "memory": _memory(job, run, rows),
+        "amount": amount.judged(job, len(first) if whole else 0, steps.epochs if steps else 0.0),
+        "quality": [*quality.findings(run, rows, evaluated, again), *alike],
+    }  # fmt: skip
+
+
+def _set(one: Set) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "role": "evaluation" if one.evaluates else "training",
+        "source": one.dataset.source if one.dataset else None,
+        "formatting": one.form.formatting,
+        "files": [str(path) for path in sets.files(one)],
+        "rows": len(one.rows),
+        "columns": columns.names(one.rows),
+        "note": one.note,
+    }
+
+
+def _notes(job: Job, run: Training, reason: str) -> Iterator[str]:
+    """What keeps figures from being exact."""
+    if reason:
+        yield f"token counts are estimates: {reason}"
+    elif not job.has("template") and job.stage != "pt":
+        yield "no `template`: what the tokenizer's own chat template adds to a sample is not counted"
+    if any(one.rows.approximate for one in run.sets):
+        yield "descriptions and calls of tools are counted as they stand in the data, not as the template writes them"
+    if any(one.form.columns.get(kind) for one in run.sets for kind in ("images", "videos", "audios")):
+        yield "images, videos and audios are not counted; each adds tokens"
+    if job.flag("streaming"):
+        yield "streamed data are read row by row until `max_steps`; the counts are those of the files"
+    yield from run.why_not
+
+
+def _drops(run: Training) -> Iterator[dict[str, Any]]:
+    fates = run.column("fates")
+    for code, rows in run.drops.most_common():
+        places = [run.place(int(at)) for at in _first(run.train, fates, code)]
+        yield {"reason": REASONS[code], "rows": rows, "examples": places}
+
+
+def _first(positions: Any, fates: bytearray, code: int) -> Iterator[int]:
+    found = (at for at in positions if fates[at] == code)
+    yield from (at for at, _ in zip(found, range(_EXAMPLES), strict=False))
+
+
+def _tokens(job: Job, run: Training, counter: Counter, trained: Sequence[int]) -> dict[str, Any]:
+    lengths, kept, answer, lost = (
+        list(map(run.column(name).__getitem__, trained)) for name in ("full", "kept", "answer", "lost")
+    )
+    ordered = sorted(lengths)
+    positions = job.model.positions if job.model else None
+    return {
+        "source": counter.name,
+        "exact": counter.exact and not any(one.rows.approximate for one in run.sets),
+        **distribution.summary(ordered),
+        "per_epoch": sum(kept),
+        "answers_per_epoch": sum(answer) - sum(lost),
+        "rows_cut": sum(map(gt, lengths, kept)),
+        "tokens_cut": sum(lengths) - sum(kept),
+        "recommended_cutoff_len": distribution.recommended(ordered, positions) if ordered else None,
+    }
+
+
+def _memory(job: Job, run: Training, rows: Sequence[int]) -> dict[str, Any] | None:
+    """Device memory with the longest batch there is, beside `cutoff_len` as the upper bound. GiB of 2^30 bytes."""
+    limit = int(job.number("cutoff_len"))
+    kept = run.column("kept") if rows else ()
+    most = max(map(kept.__getitem__, rows), default=0)
+    longest = limit if sets.packing(job) else min(-(-most // 8) * 8, limit)
+    real = replace(job, values={**job.values, "cutoff_len": longest})
+    if not longest or job.device_memory is None or real.device_memory is None:
+        return None
+    usable = job.machine.device.usable_gib if job.machine else None
+    return {
+        "longest": longest,
+        "longest_gib": round(real.device_memory.expected / GIB, 2),
+        "cutoff_gib": round(job.device_memory.expected / GIB, 2),
+        "usable_gib": usable,
+    }
+
+
+def _near(
+    job: Job, run: Training, first: Sequence[int], rows: int, counter: Counter, report: Report
+) -> Iterator[dict[str, Any]]:
+    """Near duplicates within each data set among so many rows; `first` are those that are no exact duplicates."""
+    start, pairs = 0, []
+    for one in run.sets:
+        end = start + len(one.rows)
+        own = [at - start for at in first if start <= at < end]
+        if own:
+            signed = near.signatures(sets.files(one), sets.plan(job, one.form, counter), report)
+            pairs += [(row + start, other + start) for row, other in near.duplicates(signed, own)]
+        start = end
+    if pairs:
+        yield quality.finding("near duplicates", len(pairs), rows, quality.couples(run, pairs),
+                              f"rows that share {near.THRESHOLD:.0%} of their word pairs with one before")  # fmt: skip
+
+
+def _looks(wanted: bool | None, rows: int) -> str:
+    """Why near duplicates are not looked for; empty where they are."""
+    if wanted is None and rows > NEAR_ROWS:
+        return f"near duplicates among {rows:,} rows take a while; --near looks for them"
+    return "near duplicates were not looked for, as asked" if wanted is False else near.missing()

@@ -1,0 +1,86 @@
+"""The model's own tokenizer, where it is on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from validator.job.job import Job
+from validator.study.estimate import Estimate, estimate
+from validator.tables import catalog
+
+# Longer texts are estimated: a tokenizer takes minutes over them, and they are cut anyway.
+_LONGEST = 1_000_000
+
+
+class Vocabulary:
+    """Counts with a tokenizer.json, as transformers does without special tokens of its own. LLaMA-Factory adds the stop
+    words of the template to the vocabulary where it lacks them."""
+
+    exact = True
+
+    def __init__(self, path: Path, stops: Sequence[str] = ()) -> None:
+        from tokenizers import Tokenizer
+
+        here = Path.cwd()
+        self.name = str(path.relative_to(here) if path.is_relative_to(here) else path)
+        self._tokenizer = Tokenizer.from_file(str(path))
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.add_special_tokens(list(stops))
+        settings = path.with_name("tokenizer_config.json")
+        self.begins = settings.is_file() and bool(_settings(settings).get("bos_token"))
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text; on all cores."""
+        short = [text if len(text) < _LONGEST else "" for text in texts]
+        try:
+            encoded = self._tokenizer.encode_batch_fast(short, add_special_tokens=False)
+        except TypeError:  # half of a surrogate pair is no character; the real run leaves it out
+            short = [text.encode(errors="ignore").decode() for text in short]
+            encoded = self._tokenizer.encode_batch_fast(short, add_special_tokens=False)
+        found = [len(one) for one in encoded]
+        return [estimate(text) if len(text) >= _LONGEST else n for text, n in zip(texts, found, strict=True)]
+
+
+Counter = Vocabulary | Estimate
+
+
+def counter(job: Job) -> tuple[Counter, str]:
+    """The best way to count tokens for a job, and why it is no better; the reason is empty for the tokenizer itself."""
+    path = next((found for found in _places(job) if found.is_file()), None)
+    if path is None:
+        return Estimate(), "the model's tokenizer.json is not on this machine"
+    try:
+        template = catalog.table("formats")["formats"].get(str(job.get("template")), {})
+        return Vocabulary(path, template.get("stop_words", ())), ""
+    except ImportError:
+        return Estimate(), "the tokenizers library is missing: pip install 'llamafactory-recipes[data]'"
+    except Exception as err:  # the library raises no narrower class
+        return Estimate(), f"`{path}` cannot be read: {err}"
+
+
+def _places(job: Job) -> Iterator[Path]:
+    """Where tokenizer.json may be: a local model, then the caches of both hubs."""
+    name = job.get("model_name_or_path")
+    if not isinstance(name, str):
+        return
+    if found := job.find(name):
+        yield found[0] / "tokenizer.json"
+    home = Path.home()
+    hub = Path(os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or home / ".cache/huggingface", "hub"))
+    scope = Path(os.environ.get("MODELSCOPE_CACHE") or home / ".cache/modelscope/hub", "models")
+    for known in dict.fromkeys((name, job.model.name if job.model else name)):
+        yield from sorted((hub / f"models--{known.replace('/', '--')}" / "snapshots").glob("*/tokenizer.json"))
+        yield scope / known / "tokenizer.json"
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,1 @@
+"""What is known of models, devices, arguments and releases."""

@@ -1,0 +1,105 @@
+"""Which releases a recipe is for: `llamafactory` and `transformers` of its header block, against the tables'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from validator.diagnostic import RecipeError
+from validator.tables import catalog
+
+FIELDS = ("llamafactory", "transformers")
+_SIGNS = (">=", "<=", "==", "!=", ">", "<")
+Pair = tuple[str, str]
+
+
+def known() -> list[Pair]:
+    """LLaMA-Factory releases with the transformers releases each admits, newest first in both."""
+    return [(release, version) for release, versions in _releases().items() for version in versions]
+
+
+@cache
+def newest() -> Pair:
+    """What a recipe without a range is judged by."""
+    return known()[0]
+
+
+def name(pair: Pair) -> str:
+    """The pair as the tables write it."""
+    return "/".join(pair)
+
+
+def pairs(header: Mapping[str, Any]) -> list[Pair]:
+    """What the recipe must run with, newest first: the newest pair where the header names no range, each LLaMA-Factory
+    release of its range with the newest transformers. Raises RecipeError where a range is malformed or holds none."""
+    if not any(header.get(field) is not None for field in FIELDS):
+        return [newest()]
+    found: dict[str, Pair] = {}
+    for pair in known():
+        if all(admits(header.get(field), version) for field, version in zip(FIELDS, pair, strict=True)):
+            found.setdefault(pair[0], pair)
+    if not found:
+        asked = " with ".join(f"{field} {header[field]}" for field in FIELDS if header.get(field) is not None)
+        table = "; ".join(f"{release} with {', '.join(versions)}" for release, versions in _releases().items())
+        raise RecipeError(f"no release in the tables fits {asked}; there are {table}")
+    return list(found.values())
+
+
+def admits(wanted: Any, version: str) -> bool:
+    """Whether a range such as `>=0.9.4, <0.9.6` holds a version; a version alone means that one. Null holds all. Raises
+    RecipeError where it is no range."""
+    if wanted is None:
+        return True
+    for part in str(wanted).split(","):
+        sign = next((sign for sign in _SIGNS if part.strip().startswith(sign)), "")
+        limit, here = _numbers(part.strip().removeprefix(sign), wanted), _numbers(version, wanted)
+        size = max(len(limit), len(here))
+        order = _compare(here + (0,) * (size - len(here)), limit + (0,) * (size - len(limit)))
+        if order not in {">=": (0, 1), "<=": (0, -1), "!=": (1, -1), ">": (1,), "<": (-1,)}.get(sign, (0,)):
+            return False
+    return True
+
+
+def reached(header: Mapping[str, Any], since: str) -> bool:
+    """Whether the recipe must run with a release from `since` on, such as "transformers 5.0.0"; a range that cannot be
+    read counts as the newest."""
+    field, _, version = since.partition(" ")
+    try:
+        return any(admits(f">={version}", pair[FIELDS.index(field)]) for pair in pairs(header))
+    except RecipeError:
+        return True
+
+
+def outside(header: Mapping[str, Any], installed: Mapping[str, str]) -> Iterator[str]:
+    """What is installed and not in the recipe's range, in words; nothing where the range cannot be read."""
+    try:
+        pairs(header)
+    except RecipeError:
+        return
+    for field in FIELDS:
+        if field in installed and not admits(header.get(field), installed[field]):
+            yield f"the recipe is for {field} {header[field]}, and {installed[field]} is installed here"
+
+
+def _releases() -> dict[str, list[str]]:
+    return {name: facts["transformers"] for name, facts in catalog.table("arguments")["releases"].items()}
+
+
+def _numbers(version: str, wanted: Any) -> tuple[int, ...]:
+    """The numbers of a version; a part such as 0rc1 counts as its leading number."""
+    digits = ["".join(_leading(part)) for part in version.strip().split(".")]
+    if not all(digits):
+        raise RecipeError(f"`{wanted}` is no range of releases; write one such as `>=0.9.4` or `>=0.9.4, <0.9.6`")
+    return tuple(int(digit) for digit in digits)
+
+
+def _leading(part: str) -> Iterator[str]:
+    for char in part:
+        if not char.isdecimal():
+            return
+        yield char
+
+
+def _compare(one: tuple[int, ...], two: tuple[int, ...]) -> int:
+    return (one > two) - (one < two)

@@ -1,0 +1,68 @@
+"""From a checked job to llamafactory-cli: absolute paths, the launcher's environment, and where the results are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from validator.diagnostic import RecipeError
+from validator.job.job import Job
+from validator.train import launch
+
+# Keys whose relative paths LLaMA-Factory takes from the working directory. Those that must exist are looked for beside
+# the recipe too; the others are made where the user stands.
+_READ = ("deepspeed", "dataset_dir", "model_name_or_path", "adapter_name_or_path", "media_dir", "fsdp_config",
+         "resume_from_checkpoint", "reward_model", "ref_model")  # fmt: skip
+_WRITTEN = ("output_dir", "tokenized_path")
+_RESULTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json", "training_loss.png",
+            "trainer_log.jsonl")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Handoff:
+    """What llamafactory-cli gets. `variables` are added to the environment; what the user has set wins."""
+
+    recipe: Path
+    overrides: tuple[str, ...]
+    variables: Mapping[str, str]
+    output: Path | None
+
+
+def prepare(job: Job, overrides: Sequence[str]) -> Handoff:
+    """The recipe as it is, with overrides that make its paths absolute. Raises RecipeError where a path holds a space
+    and torchrun is used, because LLaMA-Factory's launcher splits its command line at spaces."""
+    nodes, devices = (job.machine.nodes, job.machine.devices) if job.machine else (1, 1)
+    variables = launch.environment(nodes, devices, job.zero is not None)
+    recipe = Path(job.path).absolute()
+    absolute = [f"{key}={_quoted(str(path))}" for key, path in _absolute(job)]
+    words = (*overrides, *absolute)
+    spaced = [word for word in (str(recipe), *words) if any(char.isspace() for char in word)]
+    if variables and spaced:
+        raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")
+    output = job.get("output_dir")
+    return Handoff(recipe, words, variables, Path(output).expanduser().absolute() if isinstance(output, str) else None)
+
+
+def _quoted(path: str) -> str:
+    """The path as LLaMA-Factory reads an override, which is as YAML."""
+    return path if re.fullmatch(r"[\w./+-]+", path) else json.dumps(path, ensure_ascii=False)
+
+
+def _absolute(job: Job) -> Iterator[tuple[str, Path]]:
+    for key in _READ:
+        value = job.get(key)
+        found = job.find(value) if isinstance(value, str) and value and not value.startswith("{") else None
+        if found and not Path(value).is_absolute():
+            yield key, found[0].absolute()
+    for key in _WRITTEN:
+        value = job.get(key)
+        if isinstance(value, str) and not value.startswith(("/", "~")):
+            yield key, Path(value).absolute()
+
+
+def results(output: Path) -> list[Path]:
+    """What a finished run has left in its output folder, of what a user looks for first."""
+    return [output / name for name in _RESULTS if (output / name).is_file()]
