@@ -99,7 +99,8 @@ def test_usual_values_need_no_cerberus() -> None:
     text = (
         "stage: sft\\nfinetuning_type: lora\\nlearning_rate: 1e-4\\nnum_train_epochs: 3\\nlr_scheduler_type: cosine\\n"
     )
-    code = f"import sys; from validator import loader, schema; schema.check(loader.parse('x', '{text}')); "
+    imports = "import sys; from validator.read import loader; from validator.rules import schema"
+    code = f"{imports}; schema.check(loader.parse('x', '{text}')); "
     done = subprocess.run(
         [sys.executable, "-c", code + "print('cerberus' in sys.modules)"], capture_output=True, text=True
     )

@@ -316,7 +316,7 @@ def test_without_the_extra_a_table_names_what_is_missing(tmp_path: Path) -> None
 
 def test_check_imports_none_of_the_engines() -> None:
     engines = "{'numpy', 'orjson', 'pyarrow', 'rensa', 'tokenizers', 'xxhash', 'validator.study'}"
-    code = ("import sys; from validator import check; check.check(['recipes/qwen32b-910b-lora.yaml']); "
+    code = ("import sys; from validator.judge import check; check.check(['recipes/qwen32b-910b-lora.yaml']); "
             f"print(sorted(set(sys.modules) & {engines}))")  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run(
