@@ -28,7 +28,7 @@ from validator.memory import (
 )
 from validator.memory.workload import Precision
 from validator.tables import architecture as families
-from validator.tables import catalog
+from validator.tables import data
 
 RECORD = Path(__file__).parent / "evidence" / "grid.csv"
 PACKAGES = ("torch", "transformers", "peft", "llamafactory", "bitsandbytes")
@@ -243,7 +243,7 @@ PRECISIONS: dict[str, Precision] = {"bf16": "amp", "pure_bf16": "pure", "engine"
 @cache
 def config(model: str) -> dict[str, Any]:
     """config.json of a family's model."""
-    return DEEPSEEK_V3 if model == "deepseek-v3-small" else catalog.listing("models")[model]["config"]
+    return DEEPSEEK_V3 if model == "deepseek-v3-small" else data.listing("models")[model]["config"]
 
 
 def architecture(model: str) -> Architecture:

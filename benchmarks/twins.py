@@ -40,7 +40,7 @@ import yaml
 from validator.job.job import Job
 from validator.job.naming import method_name
 from validator.recipes import catalogue
-from validator.tables import catalog
+from validator.tables import data
 
 ROOT = Path(__file__).resolve().parent.parent
 EVIDENCE = ROOT / "benchmarks" / "evidence" / "twins.csv"
@@ -172,7 +172,7 @@ def prepare(folder: Path, jobs: Iterable[Job]) -> None:
     """Models and data of the twins."""
     import shrunk
 
-    published = yaml.safe_load((catalog.DATA / "models.yaml").read_text("utf-8"))
+    published = yaml.safe_load((data.DATA / "models.yaml").read_text("utf-8"))
     shrunk.data(folder / "data")
     for job in jobs:
         assert job.model

@@ -15,8 +15,10 @@ from validator.plan import upgrade, writing
 from validator.plan.draft import Draft
 from validator.read import loader
 from validator.recipes import catalogue
-from validator.tables import catalog
-from validator.tables.catalog import Machine, Model
+from validator.tables import machines, models
+from validator.tables.checkout import home
+from validator.tables.machines import Machine
+from validator.tables.models import Model
 
 METHODS = ("qlora", "lora", "full")
 # Machines of the map, from small to large, and the host memory of those whose usual server is not known, GiB.
@@ -31,14 +33,14 @@ TITLES = {"qlora": "4-bit adapters (QLoRA)", "lora": "Adapters (LoRA)", "full": 
 ALIKE = {"rtx-3090": "rtx-4090", "a10-24g": "rtx-4090", "l4-24g": "rtx-4090", "l40s-48g": "a6000-48g"}
 
 
-def machines() -> Iterator[Machine]:
+def columns() -> Iterator[Machine]:
     for name, ram in MACHINES.items():
-        found = catalog.machine(name, ram)
-        yield found if ram else found._replace(host_ram_gib=upgrade.usual_ram(found))
+        machine = machines.machine(name, ram)
+        yield machine if ram else machine._replace(host_ram_gib=upgrade.usual_ram(machine))
 
 
-def models() -> list[Model]:
-    return [catalog.model(key) for key in catalog.model_ids()]
+def known() -> list[Model]:
+    return [models.model(key) for key in models.model_ids()]
 
 
 def page() -> str:
@@ -50,11 +52,11 @@ def page() -> str:
 
 
 def _table(method: str, recipes: Sequence[Job]) -> Iterator[str]:
-    targets = list(machines())
+    targets = list(columns())
     yield f"## {TITLES[method]}\n"
     yield "| model | " + " | ".join(str(target) for target in targets) + " |"
     yield "| --- |" + " --- |" * len(targets)
-    for model in models():
+    for model in known():
         cells = (_cell(model, target, method, recipes) for target in targets)
         yield f"| {model.short} | " + " | ".join(cells) + " |"
     yield ""
@@ -85,8 +87,8 @@ def _excluded(model: Model, target: Machine, method: str) -> str | None:
 @cache
 def _refused(model: Model) -> str | None:
     """What `check` says against the model itself, whatever the machine."""
-    made = Draft(model, catalog.machine("8xb200-180g", 4096.0), "lora")
-    found = check.check_document(loader.parse(str(catalog.home() / "plan.yaml"), writing.text(made))).diagnostics
+    made = Draft(model, machines.machine("8xb200-180g", 4096.0), "lora")
+    found = check.check_document(loader.parse(str(home() / "plan.yaml"), writing.text(made))).diagnostics
     return next((each.message for each in found if each.code.startswith("TRA9")), None)
 
 
@@ -115,6 +117,6 @@ def _reasons() -> Iterator[str]:
     yield "  of the node's main memory."
     yield "- **4 bit**: no released bitsandbytes for the device."
     yield "- **kept**: the checkpoint is quantized already."
-    for model in models():
+    for model in known():
         if found := _refused(model):
             yield f"- **code**, {model.short}: {found}."

@@ -19,8 +19,9 @@ from validator.plan import search as plan
 from validator.plan import upgrade, writing
 from validator.plan.draft import Draft
 from validator.read.loader import read_yaml
-from validator.tables import catalog
-from validator.tables.catalog import Machine, Model
+from validator.tables import machines, models
+from validator.tables.machines import Machine
+from validator.tables.models import Model
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = ("dpo", "pt")
@@ -60,13 +61,13 @@ class Wish:
 def wishes() -> Iterator[Wish]:
     """Every wish of the table."""
     for entry in read_yaml(str(ROOT / "scripts" / "wishes.yaml")):
-        found = catalog.machine(entry.pop("machine"), entry.pop("host_ram", None))
+        found = machines.machine(entry.pop("machine"), entry.pop("host_ram", None))
         machine = found if found.host_ram_gib else found._replace(host_ram_gib=upgrade.usual_ram(found))
         for kind, names in entry.items():
             for name in names:
-                model = catalog.model(name)
-                base = next((hub for hub in model.hub if catalog.model(hub).base), None)
-                yield Wish(catalog.model(base) if base and "pt" in kind.split("-") else model, machine, kind)
+                model = models.model(name)
+                base = next((hub for hub in model.hub if models.model(hub).base), None)
+                yield Wish(models.model(base) if base and "pt" in kind.split("-") else model, machine, kind)
 
 
 def fulfil(wish: Wish) -> Draft | None:

@@ -15,7 +15,7 @@ from validator.judge import check
 from validator.read import loader
 from validator.rules import engine, manual
 from validator.show import chart
-from validator.tables import catalog
+from validator.tables import data
 
 ROOT = Path(__file__).parent.parent
 USUAL = {
@@ -38,7 +38,7 @@ def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.dictionaries(st.sampled_from(sorted(catalog.table("arguments")["arguments"])), WEIRD, min_size=1, max_size=3))
+@given(st.dictionaries(st.sampled_from(sorted(data.table("arguments")["arguments"])), WEIRD, min_size=1, max_size=3))
 def test_no_value_of_any_key_stops_check_or_explain(values: dict[str, object]) -> None:
     document = loader.Document("recipes/x.yaml", "a: 1\n", {**USUAL, **values}, header=dict(HEAD))
     report = check.check_document(document)

@@ -20,10 +20,10 @@ from validator.memory import (
 from validator.memory.moments import step
 from validator.memory.optimizer import state_bytes
 from validator.memory.shapes import blocks
-from validator.tables import catalog
+from validator.tables import models
 
 LAWS = settings(max_examples=60, deadline=None)
-ARCHITECTURES = [catalog.model(name).arch for name in catalog.model_ids()]
+ARCHITECTURES = [models.model(name).arch for name in models.model_ids()]
 OPTIMIZERS = [
     "adamw", "adamw_foreach", "adamw_32bit", "adamw_8bit", "adamw_4bit", "ademamix", "ademamix_8bit", "lion",
     "lion_8bit", "momentum", "adagrad", "rmsprop", "rmsprop_8bit", "adam_mini", "sgd", "galore", "galore_8bit",

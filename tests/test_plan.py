@@ -25,7 +25,7 @@ from validator.plan import answer, draft, planned, writing
 from validator.plan import search as plan
 from validator.read import loader
 from validator.recipes import copying
-from validator.tables import catalog, guidance
+from validator.tables import guidance, machines, models
 
 _MACHINES = [
     *("1xrtx-3090", "2xrtx-4090", "1xrtx-5090", "4xrtx-3090", "1xa6000-48g", "1xt4-16g", "8xl4-24g", "8xv100-32g"),
@@ -33,7 +33,7 @@ _MACHINES = [
     *("8xascend-910a-32g", "8xascend-910b-32g", "8xascend-910b-64g", "16xascend-910c-64g", "4x8xh100-80g"),
 ]
 _TRIPLES = random.Random(5).sample(
-    [(model, machine, method) for model in catalog.model_ids() for machine in _MACHINES for method in plan.METHODS], 200
+    [(model, machine, method) for model in models.model_ids() for machine in _MACHINES for method in plan.METHODS], 200
 )
 
 
@@ -128,7 +128,7 @@ def test_a_saving_optimizer_is_taken_only_where_it_is_the_only_way(
     model: str, machine: str, savers: list[str | None]
 ) -> None:
     """It takes one device with bf16; offload would need more host memory than there is here."""
-    found = plan.search(catalog.model(model), catalog.machine(machine, 24.0), methods=("full",))
+    found = plan.search(models.model(model), machines.machine(machine, 24.0), methods=("full",))
     assert list(dict.fromkeys(each.draft.saver for each in found)) == savers
 
 
@@ -177,7 +177,7 @@ def test_values_follow_the_request_and_the_tables(words: tuple[str, ...], key: s
     ("billions", "method", "rate"), [("qwen7b", "full", 1e-5), ("qwen72b", "full", 7e-6), ("qwen72b", "qlora", 1e-4)]
 )
 def test_rates_go_by_size_and_method(billions: str, method: str, rate: float) -> None:
-    assert guidance.rates(catalog.model(billions), method)["learning_rate"]["default"] == rate
+    assert guidance.rates(models.model(billions), method)["learning_rate"]["default"] == rate
 
 
 def test_samples_are_cut_shorter_only_where_nothing_else_fits() -> None:
@@ -215,18 +215,18 @@ def test_nothing_fits_names_machines_on_which_it_does(host: float) -> None:
 def test_the_model_goes_with_the_amount_of_data(samples: int, low: float, high: float) -> None:
     """The field report's steps on its own machine: 7B 20,000, 14B 40,000, 32B 80,000, 72B 150,000."""
     best = plans("--machine", "8xascend-910b-64g", "--samples", str(samples))["choices"][0]
-    assert low < catalog.model(best["model"]).billions < high
+    assert low < models.model(best["model"]).billions < high
 
 
 def test_several_sizes_are_proposed() -> None:
     rows = plans("--machine", "2xrtx-4090", "--samples", "20000")["choices"]
     assert len(rows) == 8
-    assert len({round(2 * log2(catalog.model(row["model"]).billions)) for row in rows}) > 2
+    assert len({round(2 * log2(models.model(row["model"]).billions)) for row in rows}) > 2
 
 
 def test_a_small_machine_gets_a_smaller_model_than_the_data_asks_for() -> None:
     found = plans("--machine", "1xrtx-3090", "--samples", "150000")["choices"]
-    assert all(catalog.model(row["model"]).billions < 40 for row in found)
+    assert all(models.model(row["model"]).billions < 40 for row in found)
     assert [row["cost"] for row in found] == sorted(row["cost"] for row in found)
 
 
@@ -255,7 +255,7 @@ def test_the_nearest_recipe_shares_card_before_method(
     monkeypatch: pytest.MonkeyPatch, names: list[str], nearest: str | None
 ) -> None:
     monkeypatch.setattr(copying, "names", lambda: names)
-    made = draft.Draft(catalog.model("qwen7b"), catalog.machine("2xa100-80g", 256.0), "lora")
+    made = draft.Draft(models.model("qwen7b"), machines.machine("2xa100-80g", 256.0), "lora")
     assert planned.nearest(made) == nearest
 
 

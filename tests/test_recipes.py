@@ -18,14 +18,14 @@ from validator.job import job
 from validator.job.naming import name
 from validator.judge import check
 from validator.read import loader
-from validator.tables import catalog
+from validator.tables import data
 from validator.train import launch
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 CURATED = [path for path in RECIPES if not path.stem.startswith("tiny-")]
 SECTIONS = ["model", "method", "dataset", "output", "train"]
-RATES = yaml.safe_load((catalog.DATA / "rates.yaml").read_text("utf-8"))["rates"]
+RATES = yaml.safe_load((data.DATA / "rates.yaml").read_text("utf-8"))["rates"]
 
 each = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 each_curated = pytest.mark.parametrize("path", CURATED, ids=lambda path: path.stem)

@@ -10,7 +10,7 @@ import pytest
 from validator.job import job, naming
 from validator.judge import check
 from validator.read import loader
-from validator.tables import catalog
+from validator.tables import devices
 
 ROOT = Path(__file__).parent.parent
 HEADER = {"summary": "x", "machine": "8xa100-80g", "host_ram_gib": 1024, "samples": 20000}
@@ -82,9 +82,9 @@ def test_a_drifted_prediction_is_given_as_the_line_to_paste() -> None:
     assert pasted == complete()["predicted"]
 
 
-@pytest.mark.parametrize("device", catalog.device_ids())
+@pytest.mark.parametrize("device", devices.device_ids())
 def test_a_label_means_its_device_again_and_is_no_longer_than_its_id(device: str) -> None:
-    assert catalog.device(naming.label(device))[0].id == device
+    assert devices.device(naming.label(device))[0].id == device
     assert len(naming.label(device)) <= len(device)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from validator.diagnostic import Diagnostic, Severity
 from validator.read import loader
 from validator.rules import schema
-from validator.tables import catalog
+from validator.tables import data
 
 
 def found(text: str) -> list[Diagnostic]:
@@ -64,7 +64,7 @@ def test_positions_are_the_keys_for_unknown_keys_and_the_values_for_wrong_values
 
 def test_every_default_is_accepted() -> None:
     """But for those that are no constant of the class: null stands for them."""
-    for key, entry in catalog.table("arguments")["arguments"].items():
+    for key, entry in data.table("arguments")["arguments"].items():
         if "in" in entry or entry["default"] is None:
             continue
         document = loader.Document("x.yaml", values={key: entry["default"]})
@@ -72,7 +72,7 @@ def test_every_default_is_accepted() -> None:
 
 
 def test_every_choice_is_accepted() -> None:
-    for key, entry in catalog.table("arguments")["arguments"].items():
+    for key, entry in data.table("arguments")["arguments"].items():
         for choice in entry["choices"] or []:
             if "in" not in entry:
                 document = loader.Document("x.yaml", values={key: choice})
@@ -81,7 +81,7 @@ def test_every_choice_is_accepted() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.sampled_from(sorted(catalog.table("arguments")["arguments"])),
+    st.sampled_from(sorted(data.table("arguments")["arguments"])),
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.none(), max_size=2)
     | st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
 )  # fmt: skip

@@ -15,7 +15,7 @@ import pytest
 
 from validator.job.job import Job
 from validator.study import schedule, sets, tokens, training
-from validator.tables import catalog
+from validator.tables import data
 
 HERE = Path(__file__).parent
 MODEL = HERE.parent / "build" / "tiny-qwen3"
@@ -77,7 +77,7 @@ def test_rows_tokens_drops_and_steps_are_those_of_the_real_run(name: str, real: 
 
 def test_formats_equal_the_registry() -> None:
     template = pytest.importorskip("llamafactory.data.template")
-    table = catalog.table("formats")["formats"]
+    table = data.table("formats")["formats"]
     assert table.keys() == template.TEMPLATES.keys()
     for name, real_template in template.TEMPLATES.items():
         entry = table[name]

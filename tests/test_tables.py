@@ -17,7 +17,7 @@ import tables  # noqa: E402
 import recipes  # noqa: E402
 from validator.plan import search as plan  # noqa: E402
 from validator.read import loader  # noqa: E402
-from validator.tables import catalog  # noqa: E402
+from validator.tables import machines, models  # noqa: E402
 
 PATHS = sorted((ROOT / "recipes").glob("*.yaml"))
 WISHES = list(recipes.wishes())
@@ -64,15 +64,15 @@ def test_each_wish_has_its_recipe(wish: recipes.Wish) -> None:
     ],
 )
 def test_a_gap_says_why(machine: str, ram: float, method: str, verdict: str) -> None:
-    target = catalog.machine(machine, ram)
-    found = coverage._cell(catalog.model("qwen7b"), target, method, [])
+    target = machines.machine(machine, ram)
+    found = coverage._cell(models.model("qwen7b"), target, method, [])
     assert found.startswith(verdict)
-    assert (found == "fits") == bool(plan.search(catalog.model("qwen7b"), target, length=2048, methods=(method,)))
+    assert (found == "fits") == bool(plan.search(models.model("qwen7b"), target, length=2048, methods=(method,)))
 
 
 def test_a_model_that_cannot_run_says_so_whatever_the_machine() -> None:
-    target = catalog.machine("8xh200-141g", 2048.0)
-    assert coverage._cell(catalog.model("gpt-oss-20b"), target, "lora", []) == "code"
+    target = machines.machine("8xh200-141g", 2048.0)
+    assert coverage._cell(models.model("gpt-oss-20b"), target, "lora", []) == "code"
     assert "load_and_register_kernel" in coverage.page().partition("## Why not")[2]
 
 

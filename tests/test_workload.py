@@ -10,7 +10,7 @@ from validator.job import job
 from validator.memory import Workload
 from validator.memory.optimizer import state_bytes
 from validator.read import loader
-from validator.tables import catalog
+from validator.tables import data, models
 
 ZERO = {"zero_optimization": {"stage": 2}}
 OFFLOAD = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
@@ -100,9 +100,9 @@ def test_words_of_fsdp(words: str, stage: int, world: int, fsdp: bool) -> None:
 
 
 def test_every_optimizer_of_the_release_has_states() -> None:
-    for name in catalog.table("arguments")["arguments"]["optim"]["choices"]:
+    for name in data.table("arguments")["arguments"]["optim"]["choices"]:
         found = workload(optim=name, finetuning_type="full", bf16=True)
-        assert state_bytes(catalog.model("qwen7b").arch, found) >= 0
+        assert state_bytes(models.model("qwen7b").arch, found) >= 0
         projected = name.startswith(("galore", "apollo"))
         assert found.optimizer != "adamw" or projected or name in ("adamw_torch_fused", "adamw_torch_xla")
 

@@ -30,9 +30,9 @@ def _names(_context: click.Context, _parameter: click.Parameter, begun: str) -> 
 
 
 def _models(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    from validator.tables import catalog
+    from validator.tables import models
 
-    shorts = (catalog.model(key).short or key for key in catalog.model_ids())
+    shorts = (models.model(key).short or key for key in models.model_ids())
     return [name for name in shorts if name.startswith(begun)]
 
 
@@ -190,7 +190,7 @@ def train(recipe: str, overrides: Sequence[str], dry_run: bool) -> None:
     from validator.judge import check as checker
     from validator.read import loader
     from validator.show import report as reports
-    from validator.tables import release
+    from validator.tables import releases
     from validator.train import handoff, launch
 
     if recipe == "-":
@@ -208,7 +208,7 @@ def train(recipe: str, overrides: Sequence[str], dry_run: bool) -> None:
         for line in launch.commands(str(prepared.recipe), prepared.overrides, *_size(found), engine=bool(found.zero)):
             click.echo(line)
         return
-    for problem in release.outside(found.header, launch.installed(release.FIELDS)):
+    for problem in releases.outside(found.header, launch.installed(releases.FIELDS)):
         raise RecipeError(problem)
     launch.preflight(*_size(found), found.machine.device.vendor if found.machine else "cpu")
     code = launch.run(prepared.recipe, prepared.overrides, prepared.variables)
@@ -275,11 +275,11 @@ def _known(found: Any) -> Any:
 
 def _require_machine(text: str | None) -> None:
     """A machine on the command line that is not known is wrong usage, not a finding in a file."""
-    from validator.tables import catalog
+    from validator.tables import machines
 
     if text is not None:
         try:
-            catalog.machine(text)
+            machines.machine(text)
         except RecipeError as err:
             raise click.UsageError(str(err)) from None
 

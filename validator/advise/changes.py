@@ -9,7 +9,7 @@ from typing import Any
 from validator.diagnostic import Verdict
 from validator.job.job import GIB, Job
 from validator.rules import engine
-from validator.tables import catalog
+from validator.tables.checkout import home
 
 _BADNESS: Mapping[Verdict, int] = {"fits": 0, "tight": 1, "exceeds": 2, "unknown": 3}
 
@@ -71,7 +71,7 @@ def _helpful(job: Job) -> Iterator[Change]:
 
 
 def _changed(job: Job, settings: Mapping[str, Any]) -> Job:
-    return replace(job, values={**job.values, **settings}, folders=(*job.folders, catalog.home()))
+    return replace(job, values={**job.values, **settings}, folders=(*job.folders, home()))
 
 
 def _accepted(job: Job, change: Change) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from validator.diagnostic import RecipeError
 from validator.read import loader
-from validator.tables import catalog
+from validator.tables import data
 
 Source = Literal["hub", "script", "cloud", "file"]
 
@@ -126,7 +126,7 @@ def read(path: Path) -> Registry:
 
 def suffixes() -> Mapping[str, str]:
     """File name endings LLaMA-Factory reads, and the reader of each."""
-    found: Mapping[str, str] = catalog.table("templates")["names"]["file_types"]
+    found: Mapping[str, str] = data.table("templates")["names"]["file_types"]
     return found
 
 

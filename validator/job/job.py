@@ -13,8 +13,9 @@ from validator.job import datasets, workload, zero
 from validator.job.datasets import Dataset, Registry
 from validator.memory import Estimate, Workload, device_memory, disk, host_memory
 from validator.read.loader import Document
-from validator.tables import catalog
-from validator.tables.catalog import Machine, Model
+from validator.tables import data, machines, models
+from validator.tables.machines import Machine
+from validator.tables.models import Model
 
 GIB = float(1 << 30)
 
@@ -95,7 +96,7 @@ class Job:
             return None, None
         found = self.find(name)
         try:
-            return catalog.model(str(found[0]) if found and (found[0] / "config.json").is_file() else name), None
+            return models.model(str(found[0]) if found and (found[0] / "config.json").is_file() else name), None
         except RecipeError as err:
             return None, str(err)
 
@@ -244,7 +245,7 @@ def quantity(value: Any) -> float | None:
 
 def default(key: str) -> Any:
     """LLaMA-Factory's default of a key; None for a key it does not know."""
-    return catalog.table("arguments")["arguments"].get(key, {}).get("default")
+    return data.table("arguments")["arguments"].get(key, {}).get("default")
 
 
 def resolve(
@@ -264,7 +265,7 @@ def resolve(
     ram = host_ram_gib if host_ram_gib is not None else quantity(header.get("host_ram_gib"))
     if isinstance(wanted, str):
         try:
-            job.machine = catalog.machine(wanted, ram if ram and ram > 0 else None)
+            job.machine = machines.machine(wanted, ram if ram and ram > 0 else None)
         except RecipeError as err:
             job.machine_problem = str(err)
     return job
@@ -273,7 +274,7 @@ def resolve(
 def _meant(key: str, value: Any) -> Any:
     """What a refused value plainly stands for: 2 for "2" and 2.0, false for "false", sft for SFT; None where it does
     for nothing. One mistake is then reported once: nothing else is judged by the default in its place."""
-    entry = catalog.table("arguments")["arguments"].get(key, {})
+    entry = data.table("arguments")["arguments"].get(key, {})
     kinds, text = str(entry.get("type")).split("|"), str(value).strip().lower()
     if entry.get("choices"):
         text = "no" if value is False else text

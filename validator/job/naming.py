@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from validator.job.job import GIB, Job
-from validator.tables import catalog
+from validator.tables import devices
 
 # From this length on it is part of the name.
 LONG = 8192
@@ -48,8 +48,8 @@ def method_name(job: Job) -> str:
 
 def label(device: str) -> str:
     """The device in file names: its first alias shorter than the id that means it alone or by default, else the id."""
-    shorter = (alias for alias in catalog.aliases(device) if len(alias) < len(device))
-    return next((alias for alias in shorter if catalog.device(alias)[0].id == device), device)
+    shorter = (alias for alias in devices.aliases(device) if len(alias) < len(device))
+    return next((alias for alias in shorter if devices.device(alias)[0].id == device), device)
 
 
 def predicted(job: Job) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from validator.job import zero
 from validator.memory import Adapter, Sharding, Workload, linear_roles
 from validator.memory.workload import Attention, Checkpointing, Precision
-from validator.tables.catalog import Model
+from validator.tables.models import Model
 
 if TYPE_CHECKING:
     from validator.job.job import Job

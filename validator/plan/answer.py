@@ -14,8 +14,9 @@ from validator.plan.draft import Draft
 from validator.plan.search import METHODS, Plan
 from validator.recipes import placing
 from validator.recipes.placing import Placed
-from validator.tables import catalog
-from validator.tables.catalog import Machine, Model
+from validator.tables import machines, models
+from validator.tables.machines import Machine
+from validator.tables.models import Model
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def answer(
         choices = choice.choose(target, samples or 0, length) if samples else []
         best = choices[0].plan if choices else None
         return Answer(planned.result(None, target, samples, [], choices=choices), best)
-    wanted = catalog.model_by_any_name(model)
+    wanted = models.model_by_any_name(model)
     if fsdp:
         _require_sharding(wanted, target)
     plans = plan.search(wanted, target, samples, length, methods, stage, fsdp)
@@ -84,7 +85,7 @@ def write(best: Plan | None, file: str) -> Placed:
 
 
 def _machine(text: str, host_ram_gib: float | None) -> Machine:
-    found = catalog.machine(text, host_ram_gib)
+    found = machines.machine(text, host_ram_gib)
     if found.device.usable_gib is None:
         raise RecipeError(
             f"machine `{text}`: no device memory is known for {found.device.id}, so nothing can be planned"

@@ -8,8 +8,9 @@ from math import log2
 
 from validator.plan import search as plan
 from validator.plan.search import SPEEDS, Plan
-from validator.tables import catalog, guidance
-from validator.tables.catalog import Machine, Model
+from validator.tables import guidance, models
+from validator.tables.machines import Machine
+from validator.tables.models import Model
 
 _ENOUGH = 8
 # Of one size so many, that other sizes show as well.
@@ -32,7 +33,7 @@ def choose(machine: Machine, samples: int, length: int | None = None) -> list[Ch
     class below `fast`. Among equals those for which the samples about suffice, then the larger size, but last those
     larger than the guidance knows; and among models of about the same size, of which a few are named, the order of
     data/models.yaml."""
-    known = [model for model in map(catalog.model, catalog.model_ids()) if _common(model)]
+    known = [model for model in map(models.model, models.model_ids()) if _common(model)]
     ranked = sorted(known, key=lambda model: (_mismatch(model, samples), *_order(model, samples)))
     found: list[Choice] = []
     sizes: Counter[int] = Counter()

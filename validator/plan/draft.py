@@ -9,8 +9,10 @@ from typing import Any
 
 from validator.job import naming
 from validator.job.job import Job
-from validator.tables import catalog, guidance
-from validator.tables.catalog import Machine, Model
+from validator.tables import guidance, models
+from validator.tables.checkout import home
+from validator.tables.machines import Machine
+from validator.tables.models import Model
 
 _DATA = {"sft": "alpaca_gpt4_en,alpaca_gpt4_zh", "dpo": "dpo_mix_en,dpo_mix_zh", "pt": "wikipedia_en"}
 # Settings of LLaMA-Factory's own examples (examples/extras, v0.9.5). GaLore and APOLLO refuse the fused AdamW.
@@ -55,7 +57,7 @@ class Draft:
     @cached_property
     def job(self) -> Job:
         """The job it would be, judged by the same formulas as any other."""
-        folders = (catalog.home(),)
+        folders = (home(),)
         return Job("plan", dict(self._settings()), {"samples": self.amount}, self.machine, folders=folders)
 
     @property
@@ -122,7 +124,7 @@ class Draft:
 
     def _data(self) -> Iterator[tuple[str, Any]]:
         yield "dataset", _DATA[self.stage]
-        template = self.model.template or (catalog.model(self.model.hub[0]).template if self.model.hub else None)
+        template = self.model.template or (models.model(self.model.hub[0]).template if self.model.hub else None)
         if template and self.stage != "pt":
             yield "template", template
         if template == "qwen3" and self.stage != "pt":

@@ -13,7 +13,8 @@ from validator.plan.search import LENGTHS, Plan
 from validator.plan.upgrade import Upgrade
 from validator.recipes import copying
 from validator.tables import guidance
-from validator.tables.catalog import Machine, Model
+from validator.tables.machines import Machine
+from validator.tables.models import Model
 
 _COLUMNS = ("method", "speed", "device_gib", "headroom_gib", "host_gib", "zero", "micro_batch", "accumulation",
             "cutoff_len", "nearest", "gives_up")  # fmt: skip

@@ -18,7 +18,9 @@ from validator.judge import check
 from validator.plan import draft, writing
 from validator.plan.draft import Draft
 from validator.read import loader
-from validator.tables.catalog import Machine, Model, home
+from validator.tables.checkout import home
+from validator.tables.machines import Machine
+from validator.tables.models import Model
 
 METHODS = ("lora", "full", "qlora")
 # Ways to train all parameters on one device without AdamW's 16 bytes a parameter, the least approximate first.

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from validator.job.job import GIB
 from validator.plan import search as plan
 from validator.plan.draft import Draft
-from validator.tables import catalog
-from validator.tables.catalog import Machine
+from validator.tables import devices
+from validator.tables.machines import Machine
 
 # From the most frugal class on: what fits in none of these fits in none at all.
 _SPEEDS = ("slowest", "medium", "fast")
@@ -54,8 +54,8 @@ def _more_devices(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
     here, most = start.machine, start.machine.device.server_devices
     counts = [(here.nodes, n) for n in (2, 4, 8, 16) if here.devices < n <= most]
     counts += [(n, max(here.devices, most)) for n in _NODES if n > here.nodes]
-    for nodes, devices in counts:
-        machine = here._replace(nodes=nodes, devices=devices)
+    for nodes, count in counts:
+        machine = here._replace(nodes=nodes, devices=count)
         machine = machine._replace(host_ram_gib=_ram(machine, here))
         if found := _fitting(start, machine, methods):
             yield Upgrade(found, "more devices of the same kind")
@@ -63,7 +63,7 @@ def _more_devices(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
 
 def _larger_devices(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
     here = start.machine
-    kinds = (catalog.device(key)[0] for key in catalog.device_ids())
+    kinds = (devices.device(key)[0] for key in devices.device_ids())
     larger = [kind for kind in kinds if kind.vendor == here.device.vendor
               and (kind.usable_gib or 0) > (here.device.usable_gib or 0)]  # fmt: skip
     for kind in sorted(larger, key=lambda kind: kind.usable_gib or 0):

@@ -8,7 +8,7 @@ from typing import Any
 from validator import __version__
 from validator.job import naming
 from validator.plan.draft import Draft
-from validator.tables.catalog import Machine
+from validator.tables.machines import Machine
 
 # What the first line of a recipe calls the method, and the stage.
 _METHODS = {"lora": "LoRA", "qlora": "QLoRA (4 bits)", "full": "full", "freeze": "last-layers"}

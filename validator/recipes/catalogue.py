@@ -11,22 +11,23 @@ from validator.job import job
 from validator.job.job import GIB, Job
 from validator.job.naming import full_name, method_name, name
 from validator.read import loader
-from validator.tables import catalog
-from validator.tables.catalog import Machine
+from validator.tables import machines, models
+from validator.tables.checkout import home
+from validator.tables.machines import Machine
 
 _COLUMNS = ("name", "model", "machine", "method", "device_gib", "host_gib", "samples", "verdict")
 
 
 def jobs() -> Iterator[Job]:
     """Every recipe of the catalogue as a job, by name."""
-    for path in sorted((catalog.home() / "recipes").glob("*.yaml"), key=lambda path: path.stem):
+    for path in sorted((home() / "recipes").glob("*.yaml"), key=lambda path: path.stem):
         yield job.resolve(loader.load(str(path)))
 
 
 def rows(machine: str | None = None, model: str | None = None, method: str | None = None) -> list[dict[str, Any]]:
     """One row for each recipe that passes the filters. Raises RecipeError for an unknown machine or model."""
-    target = catalog.machine(machine) if machine else None
-    wanted = catalog.model_by_any_name(model) if model else None
+    target = machines.machine(machine) if machine else None
+    wanted = models.model_by_any_name(model) if model else None
     return [
         _row(found)
         for found in jobs()

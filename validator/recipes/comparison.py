@@ -11,7 +11,7 @@ from validator.job import job
 from validator.job.job import GIB, Job
 from validator.read import loader
 from validator.recipes import copying
-from validator.tables import catalog
+from validator.tables.checkout import home
 
 _FIELDS = ("machine", "host_ram_gib", "samples")
 
@@ -19,7 +19,7 @@ _FIELDS = ("machine", "host_ram_gib", "samples")
 def compare(name: str, path: str) -> dict[str, Any]:
     """Keys changed, added and removed, and GiB (2^30 bytes) and verdict of both. Raises RecipeError for bad input."""
     before, after = _job(str(copying.find(name))), _job(path)
-    before.folders = (catalog.home(),)  # never the working directory's own DeepSpeed file
+    before.folders = (home(),)  # never the working directory's own DeepSpeed file
     same_file = before.get("deepspeed") == after.get("deepspeed")
     old, new = _settings(before, same_file), _settings(after, same_file)
     return {

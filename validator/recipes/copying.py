@@ -9,7 +9,8 @@ from validator.diagnostic import RecipeError
 from validator.read import loader
 from validator.recipes import placing
 from validator.recipes.placing import Placed
-from validator.tables import catalog
+from validator.tables.checkout import home
+from validator.tables.suggestion import suggest
 
 _CLOSE = "# ///"
 _SUFFIXES = (".yaml", ".yml")
@@ -17,16 +18,16 @@ _SUFFIXES = (".yaml", ".yml")
 
 def names() -> list[str]:
     """Every recipe of the catalogue by name, sorted."""
-    return sorted(path.stem for path in (catalog.home() / "recipes").glob("*.yaml"))
+    return sorted(path.stem for path in (home() / "recipes").glob("*.yaml"))
 
 
 def find(name: str) -> Path:
     """The file of a recipe of the catalogue. Raises RecipeError with the nearest name where there is none."""
     wanted = name.removesuffix(".yaml")
     if wanted not in names():
-        near = catalog.suggest(wanted, names()) or "; `lmf-recipes list` shows all"
+        near = suggest(wanted, names()) or "; `lmf-recipes list` shows all"
         raise RecipeError(f"no recipe `{wanted}` in the catalogue{near}")
-    return catalog.home() / "recipes" / f"{wanted}.yaml"
+    return home() / "recipes" / f"{wanted}.yaml"
 
 
 def copy(name: str, dest: str) -> Placed:

@@ -13,7 +13,7 @@ from typing import Any
 
 from validator.diagnostic import RecipeError
 from validator.read import loader
-from validator.tables import catalog
+from validator.tables.checkout import home
 
 _REGISTRY = "dataset_info.json"
 # The launch command in a recipe's comment.
@@ -50,18 +50,18 @@ def place(target: Path, text: str, values: Mapping[str, Any]) -> Placed:
 
 def companions(values: Mapping[str, Any]) -> dict[str, str]:
     """The files of the catalogue that a recipe names by relative path, with their contents."""
-    home, found = catalog.home(), {}
+    root, found = home(), {}
     engine = values.get("deepspeed")
-    if isinstance(engine, str) and (home / engine).is_file():
-        found[engine] = (home / engine).read_text("utf-8")
+    if isinstance(engine, str) and (root / engine).is_file():
+        found[engine] = (root / engine).read_text("utf-8")
     folder = str(values.get("dataset_dir") or "data")
-    if (home / folder / _REGISTRY).is_file():
-        known = loader.read_json(str(home / folder / _REGISTRY))
+    if (root / folder / _REGISTRY).is_file():
+        known = loader.read_json(str(root / folder / _REGISTRY))
         names = [name.strip() for name in str(values.get("dataset") or "").split(",")]
         entries = {name: known[name] for name in names if name in known}
         found[f"{folder}/{_REGISTRY}"] = json.dumps(entries, indent=2, ensure_ascii=False) + "\n"
         for file in (entry["file_name"] for entry in entries.values() if "file_name" in entry):
-            found[f"{folder}/{file}"] = (home / folder / file).read_text("utf-8")
+            found[f"{folder}/{file}"] = (root / folder / file).read_text("utf-8")
     return found
 
 

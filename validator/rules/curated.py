@@ -9,7 +9,7 @@ from validator.diagnostic import Severity
 from validator.job.job import Job, quantity
 from validator.job.naming import name, predicted
 from validator.rules.rule import Finding, rule
-from validator.tables import catalog
+from validator.tables.suggestion import suggest
 
 _HEADER = {
     "summary": "one line on what it trains",
@@ -84,7 +84,7 @@ def header_field_unknown(job: Job) -> Iterator[Finding]:
     """
     for field in job.header:
         if field not in _HEADER and field not in _OPTIONAL:
-            hint = catalog.suggest(str(field), [*_HEADER, *_OPTIONAL])
+            hint = suggest(str(field), [*_HEADER, *_OPTIONAL])
             yield str(field), f"header field `{field}` is not known{hint}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
-from validator.tables.catalog import Device
+from validator.tables.devices import Device
 
 _BRAIN = ("bf16", "pure_bf16", "bf16_full_eval")
 _AMPERE = 8.0

@@ -31,7 +31,7 @@ from validator.rules import (
     zerofile,
 )
 from validator.rules.rule import Rule
-from validator.tables import release
+from validator.tables import releases
 
 # One module for each topic; the letters of a code name its family.
 FAMILIES = (
@@ -54,7 +54,7 @@ FILE_RULES = tuple(rule for rule in RULES if rule.code in {*parallel.FILE_RULES,
 def findings(chosen: Iterable[Rule], found: Job) -> Iterator[tuple[Rule, str | None, str]]:
     """(rule, key, message) of the rules that hold for the recipe's releases."""
     for rule in chosen:
-        if not rule.since or release.reached(found.header, rule.since):
+        if not rule.since or releases.reached(found.header, rule.since):
             for key, message in rule.check(found):
                 yield rule, key, message
 

@@ -12,7 +12,7 @@ from validator.job.datasets import Dataset
 from validator.job.job import Job
 from validator.rules.registry import sets
 from validator.rules.rule import Finding, rule
-from validator.tables import catalog
+from validator.tables import data
 
 # In the order in which LLaMA-Factory takes them (data/parser.py, v0.9.5).
 _SOURCES = ("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name", "file_name")
@@ -94,7 +94,7 @@ def media_refused(job: Job) -> Iterator[Finding]:
     Fix: a template for images and a model that goes with it; `media_dir` is the folder that the paths count from
     (default: `dataset_dir`).
     """
-    known = catalog.table("templates")["templates"].get(str(job.get("template")))
+    known = data.table("templates")["templates"].get(str(job.get("template")))
     for key, found in sets(job) if known and job.stage != "pt" else ():
         for part, kind in _MEDIA.items():
             paths = _paths(found, part)

@@ -9,7 +9,7 @@ from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
 from validator.read import loader
 from validator.rules.rule import Finding, rule
-from validator.tables import catalog
+from validator.tables.suggestion import suggest
 
 _WORDS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
 
@@ -24,7 +24,7 @@ def fsdp_word_unknown(job: Job) -> Iterator[Finding]:
     value = job.get("fsdp")
     for word in value.split() if isinstance(value, str) else ():
         if word not in _WORDS:
-            remedy = "; separate the words by spaces" if "," in word else catalog.suggest(word, _WORDS)
+            remedy = "; separate the words by spaces" if "," in word else suggest(word, _WORDS)
             yield "fsdp", f"`{word}` is none of {', '.join(_WORDS)}{remedy}"
 
 

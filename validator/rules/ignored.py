@@ -8,7 +8,7 @@ from functools import cache
 from validator.diagnostic import Severity
 from validator.job.job import Job, default
 from validator.rules.rule import Finding, rule
-from validator.tables import catalog
+from validator.tables import data
 
 Read = Callable[[Job], bool]
 Table = tuple[tuple[tuple[str, ...], Read, str], ...]
@@ -32,12 +32,12 @@ def _evaluates(job: Job) -> bool:
 
 
 def _media(job: Job) -> bool:
-    template = catalog.table("templates")["templates"].get(str(job.get("template")))
+    template = data.table("templates")["templates"].get(str(job.get("template")))
     return template is None or bool(template.get("media"))
 
 
 def _reasons(job: Job) -> bool:
-    template = catalog.table("templates")["templates"].get(str(job.get("template")))
+    template = data.table("templates")["templates"].get(str(job.get("template")))
     return template is None or bool(template.get("reasoning"))
 
 
@@ -99,7 +99,7 @@ _BY_SWITCH: Table = (
 @cache
 def _conditions(table: Table) -> Mapping[str, tuple[Read, str]]:
     """The table by key, its patterns spelled out."""
-    names = list(catalog.table("arguments")["arguments"])
+    names = list(data.table("arguments")["arguments"])
     return {key: (read, words) for patterns, read, words in table for p in patterns for key in _matching(names, p)}
 
 

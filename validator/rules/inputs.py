@@ -9,20 +9,21 @@ from typing import Any
 from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
-from validator.tables import catalog, release
+from validator.tables import data, models, releases
+from validator.tables.suggestion import suggest
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 
 
 def _template(job: Job) -> Mapping[str, Any] | None:
     """What is known of the recipe's template; None where it names none or an unknown one."""
-    found: Mapping[str, Any] | None = catalog.table("templates")["templates"].get(str(job.get("template")))
+    found: Mapping[str, Any] | None = data.table("templates")["templates"].get(str(job.get("template")))
     return found
 
 
 def _registered(name: str) -> str | None:
     """LLaMA-Factory's template for a chat-tuned hub name, in any case."""
-    for template, groups in catalog.table("templates")["models"].items():
+    for template, groups in data.table("templates")["models"].items():
         if template and any(name.lower() == known.lower() for known in groups.get("chat", ())):
             return str(template)
     return None
@@ -40,7 +41,7 @@ def _family_template(job: Job) -> str | None:
     if own or job.model is None or not job.model.hub:
         return own
     try:
-        return catalog.model(job.model.hub[0]).template
+        return models.model(job.model.hub[0]).template
     except RecipeError:
         return None
 
@@ -56,10 +57,10 @@ def template_unknown(job: Job) -> Iterator[Finding]:
     Why: fails before the data is read, after the imports on every rank.
     Fix: one of LLaMA-Factory's templates, such as qwen, qwen3, llama3, mistral, gemma3.
     """
-    known = catalog.table("templates")["templates"]
+    known = data.table("templates")["templates"]
     name = str(job.get("template"))
     if job.has("template") and name not in known:
-        near = catalog.suggest(name, known) or "; see the list of templates in LLaMA-Factory's README"
+        near = suggest(name, known) or "; see the list of templates in LLaMA-Factory's README"
         yield "template", f"template `{name}` does not exist{near}"
 
 
@@ -82,10 +83,10 @@ def tool_format_unknown(job: Job) -> Iterator[Finding]:
     Why: fails before the data is read, after the imports on every rank.
     Fix: remove it (the template has its own), or one of LLaMA-Factory's formats.
     """
-    known = catalog.table("templates")["names"]["tool_formats"]
+    known = data.table("templates")["names"]["tool_formats"]
     name = job.get("tool_format")
     if isinstance(name, str) and name not in known:
-        near = catalog.suggest(name, known) or f"; one of {', '.join(known)}"
+        near = suggest(name, known) or f"; one of {', '.join(known)}"
         yield "tool_format", f"tool format `{name}` does not exist{near}"
 
 
@@ -100,7 +101,7 @@ def template_needs_images(job: Job) -> Iterator[Finding]:
     if template is None or "image" not in template.get("media", ()):
         return
     family = _family_template(job)
-    medialess = family and not catalog.table("templates")["templates"].get(family, {}).get("media")
+    medialess = family and not data.table("templates")["templates"].get(family, {}).get("media")
     if medialess or _without_processor(job):
         hint = f"; write `template: {family}`" if family else ""
         yield "template", f"template {job.get('template')} needs an image processor, which this model has not{hint}"
@@ -128,7 +129,7 @@ def template_of_another_family(job: Job) -> Iterator[Finding]:
     if str(name).removesuffix("_nothink") == own.removesuffix("_nothink"):
         return
     media = "image" in (_template(job) or {}).get("media", ())
-    if not (media and not catalog.table("templates")["templates"].get(own, {}).get("media")):
+    if not (media and not data.table("templates")["templates"].get(own, {}).get("media")):
         yield "template", f"template {name} is not the one of {job.get('model_name_or_path')}; write `template: {own}`"
 
 
@@ -318,7 +319,7 @@ def neat_packing_of_0_9_4(job: Job) -> Iterator[Finding]:
     Why: 0.9.4 refuses it at parse, on every rank, with transformers 4.53 and later; 0.9.5 does not.
     Fix: `llamafactory: ">=0.9.5"` in the header block, or `transformers: "<4.53"`.
     """
-    refusing = any(name == "0.9.4" and release.admits(">=4.53", version) for name, version in _releases(job))
+    refusing = any(name == "0.9.4" and releases.admits(">=4.53", version) for name, version in _releases(job))
     if job.flag("neat_packing") and refusing:
         yield (
             "neat_packing",
@@ -326,11 +327,11 @@ def neat_packing_of_0_9_4(job: Job) -> Iterator[Finding]:
         )
 
 
-def _releases(job: Job) -> list[release.Pair]:
+def _releases(job: Job) -> list[releases.Pair]:
     try:
-        return release.pairs(job.header)
+        return releases.pairs(job.header)
     except RecipeError:
-        return [release.newest()]
+        return [releases.newest()]
 
 
 @rule("TRA617", Severity.ERROR)

@@ -9,7 +9,7 @@ from typing import Any
 from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
-from validator.tables import catalog
+from validator.tables.suggestion import suggest
 
 # Optimizers that get a rate at most, or what Adam gets and no more (transformers 5.6, trainer_optimizer.py)
 _PLAIN = ("adamw_torch", "adamw_torch_npu_fused", "adamw_torch_xla", "adamw_apex_fused", "sgd", "adagrad", "rmsprop")
@@ -171,7 +171,7 @@ def schedule_arguments_refused(job: Job) -> Iterator[Finding]:
         return
     unknown = sorted(set(given) - known)
     if unknown:
-        hint = catalog.suggest(unknown[0], known) or f"; it takes {', '.join(sorted(known)) or 'none'}"
+        hint = suggest(unknown[0], known) or f"; it takes {', '.join(sorted(known)) or 'none'}"
         yield "lr_scheduler_kwargs", f"schedule {name} does not take `{unknown[0]}`{hint}"
     elif known >= _WITH_FLOOR:
         floors = [key for key in ("min_lr", "min_lr_rate") if given.get(key) is not None]

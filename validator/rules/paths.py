@@ -10,7 +10,7 @@ from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
 from validator.read import loader
 from validator.rules.rule import Finding, rule
-from validator.tables import catalog
+from validator.tables.suggestion import suggest
 
 # Keys that name something to be read. LLaMA-Factory splits the adapters at commas.
 _READ = (
@@ -41,7 +41,7 @@ def deepspeed_missing(job: Job) -> Iterator[Finding]:
     name = _zero_name(job)
     if name and not job.find(name) and not _unexpanded(name):
         known = {path.name for folder in job.folders for path in folder.glob("deepspeed/*.json")}
-        meant = catalog.suggest(Path(name).name, known).replace("`", "`deepspeed/", 1)
+        meant = suggest(Path(name).name, known).replace("`", "`deepspeed/", 1)
         yield "deepspeed", f"`{name}` does not exist, here or in a folder above the recipe{meant}"
 
 

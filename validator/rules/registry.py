@@ -11,7 +11,7 @@ from validator.job import datasets
 from validator.job.datasets import Dataset
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
-from validator.tables import catalog
+from validator.tables.suggestion import suggest
 
 _FORMATS = ("alpaca", "sharegpt", "openai")
 _MEDIA = ("images", "videos", "audios")
@@ -83,7 +83,7 @@ def entry_without_source(job: Job) -> Iterator[Finding]:
     """
     for key, found in sets(job):
         if found.source is None:
-            near = next((catalog.suggest(name, _KEYS) for name in found.entry if catalog.suggest(name, _KEYS)), "")
+            near = next((suggest(name, _KEYS) for name in found.entry if suggest(name, _KEYS)), "")
             yield key, f"`{found.name}` names no source in dataset_info.json; give it `file_name` or `hf_hub_url`{near}"
 
 
@@ -96,7 +96,7 @@ def data_file_missing(job: Job) -> Iterator[Finding]:
     """
     for key, found in sets(job):
         if found.source == "file" and not found.present:
-            near = catalog.suggest(str(found.entry["file_name"]), [path.name for path in found.folder.glob("*")])
+            near = suggest(str(found.entry["file_name"]), [path.name for path in found.folder.glob("*")])
             yield key, f"`{found.name}`: `{found.path}` does not exist; `file_name` counts from `dataset_dir`{near}"
 
 
@@ -147,7 +147,7 @@ def formatting_unknown(job: Job) -> Iterator[Finding]:
     for key, found in sets(job):
         form = found.entry.get("formatting", "alpaca")
         if form not in _FORMATS:
-            near = catalog.suggest(str(form).lower(), _FORMATS)
+            near = suggest(str(form).lower(), _FORMATS)
             yield key, f"`{found.name}`: formatting `{form}` is none of alpaca, sharegpt, openai{near}"
 
 
@@ -253,7 +253,7 @@ def entry_key_ignored(job: Job) -> Iterator[Finding]:
         ignored = [(name, _KEYS) for name in found.entry if name not in _KEYS] if found.source else []
         ignored += [(name, _COLUMNS) for name in columns or () if name not in _COLUMNS] if _plain(columns) else []
         for name, known in ignored:
-            yield key, f"`{found.name}`: `{name}` in dataset_info.json is ignored{catalog.suggest(name, known)}"
+            yield key, f"`{found.name}`: `{name}` in dataset_info.json is ignored{suggest(name, known)}"
 
 
 @rule("PTH116", Severity.WARNING)
@@ -316,7 +316,7 @@ def _undefined(name: str, known: Mapping[str, object]) -> str:
         stem = Path(name).stem
         remedy = f"`{stem}`" if stem in known else f'an entry such as "{stem}": {{"file_name": "{Path(name).name}"}}'
         return f"`{name}` is a path, `dataset` takes names of dataset_info.json; use {remedy}"
-    return f"`{name}` is not defined in dataset_info.json{catalog.suggest(name, known)}"
+    return f"`{name}` is not defined in dataset_info.json{suggest(name, known)}"
 
 
 def _form(found: Dataset) -> str:

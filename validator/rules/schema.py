@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 from validator.diagnostic import Diagnostic, RecipeError, Severity
 from validator.read.loader import Document
-from validator.tables import catalog, release
+from validator.tables import data, releases
+from validator.tables.suggestion import suggest
 
 _FAILS = {
     "p": "at parsing",
@@ -33,7 +34,7 @@ def check(document: Document) -> list[Diagnostic]:
     """Every key that LLaMA-Factory does not take, and every value of the wrong type or outside the choices, by the
     releases that the recipe is for."""
     found = [*_range_problem(document)]
-    pairs = [release.newest()] if found else release.pairs(document.header)
+    pairs = [releases.newest()] if found else releases.pairs(document.header)
     known = {str(key): _entry(str(key), pairs) for key in document.values}
     found += _unknown(document, known, pairs)
     accepted = {key: entry for key, entry in known.items() if entry is not None}
@@ -49,19 +50,19 @@ def check(document: Document) -> list[Diagnostic]:
 
 def _range_problem(document: Document) -> Iterator[Diagnostic]:
     try:
-        release.pairs(document.header)
+        releases.pairs(document.header)
     except RecipeError as err:
-        field = next(name for name in release.FIELDS if document.header.get(name) is not None)
+        field = next(name for name in releases.FIELDS if document.header.get(name) is not None)
         yield Diagnostic("SCH008", Severity.WARNING, f"{err}; judged by the newest", *document.mark(field), key=field)
 
 
-def _entry(key: str, pairs: list[release.Pair]) -> Mapping[str, Any] | None:
+def _entry(key: str, pairs: list[releases.Pair]) -> Mapping[str, Any] | None:
     """What the table says of a key for these releases: of several, the oldest, as what newer ones add does not help
     there. None where one of them does not have it."""
-    entry = catalog.table("arguments")["arguments"].get(key)
-    if entry is None or not all(release.name(pair) in entry.get("in", [release.name(pair)]) for pair in pairs):
+    entry = data.table("arguments")["arguments"].get(key)
+    if entry is None or not all(releases.name(pair) in entry.get("in", [releases.name(pair)]) for pair in pairs):
         return None
-    change = catalog.table("arguments")["changes"].get(release.name(pairs[-1]), {}).get(key)
+    change = data.table("arguments")["changes"].get(releases.name(pairs[-1]), {}).get(key)
     return {**entry, **change} if change else entry
 
 
@@ -112,10 +113,10 @@ def _rule(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unknown(
-    document: Document, known: Mapping[str, Mapping[str, Any] | None], pairs: list[release.Pair]
+    document: Document, known: Mapping[str, Mapping[str, Any] | None], pairs: list[releases.Pair]
 ) -> Iterator[Diagnostic]:
     strangers = [key for key, entry in known.items() if entry is None]
-    renamed: Mapping[str, Mapping[str, Any]] = catalog.listing("renamed") if strangers else {}
+    renamed: Mapping[str, Mapping[str, Any]] = data.listing("renamed") if strangers else {}
     for key in strangers:
         lacking = _lacking(key, pairs)
         text = f"`{key}` is not a key of LLaMA-Factory {lacking[0]}"
@@ -123,23 +124,21 @@ def _unknown(
             text += f", which the recipe's range holds; it came with {_came(key, lacking)}"
         elif key in renamed:
             text += f" with its transformers{_removed(renamed[key])}"
-        elif key in catalog.table("arguments")["elsewhere"]:
-            text += f"'s train command; it belongs to `{catalog.table('arguments')['elsewhere'][key]}`"
+        elif key in data.table("arguments")["elsewhere"]:
+            text += f"'s train command; it belongs to `{data.table('arguments')['elsewhere'][key]}`"
         else:
-            text += catalog.suggest(
-                key, (name for name in catalog.table("arguments")["arguments"] if _entry(name, pairs))
-            )
+            text += suggest(key, (name for name in data.table("arguments")["arguments"] if _entry(name, pairs)))
         yield Diagnostic("SCH001", Severity.ERROR, text, *document.keys.get(key, (1, 1)), key=key)
 
 
-def _lacking(key: str, pairs: list[release.Pair]) -> release.Pair:
+def _lacking(key: str, pairs: list[releases.Pair]) -> releases.Pair:
     """The newest of the releases that does not have the key."""
     return next(pair for pair in pairs if _entry(key, [pair]) is None)
 
 
-def _came(key: str, lacking: release.Pair) -> str:
+def _came(key: str, lacking: releases.Pair) -> str:
     """The first newer pair that has the key, in words; empty where none has it."""
-    newer = release.known()[: release.known().index(lacking)]
+    newer = releases.known()[: releases.known().index(lacking)]
     first = next((pair for pair in reversed(newer) if _entry(key, [pair]) is not None), None)
     if first is None:
         return ""
@@ -179,7 +178,7 @@ def _is_number(text: str) -> bool:
 
 def _outcome(key: str, kind: str) -> str:
     """The letter of an outcome. Words in place of a number, where nobody has run them, fail as quoted numbers do."""
-    table = catalog.table("values")
+    table = data.table("values")
     letters: str = table["outcomes"].get(key, "")
     found = letters[table["kinds"].index(kind)] if letters else "r"
     return _outcome(key, "quoted") if kind == "text" and found in "r-" else found
@@ -200,7 +199,7 @@ def _wrong(document: Document, key: str, choice: bool, entry: Mapping[str, Any])
 
 def _not_allowed(key: str, value: Any, entry: Mapping[str, Any]) -> str:
     choices = [str(choice) for choice in entry["choices"]]
-    hint = catalog.suggest(str(value).lower(), choices)
+    hint = suggest(str(value).lower(), choices)
     return f"`{key}` is {_show(value)}, not one of {', '.join(choices)}" + hint
 
 
@@ -231,10 +230,10 @@ def _remarks(document: Document, accepted: Mapping[str, Mapping[str, Any]]) -> I
 
 def _farewell(key: str) -> str:
     """That a later release will not take the key, or already does not; empty where it stays."""
-    entry = catalog.listing("renamed").get(key, {})
-    if _entry(key, [release.newest()]) is None:
+    entry = data.listing("renamed").get(key, {})
+    if _entry(key, [releases.newest()]) is None:
         remedy = f"; there {_remedy(entry)}" if entry else ""
-        gone = entry.get("removed", f"LLaMA-Factory {release.newest()[0]}")
+        gone = entry.get("removed", f"LLaMA-Factory {releases.newest()[0]}")
         return f"`{key}` is gone since {gone}, so the recipe ends with the older releases it names{remedy}"
     if "deprecated" not in entry:
         return ""

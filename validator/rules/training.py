@@ -8,7 +8,7 @@ from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.rules.paths import PATHS
 from validator.rules.rule import Finding, rule
-from validator.tables import catalog
+from validator.tables.suggestion import suggest
 
 _DAY = 86_400
 # transformers 5.6, integrations/integration_utils.py, INTEGRATION_TO_CALLBACK
@@ -126,7 +126,7 @@ def report_target_unknown(job: Job) -> Iterator[Finding]:
             yield "report_to", f"`report_to: {name}` is read as one name; write a list: [{name}]"
         elif name not in _LOGGERS:
             shown = "null" if name is None else name
-            hint = catalog.suggest(str(name), _LOGGERS) or "; for no report write none"
+            hint = suggest(str(name), _LOGGERS) or "; for no report write none"
             yield "report_to", f"`report_to` holds `{shown}`, which transformers does not know{hint}"
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
-from validator.tables import catalog
+from validator.tables import data
+from validator.tables.suggestion import suggest
 
 _COMMENTS = ("_", "/", "#", "comment")
 # Where "auto" is replaced: by the Trainer (integrations/deepspeed.py, transformers 5.6.0) and by accelerate
@@ -36,17 +37,17 @@ def key_ignored(job: Job) -> Iterator[Finding]:
     Why: outside the strict blocks unknown keys are ignored without a word, so the default applies.
     Fix: correct it, move it into its block, or remove it. A remark may be called `_comment`.
     """
-    top: Mapping[str, Any] = catalog.table("deepspeed")["keys"]
+    top: Mapping[str, Any] = data.table("deepspeed")["keys"]
     for key in _config(job):
         if key not in top and not key.startswith(_COMMENTS) and _config(job)[key] != "auto":
             yield (
                 "deepspeed",
-                f"`{key}` is not a key of DeepSpeed and is ignored{_place(key) or catalog.suggest(key, top)}",
+                f"`{key}` is not a key of DeepSpeed and is ignored{_place(key) or suggest(key, top)}",
             )
     for path, block, facts in _blocks(job):
         for key in block if facts["unknown"] == "ignored" else ():
             if key not in facts["fields"]:
-                yield "deepspeed", f"`{path}.{key}` is ignored by DeepSpeed{catalog.suggest(key, facts['fields'])}"
+                yield "deepspeed", f"`{path}.{key}` is ignored by DeepSpeed{suggest(key, facts['fields'])}"
 
 
 @rule("PAR102", Severity.ERROR)
@@ -62,7 +63,7 @@ def key_refused(job: Job) -> Iterator[Finding]:
             known = _names(facts)
             for key in block:
                 if key not in known and block[key] != "auto":
-                    near = catalog.suggest(key, known)
+                    near = suggest(key, known)
                     yield "deepspeed", f"`{path}.{key}` is not known, DeepSpeed stops at it{near}"
 
 
@@ -74,7 +75,7 @@ def value_refused(job: Job) -> Iterator[Finding]:
     object already while the arguments are parsed.
     Fix: give a value of the type named, or "auto" where the Trainer fills it in.
     """
-    config, tables = _config(job), catalog.table("deepspeed")["blocks"]
+    config, tables = _config(job), data.table("deepspeed")["blocks"]
     for key in config:
         wanted = key in {*tables, "optimizer", "scheduler"} - {"zero_optimization"}
         if wanted and not isinstance(config[key], Mapping):
@@ -231,13 +232,13 @@ def scheduler_parameter_unknown(job: Job) -> Iterator[Finding]:
     Why: TypeError when the engine is built, after the model is loaded on every rank.
     Fix: remove the block, so that the recipe's `lr_scheduler_type` and `warmup_steps` apply; or correct the name.
     """
-    known = catalog.table("deepspeed")["schedulers"].get(_type(job, "scheduler") or "", [])
+    known = data.table("deepspeed")["schedulers"].get(_type(job, "scheduler") or "", [])
     block = _config(job).get("scheduler")
     given = block.get("params") if isinstance(block, Mapping) else None
     for name in given if known and isinstance(given, Mapping) else ():
         if name not in known:
             kind = _type(job, "scheduler")
-            yield "deepspeed", f"scheduler {kind} takes no parameter `{name}`{catalog.suggest(name, known)}"
+            yield "deepspeed", f"scheduler {kind} takes no parameter `{name}`{suggest(name, known)}"
 
 
 @rule("PAR114", Severity.ERROR)
@@ -250,7 +251,7 @@ def auto_not_filled(job: Job) -> Iterator[Finding]:
     known = {name for path in _FILLED for name in path.split(".")}
     for path in _autos(_config(job)):
         if path not in _FILLED:
-            near = "" if path.rpartition(".")[2] in known else catalog.suggest(path, _FILLED)
+            near = "" if path.rpartition(".")[2] in known else suggest(path, _FILLED)
             yield "deepspeed", f'`{path}` is "auto", which nothing fills in; write a value or remove it{near}'
 
 
@@ -284,7 +285,7 @@ def _enabled(job: Job, name: str) -> Any:
 
 def _blocks(job: Job) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     """Every block of the configuration that DeepSpeed has a table for, by its dotted path."""
-    for path, facts in catalog.table("deepspeed")["blocks"].items():
+    for path, facts in data.table("deepspeed")["blocks"].items():
         found: Any = _config(job)
         for part in path.split("."):
             found = found.get(part) if isinstance(found, Mapping) else None
@@ -300,7 +301,7 @@ def _names(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def _place(key: str) -> str:
     """Where a key belongs that stands at the top by mistake."""
-    for path, facts in catalog.table("deepspeed")["blocks"].items():
+    for path, facts in data.table("deepspeed")["blocks"].items():
         if key in _names(facts) and "." not in path and key != "enabled":
             return f"; it belongs into `{path}`"
     return ""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from validator.job.job import Job
-from validator.tables import catalog, guidance
+from validator.tables import data, guidance
 
 # The field report's own ratio: 5,000 samples are of use to a 7B, 20,000 are recommended.
 _USEFUL = 0.25
@@ -62,7 +62,7 @@ def _message(job: Job, verdict: str, figures: Mapping[str, int | None]) -> str:
 
 def _table(job: Job) -> list[dict[str, Any]]:
     method = "full" if job.method in ("full", "freeze") else "lora"
-    found: list[dict[str, Any]] = (catalog.listing("samples").get(job.stage) or {}).get(method) or []
+    found: list[dict[str, Any]] = (data.listing("samples").get(job.stage) or {}).get(method) or []
     return found
 
 
@@ -94,6 +94,6 @@ def _epochs(rows: int, epochs: float, figures: Mapping[str, int | None]) -> dict
 
 
 def _sources(job: Job) -> Any:
-    known = catalog.listing("samples")["sources"]
+    known = data.listing("samples")["sources"]
     names = dict.fromkeys(name for entry in _table(job) for name in entry["source"])
     return ({"name": name, **known[name]} for name in names)

@@ -15,7 +15,8 @@ from validator.study.form import Form, form
 from validator.study.markup import Markup
 from validator.study.survey import Plan, Report, Survey
 from validator.study.tokens import Counter
-from validator.tables import catalog
+from validator.tables import data
+from validator.tables.suggestion import suggest
 
 _PAIRED = ("rm", "dpo")
 
@@ -66,10 +67,10 @@ def packing(job: Job) -> bool:
 
 def _markup(job: Job, counter: Counter) -> Markup:
     name = str(job.get("template"))
-    facts: Any = catalog.table("templates")["templates"].get(name, {})
+    facts: Any = data.table("templates")["templates"].get(name, {})
     system = job.get("default_system")
     return Markup(
-        catalog.table("formats")["formats"].get(name, {}),
+        data.table("formats")["formats"].get(name, {}),
         counter,
         bool(facts.get("efficient_eos")),
         job.get("enable_thinking"),
@@ -105,7 +106,7 @@ def _undefined(job: Job, name: str) -> Iterator[Problem]:
     if job.registry and job.registry.problem:
         yield Problem(name, job.registry.problem)
     elif job.registry:
-        near = catalog.suggest(name, job.registry.entries)
+        near = suggest(name, job.registry.entries)
         yield Problem(name, f"is not defined in {job.registry.folder / 'dataset_info.json'}{near}")
 
 

@@ -12,7 +12,7 @@ from validator.job.job import Job, resolve
 from validator.read import loader
 from validator.study import reading
 from validator.study.values import UnreadableError
-from validator.tables import catalog
+from validator.tables import models
 
 _QUESTIONS = ("instruction", "prompt", "question", "query", "problem")
 _ANSWERS = ("output", "response", "answer", "completion", "solution")
@@ -43,7 +43,7 @@ def _of_file(path: Path, model: str | None) -> Job:
     values |= {"do_train": True, "finetuning_type": "lora", "dataset": path.stem,
                "dataset_dir": {path.stem: {**entry, "file_name": str(path)}}}  # fmt: skip
     if model:
-        values |= {"model_name_or_path": model, "template": catalog.model(model).template}
+        values |= {"model_name_or_path": model, "template": models.model(model).template}
     return Job(str(path), values, folders=(Path.cwd(),))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from validator.job.job import Job
 from validator.study.estimate import Estimate, estimate
-from validator.tables import catalog
+from validator.tables import data
 
 # Longer texts are estimated: a tokenizer takes minutes over them, and they are cut anyway.
 _LONGEST = 1_000_000
@@ -55,7 +55,7 @@ def counter(job: Job) -> tuple[Counter, str]:
     if path is None:
         return Estimate(), "the model's tokenizer.json is not on this machine"
     try:
-        template = catalog.table("formats")["formats"].get(str(job.get("template")), {})
+        template = data.table("formats")["formats"].get(str(job.get("template")), {})
         return Vocabulary(path, template.get("stop_words", ())), ""
     except ImportError:
         return Estimate(), "the tokenizers library is missing: pip install 'llamafactory-recipes[data]'"

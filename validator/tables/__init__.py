@@ -1,1 +1,1 @@
-"""What is known of models, devices, arguments and releases."""
+"""What is known of models, devices, machines, arguments and releases."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from validator.diagnostic import RecipeError
-from validator.tables import catalog
-from validator.tables.catalog import Model
+from validator.tables import data
+from validator.tables.models import Model
 
 # Fewer passes than this over a small set are common practice (LIMA, arXiv 2305.11206, took 15 over 1,000 samples).
 MANY_EPOCHS = 10
@@ -21,7 +21,7 @@ def rates(model: Model, method: str, stage: str = "sft", saver: str | None = Non
 
     Raises RecipeError where nobody has published one."""
     wanted = "lora" if method == "qlora" else method
-    entries = [e for e in catalog.listing("rates")["rates"] if (e["stage"], e["method"]) == (stage, wanted)]
+    entries = [e for e in data.listing("rates")["rates"] if (e["stage"], e["method"]) == (stage, wanted)]
     own = [e for e in entries if saver and e.get("optimizer") == saver] or [e for e in entries if "optimizer" not in e]
     if not own:
         raise RecipeError(f"no learning rate for {method} in stage {stage} is known; data/rates.yaml lists what is")
@@ -56,7 +56,7 @@ def samples(stage: str, method: str, billions: float, figure: str) -> int | None
 
 def sizes(stage: str, method: str) -> Sequence[Mapping[str, Any]]:
     """The sizes that data/samples.yaml has figures for; adapters of every kind count as LoRA. Empty: none published."""
-    stages = catalog.listing("samples")
+    stages = data.listing("samples")
     own = "full" if method in ("full", "freeze") else "lora"
     found: Sequence[Mapping[str, Any]] = (stages.get(stage) or {}).get(own, ()) if stage != "sources" else ()
     return found

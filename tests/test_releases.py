@@ -11,7 +11,7 @@ from validator import cli
 from validator.diagnostic import RecipeError, Severity
 from validator.judge import check
 from validator.read import loader
-from validator.tables import release
+from validator.tables import releases
 from validator.train import launch
 
 
@@ -35,17 +35,17 @@ from validator.train import launch
     ],
 )
 def test_a_range_holds(wanted: object, version: str, held: bool) -> None:
-    assert release.admits(wanted, version) is held
+    assert releases.admits(wanted, version) is held
 
 
 @pytest.mark.parametrize("wanted", ["", "newest", ">=", ">=x.1", "~=0.9", [1], "0.9.*"])
 def test_what_is_no_range_is_said_so(wanted: object) -> None:
     with pytest.raises(RecipeError, match="no range of releases"):
-        release.admits(wanted, "0.9.5")
+        releases.admits(wanted, "0.9.5")
 
 
 @pytest.mark.parametrize(
-    ("header", "releases"),
+    ("header", "expected"),
     [
         ({}, ["0.9.5/5.6.0"]),
         ({"machine": "x"}, ["0.9.5/5.6.0"]),
@@ -55,13 +55,13 @@ def test_what_is_no_range_is_said_so(wanted: object) -> None:
         ({"llamafactory": ">=0.9.5", "transformers": "<5"}, ["0.9.5/4.57.1"]),
     ],
 )
-def test_the_releases_of_a_recipe(header: dict[str, str], releases: list[str]) -> None:
-    assert [release.name(pair) for pair in release.pairs(header)] == releases
+def test_the_releases_of_a_recipe(header: dict[str, str], expected: list[str]) -> None:
+    assert [releases.name(pair) for pair in releases.pairs(header)] == expected
 
 
 def test_a_range_without_a_release_names_those_there_are() -> None:
     with pytest.raises(RecipeError, match=r"fits llamafactory >=2; there are 0\.9\.5 with 5\.6\.0"):
-        release.pairs({"llamafactory": ">=2"})
+        releases.pairs({"llamafactory": ">=2"})
 
 
 @pytest.mark.parametrize(
@@ -75,16 +75,16 @@ def test_a_range_without_a_release_names_those_there_are() -> None:
     ],
 )
 def test_a_rule_holds_from_a_release_on(header: dict[str, str], since: str, reached: bool) -> None:
-    assert release.reached(header, since) is reached
+    assert releases.reached(header, since) is reached
 
 
 def test_what_is_installed_is_compared_with_the_range() -> None:
     installed = {"llamafactory": "0.9.3", "transformers": "4.52.4"}
-    assert list(release.outside({"llamafactory": ">=0.9.4"}, installed)) == [
+    assert list(releases.outside({"llamafactory": ">=0.9.4"}, installed)) == [
         "the recipe is for llamafactory >=0.9.4, and 0.9.3 is installed here"
     ]
-    assert list(release.outside({}, installed)) == []
-    assert list(release.outside({"llamafactory": "new"}, installed)) == []
+    assert list(releases.outside({}, installed)) == []
+    assert list(releases.outside({"llamafactory": "new"}, installed)) == []
 
 
 def test_training_starts_with_a_release_in_the_range_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

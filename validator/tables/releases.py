@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from validator.diagnostic import RecipeError
-from validator.tables import catalog
+from validator.tables import data
 
 FIELDS = ("llamafactory", "transformers")
 _SIGNS = (">=", "<=", "==", "!=", ">", "<")
@@ -83,7 +83,7 @@ def outside(header: Mapping[str, Any], installed: Mapping[str, str]) -> Iterator
 
 
 def _releases() -> dict[str, list[str]]:
-    return {name: facts["transformers"] for name, facts in catalog.table("arguments")["releases"].items()}
+    return {name: facts["transformers"] for name, facts in data.table("arguments")["releases"].items()}
 
 
 def _numbers(version: str, wanted: Any) -> tuple[int, ...]:

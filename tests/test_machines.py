@@ -1,0 +1,32 @@
+"""Machines as people write them: nodes x devices x device."""
+
+from __future__ import annotations
+
+import pytest
+
+from validator.diagnostic import RecipeError
+from validator.tables import machines
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "devices", "device"),
+    [
+        ("8xascend-910b-64g", 1, 8, "ascend-910b-64g"), ("2x8xa100-80g", 2, 8, "a100-80g"), ("1xcpu", 1, 1, "cpu"),
+        ("8X4090", 1, 8, "rtx-4090"), (" 2xrtx-3090 ", 1, 2, "rtx-3090"),
+    ],
+)  # fmt: skip
+def test_machine(text: str, nodes: int, devices: int, device: str) -> None:
+    machine = machines.machine(text)
+    assert (machine.nodes, machine.devices, machine.device.id) == (nodes, devices, device)
+    assert machine.world == nodes * devices
+    assert machines.machine(str(machine)) == machine
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a100", "8", "8x", "0xa100", "65xa100", "5000x8xa100", "x8xa100", "8xa1000", "-1xa100",
+     "9" * 5000 + "xa100", "8x" + "a" * 5000],
+)  # fmt: skip
+def test_malformed_machine(text: str) -> None:
+    with pytest.raises(RecipeError):
+        machines.machine(text)

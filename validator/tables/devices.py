@@ -1,0 +1,97 @@
+"""Accelerators of data/devices.yaml, by id or short form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from validator.diagnostic import RecipeError
+from validator.memory import Runtime
+from validator.tables.data import listing
+from validator.tables.suggestion import suggest
+
+
+class Device(NamedTuple):
+    """An accelerator. GiB are 2^30 bytes; `usable_gib` is what all processes can allocate; None: not known."""
+
+    id: str
+    name: str
+    vendor: Literal["nvidia", "amd", "ascend", "cpu"]
+    memory_gib: float | None
+    usable_gib: float | None
+    context_gib: float | None
+    capability: float | None
+    bf16: bool
+    fp8: bool
+    flash_attention: bool
+    bitsandbytes: tuple[int, ...]
+    server_devices: int
+    server_ram_gib: float | None
+    evidence: Literal["good", "thin"]
+    notes: Mapping[str, str]
+
+    def runtime(self, expandable: bool) -> Runtime:
+        """What this kind of device adds to live tensors, for the memory model."""
+        return Runtime(
+            context_gib=0.5 if self.context_gib is None else self.context_gib,
+            evidence=self.evidence if self.vendor == "nvidia" else "thin",
+            expandable_segments=expandable,
+            capacity_gib=self.usable_gib,
+        )
+
+
+def device_ids() -> list[str]:
+    """Ids of all known devices, in the table's order."""
+    return list(listing("devices"))
+
+
+@lru_cache(maxsize=256)
+def device(name: str) -> tuple[Device, str | None]:
+    """A device by id or short form, and a note when a short form stands for one of several.
+
+    Raises RecipeError when it is not known."""
+    wanted = name.strip().lower().replace(" ", "-")
+    devices = listing("devices")
+    if wanted in devices:
+        return _device(wanted), None
+    claims = [key for key in devices.mention(wanted) if wanted in aliases(key)]
+    default = [key for key in claims if wanted in (devices[key].get("default_for") or [])]
+    if not claims:
+        near_miss = suggest(wanted, devices)
+        raise RecipeError(f"device `{name}` is not known{near_miss}; known: {' '.join(device_ids())}")
+    taken = (default or claims)[0]
+    others = [key for key in claims if key != taken]
+    note = f"`{name}` is taken as {taken}" + (f", not {', '.join(others)}" if others else "")
+    return _device(taken), note if others else None
+
+
+def aliases(key: str) -> list[str]:
+    """Short forms of a device, the usual one first."""
+    return [str(alias) for alias in listing("devices")[key]["aliases"]]
+
+
+def all_aliases() -> Iterator[str]:
+    return (alias for key in device_ids() for alias in aliases(key))
+
+
+def _device(key: str) -> Device:
+    entry = listing("devices")[key]
+    server = entry.get("server") or {}
+    return Device(
+        id=key,
+        name=entry["name"],
+        vendor=entry["vendor"],
+        memory_gib=entry["memory_gib"],
+        usable_gib=entry["usable_gib"],
+        context_gib=entry["context_gib"],
+        capability=entry["compute_capability"],
+        bf16=bool(entry["bf16"]),
+        fp8=bool(entry["fp8"]),
+        flash_attention=bool(entry["flash_attention"]),
+        bitsandbytes=tuple(entry["bitsandbytes"] or ()),
+        server_devices=server.get("devices") or 1,
+        server_ram_gib=server.get("host_ram_gib"),
+        evidence=entry["evidence"],
+        notes=entry.get("notes") or {},
+    )

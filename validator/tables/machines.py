@@ -1,0 +1,43 @@
+"""Target machines, as people write them: nodes x devices x device."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from validator.diagnostic import RecipeError
+from validator.tables.devices import Device, all_aliases, device, device_ids
+
+_MACHINE = r"(?i)(?:(\d{1,6}) ?[x×*] ?)?(\d{1,6}) ?[x×*] ?(.+)"
+
+
+class Machine(NamedTuple):
+    """`nodes` servers with `devices` accelerators each. `note` says which device a short form was taken for."""
+
+    nodes: int
+    devices: int
+    device: Device
+    host_ram_gib: float | None = None
+    note: str | None = None
+
+    @property
+    def world(self) -> int:
+        return self.nodes * self.devices
+
+    def __str__(self) -> str:
+        nodes = f"{self.nodes}x" if self.nodes > 1 else ""
+        return f"{nodes}{self.devices}x{self.device.id}"
+
+
+def machine(text: str, host_ram_gib: float | None = None) -> Machine:
+    """`8xascend-910b-64g` or `2x8xa100-80g`: nodes x devices x device. Raises RecipeError when it is malformed."""
+    match = re.fullmatch(_MACHINE, text.strip())
+    if not match:
+        form = "[nodes x] devices x device, such as 8xascend-910b-64g or 2x8xa100-80g"
+        hint = f"; one is 1x{text}" if text.strip().lower() in {*device_ids(), *all_aliases()} else ""
+        raise RecipeError(f"machine `{text}` is not of the form {form}{hint}")
+    nodes, devices = int(match[1] or 1), int(match[2])
+    if not 1 <= nodes <= 4096 or not 1 <= devices <= 64:
+        raise RecipeError(f"machine `{text}`: 1 to 4096 nodes of 1 to 64 devices are possible")
+    one, note = device(match[3])
+    return Machine(nodes, devices, one, host_ram_gib, note)

@@ -1,0 +1,133 @@
+"""Models of data/models.yaml, and local folders with a config.json. Names match leniently; a miss gets a suggestion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from validator.diagnostic import RecipeError
+from validator.memory import Architecture, parameters
+from validator.read import loader
+from validator.tables.architecture import architecture
+from validator.tables.data import listing
+from validator.tables.suggestion import suggest
+
+_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
+
+
+class Model(NamedTuple):
+    """A model by its shapes. `template` is LLaMA-Factory's for this very name; None: none is registered.
+    `id` is None for a local folder; `quantized` names the method of a checkpoint that is quantized already."""
+
+    id: str | None
+    name: str
+    short: str | None
+    arch: Architecture
+    parameters: int
+    kind: str
+    dtype_bytes: float = 2.0
+    template: str | None = None
+    base: bool = False
+    positions: int | None = None
+    quantized: str | None = None
+    quantized_bits: int = 0
+    vision_parameters: int = 0
+    remote_code: bool = False
+    hub: tuple[str, ...] = ()
+
+    @property
+    def billions(self) -> float:
+        return self.parameters / 1e9
+
+
+def model_ids() -> list[str]:
+    """Ids of all known models, in the table's order."""
+    return list(listing("models"))
+
+
+@lru_cache(maxsize=256)
+def model(name: str) -> Model:
+    """A model by hub name, file-name form (`qwen32b`), id, or local folder. Raises RecipeError when it is not known."""
+    if _is_folder(name):
+        return _local(Path(name))
+    wanted = name.strip().lower()
+    models = listing("models")
+    if wanted in models:
+        return _published(wanted, models[wanted], models[wanted]["hub"][0])
+    for key in models.mention(wanted):
+        entry = models[key]
+        for hub in [*entry["hub"], *entry["modelscope"]]:
+            if hub.lower() == wanted:
+                return _published(key, entry, hub)
+        if entry["short"] == wanted:
+            return _published(key, entry, entry["hub"][0])
+    raise RecipeError(f"model `{name}` is not known{suggest(wanted, _all_names())}")
+
+
+def model_by_any_name(name: str) -> Model:
+    """As `model`, and by a hub name without its owner, as people type it. Raises RecipeError when it is not known."""
+    wanted = name.strip().lower()
+    mentioned = (listing("models")[key]["hub"] for key in listing("models").mention(f"/{wanted}"))
+    full = (hub for hubs in mentioned for hub in hubs if hub.lower().endswith(f"/{wanted}"))
+    return model(next(full, name))
+
+
+def _is_folder(name: str) -> bool:
+    try:
+        return (Path(name) / "config.json").is_file()
+    except OSError:  # longer than the system allows
+        return False
+
+
+def _all_names() -> Iterable[str]:
+    for key, entry in listing("models").items():
+        yield from [key, entry["short"], *entry["hub"]]
+
+
+def _published(key: str, entry: dict[str, Any], hub: str) -> Model:
+    special = dict((entry.get("overrides") or {}).get(hub) or {})
+    config = {**entry["config"], **{k: v for k, v in special.items() if k not in entry}}
+    entry = {**entry, **{k: v for k, v in special.items() if k in entry}}
+    return _described(hub, config)._replace(
+        id=key,
+        short=entry["short"],
+        parameters=entry["parameters"],
+        dtype_bytes=_BYTES.get(entry["dtype"], 2.0),
+        template=entry["template"] if hub not in entry["base"] else None,
+        base=hub in entry["base"],
+        vision_parameters=entry.get("vision_parameters") or 0,
+        remote_code=bool(entry.get("remote_code")),
+        hub=tuple(entry["hub"]),
+    )
+
+
+def _local(folder: Path) -> Model:
+    try:
+        config = loader.read_json(str(folder / "config.json"))
+    except RecipeError as err:
+        raise RecipeError(f"model folder: {err}") from None
+    if not isinstance(config, dict):
+        raise RecipeError(f"`{folder / 'config.json'}` is not a mapping")
+    return _described(str(folder), config)
+
+
+def _described(name: str, config: Mapping[str, Any]) -> Model:
+    """What a config.json says by itself."""
+    arch = architecture(config)
+    described = config.get("quantization_config")
+    quantization = described if isinstance(described, Mapping) else {}
+    dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    return Model(
+        id=None,
+        name=name,
+        short=None,
+        arch=arch,
+        parameters=parameters(arch),
+        kind=str(config.get("model_type")),
+        dtype_bytes=_BYTES.get(dtype, 2.0),
+        positions=config.get("max_position_embeddings"),
+        quantized=quantization.get("quant_method"),
+        quantized_bits=quantization.get("bits") or 0,
+    )
