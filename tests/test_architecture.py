@@ -21,14 +21,16 @@ ROOMS: dict[str, str] = {
     "tables": "diagnostic memory read",
     "job": "diagnostic memory read tables",
     "rules": "diagnostic memory read tables job",
-    "train": "diagnostic job",
+    "train": "diagnostic tables job",
     "study": "diagnostic read tables job",
     "advise": "diagnostic memory tables job rules train",
     "judge": "__init__ diagnostic read job rules advise",
     "recipes": "__init__ diagnostic read tables job",
     "plan": "__init__ diagnostic read tables job judge recipes",
     "show": "diagnostic",
-    "cli": "__init__ diagnostic read tables job rules train study advise judge recipes plan show",
+    "commands": "__init__ diagnostic read tables job rules train study advise judge recipes plan show",
+    # Imports the module of validator.commands that is asked for, by its name.
+    "cli": "__init__ diagnostic",
     "__init__": "",
     "__main__": "cli",
     # Reads the packages of a release into data/; nothing of ours needs it.
@@ -38,7 +40,7 @@ ROOMS: dict[str, str] = {
 OUTSIDE: dict[str, str] = {
     "yaml": "read/loader",
     "cerberus": "rules/schema",
-    "click": "cli",
+    "click": "cli commands",
     "orjson": "study/reading",
     "numpy": "study/estimate study/order study/near",
     "xxhash": "study/fingerprint",
@@ -95,7 +97,7 @@ def test_imports_only_rooms_that_its_row_names(module: str) -> None:
         elif top not in sys.stdlib_module_names and room(module) == "upstream":
             assert top in UPSTREAM, f"{module} imports {name}"
         elif top not in sys.stdlib_module_names:
-            assert module in OUTSIDE.get(top, "").split(), f"{module} imports {name}"
+            assert {module, room(module)} & set(OUTSIDE.get(top, "").split()), f"{module} imports {name}"
 
 
 def test_no_room_imports_one_below_it() -> None:
@@ -109,7 +111,7 @@ def test_the_map_holds_nothing_that_is_not_there() -> None:
     assert set(ROOMS) == {room(module) for module in modules()}
     used = {(room(m), room(ours(n))) for m in modules() for n in imports(m) if n.split(".")[0] == "validator"}
     assert {(name, word) for name, words in ROOMS.items() for word in words.split()} <= used
-    assert {module for words in OUTSIDE.values() for module in words.split()} <= set(modules())
+    assert {module for words in OUTSIDE.values() for module in words.split()} <= {*modules(), *ROOMS}
 
 
 def words(module: str) -> set[str]:

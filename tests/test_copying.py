@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from validator import __version__
 from validator.cli import group
+from validator.commands import copy, explain, plan
 from validator.diagnostic import RecipeError, Severity
 from validator.judge import check
 from validator.read import loader
@@ -157,18 +158,18 @@ def test_a_file_that_cannot_be_compared_is_refused(here: Path, content: str | No
 
 
 def test_names_complete_in_the_shell() -> None:
-    command = group.commands["copy"]
+    command = copy.command
     begun = command.params[0].shell_complete(click.Context(command), "qwen3-8b-a100-fu")
     assert NAME in [item.value for item in begun]
     assert all(item.value.startswith("qwen3-8b-a100-fu") for item in begun)
 
 
 def test_models_and_files_complete_in_the_shell() -> None:
-    command = group.commands["plan"]
+    command = plan.command
     model = next(option for option in command.params if option.name == "model")
     assert [item.value for item in model.shell_complete(click.Context(command), "qwen3-1")] == [
         "qwen3-1.7b",
         "qwen3-14b",
     ]
-    recipe = group.commands["explain"].params[0]
+    recipe = explain.command.params[0]
     assert [item.type for item in recipe.shell_complete(click.Context(command), "rec")] == ["file"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from validator.advise import explain
+from validator.diagnostic import RecipeError
 from validator.job import job
 from validator.job.job import GIB
 from validator.read import loader
@@ -99,10 +100,20 @@ def test_samples_are_counted_where_they_are_local() -> None:
         assert found["samples"]["found"] is None, name
 
 
-def test_without_machine_or_model() -> None:
+def test_without_machine() -> None:
     assert explain.explain(resolved(BODY))["machine"] is None
     assert explain.explain(resolved(BODY))["verdict"] == "unknown"
     assert explain.explain(resolved(BODY))["device_gib"]["expected"] > 10
-    nothing = explain.explain(resolved(HEAD + "model_name_or_path: none/such\n"))
-    assert [nothing[name] for name in ("model", "device_gib", "host_gib", "disk_gib")] == [None] * 4
-    assert nothing["changes"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (HEAD + "model_name_or_path: none/such\n", "model `none/such` is not known"),
+        (HEAD + "stage: sft\n", "names no model"),
+        (HEAD.replace("8x", "0x") + BODY, "1 to 4096 nodes"),
+    ],
+)
+def test_nothing_is_explained_of_what_is_not_known(text: str, says: str) -> None:
+    with pytest.raises(RecipeError, match=says):
+        explain.explain(resolved(text))

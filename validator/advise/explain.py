@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from validator.advise import changes
+from validator.diagnostic import RecipeError
 from validator.job.job import GIB, Job
 from validator.memory import Estimate, trainable_parameters
-from validator.train import launch
+from validator.train import handoff
 
 
 def explain(job: Job, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The structure that `explain --format json` prints. Sizes in GiB (2^30 bytes), rounded to 0.01."""
+    """The structure that `explain --format json` prints. Sizes in GiB (2^30 bytes), rounded to 0.01. Raises RecipeError
+    where model or machine is not known."""
+    _require_known(job)
     return {
         "path": job.path,
         "machine": _machine(job),
@@ -32,15 +35,15 @@ def explain(job: Job, overrides: Sequence[str] = ()) -> dict[str, Any]:
             }
             for change in changes.nearest(job)
         ],
-        "command": commands(job, overrides),
+        "command": handoff.commands(job, job.path, overrides),
     }
 
 
-def commands(job: Job, overrides: Sequence[str] = ()) -> list[str]:
-    """The launch command, one for each node."""
-    machine = job.machine
-    nodes, devices = (machine.nodes, machine.devices) if machine else (1, 1)
-    return launch.commands(job.path, overrides, nodes, devices, engine=job.zero is not None)
+def _require_known(job: Job) -> None:
+    missing = None if job.model else "names no model; set `model_name_or_path`"
+    problem = job.model_problem or job.machine_problem or missing
+    if problem:
+        raise RecipeError(f"{job.path}: {problem}")
 
 
 def _machine(job: Job) -> dict[str, Any] | None:

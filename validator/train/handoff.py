@@ -31,11 +31,20 @@ class Handoff:
     output: Path | None
 
 
+def size(job: Job) -> tuple[int, int]:
+    """Nodes, and devices of each; one of one where no machine is named."""
+    return (job.machine.nodes, job.machine.devices) if job.machine else (1, 1)
+
+
+def commands(job: Job, recipe: str, overrides: Sequence[str]) -> list[str]:
+    """The command for each node, as a shell line. `recipe` is the path that stands in it."""
+    return launch.commands(recipe, overrides, *size(job), engine=job.zero is not None)
+
+
 def prepare(job: Job, overrides: Sequence[str]) -> Handoff:
     """The recipe as it is, with overrides that make its paths absolute. Raises RecipeError where a path holds a space
     and torchrun is used, because LLaMA-Factory's launcher splits its command line at spaces."""
-    nodes, devices = (job.machine.nodes, job.machine.devices) if job.machine else (1, 1)
-    variables = launch.environment(nodes, devices, job.zero is not None)
+    variables = launch.environment(*size(job), job.zero is not None)
     recipe = Path(job.path).absolute()
     absolute = [f"{key}={_quoted(str(path))}" for key, path in _absolute(job)]
     words = (*overrides, *absolute)

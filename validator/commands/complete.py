@@ -1,0 +1,19 @@
+"""What a shell proposes for names of models and recipes."""
+
+from __future__ import annotations
+
+import click
+
+from validator.recipes import copying
+from validator.tables.models import model, model_ids
+
+
+def recipes(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Recipes of the catalogue whose name begins so."""
+    return [name for name in copying.names() if name.startswith(begun)]
+
+
+def models(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Known models whose short name begins so."""
+    shorts = (model(key).short or key for key in model_ids())
+    return [name for name in shorts if name.startswith(begun)]

@@ -1,0 +1,26 @@
+"""`lmf-recipes explain`"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import click
+
+from validator.advise.explain import explain
+from validator.commands import options
+from validator.job import job
+from validator.read.recipe import recipe as read
+from validator.show import chart
+
+
+@click.command("explain")
+@click.argument("recipe", type=click.Path())
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@options.MACHINE
+@options.RAM
+@options.FORMAT
+def command(recipe: str, overrides: Sequence[str], machine: str | None, host_ram: float | None, form: str) -> None:
+    """Show where every GiB goes, the verdict, and the nearest changes."""
+    explanation = explain(job.resolve(read(recipe, overrides), machine, host_ram), overrides)
+    click.echo(json.dumps(explanation, indent=2) if form == "json" else chart.text(explanation), nl=form == "json")

@@ -1,0 +1,21 @@
+"""`lmf-recipes list`"""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from validator.commands import complete, options
+from validator.recipes import catalogue
+
+
+@click.command("list")
+@click.option("--machine", metavar="M", callback=options.known, help="Only recipes that run on this machine.")
+@click.option("--model", metavar="M", help="Only recipes for this model.", shell_complete=complete.models)
+@click.option("--method", metavar="M", help="Only this method or variant: lora, qlora, full, dpo, fsdp, 32k, galore …")
+@options.FORMAT
+def command(machine: str | None, model: str | None, method: str | None, form: str) -> None:
+    """List the catalogue."""
+    rows = catalogue.rows(machine, model, method)
+    click.echo(json.dumps(rows, indent=2) if form == "json" else catalogue.table(rows), nl=form == "json")

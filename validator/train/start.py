@@ -1,0 +1,18 @@
+"""A run on this machine."""
+
+from __future__ import annotations
+
+from validator.diagnostic import RecipeError
+from validator.job.job import Job
+from validator.tables import releases
+from validator.train import handoff, launch
+from validator.train.handoff import Handoff
+
+
+def start(job: Job, prepared: Handoff) -> int:
+    """Run llamafactory-cli and return its exit code. Raises RecipeError where the packages installed here are not of
+    the recipe's releases, or this machine cannot start it."""
+    for problem in releases.outside(job.header, launch.installed(releases.FIELDS)):
+        raise RecipeError(problem)
+    launch.preflight(*handoff.size(job), job.machine.device.vendor if job.machine else "cpu")
+    return launch.run(prepared.recipe, prepared.overrides, prepared.variables)
