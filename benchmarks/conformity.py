@@ -36,7 +36,7 @@ from pathlib import Path
 
 import conformity_entries
 import conformity_values as harness
-from conformity_cases import GROUPS, Settings, values
+from conformity_cases import GROUPS, Settings, rule_files, values
 
 from validator.diagnostic import Severity
 from validator.judge.check import check_file
@@ -58,7 +58,7 @@ MISSING = (
 )
 UNINSTALLED = "to be installed"
 # Why a failure is not foretold.
-REASONS = {"TRA605/llama3-on-qwen.yaml": "the template adds tokens, for which the tiny model alone has no spare rows"}
+REASONS = {"TRA605-fail-llama3-on-qwen": "the template adds tokens, for which the tiny model alone has no spare rows"}
 BARS = {"parse": 1.0, "later": 0.95}
 
 
@@ -111,8 +111,10 @@ def lay_out(folder: Path, model: Path | None) -> None:
     """What the recipes name: data, the DeepSpeed files, the tiny model (only its config.json where None is given)."""
     harness.write_data(folder)
     conformity_entries.add(folder / "data")
-    for name in ("deepspeed", "tests"):
-        (folder / name).symlink_to(harness.ROOT / name)
+    (folder / "deepspeed").symlink_to(harness.ROOT / "deepspeed")
+    for path, content in rule_files():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
     if model:
         (folder / "model").symlink_to(model.resolve())
     else:

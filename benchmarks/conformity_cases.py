@@ -7,17 +7,24 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from conformity_entries import names
 from conformity_texts import texts
 from conformity_values import ARGUMENTS, BASE, DPO, KINDS, KTO, PAIR, RESULT, ROOT, STREAM, context, sample, value
 
+from validator.diagnostic import RecipeError
 from validator.read import loader
 
+sys.path.insert(0, str(ROOT / "tests"))
+
+import cases as rules
+
 EXAMPLES = ROOT / "benchmarks" / "evidence" / "examples.json"
-CASES = ROOT / "tests" / "cases"
+REFUSED = ROOT / "tests" / "refused"
 SEED = 20260
 PAIRS = 260
 DRAWN = 200
@@ -362,15 +369,33 @@ def entries() -> Iterator[Case]:
 
 
 def rule_cases() -> Iterator[Case]:
-    """The triggering and silent recipes of the rules' tests, on the tiny model and data where the rule lets them."""
-    for path in sorted(CASES.rglob("*.yaml")):
-        if path.name[:3].upper() in ("DAT", "PTH") or path.parent.name[:3] in ("DAT", "PTH", "DEV"):
-            continue
-        if path.parent.name == "silent" and path.name.startswith("DEV"):
-            continue
-        document = loader.load(str(path))
+    """The recipes of the rules' tests, on the tiny model and data where the rule lets them, and the refused ones."""
+    for case in rules.read():
+        if case.code[:3] not in ("DAT", "PTH", "DEV") and case.path.endswith(".yaml"):
+            yield from readable(str(case), case.files[case.path], tuple(case.files))
+    for path in sorted(REFUSED.glob("*.yaml")):
+        yield from readable(f"refused/{path.stem}", path.read_bytes(), ())
+
+
+def readable(name: str, content: bytes, files: tuple[str, ...]) -> Iterator[Case]:
+    """The case where the recipe can be read, with the paths that rule_files gives the files beside it."""
+    with suppress(RecipeError):
+        document = loader.parse(name, loader.decode(content))
         if document.readable and document.values:
-            yield str(path.relative_to(CASES)), adapted({str(key): each for key, each in document.values.items()})
+            settings = {str(key): each for key, each in document.values.items()}
+            beside = {
+                key: f"rules/{name}/{each}"
+                for key, each in settings.items()
+                if isinstance(each, str) and any(f"{file}/".startswith(f"{each}/") for file in files)
+            }
+            yield name, adapted(settings | beside)
+
+
+def rule_files() -> Iterator[tuple[str, bytes]]:
+    """Path and content of all that lies beside the recipes of the rules' tests."""
+    for case in rules.read():
+        for path, content in case.files.items():
+            yield f"rules/{case}/{path}", content
 
 
 def adapted(settings: Settings) -> Settings:

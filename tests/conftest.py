@@ -12,7 +12,7 @@ settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--golden", action="store_true", help="rewrite the files in tests/golden/ instead of comparing")
+    parser.addoption("--golden", action="store_true", help="rewrite what tests/golden/ and tests/rules/ expect")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,76 +1,75 @@
-"""Every code has a case that reports it and one, close to it, that does not. Cases run from the repository root."""
+"""What `check` prints for the cases of tests/rules/, to the letter. `--golden` writes it anew, to be read as a diff."""
 
 from __future__ import annotations
 
+import re
+from itertools import groupby
 from pathlib import Path
 
+import cases
 import pytest
+from cases import Case
 
-from validator.diagnostic import Severity
-from validator.judge import check
 from validator.rules import manual
 
-ROOT = Path(__file__).parent.parent
-CASES = ROOT / "tests" / "cases"
-ENDINGS = (".yaml", ".yml")
+CASES = cases.read()
+CODES = manual.codes()
 
 
-def recipes(folder: Path) -> list[Path]:
-    """The recipes of a folder of cases; what they read (JSON, data, adapters) lies beside them."""
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix.lower() in ENDINGS)
+def suits(case: Case, printed: str) -> bool:
+    """Whether a failing case reports its code, and a passing one neither its code nor an error."""
+    reported = re.findall(r"^\S.*: (error|warning|note): .* \[(\w+)\]$", printed, re.MULTILINE)
+    if case.kind == "fail":
+        return case.code in {code for _, code in reported}
+    return all(code != case.code and severity != "error" for severity, code in reported)
 
 
-def surround(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the environment variables that lie beside a case: NAME=VALUE lines in a file of its name."""
-    file = Path(path).with_suffix(".env")
-    for line in file.read_text().splitlines() if file.is_file() else ():
-        name, _, value = line.partition("=")
-        monkeypatch.setenv(name, value)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_check_prints_what_is_expected(case: Case, request: pytest.FixtureRequest) -> None:
+    printed = cases.printed(cases.judge(case))
+    if request.config.getoption("--golden"):
+        cases.rewrite(case, printed)
+    else:
+        assert printed == case.expected
+    assert suits(case, printed), printed
 
 
-def from_root(path: Path) -> str:
-    return str(path.relative_to(ROOT))
+def test_each_code_has_both_kinds_of_case() -> None:
+    kinds = {code: {case.kind for case in group} for code, group in groupby(CASES, lambda case: case.code)}
+    assert kinds == {code: {"fail", "pass"} for code in CODES}
 
 
-TRIGGERING = {folder.name: recipes(folder) for folder in sorted(CASES.iterdir()) if folder.name.isupper()}
-PAIRS = [(code, from_root(path)) for code, paths in TRIGGERING.items() for path in paths]
-# silent/<code>-….yaml, or silent/<code>/… where the folder matters.
-SILENT = {
-    from_root(path): path.relative_to(CASES / "silent").parts[0][:6].upper() for path in recipes(CASES / "silent")
-}
+PAGE = """fail:
+  one: # a remark
+    recipe: |
+      a: 1
+    expected:
+
+  two:
+    recipe: a
+    expected: |
+      old
+
+pass:
+  one:
+    expected: |
+      old
+    recipe: b
+"""
 
 
-@pytest.fixture(autouse=True)
-def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+def test_expected_text_is_written_in_its_place_and_all_else_stays(tmp_path: Path) -> None:
+    page = tmp_path / "ABC001.yml"
+    page.write_text(PAGE)
+    for case in cases.read_file(page):
+        cases.rewrite(case, "new\n    x\n", tmp_path)
+    assert page.read_text() == PAGE.replace("expected:\n", "expected: |\n      old\n").replace(
+        "old", "new\n          x"
+    )
+    assert {case.expected for case in cases.read_file(page)} == {"new\n    x\n"}
 
 
-@pytest.mark.parametrize(("code", "path"), PAIRS)
-def test_reports_its_code(code: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    surround(path, monkeypatch)
-    found = check.check_file(path).diagnostics
-    assert code in {diagnostic.code for diagnostic in found}, [f"{d.code} {d.message}" for d in found]
-
-
-@pytest.mark.parametrize(("path", "code"), SILENT.items())
-def test_is_silent(path: str, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    surround(path, monkeypatch)
-    found = check.check_file(path).diagnostics
-    loud = [d for d in found if d.code == code or d.severity is Severity.ERROR]
-    assert not loud, [f"{d.code} {d.message}" for d in loud]
-
-
-@pytest.mark.parametrize("code", manual.codes())
-def test_each_code_has_both_kinds_of_case(code: str) -> None:
-    assert TRIGGERING.get(code), f"no case in tests/cases/{code}/"
-    assert code in SILENT.values(), f"no case tests/cases/silent/{code}-*.yaml"
-
-
-def test_every_case_is_about_a_code_there_is() -> None:
-    assert set(TRIGGERING) | set(SILENT.values()) <= set(manual.codes())
-
-
-@pytest.mark.parametrize("code", manual.codes())
+@pytest.mark.parametrize("code", CODES)
 def test_a_manual_page_says_what_why_and_how_to_fix(code: str) -> None:
     _, text = manual.page(code)
     first, *rest = text.split("\n")

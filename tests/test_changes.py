@@ -114,7 +114,7 @@ def applied(document: loader.Document, change: changes.Change) -> loader.Documen
 
 SMALLER = ["1xt4-16g", "1xrtx-3090", "4xv100-32g", "8xascend-910b-32g", "2x8xrtx-3090"]
 RECIPES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("recipes/*.yaml"))
-REFUSED = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/cases/refused/*.yaml"))
+REFUSED = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/refused/*.yaml"))
 
 
 def refusals(document: loader.Document, machine: str | None, ram: float | None) -> set[tuple[str, str]]:

@@ -34,7 +34,7 @@ def test_every_row_of_the_reports_is_judged() -> None:
 
 
 def test_every_refused_case_belongs_to_a_row() -> None:
-    cases = {str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "cases" / "refused").glob("*.yaml")}
+    cases = {str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "refused").glob("*.yaml")}
     assert cases == {row["file"] for row in ROWS if row["file"].startswith("tests/")}
 
 

@@ -1,1 +1,0 @@
-"""A loading script, which is never run."""
