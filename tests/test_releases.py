@@ -11,7 +11,7 @@ from validator import cli
 from validator.diagnostic import RecipeError, Severity
 from validator.judge import check
 from validator.read import loader
-from validator.tables import releases
+from validator.tables import data, releases
 from validator.train import launch
 
 
@@ -65,17 +65,36 @@ def test_a_range_without_a_release_names_those_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "since", "reached"),
+    ("header", "since", "until", "held"),
     [
-        ({}, "transformers 5.0.0", True),
-        ({"transformers": "<5"}, "transformers 5.0.0", False),
-        ({"llamafactory": ">=0.9.3"}, "llamafactory 0.9.4", True),
-        ({"llamafactory": "0.9.3"}, "llamafactory 0.9.4", False),
-        ({"llamafactory": "?"}, "llamafactory 0.9.4", True),
+        ({}, "", "", True),
+        ({}, "transformers 5.0.0", "", True),
+        ({"transformers": "<5"}, "transformers 5.0.0", "", False),
+        ({"llamafactory": ">=0.9.3"}, "llamafactory 0.9.4", "", True),
+        ({"llamafactory": "0.9.3"}, "llamafactory 0.9.4", "", False),
+        ({"llamafactory": "?"}, "llamafactory 0.9.4", "", True),
+        ({}, "", "transformers 5.0.0", False),
+        ({"transformers": "<5"}, "", "transformers 5.0.0", True),
+        ({"llamafactory": "0.9.4"}, "", "llamafactory 0.9.4", False),
+        ({"llamafactory": ">=0.9.3"}, "", "llamafactory 0.9.4", True),
+        ({"llamafactory": "?"}, "", "llamafactory 0.9.4", False),
+        ({"llamafactory": "0.9.4"}, "transformers 4.53.0", "llamafactory 0.9.5", True),
+        ({"llamafactory": ">=0.9.3", "transformers": "<4.53"}, "transformers 4.53.0", "llamafactory 0.9.5", False),
+        ({"llamafactory": "0.9.5"}, "transformers 4.53.0", "llamafactory 0.9.5", False),
     ],
 )
-def test_a_rule_holds_from_a_release_on(header: dict[str, str], since: str, reached: bool) -> None:
-    assert releases.reached(header, since) is reached
+def test_a_rule_holds_between_two_releases(header: dict[str, str], since: str, until: str, held: bool) -> None:
+    assert releases.holds(header, since, until) is held
+
+
+def test_the_releases_seen_are_those_of_the_tables() -> None:
+    assert (releases.seen("llamafactory"), releases.seen("transformers")) == releases.newest()
+    generated = {package: version for name in ("deepspeed", "values") for package, version in _source(name).items()}
+    assert {package: releases.seen(package) for package in generated} == generated
+
+
+def _source(name: str) -> dict[str, str]:
+    return {package: version.partition("+")[0] for package, version in data.table(name)["source"].items()}
 
 
 def test_what_is_installed_is_compared_with_the_range() -> None:

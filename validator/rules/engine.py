@@ -54,7 +54,7 @@ FILE_RULES = tuple(rule for rule in RULES if rule.code in {*parallel.FILE_RULES,
 def findings(chosen: Iterable[Rule], found: Job) -> Iterator[tuple[Rule, str | None, str]]:
     """(rule, key, message) of the rules that hold for the recipe's releases."""
     for rule in chosen:
-        if not rule.since or releases.reached(found.header, rule.since):
+        if not (rule.since or rule.until) or releases.holds(found.header, rule.since, rule.until):
             for key, message in rule.check(found):
                 yield rule, key, message
 

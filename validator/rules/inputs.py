@@ -9,7 +9,7 @@ from typing import Any
 from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
-from validator.tables import data, models, releases
+from validator.tables import data, models
 from validator.tables.suggestion import suggest
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
@@ -312,26 +312,18 @@ def _reads_file(job: Job) -> bool:
     return any(isinstance(e, dict) and "file_name" in e and not any(key in e for key in elsewhere) for e in entries)
 
 
-@rule("TRA616", Severity.ERROR)
+@rule("TRA616", Severity.ERROR, since="transformers 4.53.0", until="llamafactory 0.9.5")
 def neat_packing_of_0_9_4(job: Job) -> Iterator[Finding]:
     """Neat packing is to run with LLaMA-Factory 0.9.4 and a transformers release of 2025.
 
     Why: 0.9.4 refuses it at parse, on every rank, with transformers 4.53 and later; 0.9.5 does not.
     Fix: `llamafactory: ">=0.9.5"` in the header block, or `transformers: "<4.53"`.
     """
-    refusing = any(name == "0.9.4" and releases.admits(">=4.53", version) for name, version in _releases(job))
-    if job.flag("neat_packing") and refusing:
+    if job.flag("neat_packing"):
         yield (
             "neat_packing",
             "LLaMA-Factory 0.9.4, in the recipe's range, refuses `neat_packing`; name >=0.9.5",
         )
-
-
-def _releases(job: Job) -> list[releases.Pair]:
-    try:
-        return releases.pairs(job.header)
-    except RecipeError:
-        return [releases.newest()]
 
 
 @rule("TRA617", Severity.ERROR)

@@ -1,4 +1,4 @@
-"""TRA9xx: models that LLaMA-Factory 0.9.5 cannot load or train with the transformers release it installs, 5.6."""
+"""TRA9xx: models that LLaMA-Factory cannot load or train with the transformers release it installs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
+from validator.tables import releases
 
 
 @rule("TRA901", Severity.ERROR)
@@ -37,11 +38,13 @@ def remote_code_outdated(job: Job) -> Iterator[Finding]:
 def gpt_oss_kernel_missing(job: Job) -> Iterator[Finding]:
     """gpt-oss is trained with a transformers release that lacks what LLaMA-Factory calls for it.
 
-    Why: LLaMA-Factory 0.9.5 sets up a FlashAttention-3 kernel for gpt-oss through `load_and_register_kernel`, which
-    transformers 5.6 does not have: an import error after the whole data set is tokenized. The kernel is NVIDIA's.
+    Why: LLaMA-Factory sets up a FlashAttention-3 kernel for gpt-oss through `load_and_register_kernel`, which
+    transformers does not have: an import error after the whole data set is tokenized. The kernel is NVIDIA's.
     Fix: another model; or, on an NVIDIA GPU, an older transformers that LLaMA-Factory accepts and that has it.
     """
     if job.model and job.model.kind == "gpt_oss":
-        missing = "LLaMA-Factory 0.9.5 calls `load_and_register_kernel` for gpt-oss, which transformers 5.6 lacks"
+        factory, library = releases.newest()
+        lacking = f"which transformers {releases.series(library)} lacks"
+        missing = f"LLaMA-Factory {factory} calls `load_and_register_kernel` for gpt-oss, {lacking}"
         npu = job.machine is not None and job.machine.device.vendor == "ascend"
         yield "model_name_or_path", f"{missing}{'; its kernel is for NVIDIA GPUs' if npu else ''}; take another model"

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
+from validator.tables import releases
 
-# model_type -> LLaMA-Factory 0.9.5 has liger kernels for it (model/model_utils/liger_kernel.py)
+# model_type -> LLaMA-Factory has liger kernels for it (model/model_utils/liger_kernel.py)
 _LIGER = (
     *("gemma", "gemma2", "gemma3", "gemma3_text", "glm", "glm4", "glm4v", "granite", "llama", "llava", "mistral"),
     *("mixtral", "mllama", "olmo2", "paligemma", "phi3", "qwen2", "qwen2_vl", "qwen2_5_vl", "qwen3", "qwen3_moe"),
@@ -59,13 +60,14 @@ def full_precision(job: Job) -> Iterator[Finding]:
 
 @rule("TRA704", Severity.ERROR)
 def attention_unknown(job: Job) -> Iterator[Finding]:
-    """FlashAttention-3 is asked for, which LLaMA-Factory 0.9.5 does not set up.
+    """FlashAttention-3 is asked for, which LLaMA-Factory does not set up.
 
     Why: "unknown attention type" when the model is configured, after the whole data set is tokenized on every rank.
     Fix: `flash_attn: fa2`, or auto.
     """
     if job.get("flash_attn") == "fa3" and not (job.model and job.model.kind == "gpt_oss"):
-        yield "flash_attn", "`flash_attn: fa3` is not set up by LLaMA-Factory 0.9.5; write fa2 or auto"
+        judged = releases.newest()[0]
+        yield "flash_attn", f"`flash_attn: fa3` is not set up by LLaMA-Factory {judged}; write fa2 or auto"
 
 
 @rule("TRA705", Severity.WARNING)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
+from validator.tables import releases
 
 _AS_SIGMOID = ("hinge", "ipo", "kto_pair")
 _LOSSES = ("use_dft_loss", "use_eaft_loss", "use_asft_loss")
@@ -14,14 +15,15 @@ _LOSSES = ("use_dft_loss", "use_eaft_loss", "use_asft_loss")
 
 @rule("TRA501", Severity.ERROR, since="llamafactory 0.9.4")
 def ppo_impossible(job: Job) -> Iterator[Finding]:
-    """PPO cannot run with the trl that LLaMA-Factory 0.9.5 installs.
+    """PPO cannot run with the trl that LLaMA-Factory installs.
 
     Why: its trainer asks for trl 0.8.6 to 0.9.6 while the package needs 0.18 to 0.24: an ImportError after policy,
     reference and reward model are loaded on every rank. DISABLE_VERSION_CHECK does not help.
     Fix: `stage: dpo` or `kto`; or LLaMA-Factory 0.9.3 with its own trl.
     """
     if job.stage == "ppo":
-        yield "stage", "stage ppo needs trl 0.8.6 to 0.9.6, LLaMA-Factory 0.9.5 needs 0.18 to 0.24; use dpo or kto"
+        judged = releases.newest()[0]
+        yield "stage", f"stage ppo needs trl 0.8.6 to 0.9.6, LLaMA-Factory {judged} needs 0.18 to 0.24; use dpo or kto"
 
 
 @rule("TRA502", Severity.ERROR)

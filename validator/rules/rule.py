@@ -14,22 +14,25 @@ Check = Callable[[Job], Iterable[Finding]]
 
 
 class Rule(NamedTuple):
-    """A rule. `manual` is its manual page: the violation in one line, then `Why:` and `Fix:`. `since` is the release
-    from which it holds, such as "transformers 5.0.0"; empty where it holds for all that the tables know. `advised`: the
-    nearest change that fits belongs into the message."""
+    """A rule. `manual` is its manual page: the violation in one line, then `Why:` and `Fix:`. It holds from the
+    release `since` on, such as "transformers 5.0.0", and before `until`; where one is empty, without that bound.
+    `advised`: the nearest change that fits belongs into the message."""
 
     code: str
     severity: Severity
     check: Check
     manual: str
     since: str = ""
+    until: str = ""
     advised: bool = False
 
 
-def rule(code: str, severity: Severity, since: str = "", *, advised: bool = False) -> Callable[[Check], Rule]:
+def rule(
+    code: str, severity: Severity, *, since: str = "", until: str = "", advised: bool = False
+) -> Callable[[Check], Rule]:
     """Declare a rule; the function's docstring becomes its manual page."""
 
     def declare(check: Check) -> Rule:
-        return Rule(code, severity, check, (check.__doc__ or "").strip(), since, advised)
+        return Rule(code, severity, check, (check.__doc__ or "").strip(), since, until, advised)
 
     return declare

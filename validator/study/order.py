@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any
 
 from validator.diagnostic import RecipeError
+from validator.tables import releases
 
 _SLICE = re.compile(r"train(?:\[(-?\d+)?(%)?:(-?\d+)?(%)?\])?")
 
@@ -62,7 +63,10 @@ def mixed(parts: Sequence[Any], strategy: str, weights: Sequence[float] | None, 
     if strategy == "concat":
         return array("q", chain.from_iterable(parts))
     if strategy not in ("interleave_under", "interleave_over"):
-        raise RecipeError(f"`mix_strategy: {strategy}` is refused by datasets 4.0, which LLaMA-Factory 0.9.5 needs")
+        library, factory = releases.series(releases.seen("datasets")), releases.seen("llamafactory")
+        raise RecipeError(
+            f"`mix_strategy: {strategy}` is refused by datasets {library}, which LLaMA-Factory {factory} needs"
+        )
     sizes = [len(part) for part in parts]
     over = strategy == "interleave_over"
     if weights is not None:

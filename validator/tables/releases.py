@@ -25,9 +25,20 @@ def newest() -> Pair:
     return known()[0]
 
 
+def seen(package: str) -> str:
+    """The release of a package with which the rules and formulas were settled; those of LLaMA-Factory and transformers
+    are the newest pair. Raises KeyError for a package that is not in seen.yaml."""
+    return str(data.listing("seen")[package])
+
+
 def name(pair: Pair) -> str:
     """The pair as the tables write it."""
     return "/".join(pair)
+
+
+def series(version: str) -> str:
+    """The series that a release belongs to: 5.6 of 5.6.0."""
+    return ".".join(version.split(".")[:2])
 
 
 def pairs(header: Mapping[str, Any]) -> list[Pair]:
@@ -61,14 +72,19 @@ def admits(wanted: Any, version: str) -> bool:
     return True
 
 
-def reached(header: Mapping[str, Any], since: str) -> bool:
-    """Whether the recipe must run with a release from `since` on, such as "transformers 5.0.0"; a range that cannot be
-    read counts as the newest."""
-    field, _, version = since.partition(" ")
+def holds(header: Mapping[str, Any], since: str = "", until: str = "") -> bool:
+    """Whether the recipe must run with a pair from `since` on and before `until`, such as "transformers 5.0.0" (empty:
+    no bound); a range that cannot be read counts as the newest pair."""
     try:
-        return any(admits(f">={version}", pair[FIELDS.index(field)]) for pair in pairs(header))
+        judged = pairs(header)
     except RecipeError:
-        return True
+        judged = [newest()]
+    return any(_reached(pair, since) and not (until and _reached(pair, until)) for pair in judged)
+
+
+def _reached(pair: Pair, limit: str) -> bool:
+    field, _, version = limit.partition(" ")
+    return not limit or admits(f">={version}", pair[FIELDS.index(field)])
 
 
 def outside(header: Mapping[str, Any], installed: Mapping[str, str]) -> Iterator[str]:
