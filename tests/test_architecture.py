@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,12 @@ def test_no_room_imports_one_below_it() -> None:
     for number, name in enumerate(order):
         below = set(order[number:]) & set(ROOMS[name].split())
         assert not below, f"{name} may import {below}, which stand below it"
+
+
+def test_no_module_imports_itself_by_a_circle() -> None:
+    """Imports for type checkers alone count too: two modules that know each other's types are one."""
+    graph = {module: {ours(name) for name in imports(module) if name.startswith("validator.")} for module in modules()}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
 def test_the_map_holds_nothing_that_is_not_there() -> None:

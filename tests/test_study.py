@@ -37,7 +37,7 @@ CASES = small_sets.CASES | load("nasty_sets").CASES
 
 
 def run_of(recipe: dict[str, Any]) -> tuple[Job, training.Training]:
-    job = Job("recipe.yaml", recipe, folders=(Path.cwd(),))
+    job = Job(recipe, path="recipe.yaml", folders=(Path.cwd(),))
     counter, _ = tokens.counter(job)
     return job, training.training(job, sets.surveyed(job, counter, lambda _rows: None))
 

@@ -238,7 +238,7 @@ def test_a_page_is_replaced_and_nothing_else_is(page: Path) -> None:
 
 @pytest.mark.parametrize(("model", "zones"), [("qwen3-8b", 5), ("qwen72b", 4), ("other/unknown-model", 0)])
 def test_zones_are_those_that_the_guidance_has_figures_for(model: str, zones: int) -> None:
-    job = Job("-", {"model_name_or_path": model, "stage": "sft", "finetuning_type": "lora"})
+    job = Job({"model_name_or_path": model, "stage": "sft", "finetuning_type": "lora"})
     drawn = picture.zones(amount.judged(job, 3000, 3.0))
     assert drawn.count("<rect") == zones
     assert ("saturated" in drawn) == (zones == 5)

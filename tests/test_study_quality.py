@@ -129,19 +129,19 @@ def test_the_longest_batch_needs_less_than_cutoff_len(tmp_path: Path) -> None:
     ],
 )
 def test_amount(model: str, rows: int, epochs: float, verdict: str, better: int | None) -> None:
-    job = Job("-", {"model_name_or_path": model, "stage": "sft", "finetuning_type": "lora"})
+    job = Job({"model_name_or_path": model, "stage": "sft", "finetuning_type": "lora"})
     found = amount.judged(job, rows, epochs)
     assert (found["verdict"], (found["better_size"] or {}).get("billions")) == (verdict, better)
 
 
 def test_ten_epochs_of_500_rows_are_learned_by_heart() -> None:
-    job = Job("-", {"model_name_or_path": "qwen7b", "stage": "sft", "finetuning_type": "lora"})
+    job = Job({"model_name_or_path": "qwen7b", "stage": "sft", "finetuning_type": "lora"})
     assert "10 epochs of 500 samples" in amount.judged(job, 500, 10)["epochs"]["message"]
     assert not amount.judged(job, 5_000, 3)["epochs"]["message"]
 
 
 def test_no_guidance_is_said() -> None:
-    job = Job("-", {"model_name_or_path": "qwen7b", "stage": "kto", "finetuning_type": "lora"})
+    job = Job({"model_name_or_path": "qwen7b", "stage": "kto", "finetuning_type": "lora"})
     assert amount.judged(job, 500, 3)["verdict"] == "unknown"
 
 

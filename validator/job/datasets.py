@@ -23,7 +23,12 @@ Source = Literal["hub", "script", "cloud", "file"]
 _WHOLE = {"json": 2 << 20, "csv": 2 << 20, "jsonl": 4 << 20, "txt": 4 << 20}
 _HEAD = 1 << 18
 _GZIP = b"\x1f\x8b"
-_HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url")
+# Where an entry may say that its data are, in the order in which LLaMA-Factory looks (data/parser.py, v0.9.5).
+_KINDS: dict[str, Source] = {
+    "hf_hub_url": "hub", "ms_hub_url": "hub", "om_hub_url": "hub", "script_url": "script", "cloud_file_name": "cloud",
+    "file_name": "file",
+}  # fmt: skip
+SOURCES = tuple(_KINDS)
 
 
 @dataclass(frozen=True)
@@ -49,11 +54,8 @@ class Dataset:
 
     @property
     def source(self) -> Source | None:
-        """Where LLaMA-Factory takes the data from (data/parser.py, v0.9.5): a hub wins over a file."""
-        if any(hub in self.entry for hub in _HUBS):
-            return "hub"
-        kinds: dict[str, Source] = {"script_url": "script", "cloud_file_name": "cloud", "file_name": "file"}
-        return next((kind for key, kind in kinds.items() if key in self.entry), None)
+        """Where LLaMA-Factory takes the data from: a hub wins over a file."""
+        return next((kind for key, kind in _KINDS.items() if key in self.entry), None)
 
     @property
     def path(self) -> Path:
@@ -93,9 +95,9 @@ class Dataset:
         split = self.entry.get("split", "train")
         if not counted or split != "train" or any(rows is None for rows in counted):
             return None
-        found = _sum(rows for rows in counted if rows)
+        total = _sum(rows for rows in counted if rows)
         wanted = self.entry.get("num_samples")
-        return Rows(wanted, columns=found.columns) if isinstance(wanted, int) and not found.problem else found
+        return Rows(wanted, columns=total.columns) if isinstance(wanted, int) and not total.problem else total
 
 
 class Registry(NamedTuple):
@@ -126,8 +128,8 @@ def read(path: Path) -> Registry:
 
 def suffixes() -> Mapping[str, str]:
     """File name endings LLaMA-Factory reads, and the reader of each."""
-    found: Mapping[str, str] = data.table("templates")["names"]["file_types"]
-    return found
+    kinds: Mapping[str, str] = data.table("templates")["names"]["file_types"]
+    return kinds
 
 
 def count(path: Path) -> Rows | None:
@@ -186,8 +188,8 @@ def _from_json(text: str, path: str) -> Rows:
     except RecursionError:
         return Rows(problem=f"`{path}` is nested too deeply")
     except json.JSONDecodeError as err:
-        if len(lines) > 1 and (found := _single(text)) is not None:
-            return _described([found], path)
+        if len(lines) > 1 and (single := _single(text)) is not None:
+            return _described([single], path)
         where = f"line {err.lineno} column {err.colno}" if len(lines) < 2 else "one of its lines"
         return Rows(problem=f"`{path}` is not valid JSON: {err.msg.lower()} at {where}")
 
@@ -203,8 +205,8 @@ def _single(text: str) -> Any:
 _READERS = {"csv": _from_csv, "txt": _from_text, "json": _from_json, "jsonl": _from_json}
 
 
-def _described(found: Any, path: str) -> Rows:
-    rows = found if isinstance(found, list) else [found]
+def _described(content: Any, path: str) -> Rows:
+    rows = content if isinstance(content, list) else [content]
     if not all(isinstance(row, dict) for row in rows):
         return Rows(problem=f"`{path}` holds something other than objects; each row is an object of columns")
     return Rows(len(rows), columns=frozenset().union(*rows))
@@ -217,10 +219,10 @@ def _objects(text: str) -> Iterator[Any]:
         while position < len(text) and text[position] in " \t\r\n,":
             position += 1
         try:
-            found, position = decoder.raw_decode(text, position)
+            row, position = decoder.raw_decode(text, position)
         except (json.JSONDecodeError, RecursionError):
             return
-        yield found
+        yield row
 
 
 def _sum(parts: Iterable[Rows]) -> Rows:

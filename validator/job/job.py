@@ -11,6 +11,9 @@ from typing import Any
 from validator.diagnostic import RecipeError, Verdict
 from validator.job import datasets, workload, zero
 from validator.job.datasets import Dataset, Registry
+from validator.job.quantization import Quantization, quantization
+from validator.job.settings import Settings
+from validator.job.values import quantity
 from validator.memory import Estimate, Workload, device_memory, disk, host_memory
 from validator.read.loader import Document
 from validator.tables import data, machines, models
@@ -21,42 +24,14 @@ GIB = float(1 << 30)
 
 
 @dataclass
-class Job:
-    """What LLaMA-Factory would run. `values` is the recipe as written; of a value that was refused already, what it
-    stands for, or nothing. `folders` are where a relative path may be meant from, the working directory first;
+class Job(Settings):
+    """What LLaMA-Factory would run. `folders` are where a relative path may be meant from, the working directory first;
     `as_written` is false where the command line changed a value or the machine."""
 
-    path: str
-    values: Mapping[str, Any]
-    header: Mapping[str, Any] = field(default_factory=dict)
-    machine: Machine | None = None
-    machine_problem: str | None = None
-    folders: tuple[Path, ...] = ()
-    as_written: bool = True
-
-    def get(self, key: str) -> Any:
-        """The value LLaMA-Factory sees: as written, else its default."""
-        return self.values[key] if key in self.values else default(key)
-
-    def has(self, key: str) -> bool:
-        """Whether the recipe sets the key to something other than null."""
-        return self.values.get(key) is not None
-
-    def flag(self, key: str) -> bool:
-        """Truth as Python sees it, which is all LLaMA-Factory asks: a quoted "false" is true."""
-        return bool(self.get(key))
-
-    def number(self, key: str) -> float:
-        """The value as a number, true as 1; 0 where it is none, not finite, or beyond any use."""
-        value = self.get(key)
-        return float(value) if isinstance(value, bool) else quantity(value) or 0.0
-
-    def words(self, key: str) -> tuple[str, ...]:
-        """A comma-separated text or a list, as LLaMA-Factory splits it."""
-        value = self.get(key)
-        if isinstance(value, str):
-            return tuple(word.strip() for word in value.split(","))
-        return tuple(str(word) for word in value) if isinstance(value, list) else ()
+    path: str = field(default="-", kw_only=True)
+    machine_problem: str | None = field(default=None, kw_only=True)
+    folders: tuple[Path, ...] = field(default=(), kw_only=True)
+    as_written: bool = field(default=True, kw_only=True)
 
     def find(self, path: str) -> tuple[Path, bool] | None:
         """Where a path exists, and whether that is where LLaMA-Factory looks (the working directory)."""
@@ -65,44 +40,29 @@ class Job:
         except OSError:  # longer than the system allows
             return None
 
-    @property
-    def stage(self) -> str:
-        return str(self.get("stage"))
-
-    @property
-    def method(self) -> str:
-        return str(self.get("finetuning_type"))
-
-    @property
-    def world(self) -> int:
-        """Processes of the run; one where no machine is named."""
-        return self.machine.world if self.machine else 1
-
-    @property
-    def quantized(self) -> bool:
-        """Whether bitsandbytes or a quantized checkpoint shrinks the base weights."""
-        return self.has("quantization_bit") or bool(self.model and self.model.quantized)
-
-    @property
-    def effective_batch(self) -> int:
-        """Samples of one optimizer step: micro batch x accumulation x devices."""
-        each = self.number("per_device_train_batch_size") * max(self.number("gradient_accumulation_steps"), 1)
-        return int(each * self.world)
-
     @cached_property
     def _model(self) -> tuple[Model | None, str | None]:
         name = self.get("model_name_or_path")
         if not isinstance(name, str):
             return None, None
-        found = self.find(name)
+        folder = self.find(name)
         try:
-            return models.model(str(found[0]) if found and (found[0] / "config.json").is_file() else name), None
+            return models.model(str(folder[0]) if folder and (folder[0] / "config.json").is_file() else name), None
         except RecipeError as err:
             return None, str(err)
 
     @property
     def model(self) -> Model | None:
         return self._model[0]
+
+    @cached_property
+    def quantization(self) -> Quantization:
+        return quantization(self, self.model)
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the base weights are quantized already, or are asked to be."""
+        return self.quantization.asked or self.quantization.checkpoint is not None
 
     @property
     def model_name(self) -> Any:
@@ -116,11 +76,11 @@ class Job:
     @cached_property
     def zero(self) -> zero.Zero | None:
         """The DeepSpeed configuration; None where the recipe uses none."""
-        value = self.get("deepspeed")
-        if not value or not isinstance(value, (str, dict)):
+        if not self.engine:
             return None
-        found = self.find(value) if isinstance(value, str) and not value.startswith("{") else None
-        return zero.read(value, str(found[0]) if found else str(value))
+        value = self.get("deepspeed")
+        place = self.find(value) if isinstance(value, str) and not value.startswith("{") else None
+        return zero.read(value, str(place[0]) if place else str(value))
 
     @property
     def zero_stage(self) -> int:
@@ -135,36 +95,26 @@ class Job:
         named = self.has("dataset") or self.has("eval_dataset")
         if not named or not isinstance(value, str) or value == "ONLINE" or value.startswith("REMOTE:"):
             return None
-        found = self.find(f"{value}/dataset_info.json")
-        return datasets.read(found[0] if found and not found[1] else Path(value, "dataset_info.json"))
+        file = self.find(f"{value}/dataset_info.json")
+        return datasets.read(file[0] if file and not file[1] else Path(value, "dataset_info.json"))
 
     @cached_property
     def datasets(self) -> tuple[Dataset, ...]:
         """The data sets trained on that the registry defines."""
         names = dict.fromkeys(self.words("dataset")) if self.registry else {}
-        return tuple(found for name in names if self.registry and (found := self.registry.get(name)))
+        return tuple(one for name in names if self.registry and (one := self.registry.get(name)))
 
     @cached_property
     def tokenized(self) -> bool:
         """Whether LLaMA-Factory loads tokenized data and looks at no other data setting (extras/misc.py, v0.9.5)."""
         value = self.get("tokenized_path")
-        found = self.find(value) if isinstance(value, str) and value else None
-        return found is not None and found[1] and found[0].is_dir() and any(found[0].iterdir())
-
-    @property
-    def fsdp(self) -> bool:
-        return bool(self.words("fsdp")) and self.words("fsdp") != ("",)
-
-    @property
-    def samples(self) -> int | None:
-        """Recommended number of samples, from the header block."""
-        value = quantity(self.header.get("samples"))
-        return int(value) if value and value > 0 else None
+        folder = self.find(value) if isinstance(value, str) and value else None
+        return folder is not None and folder[1] and folder[0].is_dir() and any(folder[0].iterdir())
 
     @cached_property
     def workload(self) -> Workload | None:
         """What the memory formulas need; None where the model is not known."""
-        return workload.workload(self, self.model) if self.model else None
+        return workload.workload(self, self.model, self.zero) if self.model else None
 
     @cached_property
     def device_memory(self) -> Estimate | None:
@@ -203,14 +153,6 @@ class Job:
         return max(1, int(self.steps // max(self.number("save_steps"), 1)))
 
     @property
-    def steps(self) -> int:
-        """Optimizer steps of the run on the recommended samples; 0 where they are not known."""
-        if self.number("max_steps") > 0:
-            return int(self.number("max_steps"))
-        batches = -(-(self.samples or 0) // max(self.effective_batch, 1))
-        return int(-(-batches * self.number("num_train_epochs") // 1))
-
-    @property
     def verdict(self) -> Verdict:
         """The worse of device and host; `unknown` without a model or machine."""
         return max(self.device_verdict, self.host_verdict, key=_BADNESS.index)
@@ -236,18 +178,6 @@ def _judge(estimate: Estimate | None, limit_gib: float | None) -> Verdict:
     return "tight" if estimate.expected < limit_gib * GIB else "exceeds"
 
 
-def quantity(value: Any) -> float | None:
-    """A finite number of a size that can mean something; None for anything else."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) < 1e18:
-        return None
-    return float(value)
-
-
-def default(key: str) -> Any:
-    """LLaMA-Factory's default of a key; None for a key it does not know."""
-    return data.table("arguments")["arguments"].get(key, {}).get("default")
-
-
 def resolve(
     document: Document,
     machine: str | None = None,
@@ -259,16 +189,21 @@ def resolve(
     header = document.header
     values = {key: _meant(key, value) if key in refused else value for key, value in document.values.items()}
     values = {key: value for key, value in values.items() if value is not None or key not in refused}
-    as_written = machine is None and host_ram_gib is None and not document.overridden
-    job = Job(document.path, values, header, folders=tuple(folders(document.path)), as_written=as_written)
-    wanted = machine or header.get("machine")
     ram = host_ram_gib if host_ram_gib is not None else quantity(header.get("host_ram_gib"))
-    if isinstance(wanted, str):
-        try:
-            job.machine = machines.machine(wanted, ram if ram and ram > 0 else None)
-        except RecipeError as err:
-            job.machine_problem = str(err)
-    return job
+    there, problem = _machine(machine or header.get("machine"), ram if ram and ram > 0 else None)
+    as_written = machine is None and host_ram_gib is None and not document.overridden
+    return Job(values, header, there, path=document.path, machine_problem=problem,
+               folders=tuple(folders(document.path)), as_written=as_written)  # fmt: skip
+
+
+def _machine(wanted: Any, ram: float | None) -> tuple[Machine | None, str | None]:
+    """The machine of this name, or why it is not known; neither where none is named."""
+    if not isinstance(wanted, str):
+        return None, None
+    try:
+        return machines.machine(wanted, ram), None
+    except RecipeError as err:
+        return None, str(err)
 
 
 def _meant(key: str, value: Any) -> Any:

@@ -23,8 +23,8 @@ def name(job: Job) -> str | None:
 
 def full_name(job: Job) -> str | None:
     """The file name with the variant that the contents ask for, such as qwen7b-a100-full-offload."""
-    found = name(job)
-    return "-".join([found, *_variant(job)]) if found else None
+    base = name(job)
+    return "-".join([base, *_variant(job)]) if base else None
 
 
 def _variant(job: Job) -> Iterator[str]:
@@ -41,7 +41,7 @@ def _variant(job: Job) -> Iterator[str]:
 
 def method_name(job: Job) -> str:
     """The method as file names and lists say it: qlora for a quantized base, the stage where it is not sft."""
-    quantized = "q" if job.has("quantization_bit") else ""
+    quantized = "q" if job.quantization.asked else ""
     stage = "" if job.stage == "sft" else f"-{job.stage}"
     return f"{quantized}{job.method}{stage}"
 

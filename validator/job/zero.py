@@ -1,4 +1,4 @@
-"""The DeepSpeed side of a recipe: find the JSON file, read it, and say how it spreads states."""
+"""The DeepSpeed side of a recipe: read its JSON file, and say how it spreads states."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Zero(NamedTuple):
 
     @property
     def block(self) -> Mapping[str, Any]:
-        found = self.config.get("zero_optimization")
-        return found if isinstance(found, Mapping) else {}
+        block = self.config.get("zero_optimization")
+        return block if isinstance(block, Mapping) else {}
 
     @property
     def stage(self) -> int:
@@ -38,8 +38,8 @@ class Zero(NamedTuple):
         return any(self._offload_block(n).get("pin_memory") is True for n in ("offload_optimizer", "offload_param"))
 
     def _offload_block(self, name: str) -> Mapping[str, Any]:
-        found = self.block.get(name)
-        return found if isinstance(found, Mapping) else {}
+        block = self.block.get(name)
+        return block if isinstance(block, Mapping) else {}
 
 
 def read(value: Any, path: str | None) -> Zero:

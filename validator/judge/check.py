@@ -64,7 +64,7 @@ def _check_zero(path: str) -> FileReport:
     except RecipeError as err:
         return _unread(path, str(err))
     document = Document(path, text, values={"deepspeed": str(Path(path).absolute())})
-    found = Job(path, document.values, folders=tuple(job.folders(path)))
+    found = Job(document.values, path=path, folders=tuple(job.folders(path)))
     return FileReport(path, list(_apply(engine.FILE_RULES, found, document)), text=text)
 
 

@@ -58,7 +58,7 @@ class Draft:
     def job(self) -> Job:
         """The job it would be, judged by the same formulas as any other."""
         folders = (home(),)
-        return Job("plan", dict(self._settings()), {"samples": self.amount}, self.machine, folders=folders)
+        return Job(dict(self._settings()), {"samples": self.amount}, self.machine, path="plan", folders=folders)
 
     @property
     def amount(self) -> int | None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from validator.diagnostic import Severity
-from validator.job.job import Job, quantity
+from validator.job.job import Job
 from validator.job.naming import name, predicted
+from validator.job.values import quantity
 from validator.rules.rule import Finding, rule
 from validator.tables.suggestion import suggest
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
 from validator.diagnostic import Severity
-from validator.job.job import Job, default
+from validator.job.job import Job
+from validator.job.values import default
 from validator.rules.rule import Finding, rule
 from validator.tables import data
 

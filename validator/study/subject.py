@@ -44,7 +44,7 @@ def _of_file(path: Path, model: str | None) -> Job:
                "dataset_dir": {path.stem: {**entry, "file_name": str(path)}}}  # fmt: skip
     if model:
         values |= {"model_name_or_path": model, "template": models.model(model).template}
-    return Job(str(path), values, folders=(Path.cwd(),))
+    return Job(values, path=str(path), folders=(Path.cwd(),))
 
 
 def _guess(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,0 +1,55 @@
+"""Quantized base weights: of the checkpoint itself, or while loading (model/model_utils/quantization.py, v0.9.5)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from validator.job.values import Values
+from validator.tables.models import Model
+
+# Methods that quantize while loading, and the bits they take
+TAKEN = {"bnb": (4, 8), "hqq": (1, 2, 3, 4, 5, 6, 8), "eetq": (8,)}
+# Quantized checkpoints that are loaded in 16 bits
+_DEQUANTIZED = ("mxfp4", "fp8")
+
+
+class Quantization(NamedTuple):
+    """`asked`: the recipe sets `quantization_bit`, here `bits`, with `method`. `checkpoint` is how the checkpoint
+    itself is quantized, to `checkpoint_bits`; it then stays so, whatever is asked."""
+
+    asked: bool
+    method: str
+    bits: int
+    checkpoint: str | None = None
+    checkpoint_bits: int = 0
+
+    @property
+    def loads(self) -> bool:
+        """Whether the recipe asks for quantizing while loading, and nothing stands against it."""
+        return self.asked and not self.checkpoint
+
+    @property
+    def works(self) -> bool:
+        """Whether weights are really quantized while loading: the other methods are for checkpoints."""
+        return self.loads and self.method in TAKEN
+
+    @property
+    def kept(self) -> str | None:
+        """How the weights of the checkpoint stay quantized in the run."""
+        return None if self.checkpoint in _DEQUANTIZED else self.checkpoint
+
+    @property
+    def weights(self) -> int:
+        """Bits of the frozen linear layers in the run; 0 where they are not quantized."""
+        return (self.checkpoint_bits or 4) if self.kept else self.bits if self.works else 0
+
+
+def quantization(values: Values, model: Model | None) -> Quantization:
+    """What a recipe and its model say of quantized weights."""
+    return Quantization(
+        values.has("quantization_bit"),
+        str(values.get("quantization_method")),
+        int(values.number("quantization_bit")),
+        model.quantized if model else None,
+        model.quantized_bits if model else 0,
+    )
