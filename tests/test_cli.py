@@ -234,6 +234,7 @@ def test_our_own_bug_is_exit_code_3_with_the_traceback_in_a_file(
     monkeypatch.setattr(check, "check", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["lmf-recipes", "check", str(TINY)])
+    monkeypatch.setattr("os._exit", sys.exit)
     with pytest.raises(SystemExit) as left:
         cli.main()
     assert left.value.code == 3

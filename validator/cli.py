@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -37,13 +40,29 @@ def group() -> None:
     """Fine-tuning recipes for LLaMA-Factory that are known to run, and their validator."""
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Entry point. Exit codes: 0 no error, 1 findings, 2 usage, 3 our own bug."""
+    # A check makes some 100,000 objects and hardly a cycle: looking for cycles among them takes a tenth of its time.
+    gc.set_threshold(100_000)
     for stream in (sys.stdout, sys.stderr):
         # File names need not be UTF-8, and a terminal need not show block characters: escape rather than fail.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    _guard(group)
+    try:
+        _guard(group)
+    except SystemExit as end:
+        _leave(end.code if isinstance(end.code, int) else 0)
+    _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process without taking every module down one by one, which takes as long as a twentieth of a check."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # the reader of a pipe has gone, or the disk is full
+        code = code or 130
+    os._exit(code)
 
 
 def _guard(command: Callable[[], object]) -> None:
