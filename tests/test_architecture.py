@@ -28,7 +28,7 @@ ROOMS: dict[str, str] = {
     "judge": "__init__ diagnostic read job rules advise",
     "recipes": "__init__ diagnostic read tables job",
     "plan": "__init__ diagnostic read tables job judge recipes",
-    "show": "diagnostic",
+    "show": "diagnostic advise",
     "commands": "__init__ diagnostic read tables job rules train study advise judge recipes plan show",
     # Imports the module of validator.commands that is asked for, by its name.
     "cli": "__init__ diagnostic",
@@ -39,6 +39,7 @@ ROOMS: dict[str, str] = {
 }
 # What is imported from outside the standard library, and where alone.
 OUTSIDE: dict[str, str] = {
+    "_typeshed": "show/structure",  # the stubs of the standard library: for mypy alone
     "yaml": "read/loader",
     "cerberus": "rules/schema",
     "click": "cli commands",

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from validator.advise import explain
+from validator.advise.explanation import Samples, Target
 from validator.diagnostic import RecipeError
 from validator.job import job
 from validator.job.job import GIB
 from validator.read import loader
-from validator.show import chart
+from validator.show import chart, structure
 
 ROOT = Path(__file__).parent.parent
 HEAD = "# /// recipe\n# machine: 2x8xa100-80g\n# host_ram_gib: 2048\n# samples: 5000\n# ///\n"
@@ -42,8 +43,7 @@ def resolved(text: str) -> job.Job:
 
 
 def test_the_fixed_shape() -> None:
-    found = explain.explain(resolved(HEAD + BODY))
-    assert json.loads(json.dumps(found)) == found
+    found = json.loads(structure.text(explain.explain(resolved(HEAD + BODY))))
     assert list(found) == [
         "path", "machine", "model", "verdict", "device_gib", "host_gib", "disk_gib", "samples", "changes", "command",
     ]  # fmt: skip
@@ -53,57 +53,61 @@ def test_the_fixed_shape() -> None:
     assert list(found["host_gib"]) == ["low", "expected", "high", "terms"]
     assert list(found["disk_gib"]) == ["checkpoint", "total"]
     assert list(found["samples"]) == ["recommended", "found"]
-    assert all({"set", "device_gib", "host_gib", "note"} <= set(change) for change in found["changes"])
+    assert {tuple(change) for change in found["changes"]} == {("set", "device_gib", "host_gib", "verdict", "note")}
 
 
 def test_numbers_are_the_jobs_own_in_gib() -> None:
     one = resolved(HEAD + BODY)
-    found = explain.explain(one)
-    assert one.device_memory is not None
-    assert found["device_gib"]["expected"] == round(one.device_memory.expected / GIB, 2)
-    device = found["device_gib"]
-    assert device["low"] <= device["expected"] <= device["high"]
-    assert sum(device["terms"].values()) == pytest.approx(device["allocated"], abs=0.1)
-    assert list(device["terms"].values()) == sorted(device["terms"].values(), reverse=True)
-    assert found["model"]["parameters"] == 7_615_616_512
+    explanation = explain.explain(one)
+    device, model = explanation.device_gib, explanation.model
+    assert one.device_memory
+    assert device
+    assert model
+    assert device.expected == round(one.device_memory.expected / GIB, 2)
+    assert device.low <= device.expected <= device.high
+    assert sum(device.terms.values()) == pytest.approx(device.allocated, abs=0.1)
+    assert list(device.terms.values()) == sorted(device.terms.values(), reverse=True)
+    assert model.parameters == 7_615_616_512
     # rank 8 on the seven linear layers of each block: 8 x (inputs + outputs), summed
     sizes = 2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944)
-    assert found["model"]["trainable_parameters"] == 28 * 8 * sizes
+    assert model.trainable_parameters == 28 * 8 * sizes
 
 
 def test_thin_evidence_is_said() -> None:
     ascend = explain.explain(resolved(HEAD.replace("2x8xa100-80g", "8xascend-910b-64g") + BODY))
-    assert ascend["device_gib"]["few_measurements_of"] == ["this kind of device"]
+    assert ascend.device_gib
+    assert ascend.device_gib.few_measurements_of == ["this kind of device"]
     assert "few measurements of this kind of device are public" in chart.text(ascend)
     common = explain.explain(resolved(HEAD.replace("2x8xa100-80g", "8xa100-80g") + BODY))
-    assert common["device_gib"]["few_measurements_of"] == []
+    assert common.device_gib
+    assert common.device_gib.few_measurements_of == []
     assert "few measurements" not in chart.text(common)
 
 
 def test_machine_and_commands() -> None:
-    found = explain.explain(resolved(HEAD + BODY), ["max_steps=1"])
-    assert found["machine"] == {
-        "nodes": 2, "devices": 8, "device": "a100-80g", "device_gib": 80.0,
-        "usable_gib": found["machine"]["usable_gib"], "host_ram_gib": 2048.0,
-    }  # fmt: skip
-    assert 78 < found["machine"]["usable_gib"] < 80
-    assert [line.endswith("llamafactory-cli train recipes/x.yaml max_steps=1") for line in found["command"]] == [
-        True
-    ] * 2
+    explanation = explain.explain(resolved(HEAD + BODY), ["max_steps=1"])
+    machine = explanation.machine
+    assert machine
+    assert machine == Target(2, 8, "a100-80g", 80.0, machine.usable_gib, 2048.0)
+    assert 78 < (machine.usable_gib or 0) < 80
+    assert len(explanation.command) == 2
+    assert all(line.endswith("llamafactory-cli train recipes/x.yaml max_steps=1") for line in explanation.command)
 
 
 def test_samples_are_counted_where_they_are_local() -> None:
     rows = len(json.loads((ROOT / "data" / "tiny_demo.json").read_text()))
-    assert explain.explain(resolved(HEAD + BODY))["samples"] == {"recommended": 5000, "found": rows}
+    assert explain.explain(resolved(HEAD + BODY)).samples == Samples(5000, rows)
     for name in ("alpaca_gpt4_en", "tiny_demo,alpaca_gpt4_en", "tiny_demo,none_such"):
-        found = explain.explain(resolved(HEAD + BODY.replace("tiny_demo", name)))
-        assert found["samples"]["found"] is None, name
+        explanation = explain.explain(resolved(HEAD + BODY.replace("tiny_demo", name)))
+        assert explanation.samples.found is None, name
 
 
 def test_without_machine() -> None:
-    assert explain.explain(resolved(BODY))["machine"] is None
-    assert explain.explain(resolved(BODY))["verdict"] == "unknown"
-    assert explain.explain(resolved(BODY))["device_gib"]["expected"] > 10
+    explanation = explain.explain(resolved(BODY))
+    assert explanation.machine is None
+    assert explanation.verdict == "unknown"
+    assert explanation.device_gib
+    assert explanation.device_gib.expected > 10
 
 
 @pytest.mark.parametrize(

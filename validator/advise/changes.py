@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from validator.diagnostic import Verdict
 from validator.job.job import GIB, Job
@@ -13,12 +12,17 @@ from validator.tables.checkout import home
 
 _BADNESS: Mapping[Verdict, int] = {"fits": 0, "tight": 1, "exceeds": 2, "unknown": 3}
 
+# A value that a change writes; None takes the key away.
+Setting = bool | int | str | None
+Settings = Mapping[str, Setting]
+Proposal = tuple[Settings, str]  # and what it brings
+
 
 @dataclass(frozen=True)
 class Change:
     """Settings to write, what the run then needs (GiB, expected), and what it costs."""
 
-    set: Mapping[str, Any]
+    set: Settings
     device_gib: float
     host_gib: float
     verdict: Verdict
@@ -27,8 +31,12 @@ class Change:
     def saves_no_more(self, than: Change) -> bool:
         return self.device_gib > 0.98 * than.device_gib and self.host_gib > 0.98 * than.host_gib
 
+    def settings(self) -> list[str]:
+        """Each setting as YAML writes it."""
+        return [f"{key}: {_text(value)}" for key, value in self.set.items()]
+
     def __str__(self) -> str:
-        written = ", ".join(f"`{key}: {_text(value)}`" for key, value in self.set.items())
+        written = ", ".join(f"`{setting}`" for setting in self.settings())
         return f"{written} ({self.device_gib:.1f} GiB per device, {self.host_gib:.0f} of host memory per node)"
 
 
@@ -36,13 +44,13 @@ def nearest(job: Job, limit: int = 5) -> list[Change]:
     """Changes that lower device or host memory, those that fit first and in the order of what they cost; where nothing
     fits, those that come nearest. None of them brings an error that the job does not have already, and each saves more
     than a cheaper one."""
-    found: list[Change] = []
+    near: list[Change] = []
     for change in sorted(_helpful(job), key=lambda change: (_BADNESS[change.verdict], _excess(job, change))):
-        if len(found) == limit:
+        if len(near) == limit:
             break
-        if not any(change.saves_no_more(than) for than in found) and _accepted(job, change):
-            found.append(change)
-    return found
+        if not any(change.saves_no_more(than) for than in near) and _accepted(job, change):
+            near.append(change)
+    return near
 
 
 def _excess(job: Job, change: Change) -> float:
@@ -70,7 +78,7 @@ def _helpful(job: Job) -> Iterator[Change]:
             yield change
 
 
-def _changed(job: Job, settings: Mapping[str, Any]) -> Job:
+def _changed(job: Job, settings: Settings) -> Job:
     return replace(job, values={**job.values, **settings}, folders=(*job.folders, home()))
 
 
@@ -78,14 +86,14 @@ def _accepted(job: Job, change: Change) -> bool:
     return engine.errors(_changed(job, change.set)) <= engine.errors(job)
 
 
-def _try(job: Job, settings: Mapping[str, Any], note: str) -> Change:
+def _try(job: Job, settings: Settings, note: str) -> Change:
     changed = _changed(job, settings)
     device, host = changed.device_memory, changed.host_memory
     return Change(settings, device.expected / GIB if device else 0.0, host.expected / GIB if host else 0.0,
                   changed.verdict, note)  # fmt: skip
 
 
-def _candidates(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
+def _candidates(job: Job) -> Iterator[Proposal]:
     """From cheap to costly in speed; combinations last."""
     yield from [*_free(job), *_batch(job), *_sharding(job), *_method(job)]
     yield from _unquantized(job) if job.zero_stage == 3 else ()
@@ -98,7 +106,7 @@ def _candidates(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
             yield {**other, **settings}, f"{note}; {extra}"
 
 
-def _free(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
+def _free(job: Job) -> Iterator[Proposal]:
     npu = job.machine is not None and job.machine.device.vendor == "ascend"
     if job.stage in ("sft", "pt") and not job.flag("enable_liger_kernel") and not npu:
         yield {"enable_liger_kernel": True}, "fuses the loss; needs the liger-kernel package"
@@ -108,20 +116,20 @@ def _free(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
         yield {"dataloader_num_workers": 1}, "fewer processes on the host; samples may come slower"
 
 
-def _batch(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
+def _batch(job: Job) -> Iterator[Proposal]:
     micro, steps = int(job.number("per_device_train_batch_size")), int(job.number("gradient_accumulation_steps"))
     if micro > 1:
         same = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": steps * micro}
         yield same, "same effective batch, smaller steps"
 
 
-def _length(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
+def _length(job: Job) -> Iterator[Proposal]:
     length = int(job.number("cutoff_len"))
     if length >= 1024:
         yield {"cutoff_len": length // 2}, "longer samples are cut"
 
 
-def _sharding(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
+def _sharding(job: Job) -> Iterator[Proposal]:
     """Other ZeRO files: more sharding, and offload; less offload where host memory is short."""
     for name, (offloads, note) in _FILES.items():
         alone = job.world == 1 and offloads == 0
@@ -130,12 +138,12 @@ def _sharding(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
             yield {**_without_engine(job), "deepspeed": f"deepspeed/{name}"}, note
 
 
-def _without_optimizer(job: Job) -> dict[str, Any]:
+def _without_optimizer(job: Job) -> dict[str, Setting]:
     """The optimizers of full fine-tuning that LLaMA-Factory refuses beside adapters, and mostly beside DeepSpeed."""
     return {key: False for key in ("use_galore", "use_apollo", "use_badam") if job.flag(key)}
 
 
-def _without_engine(job: Job) -> dict[str, Any]:
+def _without_engine(job: Job) -> dict[str, Setting]:
     """What has to go before a ZeRO engine can come: other engines, and optimizers and precisions that exclude it."""
     gone = _without_optimizer(job) | {key: None for key in ("fsdp", "fsdp_config") if job.has(key)}
     if job.flag("pure_bf16"):
@@ -155,7 +163,7 @@ _FILES = {
 }
 
 
-def _method(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
+def _method(job: Job) -> Iterator[Proposal]:
     bits = job.machine.device.bitsandbytes if job.machine else (4, 8)
     if job.method in ("full", "freeze"):
         gone = _without_optimizer(job)
@@ -168,11 +176,11 @@ def _method(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
         yield {"quantization_bit": 4}, "base weights in 4 bit; slower, slightly less accurate"
 
 
-def _unquantized(job: Job) -> Iterator[tuple[dict[str, Any], str]]:
+def _unquantized(job: Job) -> Iterator[Proposal]:
     """Where ZeRO-3 is or comes: it spreads ordinary weights while they are read, but quantized ones afterwards."""
     if job.method == "lora" and job.has("quantization_bit"):
         yield {"quantization_bit": None}, "base weights in half precision"
 
 
-def _text(value: Any) -> str:
+def _text(value: Setting) -> str:
     return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)

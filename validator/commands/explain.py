@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import click
@@ -11,7 +10,7 @@ from validator.advise.explain import explain
 from validator.commands import options
 from validator.job import job
 from validator.read.recipe import recipe as read
-from validator.show import chart
+from validator.show import chart, structure
 
 
 @click.command("explain")
@@ -23,4 +22,4 @@ from validator.show import chart
 def command(recipe: str, overrides: Sequence[str], machine: str | None, host_ram: float | None, form: str) -> None:
     """Show where every GiB goes, the verdict, and the nearest changes."""
     explanation = explain(job.resolve(read(recipe, overrides), machine, host_ram), overrides)
-    click.echo(json.dumps(explanation, indent=2) if form == "json" else chart.text(explanation), nl=form == "json")
+    click.echo(structure.text(explanation) if form == "json" else chart.text(explanation), nl=False)

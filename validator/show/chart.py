@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+
+from validator.advise.explanation import Band, DeviceBand, Explanation
 
 _WIDTH = 44
 # What a term is, and what it grows with.
@@ -28,50 +29,46 @@ _SPOKEN = {"fits": "fits", "tight": "tight: expected to fit, but the upper end d
            "unknown": "not judged"}  # fmt: skip
 
 
-def text(found: Mapping[str, Any]) -> str:
+def text(explanation: Explanation) -> str:
     """The explanation as lines of text."""
-    lines = [*_head(found), *_memory("device memory", found["device_gib"], _limit(found, "usable_gib"), "usable"),
-             *_memory("host memory per node", found["host_gib"], _limit(found, "host_ram_gib"), "of RAM"),
-             *_rest(found)]  # fmt: skip
+    machine = explanation.machine
+    usable, ram = (machine.usable_gib, machine.host_ram_gib) if machine else (None, None)
+    lines = [*_head(explanation), *_memory("device memory", explanation.device_gib, usable, "usable"),
+             *_memory("host memory per node", explanation.host_gib, ram, "of RAM"), *_rest(explanation)]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
-def _limit(found: Mapping[str, Any], name: str) -> float | None:
-    machine = found["machine"]
-    return machine[name] if machine else None
+def _head(explanation: Explanation) -> Iterator[str]:
+    yield explanation.path
+    if model := explanation.model:
+        trained = model.trainable_parameters
+        share = trained / model.parameters
+        yield f"  model    {model.name}, {model.parameters:,} parameters, {trained:,} trained ({share:.2%})"
+    if machine := explanation.machine:
+        nodes = f"{machine.nodes} nodes of " if machine.nodes > 1 else ""
+        each = " each" if machine.nodes > 1 else ""
+        ram = f", {machine.host_ram_gib:g} GiB of RAM{each}" if machine.host_ram_gib else ""
+        yield f"  machine  {nodes}{machine.devices} x {machine.device}{ram}"
+    yield f"  verdict  {_SPOKEN[explanation.verdict]}"
 
 
-def _head(found: Mapping[str, Any]) -> Iterator[str]:
-    yield found["path"]
-    if model := found["model"]:
-        trained = model["trainable_parameters"]
-        share = trained / model["parameters"]
-        yield f"  model    {model['name']}, {model['parameters']:,} parameters, {trained:,} trained ({share:.2%})"
-    if machine := found["machine"]:
-        nodes = f"{machine['nodes']} nodes of " if machine["nodes"] > 1 else ""
-        each = " each" if machine["nodes"] > 1 else ""
-        ram = f", {machine['host_ram_gib']:g} GiB of RAM{each}" if machine["host_ram_gib"] else ""
-        yield f"  machine  {nodes}{machine['devices']} x {machine['device']}{ram}"
-    yield f"  verdict  {_SPOKEN[found['verdict']]}"
-
-
-def _memory(title: str, band: Mapping[str, Any] | None, limit: float | None, what: str) -> Iterator[str]:
+def _memory(title: str, band: Band | DeviceBand | None, limit: float | None, what: str) -> Iterator[str]:
     if band is None:
         return
     against = f", {limit:.1f} GiB {what}" if limit else ""
     yield ""
-    yield f"{title}: {band['expected']:.1f} GiB expected, {band['low']:.1f} to {band['high']:.1f} (90 % band){against}"
-    if gaps := band.get("few_measurements_of"):
-        yield f"  the band is wide: few measurements of {', '.join(gaps)} are public"
-    scale = max(band["high"], limit or 0.0) or 1.0
-    terms = [*band["terms"].items()]
-    if "allocated" in band:
-        terms.append(("context and slack", round(band["expected"] - band["allocated"], 2)))
-    for name, size in terms:
+    yield f"{title}: {band.expected:.1f} GiB expected, {band.low:.1f} to {band.high:.1f} (90 % band){against}"
+    terms = band.terms
+    if isinstance(band, DeviceBand):
+        terms = {**terms, "context and slack": round(band.expected - band.allocated, 2)}
+        if band.few_measurements_of:
+            yield f"  the band is wide: few measurements of {', '.join(band.few_measurements_of)} are public"
+    scale = max(band.high, limit or 0.0) or 1.0
+    for name, size in terms.items():
         yield f"  {name:<18}{size:>8.2f}  {_bar(size, scale)}".rstrip()
-    yield f"  {'expected':<18}{band['expected']:>8.2f}  {_ruler(band, limit, scale)}"
-    if band["terms"]:
-        yield _largest(band["terms"])
+    yield f"  {'expected':<18}{band.expected:>8.2f}  {_ruler(band, limit, scale)}"
+    if band.terms:
+        yield _largest(band.terms)
 
 
 def _largest(terms: Mapping[str, float]) -> str:
@@ -87,38 +84,32 @@ def _bar(size: float, scale: float) -> str:
     return "█" * full + (" ▏▎▍▌▋▊▉"[part] if part else "")
 
 
-def _ruler(band: Mapping[str, Any], limit: float | None, scale: float) -> str:
+def _ruler(band: Band | DeviceBand, limit: float | None, scale: float) -> str:
     """A filled bar up to the expected value, shaded to the high end, with the limit as a mark."""
 
     def cell(value: float) -> int:
         return min(round(value / scale * _WIDTH), _WIDTH)
 
-    cells = ["█"] * cell(band["expected"]) + ["░"] * (cell(band["high"]) - cell(band["expected"]))
+    cells = ["█"] * cell(band.expected) + ["░"] * (cell(band.high) - cell(band.expected))
     cells += [" "] * (_WIDTH + 1 - len(cells))
     if limit:
         cells[cell(limit)] = "|"
     return "".join(cells).rstrip()
 
 
-def _rest(found: Mapping[str, Any]) -> Iterator[str]:
+def _rest(explanation: Explanation) -> Iterator[str]:
     yield ""
-    if disk := found["disk_gib"]:
-        yield f"disk: {disk['total']:.1f} GiB in all, {disk['checkpoint']:.1f} for each checkpoint"
-    if found["samples"]["recommended"]:
-        counted = found["samples"]["found"]
-        yield f"samples: {found['samples']['recommended']:,} recommended" + (f", {counted:,} found" if counted else "")
-    if found["changes"]:
+    if disk := explanation.disk_gib:
+        yield f"disk: {disk.total:.1f} GiB in all, {disk.checkpoint:.1f} for each checkpoint"
+    samples = explanation.samples
+    if samples.recommended:
+        yield f"samples: {samples.recommended:,} recommended" + (f", {samples.found:,} found" if samples.found else "")
+    if explanation.changes:
         yield "nearest changes:"
-    for change in found["changes"]:
-        written = ", ".join(f"{key}: {_value(value)}" for key, value in change["set"].items())
-        yield f"  {written}"
-        yield (f"      {change['device_gib']:.1f} GiB per device, {change['host_gib']:.1f} of host memory: "
-               f"{change['verdict']}; {change['note']}")  # fmt: skip
+    for change in explanation.changes:
+        yield f"  {', '.join(change.settings())}"
+        yield (f"      {change.device_gib:.1f} GiB per device, {change.host_gib:.1f} of host memory: "
+               f"{change.verdict}; {change.note}")  # fmt: skip
     yield "run:"
-    for line in found["command"]:
+    for line in explanation.command:
         yield f"  {line}"
-
-
-def _value(value: Any) -> str:
-    """As YAML writes it."""
-    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)

@@ -1,0 +1,85 @@
+"""What `explain` answers. The fields are the keys of its JSON, in their order; GiB are 2^30 bytes, rounded to 0.01."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from validator.advise.changes import Change
+from validator.diagnostic import Verdict
+
+
+@dataclass(frozen=True)
+class Target:
+    """The machine. `device_gib` is what its name says, `usable_gib` what a process gets, `host_ram_gib` of a node."""
+
+    nodes: int
+    devices: int
+    device: str
+    device_gib: float | None
+    usable_gib: float | None
+    host_ram_gib: float | None
+
+
+@dataclass(frozen=True)
+class Size:
+    """The model and its number of parameters, those of a vision tower included."""
+
+    name: str
+    parameters: int
+    trainable_parameters: int
+
+
+@dataclass(frozen=True)
+class Band:
+    """Memory of a node: low to high is the 90 % band around what is expected. Terms by name, the largest first."""
+
+    low: float
+    expected: float
+    high: float
+    terms: dict[str, float]
+
+
+@dataclass(frozen=True)
+class DeviceBand:
+    """Memory of the worst device: `allocated`, the peak of live tensors, is the sum of the terms; what is expected also
+    holds context and slack. `few_measurements_of` is what makes the band wide."""
+
+    allocated: float
+    low: float
+    expected: float
+    high: float
+    terms: dict[str, float]
+    few_measurements_of: list[str]
+
+
+@dataclass(frozen=True)
+class Disk:
+    """One checkpoint, and all that the run writes."""
+
+    checkpoint: float
+    total: float
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What the recipe recommends, and the rows of its data sets; None where they are elsewhere or cannot be read."""
+
+    recommended: int | None
+    found: int | None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Where every GiB goes, the verdict, the nearest changes, and the launch command of each node. None: not known."""
+
+    path: str
+    machine: Target | None
+    model: Size | None
+    verdict: Verdict
+    device_gib: DeviceBand | None
+    host_gib: Band | None
+    disk_gib: Disk | None
+    samples: Samples
+    changes: Sequence[Change]
+    command: Sequence[str]
