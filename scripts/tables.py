@@ -23,7 +23,6 @@ PAGES = ("README.md", "README.zh.md", "docs/recipes.md", "docs/coverage.md")
 BLOCK = re.compile(r"(<!-- (?P<what>[a-z]+)(?:: (?P<command>.+?))? -->\n).*?(<!-- end -->)", re.S)
 LINE = re.compile(r"(?m)^# predicted:.*\n|(?=^# ///\n)")
 COLUMNS = ("recipe", "model", "machine", "method", "GiB per device", "GiB of host memory", "samples")
-FIELDS = ("model", "machine", "method", "device_gib", "host_gib", "samples")
 METHODS = ("qlora", "lora", "full")
 SEVERAL = 3
 
@@ -48,7 +47,16 @@ def lines(cells: Iterable[Sequence[object]]) -> str:
 def recipe_table() -> str:
     """Every recipe, for docs/recipes.md."""
     rows = (
-        (f"[{row['name']}](../recipes/{row['name']}.yaml)", *(row[name] for name in FIELDS)) for row in catalogue.rows()
+        (
+            f"[{row.name}](../recipes/{row.name}.yaml)",
+            row.model,
+            row.machine,
+            row.method,
+            row.device_gib,
+            row.host_gib,
+            row.samples,
+        )
+        for row in catalogue.rows()
     )
     return lines([COLUMNS, *rows])
 

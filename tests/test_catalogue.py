@@ -8,16 +8,17 @@ import pytest
 
 from validator.diagnostic import RecipeError
 from validator.recipes import catalogue
+from validator.show import catalogue as table
 
 ROOT = Path(__file__).parent.parent
 
 
 def test_one_row_for_each_recipe() -> None:
-    assert [row["name"] for row in catalogue.rows()] == sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
+    assert [row.name for row in catalogue.rows()] == sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
 
 
 def test_a_local_model_is_shown_as_the_recipe_writes_it() -> None:
-    assert {row["name"]: row["model"] for row in catalogue.rows()}["tiny-cpu-lora"] == "build/tiny-qwen3"
+    assert {row.name: row.model for row in catalogue.rows()}["tiny-cpu-lora"] == "build/tiny-qwen3"
 
 
 @pytest.mark.parametrize(
@@ -26,28 +27,28 @@ def test_a_local_model_is_shown_as_the_recipe_writes_it() -> None:
 )
 def test_filters_narrow_and_agree_with_the_rows(field: str, value: str) -> None:
     shown = {"qwen3-8b": "Qwen/Qwen3-8B"}.get(value, value)
-    expected = [row for row in catalogue.rows() if row[field].removesuffix("-Base") == shown]
+    expected = [row for row in catalogue.rows() if getattr(row, field).removesuffix("-Base") == shown]
     assert expected
     assert catalogue.rows(**{field: value}) == expected
 
 
 @pytest.mark.parametrize("variant", ["dpo", "pt", "32k", "128k", "galore", "badam"])
 def test_variants_are_found_by_what_is_special_about_them(variant: str) -> None:
-    expected = [row["name"] for row in catalogue.rows() if variant in row["name"].split("-")]
+    expected = [row.name for row in catalogue.rows() if variant in row.name.split("-")]
     assert expected
-    assert [row["name"] for row in catalogue.rows(method=variant)] == expected
+    assert [row.name for row in catalogue.rows(method=variant)] == expected
 
 
 def test_a_larger_machine_runs_the_recipes_of_a_smaller_one_of_its_kind() -> None:
-    small = {row["name"] for row in catalogue.rows(machine="1xrtx-4090")}
-    assert small <= {row["name"] for row in catalogue.rows(machine="8xrtx-4090")}
+    small = {row.name for row in catalogue.rows(machine="1xrtx-4090")}
+    assert small <= {row.name for row in catalogue.rows(machine="8xrtx-4090")}
     assert small
-    assert not small & {row["name"] for row in catalogue.rows(machine="8xa100-80g")}
+    assert not small & {row.name for row in catalogue.rows(machine="8xa100-80g")}
 
 
 def test_the_table_is_aligned_and_complete() -> None:
     rows = catalogue.rows()
-    lines = catalogue.table(rows).splitlines()
+    lines = table.text(rows).splitlines()
     assert len(lines) == len(rows) + 1
     start = lines[0].index("machine")
     assert all(line[start - 1] == " " and line[start] != " " for line in lines)
@@ -55,6 +56,6 @@ def test_the_table_is_aligned_and_complete() -> None:
 
 def test_no_match_is_said() -> None:
     with pytest.raises(RecipeError, match="no recipe matches"):
-        catalogue.table([])
+        table.text([])
     with pytest.raises(RecipeError, match="is not known"):
         catalogue.rows(model="gwen7b")

@@ -24,7 +24,7 @@ from validator.judge import check
 from validator.plan import answer, draft, planned, writing
 from validator.plan import search as plan
 from validator.read import loader
-from validator.recipes import copying
+from validator.recipes import catalogue
 from validator.tables import guidance, machines, models
 
 _MACHINES = [
@@ -254,7 +254,7 @@ def test_the_nearest_recipe_is_for_the_same_model() -> None:
 def test_the_nearest_recipe_shares_card_before_method(
     monkeypatch: pytest.MonkeyPatch, names: list[str], nearest: str | None
 ) -> None:
-    monkeypatch.setattr(copying, "names", lambda: names)
+    monkeypatch.setattr(catalogue, "names", lambda: names)
     made = draft.Draft(models.model("qwen7b"), machines.machine("2xa100-80g", 256.0), "lora")
     assert planned.nearest(made) == nearest
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from validator.recipes import copying
+from validator.recipes import catalogue
 from validator.tables.models import model, model_ids
 
 
 def recipes(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Recipes of the catalogue whose name begins so."""
-    return [name for name in copying.names() if name.startswith(begun)]
+    return [name for name in catalogue.names() if name.startswith(begun)]
 
 
 def models(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from validator.commands import complete
-from validator.recipes import copying
+from validator.recipes.copy import copy
+from validator.show import placed
 
 
 @click.command("copy")
@@ -13,4 +14,4 @@ from validator.recipes import copying
 @click.argument("dest", type=click.Path())
 def command(name: str, dest: str) -> None:
     """Copy a recipe of the catalogue, with what it reads, to the file or folder DEST."""
-    click.echo(copying.text(copying.copy(name, dest)), nl=False)
+    click.echo(placed.text(copy(name, dest)), nl=False)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from validator.commands import complete, options
-from validator.recipes import comparison
+from validator.recipes.compare import compare
+from validator.show import comparison, structure
 
 
 @click.command("diff")
@@ -16,5 +15,5 @@ from validator.recipes import comparison
 @options.FORMAT
 def command(name: str, file: str, form: str) -> None:
     """Show what FILE changed against the recipe NAME of the catalogue (exit code 0 whether or not it did)."""
-    difference = comparison.compare(name, file)
-    click.echo(json.dumps(difference, indent=2) if form == "json" else comparison.text(difference), nl=form == "json")
+    compared = compare(name, file)
+    click.echo(structure.text(compared) if form == "json" else comparison.text(compared), nl=False)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from validator.commands import complete, options
 from validator.recipes import catalogue
+from validator.show import catalogue as tables
+from validator.show import structure
 
 
 @click.command("list")
@@ -18,4 +18,4 @@ from validator.recipes import catalogue
 def command(machine: str | None, model: str | None, method: str | None, form: str) -> None:
     """List the catalogue."""
     rows = catalogue.rows(machine, model, method)
-    click.echo(json.dumps(rows, indent=2) if form == "json" else catalogue.table(rows), nl=form == "json")
+    click.echo(structure.text(rows) if form == "json" else tables.text(rows), nl=False)

@@ -10,7 +10,7 @@ import click
 from validator.commands import complete, options
 from validator.plan import answer as planner
 from validator.plan import planned
-from validator.recipes import copying
+from validator.show import placed
 
 
 @click.command("plan")
@@ -53,5 +53,5 @@ def command(
     answer = planner.answer(model, machine, samples, host_ram, cutoff_len, method, stage, fsdp)
     click.echo(json.dumps(answer.found, indent=2) if form == "json" else planned.text(answer.found), nl=form == "json")
     if write:
-        click.echo(copying.text(planner.write(answer.best, write)), nl=False, err=form == "json")
+        click.echo(placed.text(planner.write(answer.best, write)), nl=False, err=form == "json")
     sys.exit(0 if answer.best else 1)

@@ -12,8 +12,7 @@ from validator.plan import choice, draft, planned, upgrade, writing
 from validator.plan import search as plan
 from validator.plan.draft import Draft
 from validator.plan.search import METHODS, Plan
-from validator.recipes import placing
-from validator.recipes.placing import Placed
+from validator.recipes.place import Placed, place
 from validator.tables import machines, models
 from validator.tables.machines import Machine
 from validator.tables.models import Model
@@ -81,7 +80,7 @@ def write(best: Plan | None, file: str) -> Placed:
     path = Path(file).expanduser()
     if path.suffix not in (".yaml", ".yml"):
         raise RecipeError(f"`{file}`: a recipe's name ends with .yaml")
-    return placing.place(path, writing.text(best.draft), best.draft.job.values)
+    return place(path, writing.text(best.draft), best.draft.job.values)
 
 
 def _machine(text: str, host_ram_gib: float | None) -> Machine:

@@ -11,7 +11,7 @@ from validator.plan.choice import Choice
 from validator.plan.draft import Draft
 from validator.plan.search import LENGTHS, Plan
 from validator.plan.upgrade import Upgrade
-from validator.recipes import copying
+from validator.recipes import catalogue
 from validator.tables import guidance
 from validator.tables.machines import Machine
 from validator.tables.models import Model
@@ -108,7 +108,7 @@ def nearest(made: Draft) -> str | None:
     def likeness(name: str) -> tuple[bool, bool, bool]:
         return name.startswith(made.name), bool(device.match(name)), method in name.split("-")
 
-    return max((name for name in copying.names() if name.startswith(short)), key=likeness, default=None)
+    return max((name for name in catalogue.names() if name.startswith(short)), key=likeness, default=None)
 
 
 def _choice(found: Choice) -> dict[str, Any]:

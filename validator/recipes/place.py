@@ -50,19 +50,19 @@ def place(target: Path, text: str, values: Mapping[str, Any]) -> Placed:
 
 def companions(values: Mapping[str, Any]) -> dict[str, str]:
     """The files of the catalogue that a recipe names by relative path, with their contents."""
-    root, found = home(), {}
+    root, files = home(), {}
     engine = values.get("deepspeed")
     if isinstance(engine, str) and (root / engine).is_file():
-        found[engine] = (root / engine).read_text("utf-8")
+        files[engine] = (root / engine).read_text("utf-8")
     folder = str(values.get("dataset_dir") or "data")
     if (root / folder / _REGISTRY).is_file():
         known = loader.read_json(str(root / folder / _REGISTRY))
         names = [name.strip() for name in str(values.get("dataset") or "").split(",")]
         entries = {name: known[name] for name in names if name in known}
-        found[f"{folder}/{_REGISTRY}"] = json.dumps(entries, indent=2, ensure_ascii=False) + "\n"
+        files[f"{folder}/{_REGISTRY}"] = json.dumps(entries, indent=2, ensure_ascii=False) + "\n"
         for file in (entry["file_name"] for entry in entries.values() if "file_name" in entry):
-            found[f"{folder}/{file}"] = (root / folder / file).read_text("utf-8")
-    return found
+            files[f"{folder}/{file}"] = (root / folder / file).read_text("utf-8")
+    return files
 
 
 def create(target: Path, text: str) -> None:

@@ -11,15 +11,19 @@ from click.testing import CliRunner, Result
 
 from validator import __version__
 from validator.cli import group
-from validator.commands import copy, explain, plan
+from validator.commands import copy as copies
+from validator.commands import explain, plan
 from validator.diagnostic import RecipeError, Severity
 from validator.judge import check
 from validator.read import loader
-from validator.recipes import comparison, copying
+from validator.recipes import catalogue
+from validator.recipes.compare import compare
+from validator.recipes.copy import copy, with_origin
+from validator.show import placed as printer
 
 NAME = "qwen3-8b-a100-full"
 # A copy cannot bring the model that `make demo` builds.
-PORTABLE = [name for name in copying.names() if name != "tiny-cpu-lora"]
+PORTABLE = [name for name in catalogue.names() if name != "tiny-cpu-lora"]
 
 
 def run(*words: str) -> Result:
@@ -40,8 +44,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", PORTABLE)
 def test_a_copy_is_right_where_it_stands(here: Path, name: str) -> None:
-    source = copying.find(name)
-    placed = copying.copy(name, str(here / "own"))
+    source = catalogue.file(name)
+    placed = copy(name, str(here / "own"))
     assert placed.recipe == here / "own" / f"{name}.yaml"
     assert problems(placed.recipe) <= problems(source)
     written = loader.load(str(placed.recipe))
@@ -51,28 +55,28 @@ def test_a_copy_is_right_where_it_stands(here: Path, name: str) -> None:
 
 @pytest.mark.parametrize("dest", ["mine.yaml", "mine.yml", "new/deep/mine.yaml"])
 def test_a_file_keeps_the_name_it_is_given(here: Path, dest: str) -> None:
-    assert copying.copy(NAME, dest).recipe == Path(dest)
+    assert copy(NAME, dest).recipe == Path(dest)
     assert (here / dest).is_file()
     assert (here / dest).parent.joinpath("deepspeed/ds_z3.json").is_file()
 
 
 @pytest.mark.parametrize("name", ["qwen72b-a100x32-full", "qwen3-4b-5090x1-lora-32k"])
 def test_the_command_in_a_copy_is_for_the_copy(here: Path, name: str) -> None:
-    assert f"llamafactory-cli train recipes/{name}.yaml\n" in copying.find(name).read_text("utf-8")
-    copying.copy(name, "own/mine.yaml")
+    assert f"llamafactory-cli train recipes/{name}.yaml\n" in catalogue.file(name).read_text("utf-8")
+    copy(name, "own/mine.yaml")
     assert "llamafactory-cli train mine.yaml\n" in (here / "own" / "mine.yaml").read_text("utf-8")
 
 
 def test_a_second_copy_names_its_origin_once() -> None:
-    text = copying.find(NAME).read_text("utf-8")
-    assert copying.with_origin(copying.with_origin(text, "old"), NAME) == copying.with_origin(text, NAME)
+    text = catalogue.file(NAME).read_text("utf-8")
+    assert with_origin(with_origin(text, "old"), NAME) == with_origin(text, NAME)
 
 
 def test_nothing_is_overwritten(here: Path) -> None:
     mine = here / "mine.yaml"
     mine.write_text("own work\n", "utf-8")
     with pytest.raises(RecipeError, match="exists and is not overwritten"):
-        copying.copy(NAME, "mine.yaml")
+        copy(NAME, "mine.yaml")
     assert mine.read_text("utf-8") == "own work\n"
     assert [path.name for path in here.iterdir()] == ["mine.yaml"]
 
@@ -82,7 +86,7 @@ def test_files_of_the_user_are_kept_and_named(here: Path) -> None:
     (here / "deepspeed/ds_z3.json").write_text("{}", "utf-8")
     (here / "data").mkdir()
     (here / "data/dataset_info.json").write_text('{"mine": {"file_name": "mine.json"}}', "utf-8")
-    placed = copying.copy(NAME, "mine.yaml")
+    placed = copy(NAME, "mine.yaml")
     assert placed.files == ()
     assert "does not define alpaca_gpt4_en, alpaca_gpt4_zh" in placed.notes[1]
     assert "differs from the catalogue's" in placed.notes[0]
@@ -90,19 +94,19 @@ def test_files_of_the_user_are_kept_and_named(here: Path) -> None:
 
 
 def test_a_folder_above_that_has_everything_is_used(here: Path) -> None:
-    copying.copy(NAME, "first.yaml")
-    placed = copying.copy(NAME, "inner/second.yaml")
+    copy(NAME, "first.yaml")
+    placed = copy(NAME, "inner/second.yaml")
     assert (placed.files, placed.folder) == ((), here)
-    assert copying.text(placed).splitlines()[-1] == "run: lmf-recipes train inner/second.yaml"
+    assert printer.text(placed).splitlines()[-1] == "run: lmf-recipes train inner/second.yaml"
 
 
 def test_a_recipe_without_engine_gets_no_engine_file(here: Path) -> None:
-    copying.copy("qwen3-8b-4090x1-lora", "mine.yaml")
+    copy("qwen3-8b-4090x1-lora", "mine.yaml")
     assert sorted(path.name for path in here.iterdir()) == ["data", "mine.yaml"]
 
 
 def test_the_registry_defines_what_the_recipe_uses_and_no_more(here: Path) -> None:
-    copying.copy(NAME, "mine.yaml")
+    copy(NAME, "mine.yaml")
     assert set(json.loads((here / "data/dataset_info.json").read_text("utf-8"))) == {"alpaca_gpt4_en", "alpaca_gpt4_zh"}
 
 
@@ -117,21 +121,21 @@ def test_a_near_miss_gets_a_suggestion(here: Path, words: tuple[str, ...]) -> No
 def test_an_unwritable_place_is_one_sentence(here: Path) -> None:
     (here / "file").write_text("", "utf-8")
     with pytest.raises(RecipeError, match="cannot be written"):
-        copying.copy(NAME, "file/mine.yaml")
+        copy(NAME, "file/mine.yaml")
 
 
 @pytest.mark.usefixtures("here")
 def test_a_fresh_copy_does_not_differ() -> None:
-    copying.copy(NAME, "mine.yaml")
-    found = comparison.compare(NAME, "mine.yaml")
-    assert [found[kind] for kind in ("changed", "added", "removed")] == [{}, {}, {}]
-    assert found["before"] == found["after"]
+    copy(NAME, "mine.yaml")
+    same = compare(NAME, "mine.yaml")
+    assert [same.changed, same.added, same.removed] == [{}, {}, {}]
+    assert same.before == same.after
     assert "no setting differs" in run("diff", NAME, "mine.yaml").output
 
 
 @pytest.mark.usefixtures("here")
 def test_every_kind_of_change_is_named() -> None:
-    copying.copy(NAME, "mine.yaml")
+    copy(NAME, "mine.yaml")
     text = Path("mine.yaml").read_text("utf-8")
     text = text.replace("plot_loss: true\n", "").replace("cutoff_len: 2048", "cutoff_len: 8192\npacking: true")
     Path("mine.yaml").write_text(text.replace("# samples: 28000", "# samples: 5000"), "utf-8")
@@ -142,11 +146,11 @@ def test_every_kind_of_change_is_named() -> None:
 
 
 def test_a_change_inside_the_deepspeed_file_is_named(here: Path) -> None:
-    copying.copy(NAME, "mine.yaml")
+    copy(NAME, "mine.yaml")
     file = here / "deepspeed/ds_z3.json"
     file.write_text(file.read_text("utf-8").replace('"overlap_comm": false', '"overlap_comm": true'), "utf-8")
-    changed = comparison.compare(NAME, "mine.yaml")["changed"]
-    assert changed == {"(deepspeed file) zero_optimization.overlap_comm": [False, True]}
+    changed = compare(NAME, "mine.yaml").changed
+    assert changed == {"(deepspeed file) zero_optimization.overlap_comm": (False, True)}
 
 
 @pytest.mark.parametrize(("content", "message"), [(None, "cannot be read"), ("a: [", "LOA002")])
@@ -154,11 +158,11 @@ def test_a_file_that_cannot_be_compared_is_refused(here: Path, content: str | No
     if content is not None:
         Path("mine.yaml").write_text(content, "utf-8")
     with pytest.raises(RecipeError, match=message):
-        comparison.compare(NAME, str(here / "mine.yaml"))
+        compare(NAME, str(here / "mine.yaml"))
 
 
 def test_names_complete_in_the_shell() -> None:
-    command = copy.command
+    command = copies.command
     begun = command.params[0].shell_complete(click.Context(command), "qwen3-8b-a100-fu")
     assert NAME in [item.value for item in begun]
     assert all(item.value.startswith("qwen3-8b-a100-fu") for item in begun)
