@@ -5,7 +5,7 @@ do not, and have no error either. A case is a name and
 
     recipe:       the file that is checked
     path:         its name; recipe.yaml where none is given, *.json for a DeepSpeed file by itself
-    files:        what else lies there, by path
+    files:        what else lies there, by path; one that ends in / is an empty folder
     environment:  variables that are set, by name
     expected:     the text that `check` prints, in which $PWD is the working directory
 
@@ -75,8 +75,9 @@ def laid_out(case: Case) -> Iterator[Path]:
     """The working directory of a case, with its files and environment."""
     with tempfile.TemporaryDirectory() as name, chdir(name), patch.dict(os.environ, case.environment):
         for path, content in case.files.items():
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            Path(path).write_bytes(content)
+            Path(path if path.endswith("/") else Path(path).parent).mkdir(parents=True, exist_ok=True)
+            if not path.endswith("/"):
+                Path(path).write_bytes(content)
         for shared in SHARED:
             if not Path(shared).exists():
                 Path(shared).symlink_to(ROOT / shared)

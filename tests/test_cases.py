@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from itertools import groupby
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from validator.rules import manual
 
 CASES = cases.read()
 CODES = manual.codes()
+MUTATE = Path(__file__).parent / "mutate.py"
 
 
 def suits(case: Case, printed: str) -> bool:
@@ -67,6 +70,11 @@ def test_expected_text_is_written_in_its_place_and_all_else_stays(tmp_path: Path
         "old", "new\n          x"
     )
     assert {case.expected for case in cases.read_file(page)} == {"new\n    x\n"}
+
+
+def test_a_change_of_a_message_position_or_severity_is_seen() -> None:
+    done = subprocess.run([sys.executable, MUTATE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("code", CODES)
