@@ -31,6 +31,7 @@ def name_not_derived(job: Job) -> Iterator[Finding]:
     """The file name does not say what the recipe holds.
 
     Why: recipes are found by name: model, hardware, method.
+    Source: own (this repository's conventions)
     Fix: name it `<model>-<device>[x<count>]-<method>[-<variant>].yaml`; the message says the derived form.
     """
     derived = name(job)
@@ -44,6 +45,7 @@ def header_incomplete(job: Job) -> Iterator[Finding]:
     """The header block of a catalogue recipe lacks a field.
 
     Why: the catalogue lists and judges recipes by these fields.
+    Source: own (this repository's conventions)
     Fix: add the field to the block between `# /// recipe` and `# ///`.
     """
     if _curated(job):
@@ -57,6 +59,7 @@ def prediction_drifted(job: Job) -> Iterator[Finding]:
     """The `predicted` field differs from what the tool computes.
 
     Why: readers choose by it, and it changes with the recipe and with the memory model.
+    Source: own (this repository's conventions)
     Fix: `make tables` rewrites the line in every recipe; or paste the values of the message.
     """
     now = predicted(job)
@@ -70,6 +73,7 @@ def left_from_an_example(job: Job) -> Iterator[Finding]:
     """A catalogue recipe limits the number of samples.
 
     Why: users copy it and train on a fraction of their data without noticing.
+    Source: own (this repository's conventions)
     Fix: remove `max_samples`.
     """
     if _curated(job) and job.has("max_samples"):
@@ -81,6 +85,7 @@ def header_field_unknown(job: Job) -> Iterator[Finding]:
     """The header block has a field that nothing reads.
 
     Why: a misspelt field is a setting that does not count.
+    Source: own (the header block)
     Fix: use summary, machine, host_ram_gib, samples, predicted, origin, llamafactory, transformers.
     """
     for field in job.header:
@@ -94,6 +99,7 @@ def header_value_unusable(job: Job) -> Iterator[Finding]:
     """A field of the header block holds a value of the wrong kind.
 
     Why: it is left out as if it were not there, and nothing is judged by it.
+    Source: own (the header block)
     Fix: text for summary and machine; a positive number, without quotes or unit, for host_ram_gib and samples.
     """
     for field in ("summary", "machine"):

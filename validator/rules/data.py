@@ -16,6 +16,7 @@ def too_few_samples(job: Job) -> Iterator[Finding]:
     """The data sets hold fewer samples than public work found to teach anything general.
 
     Why: the run succeeds and the model has learned little; found out days later.
+    Source: own (guidance)
     Fix: more accurate, diverse samples, never repeated ones; or a smaller aim. data/samples.yaml lists the sources.
     """
     found, needed = _rows(job), _needed(job)
@@ -28,6 +29,7 @@ def more_than_useful(job: Job) -> Iterator[Finding]:
     """The data sets hold far more samples than a model of this size uses.
 
     Why: small models saturate; time and money go into steps that change little.
+    Source: own (guidance)
     Fix: choose the best samples, or a larger model.
     """
     found, most = _rows(job), _guidance(job, "saturating")
@@ -40,6 +42,7 @@ def small_set_repeated(job: Job) -> Iterator[Finding]:
     """A small data set is passed over many times.
 
     Why: the model learns the samples by heart; the training loss falls and the answers get worse.
+    Source: own (guidance)
     Fix: fewer epochs (2 to 5), or more samples.
     """
     found, needed = _rows(job), _needed(job)
@@ -56,6 +59,7 @@ def data_cut_short(job: Job) -> Iterator[Finding]:
     """`max_samples` leaves out most of a local data set.
 
     Why: LLaMA-Factory's examples carry `max_samples: 1000`; copied along, it silently drops the rest of the data.
+    Source: own (LLaMA-Factory's examples)
     Fix: remove `max_samples`; to shrink one data set on purpose, `num_samples` in its entry says so.
     """
     limit = job.get("max_samples")
@@ -71,6 +75,7 @@ def nothing_left_to_train(job: Job) -> Iterator[Finding]:
     """`val_size` takes every sample for evaluation.
 
     Why: the data sets library refuses the split, after the data are read and converted.
+    Source: llamafactory/data/data_utils.py:split_dataset, datasets/arrow_dataset.py:Dataset.train_test_split
     Fix: a fraction (0.1), or a number below that of the samples.
     """
     value, found = job.number("val_size"), _rows(job)
@@ -87,6 +92,7 @@ def more_evaluation_than_training(job: Job) -> Iterator[Finding]:
     """`val_size` takes more than half of the samples.
 
     Why: they are not trained on. A value above 1 is a number of samples, one up to 1 a fraction.
+    Source: llamafactory/data/data_utils.py:split_dataset
     Fix: 0.01 to 0.1.
     """
     value, found = job.number("val_size"), _rows(job)
@@ -100,6 +106,7 @@ def fewer_than_recommended(job: Job) -> Iterator[Finding]:
     """The data sets hold far fewer samples than the header block recommends.
 
     Why: the recipe's schedule, learning rate and number of epochs were chosen for the number in the block.
+    Source: own (the header block)
     Fix: more good samples; or adapt the schedule and the block's `samples`.
     """
     found, needed = _rows(job), _needed(job)

@@ -29,6 +29,8 @@ def no_bf16(job: Job) -> Iterator[Finding]:
     (`torch.cuda.is_bf16_supported`): every product is then computed in 32 bits, on V100 at 15.7 instead of 125
     TFLOP/s (NVIDIA's data sheet), and attention writes out its whole matrix, as no fused kernel takes bf16 there. A run
     planned for bf16 does not end in its time; this is the one refusal of what LLaMA-Factory would start.
+    Source: transformers/training_args.py:TrainingArguments._validate_args,
+    transformers/utils/import_utils.py:is_torch_bf16_gpu_available, own (data sheets)
     Fix: `fp16: true` instead of `bf16: true`; on a GPU from Ampere on and on Ascend 910B keep bf16.
     """
     device = _device(job)
@@ -45,6 +47,8 @@ def bf16_on_cpu(job: Job) -> Iterator[Finding]:
     """bf16 on a CPU lacks what it needs.
 
     Why: refused at parse: transformers asks for `use_cpu: true`, and `pure_bf16` is refused on a CPU in any case.
+    Source: transformers/training_args.py:TrainingArguments._validate_args,
+    llamafactory/hparams/parser.py:get_train_args
     Fix: `use_cpu: true` beside `bf16: true`; no `pure_bf16`.
     """
     device = _device(job)
@@ -63,6 +67,7 @@ def no_flash_attention(job: Job) -> Iterator[Finding]:
 
     Why: flash-attn needs Ampere or later and cannot be used on V100 or T4; without the package LLaMA-Factory only
     warns and goes on with transformers' default. With it, the first step fails.
+    Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation, own (data sheets)
     Fix: `flash_attn: auto`, or sdpa.
     """
     device = _device(job)
@@ -76,6 +81,7 @@ def no_fp8(job: Job) -> Iterator[Finding]:
 
     Why: it needs Ada, Hopper or later; elsewhere the first step fails, or, where torchao is missing too, the run goes
     on without fp8 and says so only in the log.
+    Source: llamafactory/train/fp8_utils.py:create_fp8_kwargs, own (data sheets)
     Fix: `bf16: true` without `fp8`.
     """
     device = _device(job)
@@ -90,6 +96,7 @@ def quantization_on_ascend(job: Job) -> Iterator[Finding]:
     Why: LLaMA-Factory does not forbid it, but bitsandbytes 0.50 ships no Ascend kernels: what is left is plain PyTorch,
     slow if it runs at all, or a build from source that fits the installed CANN, in nf4 without double quantization.
     Failures are reported from the first forward pass, after the model is loaded (LLaMA-Factory issues 6452, 9465).
+    Source: own (reports of bitsandbytes on Ascend)
     Fix: LoRA with ZeRO-3 in bf16; or `double_quantization: false` and a try of a few steps first.
     """
     device = _device(job)
@@ -106,6 +113,7 @@ def quantization_on_old_ascend(job: Job) -> Iterator[Finding]:
 
     Why: its kernels for Ascend are made for 910B; on 910A quantizing stops with NotImplementedError, after the data is
     tokenized, and LLaMA-Factory will not mend it (issues 7337, 3867).
+    Source: own (reports of bitsandbytes on Ascend)
     Fix: LoRA in fp16 with ZeRO-3.
     """
     device = _device(job)
@@ -119,6 +127,7 @@ def quantization_bits_unsupported(job: Job) -> Iterator[Finding]:
 
     Why: 8-bit matrix products need compute capability 7.5 (bitsandbytes' requirements); on V100 the first step fails,
     or by version a slow and less exact path is taken (bitsandbytes issues 529, 672).
+    Source: own (the requirements of bitsandbytes)
     Fix: `quantization_bit: 4`.
     """
     device = _device(job)
@@ -138,6 +147,7 @@ def no_tf32(job: Job) -> Iterator[Finding]:
     """tf32 is asked for on a device that has none.
 
     Why: refused at parse, on every rank: it needs an NVIDIA GPU from Ampere on.
+    Source: transformers/training_args.py:TrainingArguments.__post_init__, own (data sheets)
     Fix: remove `tf32`.
     """
     device = _device(job)
@@ -150,6 +160,7 @@ def checkpointing_needs_cuda(job: Job) -> Iterator[Finding]:
     """unsloth's gradient checkpointing is asked for without CUDA.
 
     Why: it moves tensors to "cuda" by name: fails at the first step, after the data is tokenized and the model loaded.
+    Source: llamafactory/model/model_utils/checkpointing.py:get_unsloth_gradient_checkpointing_func
     Fix: remove `use_unsloth_gc`; LLaMA-Factory's own checkpointing is on anyway.
     """
     device = _device(job)
@@ -164,6 +175,8 @@ def kernels_for_cuda(job: Job) -> Iterator[Finding]:
 
     Why: unsloth and its gradient checkpointing call CUDA by name, and liger's Triton kernels run there only with
     triton-ascend: the run fails or gains nothing.
+    Source: llamafactory/model/model_utils/checkpointing.py:get_unsloth_gradient_checkpointing_func,
+    llamafactory/model/model_utils/liger_kernel.py:apply_liger_kernel
     Fix: remove the setting.
     """
     device = _device(job)
@@ -177,6 +190,7 @@ def optimizer_without_kernels(job: Job) -> Iterator[Finding]:
     """An 8-bit or paged optimizer is used on a device that bitsandbytes has no optimizer for.
 
     Why: its kernels are CUDA's: on Ascend the trainer or the first step fails, after the model is loaded.
+    Source: transformers/trainer_optimizer.py:_get_bitsandbytes_optimizer, own (the requirements of bitsandbytes)
     Fix: `optim: adamw_torch`, or shard the states with ZeRO-2.
     """
     device, name = _device(job), str(job.get("optim"))
@@ -189,6 +203,7 @@ def accelerator_unused(job: Job) -> Iterator[Finding]:
     """The recipe forces the CPU on a machine with accelerators.
 
     Why: `use_cpu` leaves them idle.
+    Source: transformers/training_args.py:TrainingArguments._setup_devices
     Fix: remove `use_cpu`.
     """
     device = _device(job)
@@ -201,6 +216,7 @@ def backend_of_another_device(job: Job) -> Iterator[Finding]:
     """The communication library belongs to other devices.
 
     Why: NCCL is NVIDIA's and AMD's, HCCL Ascend's; the processes cannot form a group.
+    Source: transformers/training_args.py:TrainingArguments._setup_devices
     Fix: remove `ddp_backend`; the right one is chosen by itself.
     """
     device, name = _device(job), str(job.get("ddp_backend"))
@@ -213,6 +229,7 @@ def sharding_on_cpu(job: Job) -> Iterator[Finding]:
     """FSDP is used on a CPU.
 
     Why: it needs an accelerator: fails when the trainer is built, after the data is tokenized and the model loaded.
+    Source: accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.__post_init__
     Fix: remove `fsdp`.
     """
     device = _device(job)
@@ -225,6 +242,7 @@ def device_note(job: Job) -> Iterator[Finding]:
     """A short form of a device was read as one of several.
 
     Why: `a100` may be the 40 GB or the 80 GB card.
+    Source: own (names of devices)
     Fix: write the device in full.
     """
     if job.machine and job.machine.note:
@@ -237,6 +255,9 @@ def optimizer_of_another_device(job: Job) -> Iterator[Finding]:
 
     Why: its package (torch_npu, torch_xla, apex) is not there, or its kernels are CUDA's, as those of GaLore in 8 bits:
     the run fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
+    Source: transformers/trainer_optimizer.py:_get_adamw_torch_npu_fused,
+    transformers/trainer_optimizer.py:_get_adamw_torch_xla, transformers/trainer_optimizer.py:_get_adamw_apex_fused,
+    llamafactory/train/trainer_utils.py:_create_galore_optimizer
     Fix: `optim: adamw_torch`.
     """
     device, name = _device(job), str(job.get("optim"))

@@ -27,6 +27,7 @@ def entry_value_wrong(job: Job) -> Iterator[Finding]:
     """A value in the registry entry is of a kind that LLaMA-Factory cannot use.
 
     Why: a TypeError or AttributeError, often without the entry's name, after the tokenizer is loaded on every rank.
+    Source: llamafactory/data/parser.py:DatasetAttr.join, llamafactory/data/loader.py:_load_single_dataset
     Fix: names and addresses are text, `columns` and `tags` are objects of text, `num_samples` is a whole number.
     """
     for key, found in sets(job):
@@ -59,6 +60,7 @@ def script_refused(job: Job) -> Iterator[Finding]:
 
     Why: the datasets library runs none since its release 4, which LLaMA-Factory installs: "Dataset scripts are no
     longer supported", after the tokenizer is loaded on every rank.
+    Source: datasets/load.py:dataset_module_factory
     Fix: the data as files (`file_name`), or a hub address that holds files.
     """
     for key, found in sets(job):
@@ -77,6 +79,7 @@ def cloud_address_refused(job: Job) -> Iterator[Finding]:
     """The cloud address is none of those that LLaMA-Factory opens.
 
     Why: "Unsupported protocol in path", after the tokenizer is loaded on every rank.
+    Source: llamafactory/data/data_utils.py:setup_fs
     Fix: `s3://bucket/file.json`, `gs://bucket/file.jsonl`, or download the file and name it by `file_name`.
     """
     for key, found in sets(job):
@@ -91,6 +94,8 @@ def media_refused(job: Job) -> Iterator[Finding]:
 
     Why: "This model does not support image input", or a file that is not found, while the data is tokenized, on every
     rank. Looked at is the first sample of a local file.
+    Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_input,
+    llamafactory/data/converter.py:DatasetConverter._find_medias
     Fix: a template for images and a model that goes with it; `media_dir` is the folder that the paths count from
     (default: `dataset_dir`).
     """
@@ -111,6 +116,7 @@ def package_needed(job: Job) -> Iterator[Finding]:
     """The data are read with a package that LLaMA-Factory does not bring.
 
     Why: "Install s3fs to access S3" or "PackageNotFoundError", after the tokenizer is loaded on every rank.
+    Source: llamafactory/data/data_utils.py:setup_fs, llamafactory/data/loader.py:_load_single_dataset
     Fix: `pip install s3fs` for s3://, gcsfs for gs://, modelscope for `ms_hub_url`, openmind for `om_hub_url`.
     """
     for key, found in sets(job):

@@ -27,6 +27,7 @@ def switch_not_on(_job: Job) -> Iterator[Finding]:
     """A switch in the environment holds a word that LLaMA-Factory takes as off.
 
     Why: only true, y and 1 turn a switch on; `FORCE_TORCHRUN=yes` starts no torchrun, and nothing says so.
+    Source: llamafactory/extras/misc.py:is_env_enabled
     Fix: write 1.
     """
     for name in _SWITCHES:
@@ -40,6 +41,7 @@ def another_trainer(_job: Job) -> Iterator[Finding]:
     """The environment hands the recipe to another trainer of LLaMA-Factory.
 
     Why: the keys are read by another code base, so this verdict does not hold there.
+    Source: llamafactory/cli.py:main, llamafactory/launcher.py:launch
     Fix: unset the variable.
     """
     for name, what in _TRAINERS.items():
@@ -53,6 +55,7 @@ def processes_against_machine(job: Job) -> Iterator[Finding]:
 
     Why: the launcher takes NPROC_PER_NODE and NNODES from the environment: batch size, memory and steps are then those
     of another machine than was judged, or the nodes wait for each other.
+    Source: llamafactory/launcher.py:launch
     Fix: unset the variable, or name the machine with `--machine`.
     """
     machine = job.machine
@@ -67,6 +70,7 @@ def node_rank_missing(job: Job) -> Iterator[Finding]:
     """The environment says which node this is by RANK, which LLaMA-Factory does not read.
 
     Why: without NODE_RANK every node takes itself for the first, and all wait for each other until the timeout.
+    Source: llamafactory/launcher.py:launch
     Fix: `NODE_RANK=$RANK`.
     """
     several = job.machine is not None and job.machine.nodes > 1

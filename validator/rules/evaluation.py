@@ -37,6 +37,7 @@ def evaluation_without_data(job: Job) -> Iterator[Finding]:
     """Evaluation or prediction is asked for and there is no data for it.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `val_size: 0.05` to hold back part of the data, `eval_dataset`, or `eval_strategy: "no"`.
     """
     if job.has("eval_dataset") or _splits(job):
@@ -55,6 +56,7 @@ def two_sources_of_evaluation_data(job: Job) -> Iterator[Finding]:
     """Evaluation data is both named and split off.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__
     Fix: keep one of `eval_dataset` and `val_size`.
     """
     if job.has("eval_dataset") and _splits(job):
@@ -66,6 +68,7 @@ def split_without_data(job: Job) -> Iterator[Finding]:
     """Part of the training data is to be held back and there is none.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__
     Fix: name the data with `eval_dataset`, or set `dataset`.
     """
     if _splits(job) and not job.has("dataset") and not job.flag("do_train"):
@@ -77,6 +80,7 @@ def prediction_without_text(job: Job) -> Iterator[Finding]:
     """Prediction is asked for without generating text.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `predict_with_generate: true`.
     """
     if job.stage == "sft" and job.flag("do_predict") and not job.flag("predict_with_generate"):
@@ -88,6 +92,7 @@ def best_checkpoint_refused(job: Job) -> Iterator[Finding]:
     """The best checkpoint is to be loaded, but checkpoints and evaluations do not coincide.
 
     Why: refused at parse, on every rank.
+    Source: transformers/training_args.py:TrainingArguments._validate_args
     Fix: the same `save_strategy` and `eval_strategy`, `save_steps` a multiple of `eval_steps`; or `save_strategy:
     best`.
     """
@@ -130,6 +135,7 @@ def best_checkpoint_of_reward_model(job: Job) -> Iterator[Finding]:
     """The best checkpoint is to be loaded in a stage that cannot.
 
     Why: refused at parse, on every rank: a value head is not loaded back.
+    Source: llamafactory/hparams/parser.py:get_train_args
     Fix: remove `load_best_model_at_end` in stages rm and ppo.
     """
     if job.stage in ("rm", "ppo") and job.flag("load_best_model_at_end"):
@@ -141,6 +147,7 @@ def generation_conflict(job: Job) -> Iterator[Finding]:
     """Text is to be generated at evaluation with something that excludes it.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/parser.py:get_train_args
     Fix: predict in a run of its own, without ZeRO-3 and without `compute_accuracy`.
     """
     if not job.flag("predict_with_generate") or job.stage != "sft":
@@ -159,6 +166,7 @@ def schedule_without_evaluation(job: Job) -> Iterator[Finding]:
     """The learning-rate schedule follows an evaluation that never happens.
 
     Why: refused at parse, on every rank.
+    Source: transformers/training_args.py:TrainingArguments._validate_args
     Fix: set `eval_strategy` and data for it, or another `lr_scheduler_type`.
     """
     name = job.get("lr_scheduler_type")
@@ -171,6 +179,7 @@ def early_stopping_blind(job: Job) -> Iterator[Finding]:
     """Early stopping has no metric to watch, or no evaluation.
 
     Why: fails at the first step, after the data is tokenized and the model loaded on every rank.
+    Source: transformers/trainer_callback.py:EarlyStoppingCallback.on_train_begin
     Fix: `load_best_model_at_end: true` or `metric_for_best_model: eval_loss`, and an `eval_strategy`.
     """
     if not job.has("early_stopping_steps"):
@@ -186,6 +195,7 @@ def best_metric_missing(job: Job) -> Iterator[Finding]:
     """Checkpoints are chosen by a metric, and none is named.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
+    Source: transformers/trainer.py:Trainer._validate_args
     Fix: `metric_for_best_model: eval_loss`.
     """
     if job.get("save_strategy") == "best" and _metric(job) is None:
@@ -197,6 +207,7 @@ def metric_never_measured(job: Job) -> Iterator[Finding]:
     """Checkpoints are compared by an accuracy that evaluation does not measure.
 
     Why: KeyError at the first evaluation, hours into the run, also where the best checkpoint is not loaded.
+    Source: transformers/trainer.py:Trainer._determine_best_metric, llamafactory/train/sft/workflow.py:run_sft
     Fix: `eval_loss`; in stage sft `compute_accuracy: true`.
     """
     measured = job.stage == "rm" or (job.stage == "sft" and job.flag("compute_accuracy"))
@@ -210,6 +221,7 @@ def evaluation_data_unused(job: Job) -> Iterator[Finding]:
     """Data is held back or named for evaluation, and none is asked for.
 
     Why: the rows of `val_size` are lost to training and nothing is measured.
+    Source: llamafactory/data/data_utils.py:split_dataset
     Fix: `eval_strategy: steps` with `eval_steps`, or remove `val_size` or `eval_dataset`.
     """
     if _evaluates(job) or job.flag("do_eval") or job.flag("do_predict") or not job.flag("do_train"):
@@ -226,6 +238,7 @@ def evaluation_batch_default(job: Job) -> Iterator[Finding]:
 
     Why: `per_device_eval_batch_size` is 8 unless set; logits of eight long samples can run out of memory at the first
     evaluation, where training at 1 fits.
+    Source: transformers/training_args.py:TrainingArguments.per_device_eval_batch_size
     Fix: set `per_device_eval_batch_size` to the training batch.
     """
     train = job.number("per_device_train_batch_size")
@@ -244,6 +257,7 @@ def evaluation_never_reached(job: Job) -> Iterator[Finding]:
     """The first evaluation lies beyond the end of the run.
 
     Why: nothing is measured while training; early stopping and the best checkpoint never act.
+    Source: transformers/trainer_callback.py:DefaultFlowCallback.on_step_end
     Fix: a smaller `eval_steps`, or a share such as 0.1.
     """
     every = _evaluation_steps(job)
@@ -256,6 +270,7 @@ def evaluation_interval_missing(job: Job) -> Iterator[Finding]:
     """Evaluation by steps has no interval.
 
     Why: refused at parse, on every rank.
+    Source: transformers/training_args.py:TrainingArguments.__post_init__
     Fix: set `eval_steps`.
     """
     none = not job.number("eval_steps") and job.get("logging_steps") == 0 and job.get("logging_strategy") != "steps"
@@ -268,6 +283,7 @@ def metric_of_no_data_set(job: Job) -> Iterator[Finding]:
     """The best checkpoint is chosen by a metric over all data, while each data set is evaluated by itself.
 
     Why: metrics are then named eval_<data set>_loss; KeyError at the first evaluation.
+    Source: transformers/trainer.py:Trainer.evaluate, transformers/trainer.py:Trainer._determine_best_metric
     Fix: `metric_for_best_model: eval_<data set>_loss`, or remove `eval_on_each_dataset`.
     """
     metric = _metric(job)
@@ -287,6 +303,7 @@ def best_never_found(job: Job) -> Iterator[Finding]:
     """Only the best checkpoint is saved, and nothing is evaluated.
 
     Why: no checkpoint is ever written; only the end of the run is saved, and a crash loses everything.
+    Source: transformers/trainer.py:Trainer._maybe_log_save_evaluate
     Fix: `eval_strategy: steps` with data for it, or `save_strategy: steps`.
     """
     if job.get("save_strategy") == "best" and not _evaluates(job) and job.has("metric_for_best_model"):
@@ -299,6 +316,8 @@ def generation_formats_meet(job: Job) -> Iterator[Finding]:
 
     Why: mixed precision covers a LoRA or OFT model's training steps, but not its text generation: "expected m1 and m2
     to have the same dtype" at the first evaluation, hours into the run.
+    Source: llamafactory/train/sft/trainer.py:CustomSeq2SeqTrainer.prediction_step,
+    transformers/trainer_seq2seq.py:Seq2SeqTrainer.prediction_step
     Fix: evaluate by the loss, without `predict_with_generate`; and predict in a run of its own, with
     `do_predict: true` and the trained adapter.
     """

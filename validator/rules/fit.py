@@ -31,6 +31,7 @@ def device_memory_exceeded(job: Job) -> Iterator[Finding]:
 
     Why: it stops with "out of memory" at loading, at the first step or at the first long batch, after queueing,
     tokenizing and loading the model on every rank.
+    Source: own (the memory model)
     Fix: `lmf-recipes explain` lists the nearest changes that fit: a higher ZeRO stage, offload, a smaller micro batch
     with more accumulation, a shorter `cutoff_len`, `enable_liger_kernel`, or a smaller method.
     """
@@ -43,6 +44,7 @@ def device_memory_tight(job: Job) -> Iterator[Finding]:
     """The run is expected to fit, but the upper end of the 90 % band does not.
 
     Why: fragmentation, a longer batch or another release may push it over, often hours into the run.
+    Source: own (the memory model)
     Fix: make room as for FIT001, or try a few steps with the longest samples first.
     """
     if job.device_verdict == "tight" and job.device_memory:
@@ -54,6 +56,7 @@ def host_memory_exceeded(job: Job) -> Iterator[Finding]:
     """A node of the target machine has too little main memory for the run.
 
     Why: the kernel kills a process; torch elastic reports "exitcode: -9" with no other message.
+    Source: own (the memory model)
     Fix: less offload, `pin_memory: false` in the DeepSpeed JSON, fewer processes per node, LoRA instead of full
     fine-tuning, or a node with more memory. `lmf-recipes explain` shows what each change brings.
     """
@@ -72,6 +75,7 @@ def host_memory_tight(job: Job) -> Iterator[Finding]:
     """Main memory is expected to suffice, but the upper end of the 90 % band does not.
 
     Why: loading peaks and page-locked buffers vary; the symptom of too little is exit code -9.
+    Source: own (the memory model)
     Fix: as for FIT003; stop other processes on the node.
     """
     if job.host_verdict == "tight" and job.host_memory and job.machine:
@@ -89,6 +93,7 @@ def memory_not_judged(job: Job) -> Iterator[Finding]:
     """Memory is not judged, because the model or the machine is not known.
 
     Why: without the model's shapes nothing can be predicted, and without a machine there is no limit to compare with.
+    Source: own (the memory model)
     Fix: name the machine in the header block or with `--machine 8xa100-80g`; for a local model keep its config.json
     beside the weights; add the model to validator/data/models.yaml.
     """
@@ -103,6 +108,7 @@ def machine_unknown(job: Job) -> Iterator[Finding]:
     """The header block names a machine that is not known.
 
     Why: nothing that depends on the machine can be judged.
+    Source: own (the header block)
     Fix: write it as devices x device (`8xascend-910b-64g`) or nodes x devices x device (`2x8xa100-80g`).
     """
     if job.machine_problem:
@@ -114,6 +120,7 @@ def host_memory_not_judged(job: Job) -> Iterator[Finding]:
     """States are offloaded to main memory, but the size of the target's main memory is not given.
 
     Why: offload moves hundreds of GiB to the host; too little of it ends with exit code -9.
+    Source: own (the memory model)
     Fix: `host_ram_gib` in the header block, or `--host-ram`.
     """
     offloads = job.zero and (job.zero.offload("offload_optimizer") or job.zero.offload("offload_param"))
@@ -132,6 +139,7 @@ def checkpoints_without_limit(job: Job) -> Iterator[Finding]:
     """Checkpoints pile up: no limit is set and their sum is large.
 
     Why: a full disk ends the run in the middle of a save.
+    Source: own (the memory model)
     Fix: `save_total_limit: 2`, `save_only_model: true`, or a larger `save_steps`.
     """
     if job.disk is None or job.number("save_total_limit") > 0 or job.get("save_strategy") == "no":

@@ -19,6 +19,7 @@ def fsdp_word_unknown(job: Job) -> Iterator[Finding]:
     """`fsdp` holds a word that transformers does not know.
 
     Why: ValueError while the arguments are parsed. Words are separated by spaces, not commas.
+    Source: transformers/training_args.py:TrainingArguments._process_fsdp_args, transformers/trainer_utils.py:FSDPOption
     Fix: full_shard, shard_grad_op, no_shard, hybrid_shard or hybrid_shard_zero2, with auto_wrap and offload.
     """
     value = job.get("fsdp")
@@ -33,6 +34,7 @@ def fsdp_words_conflict(job: Job) -> Iterator[Finding]:
     """`fsdp` asks for offload alone, or for two kinds of sharding.
 
     Why: ValueError while the arguments are parsed.
+    Source: transformers/training_args.py:TrainingArguments._process_fsdp_args
     Fix: `fsdp: full_shard auto_wrap offload`.
     """
     words = _words(job)
@@ -47,6 +49,7 @@ def fsdp_with_deepspeed(job: Job) -> Iterator[Finding]:
     """FSDP and DeepSpeed are both on.
 
     Why: "Using --fsdp xxx together with --deepspeed is not possible", after the model is loaded.
+    Source: transformers/trainer.py:Trainer.__init__
     Fix: keep one of them.
     """
     if job.get("fsdp") and job.has("deepspeed"):
@@ -59,6 +62,7 @@ def fsdp_alone(job: Job) -> Iterator[Finding]:
 
     Why: "Using fsdp only works in distributed training" after the model is loaded, unless FORCE_TORCHRUN=1; and there
     is nothing to share with.
+    Source: transformers/trainer.py:Trainer.__init__
     Fix: remove `fsdp`.
     """
     if job.get("fsdp") and job.machine and job.world == 1:
@@ -70,6 +74,7 @@ def fsdp_unwrapped(job: Job) -> Iterator[Finding]:
     """FSDP without wrapping the layers.
 
     Why: the whole model is one unit, so every device gathers all weights at once, and sharding saves little.
+    Source: accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.set_auto_wrap_policy
     Fix: `fsdp: full_shard auto_wrap`.
     """
     words = _words(job)
@@ -83,6 +88,7 @@ def fsdp_config_conflict(job: Job) -> Iterator[Finding]:
     """Two settings of `fsdp_config` exclude each other.
 
     Why: ValueError while the arguments are parsed.
+    Source: transformers/training_args.py:TrainingArguments._process_fsdp_args
     Fix: wrap by layer class or by size, not both; keep `sync_module_states` with `cpu_ram_efficient_loading`.
     """
     config = _config(job)
@@ -103,6 +109,7 @@ def fsdp_config_ignored(job: Job) -> Iterator[Finding]:
     """`fsdp_config` without `fsdp`.
 
     Why: nothing is sharded; every device holds the whole model.
+    Source: transformers/training_args.py:TrainingArguments._process_fsdp_args
     Fix: `fsdp: full_shard auto_wrap`, or remove `fsdp_config`.
     """
     if job.get("fsdp_config") and not job.get("fsdp"):

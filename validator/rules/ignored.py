@@ -122,6 +122,8 @@ def method_leaves_unread(job: Job) -> Iterator[Finding]:
     """A setting of another fine-tuning method is set.
 
     Why: it has no effect; often `finetuning_type` is not what was meant.
+    Source: llamafactory/model/adapter.py:init_adapter, llamafactory/model/adapter.py:_setup_lora_tuning,
+    llamafactory/model/adapter.py:_setup_freeze_tuning
     Fix: remove it, or set the method it belongs to.
     """
     yield from _unread(job, _BY_METHOD)
@@ -132,6 +134,7 @@ def stage_leaves_unread(job: Job) -> Iterator[Finding]:
     """A setting of another stage is set.
 
     Why: it has no effect; often `stage` is not what was meant.
+    Source: llamafactory/train/tuner.py:_training_function
     Fix: remove it, or set the stage it belongs to.
     """
     yield from _unread(job, _BY_STAGE)
@@ -142,6 +145,8 @@ def switch_leaves_unread(job: Job) -> Iterator[Finding]:
     """A setting is given without the switch that makes LLaMA-Factory read it.
 
     Why: it has no effect.
+    Source: llamafactory/train/trainer_utils.py:create_custom_optimizer,
+    llamafactory/model/model_utils/quantization.py:configure_quantization, llamafactory/hparams/parser.py:get_train_args
     Fix: set the switch, or remove the setting.
     """
     yield from _unread(job, _BY_SWITCH)

@@ -55,6 +55,7 @@ def template_unknown(job: Job) -> Iterator[Finding]:
     """The template does not exist.
 
     Why: fails before the data is read, after the imports on every rank.
+    Source: llamafactory/data/template.py:get_template_and_fix_tokenizer
     Fix: one of LLaMA-Factory's templates, such as qwen, qwen3, llama3, mistral, gemma3.
     """
     known = data.table("templates")["templates"]
@@ -69,6 +70,7 @@ def prompt_not_trainable(job: Job) -> Iterator[Finding]:
     """The template cannot train on the prompt.
 
     Why: it marks the end of an answer at the start of the next turn; fails before the data is read.
+    Source: llamafactory/data/template.py:get_template_and_fix_tokenizer
     Fix: remove `train_on_prompt`.
     """
     template = _template(job)
@@ -81,6 +83,7 @@ def tool_format_unknown(job: Job) -> Iterator[Finding]:
     """The tool format does not exist.
 
     Why: fails before the data is read, after the imports on every rank.
+    Source: llamafactory/data/tool_utils.py:get_tool_utils
     Fix: remove it (the template has its own), or one of LLaMA-Factory's formats.
     """
     known = data.table("templates")["names"]["tool_formats"]
@@ -95,6 +98,7 @@ def template_needs_images(job: Job) -> Iterator[Finding]:
     """A template for images is used with a model that has no image processor.
 
     Why: "Processor was not found" while the data is tokenized, even without any image in it.
+    Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_input
     Fix: the template of the text model.
     """
     template = _template(job)
@@ -121,6 +125,7 @@ def template_of_another_family(job: Job) -> Iterator[Finding]:
 
     Why: training goes well, but the model learns marks that it does not know and that serving with its own template
     does not produce: answers that never end, or lost skills.
+    Source: llamafactory/extras/constants.py:register_model_group
     Fix: the template that LLaMA-Factory registers for the model. `x` and `x_nothink` both pass.
     """
     own, name = _own_template(job), job.get("template")
@@ -139,6 +144,8 @@ def packed_length_uneven(job: Job) -> Iterator[Finding]:
 
     Why: batches are padded to a multiple of 8 and packed positions are not: "size of tensor a must match" at the first
     step, after the data is tokenized and the model loaded on every rank.
+    Source: llamafactory/data/processor/supervised.py:PackedSupervisedDatasetProcessor.preprocess_dataset,
+    llamafactory/train/sft/workflow.py:run_sft
     Fix: a `cutoff_len` that is a multiple of 8.
     """
     length = job.number("cutoff_len")
@@ -151,6 +158,7 @@ def packing_unread(job: Job) -> Iterator[Finding]:
     """Packing is set in a stage that does not pack.
 
     Why: only sft and pt pack; elsewhere each sample merely loses one token of its length.
+    Source: llamafactory/data/loader.py:_get_dataset_processor
     Fix: remove `packing`.
     """
     if job.stage in ("rm", "dpo", "kto", "ppo") and job.flag("packing"):
@@ -162,6 +170,7 @@ def neat_packing_batches(job: Job) -> Iterator[Finding]:
     """Neat packing with flash attention gets more than one packed sample at a time.
 
     Why: an assertion at the first step, after the data is tokenized and the model loaded on every rank.
+    Source: llamafactory/data/collator.py:SFTDataCollatorWith4DAttentionMask.__call__
     Fix: `per_device_train_batch_size: 1` and a longer `cutoff_len`.
     """
     device = job.machine.device if job.machine else None
@@ -180,6 +189,7 @@ def length_scaling_fails(job: Job) -> Iterator[Finding]:
 
     Why: LLaMA-Factory writes the longer maximum as a fraction and transformers 5 checks for a whole number: fails
     when the model is configured, after the whole data set is tokenized.
+    Source: llamafactory/model/model_utils/rope.py:configure_rope
     Fix: a `cutoff_len` within the model's positions, or a model with a longer context.
     """
     limit, length = job.model.positions if job.model else None, job.number("cutoff_len")
@@ -198,6 +208,7 @@ def longer_than_model(job: Job) -> Iterator[Finding]:
     """Samples may be longer than the positions the model was trained for.
 
     Why: beyond them a model talks nonsense, and some fail on the first long sample.
+    Source: own (the model's config.json)
     Fix: a `cutoff_len` within the model's positions.
     """
     limit, length = job.model.positions if job.model else None, job.number("cutoff_len")
@@ -210,6 +221,8 @@ def streaming_refused(job: Job) -> Iterator[Finding]:
     """Streaming is combined with something that needs to know the whole data set.
 
     Why: refused at parse, on every rank; a `tokenized_path` that is still to be written, after the data is read.
+    Source: llamafactory/hparams/parser.py:get_train_args,
+    llamafactory/hparams/data_args.py:DataArguments.__post_init__, llamafactory/data/loader.py:get_dataset
     Fix: `max_steps`, a whole `val_size`, no `max_samples`, or no `streaming`.
     """
     if not job.flag("streaming"):
@@ -230,6 +243,7 @@ def mixing_refused(job: Job) -> Iterator[Finding]:
     """The shares of mixed data sets do not fit.
 
     Why: refused at parse on every rank; shares that do not add up to 1, when the data is read.
+    Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__, llamafactory/data/data_utils.py:merge_dataset
     Fix: `mix_strategy: interleave_under`, one share for each data set, together 1.
     """
     if not job.has("interleave_probs"):
@@ -264,6 +278,7 @@ def amount_refused(job: Job) -> Iterator[Finding]:
     """An amount of data leaves nothing to train on.
 
     Why: fails while the data is read, on every rank.
+    Source: llamafactory/data/loader.py:_load_single_dataset, llamafactory/data/data_utils.py:split_dataset
     Fix: a positive `max_samples`, a `val_size` below 1 as a share, at least one preprocessing worker.
     """
     if job.get("max_samples") is not None and job.number("max_samples") <= 0 and not job.flag("streaming"):
@@ -280,6 +295,7 @@ def template_missing(job: Job) -> Iterator[Finding]:
 
     Why: LLaMA-Factory then derives one from the tokenizer's own, which loses tools, thinking and the end of answers for
     some models, or trains without any where the tokenizer has none.
+    Source: llamafactory/data/template.py:get_template_and_fix_tokenizer, llamafactory/data/template.py:parse_template
     Fix: the template that LLaMA-Factory registers for the model.
     """
     if job.flag("do_train") and not job.has("template") and job.stage != "pt":
@@ -294,6 +310,7 @@ def streamed_file_without_workers(job: Job) -> Iterator[Finding]:
 
     Why: LLaMA-Factory cuts the file into as many pieces as there are workers, and the default is none: StopIteration
     while the data is read.
+    Source: llamafactory/data/loader.py:_load_single_dataset
     Fix: `dataloader_num_workers: 1` or more.
     """
     if job.flag("streaming") and job.get("dataloader_num_workers") == 0 and _reads_file(job):
@@ -317,6 +334,7 @@ def neat_packing_of_0_9_4(job: Job) -> Iterator[Finding]:
     """Neat packing is to run with LLaMA-Factory 0.9.4 and a transformers release of 2025.
 
     Why: 0.9.4 refuses it at parse, on every rank, with transformers 4.53 and later; 0.9.5 does not.
+    Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `llamafactory: ">=0.9.5"` in the header block, or `transformers: "<4.53"`.
     """
     if job.flag("neat_packing"):
@@ -332,6 +350,7 @@ def neat_packing_unfit_for_model(job: Job) -> Iterator[Finding]:
 
     Why: "Neat packing is not supported for gemma4, gpt_oss models", when the batches are set up, after the data is
     tokenized and the model loaded on every rank. The model is told by its template.
+    Source: llamafactory/data/collator.py:SFTDataCollatorWith4DAttentionMask.__post_init__
     Fix: `packing: true` alone, or no `flash_attn: fa2`.
     """
     device = job.machine.device if job.machine else None

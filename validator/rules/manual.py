@@ -1,28 +1,45 @@
-"""The manual page of each code: the violation in one line, then `Why:` and `Fix:`."""
+"""The manual page of each code: the violation in one line, then `Why:`, `Source:` and `Fix:`.
+
+`Source:` names what the rule foretells: `package/file.py:function` (class, method, field, constant), of the releases in
+data/seen.yaml; or `own (what it rests on)`, where it is no package's code. `python -m validator.upstream drift` lists
+the rules whose source another release changed."""
 
 from __future__ import annotations
 
 from validator.diagnostic import RecipeError, Severity
 from validator.rules.engine import RULES
-from validator.tables import data
+from validator.tables import data, releases
 from validator.tables.suggestion import suggest
 
 
 def page(code: str) -> tuple[Severity, str]:
-    """Severity and manual page of a code. Raises RecipeError for an unknown one."""
+    """Severity and manual page of a code, with the releases that its sources were read in. Raises RecipeError for an
+    unknown one."""
     wanted = code.upper()
     pages = data.listing("manual")
     if wanted in pages:
-        return Severity(pages[wanted]["severity"]), pages[wanted]["text"].strip()
+        return Severity(pages[wanted]["severity"]), _dated(pages[wanted]["text"].strip())
     for rule in RULES:
         if rule.code == wanted:
-            return rule.severity, rule.manual
+            return rule.severity, _dated(rule.manual)
     raise RecipeError(f"no rule `{code}`{suggest(wanted, codes())}")
 
 
 def codes() -> list[str]:
     """Every code there is, sorted."""
     return sorted([*data.listing("manual"), *(rule.code for rule in RULES)])
+
+
+def _dated(text: str) -> str:
+    packages = sorted({package for package, _, path in (source.partition("/") for source in sources(text)) if path})
+    seen = ", ".join(f"{package} {releases.seen(package)}" for package in packages)
+    return f"{text}\n\nSeen with: {seen}" if seen else text
+
+
+def sources(text: str) -> list[str]:
+    """What the `Source:` paragraph of a manual page names."""
+    paragraph = text.partition("Source:")[2].partition("Fix:")[0]
+    return [" ".join(source.split()) for source in paragraph.split(",") if source.strip()]
 
 
 def remedy(text: str) -> str | None:

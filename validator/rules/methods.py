@@ -36,6 +36,7 @@ def lora_setting_elsewhere(job: Job) -> Iterator[Finding]:
     """A LoRA setting is used with another method.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
     Fix: remove it, or set `finetuning_type: lora`.
     """
     for key in _LORA_ONLY:
@@ -48,6 +49,7 @@ def adapter_elsewhere(job: Job) -> Iterator[Finding]:
     """An adapter is to be loaded with a method other than LoRA.
 
     Why: refused at parse, on every rank; OFT adapters as well.
+    Source: llamafactory/hparams/parser.py:_verify_model_args
     Fix: merge the adapter into the model first and name the merged model.
     """
     if job.method != "lora" and job.has("adapter_name_or_path"):
@@ -59,6 +61,7 @@ def blocks_with_full(job: Job) -> Iterator[Finding]:
     """Expanded blocks (LLaMA Pro) are combined with full fine-tuning.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
     Fix: `finetuning_type: freeze` or `lora`.
     """
     if job.method == "full" and job.flag("use_llama_pro"):
@@ -71,6 +74,8 @@ def pissa_refused(job: Job) -> Iterator[Finding]:
 
     Why: refused at parse, on every rank: a reference model needs the original weights, and ZeRO-3 shards them before
     the decomposition.
+    Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__,
+    llamafactory/hparams/parser.py:get_train_args
     Fix: remove `pissa_init`, or make the initial adapter once with LLaMA-Factory's scripts/pissa_init.py.
     """
     if not job.flag("pissa_init") or job.method != "lora":
@@ -86,6 +91,7 @@ def adapter_shape_refused(job: Job) -> Iterator[Finding]:
     """A LoRA rank, dropout or target is outside its range.
 
     Why: fails when the adapter is made, after the data is tokenized and the model loaded on every rank.
+    Source: peft/tuners/lora/layer.py:LoraLayer.update_layer
     Fix: a rank of at least 1, a dropout from 0 to 1, `lora_target: all`.
     """
     if not _adapts(job):
@@ -104,6 +110,7 @@ def all_beside_names(job: Job) -> Iterator[Finding]:
 
     Why: `all` is expanded only when it stands alone; here only the named layers are adapted, and where none of them
     exists the run fails after the model is loaded.
+    Source: llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: `lora_target: all`, or the names without `all`.
     """
     targets = job.words("lora_target")
@@ -118,6 +125,8 @@ def targets_missing(job: Job) -> Iterator[Finding]:
 
     Why: "target modules not found" when the adapter is made, after the data is tokenized and the model loaded on every
     rank. In transformers 5 the experts of a mixture-of-experts model are fused tensors, no linear layers.
+    Source: peft/tuners/tuners_utils.py:BaseTuner.inject_adapter,
+    llamafactory/model/model_utils/misc.py:find_all_linear_modules
     Fix: `lora_target: all`.
     """
     known, targets = _linear(job), job.words("lora_target")
@@ -142,6 +151,8 @@ def nothing_unfrozen(job: Job) -> Iterator[Finding]:
     """Freeze tuning trains no layer, or cannot spread its new blocks.
 
     Why: with 0 layers it fails at the first step; blocks that do not divide the depth fail after the model is loaded.
+    Source: llamafactory/model/adapter.py:_setup_freeze_tuning,
+    llamafactory/model/model_utils/misc.py:find_expanded_modules
     Fix: a `freeze_trainable_layers` that is not 0, and with `use_llama_pro` a divisor of the number of layers.
     """
     if job.method != "freeze" and not (job.method == "lora" and job.flag("use_llama_pro")):
@@ -159,6 +170,7 @@ def more_layers_than_model(job: Job) -> Iterator[Finding]:
     """Freeze tuning asks for more layers than the model has.
 
     Why: the number is clamped; embeddings and head stay frozen, so this is not full fine-tuning.
+    Source: llamafactory/model/adapter.py:_setup_freeze_tuning
     Fix: a smaller number, or `finetuning_type: full`.
     """
     count = abs(job.number("freeze_trainable_layers"))
@@ -174,6 +186,7 @@ def several_adapters(job: Job) -> Iterator[Finding]:
     """Several adapters are named where only one can be loaded.
 
     Why: an assertion when the adapter is loaded, after the data is tokenized and the model loaded on every rank.
+    Source: llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: merge them into the model first.
     """
     adapters = job.words("adapter_name_or_path")
@@ -188,6 +201,7 @@ def engine_refused(job: Job) -> Iterator[Finding]:
     """unsloth or KTransformers is combined with a method or a ZeRO stage it cannot do.
 
     Why: with ZeRO-3 refused at parse on every rank; with the method after the model is loaded.
+    Source: llamafactory/hparams/parser.py:get_train_args, llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: LoRA without ZeRO-3, or leave the engine out.
     """
     for key in ("use_unsloth", "use_kt"):
@@ -203,6 +217,7 @@ def two_block_sizes(job: Job) -> Iterator[Finding]:
 
     Why: peft refuses it when the adapter is made, after the data is tokenized and the model loaded on every rank. The
     block size has a default, 32.
+    Source: peft/tuners/oft/config.py:OFTConfig.__post_init__
     Fix: `oft_block_size: 0` beside `oft_rank`, or no `oft_rank`.
     """
     if job.method == "oft" and not job.number("oft_rank") and not job.number("oft_block_size"):
@@ -222,6 +237,7 @@ def oft_target_unread(job: Job) -> Iterator[Finding]:
     """OFT's targets are given under a key that is never read.
 
     Why: LLaMA-Factory 0.9.5 takes the layers of OFT from `lora_target`.
+    Source: llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: write `lora_target`.
     """
     if "oft_target" in job.values and job.words("oft_target") != job.words("lora_target"):
@@ -234,6 +250,7 @@ def chat_format_untrained(job: Job) -> Iterator[Finding]:
 
     Why: the marks of a chat template are tokens that a base model may never have seen; LoRA does not train embeddings,
     so it may not learn to end its answers.
+    Source: llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: start from the chat-tuned model, or `additional_target: embed_tokens,lm_head` (more memory; ZeRO-2), or
     `template: default`, which uses plain words.
     """
@@ -256,6 +273,7 @@ def new_tokens(job: Job) -> Iterator[Finding]:
 
     Why: LLaMA-Factory then trains full fp32 copies of the embedding and the head beside LoRA: two more matrices of
     vocabulary x hidden size, at 16 bytes a weight.
+    Source: llamafactory/model/patcher.py:patch_tokenizer, llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: none needed; `lmf-recipes explain` shows the memory.
     """
     for key in ("add_tokens", "add_special_tokens", "new_special_tokens_config"):
@@ -268,6 +286,7 @@ def some_targets_missing(job: Job) -> Iterator[Finding]:
     """Some of LoRA's targets are no linear layers of the model.
 
     Why: peft leaves them out with no message, and less is trained than the recipe says.
+    Source: peft/tuners/tuners_utils.py:BaseTuner.inject_adapter
     Fix: `lora_target: all`, or names that the model has.
     """
     known, targets = _linear(job), job.words("lora_target")
@@ -285,6 +304,7 @@ def parts_missing(job: Job) -> Iterator[Finding]:
     """Freeze tuning selects a part that the model's layers do not have.
 
     Why: "module is not found" after the data is tokenized and the model loaded on every rank.
+    Source: llamafactory/model/adapter.py:_setup_freeze_tuning
     Fix: `freeze_trainable_modules: all`, or self_attn, mlp and the like.
     """
     known = _PARTS.get(job.model.kind if job.model else "")

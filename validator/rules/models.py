@@ -15,6 +15,7 @@ def remote_code_not_trusted(job: Job) -> Iterator[Finding]:
     """The model comes with its own code, and the recipe does not allow it.
 
     Why: transformers has no class for the model; the tokenizer fails to load, on every rank.
+    Source: transformers/dynamic_module_utils.py:resolve_trust_remote_code
     Fix: `trust_remote_code: true`, after reading the code in the model's repository.
     """
     if job.model and job.model.remote_code and not job.flag("trust_remote_code"):
@@ -27,6 +28,7 @@ def remote_code_outdated(job: Job) -> Iterator[Finding]:
 
     Why: the code of the first Qwen calls a method that transformers 5 has removed from its models (`get_head_mask`); it
     also imports transformers_stream_generator. The first step fails, after the weights are loaded on every rank.
+    Source: transformers/modeling_utils.py:ModuleUtilsMixin
     Fix: a Qwen1.5 model, which has the same shapes and needs no code of its own.
     """
     if job.model and job.model.remote_code and job.model.kind == "qwen":
@@ -40,6 +42,7 @@ def gpt_oss_kernel_missing(job: Job) -> Iterator[Finding]:
 
     Why: LLaMA-Factory sets up a FlashAttention-3 kernel for gpt-oss through `load_and_register_kernel`, which
     transformers does not have: an import error after the whole data set is tokenized. The kernel is NVIDIA's.
+    Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation
     Fix: another model; or, on an NVIDIA GPU, an older transformers that LLaMA-Factory accepts and that has it.
     """
     if job.model and job.model.kind == "gpt_oss":

@@ -65,6 +65,7 @@ def optimizer_with_lora(job: Job) -> Iterator[Finding]:
     """GaLore, APOLLO or BAdam is combined with LoRA.
 
     Why: refused at parse, on every rank: they save memory of full fine-tuning.
+    Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
     Fix: `finetuning_type: full`, or leave them out.
     """
     for key in _active(job):
@@ -77,6 +78,7 @@ def two_optimizers(job: Job) -> Iterator[Finding]:
     """Two of GaLore, APOLLO and BAdam are set.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
     Fix: keep one.
     """
     active = _active(job)
@@ -89,6 +91,7 @@ def optimizer_with_deepspeed(job: Job) -> Iterator[Finding]:
     """GaLore or APOLLO is combined with DeepSpeed.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/parser.py:get_train_args
     Fix: remove `deepspeed`, or use BAdam with ZeRO-3.
     """
     for key in ("use_galore", "use_apollo"):
@@ -101,6 +104,7 @@ def optimizer_not_distributed(job: Job) -> Iterator[Finding]:
     """A layer-wise or partial optimizer is used on several devices.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/parser.py:get_train_args
     Fix: one device; GaLore and APOLLO without layer-wise updates; BAdam by layer with DeepSpeed ZeRO-3.
     """
     if job.method == "lora" or not _distributed(job):
@@ -120,6 +124,8 @@ def optimizer_name_refused(job: Job) -> Iterator[Finding]:
 
     Why: "unknown optim" when the trainer is built, after the data is tokenized and the model loaded on every rank; the
     default, adamw_torch_fused, is refused too.
+    Source: llamafactory/train/trainer_utils.py:_create_galore_optimizer,
+    llamafactory/train/trainer_utils.py:_create_apollo_optimizer
     Fix: `optim: adamw_torch`.
     """
     for key, places in _PLACES.items():
@@ -134,6 +140,8 @@ def layerwise_accumulation(job: Job) -> Iterator[Finding]:
     """Layer-wise updates are combined with gradient accumulation.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded.
+    Source: llamafactory/train/trainer_utils.py:_create_galore_optimizer,
+    llamafactory/train/trainer_utils.py:_create_apollo_optimizer
     Fix: `gradient_accumulation_steps: 1`.
     """
     for key, layerwise in _LAYERWISE.items():
@@ -150,6 +158,7 @@ def optimizer_unread(job: Job) -> Iterator[Finding]:
     """Several optimizers are asked for and only one is made.
 
     Why: LLaMA-Factory takes the first of GaLore, APOLLO, LoRA+, BAdam, Adam-mini, Muon; the others, silently, not.
+    Source: llamafactory/train/trainer_utils.py:create_custom_optimizer
     Fix: keep one.
     """
     active = [key for key in _ORDER if (job.has(key) if key == "loraplus_lr_ratio" else job.flag(key))]
@@ -163,6 +172,7 @@ def schedule_arguments_refused(job: Job) -> Iterator[Finding]:
     """The learning-rate schedule lacks an argument, or gets one it does not know.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
+    Source: transformers/optimization.py:get_scheduler
     Fix: `lr_scheduler_kwargs: {min_lr_rate: 0.1}` for schedules with a floor; no argument for linear.
     """
     name, given = str(job.get("lr_scheduler_type")), schedule_arguments(job)
@@ -187,6 +197,7 @@ def schedule_ends_above(job: Job) -> Iterator[Finding]:
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank. The default
     end is 1e-7.
+    Source: transformers/optimization.py:get_polynomial_decay_schedule_with_warmup
     Fix: an `lr_end` below `learning_rate`.
     """
     given = schedule_arguments(job) or {}
@@ -200,6 +211,7 @@ def learning_rate_refused(job: Job) -> Iterator[Finding]:
     """The learning rate or the warm-up is below zero, or the rate no number (`.nan`).
 
     Why: a negative warm-up is refused at parse; such a rate when the optimizer is made, after the model is loaded.
+    Source: transformers/training_args.py:TrainingArguments._validate_args, torch/optim/adam.py:Adam.__init__
     Fix: rates around 1e-4 for LoRA and 1e-5 for full fine-tuning.
     """
     rate = job.get("learning_rate")
@@ -215,6 +227,7 @@ def learning_rate_useless(job: Job) -> Iterator[Finding]:
     """The learning rate trains nothing, or destroys the model.
 
     Why: at 0 the run ends normally with the weights it began with; near 1 the loss turns into NaN within a few steps.
+    Source: own (experience)
     Fix: rates around 1e-4 for LoRA and 1e-5 for full fine-tuning.
     """
     rate = job.get("learning_rate")
@@ -230,6 +243,7 @@ def warmup_never_ends(job: Job) -> Iterator[Finding]:
 
     Why: the learning rate never reaches the value that the recipe states. `warmup_ratio` and `warmup_steps` below 1 are
     shares of the run; from 1 on both are steps.
+    Source: transformers/training_args.py:TrainingArguments.get_warmup_steps
     Fix: 3 to 10 % of the steps, such as `warmup_steps: 0.05`.
     """
     key = "warmup_ratio" if job.has("warmup_ratio") else "warmup_steps"
@@ -243,6 +257,7 @@ def warmup_unread(job: Job) -> Iterator[Finding]:
     """A warm-up is set for a schedule that has none.
 
     Why: `constant` starts at the full rate.
+    Source: transformers/optimization.py:get_scheduler
     Fix: `lr_scheduler_type: constant_with_warmup`.
     """
     for key in ("warmup_steps", "warmup_ratio"):
@@ -257,6 +272,7 @@ def ratio_refused(job: Job) -> Iterator[Finding]:
     Why: it takes the numbers that plain Adam takes and no others, so the default optimizer, adamw_torch_fused, ends in
     "unexpected keyword argument"; and it looks for a head of its own, which a model with tied embeddings has not. Both
     when the trainer is built, after the data is tokenized and the model loaded.
+    Source: llamafactory/train/trainer_utils.py:_create_badam_optimizer
     Fix: `optim: adamw_torch`; for a model with tied embeddings `badam_mode: layer`.
     """
     if job.method == "lora" or not job.flag("use_badam") or job.get("badam_mode") != "ratio":
@@ -277,6 +293,7 @@ def target_layers_missing(job: Job) -> Iterator[Finding]:
 
     Why: "you need to define optim_target_modules" when the trainer is built, after the data is tokenized and the model
     loaded on every rank.
+    Source: transformers/trainer_optimizer.py:_setup_low_rank_optimizer
     Fix: `use_galore: true` or `use_apollo: true` with `optim: adamw_torch`; or `optim_target_modules: all-linear`.
     """
     name = str(job.get("optim"))
@@ -290,6 +307,7 @@ def adam_mini_with_adapter(job: Job) -> Iterator[Finding]:
 
     Why: it cuts every tensor of queries and keys by the model's heads, and an adapter's are too small for that: "shape
     is invalid for input of size" at the first step, after the data is tokenized and the model loaded on every rank.
+    Source: llamafactory/train/trainer_utils.py:_create_adam_mini_optimizer
     Fix: `finetuning_type: full`, or remove `use_adam_mini`: an adapter's states are small anyway.
     """
     meets = job.method == "oft" or (job.method == "lora" and job.number("lora_rank") < 64)

@@ -39,6 +39,8 @@ def value_contradicted(job: Job) -> Iterator[Finding]:
 
     Why: "Please correct the following DeepSpeed config values that mismatch TrainingArguments values", after the data
     set is tokenized and the model is loaded on every rank.
+    Source: transformers/integrations/deepspeed.py:HfTrainerDeepSpeedConfig.trainer_config_process,
+    transformers/integrations/deepspeed.py:HfTrainerDeepSpeedConfig.trainer_config_finalize
     Fix: "auto" in the JSON: the recipe alone decides.
     """
     for path, key in _EQUAL.items():
@@ -57,6 +59,8 @@ def batch_size_wrong(job: Job) -> Iterator[Finding]:
     """train_batch_size in the JSON is not micro batch x accumulation x devices.
 
     Why: the Trainer and DeepSpeed both check the product, after the model is loaded on every rank.
+    Source: transformers/integrations/deepspeed.py:HfTrainerDeepSpeedConfig.trainer_config_process,
+    deepspeed/runtime/config.py:DeepSpeedConfig._batch_assertion
     Fix: `"train_batch_size": "auto"`.
     """
     found = _value(job, "train_batch_size")
@@ -80,6 +84,8 @@ def precision_contradicted(job: Job) -> Iterator[Finding]:
 
     Why: the Trainer refuses the pair; with `bf16: true` in the recipe and fp16 in the JSON, or the other way round,
     after the model is loaded on every rank.
+    Source: transformers/integrations/deepspeed.py:HfTrainerDeepSpeedConfig.trainer_config_process,
+    transformers/integrations/deepspeed.py:HfTrainerDeepSpeedConfig.trainer_config_finalize
     Fix: `"enabled": "auto"` in both blocks of the JSON: the recipe alone decides.
     """
     both = all(_value(job, f"{name}.enabled") is True for name in ("fp16", "bf16"))
@@ -100,6 +106,7 @@ def accumulation_missing(job: Job) -> Iterator[Finding]:
     """The JSON leaves gradient accumulation out, and the recipe accumulates.
 
     Why: accelerate then puts 1 into the JSON, and the batch sizes no longer multiply, after the model is loaded.
+    Source: accelerate/utils/dataclasses.py:DeepSpeedPlugin.__post_init__
     Fix: `"gradient_accumulation_steps": "auto"`.
     """
     steps = job.number("gradient_accumulation_steps")
@@ -120,6 +127,8 @@ def optimizer_replaced(job: Job) -> Iterator[Finding]:
     """The JSON brings its own optimizer or scheduler, so the recipe's is not used.
 
     Why: `optim` and `lr_scheduler_type` have no effect, and a missing learning rate becomes DeepSpeed's 0.001.
+    Source: accelerate/accelerator.py:Accelerator._prepare_deepspeed,
+    transformers/integrations/deepspeed.py:deepspeed_optim_sched
     Fix: remove the `optimizer` and `scheduler` blocks from the JSON.
     """
     for block, key in (("optimizer", "optim"), ("scheduler", "lr_scheduler_type")):
@@ -141,6 +150,7 @@ def launcher_needed(job: Job) -> Iterator[Finding]:
     """DeepSpeed on one device.
 
     Why: LLaMA-Factory starts torchrun by itself only for several devices: "Please use FORCE_TORCHRUN=1".
+    Source: llamafactory/launcher.py:launch, llamafactory/hparams/parser.py:get_train_args
     Fix: `FORCE_TORCHRUN=1 llamafactory-cli train ...`; `lmf-recipes train` sets it.
     """
     if job.zero and job.machine and job.world == 1:
@@ -155,6 +165,7 @@ def nodes_to_join(job: Job) -> Iterator[Finding]:
     """The machine has several nodes.
 
     Why: each node starts its own command and must be told its place; LLaMA-Factory reads NODE_RANK, not RANK.
+    Source: llamafactory/launcher.py:launch
     Fix: NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT on every node; `lmf-recipes explain` shows the commands.
     """
     if job.machine and job.machine.nodes > 1:
@@ -173,6 +184,7 @@ def optimizer_not_offloadable(job: Job) -> Iterator[Finding]:
 
     Why: accelerate 1.11 gives DeepSpeed's CPU Adagrad and Lion an argument of Adam: "unexpected keyword argument
     'adamw_mode'" when the trainer is built, after the model is loaded on every rank.
+    Source: accelerate/utils/deepspeed.py:map_pytorch_optim_to_deepspeed
     Fix: `optim: adamw_torch`, no offload, or `"zero_force_ds_cpu_optimizer": false`.
     """
     optim = job.get("optim")
@@ -186,6 +198,7 @@ def optimizer_becomes_adam(job: Job) -> Iterator[Finding]:
 
     Why: accelerate maps AdamW to its CPU form and everything else to plain Adam, in which weight decay is not
     decoupled, and with 32-bit state.
+    Source: accelerate/utils/deepspeed.py:map_pytorch_optim_to_deepspeed
     Fix: `optim: adamw_torch`; or no offload.
     """
     optim = job.get("optim")
@@ -206,6 +219,9 @@ def optimizer_of_matrices_sharded(job: Job) -> Iterator[Finding]:
     Why: ZeRO hands the optimizer flattened shards, in which these two no longer find the matrices they work on:
     "KeyError: 'use_muon'" or "too many indices" at the first step, after the data is tokenized and the model loaded on
     every rank (seen with DeepSpeed 0.18.4).
+    Source: llamafactory/third_party/muon/muon.py:Muon.step,
+    llamafactory/train/trainer_utils.py:_create_adam_mini_optimizer,
+    deepspeed/runtime/zero/stage_1_and_2.py:DeepSpeedZeroOptimizer.__init__
     Fix: no `deepspeed`, or `optim: adamw_torch` alone.
     """
     for key, last in (("use_muon", 3), ("use_adam_mini", 2)):
@@ -220,6 +236,8 @@ def output_layer_copied_in_shards(job: Job) -> Iterator[Finding]:
     Why: DeepSpeed since 0.16.5 loses count in the copy that peft makes of a linear layer: "'Linear' object has no
     attribute 'ds_grads_remaining'" at the first step, after the data is tokenized and the model loaded on every rank
     (seen with 0.18.4; github.com/deepspeedai/DeepSpeed/issues/7615). Added tokens make such a copy too.
+    Source: deepspeed/runtime/zero/parameter_offload.py:DeepSpeedZeRoOffload._register_deepspeed_module,
+    peft/utils/other.py:ModulesToSaveWrapper.update
     Fix: ZeRO-2, `additional_target: embed_tokens` alone, or `finetuning_type: full`.
     """
     if job.zero_stage < 3 or job.method != "lora" or not job.flag("do_train"):
@@ -238,6 +256,8 @@ def router_adapted_in_ddp(job: Job) -> Iterator[Finding]:
     Why: the router of deepseek_v2 reads the weight of its linear layer, so the adapter on it gets no gradient, and
     LLaMA-Factory turns the search for unused parameters off for LoRA: "Expected to have finished reduction" at the
     second step, after the model is loaded on every rank (seen with transformers 5.6).
+    Source: transformers/models/deepseek_v2/modeling_deepseek_v2.py:DeepseekV2Moe.forward,
+    llamafactory/hparams/parser.py:get_train_args
     Fix: name the layers in `lora_target` without `gate`, or use ZeRO-2.
     """
     plain = job.world > 1 and not job.zero and not job.fsdp and not job.flag("ddp_find_unused_parameters")

@@ -36,6 +36,7 @@ def deepspeed_missing(job: Job) -> Iterator[Finding]:
 
     Why: every process stops while the arguments are parsed, after some 20 seconds of imports under torchrun: "Expected
     a string path to an existing deepspeed config".
+    Source: accelerate/utils/deepspeed.py:HfDeepSpeedConfig.__init__
     Fix: name an existing file; relative paths count from the working directory, not from the recipe.
     """
     name = _zero_name(job)
@@ -50,6 +51,7 @@ def found_from_elsewhere(job: Job) -> Iterator[Finding]:
     """A relative path is right from another folder than the working directory.
 
     Why: LLaMA-Factory takes relative paths from the working directory, whatever the recipe's own folder is.
+    Source: llamafactory/hparams/parser.py:read_args
     Fix: start from the folder named, write the path absolute, or use `lmf-recipes train`, which does that for you.
     """
     places = {key: found for key, path in _relative(job) if (found := job.find(path)) and not found[1]}
@@ -66,6 +68,7 @@ def deepspeed_unreadable(job: Job) -> Iterator[Finding]:
     """The DeepSpeed configuration is not a JSON object.
 
     Why: every process stops while the arguments are parsed.
+    Source: accelerate/utils/deepspeed.py:HfDeepSpeedConfig.__init__
     Fix: correct the place named; JSON has no comments, no trailing commas and only double quotes.
     """
     value = job.get("deepspeed")
@@ -78,6 +81,7 @@ def path_not_expanded(job: Job) -> Iterator[Finding]:
     """A path to be read holds `~` or a variable, which LLaMA-Factory does not expand.
 
     Why: the path is taken letter by letter and does not exist; only `output_dir` expands `~`.
+    Source: llamafactory/hparams/parser.py:read_args, transformers/training_args.py:TrainingArguments.__post_init__
     Fix: write the path out.
     """
     for key, path in _paths(job, _READ):
@@ -90,6 +94,7 @@ def folder_created_literally(job: Job) -> Iterator[Finding]:
     """An output path holds a variable, or `~` where it is not expanded.
 
     Why: a folder with exactly this name is created in the working directory, and results end up there.
+    Source: llamafactory/hparams/parser.py:read_args, transformers/training_args.py:TrainingArguments.__post_init__
     Fix: write the path out, or pass it on the command line, where the shell expands it: `output_dir=$HOME/run1`.
     """
     for key, path in _paths(job, _WRITTEN):
@@ -103,6 +108,7 @@ def model_missing(job: Job) -> Iterator[Finding]:
     """The model path looks local, and nothing is there.
 
     Why: every process stops with "Failed to load tokenizer", or the name is looked for on the hub.
+    Source: llamafactory/model/loader.py:load_tokenizer
     Fix: make or download the model, correct the path, or write a hub name (`Qwen/Qwen3-8B`).
     """
     for key, path in _paths(job, _MODELS):
@@ -115,6 +121,7 @@ def model_folder_empty(job: Job) -> Iterator[Finding]:
     """The model folder holds no model.
 
     Why: transformers stops with "Unrecognized model"; for an adapter folder only after the data set is tokenized.
+    Source: transformers/models/auto/configuration_auto.py:AutoConfig.from_pretrained
     Fix: name the folder with config.json; an adapter belongs into `adapter_name_or_path`.
     """
     for key, path in _paths(job, ("model_name_or_path", "ref_model")):
@@ -132,6 +139,7 @@ def adapter_missing(job: Job) -> Iterator[Finding]:
     """The adapter path is a folder without an adapter, or looks local and does not exist.
 
     Why: found out by "Can't find 'adapter_config.json'", after the data set is tokenized and the model is loaded.
+    Source: peft/config.py:PeftConfigMixin.from_pretrained, llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: name the folder that holds adapter_config.json, such as the `output_dir` of an earlier LoRA run.
     """
     for key, path in _paths(job, _ADAPTERS):
@@ -147,6 +155,7 @@ def output_occupied(job: Job) -> Iterator[Finding]:
     """The output folder holds weights of an earlier run, and no checkpoint to resume from.
 
     Why: every process stops while the arguments are parsed: "Output directory already exists and is not empty".
+    Source: llamafactory/hparams/parser.py:get_train_args
     Fix: another `output_dir`, or `overwrite_output_dir: true`.
     """
     folder = _output(job)
@@ -159,6 +168,7 @@ def silently_resumed(job: Job) -> Iterator[Finding]:
     """The output folder holds checkpoints, which LLaMA-Factory resumes without being asked.
 
     Why: training goes on from the last step of the earlier run, or ends at once, whatever the recipe now says.
+    Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `resume_from_checkpoint` if that is meant, else another `output_dir` or `overwrite_output_dir: true`.
     """
     folder = _output(job)
@@ -177,6 +187,7 @@ def tokenized_data_wins(job: Job) -> Iterator[Finding]:
     """`tokenized_path` holds data, so all other data settings are ignored.
 
     Why: LLaMA-Factory loads what lies there; `dataset`, `cutoff_len`, `template` and `max_samples` have no effect.
+    Source: llamafactory/data/loader.py:get_dataset, llamafactory/extras/misc.py:has_tokenized_data
     Fix: remove the folder to tokenize anew, or name another.
     """
     if job.tokenized:
@@ -194,6 +205,7 @@ def space_in_recipe_path(job: Job) -> Iterator[Finding]:
     """The recipe's path holds a space, and the run starts through torchrun.
 
     Why: LLaMA-Factory joins the torchrun command with spaces and splits it again, so every process gets half a path.
+    Source: llamafactory/launcher.py:launch
     Fix: rename the file or folder.
     """
     if re.search(r"\s", job.path) and (job.world > 1 or job.has("deepspeed")):
@@ -205,6 +217,8 @@ def settings_file_missing(job: Job) -> Iterator[Finding]:
     """`fsdp_config` or `accelerator_config` names a file that is not there, or no JSON.
 
     Why: every process stops while the arguments are parsed.
+    Source: transformers/training_args.py:TrainingArguments.__post_init__,
+    transformers/training_args.py:TrainingArguments._process_fsdp_args
     Fix: name an existing JSON file, from the working directory, or write its keys as a mapping in the recipe.
     """
     for key, path in _paths(job, ("fsdp_config", "accelerator_config")):
@@ -224,6 +238,7 @@ def checkpoint_missing(job: Job) -> Iterator[Finding]:
     """`resume_from_checkpoint` names a checkpoint that is not there.
 
     Why: "Can't find a valid checkpoint", after the data set is tokenized and the model is loaded on every rank.
+    Source: transformers/trainer.py:Trainer._load_from_checkpoint
     Fix: name an existing checkpoint-N folder, or leave the key out for a first run.
     """
     value = job.get("resume_from_checkpoint")

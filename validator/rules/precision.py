@@ -24,6 +24,7 @@ def two_formats(job: Job) -> Iterator[Finding]:
     """Both fp16 and bf16 are set.
 
     Why: refused at parse, on every rank.
+    Source: transformers/training_args.py:TrainingArguments._validate_args
     Fix: bf16 where the device has it (Ampere and later, Ascend 910B), else fp16.
     """
     for half, brain in (("fp16", "bf16"), ("fp16_full_eval", "bf16_full_eval")):
@@ -36,6 +37,7 @@ def pure_format_sharded(job: Job) -> Iterator[Finding]:
     """Pure bf16 is combined with ZeRO-3.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `bf16: true` instead of `pure_bf16`; ZeRO-3 keeps bf16 weights anyway.
     """
     if job.flag("pure_bf16") and job.zero_stage == 3:
@@ -48,6 +50,7 @@ def full_precision(job: Job) -> Iterator[Finding]:
 
     Why: full and freeze turn trained weights into fp32, and without bf16 or fp16 nothing computes in less: twice the
     memory for activations, and a fraction of the speed.
+    Source: llamafactory/model/adapter.py:init_adapter
     Fix: `bf16: true` (fp16 on V100 and T4).
     """
     formats = ("bf16", "fp16", "pure_bf16", "fp8", "use_cpu", "use_badam")
@@ -63,6 +66,7 @@ def attention_unknown(job: Job) -> Iterator[Finding]:
     """FlashAttention-3 is asked for, which LLaMA-Factory does not set up.
 
     Why: "unknown attention type" when the model is configured, after the whole data set is tokenized on every rank.
+    Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation
     Fix: `flash_attn: fa2`, or auto.
     """
     if job.get("flash_attn") == "fa3" and not (job.model and job.model.kind == "gpt_oss"):
@@ -76,6 +80,7 @@ def checkpointing_stays_on(job: Job) -> Iterator[Finding]:
 
     Why: LLaMA-Factory switches it on itself; `gradient_checkpointing: false` leaves it on, and `gradient_checkpointing:
     true` brings it back where `disable_gradient_checkpointing` has removed it.
+    Source: llamafactory/model/model_utils/checkpointing.py:prepare_model_for_training
     Fix: `disable_gradient_checkpointing: true` alone switches it off; neither key leaves it on.
     """
     if not job.flag("disable_gradient_checkpointing"):
@@ -97,6 +102,7 @@ def two_liger_switches(job: Job) -> Iterator[Finding]:
 
     Why: LLaMA-Factory's own key is `enable_liger_kernel`; transformers' patches the model a second time, after
     LLaMA-Factory decided whether the stage can do without logits.
+    Source: transformers/trainer.py:Trainer.train, llamafactory/model/loader.py:load_model
     Fix: `enable_liger_kernel: true` alone.
     """
     if job.flag("use_liger_kernel"):
@@ -110,6 +116,7 @@ def no_liger_kernel(job: Job) -> Iterator[Finding]:
 
     Why: LLaMA-Factory only warns and goes on: neither speed nor memory is gained, and long samples may run out of
     memory.
+    Source: llamafactory/model/model_utils/liger_kernel.py:apply_liger_kernel
     Fix: remove `enable_liger_kernel`, and check memory without it.
     """
     if job.flag("enable_liger_kernel") and job.model and job.model.kind not in _LIGER:
@@ -122,6 +129,7 @@ def shifted_attention_refused(job: Job) -> Iterator[Finding]:
 
     Why: its patch of llama needs transformers below 4.48: fails when the model is configured, after the whole data
     set is tokenized on every rank.
+    Source: llamafactory/model/model_utils/longlora.py:_apply_llama_patch
     Fix: remove `shift_attn`.
     """
     asked = job.flag("shift_attn") and job.flag("do_train") and job.stage != "ppo"
@@ -134,6 +142,7 @@ def shifted_attention_unread(job: Job) -> Iterator[Finding]:
     """S^2 attention is asked for a model that has none.
 
     Why: LLaMA-Factory only warns and goes on with full attention, which needs far more memory on long samples.
+    Source: llamafactory/model/model_utils/longlora.py:configure_longlora
     Fix: remove `shift_attn`.
     """
     if job.flag("shift_attn") and job.model and job.model.kind != "llama" and job.stage != "ppo":
@@ -145,6 +154,8 @@ def depths_refused(job: Job) -> Iterator[Finding]:
     """A model is to be converted to mixture-of-depths that cannot be.
 
     Why: fails while the model loads, after the whole data set is tokenized on every rank.
+    Source: llamafactory/model/model_utils/mod.py:convert_pretrained_model_to_mod,
+    llamafactory/extras/constants.py:MOD_SUPPORTED_MODELS
     Fix: remove `mixture_of_depths`.
     """
     if job.get("mixture_of_depths") == "convert" and job.model and job.model.kind not in _DEPTHS:
@@ -159,6 +170,8 @@ def formats_meet(job: Job) -> Iterator[Finding]:
     `upcast_layernorm` widens the norms, beside a checkpoint in 16 bits. Only `bf16` or `fp16` lets the two be
     multiplied: "expected m1 and m2 to have the same dtype" at the first step, after the data is tokenized and the model
     loaded on every rank.
+    Source: llamafactory/model/adapter.py:init_adapter, llamafactory/model/adapter.py:_setup_freeze_tuning,
+    llamafactory/model/model_utils/checkpointing.py:prepare_model_for_training
     Fix: `bf16: true` (fp16 on V100 and T4).
     """
     key = widened(job)

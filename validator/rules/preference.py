@@ -19,6 +19,7 @@ def ppo_impossible(job: Job) -> Iterator[Finding]:
 
     Why: its trainer asks for trl 0.8.6 to 0.9.6 while the package needs 0.18 to 0.24: an ImportError after policy,
     reference and reward model are loaded on every rank. DISABLE_VERSION_CHECK does not help.
+    Source: llamafactory/train/ppo/trainer.py:CustomPPOTrainer.__init__, llamafactory/extras/misc.py:check_dependencies
     Fix: `stage: dpo` or `kto`; or LLaMA-Factory 0.9.3 with its own trl.
     """
     if job.stage == "ppo":
@@ -31,6 +32,8 @@ def ppo_needs(job: Job) -> Iterator[Finding]:
     """PPO lacks what it needs.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__,
+    llamafactory/hparams/parser.py:get_train_args
     Fix: `do_train: true`, a `reward_model`, of a type that fits the method; no S^2 attention; reports to wandb,
     tensorboard or trackio.
     """
@@ -55,6 +58,7 @@ def smoothing_refused(job: Job) -> Iterator[Finding]:
     """Label smoothing is set for a preference loss that has none.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
     Fix: `pref_loss: sigmoid`, or no `dpo_label_smoothing`.
     """
     loss = job.get("pref_loss")
@@ -67,6 +71,8 @@ def loss_replaced(job: Job) -> Iterator[Finding]:
     """Another preference loss is trained than the recipe names.
 
     Why: from trl 0.20 on, LLaMA-Factory calls its loss without the name, and sigmoid is trained, with no message.
+    Source: llamafactory/train/dpo/trainer.py:CustomDPOTrainer.compute_preference_loss,
+    trl/trainer/dpo_trainer.py:DPOTrainer.dpo_loss
     Fix: `pref_loss: sigmoid`, or orpo and simpo, which LLaMA-Factory computes itself.
     """
     if job.stage == "dpo" and job.get("pref_loss") in _AS_SIGMOID:
@@ -79,6 +85,7 @@ def reward_model_unsaved(job: Job) -> Iterator[Finding]:
 
     Why: transformers 5 refuses to save tensors that share memory: the run fails at its first save, or after all
     training.
+    Source: llamafactory/train/rm/trainer.py:PairwiseTrainer._save, transformers/trainer.py:Trainer._save
     Fix: `finetuning_type: lora`, or a model whose embeddings are not tied.
     """
     trains = job.stage == "rm" and job.flag("do_train") and job.method in ("full", "freeze")
@@ -91,6 +98,7 @@ def smoothing_reversed(job: Job) -> Iterator[Finding]:
     """Label smoothing above one half turns preferences round.
 
     Why: it is the share of labels assumed to be wrong.
+    Source: trl/trainer/dpo_trainer.py:DPOTrainer.dpo_loss
     Fix: a value below 0.5, such as 0.1.
     """
     if job.stage == "dpo" and job.get("pref_loss") == "sigmoid" and job.number("dpo_label_smoothing") > 0.5:
@@ -103,6 +111,9 @@ def asft_without_reference(job: Job) -> Iterator[Finding]:
 
     Why: it needs a reference model, which is not made for LoRA: "NoneType is not callable" at the first step, after the
     data is tokenized and the model loaded on every rank.
+    Source: llamafactory/train/sft/workflow.py:run_sft,
+    llamafactory/train/sft/trainer.py:CustomSeq2SeqTrainer.compute_loss,
+    llamafactory/train/trainer_utils.py:create_ref_model
     Fix: `finetuning_type: full` or freeze, or a `ref_model`.
     """
     if job.stage == "sft" and job.flag("use_asft_loss") and job.method == "lora" and not job.has("ref_model"):
@@ -114,6 +125,7 @@ def loss_unread(job: Job) -> Iterator[Finding]:
     """Two supervised losses are asked for and only one is used.
 
     Why: LLaMA-Factory takes the first of DFT, EAFT and ASFT.
+    Source: llamafactory/train/sft/trainer.py:CustomSeq2SeqTrainer.__init__
     Fix: keep one.
     """
     active = [key for key in _LOSSES if job.flag(key)]
@@ -128,6 +140,7 @@ def asft_evaluated(job: Job) -> Iterator[Finding]:
 
     Why: its loss comes without the outputs that an evaluation unpacks: "iteration over a 0-d tensor" at the first
     evaluation, hours into the run.
+    Source: llamafactory/train/sft/trainer.py:CustomSeq2SeqTrainer.compute_loss
     Fix: `eval_strategy: "no"`.
     """
     evaluates = job.get("eval_strategy") in ("steps", "epoch") or job.flag("do_eval")

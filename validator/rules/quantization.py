@@ -42,6 +42,7 @@ def quantized_weights_trained(job: Job) -> Iterator[Finding]:
     """Quantized weights are to be trained themselves.
 
     Why: refused at parse, on every rank: only LoRA and OFT train beside frozen weights.
+    Source: llamafactory/hparams/parser.py:_verify_model_args
     Fix: `finetuning_type: lora`, or remove `quantization_bit`.
     """
     if job.has("quantization_bit") and job.method not in ("lora", "oft"):
@@ -53,6 +54,7 @@ def quantization_conflict(job: Job) -> Iterator[Finding]:
     """A setting excludes quantized weights.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/parser.py:_verify_model_args, llamafactory/hparams/parser.py:get_train_args
     Fix: remove the setting, or `quantization_bit`.
     """
     if not job.has("quantization_bit") or job.method not in ("lora", "oft"):
@@ -74,6 +76,7 @@ def device_map_in_training(job: Job) -> Iterator[Finding]:
     """Layers of a quantized model are to be spread over devices in training.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/parser.py:get_train_args
     Fix: remove `quantization_device_map`; ZeRO-3 or FSDP shard a 4-bit model.
     """
     if job.flag("do_train") and job.get("quantization_device_map") == "auto":
@@ -85,6 +88,7 @@ def bits_refused(job: Job) -> Iterator[Finding]:
     """The quantization method does not know this number of bits.
 
     Why: fails when the model is configured, after the whole data set is tokenized on every rank.
+    Source: llamafactory/model/model_utils/quantization.py:configure_quantization
     Fix: bnb takes 4 or 8, eetq 8, hqq 1 to 6 or 8.
     """
     allowed = _BITS.get(_method(job))
@@ -98,6 +102,7 @@ def quantization_not_sharded(job: Job) -> Iterator[Finding]:
     """Weights are quantized in a way that ZeRO-3 and FSDP cannot shard.
 
     Why: fails when the model is configured, after the whole data set is tokenized on every rank.
+    Source: llamafactory/model/model_utils/quantization.py:configure_quantization
     Fix: `quantization_bit: 4` with bnb, or ZeRO-2.
     """
     way = _sharded(job)
@@ -115,6 +120,7 @@ def checkpoint_not_sharded(job: Job) -> Iterator[Finding]:
     """The checkpoint is quantized in a way that ZeRO-3 and FSDP cannot shard.
 
     Why: fails when the model is configured, after the whole data set is tokenized on every rank.
+    Source: llamafactory/model/model_utils/quantization.py:configure_quantization
     Fix: ZeRO-2 or plain data parallel, or the unquantized model with `quantization_bit: 4`.
     """
     kind, way = _checkpoint(job), _sharded(job)
@@ -127,6 +133,7 @@ def quantized_checkpoint_trained(job: Job) -> Iterator[Finding]:
     """A quantized checkpoint is used with a method other than LoRA or OFT, or with PiSSA.
 
     Why: fails when the adapter is made, after the data is tokenized and the model loaded on every rank.
+    Source: llamafactory/model/adapter.py:init_adapter
     Fix: `finetuning_type: lora`, or the unquantized model.
     """
     kind = _checkpoint(job)
@@ -144,6 +151,7 @@ def nothing_quantized(job: Job) -> Iterator[Finding]:
 
     Why: `quantization_bit` then has no effect, and the full weights are loaded: out of memory, or no saving at all.
     GPTQ, AWQ and the like are for checkpoints that are quantized already.
+    Source: llamafactory/model/model_utils/quantization.py:configure_quantization
     Fix: `quantization_method: bnb`, or the quantized checkpoint without `quantization_bit`.
     """
     if _loads(job) and _method(job) not in _BITS:
@@ -158,6 +166,7 @@ def quantized_twice(job: Job) -> Iterator[Finding]:
     """`quantization_bit` is set for a checkpoint that is quantized already.
 
     Why: it has no effect; the checkpoint's own quantization is used.
+    Source: llamafactory/model/model_utils/quantization.py:configure_quantization
     Fix: remove it.
     """
     kind = _checkpoint(job)
@@ -171,6 +180,7 @@ def dora_on_quantized(job: Job) -> Iterator[Finding]:
 
     Why: refused when the adapter is made, after the data is tokenized and the model loaded on every rank; bitsandbytes
     too, as LLaMA-Factory compares the method's name with another spelling.
+    Source: llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: LoRA without `use_dora`, or unquantized weights.
     """
     quantized = _loads(job) and _method(job) in _BITS
@@ -185,6 +195,7 @@ def experts_not_quantized(job: Job) -> Iterator[Finding]:
 
     Why: transformers 5 keeps the experts as fused tensors that bitsandbytes leaves in 16 bits, so most of the model
     is not shrunk.
+    Source: transformers/integrations/bitsandbytes.py:replace_with_bnb_linear
     Fix: shard with ZeRO-3 instead, or use a checkpoint that is quantized already.
     """
     if _loads(job) and job.model and job.model.kind in _FUSED_EXPERTS and _method(job) == "bnb":
@@ -196,6 +207,7 @@ def other_model_bits(job: Job) -> Iterator[Finding]:
     """The reference or reward model is to be quantized to a number of bits that is not known.
 
     Why: an assertion at parse, on every rank.
+    Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
     Fix: 4 or 8.
     """
     for key in ("ref_model_quantization_bit", "reward_model_quantization_bit"):
@@ -209,6 +221,7 @@ def router_packed(job: Job) -> Iterator[Finding]:
 
     Why: the router multiplies by the packed weight: "mat1 and mat2 shapes cannot be multiplied" at the first step,
     after the data is tokenized and the model loaded on every rank (seen with transformers 5.6).
+    Source: transformers/models/deepseek_v2/modeling_deepseek_v2.py:DeepseekV2Moe.forward
     Fix: LoRA on 16-bit weights, sharded with ZeRO-3 where they do not fit.
     """
     if _routed_by_bits(job) and job.get("quantization_bit") == 4:
@@ -221,6 +234,7 @@ def router_rounded(job: Job) -> Iterator[Finding]:
 
     Why: the run goes on, but the router takes the stored integers for weights and sends tokens to other experts than
     the model learned (transformers 5.6, modeling_deepseek_v2.py).
+    Source: transformers/models/deepseek_v2/modeling_deepseek_v2.py:DeepseekV2Moe.forward
     Fix: LoRA on 16-bit weights, sharded with ZeRO-3 where they do not fit.
     """
     if _routed_by_bits(job) and job.get("quantization_bit") == 8:

@@ -92,6 +92,9 @@ def number_out_of_range(job: Job) -> Iterator[Finding]:
 
     Why: torch or peft refuse it only when they use it, after the data is tokenized and the model loaded on every rank;
     what belongs to evaluation fails hours into the run.
+    Source: torch/utils/data/dataloader.py:DataLoader.__init__, torch/utils/data/sampler.py:BatchSampler.__init__,
+    torch/optim/adam.py:Adam.__init__, peft/tuners/oft/layer.py:OFTLayer.update_layer,
+    transformers/generation/logits_process.py:TemperatureLogitsWarper.__init__
     Fix: the default, or a number within the limits named.
     """
     for key, (low, end, read, when) in _RANGES.items():
@@ -108,6 +111,7 @@ def seed_out_of_range(job: Job) -> Iterator[Finding]:
     """The seed is below zero or has more than 32 bits.
 
     Why: refused at parse, on every rank: "Seed must be between 0 and 2**32 - 1".
+    Source: transformers/trainer_utils.py:set_seed
     Fix: any whole number from 0 to 4294967295.
     """
     seed = job.get("seed")
@@ -121,6 +125,11 @@ def interval_zero(job: Job) -> Iterator[Finding]:
 
     Why: the run divides by it: ZeroDivisionError after the model is loaded on every rank, or at the first evaluation,
     hours into the run.
+    Source: transformers/trainer.py:Trainer.evaluation_loop,
+    transformers/trainer.py:Trainer.set_initial_training_values,
+    llamafactory/train/trainer_utils.py:_create_galore_optimizer,
+    llamafactory/train/trainer_utils.py:_create_apollo_optimizer,
+    llamafactory/train/trainer_utils.py:_create_badam_optimizer
     Fix: at least 1, or leave it out.
     """
     for key, (read, when) in _INTERVALS.items():
@@ -134,6 +143,7 @@ def accumulation_below_zero(job: Job) -> Iterator[Finding]:
 
     Why: the run goes on, with another number of samples in each step than anybody can have meant. There is no value
     that stands for an automatic choice in a recipe.
+    Source: transformers/trainer.py:Trainer.set_initial_training_values
     Fix: at least 1.
     """
     if job.flag("do_train") and job.number("gradient_accumulation_steps") < 0:

@@ -36,6 +36,7 @@ def registry_missing(job: Job) -> Iterator[Finding]:
     """`dataset_dir` has no dataset_info.json, which says what the data set names mean.
 
     Why: every process stops after the tokenizer is loaded: "Cannot open data/dataset_info.json".
+    Source: llamafactory/data/parser.py:get_dataset_list
     Fix: create the file, or set `dataset_dir` to its folder (default `data`, from the working directory).
     """
     if _missing(job) and not job.tokenized:
@@ -53,6 +54,7 @@ def registry_unreadable(job: Job) -> Iterator[Finding]:
     """dataset_info.json is not a JSON object.
 
     Why: every process stops after the tokenizer is loaded.
+    Source: llamafactory/data/parser.py:get_dataset_list
     Fix: correct the place named; JSON has no comments, no trailing commas and only double quotes.
     """
     if job.registry and job.registry.problem and not _missing(job) and not job.tokenized:
@@ -64,6 +66,7 @@ def data_set_undefined(job: Job) -> Iterator[Finding]:
     """A data set is not in dataset_info.json.
 
     Why: `dataset` takes names of that file, not files or hub names: "Undefined dataset" after the tokenizer is loaded.
+    Source: llamafactory/data/parser.py:get_dataset_list
     Fix: use the name as it is written there, or add an entry such as `"my_data": {"file_name": "my_data.json"}`.
     """
     if not job.registry or job.registry.problem or job.tokenized:
@@ -79,6 +82,7 @@ def entry_without_source(job: Job) -> Iterator[Finding]:
     """The registry entry does not say where the data are.
 
     Why: KeyError 'file_name' after the tokenizer is loaded.
+    Source: llamafactory/data/parser.py:get_dataset_list
     Fix: give the entry `file_name`, `hf_hub_url`, `ms_hub_url`, `om_hub_url`, `script_url` or `cloud_file_name`.
     """
     for key, found in sets(job):
@@ -92,6 +96,7 @@ def data_file_missing(job: Job) -> Iterator[Finding]:
     """The file of a data set does not exist.
 
     Why: "File not found" after the tokenizer is loaded on every rank.
+    Source: llamafactory/data/loader.py:_load_single_dataset
     Fix: put the file there; `file_name` counts from `dataset_dir`.
     """
     for key, found in sets(job):
@@ -106,6 +111,7 @@ def file_type_refused(job: Job) -> Iterator[Finding]:
 
     Why: "Allowed file types" or "File types should be identical", after the tokenizer is loaded. In a folder every
     entry counts, a README and a subfolder too.
+    Source: llamafactory/data/loader.py:_load_single_dataset, llamafactory/extras/constants.py:FILEEXT2TYPE
     Fix: use arrow, csv, json, jsonl, parquet or txt, and one type for each folder.
     """
     for key, found in sets(job):
@@ -126,6 +132,7 @@ def ranking_against_stage(job: Job) -> Iterator[Finding]:
 
     Why: "The dataset is not applicable in the current training stage", after the tokenizer is loaded; for a `ranking`
     that is neither true nor false, "KeyError: None" when the data is read.
+    Source: llamafactory/data/loader.py:_get_merged_dataset
     Fix: `ranking: true` in the entry for dpo and rm, and only there.
     """
     pairs = job.stage in ("dpo", "rm")
@@ -142,6 +149,7 @@ def formatting_unknown(job: Job) -> Iterator[Finding]:
     """The entry's `formatting` is none that LLaMA-Factory knows.
 
     Why: "Dataset converter not found" after the tokenizer is loaded and the file is read.
+    Source: llamafactory/data/converter.py:get_dataset_converter
     Fix: `alpaca` (the default), `sharegpt` or `openai`, in lower case.
     """
     for key, found in sets(job):
@@ -157,6 +165,9 @@ def part_without_column(job: Job) -> Iterator[Finding]:
 
     Why: as soon as an entry has `columns`, every part it leaves out has no column. "KeyError: None" or "Cannot find
     valid samples", after the whole data set is converted or tokenized.
+    Source: llamafactory/data/parser.py:DatasetAttr.join,
+    llamafactory/data/converter.py:AlpacaDatasetConverter.__call__,
+    llamafactory/data/converter.py:SharegptDatasetConverter.__call__
     Fix: list every part used: prompt, query and response for alpaca, messages for sharegpt, chosen and rejected for
     pairs, kto_tag for kto.
     """
@@ -175,6 +186,9 @@ def column_absent(job: Job) -> Iterator[Finding]:
 
     Why: KeyError while the data set is converted. Without `columns`, alpaca data need instruction, input and output;
     `input` may be empty but must be there.
+    Source: llamafactory/data/parser.py:DatasetAttr.join,
+    llamafactory/data/converter.py:AlpacaDatasetConverter.__call__,
+    llamafactory/data/converter.py:SharegptDatasetConverter.__call__
     Fix: map the names the data use in `columns`, or rename them.
     """
     for key, found in sets(job):
@@ -191,6 +205,9 @@ def tags_incomplete(job: Job) -> Iterator[Finding]:
     """`tags` leaves out a tag that every sample needs.
 
     Why: as soon as an entry has `tags`, every tag it leaves out is unset: KeyError, or all samples are dropped.
+    Source: llamafactory/data/parser.py:DatasetAttr.join,
+    llamafactory/data/converter.py:SharegptDatasetConverter.__call__,
+    llamafactory/data/converter.py:OpenAIDatasetConverter.__call__
     Fix: list role_tag, content_tag, user_tag and assistant_tag; system_tag where samples start with a system turn.
     """
     for key, found in sets(job):
@@ -207,6 +224,7 @@ def split_unknown(job: Job) -> Iterator[Finding]:
     """A local file is asked for a split other than train.
 
     Why: "Unknown split" or "Unrecognized instruction format": local files are one split, called train.
+    Source: datasets/arrow_reader.py:_rel_to_abs_instr, datasets/arrow_reader.py:_str_to_read_instruction
     Fix: leave `split` out, or take a part: `train[:1000]`.
     """
     for key, found in sets(job):
@@ -220,6 +238,8 @@ def data_unreadable(job: Job) -> Iterator[Finding]:
     """A data file is empty or cannot be read as what its name says.
 
     Why: an error of the datasets library after the tokenizer is loaded.
+    Source: llamafactory/data/loader.py:_load_single_dataset,
+    datasets/packaged_modules/json/json.py:Json._generate_tables
     Fix: correct the file; JSON is a list of objects, or one object on each line.
     """
     for key, found in sets(job):
@@ -234,6 +254,7 @@ def file_ignored(job: Job) -> Iterator[Finding]:
     """The entry names a hub and a local file; the file is not used.
 
     Why: a hub address wins, so the run downloads, or fails without a network, although the file is there.
+    Source: llamafactory/data/parser.py:get_dataset_list
     Fix: remove the hub address from the entry.
     """
     for key, found in sets(job):
@@ -246,6 +267,7 @@ def entry_key_ignored(job: Job) -> Iterator[Finding]:
     """The entry holds a key that LLaMA-Factory does not read.
 
     Why: it is ignored without a word, so the default applies.
+    Source: llamafactory/data/parser.py:DatasetAttr.join
     Fix: correct or remove it.
     """
     for key, found in sets(job):
@@ -261,6 +283,7 @@ def thinking_prompt_added(job: Job) -> Iterator[Finding]:
     """`formatting: openai` adds a system prompt of its own.
 
     Why: LLaMA-Factory writes "detailed thinking off" into every sample that has no tools (data/converter.py, v0.9.5).
+    Source: llamafactory/data/converter.py:OpenAIDatasetConverter.__call__
     Fix: `formatting: sharegpt` with `tags` for the role and content names gives the samples as they are.
     """
     for key, found in sets(job):
@@ -274,6 +297,7 @@ def data_set_twice(job: Job) -> Iterator[Finding]:
     """A data set is named twice.
 
     Why: it is trained on once only.
+    Source: llamafactory/data/loader.py:_get_merged_dataset
     Fix: name it once; `num_samples` in the entry draws more samples than there are.
     """
     for key in ("dataset", "eval_dataset"):

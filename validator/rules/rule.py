@@ -14,8 +14,8 @@ Check = Callable[[Job], Iterable[Finding]]
 
 
 class Rule(NamedTuple):
-    """A rule. `manual` is its manual page: the violation in one line, then `Why:` and `Fix:`. It holds from the
-    release `since` on, such as "transformers 5.0.0", and before `until`; where one is empty, without that bound.
+    """A rule. `manual` is its manual page: the violation in one line, then `Why:`, `Source:` and `Fix:`. It holds from
+    the release `since` on, such as "transformers 5.0.0", and before `until`; where one is empty, without that bound.
     `advised`: the nearest change that fits belongs into the message."""
 
     code: str

@@ -30,6 +30,7 @@ def model_missing(job: Job) -> Iterator[Finding]:
     """The recipe names no model.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/model_args.py:BaseModelArguments.__post_init__
     Fix: set `model_name_or_path` to a hub name or a folder.
     """
     if not job.has("model_name_or_path"):
@@ -42,6 +43,7 @@ def nothing_trained(job: Job) -> Iterator[Finding]:
 
     Why: `do_train` is false by default; LLaMA-Factory reads the data, loads the model and ends with exit code 0, having
     trained nothing.
+    Source: llamafactory/train/sft/workflow.py:run_sft, transformers/training_args.py:TrainingArguments.do_train
     Fix: `do_train: true`.
     """
     others = job.flag("do_eval") or job.flag("do_predict") or job.get("eval_strategy") not in ("no", False)
@@ -54,6 +56,7 @@ def data_missing(job: Job) -> Iterator[Finding]:
     """The recipe trains but names no data set.
 
     Why: refused at parse, on every rank; also where `tokenized_path` holds prepared data.
+    Source: llamafactory/hparams/parser.py:get_train_args
     Fix: set `dataset` to one or more names of dataset_info.json.
     """
     if job.flag("do_train") and not job.has("dataset"):
@@ -65,6 +68,7 @@ def supervised_only(job: Job) -> Iterator[Finding]:
     """A setting of supervised fine-tuning is used in another stage.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/parser.py:get_train_args
     Fix: remove it, or set `stage: sft`.
     """
     if job.stage != "sft":
@@ -78,6 +82,7 @@ def prompt_and_history(job: Job) -> Iterator[Finding]:
     """The loss is asked to cover the prompt and to leave out the history.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__
     Fix: keep one of `train_on_prompt` and `mask_history`.
     """
     if job.flag("mask_history") and job.flag("train_on_prompt") and job.stage == "sft":
@@ -89,6 +94,7 @@ def inference_backend(job: Job) -> Iterator[Finding]:
     """A serving backend is set for training.
 
     Why: refused at parse, on every rank; vLLM and SGLang serve the API, chat and web commands.
+    Source: llamafactory/hparams/parser.py:get_train_args
     Fix: remove `infer_backend`.
     """
     if job.get("infer_backend") != "huggingface":
@@ -100,6 +106,7 @@ def interval_refused(job: Job) -> Iterator[Finding]:
     """An interval of logging, evaluation or saving is zero or not a whole number of steps.
 
     Why: refused at parse, on every rank. Below 1 it is a share of all steps; above 1 it must be whole.
+    Source: transformers/training_args.py:TrainingArguments._validate_args
     Fix: a whole number of steps, or a share such as 0.1.
     """
     for key, strategy in _INTERVALS:
@@ -118,6 +125,8 @@ def report_target_unknown(job: Job) -> Iterator[Finding]:
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank. A text is one
     name: several need a list.
+    Source: transformers/integrations/integration_utils.py:get_reporting_integration_callbacks,
+    transformers/integrations/integration_utils.py:INTEGRATION_TO_CALLBACK
     Fix: one of none, tensorboard, wandb, swanlab, mlflow, trackio …, or a list of them.
     """
     value = job.get("report_to")
@@ -136,6 +145,7 @@ def sample_limit_contradicts(job: Job) -> Iterator[Finding]:
 
     Why: every official example carries `max_samples: 1000`; copied along, the run trains on the first rows of each data
     set only, with no message.
+    Source: llamafactory/data/loader.py:_load_single_dataset, own (LLaMA-Factory's examples)
     Fix: remove `max_samples`.
     """
     limit = job.number("max_samples")
@@ -155,6 +165,7 @@ def sample_limit(job: Job) -> Iterator[Finding]:
     """`max_samples`, a debugging aid, is set.
 
     Why: the run trains on the first rows of each data set only.
+    Source: llamafactory/data/loader.py:_load_single_dataset
     Fix: remove it for a real run.
     """
     limit = job.number("max_samples")
@@ -168,6 +179,7 @@ def timeout_of_years(job: Job) -> Iterator[Finding]:
 
     Why: `ddp_timeout: 180000000` of the official examples is 5.7 years: when one process dies or hangs, the others wait
     for it, and the machine is paid for, until someone looks.
+    Source: own (LLaMA-Factory's examples)
     Fix: as long as the slowest preprocessing or saving takes, such as 7200 (two hours); prepare long data once with
     `tokenized_path`.
     """
@@ -187,6 +199,9 @@ def limit_refused(job: Job) -> Iterator[Finding]:
     """A lower limit is above its upper limit, or a count that must be positive is not.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/model_args.py:ProcessorArguments.__post_init__,
+    transformers/training_args.py:TrainingArguments.__post_init__,
+    transformers/training_args.py:TrainingArguments._validate_args
     Fix: as the message says.
     """
     for kind in ("image", "video"):
@@ -204,6 +219,7 @@ def export_without_data(job: Job) -> Iterator[Finding]:
     """Quantization at export is set without its calibration data.
 
     Why: refused at parse even though training never exports.
+    Source: llamafactory/hparams/model_args.py:ExportArguments.__post_init__
     Fix: remove the export keys from a training recipe.
     """
     if job.has("export_quantization_bit") and not job.has("export_quantization_dataset"):
@@ -215,6 +231,7 @@ def tracker_without_project(job: Job) -> Iterator[Finding]:
     """Trackio is asked for with an empty project.
 
     Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/parser.py:_verify_trackio_args
     Fix: set `project`.
     """
     if "trackio" in job.words("report_to") and not job.flag("project"):
@@ -226,6 +243,7 @@ def steps_over_epochs(job: Job) -> Iterator[Finding]:
     """Both a number of steps and a number of epochs are set.
 
     Why: `max_steps` wins; `num_train_epochs` has no effect.
+    Source: transformers/trainer.py:Trainer.set_initial_training_values
     Fix: remove one.
     """
     if job.number("max_steps") > 0 and "num_train_epochs" in job.values:
@@ -237,6 +255,7 @@ def batch_not_positive(job: Job) -> Iterator[Finding]:
     """The micro batch is below 1.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
+    Source: torch/utils/data/sampler.py:BatchSampler.__init__
     Fix: at least 1.
     """
     value = job.get("per_device_train_batch_size")
@@ -249,6 +268,7 @@ def resume_unread(job: Job) -> Iterator[Finding]:
     """The run is to resume in a stage and method that never do.
 
     Why: a reward model trained by full or freeze starts anew, with a line in the log only.
+    Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `finetuning_type: lora`, or remove `resume_from_checkpoint`.
     """
     if job.stage in ("rm", "ppo") and job.method in ("full", "freeze") and job.has("resume_from_checkpoint"):
@@ -260,6 +280,7 @@ def workers_missing(job: Job) -> Iterator[Finding]:
     """Loader workers are to be kept, and there are none.
 
     Why: torch refuses it when the data loader is built, after the data is tokenized and the model loaded on every rank.
+    Source: torch/utils/data/dataloader.py:DataLoader.__init__
     Fix: `dataloader_num_workers: 1` or more, or remove `dataloader_persistent_workers`.
     """
     if job.flag("dataloader_persistent_workers") and job.get("dataloader_num_workers") == 0:
@@ -272,6 +293,7 @@ def placeholder_kept(job: Job) -> Iterator[Finding]:
 
     Why: it reads recipes with OmegaConf, but never resolves them: the text stays as it is, in the run's name or as the
     system prompt that is trained on. Paths are judged by PTH004 and PTH005.
+    Source: llamafactory/hparams/parser.py:read_args
     Fix: write the value out, or give it on the command line, where the shell fills it in.
     """
     for key, value in job.values.items():

@@ -35,6 +35,7 @@ def key_ignored(job: Job) -> Iterator[Finding]:
     """The DeepSpeed JSON holds a key that DeepSpeed does not read.
 
     Why: outside the strict blocks unknown keys are ignored without a word, so the default applies.
+    Source: deepspeed/runtime/config.py:DeepSpeedConfig._initialize_params
     Fix: correct it, move it into its block, or remove it. A remark may be called `_comment`.
     """
     top: Mapping[str, Any] = data.table("deepspeed")["keys"]
@@ -56,6 +57,7 @@ def key_refused(job: Job) -> Iterator[Finding]:
 
     Why: "Extra inputs are not permitted", when the engine is built: after the data set is tokenized and the model is
     loaded on every rank.
+    Source: deepspeed/runtime/config_utils.py:DeepSpeedConfigModel
     Fix: correct or remove the key.
     """
     for path, block, facts in _blocks(job):
@@ -73,6 +75,7 @@ def value_refused(job: Job) -> Iterator[Finding]:
 
     Why: pydantic refuses it when the engine is built, after the model is loaded on every rank; a block that is no
     object already while the arguments are parsed.
+    Source: deepspeed/runtime/config_utils.py:DeepSpeedConfigModel, deepspeed/runtime/zero/config.py:DeepSpeedZeroConfig
     Fix: give a value of the type named, or "auto" where the Trainer fills it in.
     """
     config, tables = _config(job), data.table("deepspeed")["blocks"]
@@ -92,6 +95,7 @@ def zero_block_missing(job: Job) -> Iterator[Finding]:
     """The DeepSpeed JSON has no `zero_optimization` object.
 
     Why: every process stops while the arguments are parsed: "Please specify the ZeRO optimization config".
+    Source: accelerate/utils/dataclasses.py:DeepSpeedPlugin.__post_init__
     Fix: `"zero_optimization": {"stage": 2}`; stage 0 shards nothing.
     """
     if _config(job) and not isinstance(_config(job).get("zero_optimization"), Mapping):
@@ -106,6 +110,7 @@ def batch_keys_missing(job: Job) -> Iterator[Finding]:
     """The DeepSpeed JSON gives neither the batch size nor the micro batch size.
 
     Why: "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided", after the model is loaded.
+    Source: deepspeed/runtime/config.py:DeepSpeedConfig._set_batch_related_parameters
     Fix: `"train_batch_size": "auto"` and `"train_micro_batch_size_per_gpu": "auto"`.
     """
     config = _config(job)
@@ -121,6 +126,7 @@ def batch_sizes_disagree(job: Job) -> Iterator[Finding]:
     """No number of devices makes the batch size of the JSON.
 
     Why: train_batch_size is micro batch x accumulation x devices; DeepSpeed checks it after the model is loaded.
+    Source: deepspeed/runtime/config.py:DeepSpeedConfig._batch_assertion
     Fix: "auto" for all three.
     """
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -139,6 +145,7 @@ def both_precisions(job: Job) -> Iterator[Finding]:
     """The DeepSpeed JSON turns on fp16 and bf16.
 
     Why: DeepSpeed takes one; with values fixed like this the Trainer refuses the file in any case.
+    Source: deepspeed/runtime/config.py:DeepSpeedConfig._initialize_params
     Fix: `"enabled": "auto"` in both blocks: the recipe decides.
     """
     if _enabled(job, "fp16") is True and _enabled(job, "bf16") is True:
@@ -151,6 +158,7 @@ def weights_not_gathered(job: Job) -> Iterator[Finding]:
 
     Why: each rank saves its shard; the output holds a global_step folder and no model.safetensors, not even an adapter.
     "auto" means false here.
+    Source: accelerate/accelerator.py:Accelerator.get_state_dict, transformers/trainer.py:Trainer.save_model
     Fix: `"stage3_gather_16bit_weights_on_model_save": true`. Without it, zero_to_fp32.py in the checkpoint converts.
     """
     names = ("stage3_gather_16bit_weights_on_model_save", "gather_16bit_weights_on_model_save")
@@ -164,6 +172,8 @@ def offload_path_missing(job: Job) -> Iterator[Finding]:
     """Offload to NVMe without a path.
 
     Why: DeepSpeed stops when it builds the swap folder, after the model is loaded.
+    Source: deepspeed/runtime/zero/partition_parameters.py:Init._validate_remote_device,
+    deepspeed/runtime/zero/stage3.py:DeepSpeedZeroOptimizer_Stage3._configure_tensor_swapping
     Fix: `"nvme_path": "/local_nvme"`, or `"device": "cpu"`.
     """
     for name in ("offload_optimizer", "offload_param") if job.zero_stage == 3 else ():
@@ -178,6 +188,8 @@ def offload_without_effect(job: Job) -> Iterator[Finding]:
 
     Why: only stage 3 moves parameters, and only stage 3 uses NVMe; the weights stay on every device, and optimizer
     state meant for NVMe goes to main memory.
+    Source: deepspeed/runtime/zero/config.py:DeepSpeedZeroConfig,
+    deepspeed/runtime/engine.py:DeepSpeedEngine._configure_zero_optimizer
     Fix: stage 3, or remove the block.
     """
     if not job.zero or job.zero_stage == 3:
@@ -197,6 +209,9 @@ def offload_without_sharding(job: Job) -> Iterator[Finding]:
 
     Why: the Trainer then builds the CPU's Adam for weights on the device ("must be 'cpu'", at the first step), or with
     the old `cpu_offload: true` none at all (ZeRORuntimeException after the model is loaded).
+    Source: deepspeed/runtime/engine.py:DeepSpeedEngine._configure_optimizer,
+    deepspeed/ops/adam/cpu_adam.py:DeepSpeedCPUAdam.step,
+    accelerate/utils/deepspeed.py:HfDeepSpeedConfig.set_stage_and_offload
     Fix: `"offload_optimizer": {"device": "cpu"}` with stage 1, 2 or 3.
     """
     if not job.zero:
@@ -214,6 +229,8 @@ def optimizer_untested(job: Job) -> Iterator[Finding]:
     """The optimizer in the DeepSpeed JSON is not one that ZeRO was tested with.
 
     Why: "You are using an untested ZeRO Optimizer", after the model is loaded on every rank.
+    Source: deepspeed/runtime/engine.py:DeepSpeedEngine._do_optimizer_sanity_check,
+    deepspeed/runtime/zero/utils.py:is_zero_supported_optimizer
     Fix: remove the block, so that the recipe's `optim` applies; or `"zero_allow_untested_optimizer": true`.
     """
     kind = _type(job, "optimizer")
@@ -230,6 +247,7 @@ def scheduler_parameter_unknown(job: Job) -> Iterator[Finding]:
     """The scheduler in the DeepSpeed JSON does not take one of its parameters.
 
     Why: TypeError when the engine is built, after the model is loaded on every rank.
+    Source: deepspeed/runtime/engine.py:DeepSpeedEngine._scheduler_from_config
     Fix: remove the block, so that the recipe's `lr_scheduler_type` and `warmup_steps` apply; or correct the name.
     """
     known = data.table("deepspeed")["schedulers"].get(_type(job, "scheduler") or "", [])
@@ -246,6 +264,9 @@ def auto_not_filled(job: Job) -> Iterator[Finding]:
     """A key is "auto" that neither the Trainer nor accelerate fills in.
 
     Why: ValueError "not found in kwargs", after the data set is tokenized and the model is loaded on every rank.
+    Source: accelerate/utils/dataclasses.py:DeepSpeedPlugin.fill_match,
+    transformers/integrations/deepspeed.py:HfTrainerDeepSpeedConfig.trainer_config_process,
+    transformers/integrations/deepspeed.py:HfTrainerDeepSpeedConfig.trainer_config_finalize
     Fix: write a value, or remove the key: DeepSpeed's default applies then.
     """
     known = {name for path in _FILLED for name in path.split(".")}
