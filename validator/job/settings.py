@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from validator.diagnostic import RecipeError
 from validator.job.values import Values, quantity
 from validator.memory.workload import Checkpointing, Precision
-from validator.tables import data, releases
+from validator.tables import data
 from validator.tables.machines import Machine
 
 # create_custom_optimizer takes the first of these that is set (train/trainer_utils.py).
@@ -46,14 +45,6 @@ class Settings(Values):
     def trains(self) -> bool:
         """Whether the run trains at all; false by default (train/*/workflow.py)."""
         return self.flag("do_train")
-
-    @property
-    def releases(self) -> list[releases.Pair]:
-        """(LLaMA-Factory, transformers) that the recipe must run with; the newest where its range is malformed."""
-        try:
-            return releases.pairs(self.header)
-        except RecipeError:
-            return [releases.newest()]
 
     @property
     def template(self) -> Mapping[str, Any] | None:

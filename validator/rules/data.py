@@ -19,9 +19,9 @@ def too_few_samples(job: Job) -> Iterator[Finding]:
     Source: own (guidance)
     Fix: more accurate, diverse samples, never repeated ones; or a smaller aim. data/samples.yaml lists the sources.
     """
-    found, needed = _rows(job), _needed(job)
-    if found and needed and found.count < needed and not _repeats(job, found, needed):
-        yield "dataset", f"{found} samples for {_model(job)}, public work starts at {needed:,}{_advice(job)}"
+    rows, needed = _rows(job), _needed(job)
+    if rows and needed and rows.count < needed and not _repeats(job, rows, needed):
+        yield "dataset", f"{rows} samples for {_model(job)}, public work starts at {needed:,}{_advice(job)}"
 
 
 @rule("DAT002", Severity.NOTE)
@@ -32,9 +32,9 @@ def more_than_useful(job: Job) -> Iterator[Finding]:
     Source: own (guidance)
     Fix: choose the best samples, or a larger model.
     """
-    found, most = _rows(job), _guidance(job, "saturating")
-    if found and most and found.count > most:
-        yield "dataset", f"{found} samples for {_model(job)}, more than {most:,} are wasted on it; choose the best ones"
+    rows, most = _rows(job), _guidance(job, "saturating")
+    if rows and most and rows.count > most:
+        yield "dataset", f"{rows} samples for {_model(job)}, more than {most:,} are wasted on it; choose the best ones"
 
 
 @rule("DAT003", Severity.WARNING)
@@ -45,12 +45,12 @@ def small_set_repeated(job: Job) -> Iterator[Finding]:
     Source: own (guidance)
     Fix: fewer epochs (2 to 5), or more samples.
     """
-    found, needed = _rows(job), _needed(job)
-    if found and needed and _repeats(job, found, needed):
+    rows, needed = _rows(job), _needed(job)
+    if rows and needed and _repeats(job, rows, needed):
         epochs = f"{job.number('num_train_epochs'):g}"
         yield (
             "num_train_epochs",
-            f"{epochs} epochs of {found} samples overfit; take 2 to 5, or more samples{_advice(job)}",
+            f"{epochs} epochs of {rows} samples overfit; take 2 to 5, or more samples{_advice(job)}",
         )
 
 
@@ -65,9 +65,9 @@ def data_cut_short(job: Job) -> Iterator[Finding]:
     limit = job.get("max_samples")
     if not isinstance(limit, int) or limit < 1 or job.tokenized:
         return
-    for found in job.datasets:
-        if found.rows and not found.rows.problem and found.rows.count > 2 * limit:
-            yield "max_samples", f"keeps {limit:,} of {found.rows} samples of `{found.name}`; remove it to use all"
+    for one in job.datasets:
+        if one.rows and not one.rows.problem and one.rows.count > 2 * limit:
+            yield "max_samples", f"keeps {limit:,} of {one.rows} samples of `{one.name}`; remove it to use all"
 
 
 @rule("DAT005", Severity.ERROR)
@@ -78,12 +78,12 @@ def nothing_left_to_train(job: Job) -> Iterator[Finding]:
     Source: llamafactory/data/data_utils.py:split_dataset, datasets/arrow_dataset.py:Dataset.train_test_split
     Fix: a fraction (0.1), or a number below that of the samples.
     """
-    value, found = job.number("val_size"), _rows(job)
-    if found is None or not found.exact or job.flag("streaming") or value < 1e-6:
+    value, rows = job.number("val_size"), _rows(job)
+    if rows is None or not rows.exact or job.flag("streaming") or not job.holds_back:
         return
-    if value > 1 and value >= found.count:
-        yield "val_size", f"{value:g} samples for evaluation, but there are {found}; write a fraction such as 0.1"
-    elif value <= 1 and found.count == 1:
+    if value > 1 and value >= rows.count:
+        yield "val_size", f"{value:g} samples for evaluation, but there are {rows}; write a fraction such as 0.1"
+    elif value <= 1 and rows.count == 1:
         yield "val_size", "a single sample cannot be split; add samples or remove `val_size`"
 
 
@@ -95,8 +95,8 @@ def more_evaluation_than_training(job: Job) -> Iterator[Finding]:
     Source: llamafactory/data/data_utils.py:split_dataset
     Fix: 0.01 to 0.1.
     """
-    value, found = job.number("val_size"), _rows(job)
-    share = value if value < 1 else value / found.count if found and found.count else 0
+    value, rows = job.number("val_size"), _rows(job)
+    share = value if value < 1 else value / rows.count if rows and rows.count else 0
     if 0.5 < share < 1:
         yield "val_size", f"holds back {share:.0%} of the samples for evaluation; 0.01 to 0.1 is usual"
 
@@ -109,17 +109,17 @@ def fewer_than_recommended(job: Job) -> Iterator[Finding]:
     Source: own (the header block)
     Fix: more good samples; or adapt the schedule and the block's `samples`.
     """
-    found, needed = _rows(job), _needed(job)
-    if found and job.samples and (not needed or found.count >= needed) and found.count < job.samples / 4:
-        yield "dataset", f"{found} samples, the recipe is made for {job.samples:,}; add good ones or adapt the schedule"
+    rows, needed = _rows(job), _needed(job)
+    if rows and job.samples and (not needed or rows.count >= needed) and rows.count < job.samples / 4:
+        yield "dataset", f"{rows} samples, the recipe is made for {job.samples:,}; add good ones or adapt the schedule"
 
 
 def _rows(job: Job) -> Rows | None:
     """Samples trained on, before `val_size`; None unless every data set can be counted here."""
     sets, limit = job.datasets, job.get("max_samples")
-    if not sets or len(sets) != len(set(job.words("dataset"))) or job.tokenized or not job.flag("do_train"):
+    if not sets or len(sets) != len(set(job.words("dataset"))) or job.tokenized or not job.trains:
         return None
-    counted = [found.rows for found in sets]
+    counted = [one.rows for one in sets]
     total, exact = 0, True
     for rows in counted:
         if rows is None or rows.problem or not rows.count:
@@ -135,9 +135,9 @@ def _needed(job: Job) -> int | None:
     return min(least, job.samples) if least and job.samples else least
 
 
-def _repeats(job: Job, found: Rows, needed: int) -> bool:
+def _repeats(job: Job, rows: Rows, needed: int) -> bool:
     passes = job.number("num_train_epochs") if job.number("max_steps") <= 0 else 0
-    return found.count < needed and passes >= guidance.MANY_EPOCHS
+    return rows.count < needed and passes >= guidance.MANY_EPOCHS
 
 
 def _guidance(job: Job, figure: str) -> int | None:

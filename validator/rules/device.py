@@ -138,8 +138,8 @@ def quantization_bits_unsupported(job: Job) -> Iterator[Finding]:
 
 def _bits(job: Job) -> int:
     """Bits that bitsandbytes quantizes to while loading; 0 where it does not."""
-    loads = job.method in ("lora", "oft") and not (job.model and job.model.quantized)
-    return int(job.number("quantization_bit")) if loads and job.get("quantization_method") == "bnb" else 0
+    asked = job.quantization
+    return asked.bits if job.adapts and asked.loads and asked.method == "bnb" else 0
 
 
 @rule("DEV008", Severity.ERROR)
@@ -164,8 +164,7 @@ def checkpointing_needs_cuda(job: Job) -> Iterator[Finding]:
     Fix: remove `use_unsloth_gc`; LLaMA-Factory's own checkpointing is on anyway.
     """
     device = _device(job)
-    used = job.flag("use_unsloth_gc") and job.flag("do_train") and not job.flag("disable_gradient_checkpointing")
-    if device and device.vendor == "cpu" and used:
+    if device and device.vendor == "cpu" and job.trains and job.checkpointing == "offloaded":
         yield "use_unsloth_gc", "`use_unsloth_gc` needs CUDA; remove it"
 
 
@@ -261,7 +260,7 @@ def optimizer_of_another_device(job: Job) -> Iterator[Finding]:
     Fix: `optim: adamw_torch`.
     """
     device, name = _device(job), str(job.get("optim"))
-    if device is None or not job.flag("do_train"):
+    if device is None or not job.trains:
         return
     galore = job.flag("use_galore") and "8bit" in name and device.vendor == "cpu"
     if galore or (name in _MAKERS and device.vendor not in _MAKERS[name]):

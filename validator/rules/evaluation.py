@@ -6,18 +6,10 @@ from collections.abc import Iterator
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
-from validator.rules.precision import casts, widened
+from validator.rules.precision import widened
 from validator.rules.rule import Finding, rule
 
 _MILLION = 1_000_000
-
-
-def _evaluates(job: Job) -> bool:
-    return job.get("eval_strategy") in ("steps", "epoch")
-
-
-def _splits(job: Job) -> bool:
-    return job.number("val_size") > 1e-6
 
 
 def _follows(job: Job) -> bool:
@@ -40,12 +32,12 @@ def evaluation_without_data(job: Job) -> Iterator[Finding]:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `val_size: 0.05` to hold back part of the data, `eval_dataset`, or `eval_strategy: "no"`.
     """
-    if job.has("eval_dataset") or _splits(job):
+    if job.has("eval_dataset") or job.holds_back:
         return
     asked = [key for key in ("do_eval", "do_predict") if job.flag(key)]
-    if _evaluates(job):
+    if job.evaluates_while_training:
         asked.append("eval_strategy")
-    if job.stage == "sft" and job.flag("predict_with_generate"):
+    if job.generative:
         asked.append("predict_with_generate")
     if asked:
         yield asked[0], f"`{asked[0]}` asks for evaluation without data; set `val_size` or `eval_dataset`"
@@ -59,7 +51,7 @@ def two_sources_of_evaluation_data(job: Job) -> Iterator[Finding]:
     Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__
     Fix: keep one of `eval_dataset` and `val_size`.
     """
-    if job.has("eval_dataset") and _splits(job):
+    if job.has("eval_dataset") and job.holds_back:
         yield "val_size", "`val_size` and `eval_dataset` exclude each other; remove one"
 
 
@@ -71,7 +63,7 @@ def split_without_data(job: Job) -> Iterator[Finding]:
     Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__
     Fix: name the data with `eval_dataset`, or set `dataset`.
     """
-    if _splits(job) and not job.has("dataset") and not job.flag("do_train"):
+    if job.holds_back and not job.has("dataset") and not job.trains:
         yield "val_size", "`val_size` splits `dataset`, which is not set; name the data with `eval_dataset`"
 
 
@@ -83,7 +75,7 @@ def prediction_without_text(job: Job) -> Iterator[Finding]:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `predict_with_generate: true`.
     """
-    if job.stage == "sft" and job.flag("do_predict") and not job.flag("predict_with_generate"):
+    if job.stage == "sft" and job.predicts and not job.generative:
         yield "do_predict", "`do_predict` needs `predict_with_generate: true`"
 
 
@@ -96,7 +88,7 @@ def best_checkpoint_refused(job: Job) -> Iterator[Finding]:
     Fix: the same `save_strategy` and `eval_strategy`, `save_steps` a multiple of `eval_steps`; or `save_strategy:
     best`.
     """
-    evaluation, saving = job.get("eval_strategy"), job.get("save_strategy")
+    evaluation, saving = job.evaluation, job.get("save_strategy")
     if not job.flag("load_best_model_at_end") or saving == "best":
         return
     if evaluation != saving:
@@ -150,7 +142,7 @@ def generation_conflict(job: Job) -> Iterator[Finding]:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: predict in a run of its own, without ZeRO-3 and without `compute_accuracy`.
     """
-    if not job.flag("predict_with_generate") or job.stage != "sft":
+    if not job.generative:
         return
     if job.zero_stage == 3:
         yield (
@@ -170,7 +162,7 @@ def schedule_without_evaluation(job: Job) -> Iterator[Finding]:
     Fix: set `eval_strategy` and data for it, or another `lr_scheduler_type`.
     """
     name = job.get("lr_scheduler_type")
-    if _follows(job) and not _evaluates(job):
+    if _follows(job) and not job.evaluates_while_training:
         yield "lr_scheduler_type", f"`{name}` follows the evaluation, and `eval_strategy` is no; set it, or use cosine"
 
 
@@ -184,7 +176,7 @@ def early_stopping_blind(job: Job) -> Iterator[Finding]:
     """
     if not job.has("early_stopping_steps"):
         return
-    if not _evaluates(job):
+    if not job.evaluates_while_training:
         yield "early_stopping_steps", "early stopping needs evaluations; set `eval_strategy: steps` and data for it"
     elif _metric(job) is None:
         yield "early_stopping_steps", "early stopping has no metric to watch; set `metric_for_best_model: eval_loss`"
@@ -211,7 +203,7 @@ def metric_never_measured(job: Job) -> Iterator[Finding]:
     Fix: `eval_loss`; in stage sft `compute_accuracy: true`.
     """
     measured = job.stage == "rm" or (job.stage == "sft" and job.flag("compute_accuracy"))
-    if _evaluates(job) and _metric(job) == "accuracy" and not measured:
+    if job.evaluates_while_training and _metric(job) == "accuracy" and not measured:
         remedy = "set `compute_accuracy: true`" if job.stage == "sft" else "write eval_loss"
         yield "metric_for_best_model", f"accuracy is not measured in this run; {remedy}"
 
@@ -224,11 +216,11 @@ def evaluation_data_unused(job: Job) -> Iterator[Finding]:
     Source: llamafactory/data/data_utils.py:split_dataset
     Fix: `eval_strategy: steps` with `eval_steps`, or remove `val_size` or `eval_dataset`.
     """
-    if _evaluates(job) or job.flag("do_eval") or job.flag("do_predict") or not job.flag("do_train"):
+    if job.evaluates or job.predicts or not job.trains:
         return
-    if job.has("dataset") and _splits(job) and not job.has("eval_dataset"):
+    if job.has("dataset") and job.holds_back and not job.has("eval_dataset"):
         yield "val_size", "`val_size` holds data back and nothing is evaluated; set `eval_strategy` or remove it"
-    elif job.has("eval_dataset") and not _splits(job):
+    elif job.has("eval_dataset") and not job.holds_back:
         yield "eval_dataset", "`eval_dataset` is named and nothing is evaluated; set `eval_strategy` or remove it"
 
 
@@ -241,14 +233,11 @@ def evaluation_batch_default(job: Job) -> Iterator[Finding]:
     Source: transformers/training_args.py:TrainingArguments.per_device_eval_batch_size
     Fix: set `per_device_eval_batch_size` to the training batch.
     """
-    train = job.number("per_device_train_batch_size")
-    if (_evaluates(job) or job.flag("do_eval")) and "per_device_eval_batch_size" not in job.values and 0 < train < 4:
+    train = job.micro_batch
+    if job.evaluates and "per_device_eval_batch_size" not in job.values and train < 4:
         yield (
             "per_device_train_batch_size",
-            (
-                f"evaluation uses 8 samples per device (the default), training {train:.0f}; "
-                "set `per_device_eval_batch_size`"
-            ),
+            (f"evaluation uses 8 samples per device (the default), training {train}; set `per_device_eval_batch_size`"),
         )
 
 
@@ -261,7 +250,7 @@ def evaluation_never_reached(job: Job) -> Iterator[Finding]:
     Fix: a smaller `eval_steps`, or a share such as 0.1.
     """
     every = _evaluation_steps(job)
-    if job.get("eval_strategy") == "steps" and 0 < job.steps < every:
+    if job.evaluation == "steps" and 0 < job.steps < every:
         yield "eval_steps", f"evaluation every {every:.0f} steps never happens in a run of {job.steps} steps; lower it"
 
 
@@ -274,7 +263,7 @@ def evaluation_interval_missing(job: Job) -> Iterator[Finding]:
     Fix: set `eval_steps`.
     """
     none = not job.number("eval_steps") and job.get("logging_steps") == 0 and job.get("logging_strategy") != "steps"
-    if job.get("eval_strategy") == "steps" and none:
+    if job.evaluation == "steps" and none:
         yield "eval_strategy", "`eval_strategy: steps` has neither `eval_steps` nor `logging_steps`; set one"
 
 
@@ -288,7 +277,7 @@ def metric_of_no_data_set(job: Job) -> Iterator[Finding]:
     """
     metric = _metric(job)
     apart = job.flag("eval_on_each_dataset") and job.has("eval_dataset")
-    if _evaluates(job) and apart and metric in ("loss", "accuracy"):
+    if job.evaluates_while_training and apart and metric in ("loss", "accuracy"):
         yield (
             "eval_on_each_dataset",
             (
@@ -306,7 +295,7 @@ def best_never_found(job: Job) -> Iterator[Finding]:
     Source: transformers/trainer.py:Trainer._maybe_log_save_evaluate
     Fix: `eval_strategy: steps` with data for it, or `save_strategy: steps`.
     """
-    if job.get("save_strategy") == "best" and not _evaluates(job) and job.has("metric_for_best_model"):
+    if job.get("save_strategy") == "best" and not job.evaluates_while_training and job.has("metric_for_best_model"):
         yield "save_strategy", "`save_strategy: best` never saves without evaluations; set `eval_strategy: steps`"
 
 
@@ -322,8 +311,7 @@ def generation_formats_meet(job: Job) -> Iterator[Finding]:
     `do_predict: true` and the trained adapter.
     """
     key = widened(job)
-    generates = job.flag("predict_with_generate") and (_evaluates(job) or job.flag("do_eval") or job.flag("do_predict"))
-    if key and generates and job.flag("do_train") and job.method in ("lora", "oft") and casts(job):
+    if key and job.generates and job.trains and job.adapts and job.casts:
         yield (
             "predict_with_generate",
             f"`{key}` leaves 32-bit weights in the adapter model, which text generation at evaluation fails on; "

@@ -27,19 +27,17 @@ def _switch(*keys: str) -> Read:
     return lambda job: any(job.flag(key) for key in keys)
 
 
-def _evaluates(job: Job) -> bool:
+def _watches(job: Job) -> bool:
     asked = job.get("save_strategy") == "best" or job.has("early_stopping_steps")
-    return asked or job.get("eval_strategy") in ("steps", "epoch")
+    return asked or job.evaluates_while_training
 
 
 def _media(job: Job) -> bool:
-    template = data.table("templates")["templates"].get(str(job.get("template")))
-    return template is None or bool(template.get("media"))
+    return job.template is None or bool(job.template.get("media"))
 
 
 def _reasons(job: Job) -> bool:
-    template = data.table("templates")["templates"].get(str(job.get("template")))
-    return template is None or bool(template.get("reasoning"))
+    return job.template is None or bool(job.template.get("reasoning"))
 
 
 # Keys (patterns), when LLaMA-Factory 0.9.5 reads them, and that in words
@@ -66,7 +64,7 @@ _BY_STAGE: Table = (
     (("ppo_*", "reward_model*"), _stage("ppo"), "`stage: ppo`"),
     (
         ("ref_model*",),
-        lambda job: job.stage in ("dpo", "kto", "ppo") or job.flag("use_asft_loss"),
+        lambda job: job.compares,
         "a stage with a reference model",
     ),
     (("use_dft_loss", "use_eaft_loss", "use_asft_loss", "compute_accuracy"), _stage("sft"), "`stage: sft`"),
@@ -85,12 +83,12 @@ _BY_SWITCH: Table = (
     (("eaft_alpha",), _switch("use_eaft_loss"), "`use_eaft_loss`"),
     (
         ("quantization_type", "double_quantization", "quantization_method"),
-        lambda job: job.has("quantization_bit"),
+        lambda job: job.quantization.asked,
         "`quantization_bit`",
     ),
     (("buffer_size",), _switch("streaming"), "`streaming`"),
-    (("metric_for_best_model", "greater_is_better"), _evaluates, "`eval_strategy`"),
-    (("eval_steps",), lambda job: job.get("eval_strategy") == "steps", "`eval_strategy: steps`"),
+    (("metric_for_best_model", "greater_is_better"), _watches, "`eval_strategy`"),
+    (("eval_steps",), lambda job: job.evaluation == "steps", "`eval_strategy: steps`"),
     (("save_steps",), lambda job: job.get("save_strategy") in ("steps", "best"), "`save_strategy: steps`"),
     (("image_*", "video_*"), _media, "a template for images"),
     (("enable_thinking", "preserve_thinking"), _reasons, "a template that thinks"),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
@@ -13,12 +11,6 @@ from validator.tables import data, models
 from validator.tables.suggestion import suggest
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
-
-
-def _template(job: Job) -> Mapping[str, Any] | None:
-    """What is known of the recipe's template; None where it names none or an unknown one."""
-    found: Mapping[str, Any] | None = data.table("templates")["templates"].get(str(job.get("template")))
-    return found
 
 
 def _registered(name: str) -> str | None:
@@ -46,10 +38,6 @@ def _family_template(job: Job) -> str | None:
         return None
 
 
-def _packs(job: Job) -> bool:
-    return job.flag("packing") or job.flag("neat_packing")
-
-
 @rule("TRA601", Severity.ERROR)
 def template_unknown(job: Job) -> Iterator[Finding]:
     """The template does not exist.
@@ -73,7 +61,7 @@ def prompt_not_trainable(job: Job) -> Iterator[Finding]:
     Source: llamafactory/data/template.py:get_template_and_fix_tokenizer
     Fix: remove `train_on_prompt`.
     """
-    template = _template(job)
+    template = job.template
     if template and job.stage == "sft" and job.flag("train_on_prompt") and template.get("efficient_eos"):
         yield "train_on_prompt", f"template {job.get('template')} cannot train on the prompt; remove `train_on_prompt`"
 
@@ -101,7 +89,7 @@ def template_needs_images(job: Job) -> Iterator[Finding]:
     Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_input
     Fix: the template of the text model.
     """
-    template = _template(job)
+    template = job.template
     if template is None or "image" not in template.get("media", ()):
         return
     family = _family_template(job)
@@ -129,11 +117,11 @@ def template_of_another_family(job: Job) -> Iterator[Finding]:
     Fix: the template that LLaMA-Factory registers for the model. `x` and `x_nothink` both pass.
     """
     own, name = _own_template(job), job.get("template")
-    if not own or _template(job) is None or job.stage == "pt" or name == own:
+    if not own or job.template is None or job.stage == "pt" or name == own:
         return
     if str(name).removesuffix("_nothink") == own.removesuffix("_nothink"):
         return
-    media = "image" in (_template(job) or {}).get("media", ())
+    media = "image" in (job.template or {}).get("media", ())
     if not (media and not data.table("templates")["templates"].get(own, {}).get("media")):
         yield "template", f"template {name} is not the one of {job.get('model_name_or_path')}; write `template: {own}`"
 
@@ -149,7 +137,7 @@ def packed_length_uneven(job: Job) -> Iterator[Finding]:
     Fix: a `cutoff_len` that is a multiple of 8.
     """
     length = job.number("cutoff_len")
-    if job.stage == "sft" and _packs(job) and job.flag("do_train") and length % 8:
+    if job.stage == "sft" and job.packs and job.trains and length % 8:
         yield "cutoff_len", f"`cutoff_len` is {length:.0f}, packing needs a multiple of 8; set {length // 8 * 8:.0f}"
 
 
@@ -174,12 +162,12 @@ def neat_packing_batches(job: Job) -> Iterator[Finding]:
     Fix: `per_device_train_batch_size: 1` and a longer `cutoff_len`.
     """
     device = job.machine.device if job.machine else None
-    if job.get("flash_attn") != "fa2" or not job.flag("neat_packing") or job.stage != "sft":
+    if job.get("flash_attn") != "fa2" or not job.neat or job.stage != "sft":
         return
-    if device and device.flash_attention and job.number("per_device_train_batch_size") > 1:
+    if device and device.flash_attention and job.micro_batch > 1:
         yield (
             "per_device_train_batch_size",
-            (f"neat packing with fa2 takes 1 packed sample at a time, not {job.get('per_device_train_batch_size')}"),
+            (f"neat packing with fa2 takes 1 packed sample at a time, not {job.micro_batch}"),
         )
 
 
@@ -193,7 +181,7 @@ def length_scaling_fails(job: Job) -> Iterator[Finding]:
     Fix: a `cutoff_len` within the model's positions, or a model with a longer context.
     """
     limit, length = job.model.positions if job.model else None, job.number("cutoff_len")
-    if job.has("rope_scaling") and limit and length - _packs(job) > limit and job.model and not job.model.remote_code:
+    if job.has("rope_scaling") and limit and job.length > limit and job.model and not job.model.remote_code:
         yield (
             "rope_scaling",
             (
@@ -231,7 +219,7 @@ def streaming_refused(job: Job) -> Iterator[Finding]:
         yield "streaming", "streaming needs `max_steps`, as the length of the data is not known"
     if job.get("max_samples") is not None:
         yield "max_samples", "`max_samples` is refused with streaming; remove it"
-    if 1e-6 < job.number("val_size") < 1:
+    if job.holds_back and job.number("val_size") < 1:
         yield "val_size", f"streaming needs a whole `val_size`, not the share {job.get('val_size')}"
     path = job.get("tokenized_path")
     if isinstance(path, str) and not job.find(path):
@@ -264,13 +252,13 @@ def mixing_refused(job: Job) -> Iterator[Finding]:
 
 
 def _shares(job: Job) -> list[float | None]:
-    found: list[float | None] = []
+    shares: list[float | None] = []
     for word in job.words("interleave_probs"):
         try:
-            found.append(float(word))
+            shares.append(float(word))
         except ValueError:
-            found.append(None)
-    return found
+            shares.append(None)
+    return shares
 
 
 @rule("TRA613", Severity.ERROR)
@@ -298,7 +286,7 @@ def template_missing(job: Job) -> Iterator[Finding]:
     Source: llamafactory/data/template.py:get_template_and_fix_tokenizer, llamafactory/data/template.py:parse_template
     Fix: the template that LLaMA-Factory registers for the model.
     """
-    if job.flag("do_train") and not job.has("template") and job.stage != "pt":
+    if job.trains and not job.has("template") and job.stage != "pt":
         own = _family_template(job)
         hint = f"; write `template: {own}`" if own else ""
         yield "template", f"no template is named: it is derived from the tokenizer{hint}"
@@ -313,20 +301,9 @@ def streamed_file_without_workers(job: Job) -> Iterator[Finding]:
     Source: llamafactory/data/loader.py:_load_single_dataset
     Fix: `dataloader_num_workers: 1` or more.
     """
-    if job.flag("streaming") and job.get("dataloader_num_workers") == 0 and _reads_file(job):
+    local = any(one.source == "file" for one in job.datasets)
+    if job.flag("streaming") and job.get("dataloader_num_workers") == 0 and local:
         yield "streaming", "streaming a local file needs workers; set `dataloader_num_workers: 1`"
-
-
-def _reads_file(job: Job) -> bool:
-    """Whether the registry found here gives a file for one of the data sets."""
-    found = job.find(f"{job.get('dataset_dir')}/dataset_info.json")
-    try:
-        registry = json.loads(found[0].read_text("utf-8")) if found else {}
-    except (OSError, ValueError):
-        return False
-    entries = [registry.get(name) for name in job.words("dataset")] if isinstance(registry, dict) else []
-    elsewhere = ("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name")
-    return any(isinstance(e, dict) and "file_name" in e and not any(key in e for key in elsewhere) for e in entries)
 
 
 @rule("TRA616", Severity.ERROR, since="transformers 4.53.0", until="llamafactory 0.9.5")
@@ -337,7 +314,7 @@ def neat_packing_of_0_9_4(job: Job) -> Iterator[Finding]:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `llamafactory: ">=0.9.5"` in the header block, or `transformers: "<4.53"`.
     """
-    if job.flag("neat_packing"):
+    if job.neat:
         yield (
             "neat_packing",
             "LLaMA-Factory 0.9.4, in the recipe's range, refuses `neat_packing`; name >=0.9.5",
@@ -354,6 +331,6 @@ def neat_packing_unfit_for_model(job: Job) -> Iterator[Finding]:
     Fix: `packing: true` alone, or no `flash_attn: fa2`.
     """
     device = job.machine.device if job.machine else None
-    asked = job.get("flash_attn") == "fa2" and job.flag("neat_packing") and job.stage == "sft"
+    asked = job.get("flash_attn") == "fa2" and job.neat and job.stage == "sft"
     if asked and device and device.flash_attention and str(job.get("template")).startswith(("gemma4", "gpt_oss")):
         yield "neat_packing", f"neat packing with fa2 does not work for {job.get('template')}; use `packing: true`"

@@ -22,10 +22,6 @@ _PARTS = {
 }
 
 
-def _adapts(job: Job) -> bool:
-    return job.method in ("lora", "oft")
-
-
 def _set(job: Job, key: str) -> bool:
     """A ratio counts when it is not null, a switch when it is true."""
     return job.has(key) if key == "loraplus_lr_ratio" else job.flag(key)
@@ -80,7 +76,7 @@ def pissa_refused(job: Job) -> Iterator[Finding]:
     """
     if not job.flag("pissa_init") or job.method != "lora":
         return
-    if job.stage in ("ppo", "kto") or (job.stage == "dpo" and job.get("pref_loss") not in ("orpo", "simpo")):
+    if job.compares and not job.anchors:
         yield "pissa_init", f"PiSSA is refused in stage {job.stage} with a reference model; remove `pissa_init`"
     elif job.zero_stage == 3:
         yield "pissa_init", "PiSSA cannot be initialized under ZeRO-3; initialize it once with scripts/pissa_init.py"
@@ -94,7 +90,7 @@ def adapter_shape_refused(job: Job) -> Iterator[Finding]:
     Source: peft/tuners/lora/layer.py:LoraLayer.update_layer
     Fix: a rank of at least 1, a dropout from 0 to 1, `lora_target: all`.
     """
-    if not _adapts(job):
+    if not job.adapts:
         return
     if job.method == "lora" and job.get("lora_rank") is not None and job.number("lora_rank") < 1:
         yield "lora_rank", f"`lora_rank` is {job.get('lora_rank')}, it must be at least 1; 8 is usual"
@@ -114,7 +110,7 @@ def all_beside_names(job: Job) -> Iterator[Finding]:
     Fix: `lora_target: all`, or the names without `all`.
     """
     targets = job.words("lora_target")
-    if _adapts(job) and "all" in targets and len(targets) > 1:
+    if job.adapts and "all" in targets and len(targets) > 1:
         others = ", ".join(name for name in targets if name != "all")
         yield "lora_target", f"`all` beside other names is not expanded: only {others} is adapted; write all alone"
 
@@ -131,7 +127,7 @@ def targets_missing(job: Job) -> Iterator[Finding]:
     """
     known, targets = _linear(job), job.words("lora_target")
     names = {_last(target) for target in targets if target}
-    if _adapts(job) and known and names and targets != ("all",) and not names & known:
+    if job.adapts and known and names and targets != ("all",) and not names & known:
         kind = job.model.kind if job.model else ""
         yield "lora_target", f"{kind} has no linear layer {', '.join(sorted(names))}; write `lora_target: all`"
 
@@ -277,7 +273,7 @@ def new_tokens(job: Job) -> Iterator[Finding]:
     Fix: none needed; `lmf-recipes explain` shows the memory.
     """
     for key in ("add_tokens", "add_special_tokens", "new_special_tokens_config"):
-        if job.method == "lora" and job.has(key) and not job.has("quantization_bit"):
+        if job.method == "lora" and job.has(key) and not job.quantization.asked:
             yield key, "new tokens make embedding and head trainable in fp32, both even where they are tied"
 
 
@@ -291,7 +287,7 @@ def some_targets_missing(job: Job) -> Iterator[Finding]:
     """
     known, targets = _linear(job), job.words("lora_target")
     lost = sorted({target for target in targets if target and target != "all" and _last(target) not in known})
-    if _adapts(job) and known and lost and {_last(target) for target in targets} & known:
+    if job.adapts and known and lost and {_last(target) for target in targets} & known:
         kind = job.model.kind if job.model else ""
         yield (
             "lora_target",

@@ -21,8 +21,6 @@ _PLACES = {
     "use_apollo": ("adamw_torch",),
 }
 _LAYERWISE = {"use_galore": "galore_layerwise", "use_apollo": "apollo_layerwise"}
-# create_custom_optimizer takes the first of these that is set
-_ORDER = ("use_galore", "use_apollo", "loraplus_lr_ratio", "use_badam", "use_adam_mini", "use_muon")
 # Keyword arguments of transformers 5.6's schedules (optimization.py); None: anything is passed on or nothing read
 _WITH_FLOOR = {"num_cycles", "min_lr", "min_lr_rate"}
 _SCHEDULES: Mapping[str, set[str] | None] = {
@@ -46,7 +44,7 @@ def _active(job: Job) -> list[str]:
 
 
 def _distributed(job: Job) -> bool:
-    return job.world > 1 or job.has("deepspeed")
+    return job.world > 1 or job.engine
 
 
 def schedule_arguments(job: Job) -> Mapping[str, Any] | None:
@@ -110,7 +108,7 @@ def optimizer_not_distributed(job: Job) -> Iterator[Finding]:
     if job.method == "lora" or not _distributed(job):
         return
     for key, layerwise in _LAYERWISE.items():
-        if job.flag(key) and job.flag(layerwise) and not job.has("deepspeed"):
+        if job.flag(key) and job.flag(layerwise) and not job.engine:
             yield layerwise, f"layer-wise {_NAMES[key]} runs on one device, not {job.world}; set `{layerwise}: false`"
     if job.flag("use_badam") and job.get("badam_mode") == "ratio":
         yield "badam_mode", "BAdam by ratio runs on one device; use `badam_mode: layer` with ZeRO-3"
@@ -145,8 +143,8 @@ def layerwise_accumulation(job: Job) -> Iterator[Finding]:
     Fix: `gradient_accumulation_steps: 1`.
     """
     for key, layerwise in _LAYERWISE.items():
-        steps = job.get("gradient_accumulation_steps")
-        if job.method != "lora" and job.flag(key) and job.flag(layerwise) and steps != 1:
+        steps = job.accumulation
+        if job.method != "lora" and job.flag(key) and job.flag(layerwise) and steps > 1:
             yield (
                 "gradient_accumulation_steps",
                 (f"layer-wise {_NAMES[key]} updates at every backward pass, accumulation is {steps}; set 1"),
@@ -161,7 +159,7 @@ def optimizer_unread(job: Job) -> Iterator[Finding]:
     Source: llamafactory/train/trainer_utils.py:create_custom_optimizer
     Fix: keep one.
     """
-    active = [key for key in _ORDER if (job.has(key) if key == "loraplus_lr_ratio" else job.flag(key))]
+    active = job.optimizers
     for key in active[1:]:
         if not (active[0] in _NAMES and key in _NAMES):
             yield key, f"`{key}` has no effect beside `{active[0]}`; keep one"
@@ -311,7 +309,6 @@ def adam_mini_with_adapter(job: Job) -> Iterator[Finding]:
     Fix: `finetuning_type: full`, or remove `use_adam_mini`: an adapter's states are small anyway.
     """
     meets = job.method == "oft" or (job.method == "lora" and job.number("lora_rank") < 64)
-    others = ("use_galore", "use_apollo", "use_badam")
-    made = job.flag("use_adam_mini") and not job.has("loraplus_lr_ratio") and not any(job.flag(key) for key in others)
+    made = job.optimizers[:1] == ["use_adam_mini"]
     if made and meets and _QUERIES & {target.rpartition(".")[2] for target in job.words("lora_target")}:
         yield "use_adam_mini", f"Adam-mini fails on the adapter of {job.method}; remove it, or use full"

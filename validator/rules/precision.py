@@ -53,10 +53,8 @@ def full_precision(job: Job) -> Iterator[Finding]:
     Source: llamafactory/model/adapter.py:init_adapter
     Fix: `bf16: true` (fp16 on V100 and T4).
     """
-    formats = ("bf16", "fp16", "pure_bf16", "fp8", "use_cpu", "use_badam")
-    on_cpu = job.machine is not None and job.machine.device.vendor == "cpu"
-    trains = job.flag("do_train") and job.method in ("full", "freeze")
-    if trains and not on_cpu and not any(job.flag(key) for key in formats) and not widened(job):
+    trains = job.trains and job.method in ("full", "freeze")
+    if trains and job.precision == "fp32" and not job.on_cpu and not widened(job):
         better = "fp16" if job.machine and not job.machine.device.bf16 else "bf16"
         yield "bf16", f"neither bf16 nor fp16 is set: training computes in 32 bits; set `{better}: true`"
 
@@ -132,7 +130,7 @@ def shifted_attention_refused(job: Job) -> Iterator[Finding]:
     Source: llamafactory/model/model_utils/longlora.py:_apply_llama_patch
     Fix: remove `shift_attn`.
     """
-    asked = job.flag("shift_attn") and job.flag("do_train") and job.stage != "ppo"
+    asked = job.flag("shift_attn") and job.trains and job.stage != "ppo"
     if asked and job.model and job.model.kind == "llama":
         yield "shift_attn", "`shift_attn` needs transformers below 4.48; remove it"
 
@@ -175,8 +173,7 @@ def formats_meet(job: Job) -> Iterator[Finding]:
     Fix: `bf16: true` (fp16 on V100 and T4).
     """
     key = widened(job)
-    trained = job.flag("do_train") and not any(job.flag(name) for name in ("pure_bf16", "use_badam"))
-    if key and trained and not casts(job):
+    if key and job.trains and not job.pure and not job.casts:
         yield key, f"{_WIDENED[key]} in 32 bits beside 16-bit weights needs mixed precision; set `bf16: true`"
 
 
@@ -193,14 +190,8 @@ _WIDENED = {
 
 def widened(job: Job) -> str | None:
     """The key that leaves weights in 32 bits beside others in 16; None where there is none, or it is not known."""
-    if job.method == "full" or job.model is None or job.model.dtype_bytes != 2 or job.has("deepspeed") or job.fsdp:
+    if job.method == "full" or job.model is None or job.model.dtype_bytes != 2 or job.engine or job.fsdp:
         return None
     adapted = ("additional_target", "resize_vocab", "add_tokens", "add_special_tokens")
-    found = ["finetuning_type"] if job.method == "freeze" else [key for key in adapted if job.flag(key)]
-    return next(iter([*found, *(["upcast_layernorm"] if job.flag("upcast_layernorm") else [])]), None)
-
-
-def casts(job: Job) -> bool:
-    """Whether products are computed in one format whatever their factors have; on a CPU fp16 does not do it."""
-    on_cpu = job.flag("use_cpu") or (job.machine is not None and job.machine.device.vendor == "cpu")
-    return job.flag("bf16") or (not on_cpu and (job.flag("fp16") or job.flag("fp8")))
+    trained = ["finetuning_type"] if job.method == "freeze" else [key for key in adapted if job.flag(key)]
+    return next(iter([*trained, *(["upcast_layernorm"] if job.flag("upcast_layernorm") else [])]), None)

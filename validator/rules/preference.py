@@ -44,7 +44,7 @@ def ppo_needs(job: Job) -> Iterator[Finding]:
         yield "reward_model", "stage ppo needs a `reward_model`"
     elif kind == "lora" and job.method != "lora":
         yield "reward_model_type", f"a LoRA reward model needs `finetuning_type: lora`, not {job.method}"
-    if not job.flag("do_train"):
+    if not job.trains:
         yield "do_train", "stage ppo only trains; set `do_train: true`"
     if job.flag("shift_attn"):
         yield "shift_attn", "stage ppo is refused with `shift_attn`; remove it"
@@ -88,7 +88,7 @@ def reward_model_unsaved(job: Job) -> Iterator[Finding]:
     Source: llamafactory/train/rm/trainer.py:PairwiseTrainer._save, transformers/trainer.py:Trainer._save
     Fix: `finetuning_type: lora`, or a model whose embeddings are not tied.
     """
-    trains = job.stage == "rm" and job.flag("do_train") and job.method in ("full", "freeze")
+    trains = job.stage == "rm" and job.trains and job.method in ("full", "freeze")
     if trains and job.model and job.model.arch.tied and job.zero_stage < 3:  # which saves what it gathered, unshared
         yield "finetuning_type", f"{job.model.name} ties its embeddings: its reward model cannot be saved; use lora"
 
@@ -116,7 +116,7 @@ def asft_without_reference(job: Job) -> Iterator[Finding]:
     llamafactory/train/trainer_utils.py:create_ref_model
     Fix: `finetuning_type: full` or freeze, or a `ref_model`.
     """
-    if job.stage == "sft" and job.flag("use_asft_loss") and job.method == "lora" and not job.has("ref_model"):
+    if job.anchors and not job.copies:
         yield "use_asft_loss", "the ASFT loss has no reference model with LoRA; name a `ref_model`, or use full"
 
 
@@ -143,6 +143,5 @@ def asft_evaluated(job: Job) -> Iterator[Finding]:
     Source: llamafactory/train/sft/trainer.py:CustomSeq2SeqTrainer.compute_loss
     Fix: `eval_strategy: "no"`.
     """
-    evaluates = job.get("eval_strategy") in ("steps", "epoch") or job.flag("do_eval")
-    if job.stage == "sft" and job.flag("use_asft_loss") and evaluates and not job.flag("predict_with_generate"):
+    if job.anchors and job.evaluates and not job.generative:
         yield "use_asft_loss", 'a run with the ASFT loss cannot be evaluated; set `eval_strategy: "no"`'

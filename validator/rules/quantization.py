@@ -6,31 +6,10 @@ from collections.abc import Iterator
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
+from validator.job.quantization import TAKEN
 from validator.rules.rule import Finding, rule
 
-# Methods that quantize while loading, and the bits they take (model/model_utils/quantization.py)
-_BITS = {"bnb": (4, 8), "hqq": (1, 2, 3, 4, 5, 6, 8), "eetq": (8,)}
-# Quantized checkpoints that LLaMA-Factory loads in full precision
-_DEQUANTIZED = ("mxfp4", "fp8")
 _FUSED_EXPERTS = ("qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3", "glm4_moe")
-
-
-def _method(job: Job) -> str:
-    return str(job.get("quantization_method"))
-
-
-def _bits(job: Job) -> int:
-    return int(job.number("quantization_bit"))
-
-
-def _checkpoint(job: Job) -> str | None:
-    """How the checkpoint itself is quantized."""
-    return job.model.quantized if job.model else None
-
-
-def _loads(job: Job) -> bool:
-    """Whether the recipe quantizes while loading."""
-    return job.has("quantization_bit") and not _checkpoint(job)
 
 
 def _sharded(job: Job) -> str | None:
@@ -45,7 +24,7 @@ def quantized_weights_trained(job: Job) -> Iterator[Finding]:
     Source: llamafactory/hparams/parser.py:_verify_model_args
     Fix: `finetuning_type: lora`, or remove `quantization_bit`.
     """
-    if job.has("quantization_bit") and job.method not in ("lora", "oft"):
+    if job.quantization.asked and not job.adapts:
         yield "quantization_bit", f"quantized weights need `finetuning_type: lora` or oft, not {job.method}"
 
 
@@ -57,7 +36,7 @@ def quantization_conflict(job: Job) -> Iterator[Finding]:
     Source: llamafactory/hparams/parser.py:_verify_model_args, llamafactory/hparams/parser.py:get_train_args
     Fix: remove the setting, or `quantization_bit`.
     """
-    if not job.has("quantization_bit") or job.method not in ("lora", "oft"):
+    if not (job.quantization.asked and job.adapts):
         return
     if job.flag("pissa_init") and job.method == "lora":
         yield "pissa_init", "PiSSA cannot be initialized on quantized weights; use scripts/pissa_init.py once"
@@ -79,7 +58,7 @@ def device_map_in_training(job: Job) -> Iterator[Finding]:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: remove `quantization_device_map`; ZeRO-3 or FSDP shard a 4-bit model.
     """
-    if job.flag("do_train") and job.get("quantization_device_map") == "auto":
+    if job.trains and job.get("quantization_device_map") == "auto":
         yield "quantization_device_map", "`quantization_device_map: auto` is for inference; remove it"
 
 
@@ -91,10 +70,11 @@ def bits_refused(job: Job) -> Iterator[Finding]:
     Source: llamafactory/model/model_utils/quantization.py:configure_quantization
     Fix: bnb takes 4 or 8, eetq 8, hqq 1 to 6 or 8.
     """
-    allowed = _BITS.get(_method(job))
-    if _loads(job) and job.method in ("lora", "oft") and allowed and _bits(job) not in allowed:
+    asked = job.quantization
+    allowed = TAKEN.get(asked.method)
+    if asked.loads and job.adapts and allowed and asked.bits not in allowed:
         known = ", ".join(str(bits) for bits in allowed)
-        yield "quantization_bit", f"{_method(job)} quantizes to {known} bits, not {job.get('quantization_bit')}"
+        yield "quantization_bit", f"{asked.method} quantizes to {known} bits, not {asked.bits}"
 
 
 @rule("TRA305", Severity.ERROR)
@@ -105,13 +85,13 @@ def quantization_not_sharded(job: Job) -> Iterator[Finding]:
     Source: llamafactory/model/model_utils/quantization.py:configure_quantization
     Fix: `quantization_bit: 4` with bnb, or ZeRO-2.
     """
-    way = _sharded(job)
-    if not way or not _loads(job) or _bits(job) not in _BITS.get(_method(job), ()):
+    way, asked = _sharded(job), job.quantization
+    if not way or not asked.loads or asked.bits not in TAKEN.get(asked.method, ()):
         return
-    if job.method in ("lora", "oft") and (_method(job) != "bnb" or _bits(job) != 4):
+    if job.adapts and (asked.method, asked.bits) != ("bnb", 4):
         yield (
             "quantization_bit",
-            (f"{way} cannot shard {_bits(job)}-bit {_method(job)} weights; use 4-bit bnb, or ZeRO-2"),
+            (f"{way} cannot shard {asked.bits}-bit {asked.method} weights; use 4-bit bnb, or ZeRO-2"),
         )
 
 
@@ -123,8 +103,8 @@ def checkpoint_not_sharded(job: Job) -> Iterator[Finding]:
     Source: llamafactory/model/model_utils/quantization.py:configure_quantization
     Fix: ZeRO-2 or plain data parallel, or the unquantized model with `quantization_bit: 4`.
     """
-    kind, way = _checkpoint(job), _sharded(job)
-    if kind and kind not in _DEQUANTIZED and way:
+    kind, way = job.quantization.kept, _sharded(job)
+    if kind and way:
         yield "model_name_or_path", f"the checkpoint is {kind}-quantized, which {way} cannot shard; use ZeRO-2 or none"
 
 
@@ -136,10 +116,10 @@ def quantized_checkpoint_trained(job: Job) -> Iterator[Finding]:
     Source: llamafactory/model/adapter.py:init_adapter
     Fix: `finetuning_type: lora`, or the unquantized model.
     """
-    kind = _checkpoint(job)
-    if not kind or kind in _DEQUANTIZED or job.has("quantization_bit") or not job.flag("do_train"):
+    kind = job.quantization.kept
+    if not kind or job.quantization.asked or not job.trains:
         return
-    if job.method not in ("lora", "oft"):
+    if not job.adapts:
         yield "finetuning_type", f"the checkpoint is {kind}-quantized, so its weights cannot be trained; use lora"
     elif job.flag("pissa_init"):
         yield "pissa_init", f"the checkpoint is {kind}-quantized; PiSSA needs the original weights"
@@ -154,10 +134,11 @@ def nothing_quantized(job: Job) -> Iterator[Finding]:
     Source: llamafactory/model/model_utils/quantization.py:configure_quantization
     Fix: `quantization_method: bnb`, or the quantized checkpoint without `quantization_bit`.
     """
-    if _loads(job) and _method(job) not in _BITS:
+    asked = job.quantization
+    if asked.loads and not asked.works:
         yield (
             "quantization_method" if "quantization_method" in job.values else "quantization_bit",
-            (f"`quantization_method: {_method(job)}` quantizes nothing while loading; use bnb"),
+            (f"`quantization_method: {asked.method}` quantizes nothing while loading; use bnb"),
         )
 
 
@@ -169,8 +150,8 @@ def quantized_twice(job: Job) -> Iterator[Finding]:
     Source: llamafactory/model/model_utils/quantization.py:configure_quantization
     Fix: remove it.
     """
-    kind = _checkpoint(job)
-    if kind and job.has("quantization_bit") and job.method in ("lora", "oft"):
+    kind = job.quantization.checkpoint
+    if kind and job.quantization.asked and job.adapts:
         yield "quantization_bit", f"the checkpoint is {kind}-quantized already; `quantization_bit` has no effect"
 
 
@@ -183,9 +164,8 @@ def dora_on_quantized(job: Job) -> Iterator[Finding]:
     Source: llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: LoRA without `use_dora`, or unquantized weights.
     """
-    quantized = _loads(job) and _method(job) in _BITS
-    kind = _checkpoint(job)
-    if job.method == "lora" and job.flag("use_dora") and (quantized or (kind and kind not in _DEQUANTIZED)):
+    quantized = job.quantization.works or job.quantization.kept
+    if job.method == "lora" and job.flag("use_dora") and quantized:
         yield "use_dora", "`use_dora` is refused on quantized weights, bnb included; remove one"
 
 
@@ -198,7 +178,8 @@ def experts_not_quantized(job: Job) -> Iterator[Finding]:
     Source: transformers/integrations/bitsandbytes.py:replace_with_bnb_linear
     Fix: shard with ZeRO-3 instead, or use a checkpoint that is quantized already.
     """
-    if _loads(job) and job.model and job.model.kind in _FUSED_EXPERTS and _method(job) == "bnb":
+    asked = job.quantization
+    if asked.loads and job.model and job.model.kind in _FUSED_EXPERTS and asked.method == "bnb":
         yield "quantization_bit", f"the experts of {job.model.kind} stay in 16 bits; shard with ZeRO-3"
 
 
@@ -224,7 +205,7 @@ def router_packed(job: Job) -> Iterator[Finding]:
     Source: transformers/models/deepseek_v2/modeling_deepseek_v2.py:DeepseekV2Moe.forward
     Fix: LoRA on 16-bit weights, sharded with ZeRO-3 where they do not fit.
     """
-    if _routed_by_bits(job) and job.get("quantization_bit") == 4:
+    if _routed_by_bits(job) and job.quantization.bits == 4:
         yield "quantization_bit", "the router of this model cannot read 4-bit weights; remove `quantization_bit`"
 
 
@@ -237,10 +218,10 @@ def router_rounded(job: Job) -> Iterator[Finding]:
     Source: transformers/models/deepseek_v2/modeling_deepseek_v2.py:DeepseekV2Moe.forward
     Fix: LoRA on 16-bit weights, sharded with ZeRO-3 where they do not fit.
     """
-    if _routed_by_bits(job) and job.get("quantization_bit") == 8:
+    if _routed_by_bits(job) and job.quantization.bits == 8:
         yield "quantization_bit", "the router of this model takes 8-bit integers for weights; remove it"
 
 
 def _routed_by_bits(job: Job) -> bool:
-    quantized = _loads(job) and _method(job) == "bnb"
-    return quantized and job.flag("do_train") and job.model is not None and job.model.arch.ffn.router_linear
+    quantized = job.quantization.loads and job.quantization.method == "bnb"
+    return quantized and job.trains and job.model is not None and job.model.arch.ffn.router_linear

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import NamedTuple
 
 from validator.diagnostic import Severity
@@ -18,23 +19,14 @@ _ABOVE_0 = 5e-324
 
 
 def _adam(job: Job) -> bool:
-    return "adam" in str(job.get("optim")) and not any(job.flag(key) for key in ("use_galore", "use_apollo"))
-
-
-def _evaluates(job: Job) -> bool:
-    return job.get("eval_strategy") in ("steps", "epoch") or job.flag("do_eval")
-
-
-def _generates(job: Job) -> bool:
-    return job.stage == "sft" and job.flag("predict_with_generate") and (_evaluates(job) or job.flag("do_predict"))
+    return "adam" in str(job.get("optim")) and not {"use_galore", "use_apollo"} & set(job.optimizers)
 
 
 def _samples(job: Job) -> bool:
-    return _generates(job) and job.flag("do_sample")
+    return job.generates and job.flag("do_sample")
 
 
-def _trains(job: Job) -> bool:
-    return job.flag("do_train")
+_trains, _evaluates, _generates = attrgetter("trains"), attrgetter("evaluates"), attrgetter("generates")
 
 
 def _switch(key: str) -> Callable[[Job], bool]:
@@ -76,7 +68,7 @@ _RANGES = {
     "profiler_repeat": Range(0, _END, _switch("enable_torch_profiler"), _BUILT),
 }
 # An interval of zero is divided by; below zero it passes.
-_INTERVALS = {
+_INTERVALS: dict[str, tuple[Callable[[Job], bool], str]] = {
     "eval_accumulation_steps": (_evaluates, _EVALUATED),
     "apollo_update_interval": (_switch("use_apollo"), _BUILT),
     "galore_update_interval": (_switch("use_galore"), _BUILT),
@@ -146,5 +138,5 @@ def accumulation_below_zero(job: Job) -> Iterator[Finding]:
     Source: transformers/trainer.py:Trainer.set_initial_training_values
     Fix: at least 1.
     """
-    if job.flag("do_train") and job.number("gradient_accumulation_steps") < 0:
+    if job.trains and job.number("gradient_accumulation_steps") < 0:
         yield "gradient_accumulation_steps", "the accumulation is below zero; write at least 1"

@@ -46,8 +46,7 @@ def nothing_trained(job: Job) -> Iterator[Finding]:
     Source: llamafactory/train/sft/workflow.py:run_sft, transformers/training_args.py:TrainingArguments.do_train
     Fix: `do_train: true`.
     """
-    others = job.flag("do_eval") or job.flag("do_predict") or job.get("eval_strategy") not in ("no", False)
-    if not job.flag("do_train") and not others and job.stage != "ppo":
+    if not (job.trains or job.evaluates or job.predicts) and job.stage != "ppo":
         yield "do_train", "`do_train` is not set: the model is loaded and nothing is trained; set it to true"
 
 
@@ -59,7 +58,7 @@ def data_missing(job: Job) -> Iterator[Finding]:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: set `dataset` to one or more names of dataset_info.json.
     """
-    if job.flag("do_train") and not job.has("dataset"):
+    if job.trains and not job.has("dataset"):
         yield "dataset", "training is asked for and no data set is named; set `dataset`"
 
 
@@ -169,7 +168,7 @@ def sample_limit(job: Job) -> Iterator[Finding]:
     Fix: remove it for a real run.
     """
     limit = job.number("max_samples")
-    if limit > 0 and job.flag("do_train") and not job.samples and not job.flag("streaming"):
+    if limit > 0 and job.trains and not job.samples and not job.flag("streaming"):
         yield "max_samples", f"only the first {limit:,.0f} rows of each data set are used; remove `max_samples` for all"
 
 
@@ -259,7 +258,7 @@ def batch_not_positive(job: Job) -> Iterator[Finding]:
     Fix: at least 1.
     """
     value = job.get("per_device_train_batch_size")
-    if job.flag("do_train") and isinstance(value, (int, float)) and not isinstance(value, bool) and value < 1:
+    if job.trains and isinstance(value, (int, float)) and not isinstance(value, bool) and value < 1:
         yield "per_device_train_batch_size", f"`per_device_train_batch_size` is {value}, it must be at least 1"
 
 

@@ -21,14 +21,11 @@ class Schedule(NamedTuple):
 
 def schedule(job: Job, sequences: int) -> Schedule:
     """The schedule of a job on so many training sequences; LLaMA-Factory logs the same figures."""
-    micro = max(int(job.number("per_device_train_batch_size")), 1)
-    accumulation = max(int(job.number("gradient_accumulation_steps")), 1)
-    batches = math.ceil(sequences / (micro * job.world))
-    per_epoch = max(math.ceil(batches / accumulation), 1)
+    per_epoch = max(job.steps_per_epoch(sequences), 1)
     limit, epochs = int(job.number("max_steps")), job.number("num_train_epochs")
     total = limit if limit > 0 else math.ceil(epochs * per_epoch)
     passed = total / per_epoch if limit > 0 else epochs
-    return Schedule(micro * accumulation * job.world, per_epoch, total, passed, _warmup(job, total),
+    return Schedule(job.effective_batch, per_epoch, total, passed, _warmup(job, total),
                     _saves(job, per_epoch, total))  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from validator.job import datasets
 from validator.job.datasets import Dataset
@@ -17,8 +17,6 @@ from validator.study.survey import Plan, Report, Survey
 from validator.study.tokens import Counter
 from validator.tables import data
 from validator.tables.suggestion import suggest
-
-_PAIRED = ("rm", "dpo")
 
 
 class Problem(NamedTuple):
@@ -52,22 +50,11 @@ def surveyed(job: Job, counter: Counter, report: Report) -> list[Set]:
 
 def plan(job: Job, meant: Form, counter: Counter) -> Plan:
     """How the rows of a data set of this form are taken."""
-    packed = packing(job)
-    # LLaMA-Factory takes one token off where `packing` is written (hparams/data_args.py).
-    limit = int(job.number("cutoff_len")) - int(bool(job.get("packing") or job.flag("neat_packing")))
-    return Plan(meant, job.stage, _markup(job, counter), counter, limit, packed)
-
-
-def packing(job: Job) -> bool:
-    """Whether samples are packed: as asked for, and in pre-training by default."""
-    if job.stage == "pt":
-        return bool(job.get("packing")) if job.has("packing") else True
-    return job.stage == "sft" and (job.flag("packing") or job.flag("neat_packing"))
+    return Plan(meant, job.stage, _markup(job, counter), counter, job.length, job.packs)
 
 
 def _markup(job: Job, counter: Counter) -> Markup:
-    name = str(job.get("template"))
-    facts: Any = data.table("templates")["templates"].get(name, {})
+    name, facts = str(job.get("template")), job.template or {}
     system = job.get("default_system")
     return Markup(
         data.table("formats")["formats"].get(name, {}),
@@ -126,8 +113,8 @@ def _refused(job: Job, found: Set) -> Iterator[Problem]:
     """What needs no look at the rows."""
     assert found.dataset is not None
     where = str(found.dataset.path)
-    if found.form.ranking is not (job.stage in _PAIRED):
-        kind = "needs pairs (`ranking: true`)" if job.stage in _PAIRED else "takes no pairs (`ranking: true`)"
+    if found.form.ranking is not job.pairs:
+        kind = "needs pairs (`ranking: true`)" if job.pairs else "takes no pairs (`ranking: true`)"
         yield Problem(found.name, f"stage {job.stage} {kind}")
     if found.form.formatting not in ("alpaca", "sharegpt", "openai"):
         yield Problem(found.name, f"`formatting: {found.form.formatting}` is none of alpaca, sharegpt, openai")

@@ -36,7 +36,7 @@ def study(job: Job, wanted: bool | None, report: Report) -> dict[str, Any]:
     rows, evaluated = sorted(set(trained)), sorted(set(run.kept(run.evaluation)))
     whole = not any(one.note for one in found)
     steps = schedule(job, run.sequences) if run.sequences and whole else None
-    exact = not run.why_not and (counter.exact or not sets.packing(job))
+    exact = not run.why_not and (counter.exact or not job.packs)
     first, again = quality.repeats(run, rows)
     unlooked = _looks(wanted, len(rows))
     alike = [] if unlooked else _near(job, run, first, len(rows), counter, report)
@@ -124,7 +124,7 @@ def _memory(job: Job, run: Training, rows: Sequence[int]) -> dict[str, Any] | No
     limit = int(job.number("cutoff_len"))
     kept = run.column("kept") if rows else ()
     most = max(map(kept.__getitem__, rows), default=0)
-    longest = limit if sets.packing(job) else min(-(-most // 8) * 8, limit)
+    longest = limit if job.packs else min(-(-most // 8) * 8, limit)
     real = replace(job, values={**job.values, "cutoff_len": longest})
     if not longest or job.device_memory is None or real.device_memory is None:
         return None

@@ -10,7 +10,7 @@ from typing import Any
 
 from validator.diagnostic import RecipeError
 from validator.job.job import Job
-from validator.study import order, packing, sets
+from validator.study import order, packing
 from validator.study.fate import KEPT, REASONS, STOPS
 from validator.study.sets import Problem, Set
 
@@ -76,7 +76,7 @@ def training(job: Job, found: list[Set]) -> Training:
     run.drops = Tally(fates[at] for at in run.train if fates[at] != KEPT)
     run.sequences = _sequences(job, run, run.train)
     run.evaluated = len(run.kept(run.evaluation)) if run.evaluation is not None else 0
-    if not run.sequences and not run.problems and job.flag("do_train"):
+    if not run.sequences and not run.problems and job.trains:
         run.problems.append(Problem(found[0].name, _nothing(job, run)))
     return run
 
@@ -166,14 +166,13 @@ def _neighbours(job: Job, rows: Sequence[int], fates: bytearray, answers: bytear
 
 
 def _sequences(job: Job, run: Training, rows: Any) -> int:
-    if not sets.packing(job):
+    if not job.packs:
         return len(rows) - sum(run.drops.values())
     fates, tokens = run.column("fates"), run.column("kept")
-    limit = int(job.number("cutoff_len")) - int(bool(job.get("packing") or job.flag("neat_packing")))
     fill = packing.blocks if job.stage == "pt" else packing.packed
     size, processes = int(job.number("preprocessing_batch_size")), int(job.number("preprocessing_num_workers"))
     return sum(
-        fill([tokens[rows[at]] for at in batch if fates[rows[at]] == KEPT], max(limit, 1))
+        fill([tokens[rows[at]] for at in batch if fates[rows[at]] == KEPT], max(job.length, 1))
         for batch in packing.batches(len(rows), max(size, 1), processes)
     )
 
@@ -181,6 +180,6 @@ def _sequences(job: Job, run: Training, rows: Any) -> int:
 def _nothing(job: Job, run: Training) -> str:
     reason = run.drops.most_common(1)
     why = f": {REASONS[reason[0][0]]}" if reason else ""
-    if not reason and len(run.train) and sets.packing(job):
+    if not reason and len(run.train) and job.packs:
         return "all rows together are shorter than one packed sequence of `cutoff_len` tokens"
     return f"no row is left to train on{why}"
