@@ -17,7 +17,8 @@ from conformity_texts import texts
 from conformity_values import ARGUMENTS, BASE, DPO, KINDS, KTO, PAIR, RESULT, ROOT, STREAM, context, sample, value
 
 from validator.diagnostic import RecipeError
-from validator.read import loader
+from validator.read.recipe import parse
+from validator.read.text import decode
 
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -380,7 +381,7 @@ def rule_cases() -> Iterator[Case]:
 def readable(name: str, content: bytes, files: tuple[str, ...]) -> Iterator[Case]:
     """The case where the recipe can be read, with the paths that rule_files gives the files beside it."""
     with suppress(RecipeError):
-        document = loader.parse(name, loader.decode(content))
+        document = parse(name, decode(content))
         if document.readable and document.values:
             settings = {str(key): each for key, each in document.values.items()}
             beside = {

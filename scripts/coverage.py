@@ -13,7 +13,7 @@ from validator.judge import check
 from validator.plan import search as plan
 from validator.plan import upgrade, writing
 from validator.plan.draft import Draft
-from validator.read import loader
+from validator.read.recipe import parse
 from validator.recipes import catalogue
 from validator.tables import machines, models
 from validator.tables.checkout import home
@@ -88,7 +88,7 @@ def _excluded(model: Model, target: Machine, method: str) -> str | None:
 def _refused(model: Model) -> str | None:
     """What `check` says against the model itself, whatever the machine."""
     made = Draft(model, machines.machine("8xb200-180g", 4096.0), "lora")
-    found = check.check_document(loader.parse(str(home() / "plan.yaml"), writing.text(made))).diagnostics
+    found = check.check_document(parse(str(home() / "plan.yaml"), writing.text(made))).diagnostics
     return next((each.message for each in found if each.code.startswith("TRA9")), None)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from validator.plan import search as plan
 from validator.plan import upgrade, writing
 from validator.plan.draft import Draft
-from validator.read.loader import read_yaml
+from validator.read.tree import read_yaml
 from validator.tables import machines, models
 from validator.tables.machines import Machine
 from validator.tables.models import Model

@@ -40,7 +40,7 @@ ROOMS: dict[str, str] = {
 # What is imported from outside the standard library, and where alone.
 OUTSIDE: dict[str, str] = {
     "_typeshed": "show/structure",  # the stubs of the standard library: for mypy alone
-    "yaml": "read/loader",
+    "yaml": "read/dialect",
     "cerberus": "rules/schema",
     "click": "cli commands",
     "orjson": "study/reading",

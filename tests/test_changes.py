@@ -10,7 +10,8 @@ from validator.advise import changes
 from validator.job import job
 from validator.job.job import GIB
 from validator.judge import check
-from validator.read import loader
+from validator.read.override import with_overrides
+from validator.read.recipe import Document, load, parse
 from validator.rules import engine
 
 ROOT = Path(__file__).parent.parent
@@ -30,7 +31,7 @@ ORDER = ["fits", "tight", "exceeds", "unknown"]
 
 
 def resolved(machine: str, method: str, ram: float | None = 1024, more: str = "") -> job.Job:
-    return job.resolve(loader.parse(str(ROOT / "recipes" / "x.yaml"), BODY.format(method=method) + more), machine, ram)
+    return job.resolve(parse(str(ROOT / "recipes" / "x.yaml"), BODY.format(method=method) + more), machine, ram)
 
 
 JOBS = [
@@ -56,7 +57,7 @@ def test_each_change_is_what_it_says(machine: str, method: str, more: str) -> No
         words = [
             f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in change.set.items()
         ]
-        document = loader.with_overrides(loader.parse(str(ROOT / "recipes" / "x.yaml"), written), words)
+        document = with_overrides(parse(str(ROOT / "recipes" / "x.yaml"), written), words)
         after = job.resolve(document, machine, 1024)
         assert after.device_memory is not None
         assert after.host_memory is not None
@@ -86,11 +87,11 @@ def test_the_nearest_fitting_change() -> None:
 def test_none_where_nothing_helps() -> None:
     # 32 billion parameters on 16 GiB.
     text = BODY.format(method="full").replace("7B", "72B")
-    assert changes.fitting(job.resolve(loader.parse("x.yaml", text), "1xt4-16g", 64)) is None
+    assert changes.fitting(job.resolve(parse("x.yaml", text), "1xt4-16g", 64)) is None
 
 
 def test_none_for_an_unknown_model() -> None:
-    assert changes.nearest(job.resolve(loader.parse("x.yaml", "model_name_or_path: none/such\n"))) == []
+    assert changes.nearest(job.resolve(parse("x.yaml", "model_name_or_path: none/such\n"))) == []
 
 
 def test_no_kernels_for_nvidia_alone_on_ascend_and_no_4_bit_where_it_does_not_run() -> None:
@@ -105,11 +106,11 @@ def test_every_zero_file_that_is_proposed_exists() -> None:
     assert all((ROOT / name).is_file() for name in proposed)
 
 
-def applied(document: loader.Document, change: changes.Change) -> loader.Document:
+def applied(document: Document, change: changes.Change) -> Document:
     """As a user would write it on the command line."""
     spelled = {True: "true", False: "false", None: "null"}
     words = [f"{key}={spelled.get(value, value)}" for key, value in change.set.items()]
-    return loader.with_overrides(document, words)
+    return with_overrides(document, words)
 
 
 SMALLER = ["1xt4-16g", "1xrtx-3090", "4xv100-32g", "8xascend-910b-32g", "2x8xrtx-3090"]
@@ -117,7 +118,7 @@ RECIPES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("recipe
 REFUSED = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/refused/*.yaml"))
 
 
-def refusals(document: loader.Document, machine: str | None, ram: float | None) -> set[tuple[str, str]]:
+def refusals(document: Document, machine: str | None, ram: float | None) -> set[tuple[str, str]]:
     """Errors other than memory and this repository's own conventions."""
     found = check.check_document(document, machine, ram).diagnostics
     return {(d.code, str(d.key)) for d in found if d.severity == "error" and d.code[:3] not in ("FIT", "CUR")}
@@ -125,7 +126,7 @@ def refusals(document: loader.Document, machine: str | None, ram: float | None) 
 
 @pytest.mark.parametrize("path", [*REFUSED, *RECIPES])
 def test_no_change_brings_an_error(path: str) -> None:
-    document = loader.load(path)
+    document = load(path)
     for number, machine in enumerate([None] if path in REFUSED else SMALLER):
         ram = None if machine is None else 64.0 if number % 2 else 1024.0
         before = job.resolve(document, machine, ram)
@@ -155,6 +156,6 @@ def test_what_exists_already_is_no_reason_to_hold_a_change_back() -> None:
 def test_a_quantized_model_that_is_loaded_whole_may_be_sharded_unquantized() -> None:
     text = BODY.format(method="lora").replace("7B", "72B").replace("size: 4", "size: 1")
     more = "quantization_bit: 4\ndeepspeed: deepspeed/ds_z3.json\n"
-    change = changes.fitting(job.resolve(loader.parse("x.yaml", text + more), "8xv100-32g", 1024))
+    change = changes.fitting(job.resolve(parse("x.yaml", text + more), "8xv100-32g", 1024))
     assert change is not None
     assert change.set["quantization_bit"] is None

@@ -13,7 +13,7 @@ from validator.advise import explain
 from validator.diagnostic import RecipeError, Severity
 from validator.job import job
 from validator.judge import check
-from validator.read import loader
+from validator.read.recipe import Document, load
 from validator.rules import engine, manual
 from validator.show import chart
 from validator.tables import data
@@ -41,7 +41,7 @@ def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from(sorted(data.table("arguments")["arguments"])), WEIRD, min_size=1, max_size=3))
 def test_no_value_of_any_key_stops_check_or_explain(values: dict[str, object]) -> None:
-    document = loader.Document("recipes/x.yaml", "a: 1\n", {**USUAL, **values}, header=dict(HEAD))
+    document = Document("recipes/x.yaml", "a: 1\n", {**USUAL, **values}, header=dict(HEAD))
     report = check.check_document(document)
     assert report.verdict in {"fits", "tight", "exceeds", "unknown"}
     with suppress(RecipeError):  # a model that is not known
@@ -51,7 +51,7 @@ def test_no_value_of_any_key_stops_check_or_explain(values: dict[str, object]) -
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from([*HEAD, "summary", "predicted", "x"]), WEIRD))
 def test_no_header_stops_check(header: dict[str, object]) -> None:
-    document = loader.Document("recipes/x.yaml", "a: 1\n", dict(USUAL), header=header)
+    document = Document("recipes/x.yaml", "a: 1\n", dict(USUAL), header=header)
     assert check.check_document(document)
 
 
@@ -104,7 +104,7 @@ def test_a_mistake_has_one_error(text: str, codes: list[str], tmp_path: Path) ->
 
 
 def test_the_machine_asked_for_wins_over_the_headers() -> None:
-    document = loader.Document("x.yaml", "", dict(USUAL), header={"machine": "1xt4-16g"})
+    document = Document("x.yaml", "", dict(USUAL), header={"machine": "1xt4-16g"})
     assert check.check_document(document).verdict == "exceeds"
     assert check.check_document(document, "8xa100-80g", 1024).verdict == "fits"
 
@@ -160,9 +160,9 @@ def test_remedy_is_the_fix_paragraph_on_one_line() -> None:
 def test_a_check_takes_milliseconds() -> None:
     import time
 
-    document = loader.load("recipes/tiny-cpu-lora.yaml")
+    document = load("recipes/tiny-cpu-lora.yaml")
     check.check_document(document)
     started = time.process_time()
     for _ in range(100):
-        check.check_document(loader.load("recipes/tiny-cpu-lora.yaml"))
+        check.check_document(load("recipes/tiny-cpu-lora.yaml"))
     assert time.process_time() - started < 1  # ten times the budget of the design, for a shared machine

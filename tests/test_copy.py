@@ -15,7 +15,7 @@ from validator.commands import copy as copies
 from validator.commands import explain, plan
 from validator.diagnostic import RecipeError, Severity
 from validator.judge import check
-from validator.read import loader
+from validator.read.recipe import load
 from validator.recipes import catalogue
 from validator.recipes.compare import compare
 from validator.recipes.copy import copy, with_origin
@@ -48,8 +48,8 @@ def test_a_copy_is_right_where_it_stands(here: Path, name: str) -> None:
     placed = copy(name, str(here / "own"))
     assert placed.recipe == here / "own" / f"{name}.yaml"
     assert problems(placed.recipe) <= problems(source)
-    written = loader.load(str(placed.recipe))
-    assert written.values == loader.load(str(source)).values
+    written = load(str(placed.recipe))
+    assert written.values == load(str(source)).values
     assert written.header["origin"] == f"{name} of llamafactory-recipes {__version__}"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from validator.job import datasets, job
 from validator.job.datasets import Dataset
-from validator.read import loader
+from validator.read.recipe import parse
 
 ROW = {"instruction": "Say hi.", "input": "", "output": "hi"}
 LINE = json.dumps(ROW) + "\n"
@@ -135,4 +135,4 @@ def test_a_broken_registry_says_so(tmp_path: Path, text: str) -> None:
 )
 def test_a_recipe_finds_its_data_sets(recipe: str, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parent.parent)
-    assert [found.name for found in job.resolve(loader.parse("-", recipe)).datasets] == names
+    assert [found.name for found in job.resolve(parse("-", recipe)).datasets] == names

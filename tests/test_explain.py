@@ -12,7 +12,7 @@ from validator.advise.explanation import Samples, Target
 from validator.diagnostic import RecipeError
 from validator.job import job
 from validator.job.job import GIB
-from validator.read import loader
+from validator.read.recipe import parse
 from validator.show import chart, structure
 
 ROOT = Path(__file__).parent.parent
@@ -39,7 +39,7 @@ def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def resolved(text: str) -> job.Job:
-    return job.resolve(loader.parse("recipes/x.yaml", text))
+    return job.resolve(parse("recipes/x.yaml", text))
 
 
 def test_the_fixed_shape() -> None:

@@ -9,7 +9,8 @@ import pytest
 from validator.diagnostic import RecipeError
 from validator.job import job
 from validator.job.job import Job
-from validator.read import loader
+from validator.read.override import with_overrides
+from validator.read.recipe import load, parse
 from validator.train import handoff
 
 
@@ -29,7 +30,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def resolved(project: Path, text: str, *overrides: str, name: str = "x.yaml") -> Job:
     path = project / "recipes" / name
     path.write_text(text)
-    return job.resolve(loader.with_overrides(loader.load(str(path)), overrides))
+    return job.resolve(with_overrides(load(str(path)), overrides))
 
 
 def absolute(found: handoff.Handoff) -> dict[str, str]:
@@ -73,7 +74,7 @@ def test_paths_survive_the_way_llamafactory_reads_overrides(project: Path) -> No
     folder = project / "it's: #1, 中"
     folder.mkdir()
     found = handoff.prepare(resolved(project, 'model_name_or_path: "it\'s: #1, 中"\n'), [])
-    read = loader.with_overrides(loader.parse("x.yaml", "a: 1\n"), found.overrides)
+    read = with_overrides(parse("x.yaml", "a: 1\n"), found.overrides)
     assert read.values["model_name_or_path"] == str(folder)
 
 

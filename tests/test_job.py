@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from validator.job import job
-from validator.read import loader
+from validator.read.recipe import Document
 
 
 def resolved(machine: str | None = None, ram: float | None = None, header: Any = None, **values: Any) -> job.Job:
-    return job.resolve(loader.Document("x.yaml", values=values, header=header or {}), machine, ram)
+    return job.resolve(Document("x.yaml", values=values, header=header or {}), machine, ram)
 
 
 def test_defaults_are_llamafactorys() -> None:
@@ -94,7 +94,7 @@ def test_paths_are_looked_for_here_first_then_beside_the_recipe(
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "project" / "z.json").write_text("{}")
     monkeypatch.chdir(tmp_path / "here")
-    recipe = job.resolve(loader.Document(str(tmp_path / "project" / "recipes" / "x.yaml")))
+    recipe = job.resolve(Document(str(tmp_path / "project" / "recipes" / "x.yaml")))
     assert recipe.find("z.json") == (tmp_path / "project" / "z.json", False)
     (tmp_path / "here" / "z.json").write_text("{}")
     assert recipe.find("z.json") == (tmp_path / "here" / "z.json", True)
@@ -120,5 +120,5 @@ def test_paths_are_looked_for_here_first_then_beside_the_recipe(
     ],
 )
 def test_a_refused_value_counts_as_what_it_plainly_means_or_not_at_all(key: str, value: object, meant: object) -> None:
-    document = loader.Document("x.yaml", values={key: value})
+    document = Document("x.yaml", values={key: value})
     assert job.resolve(document, refused=frozenset({key})).get(key) == meant

@@ -23,7 +23,7 @@ from validator.diagnostic import RecipeError, Severity
 from validator.judge import check
 from validator.plan import answer, draft, planned, writing
 from validator.plan import search as plan
-from validator.read import loader
+from validator.read.recipe import load
 from validator.recipes import catalogue
 from validator.tables import guidance, machines, models
 
@@ -70,7 +70,7 @@ def test_what_it_writes_passes_check(here: Path, model: str, machine: str, metho
     report = check.check_file("mine.yaml")
     assert [d for d in report.diagnostics if d.severity is not Severity.NOTE] == []
     assert report.verdict == "fits"
-    assert loader.load("mine.yaml").values.items() >= found.found["plans"][0]["set"].items()
+    assert load("mine.yaml").values.items() >= found.found["plans"][0]["set"].items()
 
 
 def test_most_of_the_triples_are_possible() -> None:
@@ -144,7 +144,7 @@ def test_a_saving_optimizer_is_taken_only_where_it_is_the_only_way(
 @pytest.mark.usefixtures("here")
 def test_stages_and_engines_on_request(words: tuple[str, ...], settings: dict[str, Any]) -> None:
     run("--model", "qwen3-8b", "--machine", "8xa100-80g", *words, "--write", "mine.yaml")
-    assert loader.load("mine.yaml").values.items() >= settings.items()
+    assert load("mine.yaml").values.items() >= settings.items()
     report = check.check_file("mine.yaml")
     assert [d for d in report.diagnostics if d.severity is not Severity.NOTE] == []
 
@@ -276,7 +276,7 @@ def test_nothing_is_overwritten(here: Path) -> None:
 
 def test_a_model_that_was_chosen_can_be_written(here: Path) -> None:
     run("--machine", "1xrtx-4090", "--samples", "20000", "--write", "mine.yaml")
-    assert loader.load(str(here / "mine.yaml")).header["samples"] == 20000
+    assert load(str(here / "mine.yaml")).header["samples"] == 20000
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:
     best = answer.answer("qwen3-14b", "2xrtx-4090").best
     assert best is not None
     answer.write(best, "mine.yaml")
-    document = loader.load(str(here / "mine.yaml"))
+    document = load(str(here / "mine.yaml"))
     assert document.header["predicted"]["device_gib"] == round(best.device_gib, 1)
     assert replace(best.draft, micro=8).job.verdict == "exceeds"
 

@@ -17,7 +17,7 @@ from validator.diagnostic import Severity
 from validator.job import job
 from validator.job.naming import name
 from validator.judge import check
-from validator.read import loader
+from validator.read.recipe import load
 from validator.tables import data
 from validator.train import launch
 
@@ -41,7 +41,7 @@ def relative(path: Path) -> str:
 
 
 def described(path: Path) -> job.Job:
-    return job.resolve(loader.load(relative(path)))
+    return job.resolve(load(relative(path)))
 
 
 @each
@@ -64,7 +64,7 @@ def test_name_follows_from_the_contents(path: Path) -> None:
 
 @each
 def test_saves_under_its_own_name(path: Path) -> None:
-    assert loader.load(relative(path)).values["output_dir"] == f"saves/{path.stem}"
+    assert load(relative(path)).values["output_dir"] == f"saves/{path.stem}"
 
 
 @each
@@ -74,7 +74,7 @@ def test_sections_are_llamafactorys(path: Path) -> None:
 
 @each_curated
 def test_settings_that_users_copy(path: Path) -> None:
-    values = loader.load(relative(path)).values
+    values = load(relative(path)).values
     assert not {"max_samples", "overwrite_output_dir", "warmup_ratio", "resume_from_checkpoint"} & set(values)
     assert values.get("ddp_timeout", 0) <= 7200
     assert 500 <= values["save_steps"] <= 1000
@@ -109,7 +109,7 @@ def test_rate_and_batch_follow_the_guidance(path: Path) -> None:
 
 
 def test_every_zero_file_is_used_by_a_recipe() -> None:
-    used = {loader.load(relative(path)).values.get("deepspeed") for path in RECIPES}
+    used = {load(relative(path)).values.get("deepspeed") for path in RECIPES}
     assert {relative(path) for path in (ROOT / "deepspeed").glob("*.json")} <= used
 
 
@@ -148,7 +148,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]
 @pytest.mark.slow
 @each
 def test_llamafactory_accepts_it(path: Path, parsed: dict[str, dict[str, Any]]) -> None:
-    found, values = parsed[path.name], loader.load(relative(path)).values
+    found, values = parsed[path.name], load(relative(path)).values
     assert "error" not in found, found["error"]
     assert found["deepspeed"] == values.get("deepspeed")
     assert found["warmup_steps"] == values["warmup_steps"]
@@ -165,7 +165,7 @@ def test_accelerate_reads_its_launch_file() -> None:
     from accelerate.commands.config.config_args import load_config_from_file
 
     read = load_config_from_file(str(ROOT / "accelerate" / "fsdp.yaml"))
-    recipe = loader.load("recipes/qwen3-8b-a100-full-fsdp.yaml").values
+    recipe = load("recipes/qwen3-8b-a100-full-fsdp.yaml").values
     assert read.distributed_type.value == "FSDP"
     assert [read.fsdp_config["fsdp_transformer_layer_cls_to_wrap"]] == recipe["fsdp_config"][
         "transformer_layer_cls_to_wrap"

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from validator import cli
 from validator.diagnostic import RecipeError, Severity
 from validator.judge import check
-from validator.read import loader
+from validator.read.recipe import parse
 from validator.tables import data, releases
 from validator.train import launch
 
@@ -132,7 +132,7 @@ def test_installed_releases_are_read() -> None:
     ],
 )
 def test_keys_by_release(text: str, header: dict[str, str], code: str, says: str) -> None:
-    document = loader.parse("x.yaml", f"model_name_or_path: Qwen/Qwen3-8B\n{text}\n")
+    document = parse("x.yaml", f"model_name_or_path: Qwen/Qwen3-8B\n{text}\n")
     document.header = header
     found = [d for d in check.check_document(document).diagnostics if d.code.startswith("SCH")]
     assert [d.code for d in found if d.severity is not Severity.NOTE] == [code]

@@ -9,7 +9,8 @@ import pytest
 
 from validator.job import job, naming
 from validator.judge import check
-from validator.read import loader
+from validator.read.override import with_overrides
+from validator.read.recipe import Document, load, parse
 from validator.tables import devices
 
 ROOT = Path(__file__).parent.parent
@@ -18,7 +19,7 @@ HEADER = {"summary": "x", "machine": "8xa100-80g", "host_ram_gib": 1024, "sample
 
 def resolved(machine: str, path: str = "recipes/x.yaml", **values: Any) -> job.Job:
     body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", **values}
-    return job.resolve(loader.Document(path, "", body, header={**HEADER, "machine": machine}))
+    return job.resolve(Document(path, "", body, header={**HEADER, "machine": machine}))
 
 
 @pytest.mark.parametrize(
@@ -39,13 +40,13 @@ def test_name(machine: str, values: dict[str, Any], name: str | None) -> None:
 
 def codes(path: str, header: dict[str, Any], **values: Any) -> set[str]:
     body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True, **values}
-    found = check.check_document(loader.Document(path, "", body, header=header)).diagnostics
+    found = check.check_document(Document(path, "", body, header=header)).diagnostics
     return {d.code for d in found if d.code.startswith("CUR")}
 
 
 def complete() -> dict[str, Any]:
     body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True}
-    found = naming.predicted(job.resolve(loader.Document("recipes/x.yaml", "", body, header=HEADER)))
+    found = naming.predicted(job.resolve(Document("recipes/x.yaml", "", body, header=HEADER)))
     assert found is not None
     return {**HEADER, "predicted": found}
 
@@ -74,11 +75,9 @@ def test_other_folders_and_files_without_a_block_follow_no_convention() -> None:
 
 def test_a_drifted_prediction_is_given_as_the_line_to_paste() -> None:
     body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True}
-    one = loader.Document(
-        "recipes/qwen7b-a100-lora.yaml", "", body, header={**HEADER, "predicted": {"device_gib": 1.0}}
-    )
+    one = Document("recipes/qwen7b-a100-lora.yaml", "", body, header={**HEADER, "predicted": {"device_gib": 1.0}})
     (found,) = [d for d in check.check_document(one).diagnostics if d.code == "CUR003"]
-    pasted = loader.parse("x.yaml", found.message.split("`")[1]).values["predicted"]
+    pasted = parse("x.yaml", found.message.split("`")[1]).values["predicted"]
     assert pasted == complete()["predicted"]
 
 
@@ -92,6 +91,6 @@ def test_a_label_means_its_device_again_and_is_no_longer_than_its_id(device: str
 def test_a_run_that_the_command_line_changes_is_not_the_catalogues(
     machine: str | None, overrides: tuple[str, ...]
 ) -> None:
-    document = loader.load(str(ROOT / "recipes/qwen32b-910b-lora.yaml"))
-    found = check.check_document(loader.with_overrides(document, overrides), machine=machine).diagnostics
+    document = load(str(ROOT / "recipes/qwen32b-910b-lora.yaml"))
+    found = check.check_document(with_overrides(document, overrides), machine=machine).diagnostics
     assert not [d for d in found if d.code.startswith("CUR")]

@@ -10,7 +10,7 @@ import pytest
 from validator.diagnostic import Diagnostic
 from validator.job.job import GIB, resolve
 from validator.judge import check
-from validator.read import loader
+from validator.read.recipe import Document
 
 ROOT = Path(__file__).parent.parent
 VALUES: dict[str, Any] = {
@@ -25,8 +25,8 @@ def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-def document(**values: Any) -> loader.Document:
-    return loader.Document("x.yaml", "", {**VALUES, **values})
+def document(**values: Any) -> Document:
+    return Document("x.yaml", "", {**VALUES, **values})
 
 
 def fit(machine: str | None, ram: float | None = None, **values: Any) -> dict[str, Diagnostic]:
@@ -89,7 +89,7 @@ def test_without_a_machine_a_model_or_host_memory() -> None:
 
 
 def test_a_mistake_in_the_machine_is_reported_once() -> None:
-    one = loader.Document("x.yaml", "", dict(VALUES), header={"machine": "8xa1000"})
+    one = Document("x.yaml", "", dict(VALUES), header={"machine": "8xa1000"})
     assert [d.code for d in check.check_document(one).diagnostics if d.code.startswith("FIT")] == ["FIT006"]
 
 
@@ -103,6 +103,6 @@ def test_a_mistake_in_the_machine_is_reported_once() -> None:
 def test_checkpoints(values: dict[str, Any], found: set[str]) -> None:
     run = {"deepspeed": "deepspeed/ds_z3.json", "finetuning_type": "full", "per_device_train_batch_size": 1,
            "gradient_accumulation_steps": 2, "num_train_epochs": 3.0}  # fmt: skip
-    one = loader.Document("x.yaml", "", {**VALUES, **run, **values}, header={"samples": 300_000})
+    one = Document("x.yaml", "", {**VALUES, **run, **values}, header={"samples": 300_000})
     codes = {d.code for d in check.check_document(one, "8xa100-80g", 2048).diagnostics}
     assert codes & {"FIT008"} == found

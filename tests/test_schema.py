@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from validator.diagnostic import Diagnostic, Severity
-from validator.read import loader
+from validator.read.recipe import Document, parse
 from validator.rules import schema
 from validator.tables import data
 
 
 def found(text: str) -> list[Diagnostic]:
-    return schema.check(loader.parse("x.yaml", text))
+    return schema.check(parse("x.yaml", text))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_every_default_is_accepted() -> None:
     for key, entry in data.table("arguments")["arguments"].items():
         if "in" in entry or entry["default"] is None:
             continue
-        document = loader.Document("x.yaml", values={key: entry["default"]})
+        document = Document("x.yaml", values={key: entry["default"]})
         assert not [d for d in schema.check(document) if d.severity is Severity.ERROR], key
 
 
@@ -75,7 +75,7 @@ def test_every_choice_is_accepted() -> None:
     for key, entry in data.table("arguments")["arguments"].items():
         for choice in entry["choices"] or []:
             if "in" not in entry:
-                document = loader.Document("x.yaml", values={key: choice})
+                document = Document("x.yaml", values={key: choice})
                 assert not [d for d in schema.check(document) if d.code < "SCH006"], (key, choice)
 
 
@@ -86,7 +86,7 @@ def test_every_choice_is_accepted() -> None:
     | st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
 )  # fmt: skip
 def test_any_value_of_any_key_gives_at_most_one_judgement(key: str, value: object) -> None:
-    judged = schema.check(loader.Document("x.yaml", values={key: value}))
+    judged = schema.check(Document("x.yaml", values={key: value}))
     assert len([d for d in judged if d.code < "SCH006"]) <= 1
     assert all(d.key == key for d in judged)
 
@@ -99,8 +99,8 @@ def test_usual_values_need_no_cerberus() -> None:
     text = (
         "stage: sft\\nfinetuning_type: lora\\nlearning_rate: 1e-4\\nnum_train_epochs: 3\\nlr_scheduler_type: cosine\\n"
     )
-    imports = "import sys; from validator.read import loader; from validator.rules import schema"
-    code = f"{imports}; schema.check(loader.parse('x', '{text}')); "
+    imports = "import sys; from validator.read.recipe import parse; from validator.rules import schema"
+    code = f"{imports}; schema.check(parse('x', '{text}')); "
     done = subprocess.run(
         [sys.executable, "-c", code + "print('cerberus' in sys.modules)"], capture_output=True, text=True
     )

@@ -16,7 +16,7 @@ import tables  # noqa: E402
 
 import recipes  # noqa: E402
 from validator.plan import search as plan  # noqa: E402
-from validator.read import loader  # noqa: E402
+from validator.read.recipe import load  # noqa: E402
 from validator.tables import machines, models  # noqa: E402
 
 PATHS = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -50,7 +50,7 @@ def test_each_wish_has_its_recipe(wish: recipes.Wish) -> None:
     """A recipe for the model and machine of the wish, whose name ends as the wish does."""
     machine, kind = str(wish.machine), wish.kind.split("-")
     found = [path for path in PATHS if path.stem.startswith(f"{wish.model.short}-")]
-    found = [path for path in found if loader.load(str(path)).header["machine"] == machine]
+    found = [path for path in found if load(str(path)).header["machine"] == machine]
     assert [path for path in found if set(kind) <= set(path.stem.split("-"))]
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from validator.job import job
-from validator.read import loader
+from validator.read.override import with_overrides
+from validator.read.recipe import load
 
 pytestmark = pytest.mark.training
 
@@ -120,7 +121,7 @@ def test_the_demo_recipe_learns_and_plots_its_loss(tmp_path: Path) -> None:
 
 def predicted_checkpoint(overrides: tuple[str, ...]) -> float:
     """Bytes of one checkpoint of the demo recipe with overrides."""
-    return job.resolve(loader.with_overrides(loader.load(str(RECIPE)), overrides)).checkpoint
+    return job.resolve(with_overrides(load(str(RECIPE)), overrides)).checkpoint
 
 
 def written(checkpoint: Path) -> int:

@@ -9,7 +9,7 @@ import pytest
 from validator.job import job
 from validator.memory import Workload
 from validator.memory.optimizer import state_bytes
-from validator.read import loader
+from validator.read.recipe import Document
 from validator.tables import data, models
 
 ZERO = {"zero_optimization": {"stage": 2}}
@@ -18,7 +18,7 @@ GALORE = {"use_galore": True, "finetuning_type": "full"}
 
 
 def workload(machine: str = "8xa100-80g", model: str = "Qwen/Qwen2.5-7B-Instruct", **values: Any) -> Workload:
-    document = loader.Document("x.yaml", values={"model_name_or_path": model, **values})
+    document = Document("x.yaml", values={"model_name_or_path": model, **values})
     found = job.resolve(document, machine).workload
     assert found is not None
     return found

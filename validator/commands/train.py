@@ -12,8 +12,8 @@ from validator.diagnostic import Report, Severity
 from validator.job import job as jobs
 from validator.job.job import Job
 from validator.judge import check
-from validator.read.loader import Document
-from validator.read.recipe import recipe as read
+from validator.read.override import overridden
+from validator.read.recipe import Document
 from validator.show import report as reports
 from validator.train import handoff, start
 
@@ -26,7 +26,7 @@ def command(recipe: str, overrides: Sequence[str], dry_run: bool) -> None:
     """Check a recipe, then hand it to llamafactory-cli."""
     if recipe == "-":
         raise click.UsageError("llamafactory-cli reads a recipe from a file; save it first")
-    document = read(recipe, overrides)
+    document = overridden(recipe, overrides)
     _check(document)
     job = jobs.resolve(document)
     _tell_of_data(job)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from validator.diagnostic import RecipeError
-from validator.read import loader
+from validator.read.tree import read_json
 from validator.tables import data
 
 Source = Literal["hub", "script", "cloud", "file"]
@@ -118,7 +118,7 @@ class Registry(NamedTuple):
 def read(path: Path) -> Registry:
     """The registry in a file. Never raises."""
     try:
-        entries = loader.read_json(str(path))
+        entries = read_json(str(path))
     except RecipeError as err:
         return Registry(path.parent, problem=str(err))
     if not isinstance(entries, dict):

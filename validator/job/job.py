@@ -15,7 +15,7 @@ from validator.job.quantization import Quantization, quantization
 from validator.job.settings import Settings
 from validator.job.values import quantity
 from validator.memory import Estimate, Workload, device_memory, disk, host_memory
-from validator.read.loader import Document
+from validator.read.recipe import Document
 from validator.tables import data, machines, models
 from validator.tables.machines import Machine
 from validator.tables.models import Model

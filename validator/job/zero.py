@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from validator.diagnostic import RecipeError
 from validator.memory import Sharding
-from validator.read import loader
+from validator.read.tree import read_json
 
 
 class Zero(NamedTuple):
@@ -49,7 +49,7 @@ def read(value: Any, path: str | None) -> Zero:
     if isinstance(value, Mapping):
         return Zero(value)
     try:
-        config = json.loads(value) if isinstance(value, str) and value.startswith("{") else loader.read_json(str(path))
+        config = json.loads(value) if isinstance(value, str) and value.startswith("{") else read_json(str(path))
     except (RecipeError, ValueError, RecursionError) as err:
         return Zero(path=path, problem=str(err))
     if not isinstance(config, dict):

@@ -9,8 +9,8 @@ from validator import __version__
 from validator.diagnostic import Diagnostic, FileReport, RecipeError, Report, Severity
 from validator.job import job
 from validator.job.job import Job
-from validator.read import loader
-from validator.read.loader import Document
+from validator.read.recipe import Document, load
+from validator.read.text import read_text
 from validator.rules import engine, manual, schema
 from validator.rules.rule import Rule
 
@@ -30,7 +30,7 @@ def check_file(path: str, machine: str | None = None, host_ram_gib: float | None
     """All findings of one file: a recipe, or a DeepSpeed JSON file by its suffix. Never raises for bad input."""
     if path.endswith(".json"):
         return _check_zero(path)
-    return check_document(loader.load(path), machine, host_ram_gib)
+    return check_document(load(path), machine, host_ram_gib)
 
 
 def _unread(path: str, why: str) -> FileReport:
@@ -60,7 +60,7 @@ def check_document(document: Document, machine: str | None = None, host_ram_gib:
 def _check_zero(path: str) -> FileReport:
     """A DeepSpeed file by itself: what can be said without the recipe that uses it."""
     try:
-        text = loader.read_text(path)
+        text = read_text(path)
     except RecipeError as err:
         return _unread(path, str(err))
     document = Document(path, text, values={"deepspeed": str(Path(path).absolute())})
@@ -74,7 +74,7 @@ def _apply(
     """What the rules find, but nothing more about a key whose value was refused already."""
     for rule, key, message in engine.findings(chosen, found):
         if key not in refused:
-            line, column = document.mark(key)
+            line, column = document.position((key,) if key else ())
             advice = f"; {_advice(found)}" if rule.advised else ""
             yield Diagnostic(rule.code, rule.severity, message + advice, line, column, key, manual.remedy(rule.manual))
 

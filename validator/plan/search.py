@@ -17,7 +17,7 @@ from validator.job.job import GIB
 from validator.judge import check
 from validator.plan import draft, writing
 from validator.plan.draft import Draft
-from validator.read import loader
+from validator.read.recipe import parse
 from validator.tables.checkout import home
 from validator.tables.machines import Machine
 from validator.tables.models import Model
@@ -178,6 +178,6 @@ def _passes(found: Draft) -> bool:
 
 def _problems(found: Draft) -> list[Diagnostic]:
     """Errors and warnings, but on paths and data sets: which there are is up to the folder that the recipe goes to."""
-    document = loader.parse(str(home() / "plan.yaml"), writing.text(found))
+    document = parse(str(home() / "plan.yaml"), writing.text(found))
     judged = (each for each in check.check_document(document).diagnostics if each.severity is not Severity.NOTE)
     return [each for each in judged if not each.code.startswith(("PTH", "DAT"))]

@@ -1,28 +1,108 @@
-"""A recipe that a command can go on with."""
+"""Read a recipe exactly as LLaMA-Factory does, with its header block, keeping the nodes that know every position."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from validator.diagnostic import RecipeError, Severity
-from validator.read import loader
-from validator.read.loader import Document
+from validator.diagnostic import Diagnostic, RecipeError, Severity
+from validator.read import dialect, header, limits, refusals
+from validator.read.dialect import MalformedError, Node, Position
+from validator.read.place import Route, Tree
+from validator.read.text import read_text
+
+_NO_MAPPING = {"sequence": "a list", "scalar": "a single value"}
 
 
-def recipe(path: str, overrides: Sequence[str] = ()) -> Document:
-    """The recipe after `KEY=VALUE` overrides. Raises RecipeError where it cannot be read, or holds no key."""
-    if path.endswith(".json"):
-        raise RecipeError(f"`{path}` is a JSON file; give the recipe (.yaml) that uses it")
-    document = readable(path)
-    if not document.values:
-        raise RecipeError(f"{path}:1:1: holds no key; a recipe needs at least a model [LOA006]")
-    return loader.with_overrides(document, overrides)
+@dataclass
+class Document:
+    """A recipe as written. `values` is what LLaMA-Factory receives; `overridden` are keys that the command line set."""
+
+    path: str
+    text: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    header: dict[str, Any] = field(default_factory=dict)
+    problems: list[Diagnostic] = field(default_factory=list)
+    overridden: frozenset[str] = frozenset()
+    body_tree: Tree | None = None
+    header_tree: Tree | None = None
+
+    @property
+    def readable(self) -> bool:
+        """False where nothing beyond the loading errors can be judged."""
+        return not any(d.severity is Severity.ERROR for d in self.problems)
+
+    def position(self, route: Route, at_key: bool = False) -> Position:
+        """Where a route leads, in the body or else in the header block; the top of the file where it leads nowhere."""
+        for tree in (self.body_tree, self.header_tree) if route and route[0] not in self.overridden else ():
+            if tree and tree.holds(route[0]):
+                return tree.position(route, at_key)
+        return (1, 1)
+
+
+def load(path: str) -> Document:
+    """Read one recipe file. Never raises: whatever is wrong is in `problems`."""
+    try:
+        return parse(path, read_text(path))
+    except RecipeError as err:
+        return Document(path, problems=[Diagnostic("LOA001", Severity.ERROR, str(err))])
 
 
 def readable(path: str) -> Document:
     """The file without errors of loading. Raises RecipeError with the first one."""
-    document = loader.load(path)
+    document = load(path)
     for problem in document.problems:
         if problem.severity is Severity.ERROR:
             raise RecipeError(f"{path}:{problem.line}:{problem.column}: {problem.message} [{problem.code}]")
     return document
+
+
+def parse(path: str, text: str) -> Document:
+    """Read recipe text. Never raises: whatever is wrong is in `problems`."""
+    document = _parse(path, text)
+    block = header.find(text)
+    if isinstance(block, Diagnostic):
+        document.problems.append(block)
+    elif block:
+        _add_header(document, block)
+    return document
+
+
+def _parse(path: str, text: str) -> Document:
+    document = Document(path, text)
+    try:
+        limits.depth(text)
+        root, values = dialect.compose(text, lambda root: _judge(root, document.problems))
+    except MalformedError as err:
+        document.problems.append(Diagnostic("LOA002", Severity.ERROR, str(err), *err.position))
+    except ValueError as err:
+        document.problems.append(Diagnostic("LOA002", Severity.ERROR, f"not readable as YAML: {err}"))
+    else:
+        document.values = values or {}
+        document.body_tree = Tree(root, text) if root else None
+    return document
+
+
+def _judge(root: Node, problems: list[Diagnostic]) -> bool:
+    """Whether values can be made of the nodes, which they are for a mapping that OmegaConf takes."""
+    if root.tag == dialect.NULL:
+        return False
+    if root.id != "mapping":
+        text = f"is {_NO_MAPPING[root.id]}, not a mapping; write `key: value` lines"
+        problems.append(refusals.at("LOA003", text, root))
+        return False
+    limits.expansion(root)
+    refused = list(refusals.refusals(root))
+    problems.extend(refused or refusals.surprises(root))
+    return not refused
+
+
+def _add_header(document: Document, block: header.Block) -> None:
+    inner = _parse(document.path, block.text)
+    document.header = inner.values
+    if inner.body_tree:
+        document.header_tree = inner.body_tree._replace(lines=block.first, columns=2)
+    document.problems.extend(
+        Diagnostic("LOA005", p.severity, f"header block: {p.message}", p.line + block.first, p.column + 2)
+        for p in inner.problems
+    )

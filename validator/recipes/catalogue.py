@@ -10,7 +10,7 @@ from validator.diagnostic import RecipeError, Verdict
 from validator.job import job
 from validator.job.job import GIB, Job
 from validator.job.naming import full_name, method_name, name
-from validator.read import loader
+from validator.read.recipe import load
 from validator.tables import machines, models
 from validator.tables.checkout import home
 from validator.tables.machines import Machine
@@ -49,7 +49,7 @@ def file(name: str) -> Path:
 def jobs() -> Iterator[Job]:
     """Every recipe as a job, by name."""
     for each in names():
-        yield job.resolve(loader.load(str(home() / "recipes" / f"{each}.yaml")))
+        yield job.resolve(load(str(home() / "recipes" / f"{each}.yaml")))
 
 
 def rows(machine: str | None = None, model: str | None = None, method: str | None = None) -> list[Row]:

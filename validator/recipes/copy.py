@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from validator import __version__
-from validator.read import loader
+from validator.read.recipe import load
 from validator.recipes import catalogue
 from validator.recipes.place import Placed, place
 
@@ -17,7 +17,7 @@ def copy(name: str, dest: str) -> Placed:
     """Write the recipe and what it reads to a file or folder. Raises RecipeError rather than overwrite anything."""
     source = catalogue.file(name)
     target = _target(dest, source.name)
-    document = loader.load(str(source))
+    document = load(str(source))
     return place(target, with_origin(document.text, source.stem), document.values)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from validator.diagnostic import RecipeError
-from validator.read import loader
+from validator.read.tree import read_json
 from validator.tables.checkout import home
 
 _REGISTRY = "dataset_info.json"
@@ -56,7 +56,7 @@ def companions(values: Mapping[str, Any]) -> dict[str, str]:
         files[engine] = (root / engine).read_text("utf-8")
     folder = str(values.get("dataset_dir") or "data")
     if (root / folder / _REGISTRY).is_file():
-        known = loader.read_json(str(root / folder / _REGISTRY))
+        known = read_json(str(root / folder / _REGISTRY))
         names = [name.strip() for name in str(values.get("dataset") or "").split(",")]
         entries = {name: known[name] for name in names if name in known}
         files[f"{folder}/{_REGISTRY}"] = json.dumps(entries, indent=2, ensure_ascii=False) + "\n"
@@ -92,7 +92,7 @@ def _kept(folder: Path, name: str, data: str) -> str | None:
     if not (folder / name).exists():
         return None
     try:
-        there, ours = loader.read_json(str(folder / name)), json.loads(data)
+        there, ours = read_json(str(folder / name)), json.loads(data)
     except RecipeError as err:
         return f"kept as it is: {err}"
     if name.endswith(_REGISTRY):

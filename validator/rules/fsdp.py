@@ -7,7 +7,7 @@ from typing import Any
 
 from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
-from validator.read import loader
+from validator.read.tree import read_json
 from validator.rules.rule import Finding, rule
 from validator.tables.suggestion import suggest
 
@@ -128,7 +128,7 @@ def _config(job: Job) -> Mapping[str, Any]:
     value = job.get("fsdp_config")
     if isinstance(value, str) and (found := job.find(value)):
         try:
-            value = loader.read_json(str(found[0]))
+            value = read_json(str(found[0]))
         except RecipeError:
             return {}
     return {str(key).removeprefix("fsdp_"): item for key, item in value.items()} if isinstance(value, Mapping) else {}

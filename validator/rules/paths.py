@@ -8,7 +8,7 @@ from pathlib import Path
 
 from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
-from validator.read import loader
+from validator.read.tree import read_json
 from validator.rules.rule import Finding, rule
 from validator.tables.suggestion import suggest
 
@@ -228,7 +228,7 @@ def settings_file_missing(job: Job) -> Iterator[Finding]:
                 yield key, f"`{path}` does not exist; name a JSON file or write its keys as a mapping"
             continue
         try:
-            loader.read_json(str(found[0]))
+            read_json(str(found[0]))
         except RecipeError as err:
             yield key, str(err)
 

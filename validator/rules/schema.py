@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from validator.diagnostic import Diagnostic, RecipeError, Severity
-from validator.read.loader import Document
+from validator.read.recipe import Document
 from validator.tables import data, releases
 from validator.tables.suggestion import suggest
 
@@ -53,7 +53,8 @@ def _range_problem(document: Document) -> Iterator[Diagnostic]:
         releases.pairs(document.header)
     except RecipeError as err:
         field = next(name for name in releases.FIELDS if document.header.get(name) is not None)
-        yield Diagnostic("SCH008", Severity.WARNING, f"{err}; judged by the newest", *document.mark(field), key=field)
+        place = document.position((field,))
+        yield Diagnostic("SCH008", Severity.WARNING, f"{err}; judged by the newest", *place, key=field)
 
 
 def _entry(key: str, pairs: list[releases.Pair]) -> Mapping[str, Any] | None:
@@ -128,7 +129,7 @@ def _unknown(
             text += f"'s train command; it belongs to `{data.table('arguments')['elsewhere'][key]}`"
         else:
             text += suggest(key, (name for name in data.table("arguments")["arguments"] if _entry(name, pairs)))
-        yield Diagnostic("SCH001", Severity.ERROR, text, *document.keys.get(key, (1, 1)), key=key)
+        yield Diagnostic("SCH001", Severity.ERROR, text, *document.position((key,), at_key=True), key=key)
 
 
 def _lacking(key: str, pairs: list[releases.Pair]) -> releases.Pair:
@@ -194,7 +195,7 @@ def _wrong(document: Document, key: str, choice: bool, entry: Mapping[str, Any])
     else:
         code, text = "SCH002" if fails else "SCH003", _not_typed(key, value, entry)
     text += f"; LLaMA-Factory fails on it {fails}" if fails else "; LLaMA-Factory takes it as it is"
-    return Diagnostic(code, severity, text, *document.mark(key), key=key)
+    return Diagnostic(code, severity, text, *document.position((key,)), key=key)
 
 
 def _not_allowed(key: str, value: Any, entry: Mapping[str, Any]) -> str:
@@ -222,10 +223,10 @@ def _remarks(document: Document, accepted: Mapping[str, Mapping[str, Any]]) -> I
     for key, entry in accepted.items():
         text = _farewell(key)
         if text:
-            yield Diagnostic("SCH006", Severity.WARNING, text, *document.keys.get(key, (1, 1)), key=key)
+            yield Diagnostic("SCH006", Severity.WARNING, text, *document.position((key,), at_key=True), key=key)
         elif entry.get("command") and key not in _JUDGED:
             text = f"`{key}` has no effect here: only the {entry['command']} command reads it"
-            yield Diagnostic("SCH007", Severity.NOTE, text, *document.keys.get(key, (1, 1)), key=key)
+            yield Diagnostic("SCH007", Severity.NOTE, text, *document.position((key,), at_key=True), key=key)
 
 
 def _farewell(key: str) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 from validator.diagnostic import RecipeError
 from validator.job import datasets
 from validator.job.job import Job, resolve
-from validator.read import loader
+from validator.read.override import with_overrides
+from validator.read.recipe import load
 from validator.study import reading
 from validator.study.values import UnreadableError
 from validator.tables import models
@@ -23,11 +24,11 @@ _OPENAI = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "as
 def job(path: str, model: str | None) -> Job:
     """The job behind a recipe or a data file. Raises RecipeError for what is neither."""
     if path == "-" or path.endswith((".yaml", ".yml")):
-        document = loader.load(path)
+        document = load(path)
         if not document.readable:
             raise RecipeError(f"{path}: {document.problems[0].message}")
         changes = [f"model_name_or_path={model}"] if model else []
-        return resolve(loader.with_overrides(document, changes) if changes else document)
+        return resolve(with_overrides(document, changes) if changes else document)
     return _of_file(Path(path), model)
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from validator.read import loader
+from validator.read.tree import parse_data
 
 DATA = Path(__file__).parent.parent / "data"
 _ENTRY = r"(?m)^(?=\w[\w.\-]*:)"
@@ -32,7 +32,7 @@ class Entries(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         if key not in self._parsed:
-            self._parsed[key] = loader.parse_data(self._texts[key])[key]
+            self._parsed[key] = parse_data(self._texts[key])[key]
         return self._parsed[key]
 
     def __iter__(self) -> Iterator[str]:

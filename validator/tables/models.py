@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from validator.diagnostic import RecipeError
 from validator.memory import Architecture, parameters
-from validator.read import loader
+from validator.read.tree import read_json
 from validator.tables.architecture import architecture
 from validator.tables.data import listing
 from validator.tables.suggestion import suggest
@@ -105,7 +105,7 @@ def _published(key: str, entry: dict[str, Any], hub: str) -> Model:
 
 def _local(folder: Path) -> Model:
     try:
-        config = loader.read_json(str(folder / "config.json"))
+        config = read_json(str(folder / "config.json"))
     except RecipeError as err:
         raise RecipeError(f"model folder: {err}") from None
     if not isinstance(config, dict):

@@ -1,10 +1,9 @@
-"""The loader reads what LLaMA-Factory's reader (OmegaConf 2.4) reads, value by value, and says where everything is."""
+"""A recipe is read as LLaMA-Factory's reader (OmegaConf 2.4) reads it, value by value."""
 
 from __future__ import annotations
 
 import io
 import time
-from pathlib import Path
 from typing import Any
 
 import omegaconf
@@ -13,8 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from validator.diagnostic import RecipeError
-from validator.read import loader
+from validator.read.recipe import parse
 
 REFUSED = "refused"
 
@@ -55,7 +53,7 @@ def by_omegaconf(text: str) -> Any:
 
 
 def by_us(text: str) -> Any:
-    document = loader.parse("x.yaml", text)
+    document = parse("x.yaml", text)
     return document.values if document.readable else REFUSED
 
 
@@ -72,7 +70,7 @@ def test_reads_what_omegaconf_reads(text: str) -> None:
 @pytest.mark.parametrize("text", ["- 1\n", "[]\n", '""\n', "foo\n", "a:1\n", "2024-01-01\n", "5\n", "true\n"])
 def test_only_a_mapping_is_a_recipe(text: str) -> None:
     """OmegaConf makes a list of these, or a mapping with the text as its key; LLaMA-Factory refuses both."""
-    assert [problem.code for problem in loader.parse("x.yaml", text).problems] == ["LOA003"]
+    assert [problem.code for problem in parse("x.yaml", text).problems] == ["LOA003"]
 
 
 @settings(max_examples=400, deadline=None)
@@ -107,7 +105,7 @@ def test_any_mapping(values: dict[str, Any], flow: bool) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=80))
 def test_any_text_is_read_or_refused_with_a_position(text: str) -> None:
-    document = loader.parse("x.yaml", text)
+    document = parse("x.yaml", text)
     lines = text.count("\n") + text.count("\r") + text.count("\x85") + text.count("\u2028") + text.count("\u2029") + 1
     for problem in document.problems:
         assert 1 <= problem.line <= lines + 1
@@ -143,25 +141,10 @@ def test_depth(depth: int, opening: str, closing: str) -> None:
     """OmegaConf runs out of stack somewhere between 100 and 300 levels."""
     started = time.monotonic()
     break_ = "\n" if opening == "- " else ""
-    document = loader.parse("x.yaml", f"a: {break_}" + opening * depth + "1" + closing * depth)
+    document = parse("x.yaml", f"a: {break_}" + opening * depth + "1" + closing * depth)
     assert time.monotonic() - started < 2
     assert document.readable == (depth <= 50)
     assert document.readable or "100 levels" in document.problems[0].message
-
-
-def test_positions() -> None:
-    document = loader.parse("x.yaml", "# top\nstage: sft\nlist:\n  - 1\n'quoted':   x\nfar: {a: 1}\n")
-    assert document.keys == {"stage": (2, 1), "list": (3, 1), "quoted": (5, 1), "far": (6, 1)}
-    assert document.marks == {"stage": (2, 8), "list": (4, 3), "quoted": (5, 13), "far": (6, 6)}
-    assert document.mark("stage") == (2, 8)
-    assert document.mark("absent") == document.mark(None) == (1, 1)
-
-
-def test_positions_count_characters_and_every_kind_of_line_break() -> None:
-    document = loader.parse("x.yaml", "\ufeff中文: 数据\r\nb: 2\rc: 3\n")
-    assert document.marks["b"] == (2, 4)
-    assert document.marks["c"] == (3, 4)
-    assert loader.parse("x.yaml", "中文: 数据").marks["中文"] == (1, 5)
 
 
 @pytest.mark.parametrize(
@@ -178,158 +161,11 @@ def test_positions_count_characters_and_every_kind_of_line_break() -> None:
     ],
 )
 def test_where_a_fault_is(text: str, code: str, line: int, column: int) -> None:
-    found = loader.parse("x.yaml", text).problems
+    found = parse("x.yaml", text).problems
     assert [(problem.code, problem.line, problem.column) for problem in found] == [(code, line, column)]
 
 
 def test_all_duplicates_at_once_and_the_first_place() -> None:
-    found = loader.parse("x.yaml", "a: 1\na: 2\nb: 1\nb: 2\n").problems
+    found = parse("x.yaml", "a: 1\na: 2\nb: 1\nb: 2\n").problems
     assert [(problem.line, problem.key) for problem in found] == [(2, "a"), (4, "b")]
     assert "first on line 3" in found[1].message
-
-
-HEADER = """# /// recipe
-# summary: x
-# machine: 8xa100-80g
-#
-# samples: 80000   # comment
-# predicted: {device_gib: 1.5}
-# ///
-# an ordinary comment
-model_name_or_path: Qwen/Qwen3-8B
-"""
-
-
-def test_header_block() -> None:
-    document = loader.parse("x.yaml", HEADER)
-    assert document.header == {
-        "summary": "x", "machine": "8xa100-80g", "samples": 80000, "predicted": {"device_gib": 1.5},
-    }  # fmt: skip
-    assert document.header_lines == (1, 7)
-    assert document.header_marks["samples"] == (5, 12)
-    assert document.mark("machine") == (3, 12)
-    assert document.values == {"model_name_or_path": "Qwen/Qwen3-8B"}
-
-
-@pytest.mark.parametrize("change", [("\n", "\r\n"), ("# ///\n", "# ///  \n"), ("# /// recipe", "\ufeff# /// recipe")])
-def test_header_block_survives_editors(change: tuple[str, str], tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_bytes(HEADER.replace(*change).encode())
-    document = loader.load(str(path))
-    assert document.readable
-    assert document.header["samples"] == 80000
-    assert document.header_marks["samples"] == (5, 12)
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "says"),
-    [
-        ("# /// recipe\n# a: 1\nb: 1\n", 1, "not closed"),
-        ("# /// recipe\n# a: 1\n\n# ///\nb: 1\n", 1, "not closed"),
-        ("# /// recipe\n# ///\n# /// recipe\n# ///\nb: 1\n", 3, "2 header blocks"),
-        ("# /// recipe\n# a: [1\n# ///\nb: 1\n", 3, "not valid YAML"),
-        ("# /// recipe\n# a: 1\n# a: 2\n# ///\nb: 1\n", 3, "written twice"),
-        ("# /// recipe\n# - 1\n# ///\nb: 1\n", 2, "a list"),
-    ],
-)
-def test_header_faults(text: str, line: int, says: str) -> None:
-    found = loader.parse("x.yaml", text).problems
-    assert [(problem.code, problem.line) for problem in found] == [("LOA005", line)]
-    assert says in found[0].message
-
-
-@pytest.mark.parametrize("text", ["# /// script\n# a: 1\n# ///\nb: 1\n", "b: '# /// recipe'\n", "b: 1 # /// recipe\n"])
-def test_other_blocks_are_no_header(text: str) -> None:
-    document = loader.parse("x.yaml", text)
-    assert document.readable
-    assert document.header == {}
-
-
-BASE = "a: 1\nd: {x: 1, y: {p: 1}}\nl: [1, 2]\n"
-OVERRIDES = [
-    ["a=2"], ["a=1e-4"], ["a="], ["a=null"], ["a=[1,2]"], ["a={x: 1}"], ["d={z: 3}"], ["d=null"], ["d={}"], ["d.x=5"],
-    ["d.z.w=5"], ["l=[3]"], ["l.0=5"], ["a.b=1"], ['a="x"'], ["a='x: y'"], ["a=x: y"], ["a=b=c"], ["a=${d.x}"],
-    ["a=${"], ["a=2", "a=3"], ["d={y: {q: 2}}"], ["d.y.q=3"], ["a= 2"], ["a=2 # c"], ["a=[1"], ["a=2024-01-01"],
-    ["a={x: 1, x: 2}"], ["d={x: {q: 2}}", "d.x.r=1"], ["a=" + "9" * 5000], ["a=*x"], ["a=010"], ["new.k=1"],
-    ["a=!!set {b}"], ["a=/tmp/x y"], ["a=---"], ["a=a\nb"], ["d.y={p: {r: 1}}"], ["d.y=1"], ["l={a: 1}"],
-    ["d=[1]"], ["d={y: [1]}"], ["l.a=1"], ["a.b.c=1"], ["d.x.z=1"],
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("words", OVERRIDES)
-def test_overrides_merge_as_with_omegaconf(words: list[str]) -> None:
-    conf = omegaconf.OmegaConf
-    try:
-        theirs = conf.to_container(conf.merge(conf.load(io.StringIO(BASE)), conf.from_cli(words)))
-    except (omegaconf.errors.OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError):
-        theirs = REFUSED
-    try:
-        ours = loader.with_overrides(loader.parse("x.yaml", BASE), words).values
-    except RecipeError:
-        ours = REFUSED
-    assert shown(ours) == shown(theirs)
-
-
-@pytest.mark.parametrize("word", ["a", "--a=1", "--max_steps", "=1", "", "b.yaml", "a.=1", ".a=1", "l[0]=1", "a b=1"])
-def test_overrides_that_llamafactory_would_take_for_unknown_keys(word: str) -> None:
-    with pytest.raises(RecipeError, match="KEY=VALUE"):
-        loader.with_overrides(loader.parse("x.yaml", BASE), [word])
-
-
-def test_an_override_leaves_the_document_and_has_no_place_in_the_file() -> None:
-    document = loader.parse("x.yaml", BASE)
-    changed = loader.with_overrides(document, ["d.x=2", "d.y.p=7"])
-    assert document.values["d"] == {"x": 1, "y": {"p": 1}}
-    assert changed.values["d"] == {"x": 2, "y": {"p": 7}}
-    assert changed.mark("d") == (1, 1)
-    assert changed.mark("l") == (3, 4)
-    assert loader.with_overrides(document, []) is document
-
-
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        (b"\x89PNG\r\n\x1a\n\x00\x00", "not UTF-8"),
-        ("a: 中".encode("gbk"), "not UTF-8"),
-        ("a: 1\n".encode("utf-16"), "not UTF-8"),
-        (b"a: 1\x00", "NUL"),
-        (b"a: 1\n" * 300_000, "larger than 1 MiB"),
-    ],
-)
-def test_bytes_that_are_no_recipe(tmp_path: Path, data: bytes, says: str) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_bytes(data)
-    (problem,) = loader.load(str(path)).problems
-    assert problem.code == "LOA001"
-    assert says in problem.message
-
-
-def test_paths_that_are_no_file(tmp_path: Path) -> None:
-    for path, says in [(tmp_path, "folder"), (tmp_path / "none.yaml", "no such file"), ("x" * 5000, "too long")]:
-        (problem,) = loader.load(str(path)).problems
-        assert problem.code == "LOA001"
-        assert says in problem.message
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("{", "line 1 column 2"),
-        ('{"a": 1,}', "column 9"),
-        ("[" * 100_000, "nested too deeply"),
-        ('{"a": ' + "9" * 5000 + "}", "too many digits"),
-        ("", "line 1 column 1"),
-    ],
-)
-def test_json_faults(tmp_path: Path, text: str, says: str) -> None:
-    path = tmp_path / "x.json"
-    path.write_text(text)
-    with pytest.raises(RecipeError, match=r"x\.json") as caught:
-        loader.read_json(str(path))
-    assert says in str(caught.value)
-
-
-def test_json_with_a_byte_order_mark(tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    path.write_bytes(b'\xef\xbb\xbf{"a": 1}')
-    assert loader.read_json(str(path)) == {"a": 1}

@@ -1,0 +1,133 @@
+"""OmegaConf's dialect of YAML 1.1: text to nodes, which know their positions, and nodes to values. The only importer
+of PyYAML.
+
+OmegaConf 2.4 differs from plain PyYAML in these ways, all reproduced here and in refusals.py: `1e-4` is a number, dates
+stay text, a key written twice is an error, aliases may not expand a document far, `${` must begin a well-formed
+interpolation (which LLaMA-Factory then leaves unresolved), and sets, dates by tag and null keys are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import yaml
+
+Position = tuple[int, int]  # line and column, both from 1
+STRING = "tag:yaml.org,2002:str"
+NULL = "tag:yaml.org,2002:null"
+INTEGER = "tag:yaml.org,2002:int"
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Mark(Protocol):
+    line: int
+    column: int
+
+
+class Node(Protocol):
+    """A node as PyYAML composes it: `id` is scalar, sequence or mapping."""
+
+    id: str
+    tag: str
+    value: Any
+    start_mark: _Mark
+    end_mark: _Mark
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    """PyYAML's safe loader with OmegaConf's resolvers (omegaconf/_yaml.py, 2.4.0)."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"""^(?:[-+]?[0-9]+(?:_[0-9]+)*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
+        |[-+]?[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+)
+        |\.[0-9]+(?:_[0-9]+)*(?:[eE][-+][0-9]+)?
+        |[-+]?[0-9]+(?:_[0-9]+)*(?::[0-5]?[0-9])+\.[0-9_]*
+        |[-+]?\.(?:inf|Inf|INF)
+        |\.(?:nan|NaN|NAN))$""",
+        re.X,
+    ),
+    list("-+0123456789."),
+)
+_Loader.yaml_implicit_resolvers = {
+    first: [pair for pair in pairs if pair[0] != _TIMESTAMP] for first, pairs in _Loader.yaml_implicit_resolvers.items()
+}
+
+
+class MalformedError(ValueError):
+    """Text that is not YAML. `position` is where the reader stopped."""
+
+    def __init__(self, what: str, position: Position = (1, 1)) -> None:
+        super().__init__(what)
+        self.position = position
+
+
+def compose(text: str, judge: Callable[[Node], bool]) -> tuple[Node | None, Any]:
+    """The root node of a document and its value, None where it is empty. `judge` looks at the nodes before values are
+    made of them, and says whether to. Raises MalformedError, or ValueError where a value cannot be made."""
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        made = node is not None and judge(node)
+        return node, loader.construct_document(node) if made else None
+    except yaml.YAMLError as err:
+        raise _malformed(err) from None
+    finally:
+        loader.dispose()
+
+
+def plain(text: str) -> Any:
+    """The value of text in YAML's own types, as PyYAML gives them. Raises MalformedError."""
+    try:
+        return yaml.load(text, Loader=_Base)
+    except yaml.YAMLError as err:
+        raise _malformed(err) from None
+
+
+def depths(text: str) -> Iterator[tuple[int, int]]:
+    """(levels open, line) after each event of the text, found without recursion. Raises MalformedError."""
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=_Loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            yield depth, event.start_mark.line + 1 if event.start_mark else 1
+    except yaml.YAMLError as err:
+        raise _malformed(err) from None
+
+
+def integer(text: str) -> int:
+    """What YAML 1.1 reads in a whole number, in base 8 and 60 too."""
+    return int(yaml.constructor.SafeConstructor().construct_yaml_int(yaml.ScalarNode(INTEGER, text)))
+
+
+def position(node: Node) -> Position:
+    """Where a node begins."""
+    return (node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def end(node: Node) -> Position:
+    """Where the text after a node begins."""
+    return (node.end_mark.line + 1, node.end_mark.column + 1)
+
+
+def pairs(node: Node) -> list[tuple[Node, Node]]:
+    """Keys and values of a mapping; nothing of any other node."""
+    return list(node.value) if node.id == "mapping" else []
+
+
+def inner(node: Node) -> list[Node]:
+    """The values in a mapping or a list."""
+    if node.id == "mapping":
+        return [value for _, value in node.value]
+    return list(node.value) if node.id == "sequence" else []
+
+
+def _malformed(err: yaml.YAMLError) -> MalformedError:
+    mark = getattr(err, "problem_mark", None) or getattr(err, "context_mark", None)
+    what = getattr(err, "problem", None) or getattr(err, "reason", None) or "not readable"
+    return MalformedError(f"not valid YAML: {what}", (mark.line + 1, mark.column + 1) if mark else (1, 1))
