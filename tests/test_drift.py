@@ -15,7 +15,7 @@ from validator.tables import releases
 from validator.upstream.definition import definition
 
 _SOURCE = r"own \([^()]+\)|[\w/]+\.py:[\w.]+"
-SOURCES = {code: manual.sources(manual.page(code)[1]) for code in manual.codes()}
+SOURCES = {code: manual.sources(manual.page(code).text) for code in manual.codes()}
 PLACES = sorted({source for sources in SOURCES.values() for source in sources if not source.startswith("own")})
 
 
@@ -44,6 +44,6 @@ def test_every_source_is_in_the_release_that_was_seen(source: str) -> None:
 
 
 def test_a_manual_page_names_the_releases_of_its_sources() -> None:
-    _, text = manual.page("TRA504")
+    text = manual.page("TRA504").text
     assert text.endswith(f"\n\nSeen with: llamafactory {releases.seen('llamafactory')}, trl {releases.seen('trl')}")
-    assert "Seen with" not in manual.page("CUR001")[1]
+    assert "Seen with" not in manual.page("CUR001").text

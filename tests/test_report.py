@@ -9,12 +9,15 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
-from validator.diagnostic import Diagnostic, FileReport, Report, Severity
+from validator.diagnostic import Diagnostic, FileReport, Page, Related, Report, Severity
 from validator.show.report import FORMATS
 
 GOLDEN = Path(__file__).parent / "golden"
 SUFFIX = {"text": "txt", "json": "json", "github": "github.txt", "sarif": "sarif"}
 SOURCE = "stage: sfd\n名称: 数据集\nsave_strategy: no\n\toptim: x\nlast: 1\n"
+
+RELATED = (Related("recipes/a b.yaml", 5, 7, "named"), Related("recipes/a b.yaml", 3, 16, "save_strategy set"))
+PAGE = Page("choice_refused", Severity.ERROR, "No choice.", "it stops.", "choose.", "No choice.\n\nWhy: …")
 
 
 def report() -> Report:
@@ -28,11 +31,13 @@ def report() -> Report:
             Diagnostic("LOA002", Severity.ERROR, "a tab \x1b[31m", 4, 2),
             Diagnostic("FIT005", Severity.NOTE, "the whole file"),
             Diagnostic("TRA002", Severity.WARNING, "a line that is not there", 99, 1, "x"),
+            Diagnostic("PAR001", Severity.ERROR, "two disagree", 2, 9, "zero", "auto", "zero/中.json", RELATED),
         ],
         "exceeds",
-        SOURCE,
+        {"recipes/a b.yaml": SOURCE, "zero/中.json": '{\n  "lr": 1\n}\n'},
     )
-    return Report("1.2.3", [first, FileReport("-", [], "fits", "a: 1\n"), FileReport("中/b.json", [], "unknown")])
+    others = [FileReport("-", [], "fits", {"-": "a: 1\n"}), FileReport("中/b.json", [], "unknown")]
+    return Report("1.2.3", [first, *others], {"SCH004": PAGE})
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -60,11 +65,11 @@ def test_text_is_one_line_a_finding_with_the_caret_under_the_value() -> None:
     assert lines[5] == "    " + " " * 6 + "^"
     assert "off: a, b\\nand a second line [SCH002]" in lines[6]
     assert "\x1b" not in "".join(lines)
-    assert lines[-1] == "3 files: 3 errors, 2 warnings"
+    assert lines[-1] == "3 files: 4 errors, 2 warnings"
 
 
 def test_a_very_long_line_is_not_shown() -> None:
-    found = FileReport("x", [Diagnostic("A", Severity.ERROR, "m", 1, 3, "k")], text="a: " + "x" * 10_000)
+    found = FileReport("x", [Diagnostic("A", Severity.ERROR, "m", 1, 3, "k")], sources={"x": "a: " + "x" * 10_000})
     assert len(FORMATS["text"](Report("1", [found]))) < 100
 
 
@@ -76,11 +81,15 @@ def test_one_file() -> None:
 def test_json_has_the_fixed_shape() -> None:
     found = json.loads(FORMATS["json"](report()))
     assert list(found) == ["version", "files", "errors", "warnings"]
-    assert (found["version"], found["errors"], found["warnings"]) == ("1.2.3", 3, 2)
+    assert (found["version"], found["errors"], found["warnings"]) == ("1.2.3", 4, 2)
     assert [list(file) for file in found["files"]] == [["path", "diagnostics", "verdict"]] * 3
     assert list(found["files"][0]["diagnostics"][0]) == [
-        "code", "severity", "message", "line", "column", "key", "help",
+        "code", "severity", "message", "line", "column", "key", "help", "path", "related",
     ]  # fmt: skip
+    *_, inner = found["files"][0]["diagnostics"]
+    assert found["files"][0]["diagnostics"][0]["path"] == "recipes/a b.yaml"
+    assert inner["path"] == "zero/中.json"
+    assert inner["related"][0] == {"path": "recipes/a b.yaml", "line": 5, "column": 7, "message": "named"}
 
 
 def annotation(line: str) -> tuple[str, dict[str, str], str]:
@@ -95,8 +104,9 @@ def test_github_annotations_can_be_taken_apart_again() -> None:
     found = [annotation(line) for line in FORMATS["github"](report()).splitlines()]
     diagnostics = report().files[0].diagnostics
     assert [message for _, _, message in found] == [d.message for d in diagnostics]
-    assert [command for command, _, _ in found] == ["error", "warning", "error", "error", "notice", "warning"]
+    assert [command for command, _, _ in found] == ["error", "warning", "error", "error", "notice", "warning", "error"]
     assert found[0][1] == {"file": "recipes/a b.yaml", "line": "1", "col": "8", "title": "SCH004"}
+    assert found[-1][1]["file"] == "zero/中.json"
 
 
 def test_sarif_has_what_the_standard_requires() -> None:
@@ -110,9 +120,13 @@ def test_sarif_has_what_the_standard_requires() -> None:
     rules = [rule["id"] for rule in driver["rules"]]
     assert driver["name"]
     assert len(set(rules)) == len(rules)
-    assert all(rule["help"]["text"] for rule in driver["rules"])
-    assert len(run["results"]) == 6
-    for result in run["results"]:
+    assert len(run["results"]) == 7
+    *own, inner = run["results"]
+    assert inner["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "zero/%E4%B8%AD.json"
+    named, contradicted = inner["relatedLocations"]
+    assert named["physicalLocation"]["region"] == {"startLine": 5, "startColumn": 7}
+    assert contradicted["message"]["text"] == "save_strategy set"
+    for result in own:
         assert result["ruleId"] in rules
         assert result["level"] in {"none", "note", "warning", "error"}
         assert result["message"]["text"]
@@ -121,3 +135,28 @@ def test_sarif_has_what_the_standard_requires() -> None:
         assert place["region"]["startLine"] >= 1
         assert place["region"]["startColumn"] >= 1
         assert place["artifactLocation"]["uri"] == "recipes/a%20b.yaml"
+
+
+def test_sarif_describes_its_rules() -> None:
+    """SARIF 2.1.0, sections 3.49 and 3.50."""
+    (run,) = json.loads(FORMATS["sarif"](report()))["runs"]
+    (described,) = [rule for rule in run["tool"]["driver"]["rules"] if rule["id"] == "SCH004"]
+    assert described == {
+        "id": "SCH004",
+        "name": "choice_refused",
+        "shortDescription": {"text": "No choice."},
+        "fullDescription": {"text": "No choice. Why: it stops."},
+        "help": {"text": "Why: it stops.\nFix: choose.", "markdown": "**Why:** it stops.\n\n**Fix:** choose."},
+        "defaultConfiguration": {"level": "error"},
+    }
+
+
+def test_text_shows_the_file_where_the_fault_lies_and_where_it_is_named() -> None:
+    lines = FORMATS["text"](report()).splitlines()
+    assert lines[-6:-1] == [
+        "zero/中.json:2:9: error: two disagree [PAR001]",
+        '      "lr": 1',
+        "            ^",
+        "    named at recipes/a b.yaml:5:7",
+        "    save_strategy set at recipes/a b.yaml:3:16",
+    ]

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from validator.diagnostic import Diagnostic, Severity
+from validator.diagnostic import Place, Severity
 from validator.read.recipe import Document, parse
 from validator.rules import schema
+from validator.rules.rule import Violation
 from validator.tables import data
 
 
-def found(text: str) -> list[Diagnostic]:
+def found(text: str) -> list[Violation]:
     return schema.check(parse("x.yaml", text))
 
 
@@ -39,8 +40,7 @@ def found(text: str) -> list[Diagnostic]:
 def test_finding(text: str, code: str, says: str) -> None:
     (one,) = [d for d in found(text + "\n") if d.code == code]
     assert says in one.message
-    assert one.key is not None
-    assert one.line == 1
+    assert one.place.key is not None
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def test_silent(text: str) -> None:
 
 
 def test_positions_are_the_keys_for_unknown_keys_and_the_values_for_wrong_values() -> None:
-    unknown, wrong = sorted(found("a: 1\nlearing_rate: 1\nstage: sfd\n")[-2:], key=lambda d: d.line)
-    assert (unknown.line, unknown.column) == (2, 1)
-    assert (wrong.line, wrong.column) == (3, 8)
+    unknown, wrong = found("learing_rate: 1\nstage: sfd\n")
+    assert unknown.place == Place(("learing_rate",), key="learing_rate", at_key=True)
+    assert wrong.place == Place(("stage",), key="stage")
 
 
 def test_every_default_is_accepted() -> None:
@@ -88,7 +88,7 @@ def test_every_choice_is_accepted() -> None:
 def test_any_value_of_any_key_gives_at_most_one_judgement(key: str, value: object) -> None:
     judged = schema.check(Document("x.yaml", values={key: value}))
     assert len([d for d in judged if d.code < "SCH006"]) <= 1
-    assert all(d.key == key for d in judged)
+    assert all(d.place.key == key for d in judged)
 
 
 def test_usual_values_need_no_cerberus() -> None:

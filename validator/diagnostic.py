@@ -21,8 +21,32 @@ class RecipeError(Exception):
     """An expected failure with a message for the user: what, where, what to do."""
 
 
+class Place(NamedTuple):
+    """Where a fault lies, as rules know it. `route` are the keys and indices that lead to it in `file`; None is the
+    recipe with its header block. `key` is the recipe's key that is to blame, such as the one that names the file.
+    `at_key`: the key at the end of the route is wrong, not its value. `against`: keys of the recipe that the value
+    contradicts."""
+
+    route: tuple[str | int, ...] = ()
+    file: str | None = None
+    key: str | None = None
+    at_key: bool = False
+    against: tuple[str, ...] = ()
+
+
+class Related(NamedTuple):
+    """A place that a finding in another file has to do with; `message` says how: "named", or a key that is set there.
+    Line and column are 1-based."""
+
+    path: str
+    line: int
+    column: int
+    message: str
+
+
 class Diagnostic(NamedTuple):
-    """One finding. `line` and `column` are 1-based; 1, 1 where the whole file is meant."""
+    """One finding. `line` and `column` are 1-based; 1, 1 where the whole file is meant. `path` is the file where the
+    fault lies, None for the one that is checked; `key` is the recipe's key that is to blame."""
 
     code: str
     severity: Severity
@@ -31,16 +55,29 @@ class Diagnostic(NamedTuple):
     column: int = 1
     key: str | None = None
     help: str | None = None
+    path: str | None = None
+    related: tuple[Related, ...] = ()
+
+
+class Page(NamedTuple):
+    """The manual page of a code. `name` is a word for programs, `violation` one sentence, `text` the whole page."""
+
+    name: str
+    severity: Severity
+    violation: str
+    why: str
+    fix: str
+    text: str
 
 
 @dataclass
 class FileReport:
-    """All findings of one file, and its memory verdict. `text` is the source, for carets."""
+    """All findings of one file, and its memory verdict. `sources` are the texts, by path, that findings lie in."""
 
     path: str
     diagnostics: list[Diagnostic] = field(default_factory=list)
     verdict: Verdict = "unknown"
-    text: str = ""
+    sources: dict[str, str] = field(default_factory=dict)
 
     def count(self, severity: Severity) -> int:
         """Number of findings of this severity."""
@@ -49,11 +86,16 @@ class FileReport:
 
 @dataclass
 class Report:
-    """The findings of one invocation."""
+    """The findings of one invocation. `pages` are the manual pages of their codes, for formats that show them."""
 
     version: str
     files: list[FileReport] = field(default_factory=list)
+    pages: dict[str, Page] = field(default_factory=dict)
 
     def count(self, severity: Severity) -> int:
         """Number of findings of this severity in all files."""
         return sum(f.count(severity) for f in self.files)
+
+    def codes(self) -> set[str]:
+        """The codes of all findings."""
+        return {diagnostic.code for file in self.files for diagnostic in file.diagnostics}

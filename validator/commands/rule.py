@@ -14,8 +14,8 @@ from validator.rules import manual
 def command(code: str | None) -> None:
     """List the rules, or explain one."""
     for name in [code] if code else manual.codes():
-        severity, text = manual.page(name)
+        page = manual.page(name)
         if code:
-            click.echo(f"{name.upper()} ({severity.value})\n\n{cleandoc(text)}")
+            click.echo(f"{name.upper()} ({page.severity.value})\n\n{cleandoc(page.text)}")
         else:
-            click.echo(f"{name}  {severity.value:<8} {text.splitlines()[0]}")
+            click.echo(f"{name}  {page.severity.value:<8} {page.violation}")

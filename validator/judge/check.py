@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from validator import __version__
-from validator.diagnostic import Diagnostic, FileReport, RecipeError, Report, Severity
-from validator.job import job
-from validator.job.job import Job
+from validator.diagnostic import Diagnostic, FileReport, RecipeError, Related, Report, Severity
+from validator.job.job import Job, folders, resolve
+from validator.judge.location import Locations
 from validator.read.recipe import Document, load
 from validator.read.text import read_text
 from validator.rules import engine, manual, schema
@@ -21,8 +21,8 @@ def check(paths: Sequence[str], machine: str | None = None, host_ram_gib: float 
     """All findings of all files. Folders stand for the files in them; `-` is standard input. Never raises."""
     report = Report(__version__)
     for path in paths:
-        found = [check_file(name, machine, host_ram_gib) for name in _expand(path)]
-        report.files += found or [_unread(path, "holds no recipe (.yaml) and no DeepSpeed file (.json)")]
+        files = [check_file(name, machine, host_ram_gib) for name in _expand(path)]
+        report.files += files or [_unread(path, "holds no recipe (.yaml) and no DeepSpeed file (.json)")]
     return report
 
 
@@ -39,7 +39,8 @@ def _unread(path: str, why: str) -> FileReport:
 
 def check_document(document: Document, machine: str | None = None, host_ram_gib: float | None = None) -> FileReport:
     """All findings of a recipe that has been read."""
-    report = FileReport(document.path, list(document.problems), text=document.text)
+    locations = Locations(document)
+    report = FileReport(document.path, list(document.problems), sources=locations.sources)
     if not document.readable:
         return report
     if not document.values:
@@ -48,13 +49,22 @@ def check_document(document: Document, machine: str | None = None, host_ram_gib:
     if document.path != "-" and not document.path.endswith(_SUFFIXES):
         text = "is read by LLaMA-Factory only if its name ends with .yaml or .yml, in lower case; rename it"
         report.diagnostics.append(Diagnostic("LOA007", Severity.ERROR, text))
-    report.diagnostics += schema.check(document)
+    report.diagnostics += [locations.diagnostic(*violation) for violation in schema.check(document)]
     refused = frozenset(d.key for d in report.diagnostics if d.severity is Severity.ERROR and d.key)
-    found = job.resolve(document, machine, host_ram_gib, refused)
-    report.diagnostics += _apply(engine.RULES, found, document, refused)
-    report.diagnostics.sort(key=lambda d: (d.line, d.column, d.code))
-    report.verdict = found.verdict
+    job = resolve(document, machine, host_ram_gib, refused)
+    report.diagnostics += _apply(engine.RULES, job, locations, refused)
+    report.diagnostics.sort(key=_order)
+    report.verdict = job.verdict
     return report
+
+
+def _order(diagnostic: Diagnostic) -> tuple[int, int, str, int, int, str]:
+    """The order of the file that is checked; what lies in another stands where that is named."""
+    line, column = diagnostic.line, diagnostic.column
+    if diagnostic.path is None:
+        return line, column, "", line, column, diagnostic.code
+    named = diagnostic.related[0] if diagnostic.related else Related("", 1, 1, "")
+    return named.line, named.column, diagnostic.path, line, column, diagnostic.code
 
 
 def _check_zero(path: str) -> FileReport:
@@ -63,27 +73,27 @@ def _check_zero(path: str) -> FileReport:
         text = read_text(path)
     except RecipeError as err:
         return _unread(path, str(err))
-    document = Document(path, text, values={"deepspeed": str(Path(path).absolute())})
-    found = Job(document.values, path=path, folders=tuple(job.folders(path)))
-    return FileReport(path, list(_apply(engine.FILE_RULES, found, document)), text=text)
+    locations = Locations(Document(path, text))
+    job = Job({"deepspeed": str(Path(path).absolute())}, path=path, folders=tuple(folders(path)))
+    diagnostics = sorted(_apply(engine.FILE_RULES, job, locations), key=_order)
+    return FileReport(path, diagnostics, sources=locations.sources)
 
 
 def _apply(
-    chosen: Iterable[Rule], found: Job, document: Document, refused: frozenset[str] = frozenset()
+    rules: Iterable[Rule], job: Job, locations: Locations, refused: frozenset[str] = frozenset()
 ) -> Iterator[Diagnostic]:
-    """What the rules find, but nothing more about a key whose value was refused already."""
-    for rule, key, message in engine.findings(chosen, found):
-        if key not in refused:
-            line, column = document.position((key,) if key else ())
-            advice = f"; {_advice(found)}" if rule.advised else ""
-            yield Diagnostic(rule.code, rule.severity, message + advice, line, column, key, manual.remedy(rule.manual))
+    """What the rules say, but nothing more about a key whose value was refused already."""
+    for rule, place, message in engine.findings(rules, job):
+        if place.key not in refused:
+            advice = f"; {_advice(job)}" if rule.advised else ""
+            yield locations.diagnostic(rule.code, rule.severity, place, message + advice, manual.remedy(rule.manual))
 
 
-def _advice(found: Job) -> str:
+def _advice(job: Job) -> str:
     """The nearest change with which both the devices and the host suffice."""
     from validator.advise import changes  # only where something does not fit: not on the path of a clean check
 
-    change = changes.fitting(found)
+    change = changes.fitting(job)
     return f"set {change}" if change else "no single change fits, see `lmf-recipes explain`"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from validator.diagnostic import Severity
+from validator.diagnostic import Place, Severity
 from validator.job.job import Job
 from validator.rules import (
     curated,
@@ -30,7 +30,7 @@ from validator.rules import (
     training,
     zerofile,
 )
-from validator.rules.rule import Rule
+from validator.rules.rule import Rule, place
 from validator.tables import releases
 
 # One module for each topic; the letters of a code name its family.
@@ -42,8 +42,8 @@ FAMILIES = (
 
 def rules() -> list[Rule]:
     """Every rule, in the order of its code."""
-    found = [value for family in FAMILIES for value in vars(family).values() if isinstance(value, Rule)]
-    return sorted(found, key=lambda rule: rule.code)
+    declared = [value for family in FAMILIES for value in vars(family).values() if isinstance(value, Rule)]
+    return sorted(declared, key=lambda rule: rule.code)
 
 
 RULES = tuple(rules())
@@ -51,16 +51,16 @@ RULES = tuple(rules())
 FILE_RULES = tuple(rule for rule in RULES if rule.code in {*parallel.FILE_RULES, "PTH003"})
 
 
-def findings(chosen: Iterable[Rule], found: Job) -> Iterator[tuple[Rule, str | None, str]]:
-    """(rule, key, message) of the rules that hold for the recipe's releases."""
+def findings(chosen: Iterable[Rule], job: Job) -> Iterator[tuple[Rule, Place, str]]:
+    """(rule, place, message) of the rules that hold for the recipe's releases."""
     for rule in chosen:
-        if not (rule.since or rule.until) or releases.holds(found.header, rule.since, rule.until):
-            for key, message in rule.check(found):
-                yield rule, key, message
+        if not (rule.since or rule.until) or releases.holds(job.header, rule.since, rule.until):
+            for where, message in rule.check(job):
+                yield rule, place(where), message
 
 
-def errors(found: Job) -> set[tuple[str, str | None]]:
+def errors(job: Job) -> set[tuple[str, str | None]]:
     """(code, key) of all that would stop the run, other than memory, which is the job's own verdict, and this
     repository's conventions."""
     judged = (rule for rule in RULES if rule.severity is Severity.ERROR and rule.code[:3] not in ("FIT", "CUR"))
-    return {(rule.code, key) for rule, key, _ in findings(judged, found)}
+    return {(rule.code, where.key) for rule, where, _ in findings(judged, job)}

@@ -6,23 +6,33 @@ the rules whose source another release changed."""
 
 from __future__ import annotations
 
-from validator.diagnostic import RecipeError, Severity
+import re
+from collections.abc import Iterable
+
+from validator.diagnostic import Page, RecipeError, Severity
 from validator.rules.engine import RULES
 from validator.tables import data, releases
 from validator.tables.suggestion import suggest
 
+_PARTS = r"(?ms)^ *(Why|Source|Fix):(.*?)(?=^ *(?:Why|Source|Fix):|\n\n|\Z)"
 
-def page(code: str) -> tuple[Severity, str]:
-    """Severity and manual page of a code, with the releases that its sources were read in. Raises RecipeError for an
-    unknown one."""
+
+def page(code: str) -> Page:
+    """The manual page of a code, with the releases that its sources were read in. Raises RecipeError for an unknown
+    one."""
     wanted = code.upper()
     pages = data.listing("manual")
     if wanted in pages:
-        return Severity(pages[wanted]["severity"]), _dated(pages[wanted]["text"].strip())
+        return _page(pages[wanted]["name"], Severity(pages[wanted]["severity"]), pages[wanted]["text"].strip())
     for rule in RULES:
         if rule.code == wanted:
-            return rule.severity, _dated(rule.manual)
+            return _page(rule.name, rule.severity, rule.manual)
     raise RecipeError(f"no rule `{code}`{suggest(wanted, codes())}")
+
+
+def pages(codes: Iterable[str]) -> dict[str, Page]:
+    """The manual pages of several codes."""
+    return {code: page(code) for code in sorted(codes)}
 
 
 def codes() -> list[str]:
@@ -44,5 +54,13 @@ def sources(text: str) -> list[str]:
 
 def remedy(text: str) -> str | None:
     """The `Fix:` paragraph of a manual page, as one line."""
-    _, found, rest = text.partition("Fix:")
-    return " ".join(rest.split("\n\n")[0].split()) if found else None
+    return _paragraph(text, "Fix") or None
+
+
+def _page(name: str, severity: Severity, text: str) -> Page:
+    return Page(name, severity, text.split("\n")[0], _paragraph(text, "Why"), _paragraph(text, "Fix"), _dated(text))
+
+
+def _paragraph(text: str, title: str) -> str:
+    """What a page says behind a title, as one line."""
+    return " ".join(dict(re.findall(_PARTS, text)).get(title, "").split())

@@ -1,16 +1,26 @@
-"""How a rule is declared: a function from Job to (key, message) pairs, with its code and severity in the decorator."""
+"""How a rule is declared: a function from Job to (place, message) pairs; code and severity are in its decorator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from validator.diagnostic import Severity
+from validator.diagnostic import Place, Severity
 from validator.job.job import Job
 
-# The key the finding points at (None: the whole file), and the message without its code.
-Finding = tuple[str | None, str]
+# Where the fault lies, and the message without its code. A text is the value of that key of the recipe or its header
+# block, None the whole file; inside.py gives places in values and in the files that a recipe names.
+Finding = tuple[Place | str | None, str]
 Check = Callable[[Job], Iterable[Finding]]
+
+
+class Violation(NamedTuple):
+    """What a check that is no single rule says."""
+
+    code: str
+    severity: Severity
+    place: Place
+    message: str
 
 
 class Rule(NamedTuple):
@@ -19,6 +29,7 @@ class Rule(NamedTuple):
     `advised`: the nearest change that fits belongs into the message."""
 
     code: str
+    name: str
     severity: Severity
     check: Check
     manual: str
@@ -33,6 +44,13 @@ def rule(
     """Declare a rule; the function's docstring becomes its manual page."""
 
     def declare(check: Check) -> Rule:
-        return Rule(code, severity, check, (check.__doc__ or "").strip(), since, until, advised)
+        return Rule(code, check.__name__, severity, check, (check.__doc__ or "").strip(), since, until, advised)
 
     return declare
+
+
+def place(where: Place | str | None) -> Place:
+    """The place that a finding's first part stands for; a place in the recipe blames the key at its top."""
+    if isinstance(where, Place):
+        return where if where.key or not where.route else where._replace(key=str(where.route[0]))
+    return Place() if where is None else Place((where,), key=where)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import unicodedata
 from collections.abc import Callable, Iterator
-from urllib.parse import quote
 
 from validator.diagnostic import Diagnostic, FileReport, Report, Severity
+from validator.show import sarif
 
 # Longer lines are no help beside a finding.
 _LONGEST = 200
@@ -28,15 +27,24 @@ def _s(count: int) -> str:
 
 
 def _file_lines(file: FileReport) -> Iterator[str]:
-    source = file.text.splitlines()
-    for found in file.diagnostics:
-        message = _printable(found.message)
-        yield f"{file.path}:{found.line}:{found.column}: {found.severity.value}: {message} [{found.code}]"
-        line = source[found.line - 1] if 0 < found.line <= len(source) else ""
+    for diagnostic in file.diagnostics:
+        path, message = diagnostic.path or file.path, _printable(diagnostic.message)
+        where = f"{path}:{diagnostic.line}:{diagnostic.column}"
+        yield f"{where}: {diagnostic.severity.value}: {message} [{diagnostic.code}]"
         # The first character of a file is where findings without a place of their own are put.
-        if (found.line, found.column) != (1, 1) and 0 < len(line) <= _LONGEST:
-            yield f"    {_printable(line)}"
-            yield "    " + "".join(_blank(character) for character in line[: found.column - 1]) + "^"
+        if (diagnostic.line, diagnostic.column) != (1, 1):
+            yield from _source(file.sources.get(path, ""), diagnostic.line, diagnostic.column)
+        for place in diagnostic.related:
+            yield f"    {place.message} at {place.path}:{place.line}:{place.column}"
+
+
+def _source(text: str, number: int, column: int) -> Iterator[str]:
+    """The line of the source, and a caret under the column."""
+    lines = text.splitlines()
+    line = lines[number - 1] if 0 < number <= len(lines) else ""
+    if 0 < len(line) <= _LONGEST:
+        yield f"    {_printable(line)}"
+        yield "    " + "".join(_blank(character) for character in line[: column - 1]) + "^"
 
 
 def _printable(text: str) -> str:
@@ -56,30 +64,23 @@ def _blank(character: str) -> str:
 def as_json(report: Report) -> str:
     """For programs: the structure fixed in the design."""
     files = [
-        {"path": file.path, "diagnostics": [_fields(d) for d in file.diagnostics], "verdict": file.verdict}
+        {"path": file.path, "diagnostics": [_fields(file, d) for d in file.diagnostics], "verdict": file.verdict}
         for file in report.files
     ]
     counts = {"errors": report.count(Severity.ERROR), "warnings": report.count(Severity.WARNING)}
     return json.dumps({"version": report.version, "files": files, **counts}, indent=2, ensure_ascii=False) + "\n"
 
 
-def _fields(found: Diagnostic) -> dict[str, object]:
-    return {
-        "code": found.code,
-        "severity": found.severity.value,
-        "message": found.message,
-        "line": found.line,
-        "column": found.column,
-        "key": found.key,
-        "help": found.help,
-    }
+def _fields(file: FileReport, diagnostic: Diagnostic) -> dict[str, object]:
+    related = [place._asdict() for place in diagnostic.related]
+    return {**diagnostic._asdict(), "path": diagnostic.path or file.path, "related": related}
 
 
 def github(report: Report) -> str:
     """Workflow commands: annotations on a pull request."""
     names = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
     return "".join(
-        f"::{names[d.severity]} file={_escape(file.path, True)},line={d.line},col={d.column},title={d.code}"
+        f"::{names[d.severity]} file={_escape(d.path or file.path, True)},line={d.line},col={d.column},title={d.code}"
         f"::{_escape(d.message)}\n"
         for file in report.files
         for d in file.diagnostics
@@ -91,22 +92,4 @@ def _escape(value: str, in_property: bool = False) -> str:
     return value.replace(":", "%3A").replace(",", "%2C") if in_property else value
 
 
-def sarif(report: Report) -> str:
-    """SARIF 2.1.0 (OASIS), for code scanning."""
-    results = [_sarif_result(file.path, found) for file in report.files for found in file.diagnostics]
-    codes = sorted({d.code: d for file in report.files for d in file.diagnostics}.items())
-    rules = [{"id": code, "help": {"text": found.help or found.code}} for code, found in codes]
-    driver = {"name": "lmf-recipes", "version": report.version, "rules": rules}
-    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
-    schema = "https://json.schemastore.org/sarif-2.1.0.json"
-    return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False) + "\n"
-
-
-def _sarif_result(path: str, found: Diagnostic) -> dict[str, object]:
-    region = {"startLine": found.line, "startColumn": found.column}
-    location = {"physicalLocation": {"artifactLocation": {"uri": quote(os.fsencode(path))}, "region": region}}
-    level = found.severity.value
-    return {"ruleId": found.code, "level": level, "message": {"text": found.message}, "locations": [location]}
-
-
-FORMATS: dict[str, Callable[[Report], str]] = {"text": text, "json": as_json, "github": github, "sarif": sarif}
+FORMATS: dict[str, Callable[[Report], str]] = {"text": text, "json": as_json, "github": github, "sarif": sarif.sarif}

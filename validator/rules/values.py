@@ -1,0 +1,152 @@
+"""SCH002 to SCH005: values of the wrong type or outside the choices. The only importer of cerberus.
+
+LLaMA-Factory does not convert what YAML gives it, so a wrong type fails at parsing, at the first step or never. What
+really happens was measured for each argument and kind of value (data/values.json) and decides the severity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from validator.diagnostic import Place, Severity
+from validator.rules.argument import Entry
+from validator.rules.rule import Violation
+from validator.tables import data
+from validator.tables.suggestion import suggest
+
+_FAILS = {
+    "p": "at parsing",
+    "d": "while the data set is read",
+    "m": "while the model loads",
+    "t": "when the trainer is built, after the model is loaded",
+    "s": "at the first step",
+    "e": "at the first evaluation",
+    "v": "at the first save",
+    "h": "by never ending",
+}
+_SPOKEN = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text", "list": "a list",
+           "dict": "a mapping", "object": "nothing YAML can write"}  # fmt: skip
+
+
+def wrong(values: Mapping[str, Any], accepted: Mapping[str, Entry]) -> Iterator[Violation]:
+    """What is wrong with the values of keys that are accepted."""
+    doubtful = {
+        key: value
+        for key, value in values.items()
+        if key in accepted and not _plainly_right(value, accepted[key]) and not _splits(key, value)
+    }
+    for key, choice in _judge(doubtful, accepted) if doubtful else ():
+        yield _wrong(key, values[key], choice, accepted[key])
+
+
+def _plainly_right(value: Any, entry: Entry) -> bool:
+    """Whether the value has exactly the type wanted. Only what is left needs cerberus, whose import alone costs as much
+    as the rest of a check."""
+    kinds = entry["type"].split("|")
+    typed = type(value).__name__ in kinds or (type(value) is int and "float" in kinds)
+    return typed and (not entry["choices"] or (isinstance(value, str) and value in entry["choices"]))
+
+
+def _splits(key: str, value: Any) -> bool:
+    """Whether it is a list where LLaMA-Factory, which splits text at commas there, was seen to take lists too."""
+    return isinstance(value, list) and all(isinstance(word, str) for word in value) and _outcome(key, "list") == "."
+
+
+def _judge(values: Mapping[str, Any], arguments: Mapping[str, Entry]) -> Iterator[tuple[str, bool]]:
+    """(key, whether the choice and not the type is wrong) for each value that cerberus refuses."""
+    import cerberus
+    from cerberus import errors
+
+    def plain(name: str, *types: type) -> cerberus.TypeDefinition:
+        """A type that does not take true and false for numbers."""
+        return cerberus.TypeDefinition(name, types, (bool,) if bool not in types else ())
+
+    class Arguments(cerberus.Validator):  # type: ignore[misc]
+        types_mapping: ClassVar = {
+            "bool": plain("bool", bool),
+            "int": plain("int", int),
+            "float": plain("float", int, float),
+            "str": plain("str", str),
+            "list": plain("list", list),
+            "dict": plain("dict", dict),
+            "object": plain("object"),
+        }
+
+    judge = Arguments({key: _rule(arguments[key]) for key in values})
+    judge.validate(values, normalize=False)
+    for error in judge._errors:
+        yield error.document_path[0], error.code == errors.UNALLOWED_VALUE.code
+
+
+def _rule(entry: Entry) -> dict[str, Any]:
+    rule: dict[str, Any] = {"type": entry["type"].split("|"), "nullable": bool(entry["optional"])}
+    if entry["choices"] and "list" not in rule["type"]:
+        rule["allowed"] = [*entry["choices"], *([True, False] if "bool" in rule["type"] else [])]
+    return rule
+
+
+def _kind(value: Any, entry: Entry) -> str:
+    """The kind of value that data/values.json has an outcome for."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return "int"
+        case float():
+            return "whole" if value.is_integer() else "float"
+        case list():
+            return "list"
+        case dict():
+            return "dict"
+    return "text" if "str" in entry["type"].split("|") or not _is_number(value) else "quoted"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _outcome(key: str, kind: str) -> str:
+    """The letter of an outcome. Words in place of a number, where nobody has run them, fail as quoted numbers do."""
+    table = data.table("values")
+    letters: str = table["outcomes"].get(key, "")
+    letter = letters[table["kinds"].index(kind)] if letters else "r"
+    return _outcome(key, "quoted") if kind == "text" and letter in "r-" else letter
+
+
+def _wrong(key: str, value: Any, choice: bool, entry: Entry) -> Violation:
+    outcome = _outcome(key, _kind(value, entry))
+    fails = _FAILS.get(outcome)
+    severity = Severity.ERROR if fails else Severity.WARNING
+    if choice:
+        code, text = "SCH004" if fails else "SCH005", _not_allowed(key, value, entry)
+    else:
+        code, text = "SCH002" if fails else "SCH003", _not_typed(key, value, entry)
+    text += f"; LLaMA-Factory fails on it {fails}" if fails else "; LLaMA-Factory takes it as it is"
+    return Violation(code, severity, Place((key,), key=key), text)
+
+
+def _not_allowed(key: str, value: Any, entry: Entry) -> str:
+    choices = [str(choice) for choice in entry["choices"]]
+    hint = suggest(str(value).lower(), choices)
+    return f"`{key}` is {_show(value)}, not one of {', '.join(choices)}" + hint
+
+
+def _not_typed(key: str, value: Any, entry: Entry) -> str:
+    wanted = " or ".join(_SPOKEN[name] for name in entry["type"].split("|"))
+    if entry["type"] == "bool" and isinstance(value, str) and value:
+        return f"`{key}` is the text {_show(value)}, which counts as true; write {wanted} without quotes"
+    return f"`{key}` is {_show(value)}, not {wanted}"
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "null"
+    text = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= 40 else text[:37] + "..."
