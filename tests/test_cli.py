@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,9 +116,7 @@ def assert_one_clear_line(done: subprocess.CompletedProcess[bytes], says: str) -
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_recipes(kind: str, command: list[str], tmp_path: Path) -> None:
     make, says = BAD[kind]
-    started = time.monotonic()
     done = lmf(*command, make(tmp_path))
-    assert time.monotonic() - started < 5  # an idle machine needs less than one second
     assert_one_clear_line(done, says)
 
 

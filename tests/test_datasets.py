@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from work import calls
 
 from validator.job import datasets, job
 from validator.job.datasets import Dataset
@@ -74,9 +74,8 @@ def test_a_large_file_is_estimated_at_once(tmp_path: Path, suffix: str) -> None:
     rows = 200_000
     path = tmp_path / f"large.{suffix}"
     path.write_text(LINE * rows if suffix == "jsonl" else "[" + ",\n".join([LINE.strip()] * rows) + "]")
-    start = time.perf_counter()
+    assert calls(lambda: datasets.count(path)) < rows / 2
     found = datasets.count(path)
-    assert time.perf_counter() - start < 0.25
     assert found is not None
     assert not found.exact
     assert str(found).startswith("about ")

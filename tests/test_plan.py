@@ -11,12 +11,12 @@ from dataclasses import replace
 from functools import cache
 from math import log2
 from pathlib import Path
-from time import process_time
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
+from work import calls
 
 from validator.cli import group
 from validator.diagnostic import RecipeError, Severity
@@ -348,7 +348,5 @@ def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:
 @pytest.mark.parametrize(
     "words", [("--model", "qwen3-14b", "--machine", "2xrtx-4090"), ("--machine", "8xa100-80g", "--samples", "80000")]
 )
-def test_it_takes_under_a_second(words: tuple[str, ...]) -> None:
-    started = process_time()
-    run(*words)
-    assert process_time() - started < 1
+def test_a_plan_is_little_work(words: tuple[str, ...]) -> None:
+    assert calls(lambda: run(*words)) < 400_000
