@@ -40,12 +40,18 @@ def parse(path: str) -> dict[str, Any]:
         patch("llamafactory.hparams.parser.is_torch_bf16_gpu_available", lambda: True, create=True),
         patch("llamafactory.hparams.parser.check_version", installed),
     ):
-        model, data, training, _, _ = get_train_args()
+        model, data, training, finetuning, _ = get_train_args()
     return {
         **{name: getattr(training, name) for name in SHOWN},
         "distributed": training.parallel_mode.name == "DISTRIBUTED",
         "compute_dtype": str(model.compute_dtype),
         "template": data.template,
+        "packs": data.packing,
+        "neat": model.block_diag_attn,
+        "cutoff_len": data.cutoff_len,
+        "evaluates": training.do_eval,
+        "eval_strategy": training.eval_strategy,
+        "compares": finetuning.use_ref_model,
     }
 
 

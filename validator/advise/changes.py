@@ -110,16 +110,15 @@ def _free(job: Job) -> Iterator[Proposal]:
     npu = job.machine is not None and job.machine.device.vendor == "ascend"
     if job.stage in ("sft", "pt") and not job.flag("enable_liger_kernel") and not npu:
         yield {"enable_liger_kernel": True}, "fuses the loss; needs the liger-kernel package"
-    if job.flag("disable_gradient_checkpointing"):
+    if job.checkpointing == "off":
         yield {"disable_gradient_checkpointing": False}, "about a third slower"
     if job.host_verdict in ("tight", "exceeds") and job.number("dataloader_num_workers") > 1:
         yield {"dataloader_num_workers": 1}, "fewer processes on the host; samples may come slower"
 
 
 def _batch(job: Job) -> Iterator[Proposal]:
-    micro, steps = int(job.number("per_device_train_batch_size")), int(job.number("gradient_accumulation_steps"))
-    if micro > 1:
-        same = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": steps * micro}
+    if job.micro_batch > 1:
+        same = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": job.accumulation * job.micro_batch}
         yield same, "same effective batch, smaller steps"
 
 
@@ -178,7 +177,7 @@ def _method(job: Job) -> Iterator[Proposal]:
 
 def _unquantized(job: Job) -> Iterator[Proposal]:
     """Where ZeRO-3 is or comes: it spreads ordinary weights while they are read, but quantized ones afterwards."""
-    if job.method == "lora" and job.has("quantization_bit"):
+    if job.method == "lora" and job.quantization.asked:
         yield {"quantization_bit": None}, "base weights in half precision"
 
 

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from validator.diagnostic import Severity
-from validator.job.datasets import Dataset
+from validator.job.datasets import SOURCES, Dataset
 from validator.job.job import Job
 from validator.rules.registry import sets
 from validator.rules.rule import Finding, rule
-from validator.tables import data
 
 # In the order in which LLaMA-Factory takes them (data/parser.py, v0.9.5).
-_SOURCES = ("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name", "file_name")
 # Address -> package that fsspec opens it with, which LLaMA-Factory does not install (data/data_utils.py)
 _CLOUDS = {"s3://": "s3fs", "gs://": "gcsfs", "gcs://": "gcsfs"}
 _MEDIA = {"images": "image", "videos": "video", "audios": "audio"}
@@ -36,7 +34,7 @@ def entry_value_wrong(job: Job) -> Iterator[Finding]:
 
 
 def _faults(entry: Mapping[str, Any]) -> Iterator[str]:
-    source = next((name for name in _SOURCES if name in entry), None)
+    source = next((name for name in SOURCES if name in entry), None)
     if source and not (isinstance(entry[source], str) and (entry[source] or source == "file_name")):
         yield f"`{source}` must be text, not {json.dumps(entry[source])}"
     for part in ("columns", "tags"):
@@ -99,7 +97,7 @@ def media_refused(job: Job) -> Iterator[Finding]:
     Fix: a template for images and a model that goes with it; `media_dir` is the folder that the paths count from
     (default: `dataset_dir`).
     """
-    known = data.table("templates")["templates"].get(str(job.get("template")))
+    known = job.template or {}
     for key, found in sets(job) if known and job.stage != "pt" else ():
         for part, kind in _MEDIA.items():
             paths = _paths(found, part)

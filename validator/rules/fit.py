@@ -157,4 +157,4 @@ def checkpoints_without_limit(job: Job) -> Iterator[Finding]:
 
 def _blame(job: Job) -> str:
     """The setting the reader should look at first: the DeepSpeed file where there is one, else the micro batch."""
-    return "deepspeed" if job.has("deepspeed") else "per_device_train_batch_size"
+    return "deepspeed" if job.engine else "per_device_train_batch_size"

@@ -37,8 +37,8 @@ def fsdp_words_conflict(job: Job) -> Iterator[Finding]:
     Source: transformers/training_args.py:TrainingArguments._process_fsdp_args
     Fix: `fsdp: full_shard auto_wrap offload`.
     """
-    words = _words(job)
-    if words == ["offload"]:
+    words = job.fsdp_words
+    if words == ("offload",):
         yield "fsdp", "`offload` does not work alone; write `full_shard auto_wrap offload`"
     elif {"full_shard", "shard_grad_op"} <= set(words):
         yield "fsdp", "`full_shard` and `shard_grad_op` exclude each other; keep one"
@@ -52,7 +52,7 @@ def fsdp_with_deepspeed(job: Job) -> Iterator[Finding]:
     Source: transformers/trainer.py:Trainer.__init__
     Fix: keep one of them.
     """
-    if job.get("fsdp") and job.has("deepspeed"):
+    if job.fsdp and job.engine:
         yield "fsdp", "`fsdp` and `deepspeed` exclude each other; keep one"
 
 
@@ -65,7 +65,7 @@ def fsdp_alone(job: Job) -> Iterator[Finding]:
     Source: transformers/trainer.py:Trainer.__init__
     Fix: remove `fsdp`.
     """
-    if job.get("fsdp") and job.machine and job.world == 1:
+    if job.fsdp and job.machine and job.world == 1:
         yield "fsdp", "FSDP on one device shards nothing, and stops without FORCE_TORCHRUN=1; remove it"
 
 
@@ -77,8 +77,8 @@ def fsdp_unwrapped(job: Job) -> Iterator[Finding]:
     Source: accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.set_auto_wrap_policy
     Fix: `fsdp: full_shard auto_wrap`.
     """
-    words = _words(job)
-    known = all(word in _WORDS for word in words) and words != ["offload"]
+    words = job.fsdp_words
+    known = all(word in _WORDS for word in words) and words != ("offload",)
     if words and known and "auto_wrap" not in words and not _xla(job):
         yield "fsdp", "without `auto_wrap` all weights are gathered at once; write `full_shard auto_wrap`"
 
@@ -92,7 +92,7 @@ def fsdp_config_conflict(job: Job) -> Iterator[Finding]:
     Fix: wrap by layer class or by size, not both; keep `sync_module_states` with `cpu_ram_efficient_loading`.
     """
     config = _config(job)
-    if not _words(job):
+    if not job.fsdp_words:
         return
     if config.get("transformer_layer_cls_to_wrap") and _positive(config.get("min_num_params")):
         yield "fsdp_config", "`min_num_params` and `transformer_layer_cls_to_wrap` exclude each other; keep one"
@@ -112,15 +112,8 @@ def fsdp_config_ignored(job: Job) -> Iterator[Finding]:
     Source: transformers/training_args.py:TrainingArguments._process_fsdp_args
     Fix: `fsdp: full_shard auto_wrap`, or remove `fsdp_config`.
     """
-    if job.get("fsdp_config") and not job.get("fsdp"):
+    if job.get("fsdp_config") and not job.fsdp:
         yield "fsdp_config", "has no effect without `fsdp`, nothing is sharded; add `fsdp: full_shard auto_wrap`"
-
-
-def _words(job: Job) -> list[str]:
-    value = job.get("fsdp")
-    if value is True:
-        return ["full_shard"]
-    return value.split() if isinstance(value, str) else [str(word) for word in value] if isinstance(value, list) else []
 
 
 def _config(job: Job) -> Mapping[str, Any]:

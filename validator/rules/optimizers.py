@@ -127,7 +127,7 @@ def optimizer_name_refused(job: Job) -> Iterator[Finding]:
     Fix: `optim: adamw_torch`.
     """
     for key, places in _PLACES.items():
-        if job.method != "lora" and job.flag(key) and job.get("optim") not in places and not job.has("deepspeed"):
+        if job.method != "lora" and job.flag(key) and job.get("optim") not in places and not job.engine:
             how = "" if "optim" in job.values else ", the default"
             at = "optim" if "optim" in job.values else key
             yield at, f"{_NAMES[key]} does not know `optim: {job.get('optim')}`{how}; set `optim: adamw_torch`"

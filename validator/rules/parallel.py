@@ -67,7 +67,7 @@ def batch_size_wrong(job: Job) -> Iterator[Finding]:
     right = all(_value(job, path) in (None, "auto", job.get(_EQUAL[path])) for path in _BATCH)
     if found in (None, "auto") or job.machine is None or not right or job.flag("auto_find_batch_size"):
         return
-    micro, steps = job.get("per_device_train_batch_size"), job.get("gradient_accumulation_steps")
+    micro, steps = job.micro_batch, job.accumulation
     if found != job.effective_batch:
         yield (
             "deepspeed",
@@ -109,14 +109,14 @@ def accumulation_missing(job: Job) -> Iterator[Finding]:
     Source: accelerate/utils/dataclasses.py:DeepSpeedPlugin.__post_init__
     Fix: `"gradient_accumulation_steps": "auto"`.
     """
-    steps = job.number("gradient_accumulation_steps")
+    steps = job.accumulation
     config = job.zero.config if job.zero else {}
     sized = all(config.get(key) is not None for key in ("zero_optimization", "train_batch_size", _BATCH[0]))
     if sized and "gradient_accumulation_steps" not in config and steps > 1:
         yield (
             "deepspeed",
             (
-                f"{_file(job)} leaves out gradient_accumulation_steps, which then is 1 and not {steps:.0f}; "
+                f"{_file(job)} leaves out gradient_accumulation_steps, which then is 1 and not {steps}; "
                 'add `"gradient_accumulation_steps": "auto"`'
             ),
         )
@@ -240,7 +240,7 @@ def output_layer_copied_in_shards(job: Job) -> Iterator[Finding]:
     peft/utils/other.py:ModulesToSaveWrapper.update
     Fix: ZeRO-2, `additional_target: embed_tokens` alone, or `finetuning_type: full`.
     """
-    if job.zero_stage < 3 or job.method != "lora" or not job.flag("do_train"):
+    if job.zero_stage < 3 or job.method != "lora" or not job.trains:
         return
     if "lm_head" in job.words("additional_target"):
         yield "additional_target", "a copy of lm_head fails under ZeRO-3 at the first step; use ZeRO-2, or leave it out"
@@ -262,7 +262,7 @@ def router_adapted_in_ddp(job: Job) -> Iterator[Finding]:
     """
     plain = job.world > 1 and not job.zero and not job.fsdp and not job.flag("ddp_find_unused_parameters")
     routed = job.model is not None and job.model.arch.ffn.router_linear and job.method == "lora"
-    if plain and routed and job.flag("do_train") and {"all", "gate"} & set(job.words("lora_target")):
+    if plain and routed and job.trains and {"all", "gate"} & set(job.words("lora_target")):
         yield "lora_target", "the adapter of the router gets no gradient, which DDP refuses; name the layers but `gate`"
 
 

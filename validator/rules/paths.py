@@ -208,7 +208,7 @@ def space_in_recipe_path(job: Job) -> Iterator[Finding]:
     Source: llamafactory/launcher.py:launch
     Fix: rename the file or folder.
     """
-    if re.search(r"\s", job.path) and (job.world > 1 or job.has("deepspeed")):
+    if re.search(r"\s", job.path) and (job.world > 1 or job.engine):
         yield None, f"`{job.path}` holds a space, at which LLaMA-Factory splits the torchrun command; rename it"
 
 
@@ -242,7 +242,7 @@ def checkpoint_missing(job: Job) -> Iterator[Finding]:
     Fix: name an existing checkpoint-N folder, or leave the key out for a first run.
     """
     value = job.get("resume_from_checkpoint")
-    if not value or not job.flag("do_train") or _never_resumes(job):
+    if not value or not job.trains or _never_resumes(job):
         return
     if value is True:
         folder = _folder(job)
@@ -301,7 +301,7 @@ def _never_resumes(job: Job) -> bool:
 
 def _output(job: Job) -> Path | None:
     """The output folder where LLaMA-Factory would look for an earlier run (hparams/parser.py, v0.9.5)."""
-    asked = job.has("resume_from_checkpoint") or job.flag("overwrite_output_dir") or not job.flag("do_train")
+    asked = job.has("resume_from_checkpoint") or job.flag("overwrite_output_dir") or not job.trains
     return None if asked or _never_resumes(job) else _folder(job)
 
 

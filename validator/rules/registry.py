@@ -23,8 +23,7 @@ _READ = {
 }
 _TAGS = ("role_tag", "content_tag", "user_tag", "assistant_tag")
 _KEYS = {
-    "hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name", "file_name", "formatting", "ranking",
-    "subset", "split", "folder", "num_samples", "columns", "tags",
+    *datasets.SOURCES, "formatting", "ranking", "subset", "split", "folder", "num_samples", "columns", "tags",
 }  # fmt: skip
 _COLUMNS = {
     "prompt", "query", "response", "history", "messages", "system", "tools", *_MEDIA, "chosen", "rejected", "kto_tag"
