@@ -194,7 +194,7 @@ SUBJECTS = {
 }
 # The rooms that see a recipe's values, but for the homes themselves.
 ROOMS = ("job", "rules", "train", "study", "advise", "judge", "recipes", "plan")
-SETTINGS = ("job/settings", "job/quantization", "job/values")
+SETTINGS = ("job/values", "job/task", "job/settings", "job/quantization")
 
 
 def reads(module: str) -> Iterator[tuple[str, str, str]]:

@@ -60,6 +60,15 @@ def workload(machine: str = "8xa100-80g", model: str = "Qwen/Qwen2.5-7B-Instruct
         ({**GALORE, "galore_layerwise": True}, "layerwise_update", True), (GALORE, "layerwise_update", False),
         ({"optim": "lomo", "finetuning_type": "full"}, "layerwise_update", True),
         ({"packing": True}, "padded", False), ({"stage": "pt"}, "padded", False), ({}, "padded", True),
+        ({"packing": True, "stage": "dpo"}, "padded", True), ({"neat_packing": True}, "padded", True),
+        # The ASFT loss holds the logits of a reference beside the model's own.
+        ({"use_asft_loss": True, "finetuning_type": "full"}, "reference_copies", 1),
+        ({"use_asft_loss": True}, "needs_full_logits", True), ({"use_dft_loss": True}, "needs_full_logits", False),
+        # LoRA+ comes before Muon, and takes what `optim` names.
+        ({"loraplus_lr_ratio": 16.0, "use_muon": True}, "optimizer", "adamw"),
+        ({"optim": "adamw_8bit", "deepspeed": {**OFFLOAD, "zero_force_ds_cpu_optimizer": False}}, "optimizer",
+         "adamw_8bit"),
+        ({"use_unsloth_gc": True}, "checkpointing", "offloaded"),
         ({"freeze_trainable_layers": -3, "finetuning_type": "freeze"}, "trainable_layers", 3),
         ({"freeze_trainable_layers": 99, "finetuning_type": "freeze"}, "trainable_layers", 28),
     ],
@@ -70,10 +79,25 @@ def test_setting(values: dict[str, Any], field: str, expected: object) -> None:
 
 @pytest.mark.parametrize(
     ("target", "roles"),
-    [("q_proj,v_proj", {"q", "v"}), ("all", {"q", "k", "v", "o", "gate", "up", "down"}), (["down_proj"], {"down"})],
+    [
+        ("q_proj,v_proj", {"q", "v"}),
+        ("all", {"q", "k", "v", "o", "gate", "up", "down"}),
+        (["down_proj"], {"down"}),
+        ("all,q_proj", {"q"}),
+    ],
 )
 def test_targets(target: object, roles: set[str]) -> None:
     assert set(workload(lora_target=target).adapter.targets) == roles
+
+
+def test_oft_takes_its_layers_from_lora_target() -> None:
+    values = {"finetuning_type": "oft", "lora_target": "q_proj", "oft_target": "v_proj"}
+    assert workload(**values).adapter.targets == ("q",)
+
+
+def test_packing_changes_nothing_where_nothing_is_packed() -> None:
+    for stage in ("dpo", "rm", "kto"):
+        assert workload(stage=stage, packing=True) == workload(stage=stage, packing=False)
 
 
 def test_sharding_takes_the_machine_and_the_json() -> None:

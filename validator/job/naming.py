@@ -30,7 +30,7 @@ def full_name(job: Job) -> str | None:
 def _variant(job: Job) -> Iterator[str]:
     if job.fsdp:
         yield "fsdp"
-    if job.zero and (job.zero.offload("offload_optimizer") or job.zero.offload("offload_param")):
+    if job.zero and job.zero.offloads:
         yield "offload"
     saver = next((name for name in ("galore", "apollo", "badam") if job.flag(f"use_{name}")), None)
     if saver or job.flag("pure_bf16"):

@@ -1,8 +1,4 @@
-"""What LLaMA-Factory resolves from a recipe's values: the one home of each question that more than one place asks.
-
-Sources are LLaMA-Factory 0.9.5 and transformers 5.6 unless a line says otherwise; differences that reading leaves open
-were settled by running the real parser and trainers (tests/test_settings.py holds what they answered).
-"""
+"""What LLaMA-Factory resolves from a recipe: the one home of each question that more than one place asks."""
 
 from __future__ import annotations
 
@@ -10,134 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from validator.job.values import Values, quantity
+from validator.job.task import Task
+from validator.job.values import quantity
 from validator.memory.workload import Checkpointing, Precision
-from validator.tables import data
 from validator.tables.machines import Machine
 
 # create_custom_optimizer takes the first of these that is set (train/trainer_utils.py).
 OPTIMIZERS = ("use_galore", "use_apollo", "loraplus_lr_ratio", "use_badam", "use_adam_mini", "use_muon")
-# What `val_size` must exceed to hold anything back (hparams/data_args.py).
-_NOTHING = 1e-6
 
 
 @dataclass
-class Settings(Values):
-    """A recipe's values, with the header block and the machine that some answers need."""
+class Settings(Task):
+    """A recipe's values with the header block and the machine that further answers need: devices, batches, steps,
+    number formats, recomputation, optimizer. Sources as in task.py."""
 
     header: Mapping[str, Any] = field(default_factory=dict)
     machine: Machine | None = None
-
-    @property
-    def stage(self) -> str:
-        return str(self.get("stage"))
-
-    @property
-    def method(self) -> str:
-        return str(self.get("finetuning_type"))
-
-    @property
-    def adapts(self) -> bool:
-        """Whether adapters train beside frozen weights (model/adapter.py, init_adapter)."""
-        return self.method in ("lora", "oft")
-
-    @property
-    def trains(self) -> bool:
-        """Whether the run trains at all; false by default (train/*/workflow.py)."""
-        return self.flag("do_train")
-
-    @property
-    def template(self) -> Mapping[str, Any] | None:
-        """What is known of the template (data/template.py); None where the recipe names none or an unknown one."""
-        known: Mapping[str, Mapping[str, Any]] = data.table("templates")["templates"]
-        return known.get(str(self.get("template")))
-
-    # The data.
-
-    @property
-    def pairs(self) -> bool:
-        """Whether a sample is a chosen and a rejected answer, both in one batch (data/collator.py)."""
-        return self.stage in ("rm", "dpo")
-
-    @property
-    def neat(self) -> bool:
-        """Whether packed samples do not see each other (hparams/parser.py, block_diag_attn); refused outside sft."""
-        return self.flag("neat_packing")
-
-    @property
-    def packs(self) -> bool:
-        """Whether sequences are filled up with further samples. Only two stages do: pt unless `packing` is false, sft
-        where either switch is on (hparams/data_args.py, parser.py; data/loader.py, _get_dataset_processor)."""
-        if self.stage == "pt":
-            return self.flag("packing") if self.has("packing") else True
-        return self.stage == "sft" and (self.flag("packing") or self.neat)
-
-    @property
-    def length(self) -> int:
-        """Tokens that are kept of a sample, or fill a packed sequence: one less than `cutoff_len` where packing is
-        written, also in stages that do not pack (hparams/data_args.py). Batches are padded to a multiple of 8, so the
-        tensors stay as long as `cutoff_len`."""
-        return int(self.number("cutoff_len")) - int(self.flag("packing") or self.neat)
-
-    @property
-    def holds_back(self) -> bool:
-        """Whether part of the training data is split off for evaluation (hparams/data_args.py)."""
-        return self.number("val_size") > _NOTHING
-
-    # Evaluation.
-
-    @property
-    def evaluation(self) -> str:
-        """When the run is evaluated while it trains: no, steps or epoch."""
-        return str(self.get("eval_strategy"))
-
-    @property
-    def evaluates_while_training(self) -> bool:
-        return self.evaluation in ("steps", "epoch")
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether anything is evaluated: a strategy turns `do_eval` on (transformers, training_args.py), which
-        evaluates once more at the end (train/*/workflow.py)."""
-        return self.flag("do_eval") or self.evaluates_while_training
-
-    @property
-    def predicts(self) -> bool:
-        """Whether predictions are written after training (train/sft/workflow.py)."""
-        return self.flag("do_predict")
-
-    @property
-    def generative(self) -> bool:
-        """Whether evaluation means to write text (train/sft/trainer.py, prediction_step); refused outside sft."""
-        return self.stage == "sft" and self.flag("predict_with_generate")
-
-    @property
-    def generates(self) -> bool:
-        """Whether text is really generated in this run."""
-        return self.generative and (self.evaluates or self.predicts)
-
-    # Reference models.
-
-    @property
-    def anchors(self) -> bool:
-        """Whether the ASFT loss is asked for, which compares with a reference (train/sft/workflow.py)."""
-        return self.stage == "sft" and self.flag("use_asft_loss")
-
-    @property
-    def compares(self) -> bool:
-        """Whether a reference's probabilities are computed beside the policy's: in kto, ppo, dpo but for its two
-        losses without one (hparams/finetuning_args.py, use_ref_model), and with the ASFT loss."""
-        preference = self.stage == "dpo" and self.get("pref_loss") not in ("orpo", "simpo")
-        return self.stage in ("kto", "ppo") or preference or self.anchors
-
-    @property
-    def copies(self) -> int:
-        """Frozen models beside the trained one: LoRA's reference is the model without its adapter unless another is
-        named, PPO's rewards come from one more unless an adapter or a server gives them (train/trainer_utils.py)."""
-        rewards = self.stage == "ppo" and self.get("reward_model_type") == "full"
-        return int(self.compares and (self.method != "lora" or self.has("ref_model"))) + int(rewards)
-
-    # Devices, batches, steps.
 
     @property
     def world(self) -> int:

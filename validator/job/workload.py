@@ -128,7 +128,7 @@ def _optimizer(settings: Settings, engine: Zero | None) -> str:
     (train/trainer_utils.py); one of the DeepSpeed file, and offload, before both: accelerate 1.11 makes AdamW and all
     else DeepSpeed's CPU Adam, 32-bit Lion its CPU Lion (utils/deepspeed.py)."""
     name = str(settings.get("optim"))
-    if engine and (engine.offload("offload_optimizer") or "optimizer" in engine.config):
+    if engine and (engine.steps_on_cpu or "optimizer" in engine.config):
         return "lion" if name.endswith("lion_32bit") else "adamw"
     own = next((key for key in settings.optimizers if not (settings.adapts and key in _WHOLE)), None)
     if own == "use_galore":

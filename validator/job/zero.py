@@ -33,6 +33,18 @@ class Zero(NamedTuple):
         """Whether `offload_optimizer` or `offload_param` names a device."""
         return self._offload_block(name).get("device", "none") in ("cpu", "nvme")
 
+    @property
+    def offloads(self) -> bool:
+        """Whether any state is kept in main memory or on NVMe."""
+        return self.offload("offload_optimizer") or self.offload("offload_param")
+
+    @property
+    def steps_on_cpu(self) -> bool:
+        """Whether accelerate hands the optimizer's work to one of DeepSpeed's CPU optimizers, whatever `optim` names
+        (accelerate 1.11, accelerator.py, _prepare_deepspeed)."""
+        forced = self.config.get("zero_force_ds_cpu_optimizer", True) is not False
+        return self.stage > 0 and self.offload("offload_optimizer") and "optimizer" not in self.config and forced
+
     def pinned(self) -> bool:
         """Whether any offloaded state is page-locked."""
         return any(self._offload_block(n).get("pin_memory") is True for n in ("offload_optimizer", "offload_param"))

@@ -123,7 +123,7 @@ def host_memory_not_judged(job: Job) -> Iterator[Finding]:
     Source: own (the memory model)
     Fix: `host_ram_gib` in the header block, or `--host-ram`.
     """
-    offloads = job.zero and (job.zero.offload("offload_optimizer") or job.zero.offload("offload_param"))
+    offloads = job.zero and job.zero.offloads
     if offloads and job.machine and job.machine.host_ram_gib is None and job.host_memory:
         yield (
             "deepspeed",

@@ -283,6 +283,4 @@ def _contradiction(job: Job, path: str, found: Any, key: str, wanted: Any) -> st
 
 def _forced(job: Job) -> bool:
     """Whether the Trainer hands the optimizer's state to DeepSpeed's CPU optimizers."""
-    if not job.zero or job.zero_stage == 0 or not job.zero.offload("offload_optimizer"):
-        return False
-    return "optimizer" not in job.zero.config and job.zero.config.get("zero_force_ds_cpu_optimizer", True) is not False
+    return job.zero is not None and job.zero.steps_on_cpu
