@@ -49,8 +49,9 @@ def full_precision(job: Job) -> Iterator[Finding]:
     """Training computes in 32 bits.
 
     Why: full and freeze turn trained weights into fp32, and without bf16 or fp16 nothing computes in less: twice the
-    memory for activations, and a fraction of the speed.
-    Source: llamafactory/model/adapter.py:init_adapter
+    memory for activations, and a fraction of the speed. `fp8` alone does not help: the Trainer fixes the precision
+    before LLaMA-Factory asks for fp8, unless `fp8_backend: te` forces it.
+    Source: llamafactory/model/adapter.py:init_adapter, llamafactory/train/fp8_utils.py:configure_fp8_environment
     Fix: `bf16: true` (fp16 on V100 and T4).
     """
     trains = job.trains and job.method in ("full", "freeze")
