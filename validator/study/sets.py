@@ -68,24 +68,24 @@ def _markup(job: Job, counter: Counter) -> Markup:
 
 
 def _surveyed(job: Job, name: str, evaluates: bool, counter: Counter, report: Report) -> Set:
-    found = Set(name, evaluates, job.registry.get(name) if job.registry else None)
-    if found.dataset is None:
-        found.note = "" if job.registry else "not in a local dataset_info.json"
-        found.problems += _undefined(job, name)
-        return found
-    found.problems += _odd(job, name)
-    if found.problems:
-        return found
-    found.form = form(found.dataset.entry)
-    found.problems += _refused(job, found)
-    if found.dataset.source != "file":
-        found.note = f"not on this machine: its source is a {found.dataset.source or 'missing file_name'}"
-    elif not found.problems:
-        found.rows = pool.whole(found.dataset.files, plan(job, found.form, counter), report)
-        found.problems += _unusable(found)
-        if not found.rows.problems:
-            columns.recode(found.rows, found.form)
-    return found
+    one = Set(name, evaluates, job.registry.get(name) if job.registry else None)
+    if one.dataset is None:
+        one.note = "" if job.registry else "not in a local dataset_info.json"
+        one.problems += _undefined(job, name)
+        return one
+    one.problems += _odd(job, name)
+    if one.problems:
+        return one
+    one.form = form(one.dataset.entry)
+    one.problems += _refused(job, one)
+    if one.dataset.source != "file":
+        one.note = f"not on this machine: its source is a {one.dataset.source or 'missing file_name'}"
+    elif not one.problems:
+        one.rows = pool.whole(one.dataset.files, plan(job, one.form, counter), report)
+        one.problems += _unusable(one)
+        if not one.rows.problems:
+            columns.recode(one.rows, one.form)
+    return one
 
 
 def _undefined(job: Job, name: str) -> Iterator[Problem]:
@@ -109,37 +109,37 @@ def _odd(job: Job, name: str) -> Iterator[Problem]:
             yield Problem(name, f"`{part}` in dataset_info.json is no object; leave it out for the default")
 
 
-def _refused(job: Job, found: Set) -> Iterator[Problem]:
+def _refused(job: Job, one: Set) -> Iterator[Problem]:
     """What needs no look at the rows."""
-    assert found.dataset is not None
-    where = str(found.dataset.path)
-    if found.form.ranking is not job.pairs:
+    assert one.dataset is not None
+    where = str(one.dataset.path)
+    if one.form.ranking is not job.pairs:
         kind = "needs pairs (`ranking: true`)" if job.pairs else "takes no pairs (`ranking: true`)"
-        yield Problem(found.name, f"stage {job.stage} {kind}")
-    if found.form.formatting not in ("alpaca", "sharegpt", "openai"):
-        yield Problem(found.name, f"`formatting: {found.form.formatting}` is none of alpaca, sharegpt, openai")
-    if found.dataset.source == "file" and not found.dataset.files:
+        yield Problem(one.name, f"stage {job.stage} {kind}")
+    if one.form.formatting not in ("alpaca", "sharegpt", "openai"):
+        yield Problem(one.name, f"`formatting: {one.form.formatting}` is none of alpaca, sharegpt, openai")
+    if one.dataset.source == "file" and not one.dataset.files:
         yield Problem(where, "does not exist, or holds no file")
-    kinds = {datasets.suffixes().get(path.suffix[1:]) for path in found.dataset.files}
+    kinds = {datasets.suffixes().get(path.suffix[1:]) for path in one.dataset.files}
     if None in kinds:
-        wrong = next(path for path in found.dataset.files if path.suffix[1:] not in datasets.suffixes())
+        wrong = next(path for path in one.dataset.files if path.suffix[1:] not in datasets.suffixes())
         yield Problem(str(wrong), f"is none of {', '.join(datasets.suffixes())}")
     elif len(kinds) > 1:
         yield Problem(where, "holds files of more than one type")
 
 
-def _unusable(found: Set) -> Iterator[Problem]:
-    rows, where = found.rows, str(found.dataset.path if found.dataset else found.name)
+def _unusable(one: Set) -> Iterator[Problem]:
+    rows, where = one.rows, str(one.dataset.path if one.dataset else one.name)
     for path, row, why in rows.problems:
         yield Problem(f"{path}:{row}" if row else str(path), f"row {row} {why}" if row else why)
     if rows.problems:
         return
     if not len(rows):
         yield Problem(where, "holds no row")
-    for why in columns.problems(rows, found.form):
+    for why in columns.problems(rows, one.form):
         yield Problem(where, why)
 
 
-def files(found: Set) -> list[Path]:
+def files(one: Set) -> list[Path]:
     """The files of a set."""
-    return list(found.dataset.files) if found.dataset else []
+    return list(one.dataset.files) if one.dataset else []

@@ -31,22 +31,22 @@ class Training:
 
     def find(self, position: int) -> tuple[Set, int]:
         """The set and the row in it that a position means."""
-        for found in self.sets:
-            if position < len(found.rows):
-                return found, position
-            position -= len(found.rows)
+        for one in self.sets:
+            if position < len(one.rows):
+                return one, position
+            position -= len(one.rows)
         raise IndexError(position)
 
     def place(self, position: int) -> str:
         """`file:row` of a position."""
-        found, index = self.find(position)
-        return found.rows.place(index)
+        one, index = self.find(position)
+        return one.rows.place(index)
 
     def column(self, name: str) -> Any:
         """One figure of all rows of all sets, by position."""
         if len(self.sets) == 1:
             return getattr(self.sets[0].rows, name)
-        parts = [getattr(found.rows, name) for found in self.sets]
+        parts = [getattr(one.rows, name) for one in self.sets]
         whole = parts[0][:0]
         for part in parts:
             whole += part
@@ -58,12 +58,12 @@ class Training:
         return [int(at) for at in positions if fates[at] == KEPT]
 
 
-def training(job: Job, found: list[Set]) -> Training:
+def training(job: Job, chosen: list[Set]) -> Training:
     """What is trained and evaluated on, in order, and why the run would stop."""
-    run = Training(found, problems=[problem for one in found for problem in one.problems])
+    run = Training(chosen, problems=[problem for one in chosen for problem in one.problems])
     if run.problems:
         return run
-    if absent := [one.name for one in found if one.note]:
+    if absent := [one.name for one in chosen if one.note]:
         _all(run, f"without the rows of {', '.join(absent)}, which are not on this machine")
         return run
     try:
@@ -77,7 +77,7 @@ def training(job: Job, found: list[Set]) -> Training:
     run.sequences = _sequences(job, run, run.train)
     run.evaluated = len(run.kept(run.evaluation)) if run.evaluation is not None else 0
     if not run.sequences and not run.problems and job.trains:
-        run.problems.append(Problem(found[0].name, _nothing(job, run)))
+        run.problems.append(Problem(chosen[0].name, _nothing(job, run)))
     return run
 
 
@@ -145,11 +145,11 @@ def _stops(job: Job, run: Training) -> Iterator[Problem]:
     """Rows that end the run, at most three."""
     fates, answers = run.column("fates"), run.column("answers")
     taken = [*run.train, *run.evaluation]
-    found = [at for at in taken if fates[at] == STOPS][:3]
-    for at in found:
+    stopping = [at for at in taken if fates[at] == STOPS][:3]
+    for at in stopping:
         one, index = run.find(int(at))
         yield Problem(one.rows.place(index), one.rows.stops[index])
-    if job.stage == "kto" and not found:
+    if job.stage == "kto" and not stopping:
         for at in _neighbours(job, run.train, fates, answers):
             yield Problem(run.place(at), "has no turns, and the row behind it is compared with its answer (kto)")
 
