@@ -193,7 +193,7 @@ SUBJECTS = {
     ("rules/training", "batch_not_positive", "per_device_train_batch_size"): "the number as it is written",
 }
 # The rooms that see a recipe's values, but for the homes themselves.
-ROOMS = ("job", "rules", "train", "study", "advise", "judge", "recipes", "plan")
+ROOMS = ("job", "rules", "train", "study", "advise", "judge", "recipes", "plan", "commands", "cli")
 SETTINGS = ("job/values", "job/task", "job/settings", "job/quantization")
 
 
