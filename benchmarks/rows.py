@@ -19,7 +19,8 @@ import yaml
 
 from validator.memory import Adapter, Architecture, Sharding, Workload
 from validator.memory.workload import Attention, Loss, Method, Precision
-from validator.tables.architecture import SUPPORTED, architecture
+from validator.tables import families
+from validator.tables.architecture import architecture
 
 EVIDENCE = Path(__file__).parent / "evidence"
 DATA = Path(__file__).parents[1] / "validator" / "data"
@@ -154,7 +155,7 @@ def _model(facts: Mapping[str, str], stack: Stack) -> Architecture:
     config = configs().get(facts["hf_id"])
     if config is None:
         raise Skip("encoder-decoder, vision, hybrid or unpublished shapes")
-    if config["model_type"] not in SUPPORTED:
+    if config["model_type"] not in families.known():
         raise Skip(f"model family {config['model_type']}: the validator does not read it")
     shape = architecture(config)
     return shape._replace(tied=False) if stack.untied else shape

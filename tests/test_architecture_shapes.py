@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from validator.diagnostic import RecipeError
-from validator.tables.architecture import SUPPORTED, architecture
+from validator.tables import families
+from validator.tables.architecture import architecture
 
 DENSE: dict[str, Any] = {
     "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -16,7 +17,7 @@ DENSE: dict[str, Any] = {
 PLAIN = {key: value for key, value in DENSE.items() if "expert" not in key and "moe" not in key}
 
 
-@pytest.mark.parametrize("kind", sorted(SUPPORTED))
+@pytest.mark.parametrize("kind", families.known())
 def test_every_supported_type_is_read(kind: str) -> None:
     found = architecture({**PLAIN, "model_type": kind})
     assert (found.hidden, found.layers, found.vocab) == (64, 2, 100)

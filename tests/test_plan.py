@@ -324,7 +324,7 @@ def test_what_memory_cannot_cure_is_said_and_no_machine_proposed(words: tuple[st
 
 @pytest.mark.parametrize(
     ("model", "machine", "message"),
-    [("qwen7b", "1xa100-80g", "several devices"), ("deepseek-v2-lite", "8xa100-80g", "layer class")],
+    [("qwen7b", "1xa100-80g", "several devices"), ("internlm2.5-7b", "8xa100-80g", "layer class")],
 )
 def test_fsdp_is_refused_where_it_cannot_be(model: str, machine: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):

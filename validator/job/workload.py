@@ -14,12 +14,6 @@ from validator.memory import Adapter, Sharding, Workload, linear_roles
 from validator.memory.workload import Attention
 from validator.tables.models import Model
 
-_ROLES = {
-    "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "gate_proj": "gate", "up_proj": "up",
-    "down_proj": "down", "qkv_proj": "qkv", "gate_up_proj": "gate_up", "c_attn": "qkv", "wqkv": "qkv", "wo": "o",
-    "w1": "gate", "w3": "up", "w2": "down", "c_proj": "o", "q_a_proj": "q_a", "q_b_proj": "q_b",
-    "kv_a_proj_with_mqa": "kv_a", "kv_b_proj": "kv_b",
-}  # fmt: skip
 # Names of transformers 5.6 (trainer_optimizer.py); those that are not here are counted as AdamW. PyTorch's own steps go
 # over all tensors at once; apex and anyprecision keep fp32 moments, as bitsandbytes' 32-bit ones are.
 _OPTIMIZERS = {
@@ -35,10 +29,6 @@ _OPTIMIZERS = {
     "adafactor": "adafactor", "sgd": "sgd", "schedule_free_adamw": "adamw_foreach",
     "schedule_free_radam": "adamw_foreach", "schedule_free_sgd": "momentum", "stable_adamw": "adamw_foreach",
     "lomo": "sgd", "adalomo": "adafactor",
-}  # fmt: skip
-_LIGER = {
-    "gemma", "gemma2", "gemma3", "gemma3_text", "glm", "glm4", "gpt_oss", "llama", "mistral", "mixtral", "phi3",
-    "qwen2", "qwen3", "qwen3_moe",
 }  # fmt: skip
 _ATTENTION: dict[str, Attention] = {"disabled": "eager", "fa2": "flash"}
 
@@ -117,9 +107,7 @@ def targets(settings: Settings, model: Model) -> tuple[str, ...]:
     names = settings.words("lora_target")
     if names == ("all",) or not names:
         return linear_roles(model.arch)
-    known = tuple(_ROLES[name] for name in names if name in _ROLES)
-    if "c_proj" in names:
-        known = (*known, "down")
+    known = tuple(role for name in names for role in model.family.roles.get(name, ()))
     return known or linear_roles(model.arch)
 
 
@@ -154,7 +142,7 @@ def _layerwise(settings: Settings) -> bool:
 
 def _fused(settings: Settings, model: Model) -> bool:
     """LLaMA-Factory 0.9.5 warns and goes on without Liger's kernels for other models (model_utils/liger_kernel.py)."""
-    return settings.flag("enable_liger_kernel") and model.kind in _LIGER
+    return settings.flag("enable_liger_kernel") and model.family.liger
 
 
 def _sharding(settings: Settings, model: Model, engine: Zero | None) -> Sharding:

@@ -25,12 +25,6 @@ _SAVERS: Mapping[str, Mapping[str, Any]] = {
     "badam": {"use_badam": True, "badam_mode": "layer", "badam_switch_mode": "ascending",
               "badam_switch_interval": 50},
 }  # fmt: skip
-# The layer classes of transformers that FSDP shards one at a time.
-_LAYERS = {"qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe", "llama": "Llama", "mistral": "Mistral",
-           "mixtral": "Mixtral", "gemma2": "Gemma2", "gemma3_text": "Gemma3", "glm": "Glm", "glm4": "Glm4",
-           "phi3": "Phi3"}  # fmt: skip
-# All but the router, whose adapter would get no gradient (rule PAR019).
-_TARGETS = {"deepseek_v2": "q_proj,kv_a_proj_with_mqa,kv_b_proj,o_proj,gate_proj,up_proj,down_proj"}
 # Above this, the mask that sdpa builds for padded samples outgrows everything else.
 _LONG = 16384
 # Billions of parameters from which one checkpoint of a full fine-tune takes some 400 GiB.
@@ -110,7 +104,7 @@ class Draft:
         yield "finetuning_type", "lora" if self.method == "qlora" else self.method
         if self.method in ("lora", "qlora"):
             # LLaMA-Factory's own defaults: rank 8, alpha twice the rank.
-            yield from {"lora_rank": 8, "lora_alpha": 16, "lora_target": _TARGETS.get(self.model.kind, "all")}.items()
+            yield from {"lora_rank": 8, "lora_alpha": 16, "lora_target": self.model.family.targets}.items()
         if self.method == "freeze":
             yield from {"freeze_trainable_layers": 2, "freeze_trainable_modules": "all"}.items()
         if self.stage == "dpo":
@@ -118,7 +112,7 @@ class Draft:
         yield from _SAVERS[self.saver or "bf16"].items()
         if self.engine == "fsdp":
             yield "fsdp", "full_shard auto_wrap"
-            yield "fsdp_config", {"transformer_layer_cls_to_wrap": [f"{_LAYERS[self.model.kind]}DecoderLayer"]}
+            yield "fsdp_config", {"transformer_layer_cls_to_wrap": [self.model.family.layer]}
         elif self.engine:
             yield "deepspeed", f"deepspeed/{self.engine}"
 
@@ -148,4 +142,4 @@ class Draft:
 
 def can_wrap(model: Model) -> bool:
     """Whether the layer class that FSDP shards by is known."""
-    return model.kind in _LAYERS
+    return model.family.layer is not None

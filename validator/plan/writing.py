@@ -15,9 +15,6 @@ _METHODS = {"lora": "LoRA", "qlora": "QLoRA (4 bits)", "full": "full", "freeze":
 _STAGES = {"sft": "fine-tuning", "dpo": "DPO", "pt": "continued pre-training"}
 _HEADINGS = {"model_name_or_path": "model", "stage": "method", "dataset": "dataset", "output_dir": "output",
              "per_device_train_batch_size": "train"}  # fmt: skip
-_TARGETED = {"qwen3_moe": "attention only: transformers 5 fuses the experts",
-             "mixtral": "attention only: transformers 5 fuses the experts",
-             "deepseek_v2": "the router takes no adapter, and transformers 5 fuses the experts"}  # fmt: skip
 _SAVERS = {"bf16": "AdamW in bf16", "galore": "GaLore", "apollo": "APOLLO", "badam": "BAdam"}
 
 
@@ -95,7 +92,7 @@ def _remark(draft: Draft, key: str) -> str:
         "disable_gradient_checkpointing": "faster; remove it for longer samples",
         "flash_attn": "needs the package flash-attn" if draft.machine.device.vendor != "ascend" else "",
         "pure_bf16": "weights, gradients and optimizer states in bf16: half the memory, coarser updates",
-        "lora_target": _TARGETED.get(draft.model.kind, ""),
+        "lora_target": draft.model.family.remark,
         "ddp_timeout": "reading a large model on every node can take longer than the default half hour",
         "freeze_trainable_layers": "the last two; each more costs 16 bytes a parameter",
         "gradient_accumulation_steps": "updated layer by layer at every step; raise the micro batch instead"

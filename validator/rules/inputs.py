@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
-from validator.tables import data, models
+from validator.tables import data, families, models
 from validator.tables.suggestion import suggest
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
@@ -332,5 +332,6 @@ def neat_packing_unfit_for_model(job: Job) -> Iterator[Finding]:
     """
     device = job.machine.device if job.machine else None
     asked = job.get("flash_attn") == "fa2" and job.neat and job.stage == "sft"
-    if asked and device and device.flash_attention and str(job.get("template")).startswith(("gemma4", "gpt_oss")):
+    unfit = tuple(families.listed("no_neat_packing"))
+    if asked and device and device.flash_attention and str(job.get("template")).startswith(unfit):
         yield "neat_packing", f"neat packing with fa2 does not work for {job.get('template')}; use `packing: true`"

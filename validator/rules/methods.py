@@ -6,20 +6,11 @@ from collections.abc import Iterator
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
+from validator.memory import linear_roles
 from validator.rules.rule import Finding, rule
 
 _LORA_ONLY = ("loraplus_lr_ratio", "use_rslora", "use_dora", "pissa_init")
-_ATTENTION = frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})
-_DENSE = _ATTENTION | {"gate_proj", "up_proj", "down_proj"}
-# model_type -> linear layers in transformers 5, where experts are fused tensors and no longer linear layers
-_LINEAR = dict.fromkeys(("qwen2", "qwen3", "llama", "mistral", "gemma", "gemma2"), _DENSE)
-_LINEAR |= dict.fromkeys(("qwen3_moe", "mixtral"), _ATTENTION)
 _EVERYWHERE = {"lm_head", "embed_tokens"}
-# model_type -> parts of a layer by which freeze tuning selects
-_PARTS = {
-    kind: {"all", "self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
-    for kind in ("qwen2", "qwen3", "llama", "mistral")
-}
 
 
 def _set(job: Job, key: str) -> bool:
@@ -132,10 +123,11 @@ def targets_missing(job: Job) -> Iterator[Finding]:
         yield "lora_target", f"{kind} has no linear layer {', '.join(sorted(names))}; write `lora_target: all`"
 
 
-def _linear(job: Job) -> frozenset[str] | set[str]:
-    """Names that LoRA finds in the model; empty where its layers are not known."""
-    known = _LINEAR.get(job.model.kind if job.model else "")
-    return known | _EVERYWHERE if known else frozenset()
+def _linear(job: Job) -> frozenset[str]:
+    """Names that LoRA finds in the model; empty where its layers are not known, or not all: those that see images."""
+    if job.model is None or job.model.vision_parameters or not job.model.family.linear:
+        return frozenset()
+    return job.model.family.names(linear_roles(job.model.arch)) | _EVERYWHERE
 
 
 def _last(target: str) -> str:
@@ -303,8 +295,8 @@ def parts_missing(job: Job) -> Iterator[Finding]:
     Source: llamafactory/model/adapter.py:_setup_freeze_tuning
     Fix: `freeze_trainable_modules: all`, or self_attn, mlp and the like.
     """
-    known = _PARTS.get(job.model.kind if job.model else "")
+    known = job.model.family.parts if job.model and not job.model.vision_parameters else None
     for name in job.words("freeze_trainable_modules"):
-        if job.method == "freeze" and known and name not in known:
+        if job.method == "freeze" and known and name not in known | {"all"}:
             at = "freeze_trainable_modules"
-            yield at, f"a layer has no part `{name}`, only {', '.join(sorted(known - {'all'}))}; or write all"
+            yield at, f"a layer has no part `{name}`, only {', '.join(sorted(known))}; or write all"

@@ -31,8 +31,8 @@ def remote_code_outdated(job: Job) -> Iterator[Finding]:
     Source: transformers/modeling_utils.py:ModuleUtilsMixin
     Fix: a Qwen1.5 model, which has the same shapes and needs no code of its own.
     """
-    if job.model and job.model.remote_code and job.model.kind == "qwen":
-        newer = job.model.name.replace("Qwen/Qwen-", "Qwen/Qwen1.5-")
+    if job.model and job.model.remote_code and job.model.family.successor:
+        newer = job.model.name.replace(*job.model.family.successor)
         yield "model_name_or_path", f"the code of {job.model.name} does not run with transformers 5; take {newer}"
 
 
@@ -45,7 +45,7 @@ def gpt_oss_kernel_missing(job: Job) -> Iterator[Finding]:
     Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation
     Fix: another model; or, on an NVIDIA GPU, an older transformers that LLaMA-Factory accepts and that has it.
     """
-    if job.model and job.model.kind == "gpt_oss":
+    if job.model and job.model.family.own_kernel:
         factory, library = releases.newest()
         lacking = f"which transformers {releases.series(library)} lacks"
         missing = f"LLaMA-Factory {factory} calls `load_and_register_kernel` for gpt-oss, {lacking}"

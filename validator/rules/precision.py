@@ -9,15 +9,6 @@ from validator.job.job import Job
 from validator.rules.rule import Finding, rule
 from validator.tables import releases
 
-# model_type -> LLaMA-Factory has liger kernels for it (model/model_utils/liger_kernel.py)
-_LIGER = (
-    *("gemma", "gemma2", "gemma3", "gemma3_text", "glm", "glm4", "glm4v", "granite", "llama", "llava", "mistral"),
-    *("mixtral", "mllama", "olmo2", "paligemma", "phi3", "qwen2", "qwen2_vl", "qwen2_5_vl", "qwen3", "qwen3_moe"),
-    *("qwen3_next", "qwen3_5", "gpt_oss"),
-)
-# model_type -> can be converted to mixture-of-depths (extras/constants.py, MOD_SUPPORTED_MODELS)
-_DEPTHS = ("bloom", "falcon", "gemma", "llama", "mistral", "mixtral", "phi", "starcoder2")
-
 
 @rule("TRA701", Severity.ERROR)
 def two_formats(job: Job) -> Iterator[Finding]:
@@ -68,7 +59,7 @@ def attention_unknown(job: Job) -> Iterator[Finding]:
     Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation
     Fix: `flash_attn: fa2`, or auto.
     """
-    if job.get("flash_attn") == "fa3" and not (job.model and job.model.kind == "gpt_oss"):
+    if job.get("flash_attn") == "fa3" and not (job.model and job.model.family.own_kernel):
         judged = releases.newest()[0]
         yield "flash_attn", f"`flash_attn: fa3` is not set up by LLaMA-Factory {judged}; write fa2 or auto"
 
@@ -118,7 +109,7 @@ def no_liger_kernel(job: Job) -> Iterator[Finding]:
     Source: llamafactory/model/model_utils/liger_kernel.py:apply_liger_kernel
     Fix: remove `enable_liger_kernel`, and check memory without it.
     """
-    if job.flag("enable_liger_kernel") and job.model and job.model.kind not in _LIGER:
+    if job.flag("enable_liger_kernel") and job.model and not job.model.family.liger:
         yield "enable_liger_kernel", f"LLaMA-Factory has no liger kernels for {job.model.kind}; nothing is saved"
 
 
@@ -132,7 +123,7 @@ def shifted_attention_refused(job: Job) -> Iterator[Finding]:
     Fix: remove `shift_attn`.
     """
     asked = job.flag("shift_attn") and job.trains and job.stage != "ppo"
-    if asked and job.model and job.model.kind == "llama":
+    if asked and job.model and job.model.family.shift_attention:
         yield "shift_attn", "`shift_attn` needs transformers below 4.48; remove it"
 
 
@@ -144,7 +135,7 @@ def shifted_attention_unread(job: Job) -> Iterator[Finding]:
     Source: llamafactory/model/model_utils/longlora.py:configure_longlora
     Fix: remove `shift_attn`.
     """
-    if job.flag("shift_attn") and job.model and job.model.kind != "llama" and job.stage != "ppo":
+    if job.flag("shift_attn") and job.model and not job.model.family.shift_attention and job.stage != "ppo":
         yield "shift_attn", f"`shift_attn` is for llama models, not {job.model.kind}; it has no effect"
 
 
@@ -157,7 +148,7 @@ def depths_refused(job: Job) -> Iterator[Finding]:
     llamafactory/extras/constants.py:MOD_SUPPORTED_MODELS
     Fix: remove `mixture_of_depths`.
     """
-    if job.get("mixture_of_depths") == "convert" and job.model and job.model.kind not in _DEPTHS:
+    if job.get("mixture_of_depths") == "convert" and job.model and not job.model.family.mixture_of_depths:
         yield "mixture_of_depths", f"{job.model.kind} cannot be converted to mixture-of-depths; remove it"
 
 

@@ -9,8 +9,6 @@ from validator.job.job import Job
 from validator.job.quantization import TAKEN
 from validator.rules.rule import Finding, rule
 
-_FUSED_EXPERTS = ("qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3", "glm4_moe")
-
 
 def _sharded(job: Job) -> str | None:
     return "DeepSpeed ZeRO-3" if job.zero_stage == 3 else "FSDP" if job.fsdp else None
@@ -178,9 +176,10 @@ def experts_not_quantized(job: Job) -> Iterator[Finding]:
     Source: transformers/integrations/bitsandbytes.py:replace_with_bnb_linear
     Fix: shard with ZeRO-3 instead, or use a checkpoint that is quantized already.
     """
-    asked = job.quantization
-    if asked.loads and job.model and job.model.kind in _FUSED_EXPERTS and asked.method == "bnb":
-        yield "quantization_bit", f"the experts of {job.model.kind} stay in 16 bits; shard with ZeRO-3"
+    model, asked = job.model, job.quantization
+    fused = model and model.family.fused_experts and not _routed_by_bits(job)  # of those, TRA313 and TRA314 say worse
+    if model and fused and asked.loads and asked.method == "bnb":
+        yield "quantization_bit", f"the experts of {model.kind} stay in 16 bits; shard with ZeRO-3"
 
 
 @rule("TRA312", Severity.ERROR)

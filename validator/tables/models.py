@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 from validator.diagnostic import RecipeError
 from validator.memory import Architecture, parameters
 from validator.read.tree import read_json
+from validator.tables import families
 from validator.tables.architecture import architecture
 from validator.tables.data import listing
+from validator.tables.families import Family
 from validator.tables.suggestion import suggest
 
 _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
@@ -36,6 +38,11 @@ class Model(NamedTuple):
     vision_parameters: int = 0
     remote_code: bool = False
     hub: tuple[str, ...] = ()
+
+    @property
+    def family(self) -> Family:
+        """What is peculiar to the model's type."""
+        return families.family(self.kind)
 
     @property
     def billions(self) -> float:

@@ -25,8 +25,13 @@ templates.json
                plugin (multimodal), media (image, video, audio: the model must have a processor), tool_format
     models     {template: {kind: [hub and ModelScope names]}}; the template is that of the registered group, "" for
                none. LLaMA-Factory takes it as default for the kinds chat and multimodal, not for base
-    names      lists of names LLaMA-Factory knows: tool_formats, file_types (suffix: reader), and model types that
-               mca, mixture_of_depths and shift_attention are limited to
+    names      names LLaMA-Factory knows: tool_formats, file_types (suffix: reader)
+
+families.json, for the model types of families.yaml; validator/tables/families.py says what each column means
+    source        {"llamafactory": release, "transformers": release}
+    llamafactory  {column: [model types]}, also of types that families.yaml does not have
+    transformers  {model type: facts of its decoder layer}, a fact that is false or empty left out; no entry where
+                  transformers has no class for the type. fused_experts is the first release that fuses them
 
 deepspeed.json
     source     {"deepspeed": release}

@@ -7,7 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from validator.upstream import arguments, deepspeed, formats, templates
+import yaml
+
+from validator.upstream import arguments, deepspeed, families, formats, templates
 from validator.upstream.releases import DEEPSPEED, NEWEST, TRANSFORMERS
 from validator.upstream.source import Modules, download, modules
 
@@ -23,15 +25,21 @@ def tables(folder: Path) -> dict[str, str]:
         return modules(found or download(f"{name}=={version}", target))
 
     llamafactory = {release: package("llamafactory", release) for release in TRANSFORMERS}
-    versions = sorted({version for admitted in TRANSFORMERS.values() for version in admitted})
+    versions = dict.fromkeys(version for admitted in TRANSFORMERS.values() for version in admitted)  # newest first
     transformers = {version: package("transformers", version) for version in versions}
     built = {
         "arguments": arguments.table(llamafactory, transformers),
         "templates": templates.table(NEWEST, llamafactory[NEWEST]),
         "formats": formats.table(NEWEST, llamafactory[NEWEST]),
+        "families": families.table(kinds(), NEWEST, llamafactory[NEWEST], transformers),
         "deepspeed": deepspeed.table(DEEPSPEED, package("deepspeed", DEEPSPEED)),
     }
     return {f"{name}.json": dump(table) for name, table in built.items()}
+
+
+def kinds() -> list[str]:
+    """The model types of families.yaml."""
+    return list(yaml.safe_load((DATA / "families.yaml").read_text(encoding="utf-8")))
 
 
 def dump(table: dict[str, Any]) -> str:

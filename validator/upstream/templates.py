@@ -20,10 +20,7 @@ def table(release: str, llamafactory: Modules) -> dict[str, Any]:
         "models": _models(constants),
         "names": {
             "tool_formats": _keys(llamafactory("llamafactory.data.tool_utils"), "TOOLS"),
-            "file_types": _constant(constants, "FILEEXT2TYPE"),
-            "mca_models": sorted(_constant(constants, "MCA_SUPPORTED_MODELS")),
-            "mixture_of_depths_models": sorted(_constant(constants, "MOD_SUPPORTED_MODELS")),
-            "shift_attention_models": sorted(_constant(constants, "SUPPORTED_CLASS_FOR_S2ATTN")),
+            "file_types": constant(constants, "FILEEXT2TYPE"),
         },
     }
 
@@ -98,7 +95,8 @@ def _assigned(tree: ast.Module, name: str) -> ast.expr:
     )
 
 
-def _constant(tree: ast.Module, name: str) -> Any:
+def constant(tree: ast.Module, name: str) -> Any:
+    """Value of a literal assigned at the top level of a module."""
     return ast.literal_eval(_assigned(tree, name))
 
 

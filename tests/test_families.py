@@ -1,0 +1,273 @@
+"""The table of model families: whole, sourced, asked by everything above it, and enough for a new family."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import validator
+from validator.judge import check
+from validator.memory import device_memory, linear_roles
+from validator.plan import draft, writing
+from validator.read.recipe import parse
+from validator.tables import data, families, machines, models
+from validator.tables.architecture import architecture
+from validator.upstream import families as generator
+
+PACKAGE = Path(validator.__file__).parent
+GENERATED = data.table("families")
+
+
+@pytest.mark.parametrize("kind", families.known())
+def test_every_entry_is_a_sourced_family(kind: str) -> None:
+    assert families.family(kind).kind == kind
+    assert data.listing("families")[kind]["source"]
+    assert families.family(kind).names(["q", "qkv", "q_a"]), "no linear layer for the queries"
+
+
+def test_an_entry_repeats_nothing_that_is_generated() -> None:
+    for kind, facts in GENERATED["transformers"].items():
+        assert not facts.keys() & data.listing("families")[kind].keys()
+
+
+def test_the_generated_table_holds_the_types_that_transformers_has() -> None:
+    remote = {key for key in data.listing("models") if data.listing("models")[key].get("remote_code")}
+    without = {data.listing("models")[key]["config"]["model_type"] for key in remote}
+    assert set(families.known()) - GENERATED["transformers"].keys() == without
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "expected"),
+    [
+        ("qwen2", "qkv_bias", True), ("qwen3", "qkv_bias", False), ("qwen3", "head_norms", True),
+        ("phi3", "fused_qkv", True), ("internlm2", "fused_qkv", True), ("glm4", "fused_qkv", False),
+        ("phi3", "fused_gate_up", True), ("glm4", "fused_gate_up", True), ("llama", "fused_gate_up", False),
+        ("glm", "concatenated", True), ("llama", "concatenated", False),
+        ("glm", "norms", 2), ("glm4", "norms", 4), ("gemma2", "norms", 4), ("gemma2", "tied", True),
+        ("qwen3_moe", "fused_experts", "5.0.0"), ("deepseek_v3", "fused_experts", "5.0.0"),
+        ("gpt_oss", "fused_experts", "4.57.1"), ("llama", "fused_experts", None),
+        ("gpt_oss", "sinks", True), ("gpt_oss", "router", "bias"), ("deepseek_v2", "router", "linear"),
+        ("qwen3", "liger", True), ("deepseek_v3", "liger", False), ("internlm2", "liger", False),
+        ("mistral", "mixture_of_depths", True), ("qwen2", "mixture_of_depths", False),
+        ("llama", "shift_attention", True), ("mistral", "shift_attention", False), ("gpt_oss", "own_kernel", True),
+        ("gemma3_text", "layer", "Gemma3DecoderLayer"), ("internlm3", "layer", None),
+    ],
+)  # fmt: skip
+def test_fact(kind: str, field: str, expected: object) -> None:
+    assert getattr(families.family(kind), field) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "lora_target", "codes"),
+    [
+        ("phi-4", "q_proj,v_proj", {"TRA207"}), ("phi-4", "qkv_proj", set()), ("phi-4", "qkv_proj,q_proj", {"TRA216"}),
+        ("glm-4-9b", "gate_up_proj", set()), ("glm-4-9b", "q_proj,up_proj", {"TRA216"}),
+        ("qwen3-30b-a3b", "gate_proj", {"TRA207"}), ("qwen3-30b-a3b", "q_proj,up_proj", {"TRA216"}),
+        ("deepseek-v2-lite", "q_proj,gate_proj", set()), ("deepseek-v2-lite", "q_proj,q_a_proj", {"TRA216"}),
+        ("internlm2.5-7b", "wqkv,w1", set()), ("internlm2.5-7b", "q_proj", {"TRA207"}),
+        ("gemma-3-4b", "fc1", set()),  # a layer of the part that sees images
+    ],
+)  # fmt: skip
+def test_targets_are_judged_by_the_family(name: str, lora_target: str, codes: set[str]) -> None:
+    recipe = f"model_name_or_path: {models.model(name).name}\ndo_train: true\nlora_target: {lora_target}\n"
+    assert raised(recipe) & {"TRA207", "TRA216"} == codes
+
+
+def raised(recipe: str) -> set[str]:
+    return {each.code for each in check.check_document(parse("x.yaml", recipe)).diagnostics}
+
+
+def published(kind: str) -> dict[str, Any]:
+    """The first config of the table with this type, of four layers; where there is none, the class's own defaults."""
+    configs = (entry["config"] for entry in data.listing("models").values() if entry["config"]["model_type"] == kind)
+    config = next(configs, {"model_type": kind})
+    left = {"model_type", "quantization_config"}
+    return {name: value for name, value in config.items() if name not in left} | {"num_hidden_layers": 4}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", GENERATED["transformers"])
+def test_generated_facts_are_those_of_the_real_class(kind: str) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    linear = pytest.importorskip("llamafactory.model.model_utils.misc").find_all_linear_modules
+    family = families.family(kind)
+    config = transformers.CONFIG_MAPPING[kind](**published(kind))
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    layers = model.model.layers
+    assert {type(layer).__name__ for layer in layers} == {family.layer}
+    assert set(linear(model, True)) == family.names(linear_roles(architecture(config.to_dict() | {"model_type": kind})))
+    # what LLaMA-Factory lets freeze tuning choose from (model/adapter.py)
+    parts = {name.split(".0.")[-1].split(".")[0] for name, _ in model.named_parameters() if ".0." in name}
+    assert parts == family.parts
+    assert sum("Norm" in type(part).__name__ for part in layers[0].children()) == family.norms
+    assert any(weight.dim() == 3 for weight in model.parameters()) == (family.fused_experts is not None)
+    assert transformers.CONFIG_MAPPING[kind]().tie_word_embeddings == family.tied
+
+
+# A family of known parts: fused q, k and v, four norms, experts that transformers 5 fused, and no rotation of its own.
+MODELING = """
+class NovaRMSNorm(nn.Module):
+    def __init__(self, size):
+        self.weight = nn.Parameter(torch.ones(size))
+
+class NovaAttention(nn.Module):
+    def __init__(self, config):
+        self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=True)
+        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+
+class NovaExperts(nn.Module):
+    def __init__(self, config):
+        self.gate_up_proj = nn.Parameter(torch.empty(config.num_experts, 2, config.hidden_size))
+
+class NovaBlock(nn.Module):
+    def __init__(self, config):
+        self.experts = NovaExperts(config)
+
+class NovaDecoderLayer(GradientCheckpointingLayer):
+    def __init__(self, config):
+        self.self_attn = NovaAttention(config)
+        self.mlp = NovaBlock(config)
+        self.one_norm = NovaRMSNorm(config.hidden_size)
+        self.two_norm = NovaRMSNorm(config.hidden_size)
+        self.three_norm = NovaRMSNorm(config.hidden_size)
+        self.four_norm = NovaRMSNorm(config.hidden_size)
+        self.dropout = nn.Dropout(config.dropout)
+
+class NovaPreTrainedModel(PreTrainedModel):
+    _no_split_modules = ["NovaDecoderLayer"]
+"""
+OLDER = MODELING.replace("nn.Parameter(torch.empty(config.num_experts, 2, config.hidden_size))", "nn.ModuleList()")
+CONFIGURATION = """
+class NovaConfig(PreTrainedConfig):
+    model_type = "nova"
+    tie_word_embeddings: bool = True
+"""
+LIGER = """
+def apply_liger_kernel(config):
+    if model_type == "llama":
+        from liger_kernel.transformers import apply_liger_kernel_to_llama as apply_liger_kernel
+    elif model_type in ["nova", "novae"]:
+        from liger_kernel.transformers import apply_liger_kernel_to_nova as apply_liger_kernel
+    elif model_type == "zero":
+        return
+"""
+CONSTANTS = "MOD_SUPPORTED_MODELS = {'llama'}\nSUPPORTED_CLASS_FOR_S2ATTN = {'llama'}"
+ENTRY = "nova:\n  source: made up\n  router: bias\n  targets: qkv_proj\n  remark: the experts are fused\n"
+CONFIG = {
+    "model_type": "nova", "hidden_size": 256, "num_hidden_layers": 4, "vocab_size": 1000, "num_attention_heads": 4,
+    "intermediate_size": 512, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128,
+}  # fmt: skip
+
+
+def sources(modeling: str) -> dict[str, ast.Module]:
+    folder = "transformers.models.nova"
+    return {f"{folder}.modeling_nova": ast.parse(modeling), f"{folder}.configuration_nova": ast.parse(CONFIGURATION)}
+
+
+def generated() -> dict[str, dict[str, object]]:
+    llamafactory = {
+        "llamafactory.model.model_utils.liger_kernel": ast.parse(LIGER),
+        "llamafactory.model.model_utils.attention": ast.parse(""),
+        "llamafactory.data.collator": ast.parse(""),
+        "llamafactory.extras.constants": ast.parse(CONSTANTS),
+    }
+    transformers = {"5.6.0": sources(MODELING).__getitem__, "4.57.1": sources(OLDER).__getitem__}
+    return generator.table(["nova", "absent"], "0.9.5", llamafactory.__getitem__, transformers)
+
+
+def test_columns_are_generated_from_source() -> None:
+    table = generated()
+    assert table["llamafactory"] == {
+        "liger": ["llama", "nova", "novae"], "own_kernel": [], "no_neat_packing": [],
+        "mixture_of_depths": ["llama"], "shift_attention": ["llama"],
+    }  # fmt: skip
+    norms = ["four_norm", "one_norm", "three_norm", "two_norm"]
+    assert table["transformers"] == {
+        "nova": {
+            "layer": "NovaDecoderLayer", "parts": sorted([*norms, "mlp", "self_attn"]),
+            "linear": ["o_proj", "qkv_proj"], "norms": 4, "qkv_bias": True, "tied": True, "fused_experts": "5.6.0",
+        },
+    }  # fmt: skip
+
+
+@pytest.fixture
+def nova(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a model of a family that the tables got by one entry and the command that generates columns."""
+    shutil.copytree(data.DATA, tmp_path / "data")
+    with (tmp_path / "data/families.yaml").open("a") as table:
+        table.write(f"\n{ENTRY}")
+    columns = json.loads(json.dumps(GENERATED))
+    columns["transformers"] |= generated()["transformers"]
+    columns["llamafactory"]["liger"].append("nova")
+    (tmp_path / "data/families.json").write_text(json.dumps(columns))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps(CONFIG))
+    monkeypatch.setattr(data, "DATA", tmp_path / "data")
+    forget()
+    yield tmp_path / "model"
+    forget()
+
+
+def forget() -> None:
+    for known in (data.table, data.listing, families.family, models.model):
+        known.cache_clear()
+
+
+def test_a_new_family_of_known_parts_is_one_entry(nova: Path) -> None:
+    model = models.model(str(nova))
+    attention, experts = model.arch.attn, model.arch.ffn
+    assert (attention.fused, attention.qkv_bias, model.arch.norms_per_layer, model.arch.tied) == (True, True, 4, True)
+    assert (experts.experts, experts.router_bias) == (8, True)
+    assert model.family.names(linear_roles(model.arch)) == {"qkv_proj", "o_proj"}
+
+
+def test_a_plan_for_a_new_family_knows_its_targets_and_its_layer(nova: Path) -> None:
+    plan = draft.Draft(models.model(str(nova)), machines.machine("8xa100-80g", 512.0), "lora", "fsdp", liger=True)
+    text = writing.text(plan)
+    assert "lora_target: qkv_proj  # the experts are fused" in text
+    assert "transformer_layer_cls_to_wrap: [NovaDecoderLayer]" in text
+    workload = plan.job.workload
+    assert workload is not None
+    assert workload.fused_kernels
+    assert workload.adapter.targets == ("qkv",)
+    assert plan.job.model is not None
+    assert device_memory(plan.job.model.arch, workload, plan.machine.device.runtime(True)).expected > 0
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("lora_target: q_proj", "TRA207"), ("lora_target: qkv_proj,up_proj", "TRA216"), ("lora_target: o_proj", None),
+        ("finetuning_type: freeze\nfreeze_trainable_modules: input_layernorm", "TRA217"),
+        ("finetuning_type: freeze\nfreeze_trainable_modules: one_norm", None),
+        ("quantization_bit: 4", "TRA311"), ("shift_attn: true", "TRA709"), ("mixture_of_depths: convert", "TRA710"),
+        ("enable_liger_kernel: true", None),
+    ],
+)  # fmt: skip
+def test_rules_answer_for_a_new_family(nova: Path, line: str, code: str | None) -> None:
+    codes = raised(f"model_name_or_path: {nova}\ndo_train: true\n{line}\n")
+    judged = {"TRA207", "TRA216", "TRA217", "TRA311", "TRA707", "TRA709", "TRA710"}
+    assert codes & judged == ({code} if code else set())
+
+
+# Texts that name something else: a template of LLaMA-Factory.
+ELSEWHERE = {("plan/draft.py", "qwen3")}
+
+
+def test_no_list_of_model_types_stands_outside_the_tables() -> None:
+    kinds = {*families.known(), *(kind for column in GENERATED["llamafactory"].values() for kind in column)}
+    named = set()
+    for path in PACKAGE.rglob("*.py"):
+        if path.parent.name not in ("tables", "upstream"):
+            texts = {
+                node.value for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Constant)
+            }
+            named |= {(path.relative_to(PACKAGE).as_posix(), text) for text in texts & kinds}
+    assert named == ELSEWHERE

@@ -1,0 +1,105 @@
+"""Model families by the model_type of their config.json: data/families.yaml beside the generated data/families.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from validator.diagnostic import RecipeError
+from validator.tables.data import listing, table
+
+# What the classes of transformers call the matrices of a layer -> their role in the memory formulas.
+_ROLES = {
+    "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "qkv_proj": "qkv", "q_a_proj": "q_a",
+    "q_b_proj": "q_b", "kv_a_proj_with_mqa": "kv_a", "kv_b_proj": "kv_b", "gate_proj": "gate", "up_proj": "up",
+    "gate_up_proj": "gate_up", "down_proj": "down",
+}  # fmt: skip
+
+
+class Family(NamedTuple):
+    """What is peculiar to a model type, and what LLaMA-Factory and transformers do for it, at the releases of
+    data/families.json unless a field names another."""
+
+    kind: str
+    # What a layer is made of. `norms`: those over the hidden width; `head_norms`: one over each head of q and of k.
+    norms: int = 2
+    head_norms: bool = False
+    qkv_bias: bool = False
+    # Whether attention_bias of config.json means the output matrix, too.
+    output_bias: bool = True
+    sinks: bool = False
+    # Only a part of each head is rotated, and joined with the rest.
+    concatenated: bool = False
+    # intermediate_size of config.json counts the gate and the up matrix together.
+    halved_width: bool = False
+    # Whether embedding and head are one where config.json does not say.
+    tied: bool = False
+    # The experts: the transformers release since which they are one tensor and no linear layers (None: they are not);
+    # what chooses them: a parameter, one with a bias, one beside a bias that is not trained, or a plain linear layer.
+    fused_experts: str | None = None
+    router: Literal["parameter", "bias", "buffer", "linear"] = "parameter"
+    expert_bias: bool = False
+    clamped: bool = False
+    # Names in the model's code; empty where they are not known. `layer` is the class that FSDP wraps, `parts` what a
+    # layer holds, by which freeze tuning chooses; `linear` may name some that a config does without.
+    layer: str | None = None
+    parts: frozenset[str] = frozenset()
+    linear: frozenset[str] = frozenset()
+    # Linear layer -> roles in the memory formulas.
+    roles: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    # What LoRA should name, and why.
+    targets: str = "all"
+    remark: str = ""
+    # (start of a name, what replaces it) where the models' own code fails with transformers 5.
+    successor: tuple[str, str] | None = None
+    # LLaMA-Factory has liger kernels, loads an attention kernel of its own, converts to mixture-of-depths, and shifts
+    # attention (S^2).
+    liger: bool = False
+    own_kernel: bool = False
+    mixture_of_depths: bool = False
+    shift_attention: bool = False
+
+    @property
+    def fused_qkv(self) -> bool:
+        """Whether one matrix makes q, k and v."""
+        return any("qkv" in self.roles.get(name, ()) for name in self.linear)
+
+    @property
+    def fused_gate_up(self) -> bool:
+        """Whether one matrix makes the gate and the up half of the feed-forward part."""
+        return any("gate_up" in self.roles.get(name, ()) for name in self.linear)
+
+    def names(self, roles: Iterable[str]) -> frozenset[str]:
+        """Linear layers of a model whose matrices have these roles; a layer of no role counts as there."""
+        there = set(roles)
+        return frozenset(name for name in self.linear if there.intersection(self.roles.get(name, there)))
+
+
+def known() -> list[str]:
+    """The model types of the table, sorted."""
+    return sorted(listing("families"))
+
+
+@cache
+def family(kind: str) -> Family:
+    """The family of a model type. Raises RecipeError where the table has none."""
+    if kind not in listing("families"):
+        raise RecipeError(f"model type `{kind}` is not among the supported ones ({', '.join(known())})")
+    generated, own = table("families"), listing("families")[kind]
+    roles = own.get("roles", {})
+    # Without a class in transformers, the linear layers are those that have a role.
+    facts: dict[str, Any] = {**generated["transformers"].get(kind, {"linear": roles}), **own}
+    del facts["source"]
+    facts |= {column: kind in listed(column) for column in generated["llamafactory"] if column in Family._fields}
+    facts["roles"] = {name: tuple(role.split()) for name, role in {**_ROLES, **roles}.items()}
+    facts |= {name: frozenset(facts.get(name, ())) for name in ("linear", "parts")}
+    facts["successor"] = tuple(facts["successor"]) if "successor" in facts else None
+    return Family(kind, **facts)
+
+
+def listed(column: str) -> list[str]:
+    """All model types of a column that is LLaMA-Factory's own, also those of no known family."""
+    kinds: list[str] = table("families")["llamafactory"][column]
+    return kinds

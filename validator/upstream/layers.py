@@ -1,0 +1,83 @@
+"""The decoder layer of a transformers model, from the source of its class: what it is built of, and how."""
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+from validator.upstream.source import classes, name_of
+
+Part = tuple[str, ast.Call]
+
+
+def facts(tree: ast.Module) -> dict[str, Any]:
+    """What a modeling module says of its decoder layer; a fact that is false or empty is left out."""
+    layer = _layer(tree)
+    nodes = classes(tree)
+    built = [part for node in _built(nodes, layer) for part in _parts(nodes, node)]
+    own = list(_parts(nodes, nodes[layer]))
+    names = {name for name, _ in built}
+    told = {
+        "layer": layer,
+        "parts": sorted({name for name, call in own if name_of(call.func) in nodes}),
+        "linear": sorted({name for name, call in built if name_of(call.func) == "Linear"}),
+        "norms": len({name for name, call in own if name_of(call.func).endswith("Norm")}),
+        "head_norms": "q_norm" in names,
+        "qkv_bias": any(name in ("q_proj", "qkv_proj") and _biased(call) for name, call in built),
+        "sinks": "sinks" in names,
+        "concatenated": _concatenates(tree),
+    }
+    return {name: value for name, value in told.items() if value}
+
+
+def fuses_experts(tree: ast.Module) -> bool:
+    """Whether a layer holds the weights of all experts as one tensor of three dimensions, not as linear layers."""
+    nodes = classes(tree)
+    calls = (call for node in _built(nodes, _layer(tree)) for _, call in _parts(nodes, node))
+    tensors = (call.args[0] for call in calls if name_of(call.func) == "Parameter")
+    return any(isinstance(tensor, ast.Call) and len(tensor.args) == 3 for tensor in tensors)
+
+
+def _layer(tree: ast.Module) -> str:
+    """The decoder layer among the classes that must not be split over devices, by which FSDP wraps a model."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and name_of(node.targets[0]) == "_no_split_modules":
+            kept: list[str] = ast.literal_eval(node.value) or []
+            yours = [name for name in kept if name.endswith("DecoderLayer")]
+            if yours:
+                return yours[0]
+    raise LookupError("no decoder layer among _no_split_modules")
+
+
+def _built(nodes: dict[str, ast.ClassDef], name: str) -> list[ast.ClassDef]:
+    """The class and all classes of its module that it builds, directly or not."""
+    reached, waiting = {name: nodes[name]}, [name]
+    while waiting:
+        for _, call in _parts(nodes, nodes[waiting.pop()]):
+            made = name_of(call.func)
+            if made in nodes and made not in reached:
+                reached[made] = nodes[made]
+                waiting.append(made)
+    return list(reached.values())
+
+
+def _parts(nodes: dict[str, ast.ClassDef], node: ast.ClassDef) -> Iterator[Part]:
+    """(attribute, call) of what a class and its bases in the module assign to themselves when they are made."""
+    for base in node.bases:
+        if name_of(base) in nodes:
+            yield from _parts(nodes, nodes[name_of(base)])
+    made = (item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__")
+    assigned = (item for function in made for item in ast.walk(function) if isinstance(item, ast.Assign))
+    for item in assigned:
+        calls = [call for call in ast.walk(item.value) if isinstance(call, ast.Call)]
+        yield from ((name_of(item.targets[0]), call) for call in calls)
+
+
+def _biased(call: ast.Call) -> bool:
+    return any(word.arg == "bias" and ast.unparse(word.value) == "True" for word in call.keywords)
+
+
+def _concatenates(tree: ast.Module) -> bool:
+    """Whether only a part of each head is rotated, and then joined with the rest."""
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    rotary = (node for node in functions if node.name == "apply_rotary_pos_emb")
+    return any(isinstance(node, ast.Call) and name_of(node.func) == "cat" for each in rotary for node in ast.walk(each))
