@@ -19,8 +19,8 @@ PLAIN = {key: value for key, value in DENSE.items() if "expert" not in key and "
 
 @pytest.mark.parametrize("kind", families.known())
 def test_every_supported_type_is_read(kind: str) -> None:
-    found = architecture({**PLAIN, "model_type": kind})
-    assert (found.hidden, found.layers, found.vocab) == (64, 2, 100)
+    shapes = architecture({**PLAIN, "model_type": kind})
+    assert (shapes.hidden, shapes.layers, shapes.vocab) == (64, 2, 100)
 
 
 @pytest.mark.parametrize(
@@ -43,10 +43,10 @@ def test_every_supported_type_is_read(kind: str) -> None:
     ],
 )  # fmt: skip
 def test_peculiarity(kind: str, extra: dict[str, Any], path: str, expected: object) -> None:
-    found: Any = architecture({**PLAIN, "model_type": kind, **extra})
+    value: Any = architecture({**PLAIN, "model_type": kind, **extra})
     for name in path.split("."):
-        found = getattr(found, name)
-    assert found == expected
+        value = getattr(value, name)
+    assert value == expected
 
 
 def test_mixture_of_experts() -> None:

@@ -41,11 +41,11 @@ def accepted(release: str) -> dict[str, Any]:
 
 def needs(package: str, wanted: str) -> None:
     try:
-        found = version(package)
+        installed = version(package)
     except PackageNotFoundError:
         pytest.skip(f"needs {package} {wanted}")
-    if found != wanted:
-        pytest.skip(f"needs {package} {wanted}, found {found}")
+    if installed != wanted:
+        pytest.skip(f"needs {package} {wanted}, {installed} is installed")
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_entries_follow_dataclass_rules(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(arguments, "_GROUPS", {"model": "Arguments"})
     tree = ast.parse(CLASSES)
     nodes = arguments.classes(tree)
-    found = arguments.Dataclasses(nodes, {"Mode": arguments.members(nodes["Mode"])}, ())
-    entries = arguments.entries(found)
+    sources = arguments.Dataclasses(nodes, {"Mode": arguments.members(nodes["Mode"])}, ())
+    entries = arguments.entries(sources)
     assert {name: entry.get("default", "none") for name, entry in entries.items()} == {
         "export_size": 5,
         "kept": "base",  # the first base wins, as in Python
@@ -152,8 +152,8 @@ def test_lookups_follow_the_dictionary() -> None:
     names = scope.Scope({"package.module": ast.parse(READER)}.__getitem__, "package")
     function = names.find("package.module", "read")
     assert function is not None
-    found = dict(lookups.keys(names, "package.module", function[1], "config"))
-    assert found == {
+    looked_up = dict(lookups.keys(names, "package.module", function[1], "config"))
+    assert looked_up == {
         "one": {},
         "two": {},
         "present": None,

@@ -25,15 +25,15 @@ def rates(model: Model, method: str, stage: str = "sft", saver: str | None = Non
     own = [e for e in entries if saver and e.get("optimizer") == saver] or [e for e in entries if "optimizer" not in e]
     if not own:
         raise RecipeError(f"no learning rate for {method} in stage {stage} is known; data/rates.yaml lists what is")
-    found: Mapping[str, Any] = [e for e in own if e["from_billions"] <= model.billions][-1]
-    return found
+    largest: Mapping[str, Any] = [e for e in own if e["from_billions"] <= model.billions][-1]
+    return largest
 
 
 def recommended(model: Model, method: str, figure: str = "good", stage: str = "sft") -> int | None:
     """A figure of data/samples.yaml for the model's size and method, to two digits, as between two sizes it is
     interpolated; None where nobody has published one."""
-    found = samples(stage, method, model.billions, figure)
-    return int(float(f"{found:.1e}")) if found else None
+    amount = samples(stage, method, model.billions, figure)
+    return int(float(f"{amount:.1e}")) if amount else None
 
 
 def samples(stage: str, method: str, billions: float, figure: str) -> int | None:
@@ -58,5 +58,5 @@ def sizes(stage: str, method: str) -> Sequence[Mapping[str, Any]]:
     """The sizes that data/samples.yaml has figures for; adapters of every kind count as LoRA. Empty: none published."""
     stages = data.listing("samples")
     own = "full" if method in ("full", "freeze") else "lora"
-    found: Sequence[Mapping[str, Any]] = (stages.get(stage) or {}).get(own, ()) if stage != "sources" else ()
-    return found
+    known: Sequence[Mapping[str, Any]] = (stages.get(stage) or {}).get(own, ()) if stage != "sources" else ()
+    return known

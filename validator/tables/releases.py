@@ -46,15 +46,15 @@ def pairs(header: Mapping[str, Any]) -> list[Pair]:
     release of its range with the newest transformers. Raises RecipeError where a range is malformed or holds none."""
     if not any(header.get(field) is not None for field in FIELDS):
         return [newest()]
-    found: dict[str, Pair] = {}
+    newest_of: dict[str, Pair] = {}
     for pair in known():
         if all(admits(header.get(field), version) for field, version in zip(FIELDS, pair, strict=True)):
-            found.setdefault(pair[0], pair)
-    if not found:
+            newest_of.setdefault(pair[0], pair)
+    if not newest_of:
         asked = " with ".join(f"{field} {header[field]}" for field in FIELDS if header.get(field) is not None)
         table = "; ".join(f"{release} with {', '.join(versions)}" for release, versions in _releases().items())
         raise RecipeError(f"no release in the tables fits {asked}; there are {table}")
-    return list(found.values())
+    return list(newest_of.values())
 
 
 def admits(wanted: Any, version: str) -> bool:

@@ -21,8 +21,8 @@ def tables(folder: Path) -> dict[str, str]:
 
     def package(name: str, version: str) -> Modules:
         target = folder / f"{name}-{version}"
-        found = next(target.iterdir(), None) if target.is_dir() else None
-        return modules(found or download(f"{name}=={version}", target))
+        archive = next(target.iterdir(), None) if target.is_dir() else None
+        return modules(archive or download(f"{name}=={version}", target))
 
     llamafactory = {release: package("llamafactory", release) for release in TRANSFORMERS}
     versions = dict.fromkeys(version for admitted in TRANSFORMERS.values() for version in admitted)  # newest first

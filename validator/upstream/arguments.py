@@ -50,12 +50,12 @@ def collect(llamafactory: Modules, transformers: Modules) -> Dataclasses:
     return Dataclasses(nodes, enums, _log_levels(transformers))
 
 
-def entries(found: Dataclasses) -> dict[str, Entry]:
+def entries(sources: Dataclasses) -> dict[str, Entry]:
     """Return every key of train with its entry, in alphabetical order."""
     every = {
-        name: _entry(field, owner, group, found)
+        name: _entry(field, owner, group, sources)
         for group, root in _GROUPS.items()
-        for name, (field, owner) in _fields(root, found).items()
+        for name, (field, owner) in _fields(root, sources).items()
         if _keyword(field, "init") is None
     }
     return dict(sorted(every.items()))
@@ -104,25 +104,25 @@ def _own_fields(node: ast.ClassDef) -> Iterator[tuple[str, ast.AnnAssign]]:
             yield statement.target.id, statement
 
 
-def _fields(root: str, found: Dataclasses) -> dict[str, tuple[ast.AnnAssign, ast.ClassDef]]:
+def _fields(root: str, sources: Dataclasses) -> dict[str, tuple[ast.AnnAssign, ast.ClassDef]]:
     """Fields of a dataclass with those it inherits: as in `dataclasses`, the nearest definition wins."""
-    node = found.nodes[root]
+    node = sources.nodes[root]
     fields: dict[str, tuple[ast.AnnAssign, ast.ClassDef]] = {}
     for base in reversed(node.bases):
         name = _BASES.get((root, name_of(base)), name_of(base))
-        fields |= _fields(name, found) if name in found.nodes else {}
+        fields |= _fields(name, sources) if name in sources.nodes else {}
     return fields | {name: (statement, node) for name, statement in _own_fields(node)}
 
 
-def _entry(field: ast.AnnAssign, owner: ast.ClassDef, group: str, found: Dataclasses) -> Entry:
+def _entry(field: ast.AnnAssign, owner: ast.ClassDef, group: str, sources: Dataclasses) -> Entry:
     name = name_of(field.target)
-    kind = parse(field.annotation, found.enums)
-    default = _default(field, owner, found)
+    kind = parse(field.annotation, sources.enums)
+    default = _default(field, owner, sources)
     entry: Entry = {
         "type": kind.union,
         "optional": "None" in kind.types or default is None,
         "default": default,
-        "choices": _choices(field, kind, found),
+        "choices": _choices(field, kind, sources),
         "items": list(kind.items) or None,
         "group": group,
         "command": _command(name),
@@ -145,39 +145,39 @@ def _keyword(field: ast.AnnAssign, name: str) -> ast.expr | None:
     return next((keyword.value for keyword in field.value.keywords if keyword.arg == name), None)
 
 
-def _default(field: ast.AnnAssign, owner: ast.ClassDef, found: Dataclasses) -> Any:
+def _default(field: ast.AnnAssign, owner: ast.ClassDef, sources: Dataclasses) -> Any:
     if not isinstance(field.value, ast.Call):
-        return _MISSING if field.value is None else _value(field.value, owner, found)
+        return _MISSING if field.value is None else _value(field.value, owner, sources)
     if (default := _keyword(field, "default")) is not None:
-        return _value(default, owner, found)
+        return _value(default, owner, sources)
     factory = _keyword(field, "default_factory")
     if isinstance(factory, ast.Lambda):
-        return _value(factory.body, owner, found)
+        return _value(factory.body, owner, sources)
     return _MISSING if factory is None else {"list": [], "dict": {}}[name_of(factory)]
 
 
-def _value(node: ast.expr, owner: ast.ClassDef, found: Dataclasses) -> Any:
+def _value(node: ast.expr, owner: ast.ClassDef, sources: Dataclasses) -> Any:
     """Value of a default: a constant, a product, a member of an enumeration or a name of the class body."""
     if isinstance(node, ast.Attribute):
-        return found.enums[name_of(node.value)][node.attr]
+        return sources.enums[name_of(node.value)][node.attr]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return _value(node.left, owner, found) * _value(node.right, owner, found)
+        return _value(node.left, owner, sources) * _value(node.right, owner, sources)
     if isinstance(node, ast.Name):
         # several assignments depend on the installed torch; the last one is that of the newest
         return [
-            _value(statement.value, owner, found)
+            _value(statement.value, owner, sources)
             for statement in ast.walk(owner)
             if isinstance(statement, ast.Assign) and name_of(statement.targets[0]) == node.id
         ][-1]
     return ast.literal_eval(node)
 
 
-def _choices(field: ast.AnnAssign, kind: Kind, found: Dataclasses) -> list[str] | None:
+def _choices(field: ast.AnnAssign, kind: Kind, sources: Dataclasses) -> list[str] | None:
     metadata = _keyword(field, "metadata")
     if isinstance(metadata, ast.Dict):
         for key, value in zip(metadata.keys, metadata.values, strict=True):
             if isinstance(key, ast.Constant) and key.value == "choices":
-                return list(found.log_levels) if isinstance(value, ast.Call) else ast.literal_eval(value)
+                return list(sources.log_levels) if isinstance(value, ast.Call) else ast.literal_eval(value)
     return list(kind.choices) or None
 
 

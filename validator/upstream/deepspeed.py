@@ -146,7 +146,7 @@ def _kind(scope: Scope, module: str, annotation: ast.expr) -> tuple[Kind, list[A
 def _schedulers(scope: Scope) -> Iterator[tuple[str, list[str]]]:
     """Scheduler classes and the parameters each takes besides the optimizer."""
     module = "deepspeed.runtime.lr_schedules"
-    found = classes(scope.tree(module))
+    nodes = classes(scope.tree(module))
     for name in scope.value(module, ast.Name("VALID_LR_SCHEDULES")):
-        start = next(part for part in found[name].body if isinstance(part, ast.FunctionDef) and part.name == "__init__")
+        start = next(part for part in nodes[name].body if isinstance(part, ast.FunctionDef) and part.name == "__init__")
         yield name, [argument.arg for argument in start.args.args[2:]]

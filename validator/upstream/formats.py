@@ -20,14 +20,14 @@ def table(release: str, llamafactory: Modules) -> dict[str, Any]:
 
 
 def _format(call: dict[str, ast.expr]) -> dict[str, Any]:
-    found: dict[str, Any] = {word: ast.literal_eval(call[word]) for word in _WORDS if word in call}
+    entry: dict[str, Any] = {word: ast.literal_eval(call[word]) for word in _WORDS if word in call}
     for turn in _TURNS:
         slots = _slots(call.get(f"format_{turn}"))
         if slots is not None:
-            found[turn] = slots
+            entry[turn] = slots
     if "template_class" in call:
-        found["class"] = name_of(call["template_class"])
-    return found
+        entry["class"] = name_of(call["template_class"])
+    return entry
 
 
 def _slots(formatter: ast.expr | None) -> list[str | list[str]] | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from validator.upstream.source import Modules, name_of
 
-Found = tuple[str, ast.AST]
+Definition = tuple[str, ast.AST]
 
 
 class Scope:
@@ -16,9 +16,9 @@ class Scope:
     def __init__(self, tree: Modules, package: str) -> None:
         self.tree = tree
         self.package = package
-        self.find: Callable[[str, str], Found | None] = cache(self._find)
+        self.find: Callable[[str, str], Definition | None] = cache(self._find)
 
-    def _find(self, module: str, name: str) -> Found | None:
+    def _find(self, module: str, name: str) -> Definition | None:
         """Module and definition of a name: its own last assignment, function or class before what it imports."""
         try:
             body = self.tree(module).body
@@ -32,7 +32,7 @@ class Scope:
         imports = (statement for statement in body if isinstance(statement, ast.ImportFrom))
         return next(filter(None, (self._imported(module, statement, name) for statement in imports)), None)
 
-    def _imported(self, module: str, statement: ast.ImportFrom, name: str) -> Found | None:
+    def _imported(self, module: str, statement: ast.ImportFrom, name: str) -> Definition | None:
         wanted = {alias.asname or alias.name: alias.name for alias in statement.names}
         if name not in wanted and "*" not in wanted:
             return None
@@ -45,8 +45,8 @@ class Scope:
 
     def value(self, module: str, node: ast.AST) -> Any:
         """Value of a constant expression; None where it cannot be known without running the package."""
-        if isinstance(node, ast.Name) and (found := self.find(module, node.id)):
-            return self.value(*found)
+        if isinstance(node, ast.Name) and (place := self.find(module, node.id)):
+            return self.value(*place)
         if isinstance(node, ast.Call) and name_of(node.func) == "pp_int":
             value = self.value(module, node.args[0])
             return None if value is None else int(value)

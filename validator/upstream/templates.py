@@ -80,11 +80,11 @@ def _argument(call: ast.expr | None, name: str) -> str | None:
 
 
 def _descendants(tree: ast.Module, ancestor: str) -> set[str]:
-    found = {ancestor}
+    names = {ancestor}
     for name, node in classes(tree).items():
-        if any(name_of(base) in found for base in node.bases):
-            found.add(name)
-    return found
+        if any(name_of(base) in names for base in node.bases):
+            names.add(name)
+    return names
 
 
 def _assigned(tree: ast.Module, name: str) -> ast.expr:
