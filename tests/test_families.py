@@ -79,6 +79,19 @@ def test_targets_are_judged_by_the_family(name: str, lora_target: str, codes: se
     assert raised(recipe) & {"TRA207", "TRA216"} == codes
 
 
+@pytest.mark.parametrize(
+    ("releases", "line", "code"),
+    [
+        ('">=5"', "lora_target: gate_proj", "TRA207"), ('"<5"', "lora_target: gate_proj", None),
+        ('">=5"', "quantization_bit: 4", "TRA311"), ('"<5"', "quantization_bit: 4", None),
+    ],
+)  # fmt: skip
+def test_experts_are_judged_by_the_releases_of_the_recipe(releases: str, line: str, code: str | None) -> None:
+    header = f"# /// recipe\n# transformers: {releases}\n# ///\n"
+    codes = raised(f"{header}model_name_or_path: Qwen/Qwen3-30B-A3B\ndo_train: true\n{line}\n")
+    assert codes & {"TRA207", "TRA311"} == ({code} if code else set())
+
+
 def raised(recipe: str) -> set[str]:
     return {each.code for each in check.check_document(parse("x.yaml", recipe)).diagnostics}
 

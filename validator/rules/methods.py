@@ -124,10 +124,14 @@ def targets_missing(job: Job) -> Iterator[Finding]:
 
 
 def _linear(job: Job) -> frozenset[str]:
-    """Names that LoRA finds in the model; empty where its layers are not known, or not all: those that see images."""
-    if job.model is None or job.model.vision_parameters or not job.model.family.linear:
+    """Names that LoRA finds in the model; empty where not all are known: of a part that sees images, or of experts that
+    are linear layers with the transformers releases of the recipe."""
+    model = job.model
+    if model is None or model.vision_parameters or not model.family.linear:
         return frozenset()
-    return job.model.family.names(linear_roles(job.model.arch)) | _EVERYWHERE
+    if model.family.fused_experts and not model.family.fuses(job.header):
+        return frozenset()
+    return model.family.names(linear_roles(model.arch)) | _EVERYWHERE
 
 
 def _last(target: str) -> str:

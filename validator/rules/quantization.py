@@ -167,7 +167,7 @@ def dora_on_quantized(job: Job) -> Iterator[Finding]:
         yield "use_dora", "`use_dora` is refused on quantized weights, bnb included; remove one"
 
 
-@rule("TRA311", Severity.WARNING, since="transformers 5.0.0")
+@rule("TRA311", Severity.WARNING)
 def experts_not_quantized(job: Job) -> Iterator[Finding]:
     """A mixture-of-experts model is quantized while loading.
 
@@ -177,7 +177,7 @@ def experts_not_quantized(job: Job) -> Iterator[Finding]:
     Fix: shard with ZeRO-3 instead, or use a checkpoint that is quantized already.
     """
     model, asked = job.model, job.quantization
-    fused = model and model.family.fused_experts and not _routed_by_bits(job)  # of those, TRA313 and TRA314 say worse
+    fused = model and model.family.fuses(job.header) and not _routed_by_bits(job)  # TRA313 and TRA314 say worse
     if model and fused and asked.loads and asked.method == "bnb":
         yield "quantization_bit", f"the experts of {model.kind} stay in 16 bits; shard with ZeRO-3"
 

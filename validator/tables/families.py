@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from validator.diagnostic import RecipeError
+from validator.tables import releases
 from validator.tables.data import listing, table
 
 # What the classes of transformers call the matrices of a layer -> their role in the memory formulas.
@@ -70,6 +71,10 @@ class Family(NamedTuple):
     def fused_gate_up(self) -> bool:
         """Whether one matrix makes the gate and the up half of the feed-forward part."""
         return any("gate_up" in self.roles.get(name, ()) for name in self.linear)
+
+    def fuses(self, header: Mapping[str, Any]) -> bool:
+        """Whether the experts are one tensor with a transformers release that a recipe's header admits."""
+        return self.fused_experts is not None and releases.holds(header, f"transformers {self.fused_experts}")
 
     def names(self, roles: Iterable[str]) -> frozenset[str]:
         """Linear layers of a model whose matrices have these roles; a layer of no role counts as there."""
