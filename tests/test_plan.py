@@ -21,8 +21,10 @@ from work import calls
 from validator.cli import group
 from validator.diagnostic import RecipeError, Severity
 from validator.judge import check
-from validator.plan import answer, draft, planned, writing
+from validator.plan import answer, draft, writing
 from validator.plan import search as plan
+from validator.plan.rows import nearest as nearest_recipe
+from validator.plan.rows import rows
 from validator.read.recipe import load
 from validator.recipes import catalogue
 from validator.tables import guidance, machines, models
@@ -70,7 +72,7 @@ def test_what_it_writes_passes_check(here: Path, model: str, machine: str, metho
     report = check.check_file("mine.yaml")
     assert [d for d in report.diagnostics if d.severity is not Severity.NOTE] == []
     assert report.verdict == "fits"
-    assert load("mine.yaml").values.items() >= found.found["plans"][0]["set"].items()
+    assert load("mine.yaml").values.items() >= rows(found).plans[0].set.items()
 
 
 def test_most_of_the_triples_are_possible() -> None:
@@ -256,7 +258,7 @@ def test_the_nearest_recipe_shares_card_before_method(
 ) -> None:
     monkeypatch.setattr(catalogue, "names", lambda: names)
     made = draft.Draft(models.model("qwen7b"), machines.machine("2xa100-80g", 256.0), "lora")
-    assert planned.nearest(made) == nearest
+    assert nearest_recipe(made) == nearest
 
 
 def test_a_folder_with_other_data_sets_is_planned_for_like_any(here: Path) -> None:
@@ -333,7 +335,7 @@ def test_fsdp_is_refused_where_it_cannot_be(model: str, machine: str, message: s
 
 @pytest.mark.parametrize("name", ["qwen2.5-7b-instruct", "Qwen/Qwen2.5-7B-Instruct", "qwen7b", " QWEN7B"])
 def test_models_by_the_names_people_type(name: str) -> None:
-    assert answer.answer(name, "2 x 3090").found["model"] == "Qwen/Qwen2.5-7B-Instruct"
+    assert answer.answer(name, "2 x 3090").model.name == "Qwen/Qwen2.5-7B-Instruct"
 
 
 def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
 
 from validator.commands import complete, options
 from validator.plan import answer as planner
-from validator.plan import planned
-from validator.show import placed
+from validator.plan.rows import rows
+from validator.show import placed, plans, structure
 
 
 @click.command("plan")
@@ -51,7 +50,8 @@ def command(
     if model is None and (method or fsdp or stage != "sft"):
         raise click.UsageError("--method, --stage and --fsdp are for one model; give --model")
     answer = planner.answer(model, machine, samples, host_ram, cutoff_len, method, stage, fsdp)
-    click.echo(json.dumps(answer.found, indent=2) if form == "json" else planned.text(answer.found), nl=form == "json")
+    shown = rows(answer)
+    click.echo(structure.text(shown) if form == "json" else plans.text(shown), nl=False)
     if write:
         click.echo(placed.text(planner.write(answer.best, write)), nl=False, err=form == "json")
     sys.exit(0 if answer.best else 1)

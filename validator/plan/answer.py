@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from validator.diagnostic import RecipeError
-from validator.plan import choice, draft, planned, upgrade, writing
-from validator.plan import search as plan
+from validator.plan import choice, draft, upgrade, writing
+from validator.plan.choice import Choice
 from validator.plan.draft import Draft
-from validator.plan.search import METHODS, Plan
+from validator.plan.search import LENGTHS, METHODS, Plan, obstacles, search
+from validator.plan.upgrade import Upgrade
 from validator.recipes.place import Placed, place
 from validator.tables import machines, models
 from validator.tables.machines import Machine
@@ -20,10 +20,23 @@ from validator.tables.models import Model
 
 @dataclass(frozen=True)
 class Answer:
-    """The structure to print, and the best plan; None where nothing fits."""
+    """What fits, best first: plans for the model, or choices of a model. Where nothing does: the reasons that memory
+    cannot cure, or machines on which it would."""
 
-    found: Mapping[str, Any]
-    best: Plan | None
+    model: Model | None
+    machine: Machine
+    samples: int | None
+    plans: Sequence[Plan] = ()
+    choices: Sequence[Choice] = ()
+    reasons: Sequence[str] = ()
+    upgrades: Sequence[Upgrade] = ()
+
+    @property
+    def best(self) -> Plan | None:
+        """The first plan; None where nothing fits."""
+        if self.plans:
+            return self.plans[0]
+        return self.choices[0].plan if self.choices else None
 
 
 def answer(
@@ -40,20 +53,17 @@ def answer(
     target = _machine(machine, host_ram_gib)
     methods = (method,) if method else METHODS
     if model is None:
-        choices = choice.choose(target, samples or 0, length) if samples else []
-        best = choices[0].plan if choices else None
-        return Answer(planned.result(None, target, samples, [], choices=choices), best)
+        return Answer(None, target, samples, choices=choice.choose(target, samples, length) if samples else ())
     wanted = models.model_by_any_name(model)
     if fsdp:
         _require_sharding(wanted, target)
-    plans = plan.search(wanted, target, samples, length, methods, stage, fsdp)
-    if plans:
-        return Answer(planned.result(wanted, target, samples, plans), plans[0])
+    if plans := search(wanted, target, samples, length, methods, stage, fsdp):
+        return Answer(wanted, target, samples, plans)
     engine = "fsdp" if fsdp else None
-    start = Draft(wanted, target, methods[0], engine, length=length or plan.LENGTHS[0], samples=samples, stage=stage)
-    reasons = _reasons([plan.obstacles(replace(start, method=each)) for each in methods])
-    upgrades = [] if reasons else upgrade.nearest(start, methods)
-    return Answer(planned.result(wanted, target, samples, [], upgrades, reasons=reasons), None)
+    start = Draft(wanted, target, methods[0], engine, length=length or LENGTHS[0], samples=samples, stage=stage)
+    if reasons := _reasons([obstacles(replace(start, method=each)) for each in methods]):
+        return Answer(wanted, target, samples, reasons=reasons)
+    return Answer(wanted, target, samples, upgrades=upgrade.nearest(start, methods))
 
 
 def _reasons(against: Sequence[Sequence[str]]) -> list[str]:
@@ -84,9 +94,9 @@ def write(best: Plan | None, file: str) -> Placed:
 
 
 def _machine(text: str, host_ram_gib: float | None) -> Machine:
-    found = machines.machine(text, host_ram_gib)
-    if found.device.usable_gib is None:
+    target = machines.machine(text, host_ram_gib)
+    if target.device.usable_gib is None:
         raise RecipeError(
-            f"machine `{text}`: no device memory is known for {found.device.id}, so nothing can be planned"
+            f"machine `{text}`: no device memory is known for {target.device.id}, so nothing can be planned"
         )
-    return found if host_ram_gib else found._replace(host_ram_gib=upgrade.usual_ram(found))
+    return target if host_ram_gib else target._replace(host_ram_gib=upgrade.usual_ram(target))

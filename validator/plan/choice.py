@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from math import log2
 
-from validator.plan import search as plan
-from validator.plan.search import SPEEDS, Plan
+from validator.plan.search import SPEEDS, Plan, first
 from validator.tables import guidance, models
 from validator.tables.machines import Machine
 from validator.tables.models import Model
@@ -35,15 +34,15 @@ def choose(machine: Machine, samples: int, length: int | None = None) -> list[Ch
     data/models.yaml."""
     known = [model for model in map(models.model, models.model_ids()) if _common(model)]
     ranked = sorted(known, key=lambda model: (_mismatch(model, samples), *_order(model, samples)))
-    found: list[Choice] = []
+    choices: list[Choice] = []
     sizes: Counter[int] = Counter()
     for model in ranked:
-        wanted = len(found) < _ENOUGH and sizes[_size(model.billions)] < _ALIKE
-        if wanted and (best := plan.first(model, machine, samples, length)):
+        wanted = len(choices) < _ENOUGH and sizes[_size(model.billions)] < _ALIKE
+        if wanted and (best := first(model, machine, samples, length)):
             slower = SPEEDS.index(best.speed) - SPEEDS.index("fast")
             sizes[_size(model.billions)] += 1
-            found.append(Choice(best, guidance.recommended(model, "lora") or 0, _mismatch(model, samples) + slower))
-    return sorted(found, key=lambda choice: (choice.cost, *_order(choice.plan.draft.model, samples)))
+            choices.append(Choice(best, guidance.recommended(model, "lora") or 0, _mismatch(model, samples) + slower))
+    return sorted(choices, key=lambda choice: (choice.cost, *_order(choice.plan.draft.model, samples)))
 
 
 def _common(model: Model) -> bool:

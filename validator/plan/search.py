@@ -45,18 +45,18 @@ class Plan:
 
     @property
     def device_gib(self) -> float:
-        found = self.draft.job.device_memory
-        return found.expected / GIB if found else 0.0
+        memory = self.draft.job.device_memory
+        return memory.expected / GIB if memory else 0.0
 
     @property
     def host_gib(self) -> float:
-        found = self.draft.job.host_memory
-        return found.expected / GIB if found else 0.0
+        memory = self.draft.job.host_memory
+        return memory.expected / GIB if memory else 0.0
 
     @property
     def headroom_gib(self) -> float:
-        found = self.draft.job.device_memory
-        return (self.draft.machine.device.usable_gib or 0.0) - (found.high / GIB if found else 0.0)
+        memory = self.draft.job.device_memory
+        return (self.draft.machine.device.usable_gib or 0.0) - (memory.high / GIB if memory else 0.0)
 
 
 def search(
@@ -74,24 +74,24 @@ def search(
     longest = model.positions or LENGTHS[0]
     for each in [length] if length else [n for n in LENGTHS if n <= longest]:
         start = Draft(model, machine, "lora", "fsdp" if fsdp else None, length=each, samples=samples, stage=stage)
-        found = [plan for method in methods for plan in _fastest(replace(start, method=method))]
-        if found:
-            return sorted(found, key=lambda plan: (SPEEDS.index(plan.speed), methods.index(plan.draft.method)))
+        plans = [plan for method in methods for plan in _fastest(replace(start, method=method))]
+        if plans:
+            return sorted(plans, key=lambda plan: (SPEEDS.index(plan.speed), methods.index(plan.draft.method)))
     return []
 
 
 def first(model: Model, machine: Machine, samples: int | None = None, length: int | None = None) -> Plan | None:
     """The fastest plan with adapters that recomputes activations, without a look at what else there is."""
     start = Draft(model, machine, "lora", length=length or LENGTHS[0], samples=samples)
-    found = (plan for method in ("lora", "qlora") for plan in _fastest(replace(start, method=method), "fast"))
-    return min(found, key=lambda plan: SPEEDS.index(plan.speed), default=None)
+    plans = (plan for method in ("lora", "qlora") for plan in _fastest(replace(start, method=method), "fast"))
+    return min(plans, key=lambda plan: SPEEDS.index(plan.speed), default=None)
 
 
 def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
     """The first speed class that fits; after `fastest` also `fast`, which leaves more room. Where none does, full
     fine-tuning with an optimizer that saves memory."""
     for speed in SPEEDS[SPEEDS.index(begin) :]:
-        best = next((Plan(found, speed) for found in members(start, speed)), None)
+        best = next((Plan(member, speed) for member in members(start, speed)), None)
         if best:
             yield best
             if speed != "fastest":
@@ -108,9 +108,9 @@ def members(start: Draft, speed: str) -> Iterator[Draft]:
         most = replace(start, engine=engine, liger=liger, recompute=speed != "fastest")
         if most.job.verdict != "fits":
             continue  # liger never needs more memory, so nothing fits without it
-        for found in (replace(most, liger=False), most) if liger else (most,):
-            if found.job.verdict == "fits" and _passes(found := _largest(found)):
-                yield found
+        for member in (replace(most, liger=False), most) if liger else (most,):
+            if member.job.verdict == "fits" and not _problems(member := _largest(member)):
+                yield member
 
 
 def frugal(start: Draft) -> Iterator[Draft]:
@@ -168,16 +168,12 @@ def _largest(start: Draft) -> Draft:
 def obstacles(start: Draft) -> list[str]:
     """What `check` has against such a run whatever the memory: the messages of its errors and warnings."""
     sharded = start.method == "full" and start.machine.world > 1 and start.engine is None
-    found = _problems(replace(start, engine="ds_z3.json") if sharded else start)
-    return [each.message for each in found if not each.code.startswith("FIT")]
+    problems = _problems(replace(start, engine="ds_z3.json") if sharded else start)
+    return [each.message for each in problems if not each.code.startswith("FIT")]
 
 
-def _passes(found: Draft) -> bool:
-    return not _problems(found)
-
-
-def _problems(found: Draft) -> list[Diagnostic]:
+def _problems(run: Draft) -> list[Diagnostic]:
     """Errors and warnings, but on paths and data sets: which there are is up to the folder that the recipe goes to."""
-    document = parse(str(home() / "plan.yaml"), writing.text(found))
+    document = parse(str(home() / "plan.yaml"), writing.text(run))
     judged = (each for each in check.check_document(document).diagnostics if each.severity is not Severity.NOTE)
     return [each for each in judged if not each.code.startswith(("PTH", "DAT"))]

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from validator.job.job import GIB
-from validator.plan import search as plan
 from validator.plan.draft import Draft
+from validator.plan.search import members
 from validator.tables import devices
 from validator.tables.machines import Machine
 
@@ -27,27 +27,27 @@ class Upgrade:
 def nearest(start: Draft, methods: Sequence[str]) -> list[Upgrade]:
     """More host memory, more devices of the same kind, larger devices: of each the smallest step that suffices."""
     ways = (_more_ram(start, methods), _more_devices(start, methods), _larger_devices(start, methods))
-    return [found for way in ways if (found := next(way, None))]
+    return [upgrade for way in ways if (upgrade := next(way, None))]
 
 
 def _fitting(start: Draft, machine: Machine, methods: Sequence[str]) -> Draft | None:
     drafts = (replace(start, machine=machine, method=method) for method in methods)
-    return next((found for draft in drafts for speed in _SPEEDS for found in plan.members(draft, speed)), None)
+    return next((fitting for draft in drafts for speed in _SPEEDS for fitting in members(draft, speed)), None)
 
 
 def _more_ram(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
     """The least host memory that offload needs, in steps of 16 GiB."""
     plenty = replace(start, machine=start.machine._replace(host_ram_gib=1e6))
-    offloads = [found for method in methods for speed in ("slow", "slowest")
-                for found in plan.members(replace(plenty, method=method), speed)]  # fmt: skip
+    offloads = [draft for method in methods for speed in ("slow", "slowest")
+                for draft in members(replace(plenty, method=method), speed)]  # fmt: skip
     if offloads:
-        found = min(offloads, key=_host)
-        machine = start.machine._replace(host_ram_gib=float(-(-_host(found) // (16 * GIB)) * 16))
-        yield Upgrade(replace(found, machine=machine), "more host memory per node")
+        least = min(offloads, key=_host)
+        machine = start.machine._replace(host_ram_gib=float(-(-_host(least) // (16 * GIB)) * 16))
+        yield Upgrade(replace(least, machine=machine), "more host memory per node")
 
 
-def _host(found: Draft) -> float:
-    return found.job.host_memory.high if found.job.host_memory else 0.0
+def _host(draft: Draft) -> float:
+    return draft.job.host_memory.high if draft.job.host_memory else 0.0
 
 
 def _more_devices(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
@@ -57,8 +57,8 @@ def _more_devices(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
     for nodes, count in counts:
         machine = here._replace(nodes=nodes, devices=count)
         machine = machine._replace(host_ram_gib=_ram(machine, here))
-        if found := _fitting(start, machine, methods):
-            yield Upgrade(found, "more devices of the same kind")
+        if draft := _fitting(start, machine, methods):
+            yield Upgrade(draft, "more devices of the same kind")
 
 
 def _larger_devices(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
@@ -69,8 +69,8 @@ def _larger_devices(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
     for kind in sorted(larger, key=lambda kind: kind.usable_gib or 0):
         machine = here._replace(device=kind)
         machine = machine._replace(host_ram_gib=_ram(machine, here))
-        if found := _fitting(start, machine, methods):
-            yield Upgrade(found, "larger devices")
+        if draft := _fitting(start, machine, methods):
+            yield Upgrade(draft, "larger devices")
 
 
 def _ram(machine: Machine, here: Machine) -> float | None:

@@ -1,0 +1,170 @@
+"""An answer as rows: the fields are the keys of `plan --format json`, in their order. GiB are 2^30 bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from validator.job import naming
+from validator.plan.answer import Answer
+from validator.plan.choice import Choice
+from validator.plan.draft import Draft
+from validator.plan.notes import notes
+from validator.plan.search import LENGTHS, Plan
+from validator.plan.upgrade import Upgrade
+from validator.recipes import catalogue
+
+_SAVERS = {
+    "bf16": "weights and AdamW states in 16 bits",
+    "galore": "gradients projected to rank 128, one sample a step",
+    "apollo": "gradients projected to rank 128, one sample a step",
+    "badam": "one layer trained at a time",
+}
+_SLOWER = {
+    "medium": "weights gathered from the other devices",
+    "slow": "optimizer updated in host memory",
+    "slowest": "weights fetched from host memory",
+}
+
+
+@dataclass(frozen=True)
+class MachineRow:
+    """The target; `usable_gib` of one device."""
+
+    name: str
+    host_ram_gib: float | None
+    usable_gib: float | None
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """A run that fits, and what it gives up. `zero` is the DeepSpeed file, `set` the recipe's settings."""
+
+    method: str
+    speed: str
+    device_gib: float
+    headroom_gib: float
+    host_gib: float
+    zero: str | None
+    micro_batch: int
+    accumulation: int
+    effective_batch: int
+    learning_rate: float
+    epochs: float
+    cutoff_len: int
+    samples: int | None
+    set: dict[str, object]
+    gives_up: str
+    nearest: str | None
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    model: str
+    recommended: int
+    cost: int
+
+
+@dataclass(frozen=True)
+class ChoiceRow(PlanRow, _Chosen):
+    """A model for the machine and the samples, and its plan. A dataclass takes the fields of its last base first."""
+
+
+@dataclass(frozen=True)
+class UpgradeRow:
+    """A machine on which something fits."""
+
+    machine: str
+    host_ram_gib: float | None
+    method: str
+    zero: str | None
+    note: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The whole answer; of plans, choices, reasons and upgrades no more than one holds anything."""
+
+    model: str | None
+    machine: MachineRow
+    samples: int | None
+    plans: Sequence[PlanRow]
+    choices: Sequence[ChoiceRow]
+    reasons: Sequence[str]
+    upgrades: Sequence[UpgradeRow]
+    notes: Sequence[str]
+
+
+def rows(answer: Answer) -> Rows:
+    """The answer for printers, GiB rounded to 0.1."""
+    machine = answer.machine
+    return Rows(
+        model=answer.model.name if answer.model else None,
+        machine=MachineRow(str(machine), machine.host_ram_gib, machine.device.usable_gib),
+        samples=answer.samples,
+        plans=[_plan(each) for each in answer.plans],
+        choices=[_choice(each) for each in answer.choices],
+        reasons=answer.reasons,
+        upgrades=[_upgrade(each) for each in answer.upgrades],
+        notes=[*notes(answer.model, machine, answer.samples)],
+    )
+
+
+def _plan(plan: Plan) -> PlanRow:
+    draft = plan.draft
+    return PlanRow(
+        method=draft.method,
+        speed=plan.speed,
+        device_gib=round(plan.device_gib, 1),
+        headroom_gib=round(plan.headroom_gib, 1),
+        host_gib=round(plan.host_gib, 1),
+        zero=draft.engine,
+        micro_batch=draft.micro,
+        accumulation=draft.accumulation,
+        effective_batch=draft.job.effective_batch,
+        learning_rate=draft.rates["learning_rate"]["default"],
+        epochs=draft.rates["epochs"],
+        cutoff_len=draft.length,
+        samples=draft.amount,
+        set={**draft.job.values, "output_dir": draft.output},
+        gives_up=", ".join(_losses(plan)) or "nothing",
+        nearest=nearest(draft),
+    )
+
+
+def _losses(plan: Plan) -> Iterator[str]:
+    draft = plan.draft
+    if draft.method == "qlora":
+        yield "base weights in 4 bit"
+    if draft.saver:
+        yield _SAVERS[draft.saver]
+    if draft.recompute:
+        yield "activations computed twice"
+    if plan.speed in _SLOWER:
+        yield _SLOWER[plan.speed]
+    if draft.liger:
+        yield "needs liger-kernel"
+    if draft.length < LENGTHS[0]:
+        yield f"samples cut at {draft.length} tokens"
+
+
+def nearest(draft: Draft) -> str | None:
+    """The recipe of the catalogue for the same model that shares most with the draft's name; None: none for it."""
+    short, method = f"{draft.model.short}-", naming.method_name(draft.job)
+    device = re.compile(re.escape(short + naming.label(draft.machine.device.id)) + r"(x\d+)?-(?!\d)")
+
+    def likeness(name: str) -> tuple[bool, bool, bool]:
+        return name.startswith(draft.name), bool(device.match(name)), method in name.split("-")
+
+    return max((name for name in catalogue.names() if name.startswith(short)), key=likeness, default=None)
+
+
+def _choice(choice: Choice) -> ChoiceRow:
+    model = choice.plan.draft.model.name
+    return ChoiceRow(model=model, recommended=choice.recommended, cost=choice.cost, **vars(_plan(choice.plan)))
+
+
+def _upgrade(upgrade: Upgrade) -> UpgradeRow:
+    draft, machine = upgrade.draft, upgrade.draft.machine
+    return UpgradeRow(str(machine), machine.host_ram_gib, draft.method, draft.engine, upgrade.note)
