@@ -28,7 +28,7 @@ ROOMS: dict[str, str] = {
     "judge": "__init__ diagnostic read job rules advise",
     "recipes": "__init__ diagnostic read tables job",
     "plan": "__init__ diagnostic read tables job judge recipes",
-    "show": "diagnostic advise recipes plan",
+    "show": "diagnostic study advise recipes plan",
     "commands": "__init__ diagnostic read tables job rules train study advise judge recipes plan show",
     # Imports the module of validator.commands that is asked for, by its name.
     "cli": "__init__ diagnostic",

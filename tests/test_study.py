@@ -68,7 +68,7 @@ def test_rows_tokens_drops_and_steps_are_those_of_the_real_run(name: str, real: 
     steps, kept, rows = schedule.schedule(job, run.sequences), run.column("kept"), run.kept(run.train)
     ours = {"rows": run.sequences, "examples": run.sequences, "evaluated": run.evaluated, "batch": steps.batch,
             "per_epoch": steps.per_epoch, "total": steps.total, "warmup": steps.warmup}  # fmt: skip
-    if not sets.packing(job):
+    if not job.packs:
         ours["tokens"] = sum(kept[at] for at in rows)
     if not len(run.evaluation):
         ours["dropped"] = run.drops.total()

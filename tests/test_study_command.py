@@ -19,7 +19,8 @@ from click.testing import CliRunner, Result
 from validator import cli
 from validator.diagnostic import RecipeError
 from validator.job.job import Job
-from validator.study import amount, picture, progress
+from validator.show import picture
+from validator.study import amount, progress
 
 ROOT = Path(__file__).parent.parent
 ROW = '{"instruction": "Say hi to all people.", "input": "", "output": "hi there"}'

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from validator.job.job import Job
-from validator.study import amount, command, distribution, near, packing
+from validator.study import amount, distribution, near, packing
 from validator.study.estimate import estimate
+from validator.study.inquiry import study
+from validator.study.results import Drop, RowCounts, Study
 
 WORDS = ["".join(random.Random(seed).choices("etaoinshrdlu", k=2 + seed % 8)) for seed in range(4000)]
 
@@ -23,7 +25,7 @@ def clean(count: int) -> list[dict[str, Any]]:
              "output": " ".join(draw.choices(WORDS, k=60))} for _ in range(count)]  # fmt: skip
 
 
-def studied(folder: Path, rows: list[dict[str, Any]], *, model: str = "qwen3-8b", **keys: Any) -> dict[str, Any]:
+def studied(folder: Path, rows: list[dict[str, Any]], *, model: str = "qwen3-8b", **keys: Any) -> Study:
     """The study of a recipe on these rows."""
     (folder / "rows.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
     info = {"rows": {"file_name": "rows.jsonl"}, "other": {"file_name": "other.jsonl"}}
@@ -31,11 +33,11 @@ def studied(folder: Path, rows: list[dict[str, Any]], *, model: str = "qwen3-8b"
     values = {"model_name_or_path": model, "template": "qwen3", "dataset": "rows", "dataset_dir": str(folder),
               "stage": "sft", "do_train": True, "finetuning_type": "lora", **keys}  # fmt: skip
     (folder / "recipe.yaml").write_text(json.dumps(values))
-    return command.study(str(folder / "recipe.yaml"), None, None, None)
+    return study(str(folder / "recipe.yaml"), None, None)
 
 
-def kinds(found: dict[str, Any]) -> dict[str, int]:
-    return {one["kind"]: one["rows"] for one in found["quality"]}
+def kinds(result: Study) -> dict[str, int]:
+    return {finding.kind: finding.rows for finding in result.quality}
 
 
 def test_nothing_is_found_in_a_clean_set(tmp_path: Path) -> None:
@@ -58,8 +60,8 @@ def test_all_that_is_planted_is_found(tmp_path: Path) -> None:
     for at in range(80, 95):
         rows[at]["instruction"] = "Write something."
     rows[100]["output"] = "word " * 5000
-    found = studied(tmp_path, rows)
-    assert kinds(found) == {
+    result = studied(tmp_path, rows)
+    assert kinds(result) == {
         "exact duplicates": 10,
         "near duplicates": 30,
         "empty answers": 2,
@@ -69,7 +71,7 @@ def test_all_that_is_planted_is_found(tmp_path: Path) -> None:
         "repeated prompt": 15,
         "answers cut": 1,
     }
-    places = {one["kind"]: one["examples"] for one in found["quality"]}
+    places = {finding.kind: finding.examples for finding in result.quality}
     assert places["exact duplicates"][0] == f"{tmp_path}/rows.jsonl:601 like {tmp_path}/rows.jsonl:1"
     assert places["near duplicates"][0] == f"{tmp_path}/rows.jsonl:611 like {tmp_path}/rows.jsonl:21"
     assert places["answers cut"] == [f"{tmp_path}/rows.jsonl:101"]
@@ -79,9 +81,9 @@ def test_evaluation_rows_in_training_are_found(tmp_path: Path) -> None:
     rows = clean(50)
     other = [*clean(60)[50:], rows[3], rows[4]]
     (tmp_path / "other.jsonl").write_text("".join(json.dumps(row) + "\n" for row in other))
-    found = studied(tmp_path, rows, eval_dataset="other")
-    assert kinds(found) == {"evaluation rows in training": 2}
-    assert found["quality"][0]["examples"][0] == f"{tmp_path}/other.jsonl:11 like {tmp_path}/rows.jsonl:4"
+    result = studied(tmp_path, rows, eval_dataset="other")
+    assert kinds(result) == {"evaluation rows in training": 2}
+    assert result.quality[0].examples[0] == f"{tmp_path}/other.jsonl:11 like {tmp_path}/rows.jsonl:4"
 
 
 def test_chinese_near_duplicates_are_found(tmp_path: Path) -> None:
@@ -102,17 +104,16 @@ def test_a_sign_beyond_ascii_hides_no_near_duplicate(tmp_path: Path) -> None:
 def test_drops_name_reason_and_rows(tmp_path: Path) -> None:
     rows = clean(20)
     rows[4]["output"] = None
-    found = studied(tmp_path, rows)
-    assert found["drops"] == [{"reason": "no answer: null, missing, or not text", "rows": 1,
-                               "examples": [f"{tmp_path}/rows.jsonl:5"]}]  # fmt: skip
-    assert found["rows"] == {"read": 20, "selected": 20, "dropped": 1, "trained": 19, "evaluated": 0, "sequences": 19,
-                             "exact": True}  # fmt: skip
+    result = studied(tmp_path, rows)
+    assert result.drops == [Drop("no answer: null, missing, or not text", 1, [f"{tmp_path}/rows.jsonl:5"])]
+    assert result.rows == RowCounts(read=20, selected=20, dropped=1, trained=19, evaluated=0, sequences=19, exact=True)
 
 
 def test_the_longest_batch_needs_less_than_cutoff_len(tmp_path: Path) -> None:
-    found = studied(tmp_path, clean(50), cutoff_len=8192)
-    assert found["memory"]["longest"] < 512
-    assert found["memory"]["longest_gib"] < found["memory"]["cutoff_gib"]
+    result = studied(tmp_path, clean(50), cutoff_len=8192)
+    assert result.memory
+    assert result.memory.longest < 512
+    assert result.memory.longest_gib < result.memory.cutoff_gib
 
 
 @pytest.mark.parametrize(
@@ -130,19 +131,20 @@ def test_the_longest_batch_needs_less_than_cutoff_len(tmp_path: Path) -> None:
 )
 def test_amount(model: str, rows: int, epochs: float, verdict: str, better: int | None) -> None:
     job = Job({"model_name_or_path": model, "stage": "sft", "finetuning_type": "lora"})
-    found = amount.judged(job, rows, epochs)
-    assert (found["verdict"], (found["better_size"] or {}).get("billions")) == (verdict, better)
+    judged = amount.judged(job, rows, epochs)
+    assert judged.verdict == verdict
+    assert (judged.better_size.billions if judged.better_size else None) == better
 
 
 def test_ten_epochs_of_500_rows_are_learned_by_heart() -> None:
     job = Job({"model_name_or_path": "qwen7b", "stage": "sft", "finetuning_type": "lora"})
-    assert "10 epochs of 500 samples" in amount.judged(job, 500, 10)["epochs"]["message"]
-    assert not amount.judged(job, 5_000, 3)["epochs"]["message"]
+    assert "10 epochs of 500 samples" in amount.judged(job, 500, 10).epochs.message
+    assert not amount.judged(job, 5_000, 3).epochs.message
 
 
 def test_no_guidance_is_said() -> None:
     job = Job({"model_name_or_path": "qwen7b", "stage": "kto", "finetuning_type": "lora"})
-    assert amount.judged(job, 500, 3)["verdict"] == "unknown"
+    assert amount.judged(job, 500, 3).verdict == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -160,9 +162,9 @@ def test_estimated_tokens(text: str, low: int, high: int) -> None:
 
 def test_histogram_holds_every_sample_once() -> None:
     lengths = sorted([random.Random(seed).randrange(5, 900) for seed in range(500)] + [40_000])
-    summary = distribution.summary(lengths)
-    assert sum(bar["rows"] for bar in summary["histogram"]) == len(lengths)
-    assert summary["longest"] == 40_000
+    spread = distribution.distribution(lengths)
+    assert sum(bar.rows for bar in spread.histogram) == len(lengths)
+    assert spread.longest == 40_000
     assert distribution.recommended(lengths, None) == 1024
     assert distribution.recommended(lengths, 512) == 512
 

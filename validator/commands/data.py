@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
@@ -17,8 +18,13 @@ from validator.commands import options
 @click.option("--html", metavar="FILE", help="Write one self-contained page, too.")
 def command(source: str, model: str | None, near: bool | None, form: str, html: str | None) -> None:
     """Show what will be trained: rows, drops, steps, lengths, amount and quality; exit code 1 where the run stops."""
-    from validator.study import command as studies  # with numpy, which --help does not wait for
+    from validator.show import data, output, page, structure  # with numpy, which --help does not wait for
+    from validator.study.inquiry import study
 
-    study = studies.study(source, model, near, html)
-    click.echo(studies.FORMATS[form](study), nl=False)
-    sys.exit(1 if study["problems"] else 0)
+    if html:
+        output.ready(Path(html))
+    studied = study(source, model, near)
+    if html:
+        output.write(Path(html), page.page(studied))
+    click.echo(structure.text(studied) if form == "json" else data.text(studied), nl=False)
+    sys.exit(1 if studied.problems else 0)

@@ -1,1 +1,1 @@
-"""What was found, as text, JSON and pages."""
+"""Results as text, JSON and pages."""

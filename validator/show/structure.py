@@ -1,4 +1,5 @@
-"""A result as JSON for programs: the fields of its dataclasses are the keys, in their order."""
+"""A result as JSON for programs: the fields of its dataclasses are the keys, in their order. A word that Python keeps
+for itself has a `_` behind it as a field (`from_`)."""
 
 from __future__ import annotations
 
@@ -13,5 +14,9 @@ if TYPE_CHECKING:
 
 def text(result: DataclassInstance | Sequence[DataclassInstance]) -> str:
     """The structure that `--format json` prints, with an end of line."""
-    rows = asdict(result) if is_dataclass(result) else [asdict(row) for row in result]
-    return json.dumps(rows, indent=2) + "\n"
+    whole = _keys(result) if is_dataclass(result) else [_keys(row) for row in result]
+    return json.dumps(whole, indent=2) + "\n"
+
+
+def _keys(result: DataclassInstance) -> dict[str, object]:
+    return asdict(result, dict_factory=lambda fields: {name.removesuffix("_"): value for name, value in fields})

@@ -2,36 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from validator.job.job import Job
 from validator.tables import data, guidance
 
+FIGURES = ("minimum", "useful", "good", "saturating")
 # The field report's own ratio: 5,000 samples are of use to a 7B, 20,000 are recommended.
 _USEFUL = 0.25
 # The figures are round numbers, and a "14B" has up to 14.8 billion parameters.
 _ABOUT = 0.9
 
 
-def judged(job: Job, rows: int, epochs: float) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Size:
+    """A size of model in billions of parameters, and the samples recommended for it."""
+
+    billions: float
+    good: int
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Epochs, samples seen in all, and whether the repetition does harm."""
+
+    epochs: float
+    seen: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Amount:
     """The verdict on so many different samples, the figures it rests on, and a model size that suits them better."""
-    names, model = ("minimum", "useful", "good", "saturating"), job.model
-    figures = {name: guidance.samples(job.stage, job.method, model.billions, name) if model else None for name in names}
+
+    rows: int
+    verdict: str
+    minimum: int | None
+    useful: int | None
+    good: int | None
+    saturating: int | None
+    recommended: int | None
+    message: str
+    better_size: Size | None
+    epochs: Passes
+    sources: list[dict[str, str]]
+
+    def figures(self) -> dict[str, int]:
+        """The figures that are known, the smallest first."""
+        figures = zip(FIGURES, (self.minimum, self.useful, self.good, self.saturating), strict=True)
+        return {name: samples for name, samples in figures if samples}
+
+
+def judged(job: Job, rows: int, epochs: float) -> Amount:
+    """The amount for the job's model, method and stage."""
+    model = job.model
+    figures = {name: guidance.samples(job.stage, job.method, model.billions, name) if model else None
+               for name in FIGURES}  # fmt: skip
     good = figures["good"]
     if good and figures["useful"] is None:
         figures["useful"] = max(int(good * _USEFUL), figures["minimum"] or 0)
     verdict = _verdict(rows, figures)
-    return {
-        "rows": rows,
-        "verdict": verdict,
+    return Amount(
+        rows=rows,
+        verdict=verdict,
         **figures,
-        "recommended": job.samples or good,
-        "message": _message(job, verdict, figures),
-        "better_size": _better(job, rows, verdict),
-        "epochs": _epochs(rows, epochs, figures),
-        "sources": list(_sources(job)),
-    }
+        recommended=job.samples or good,
+        message=_message(job, verdict, figures),
+        better_size=_better(job, rows, verdict),
+        epochs=_passes(rows, epochs, figures),
+        sources=list(_sources(job)),
+    )
 
 
 def _verdict(rows: int, figures: Mapping[str, int | None]) -> str:
@@ -62,11 +104,11 @@ def _message(job: Job, verdict: str, figures: Mapping[str, int | None]) -> str:
 
 def _table(job: Job) -> list[dict[str, Any]]:
     method = "full" if job.method in ("full", "freeze") else "lora"
-    found: list[dict[str, Any]] = (data.listing("samples").get(job.stage) or {}).get(method) or []
-    return found
+    entries: list[dict[str, Any]] = (data.listing("samples").get(job.stage) or {}).get(method) or []
+    return entries
 
 
-def _better(job: Job, rows: int, verdict: str) -> dict[str, Any] | None:
+def _better(job: Job, rows: int, verdict: str) -> Size | None:
     """The largest size whose recommended number is there; smaller ones need fewer samples, larger ones use more."""
     if job.model is None or verdict in ("unknown", "useful", "good"):
         return None
@@ -79,21 +121,20 @@ def _better(job: Job, rows: int, verdict: str) -> dict[str, Any] | None:
     larger = best["billions"] > job.model.billions
     if larger is not (verdict == "saturated") or abs(best["billions"] / job.model.billions - 1) < 0.5:
         return None
-    return {"billions": best["billions"], "good": best["good"]}
+    return Size(best["billions"], best["good"])
 
 
-def _epochs(rows: int, epochs: float, figures: Mapping[str, int | None]) -> dict[str, Any]:
-    """Samples seen in all, and whether the repetition does harm."""
+def _passes(rows: int, epochs: float, figures: Mapping[str, int | None]) -> Passes:
     few = rows < (figures["minimum"] or 0)
     message = ""
     if few and epochs >= guidance.MANY_EPOCHS:
         message = f"{epochs:g} epochs of {rows:,} samples are learned by heart; take 2 to 5, or more samples"
     elif figures["saturating"] and rows <= figures["saturating"] < rows * epochs:
         message = f"{epochs:g} epochs of {rows:,} samples are {rows * epochs:,.0f} seen; fewer epochs will do"
-    return {"epochs": epochs, "seen": round(rows * epochs), "message": message}
+    return Passes(epochs, round(rows * epochs), message)
 
 
-def _sources(job: Job) -> Any:
+def _sources(job: Job) -> Iterator[dict[str, str]]:
     known = data.listing("samples")["sources"]
     names = dict.fromkeys(name for entry in _table(job) for name in entry["source"])
     return ({"name": name, **known[name]} for name in names)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from validator.diagnostic import RecipeError
 from validator.job.job import Job
-from validator.study import study as studies
+from validator.study.overview import overview
+from validator.study.results import Study
 
 _LARGEST = 32 << 20  # bytes; more would keep the user waiting
 # What a recipe or its data can be cured of. Repeated prompts and short answers may be meant.
@@ -18,32 +18,32 @@ _TOLD = ("exact duplicates", "empty answers", "control characters", "garbled tex
 def brief(job: Job) -> tuple[list[str], bool]:
     """What to say of the job's data, and whether the run would stop at them. Nothing where they are large, elsewhere or
     in need of a library that is not there."""
-    files = [path for found in job.datasets for path in found.files]
+    files = [path for dataset in job.datasets for path in dataset.files]
     try:
         if not files or sum(path.stat().st_size for path in files) > _LARGEST:
             return [], False
-        found = studies.study(job, False, _silent)
+        study = overview(job, False, _silent)
     except (RecipeError, OSError):
         return [], False
     # Streamed rows are read while training; the run may end before the one that is to blame.
-    return list(_lines(found)), bool(found["problems"]) and not job.flag("streaming")
+    return list(_lines(study)), bool(study.problems) and not job.flag("streaming")
 
 
 def _silent(_rows: int) -> None:
     """Small data need no bar."""
 
 
-def _lines(found: Mapping[str, Any]) -> Iterator[str]:
-    for problem in found["problems"]:
-        yield f"{problem['place']}: error: {problem['message']}; LLaMA-Factory stops"
-    rows, steps, tokens = found["rows"], found["steps"], found["tokens"]
-    if not steps or found["problems"]:
+def _lines(study: Study) -> Iterator[str]:
+    for problem in study.problems:
+        yield f"{problem.place}: error: {problem.message}; LLaMA-Factory stops"
+    rows, steps, tokens = study.rows, study.steps, study.tokens
+    if not steps or study.problems:
         return
-    about = "" if tokens["exact"] else "about "
-    yield (f"data: {rows['trained']:,} of {rows['read']:,} rows trained in {steps['total']:,} steps, "
-           f"{about}{tokens['per_epoch']:,} tokens an epoch")  # fmt: skip
-    for drop in found["drops"]:
-        yield f"data: {drop['rows']:,} rows dropped: {drop['reason']} ({drop['examples'][0]})"
-    for one in found["quality"]:
-        if one["kind"] in _TOLD:
-            yield f"data: {one['kind']}: {one['rows']:,} ({one['share']:.1%}), such as {one['examples'][0]}"
+    about = "" if tokens.exact else "about "
+    yield (f"data: {rows.trained:,} of {rows.read:,} rows trained in {steps.total:,} steps, "
+           f"{about}{tokens.per_epoch:,} tokens an epoch")  # fmt: skip
+    for drop in study.drops:
+        yield f"data: {drop.rows:,} rows dropped: {drop.reason} ({drop.examples[0]})"
+    for one in study.quality:
+        if one.kind in _TOLD:
+            yield f"data: {one.kind}: {one.rows:,} ({one.share:.1%}), such as {one.examples[0]}"

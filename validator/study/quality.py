@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from validator.study.oddity import KINDS
 from validator.study.training import Training
@@ -14,15 +14,25 @@ _EXAMPLES = 3
 _REPEATED = 0.01
 
 
-def finding(kind: str, rows: int, total: int, examples: Iterable[str], message: str) -> dict[str, Any]:
-    """One finding. `examples` are places, or pairs of places."""
-    return {"kind": kind, "rows": rows, "share": round(rows / total, 6) if total else 0.0,
-            "examples": list(examples), "message": message}  # fmt: skip
+@dataclass(frozen=True)
+class Finding:
+    """Rows of which something is wrong, their share of the rows looked at, and a few places or pairs of places."""
+
+    kind: str
+    rows: int
+    share: float
+    examples: list[str]
+    message: str
+
+
+def finding(kind: str, rows: int, total: int, examples: Iterable[str], message: str) -> Finding:
+    """One finding on `rows` of `total` rows."""
+    return Finding(kind, rows, round(rows / total, 6) if total else 0.0, list(examples), message)
 
 
 def findings(
     run: Training, rows: Sequence[int], evaluated: Sequence[int], again: Sequence[tuple[int, int]]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Finding]:
     """All but near duplicates. `rows` are the positions trained on, each once; `again` what `repeats` found there."""
     if again:
         yield finding("exact duplicates", len(again), len(rows), couples(run, again),
@@ -43,7 +53,7 @@ def repeats(run: Training, rows: Sequence[int]) -> tuple[list[int], list[tuple[i
     return sorted(first.values()), again
 
 
-def _prompts(run: Training, rows: Sequence[int]) -> Iterator[dict[str, Any]]:
+def _prompts(run: Training, rows: Sequence[int]) -> Iterator[Finding]:
     prompts = run.column("prompts")
     most, count = next(iter(Tally(map(prompts.__getitem__, rows)).most_common(1)), (0, 0))
     if count > max(_REPEATED * len(rows), 2):
@@ -65,18 +75,18 @@ _SAID = {
 }
 
 
-def _odd(run: Training, rows: Sequence[int]) -> Iterator[dict[str, Any]]:
+def _odd(run: Training, rows: Sequence[int]) -> Iterator[Finding]:
     trained = set(rows)
     for kind in KINDS:
-        start, found = 0, []
+        start, odd = 0, []
         for one in run.sets:
-            found += [start + index for index in one.rows.odd[kind] if start + index in trained]
+            odd += [start + index for index in one.rows.odd[kind] if start + index in trained]
             start += len(one.rows)
-        if found:
-            yield finding(kind, len(found), len(rows), map(run.place, found[:_EXAMPLES]), _SAID[kind])
+        if odd:
+            yield finding(kind, len(odd), len(rows), map(run.place, odd[:_EXAMPLES]), _SAID[kind])
 
 
-def _cut(run: Training, rows: Sequence[int]) -> Iterator[dict[str, Any]]:
+def _cut(run: Training, rows: Sequence[int]) -> Iterator[Finding]:
     lost, answers = run.column("lost"), run.column("answer")
     cut = sorted((at for at in rows if lost[at]), key=lambda at: -lost[at])
     if cut:
@@ -85,7 +95,7 @@ def _cut(run: Training, rows: Sequence[int]) -> Iterator[dict[str, Any]]:
                       f"lose their end to `cutoff_len`: {share:.1%} of all answer tokens")  # fmt: skip
 
 
-def _leaks(run: Training, rows: Sequence[int], evaluated: Sequence[int]) -> Iterator[dict[str, Any]]:
+def _leaks(run: Training, rows: Sequence[int], evaluated: Sequence[int]) -> Iterator[Finding]:
     if not evaluated:
         return
     prompts = run.column("prompts")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from validator.job.job import Job
 
 
-class Schedule(NamedTuple):
+@dataclass(frozen=True)
+class Schedule:
     """Optimizer steps. `epochs` are those really passed over, where `max_steps` sets the end."""
 
     batch: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from validator.job import datasets
 from validator.job.datasets import Dataset
@@ -19,7 +18,8 @@ from validator.tables import data
 from validator.tables.suggestion import suggest
 
 
-class Problem(NamedTuple):
+@dataclass(frozen=True)
+class Problem:
     """Why LLaMA-Factory stops; `place` is a file, with a row where one is to blame."""
 
     place: str

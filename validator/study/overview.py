@@ -1,9 +1,10 @@
-"""Everything the `data` command says of a recipe, as one JSON structure."""
+"""Everything the `data` command says of a recipe."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from operator import gt
 from typing import Any
 
@@ -11,6 +12,8 @@ from validator.diagnostic import RecipeError
 from validator.job.job import GIB, Job
 from validator.study import amount, columns, distribution, near, quality, sets, tokens
 from validator.study.fate import REASONS
+from validator.study.quality import Finding
+from validator.study.results import Drop, Memory, RowCounts, SetRow, Study, Tokens
 from validator.study.schedule import schedule
 from validator.study.sets import Set
 from validator.study.survey import Report
@@ -22,56 +25,63 @@ NEAR_ROWS = 200_000
 _EXAMPLES = 3
 
 
-def study(job: Job, wanted: bool | None, report: Report) -> dict[str, Any]:
-    """The structure that `data --format json` prints. `wanted`: look for near duplicates; None: where they are quick to
+def overview(job: Job, wanted: bool | None, report: Report) -> Study:
+    """The study of a job's data. `wanted`: look for near duplicates; None: where they are quick to
     find. Raises RecipeError where there is nothing to study."""
     if job.tokenized:
         raise RecipeError(f"{job.path}: `tokenized_path` holds tokenized data, which is trained on as it is")
     counter, reason = tokens.counter(job)
-    found = sets.surveyed(job, counter, report)
-    if not found:
+    chosen = sets.surveyed(job, counter, report)
+    if not chosen:
         raise RecipeError(f"{job.path}: names no data set; set `dataset`")
-    run = training(job, found)
+    run = training(job, chosen)
     trained = run.kept(run.train)
     rows, evaluated = sorted(set(trained)), sorted(set(run.kept(run.evaluation)))
-    whole = not any(one.note for one in found)
+    whole = not any(one.note for one in chosen)
     steps = schedule(job, run.sequences) if run.sequences and whole else None
     exact = not run.why_not and (counter.exact or not job.packs)
     first, again = quality.repeats(run, rows)
     unlooked = _looks(wanted, len(rows))
     alike = [] if unlooked else _near(job, run, first, len(rows), counter, report)
-    return {
-        "path": job.path,
-        "model": job.model_name,
-        "stage": job.stage,
-        "method": job.method,
-        "template": job.get("template"),
-        "cutoff_len": int(job.number("cutoff_len")),
-        "sets": [_set(one) for one in found],
-        "problems": [{"place": place, "message": message} for place, message in run.problems],
-        "notes": [*_notes(job, run, reason), *([unlooked] if unlooked else [])],
-        "rows": {"read": sum(len(one.rows) for one in found), "selected": len(run.train), "dropped": run.drops.total(),
-                 "trained": len(trained), "evaluated": run.evaluated, "sequences": run.sequences, "exact": exact},
-        "drops": list(_drops(run)),
-        "steps": steps._asdict() if steps else None,
-        "tokens": _tokens(job, run, counter, trained),
-        "memory": _memory(job, run, rows),
-        "amount": amount.judged(job, len(first) if whole else 0, steps.epochs if steps else 0.0),
-        "quality": [*quality.findings(run, rows, evaluated, again), *alike],
-    }  # fmt: skip
+    return Study(
+        path=job.path,
+        model=job.model_name,
+        stage=job.stage,
+        method=job.method,
+        template=job.get("template"),
+        cutoff_len=int(job.number("cutoff_len")),
+        sets=[_set(one) for one in chosen],
+        problems=run.problems,
+        notes=[*_notes(job, run, reason), *([unlooked] if unlooked else [])],
+        rows=RowCounts(
+            read=sum(len(one.rows) for one in chosen),
+            selected=len(run.train),
+            dropped=run.drops.total(),
+            trained=len(trained),
+            evaluated=run.evaluated,
+            sequences=run.sequences,
+            exact=exact,
+        ),
+        drops=list(_drops(run)),
+        steps=steps,
+        tokens=_tokens(job, run, counter, trained),
+        memory=_memory(job, run, rows),
+        amount=amount.judged(job, len(first) if whole else 0, steps.epochs if steps else 0.0),
+        quality=[*quality.findings(run, rows, evaluated, again), *alike],
+    )
 
 
-def _set(one: Set) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "role": "evaluation" if one.evaluates else "training",
-        "source": one.dataset.source if one.dataset else None,
-        "formatting": one.form.formatting,
-        "files": [str(path) for path in sets.files(one)],
-        "rows": len(one.rows),
-        "columns": columns.names(one.rows),
-        "note": one.note,
-    }
+def _set(one: Set) -> SetRow:
+    return SetRow(
+        name=one.name,
+        role="evaluation" if one.evaluates else "training",
+        source=one.dataset.source if one.dataset else None,
+        formatting=one.form.formatting,
+        files=[str(path) for path in sets.files(one)],
+        rows=len(one.rows),
+        columns=columns.names(one.rows),
+        note=one.note,
+    )
 
 
 def _notes(job: Job, run: Training, reason: str) -> Iterator[str]:
@@ -89,37 +99,42 @@ def _notes(job: Job, run: Training, reason: str) -> Iterator[str]:
     yield from run.why_not
 
 
-def _drops(run: Training) -> Iterator[dict[str, Any]]:
+def _drops(run: Training) -> Iterator[Drop]:
     fates = run.column("fates")
     for code, rows in run.drops.most_common():
         places = [run.place(int(at)) for at in _first(run.train, fates, code)]
-        yield {"reason": REASONS[code], "rows": rows, "examples": places}
+        yield Drop(REASONS[code], rows, places)
 
 
 def _first(positions: Any, fates: bytearray, code: int) -> Iterator[int]:
-    found = (at for at in positions if fates[at] == code)
-    yield from (at for at, _ in zip(found, range(_EXAMPLES), strict=False))
+    yield from islice((at for at in positions if fates[at] == code), _EXAMPLES)
 
 
-def _tokens(job: Job, run: Training, counter: Counter, trained: Sequence[int]) -> dict[str, Any]:
+def _tokens(job: Job, run: Training, counter: Counter, trained: Sequence[int]) -> Tokens:
     lengths, kept, answer, lost = (
         list(map(run.column(name).__getitem__, trained)) for name in ("full", "kept", "answer", "lost")
     )
     ordered = sorted(lengths)
+    spread = distribution.distribution(ordered)
     positions = job.model.positions if job.model else None
-    return {
-        "source": counter.name,
-        "exact": counter.exact and not any(one.rows.approximate for one in run.sets),
-        **distribution.summary(ordered),
-        "per_epoch": sum(kept),
-        "answers_per_epoch": sum(answer) - sum(lost),
-        "rows_cut": sum(map(gt, lengths, kept)),
-        "tokens_cut": sum(lengths) - sum(kept),
-        "recommended_cutoff_len": distribution.recommended(ordered, positions) if ordered else None,
-    }
+    return Tokens(
+        source=counter.name,
+        exact=counter.exact and not any(one.rows.approximate for one in run.sets),
+        mean=spread.mean,
+        median=spread.median,
+        p95=spread.p95,
+        p99=spread.p99,
+        longest=spread.longest,
+        histogram=spread.histogram,
+        per_epoch=sum(kept),
+        answers_per_epoch=sum(answer) - sum(lost),
+        rows_cut=sum(map(gt, lengths, kept)),
+        tokens_cut=sum(lengths) - sum(kept),
+        recommended_cutoff_len=distribution.recommended(ordered, positions) if ordered else None,
+    )
 
 
-def _memory(job: Job, run: Training, rows: Sequence[int]) -> dict[str, Any] | None:
+def _memory(job: Job, run: Training, rows: Sequence[int]) -> Memory | None:
     """Device memory with the longest batch there is, beside `cutoff_len` as the upper bound. GiB of 2^30 bytes."""
     limit = int(job.number("cutoff_len"))
     kept = run.column("kept") if rows else ()
@@ -129,17 +144,13 @@ def _memory(job: Job, run: Training, rows: Sequence[int]) -> dict[str, Any] | No
     if not longest or job.device_memory is None or real.device_memory is None:
         return None
     usable = job.machine.device.usable_gib if job.machine else None
-    return {
-        "longest": longest,
-        "longest_gib": round(real.device_memory.expected / GIB, 2),
-        "cutoff_gib": round(job.device_memory.expected / GIB, 2),
-        "usable_gib": usable,
-    }
+    longest_gib, cutoff_gib = (round(each.expected / GIB, 2) for each in (real.device_memory, job.device_memory))
+    return Memory(longest, longest_gib, cutoff_gib, usable)
 
 
 def _near(
     job: Job, run: Training, first: Sequence[int], rows: int, counter: Counter, report: Report
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Finding]:
     """Near duplicates within each data set among so many rows; `first` are those that are no exact duplicates."""
     start, pairs = 0, []
     for one in run.sets:

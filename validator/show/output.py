@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from validator.diagnostic import RecipeError
-from validator.study import page
+from validator.show import page
 
 
 def ready(path: Path) -> None:

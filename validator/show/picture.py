@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+
+from validator.study.amount import Amount
+from validator.study.distribution import Bar
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _FOOT = 720, 200, 20, 24, 44
 _ROOM = _WIDTH - 2 * _LEFT
@@ -12,30 +14,30 @@ _ROOM = _WIDTH - 2 * _LEFT
 _ZONES = {"minimum": "few", "useful": "useful", "good": "good", "saturating": "saturated"}
 
 
-def histogram(bars: Sequence[Mapping[str, int]], marks: Mapping[str, int]) -> str:
-    """Rows by length. `marks`: names and lengths of lines drawn across, such as `cutoff_len`."""
-    most, wide = max(bar["rows"] for bar in bars), _ROOM / len(bars)
+def histogram(bars: Sequence[Bar], marks: Iterable[tuple[int, str]]) -> str:
+    """Rows by length. `marks`: lengths at which a line is drawn across, and what is written there."""
+    most, wide = max(bar.rows for bar in bars), _ROOM / len(bars)
     parts = [part for at, bar in enumerate(bars) for part in _bar(bar, most, _LEFT + at * wide, wide)]
-    for number, (name, length) in enumerate(marks.items()):
-        parts += _mark(f"{name} {length:,}", _LEFT + _place(bars, length) * wide, 12 + 13 * number)
+    for number, (length, name) in enumerate(marks):
+        parts += _mark(name, _LEFT + _place(bars, length) * wide, 12 + 13 * number)
     return _svg("Rows by length in tokens", _TOP + _HEIGHT + _FOOT, parts)
 
 
-def _bar(bar: Mapping[str, int], most: int, left: float, wide: float) -> Iterator[str]:
-    tall = bar["rows"] / most * (_HEIGHT - 20)
-    said = f"{bar['from']:,} to {bar['to']:,} tokens: {bar['rows']:,} rows"
+def _bar(bar: Bar, most: int, left: float, wide: float) -> Iterator[str]:
+    tall = bar.rows / most * (_HEIGHT - 20)
+    said = f"{bar.from_:,} to {bar.to:,} tokens: {bar.rows:,} rows"
     yield (f'<rect class="bar" x="{left + 1:.1f}" y="{_TOP + _HEIGHT - tall:.1f}" width="{wide - 2:.1f}" '
            f'height="{tall:.1f}"><title>{said}</title></rect>')  # fmt: skip
     middle = left + wide / 2
     yield (f'<text x="{middle:.1f}" y="{_TOP + _HEIGHT + 14}" text-anchor="end" '
-           f'transform="rotate(-40 {middle:.1f} {_TOP + _HEIGHT + 14})">{bar["from"]:,}</text>')  # fmt: skip
+           f'transform="rotate(-40 {middle:.1f} {_TOP + _HEIGHT + 14})">{bar.from_:,}</text>')  # fmt: skip
 
 
-def _place(bars: Sequence[Mapping[str, int]], length: int) -> float:
+def _place(bars: Sequence[Bar], length: int) -> float:
     """Where a length stands, in bars from the left."""
     for at, bar in enumerate(bars):
-        if length <= bar["to"]:
-            return at + max(length - bar["from"], 0) / (bar["to"] - bar["from"] + 1)
+        if length <= bar.to:
+            return at + max(length - bar.from_, 0) / (bar.to - bar.from_ + 1)
     return len(bars)
 
 
@@ -45,19 +47,19 @@ def _mark(said: str, x: float, y: float) -> Iterator[str]:
     yield f'<text x="{x + (-4 if side == "end" else 4):.1f}" y="{y}" text-anchor="{side}">{said}</text>'
 
 
-def zones(amount: Mapping[str, Any]) -> str:
+def zones(amount: Amount) -> str:
     """The number of samples among the zones of the guidance, on a logarithmic axis; empty where there is none."""
-    begins = {zone: amount[figure] for figure, zone in _ZONES.items() if amount[figure]}
-    if not begins or not amount["rows"]:
+    begins = {_ZONES[figure]: samples for figure, samples in amount.figures().items()}
+    if not begins or not amount.rows:
         return ""
-    low, high = min(*begins.values(), amount["rows"]) / 3, max(*begins.values(), amount["rows"]) * 3
+    low, high = min(*begins.values(), amount.rows) / 3, max(*begins.values(), amount.rows) * 3
     edges = [low, *begins.values(), high]
     places = [_LEFT + math.log(edge / low) / math.log(high / low) * _ROOM for edge in edges]
     names = ["too few" if "few" in begins else "few", *begins]
     parts = [part for name, *span in zip(names, places, places[1:], strict=False) for part in _zone(name, *span)]
     parts += (_text(f"{edge:,}", at, 74) for edge, at in zip(edges[1:-1], places[1:-1], strict=True))
-    here = _LEFT + math.log(amount["rows"] / low) / math.log(high / low) * _ROOM
-    parts += [f'<path class="here" d="M{here:.1f} 30l-7 -12h14z"/>', _text(f"{amount['rows']:,} here", here, 13)]
+    here = _LEFT + math.log(amount.rows / low) / math.log(high / low) * _ROOM
+    parts += [f'<path class="here" d="M{here:.1f} 30l-7 -12h14z"/>', _text(f"{amount.rows:,} here", here, 13)]
     return _svg("Samples against the guidance", 84, parts)
 
 

@@ -1,0 +1,110 @@
+"""`data` for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator.study.amount import Amount
+from validator.study.results import Study
+
+_WIDTH = 44
+
+
+def text(study: Study) -> str:
+    """The study as lines of text."""
+    parts = (_head(study), _problems(study), _rows(study), _steps(study), _tokens(study), _amount(study.amount),
+             _quality(study), _notes(study))  # fmt: skip
+    return "\n".join(line for part in parts for line in part) + "\n"
+
+
+def _head(study: Study) -> Iterator[str]:
+    yield study.path
+    how = f"{study.stage} {study.method}, template {study.template}, cutoff_len {study.cutoff_len:,}"
+    yield f"  model    {study.model or 'none named'}"
+    yield f"  method   {how}"
+    for one in study.sets:
+        named = f" ({', '.join(one.columns[:6])})" if one.columns else ""
+        held = one.note or f"{one.rows:,} rows{named}"
+        yield f"  {one.role:<10} {one.name}: {held}"
+
+
+def _problems(study: Study) -> Iterator[str]:
+    for problem in study.problems:
+        yield f"{problem.place}: error: {problem.message}; LLaMA-Factory stops"
+
+
+def _rows(study: Study) -> Iterator[str]:
+    rows = study.rows
+    yield ""
+    about = "" if rows.exact else "about "
+    packed = f", {about}{rows.sequences:,} sequences" if rows.sequences != rows.trained else ""
+    held = f", {rows.evaluated:,} for evaluation" if rows.evaluated else ""
+    yield (f"rows: {rows.read:,} read, {rows.selected:,} selected for training, {rows.dropped:,} dropped, "
+           f"{rows.trained:,} trained{packed}{held}")  # fmt: skip
+    for drop in study.drops:
+        yield f"  {drop.rows:,} dropped: {drop.reason} ({', '.join(drop.examples)})"
+
+
+def _steps(study: Study) -> Iterator[str]:
+    if steps := study.steps:
+        yield (f"steps: {steps.per_epoch:,} an epoch of batch {steps.batch}, {steps.total:,} in all "
+               f"({steps.epochs:.3g} epochs), {steps.warmup:,} of warm-up, {steps.saves:,} saves")  # fmt: skip
+
+
+def _tokens(study: Study) -> Iterator[str]:
+    tokens = study.tokens
+    if not tokens.histogram:
+        return
+    how = f"by {tokens.source}" if tokens.exact else tokens.source
+    yield ""
+    yield (f"tokens {how}: {tokens.per_epoch:,} an epoch, {tokens.answers_per_epoch:,} of them answers; "
+           f"median {tokens.median:,}, 99 % up to {tokens.p99:,}, longest {tokens.longest:,}")  # fmt: skip
+    most = max(bar.rows for bar in tokens.histogram)
+    for bar in tokens.histogram:
+        edge = f"{bar.from_:,} to {bar.to:,}"
+        yield f"  {edge:>19} {bar.rows:>9,}  {_bar(bar.rows, most)}".rstrip()
+    yield (f"  cutoff_len {study.cutoff_len:,} cuts {tokens.rows_cut:,} rows and {tokens.tokens_cut:,} tokens"
+           f"; {tokens.recommended_cutoff_len:,} would cut at most one row in 200")  # fmt: skip
+    if memory := study.memory:
+        usable = f", of {memory.usable_gib:.1f} usable" if memory.usable_gib else ""
+        yield (f"  device memory: {memory.longest_gib:.1f} GiB with the longest batch there is "
+               f"({memory.longest:,} tokens), {memory.cutoff_gib:.1f} at cutoff_len{usable}")  # fmt: skip
+
+
+def _bar(size: float, most: float) -> str:
+    eighths = round(size / most * _WIDTH * 8) if most else 0
+    full, part = divmod(eighths, 8)
+    return "█" * full + (" ▏▎▍▌▋▊▉"[part] if part else "")
+
+
+def _amount(amount: Amount) -> Iterator[str]:
+    if not amount.rows:
+        return
+    yield ""
+    yield f"amount: {amount.rows:,} different samples are {amount.verdict}: {amount.message}"
+    marks = [*amount.figures().items()]
+    scale = max([amount.rows, *(size for _, size in marks)])
+    for name, size in [*marks, ("here", amount.rows)] if marks else []:
+        yield f"  {name:<11} {size:>9,}  {_bar(size, scale)}".rstrip()
+    if better := amount.better_size:
+        yield f"  a model of {better.billions:g}B suits these samples better ({better.good:,} recommended)"
+    if amount.epochs.message:
+        yield f"  {amount.epochs.message}"
+
+
+def _quality(study: Study) -> Iterator[str]:
+    if not study.rows.trained:
+        return
+    yield ""
+    yield "quality:" if study.quality else "quality: nothing found"
+    for one in study.quality:
+        yield f"  {one.kind}: {one.rows:,} ({one.share:.2%}) {one.message}"
+        for example in one.examples:
+            yield f"      {example}"
+
+
+def _notes(study: Study) -> Iterator[str]:
+    if study.notes:
+        yield ""
+    for note in study.notes:
+        yield f"note: {note}"

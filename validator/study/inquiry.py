@@ -1,0 +1,18 @@
+"""The study of what the user names, with a bar for the time it takes."""
+
+from __future__ import annotations
+
+from validator.study import subject
+from validator.study.overview import overview
+from validator.study.progress import Progress
+from validator.study.results import Study
+
+
+def study(source: str, model: str | None, near: bool | None) -> Study:
+    """The study of a recipe or a data file. Raises RecipeError."""
+    job = subject.job(source, model)
+    progress = Progress(sum(dataset.rows.count for dataset in job.datasets if dataset.rows))
+    try:
+        return overview(job, near, progress)
+    finally:
+        progress.close()
