@@ -51,8 +51,8 @@ def _header(draft: Draft, planned: bool) -> Iterator[tuple[str, Any]]:
         yield "host_ram_gib", f"{draft.machine.host_ram_gib:g}"
     if draft.amount:
         yield "samples", draft.amount
-    if found := naming.predicted(draft.job):
-        yield "predicted", "{" + ", ".join(f"{key}: {value}" for key, value in found.items()) + "}"
+    if prediction := naming.predicted(draft.job):
+        yield "predicted", "{" + ", ".join(f"{key}: {value}" for key, value in prediction.items()) + "}"
     if planned:
         yield "origin", f"plan of llamafactory-recipes {__version__}"
 
@@ -101,7 +101,7 @@ def _remark(draft: Draft, key: str) -> str:
         "dataset": "short samples, to try it; put your long ones here" if draft.length >= naming.LONG else "",
         "deepspeed": "its launch by torchrun wastes less memory on varied lengths" if _alone(draft) else "",
     }
-    return f"  # {found}" if (found := remarks.get(key)) else ""
+    return f"  # {remark}" if (remark := remarks.get(key)) else ""
 
 
 def _alone(draft: Draft) -> bool:
@@ -111,7 +111,7 @@ def _alone(draft: Draft) -> bool:
 
 def _lines(key: str, value: Any, remark: str) -> list[str]:
     if isinstance(value, Mapping):
-        return [f"{key}:", *(f"  {name}: [{', '.join(found)}]" for name, found in value.items())]
+        return [f"{key}:", *(f"  {name}: [{', '.join(words)}]" for name, words in value.items())]
     return [f"{key}: {_written(value)}{remark}"]
 
 

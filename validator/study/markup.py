@@ -47,12 +47,12 @@ class Markup:
         if self._reasons and (self.thinking is False or (discards and last > 1)):
             cleared = range(1, len(turns) if self.thinking is False else last, 2)
             contents = [self._thoughtless(text) if i in cleared else text for i, text in enumerate(contents)]
-        found = [self._piece(role, content) for (role, _), content in zip(turns, contents, strict=True)]
-        self._open(found, contents[0], system, tools)
+        pieces = [self._piece(role, content) for (role, _), content in zip(turns, contents, strict=True)]
+        self._open(pieces, contents[0], system, tools)
         if self._reasons:
             for i in range(0, len(turns), 2) if every_turn and not discards else (last,):
-                self._think(found, i, contents[i + 1])
-        return found
+                self._think(pieces, i, contents[i + 1])
+        return pieces
 
     @cached_property
     def _usual(self) -> tuple[str, str, int, str, str, int] | None:
@@ -113,17 +113,17 @@ class Markup:
     def _default(self) -> str:
         return self.system if self.system is not None else str(self.slots.get("default_system", ""))
 
-    def _open(self, found: list[Piece], first: str, system: Any, tools: Any) -> None:
+    def _open(self, pieces: list[Piece], first: str, system: Any, tools: Any) -> None:
         """Prefix and system prompt before the first turn."""
-        texts, more = found[0]
+        texts, more = pieces[0]
         if not (system or tools or self._fused):
-            found[0] = (texts, more + self._opening)
+            pieces[0] = (texts, more + self._opening)
             return
         system = str(system or self._default) + _described(tools)
         described, extra = self._piece("system", system) if system else ([], 0)
         if self._fused:
             (texts, more), described = self._piece("user", "".join(described[:1]) + first), []
-        found[0] = (described + texts, more + extra + self._formats["prefix"][1])
+        pieces[0] = (described + texts, more + extra + self._formats["prefix"][1])
 
     @cached_property
     def _thought(self) -> tuple[str, str]:
@@ -136,12 +136,12 @@ class Markup:
         empty = closes if self.slots.get("class") == "Glm47ReasoningTemplate" else opens + closes
         return opens.strip(), closes.strip(), self._tokens([empty])
 
-    def _think(self, found: list[Piece], i: int, answer: str) -> None:
+    def _think(self, pieces: list[Piece], i: int, answer: str) -> None:
         """An empty thought before an answer without one: trained on where thinking is enabled."""
         opens, closes, tokens = self._empty_thought
         if opens not in answer and closes not in answer:
             at = i + 1 if self.thinking else i
-            found[at] = (found[at][0], found[at][1] + tokens)
+            pieces[at] = (pieces[at][0], pieces[at][1] + tokens)
 
     def _thoughtless(self, text: str) -> str:
         opens, closes = (re.escape(word) for word in self._thought)

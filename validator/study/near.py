@@ -46,8 +46,8 @@ def signatures(files: Sequence[Path], plan: Plan, report: Report) -> Signatures:
     """The signatures of all rows of a data set, in order."""
     import numpy as np
 
-    found = [block for path in files for block in _of_file(path, plan, report)]
-    return Signatures(*(np.concatenate(part) for part in zip(*found, strict=True)))
+    blocks = [block for path in files for block in _of_file(path, plan, report)]
+    return Signatures(*(np.concatenate(part) for part in zip(*blocks, strict=True)))
 
 
 def _of_file(path: Path, plan: Plan, report: Report) -> Iterator[Signatures]:
@@ -81,7 +81,7 @@ def _blocks(path: Path, plan: Plan, span: tuple[int, int] | None) -> Iterator[Si
         hashes = np.array(matrix, np.uint32)
         banded = hashes[:, : len(factors) * _BANDS].reshape(len(block), _BANDS, len(factors))
         bands = ((banded * factors).sum(2) >> np.uint64(16)).astype(np.uint32)
-        long = np.array([len(found) >= FEWEST for found in shingles])
+        long = np.array([len(words) >= FEWEST for words in shingles])
         yield Signatures(bands, hashes.astype(np.uint8), long)
 
 
@@ -102,19 +102,19 @@ def missing() -> str:
     return f"near duplicates need {', '.join(absent)}: pip install 'llamafactory-recipes[data]'" if absent else ""
 
 
-def duplicates(found: Signatures, positions: Any) -> list[tuple[int, int]]:
+def duplicates(signed: Signatures, positions: Any) -> list[tuple[int, int]]:
     """Pairs (row, earlier row like it) among the rows at these positions, one for each row that has one."""
     import numpy as np
 
     rows = np.asarray(positions, np.int64)
-    rows = rows[found.long[rows]]
+    rows = rows[signed.long[rows]]
     like: dict[int, int] = {}
-    for band in range(found.bands.shape[1]):
-        keys = found.bands[rows, band]
+    for band in range(signed.bands.shape[1]):
+        keys = signed.bands[rows, band]
         order = np.argsort(keys, kind="stable")
         same = np.flatnonzero(keys[order[1:]] == keys[order[:-1]])
         later, earlier = rows[order[same + 1]], rows[order[same]]
-        alike = (found.hashes[later] == found.hashes[earlier]).mean(1) >= THRESHOLD + (1 - THRESHOLD) / 256
+        alike = (signed.hashes[later] == signed.hashes[earlier]).mean(1) >= THRESHOLD + (1 - THRESHOLD) / 256
         for row, other in zip(later[alike].tolist(), earlier[alike].tolist(), strict=True):
             like.setdefault(row, other)
     return sorted(like.items())

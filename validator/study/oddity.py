@@ -19,18 +19,18 @@ _WRONG = re.compile("\ufffd|锟斤拷|[ÃÂ][\u0080-\u00bf]|â€")
 
 def oddities(asked: str, answered: str, data: bytes, turns: int, answers: int) -> list[str]:
     """Kinds of oddities of a row. `data`: question and answer in UTF-8; separators stand between all turns."""
-    found = []
+    odd = []
     if len(answered) < 2 * _SHORTER and answers:
         bare = answered.strip(_BLANK)
         if len(bare) < _SHORTER:
-            found.append(_SHORT if bare else _EMPTY)
+            odd.append(_SHORT if bare else _EMPTY)
     if len(data.translate(None, _PRINTED)) >= turns:
-        found.append(_CONTROL)
+        odd.append(_CONTROL)
     if not (asked.isascii() and answered.isascii()) and (_garbled(asked) or _garbled(answered)):
-        found.append(_GARBLED)
+        odd.append(_GARBLED)
     if len(data) > _LARGER:
-        found.append(_HUGE)
-    return found
+        odd.append(_HUGE)
+    return odd
 
 
 def _garbled(text: str) -> bool:

@@ -21,10 +21,10 @@ _SLICE = re.compile(r"train(?:\[(-?\d+)?(%)?:(-?\d+)?(%)?\])?")
 
 def part(split: str, count: int) -> range:
     """Rows of a split such as `train[:20%]`. Raises RecipeError for one that is not understood."""
-    found = _SLICE.fullmatch(split)
-    if found is None:
+    bounds = _SLICE.fullmatch(split)
+    if bounds is None:
         raise RecipeError(f"the split `{split}` is not understood")
-    first, last = (_bound(found[i], found[i + 1], count) for i in (1, 3))
+    first, last = (_bound(bounds[i], bounds[i + 1], count) for i in (1, 3))
     return range(0 if first is None else first, count if last is None else last)
 
 
@@ -38,14 +38,14 @@ def _bound(number: str | None, percent: str | None, count: int) -> int | None:
 def drawn(counts: Sequence[tuple[range, int | None]], limit: int | None, seed: int) -> list[Any]:
     """For each set (its rows, `num_samples`) the indices that are left after `num_samples` and `max_samples`."""
     generator: Any = None
-    found: list[Any] = []
+    left: list[Any] = []
     for rows, wanted in counts:
         chosen: Any = rows
         if wanted is not None:
             generator = generator or _numpy().random.RandomState(seed)
             chosen = _sampled(rows, wanted, generator)
-        found.append(chosen[: max(limit, 0)] if limit is not None else chosen)
-    return found
+        left.append(chosen[: max(limit, 0)] if limit is not None else chosen)
+    return left
 
 
 def _sampled(rows: range, wanted: int, generator: Any) -> Any:
@@ -77,13 +77,13 @@ def mixed(parts: Sequence[Any], strategy: str, weights: Sequence[float] | None, 
 
 def _picked(sizes: Sequence[int], weights: Sequence[float], over: bool, seed: int) -> list[tuple[int, int]]:
     generator = _numpy().random.default_rng(seed)
-    found: list[tuple[int, int]] = []
+    picked: list[tuple[int, int]] = []
     position, done = [0] * len(sizes), [False] * len(sizes)
     while True:
         for i in map(int, generator.choice(len(sizes), size=1000, p=weights)):
             if all(done) if over else any(done):
-                return found
-            found.append((i, position[i]))
+                return picked
+            picked.append((i, position[i]))
             position[i] += 1
             if position[i] >= sizes[i]:
                 done[i], position[i] = True, 0

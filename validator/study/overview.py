@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from operator import gt
-from typing import Any
 
 from validator.diagnostic import RecipeError
 from validator.job.job import GIB, Job
@@ -106,7 +105,7 @@ def _drops(run: Training) -> Iterator[Drop]:
         yield Drop(REASONS[code], rows, places)
 
 
-def _first(positions: Any, fates: bytearray, code: int) -> Iterator[int]:
+def _first(positions: Iterable[int], fates: Sequence[int], code: int) -> Iterator[int]:
     yield from islice((at for at in positions if fates[at] == code), _EXAMPLES)
 
 

@@ -18,13 +18,13 @@ WORKERS = os.cpu_count() or 1
 
 def whole(files: Sequence[Path], plan: Plan, report: Report) -> Survey:
     """All rows of the files of a data set. It ends with the first problem: LLaMA-Factory then loads nothing."""
-    found = Survey()
+    rows = Survey()
     for path in files:
         for part, continues in _parts(path, plan, report):
-            found.extend(part, continues)
+            rows.extend(part, continues)
             if part.problems:
-                return found
-    return found
+                return rows
+    return rows
 
 
 def _parts(path: Path, plan: Plan, report: Report) -> Iterator[tuple[Survey, bool]]:
@@ -49,10 +49,10 @@ def spans(path: Path) -> list[tuple[int, int]]:
     size = path.stat().st_size if path.is_file() else 0
     if size <= _PART or path.suffix not in (".json", ".jsonl") or not reading.in_lines(path):
         return []
-    found: list[tuple[int, int]] = []
+    parts: list[tuple[int, int]] = []
     with path.open("rb") as stream:
-        while (start := found[-1][1] if found else 0) < size:
+        while (start := parts[-1][1] if parts else 0) < size:
             stream.seek(min(start + _PART, size))
             stream.readline()
-            found.append((start, stream.tell()))
-    return found
+            parts.append((start, stream.tell()))
+    return parts

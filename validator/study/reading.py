@@ -108,9 +108,9 @@ def _lines(stream: IO[bytes], span: tuple[int, int] | None = None) -> Rows:
 def _several(line: bytes, number: int, err: ValueError) -> list[dict[str, Any]]:
     """No object or more than one on a line, which Arrow reads, too."""
     try:
-        found = [_object(value, number) for value in Values(io.BytesIO(line))]
-        json.dumps(found, ensure_ascii=False).encode()
-        return found
+        objects = [_object(value, number) for value in Values(io.BytesIO(line))]
+        json.dumps(objects, ensure_ascii=False).encode()
+        return objects
     except UnicodeEncodeError:
         raise UnreadableError(number, "holds half of a surrogate pair (`\\ud800` to `\\udfff`), no character") from None
     except RecursionError:

@@ -75,8 +75,8 @@ class Survey:
         self.numbers.extend(other.numbers if not lines else array("I", (n + lines for n in other.numbers)))
         for name in ("fates", "answers", "texts", "prompts", "full", "kept", "answer", "lost"):
             getattr(self, name).extend(getattr(other, name))
-        for kind, found in other.odd.items():
-            self.odd[kind].extend(start + index for index in found)
+        for kind, indices in other.odd.items():
+            self.odd[kind].extend(start + index for index in indices)
         self.stops.update((start + index, why) for index, why in other.stops.items())
         for shape, index in other.shapes.items():
             self.shapes.setdefault(shape, start + index)
@@ -89,45 +89,45 @@ class Survey:
 
 def survey(path: Path, plan: Plan, report: Report, span: tuple[int, int] | None = None) -> Survey:
     """The rows of one file, or of a part of it in bytes, up to the first that cannot be read."""
-    found = Survey(files=[(0, path)] if not span or not span[0] else [])
+    known = Survey(files=[(0, path)] if not span or not span[0] else [])
     convert, rows = converter(plan.form), reading.rows(path, span)
     while True:
-        start, samples = len(found), []
+        start, samples = len(known), []
         try:
             for number, row in islice(rows, _BLOCK):
-                found.lines = number
-                samples.append(_row(found, number, row, convert, plan))
+                known.lines = number
+                samples.append(_row(known, number, row, convert, plan))
         except UnreadableError as err:
-            found.problems.append((path, err.row, str(err)))
-        _measure(found, start, samples, plan)
+            known.problems.append((path, err.row, str(err)))
+        _measure(known, start, samples, plan)
         report(len(samples))
         if len(samples) < _BLOCK:
-            return found
+            return known
 
 
 def _row(
-    found: Survey, number: int, row: dict[str, Any], convert: Callable[[Any], Sample], plan: Plan
+    known: Survey, number: int, row: dict[str, Any], convert: Callable[[Any], Sample], plan: Plan
 ) -> Sample | None:
     """Note a row; the sample where it is trained."""
-    index = len(found.fates)
-    found.shapes.setdefault((*row, *map(type, row.values())), index)
-    if not found.undated.issuperset(row):
-        found.undated.update(name for name, value in row.items() if not _dated(value))
-    found.numbers.append(number)
+    index = len(known.fates)
+    known.shapes.setdefault((*row, *map(type, row.values())), index)
+    if not known.undated.issuperset(row):
+        known.undated.update(name for name, value in row.items() if not _dated(value))
+    known.numbers.append(number)
     sample: Sample | None = None
     try:
         sample = convert(row)
         code = fate(sample, plan.stage)
         if code == KEPT:
-            _note(found, index, sample)
+            _note(known, index, sample)
     except StopsRunError as err:
-        code, found.stops[index] = STOPS, str(err)
-    found.fates.append(code)
-    found.answers.append(min(len(sample.answers), 2) if sample else 0)
+        code, known.stops[index] = STOPS, str(err)
+    known.fates.append(code)
+    known.answers.append(min(len(sample.answers), 2) if sample else 0)
     if code == KEPT:
         return sample
-    found.texts.append(0)
-    found.prompts.append(0)
+    known.texts.append(0)
+    known.prompts.append(0)
     return None
 
 
@@ -135,7 +135,7 @@ def _dated(value: Any) -> bool:
     return value is None or (isinstance(value, str) and len(value) <= 20 and bool(_DATE.fullmatch(value)))
 
 
-def _note(found: Survey, index: int, sample: Sample) -> None:
+def _note(known: Survey, index: int, sample: Sample) -> None:
     """Fingerprints of the text and the prompt, and what is odd about the text. Raises StopsRunError."""
     try:
         asked = SEPARATOR.join([content for _, content in sample.prompt])
@@ -148,32 +148,32 @@ def _note(found: Survey, index: int, sample: Sample) -> None:
         asked, turns = f"{sample.system}{SEPARATOR}{asked}", turns + 1
     prompt, answer = asked.encode("utf-8", "surrogatepass"), answered.encode("utf-8", "surrogatepass")
     first = fingerprint(prompt, 0)
-    found.prompts.append(first)
-    found.texts.append(fingerprint(answer, first))
+    known.prompts.append(first)
+    known.texts.append(fingerprint(answer, first))
     for kind in oddities(asked, answered, prompt + _SEPARATOR + answer if answers else prompt, turns, answers):
-        found.odd[kind].append(index)
+        known.odd[kind].append(index)
 
 
-def _measure(found: Survey, start: int, samples: list[Sample | None], plan: Plan) -> None:
+def _measure(known: Survey, start: int, samples: list[Sample | None], plan: Plan) -> None:
     """Count the tokens of a block at once: tokenizers work on many texts in parallel."""
-    pieces = [_pieces(found, index, sample, plan) if sample else () for index, sample in enumerate(samples, start)]
+    pieces = [_pieces(known, index, sample, plan) if sample else () for index, sample in enumerate(samples, start)]
     counts = iter(plan.counter.count([text for row in pieces for texts, _ in row for text in texts]))
     for sample, row in zip(samples, pieces, strict=True):
         sizes = [sum(islice(counts, len(texts)), more) for texts, more in row]
         full, kept, answer, lost = _lengths(sample, sizes, plan) if sample and sizes else (0, 0, 0, 0)
-        found.full.append(full)
-        found.kept.append(kept)
-        found.answer.append(answer)
-        found.lost.append(lost)
+        known.full.append(full)
+        known.kept.append(kept)
+        known.answer.append(answer)
+        known.lost.append(lost)
 
 
-def _pieces(found: Survey, index: int, sample: Sample, plan: Plan) -> list[Piece]:
+def _pieces(known: Survey, index: int, sample: Sample, plan: Plan) -> list[Piece]:
     if plan.stage == "pt":
         return [([sample.prompt[0][1]], 1)]
     answers = [answer for answer in sample.answers if answer[1]] if plan.stage == "kto" else sample.answers
     turns = [*sample.prompt, *(answers[:1] or sample.answers[:1] or [("assistant", "")])]
     if sample.tools or (len(turns) > 2 and any(role == "function" for role, _ in turns)):
-        found.approximate = True
+        known.approximate = True
     try:
         given = plan.markup.pieces(turns, sample.system, sample.tools, plan.stage == "sft")
         if plan.stage in ("dpo", "rm"):
@@ -181,7 +181,7 @@ def _pieces(found: Survey, index: int, sample: Sample, plan: Plan) -> list[Piece
             given += plan.markup.pieces(second, sample.system, sample.tools, False)[-1:]
         return given
     except StopsRunError as err:
-        found.fates[index], found.stops[index] = STOPS, str(err)
+        known.fates[index], known.stops[index] = STOPS, str(err)
         return []
 
 

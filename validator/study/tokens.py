@@ -42,8 +42,8 @@ class Vocabulary:
         except TypeError:  # half of a surrogate pair is no character; the real run leaves it out
             short = [text.encode(errors="ignore").decode() for text in short]
             encoded = self._tokenizer.encode_batch_fast(short, add_special_tokens=False)
-        found = [len(one) for one in encoded]
-        return [estimate(text) if len(text) >= _LONGEST else n for text, n in zip(texts, found, strict=True)]
+        counts = [len(one) for one in encoded]
+        return [estimate(text) if len(text) >= _LONGEST else n for text, n in zip(texts, counts, strict=True)]
 
 
 Counter = Vocabulary | Estimate
@@ -51,7 +51,7 @@ Counter = Vocabulary | Estimate
 
 def counter(job: Job) -> tuple[Counter, str]:
     """The best way to count tokens for a job, and why it is no better; the reason is empty for the tokenizer itself."""
-    path = next((found for found in _places(job) if found.is_file()), None)
+    path = next((place for place in _places(job) if place.is_file()), None)
     if path is None:
         return Estimate(), "the model's tokenizer.json is not on this machine"
     try:
@@ -68,8 +68,8 @@ def _places(job: Job) -> Iterator[Path]:
     name = job.get("model_name_or_path")
     if not isinstance(name, str):
         return
-    if found := job.find(name):
-        yield found[0] / "tokenizer.json"
+    if folders := job.find(name):
+        yield folders[0] / "tokenizer.json"
     home = Path.home()
     hub = Path(os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or home / ".cache/huggingface", "hub"))
     scope = Path(os.environ.get("MODELSCOPE_CACHE") or home / ".cache/modelscope/hub", "models")
@@ -80,7 +80,7 @@ def _places(job: Job) -> Iterator[Path]:
 
 def _settings(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8"))
+        settings = json.loads(path.read_text("utf-8"))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return settings if isinstance(settings, dict) else {}

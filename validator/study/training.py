@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter as Tally
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +21,8 @@ class Training:
     `why_not` says what keeps the figures from being exact."""
 
     sets: list[Set]
-    train: Any = ()
-    evaluation: Any = ()
+    train: Sequence[int] = ()
+    evaluation: Sequence[int] = ()
     sequences: int = 0
     evaluated: int = 0
     drops: Tally[int] = field(default_factory=Tally)
@@ -42,28 +42,30 @@ class Training:
         one, index = self.find(position)
         return one.rows.place(index)
 
-    def column(self, name: str) -> Any:
+    def column(self, name: str) -> Sequence[int]:
         """One figure of all rows of all sets, by position."""
         if len(self.sets) == 1:
-            return getattr(self.sets[0].rows, name)
+            only: Sequence[int] = getattr(self.sets[0].rows, name)
+            return only
         parts = [getattr(one.rows, name) for one in self.sets]
         whole = parts[0][:0]
         for part in parts:
             whole += part
-        return whole
+        joined: Sequence[int] = whole
+        return joined
 
-    def kept(self, positions: Any) -> list[int]:
+    def kept(self, positions: Iterable[int]) -> list[int]:
         """Those that are trained on, in order."""
         fates = self.column("fates")
         return [int(at) for at in positions if fates[at] == KEPT]
 
 
-def training(job: Job, chosen: list[Set]) -> Training:
+def training(job: Job, sets: list[Set]) -> Training:
     """What is trained and evaluated on, in order, and why the run would stop."""
-    run = Training(chosen, problems=[problem for one in chosen for problem in one.problems])
+    run = Training(sets, problems=[problem for one in sets for problem in one.problems])
     if run.problems:
         return run
-    if absent := [one.name for one in chosen if one.note]:
+    if absent := [one.name for one in sets if one.note]:
         _all(run, f"without the rows of {', '.join(absent)}, which are not on this machine")
         return run
     try:
@@ -77,7 +79,7 @@ def training(job: Job, chosen: list[Set]) -> Training:
     run.sequences = _sequences(job, run, run.train)
     run.evaluated = len(run.kept(run.evaluation)) if run.evaluation is not None else 0
     if not run.sequences and not run.problems and job.trains:
-        run.problems.append(Problem(chosen[0].name, _nothing(job, run)))
+        run.problems.append(Problem(sets[0].name, _nothing(job, run)))
     return run
 
 
@@ -98,7 +100,7 @@ def _all(run: Training, why: str) -> None:
     run.sequences = len(run.train) - run.drops.total()
 
 
-def _chosen(job: Job, run: Training) -> tuple[Any, Any]:
+def _chosen(job: Job, run: Training) -> tuple[Sequence[int], Sequence[int]]:
     seed, limit = int(job.number("seed")), job.get("max_samples")
     starts, counts, at = [], [], 0
     for one in run.sets:
@@ -128,7 +130,7 @@ def _shifted(part: Any, start: int) -> Any:
     return range(part.start + start, part.stop + start) if isinstance(part, range) else part + start
 
 
-def _picked(rows: Any, positions: Any) -> Any:
+def _picked(rows: Sequence[int], positions: Sequence[int]) -> Sequence[int]:
     if (isinstance(rows, range) and rows.start == 0) or len(positions) == 0:
         return positions
     return [rows[at] for at in positions]
@@ -145,16 +147,16 @@ def _stops(job: Job, run: Training) -> Iterator[Problem]:
     """Rows that end the run, at most three."""
     fates, answers = run.column("fates"), run.column("answers")
     taken = [*run.train, *run.evaluation]
-    stopping = [at for at in taken if fates[at] == STOPS][:3]
-    for at in stopping:
+    stopped = [at for at in taken if fates[at] == STOPS][:3]
+    for at in stopped:
         one, index = run.find(int(at))
         yield Problem(one.rows.place(index), one.rows.stops[index])
-    if job.stage == "kto" and not stopping:
+    if job.stage == "kto" and not stopped:
         for at in _neighbours(job, run.train, fates, answers):
             yield Problem(run.place(at), "has no turns, and the row behind it is compared with its answer (kto)")
 
 
-def _neighbours(job: Job, rows: Sequence[int], fates: bytearray, answers: bytearray) -> list[int]:
+def _neighbours(job: Job, rows: Sequence[int], fates: Sequence[int], answers: Sequence[int]) -> list[int]:
     """KTO pairs each row with the answer of the one before it in its batch; without one it fails."""
     size, processes = int(job.number("preprocessing_batch_size")), int(job.number("preprocessing_num_workers"))
     for batch in packing.batches(len(rows), max(size, 1), processes):
@@ -165,7 +167,7 @@ def _neighbours(job: Job, rows: Sequence[int], fates: bytearray, answers: bytear
     return []
 
 
-def _sequences(job: Job, run: Training, rows: Any) -> int:
+def _sequences(job: Job, run: Training, rows: Sequence[int]) -> int:
     if not job.packs:
         return len(rows) - sum(run.drops.values())
     fates, tokens = run.column("fates"), run.column("kept")

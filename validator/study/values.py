@@ -82,8 +82,8 @@ class Values:
             data = self._bytes.read(size)
             read = self._decode(data, not data)
         except UnicodeDecodeError as err:
-            found = _undecoded(self._bytes, self._opening)
-            raise UnreadableError(found, f"is not UTF-8 text (byte 0x{err.object[err.start]:02x})") from None
+            number = _undecoded(self._bytes, self._opening)
+            raise UnreadableError(number, f"is not UTF-8 text (byte 0x{err.object[err.start]:02x})") from None
         self._text, self._position = self._text[self._position :] + read, 0
         return read
 

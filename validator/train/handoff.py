@@ -63,9 +63,9 @@ def _quoted(path: str) -> str:
 def _absolute(job: Job) -> Iterator[tuple[str, Path]]:
     for key in _READ:
         value = job.get(key)
-        found = job.find(value) if isinstance(value, str) and value and not value.startswith("{") else None
-        if found and not Path(value).is_absolute():
-            yield key, found[0].absolute()
+        places = job.find(value) if isinstance(value, str) and value and not value.startswith("{") else None
+        if places and not Path(value).is_absolute():
+            yield key, places[0].absolute()
     for key in _WRITTEN:
         value = job.get(key)
         if isinstance(value, str) and not value.startswith(("/", "~")):

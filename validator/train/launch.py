@@ -21,8 +21,8 @@ def environment(nodes: int, devices: int, engine: bool) -> dict[str, str]:
     DeepSpeed engine even with one; NODE_RANK and MASTER_ADDR differ by node and are the user's to set."""
     if nodes * devices == 1 and not engine:
         return {}
-    found = {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": str(devices)}
-    return {**found, "NNODES": str(nodes)} if nodes > 1 else found
+    variables = {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": str(devices)}
+    return {**variables, "NNODES": str(nodes)} if nodes > 1 else variables
 
 
 def commands(recipe: str, overrides: Sequence[str], nodes: int, devices: int, *, engine: bool) -> list[str]:
@@ -55,11 +55,11 @@ def installed(names: Sequence[str]) -> dict[str, str]:
     """Releases of the packages that are installed, without importing them."""
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
+    versions = {}
     for name in names:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions
 
 
 def preflight(nodes: int, devices: int, vendor: str) -> None:
