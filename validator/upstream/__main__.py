@@ -1,4 +1,5 @@
-"""The refresh command: `python -m validator.upstream [--check] [--packages FOLDER]`."""
+"""The commands for another release: `python -m validator.upstream [--check] [--packages FOLDER]` writes the tables, and
+`python -m validator.upstream drift PACKAGE OLD NEW` says what they do not: which rules to look at."""
 
 import argparse
 import json
@@ -9,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from validator.upstream import arguments, deepspeed, families, formats, templates
+from validator.upstream import arguments, deepspeed, drift, families, formats, templates
 from validator.upstream.releases import DEEPSPEED, NEWEST, TRANSFORMERS
-from validator.upstream.source import Modules, download, modules
+from validator.upstream.source import Files, Modules, fetched, files, modules
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -20,9 +21,7 @@ def tables(folder: Path) -> dict[str, str]:
     """Build every table from packages downloaded into `folder`: file name to text."""
 
     def package(name: str, version: str) -> Modules:
-        target = folder / f"{name}-{version}"
-        archive = next(target.iterdir(), None) if target.is_dir() else None
-        return modules(archive or download(f"{name}=={version}", target))
+        return modules(fetched(name, version, folder), name)
 
     llamafactory = {release: package("llamafactory", release) for release in TRANSFORMERS}
     versions = dict.fromkeys(version for admitted in TRANSFORMERS.values() for version in admitted)  # newest first
@@ -54,19 +53,42 @@ def _lines(section: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Write the tables, or with `--check` say which are out of date."""
+    """Write the tables, or say which are out of date (`--check`) or which rules another release touches (`drift`)."""
+    options = _parser().parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.packages or Path(temporary)
+        return _drift(options, folder) if options.command else _refresh(options.check, folder)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m validator.upstream", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a table is out of date")
     parser.add_argument("--packages", type=Path, help="keep the downloaded packages here and use those already there")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        built = tables(options.packages or Path(temporary))
+    drifting = parser.add_subparsers(dest="command").add_parser("drift", help=drift.__doc__)
+    drifting.add_argument("package", help="llamafactory, transformers, deepspeed, peft, trl, accelerate, ...")
+    drifting.add_argument("old", help="a release, or a wheel, an sdist or a folder of it")
+    drifting.add_argument("new", help="the same; exit with 1 if a rule's source or a table differs")
+    return parser
+
+
+def _drift(options: argparse.Namespace, folder: Path) -> int:
+    def unpacked(place: str) -> Files:
+        given = Path(place)
+        return files(given if given.exists() else fetched(options.package, place, folder), options.package)
+
+    text, drifted = drift.report(options.package, unpacked(options.old), unpacked(options.new))
+    sys.stdout.write(f"{text}\n")
+    return int(drifted)
+
+
+def _refresh(checking: bool, folder: Path) -> int:
+    built = tables(folder)
     stale = [name for name, text in built.items() if _current(DATA / name) != text]
     for name in stale:
-        sys.stderr.write(f"{name}: {'out of date' if options.check else 'written'}\n")
-        if not options.check:
+        sys.stderr.write(f"{name}: {'out of date' if checking else 'written'}\n")
+        if not checking:
             (DATA / name).write_text(built[name], encoding="utf-8")
-    return int(options.check and bool(stale))
+    return int(checking and bool(stale))
 
 
 def _current(path: Path) -> str:

@@ -18,7 +18,11 @@ _GROUPS = {
     "finetuning": "FinetuningArguments",
     "generating": "GeneratingArguments",
 }
-_TRANSFORMERS_MODULES = ("training_args", "training_args_seq2seq", "trainer_utils", "debug_utils")
+# The modules whose classes define the keys of train.
+READ = {
+    "transformers": ("training_args", "training_args_seq2seq", "trainer_utils", "debug_utils"),
+    "llamafactory": ("extras.constants", *(f"hparams.{group}_args" for group in _GROUPS)),
+}
 # (class, base as written) -> base meant. LLaMA-Factory chooses its base at import: without USE_MCA=1 it is this one.
 # Both packages have a class called TrainingArguments.
 _BASES = {
@@ -40,12 +44,11 @@ class Dataclasses:
 def collect(llamafactory: Modules, transformers: Modules) -> Dataclasses:
     """Gather the classes that define the keys of train."""
     nodes: dict[str, ast.ClassDef] = {}
-    for module in _TRANSFORMERS_MODULES:
+    for module in READ["transformers"]:
         nodes |= classes(transformers(f"transformers.{module}"))
     nodes["transformers.TrainingArguments"] = nodes.pop("TrainingArguments")
-    nodes |= classes(llamafactory("llamafactory.extras.constants"))
-    for group in _GROUPS:
-        nodes |= classes(llamafactory(f"llamafactory.hparams.{group}_args"))
+    for module in READ["llamafactory"]:
+        nodes |= classes(llamafactory(f"llamafactory.{module}"))
     enums = {name: members(node) for name, node in nodes.items() if any("Enum" in name_of(base) for base in node.bases)}
     return Dataclasses(nodes, enums, _log_levels(transformers))
 

@@ -3,6 +3,8 @@
 import ast
 from collections.abc import Iterator, Sequence
 
+from validator.upstream.source import name_of
+
 _DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -35,13 +37,13 @@ def _names(node: ast.stmt) -> set[str]:
 
 
 def meaning(node: ast.AST) -> str:
-    """The syntax tree in words without what does not count when it runs: docstrings, comments, layout, and the
-    annotations of a function's arguments and result. Those of a class's fields count: they are read when it runs."""
+    """The syntax tree in words without what does not count when it runs: docstrings, comments, layout, help texts of
+    dataclass fields, annotations of a function's arguments and result. Those of fields count: they are read."""
     return ast.dump(_Bare().visit(ast.parse(ast.unparse(node))))
 
 
 class _Bare(ast.NodeTransformer):
-    """Takes docstrings and the annotations of functions away."""
+    """Takes away docstrings, the annotations of functions, and the metadata of dataclass fields: their help."""
 
     def visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, (ast.Module, *_DOCUMENTED)) and ast.get_docstring(node, clean=False) is not None:
@@ -50,4 +52,6 @@ class _Bare(ast.NodeTransformer):
             node.annotation = None
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             node.returns = None
+        if isinstance(node, ast.Call) and name_of(node.func) == "field":
+            node.keywords = [keyword for keyword in node.keywords if keyword.arg != "metadata"]
         return self.generic_visit(node)

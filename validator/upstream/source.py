@@ -1,44 +1,63 @@
-"""Released packages as syntax trees: download, unpack in memory, parse. Nothing is imported or run."""
+"""Released packages as syntax trees: fetch, unpack in memory, parse. Nothing is imported or run."""
 
 import ast
 import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
 
 Modules = Callable[[str], ast.Module]
+Files = Mapping[str, bytes]
 
 
-def download(requirement: str, folder: Path) -> Path:
-    """Fetch one released package, such as `llamafactory==0.9.5`, and return its archive."""
-    folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), requirement]
-    subprocess.run(command, check=True, stdout=sys.stderr)
-    return next(folder.iterdir())
+def fetched(package: str, release: str, folder: Path) -> Path:
+    """The archive of a released package, downloaded into a folder of its own in `folder` unless it lies there."""
+    target = folder / f"{package}-{release}"
+    target.mkdir(parents=True, exist_ok=True)
+    if not any(target.iterdir()):
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(target)]
+        subprocess.run([*command, f"{package}=={release}"], check=True, stdout=sys.stderr)
+    return next(target.iterdir())
 
 
-def modules(archive: Path) -> Modules:
-    """Return a function from a dotted module name to its syntax tree."""
-    read = _wheel(archive) if archive.suffix == ".whl" else _sdist(archive)
-    return cache(lambda name: ast.parse(read(name.replace(".", "/") + ".py")))
+def files(place: Path, package: str) -> Files:
+    """The Python files of a package by their path in it, `package/file.py`, from a wheel, an sdist or a folder."""
+    unpacked = _folder if place.is_dir() else _wheel if place.suffix == ".whl" else _sdist
+    inside = ((name.removeprefix("src/"), text) for name, text in unpacked(place, package))
+    return {name: text for name, text in inside if name.startswith(f"{package}/") and name.endswith(".py")}
 
 
-def _wheel(archive: Path) -> Callable[[str], bytes]:
-    return zipfile.ZipFile(archive).read
+def _folder(place: Path, package: str) -> Iterator[tuple[str, bytes]]:
+    for path in [*place.glob(f"{package}/**/*.py"), *place.glob(f"src/{package}/**/*.py")]:
+        yield path.relative_to(place).as_posix(), path.read_bytes()
 
 
-def _sdist(archive: Path) -> Callable[[str], bytes]:
-    with tarfile.open(archive) as tar:
-        files = {
-            str(PurePosixPath(*PurePosixPath(member.name).parts[1:])): member.name
-            for member in tar.getmembers()
-            if member.name.endswith(".py")
-        }
-        sources = {path: tar.extractfile(name).read() for path, name in files.items()}  # type: ignore[union-attr]
-    return sources.__getitem__
+def _wheel(place: Path, package: str) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(place) as wheel:
+        for name in wheel.namelist():
+            if name.startswith(f"{package}/"):
+                yield name, wheel.read(name)
+
+
+def _sdist(place: Path, package: str) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(place) as tar:
+        for member in tar:
+            content = tar.extractfile(member)
+            if content and package in (path := PurePosixPath(member.name)).parts[1:3]:
+                yield str(path.relative_to(path.parts[0])), content.read()
+
+
+def modules(archive: Path, package: str) -> Modules:
+    """Return a function from a dotted module name to its syntax tree. Raises KeyError for a module it has not."""
+    return parsed(files(archive, package))
+
+
+def parsed(package: Files) -> Modules:
+    """Return a function from a dotted module name to its syntax tree. Raises KeyError for a module it has not."""
+    return cache(lambda name: ast.parse(package[name.replace(".", "/") + ".py"]))
 
 
 def classes(tree: ast.Module) -> dict[str, ast.ClassDef]:

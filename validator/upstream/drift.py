@@ -1,0 +1,96 @@
+"""Which rules another release makes stale: those whose source means something else in it.
+
+A rule's manual page names its sources (validator/rules/manual.py). Each is looked up in both releases and compared
+without docstrings, layout and annotations of functions. A function counts by itself: what it calls, where it matters,
+is a source of its own.
+"""
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from validator.rules import manual
+from validator.upstream import arguments, deepspeed, formats, templates
+from validator.upstream.definition import definition, meaning
+from validator.upstream.source import Files, Modules, classes, parsed
+
+SAME = "same"
+
+
+class Drift(NamedTuple):
+    """What became of a source of rules: `same`, `changed`, `gone`, `moved to FILE`, `new` (not in the older release) or
+    `unknown` (in neither)."""
+
+    source: str
+    state: str
+    codes: list[str]
+
+
+def drift(package: str, old: Files, new: Files) -> list[Drift]:
+    """Every source of this package that a rule names, those that did not stay the same first."""
+    named: dict[str, list[str]] = {}
+    for code in manual.codes():
+        for source in manual.sources(manual.page(code)[1]):
+            if source.startswith(f"{package}/"):
+                named.setdefault(source, []).append(code)
+    rows = [Drift(source, _state(source, old, new), codes) for source, codes in sorted(named.items())]
+    return sorted(rows, key=lambda row: row.state == SAME)
+
+
+def _state(source: str, old: Files, new: Files) -> str:
+    path, _, name = source.partition(":")
+    before, after = _meaning(old, path, name), _meaning(new, path, name)
+    if before is None:
+        return "unknown" if after is None else "new"
+    if after is None:
+        return next((f"moved to {place}" for place in _places(new, name)), "gone")
+    return SAME if before == after else "changed"
+
+
+def _meaning(package: Files, path: str, name: str) -> str | None:
+    node = definition(ast.parse(package[path]), name) if path in package else None
+    return meaning(node) if node else None
+
+
+def _places(package: Files, name: str) -> Iterator[str]:
+    """The files that define a name."""
+    last = name.rpartition(".")[2].encode()
+    for path, text in package.items():
+        if last in text and definition(ast.parse(text), name):
+            yield path
+
+
+def tables(package: str, old: Files, new: Files) -> list[str]:
+    """The generated tables that would read something else in the newer release; `python -m validator.upstream` writes
+    them."""
+    built = _TABLES.get(package, {})
+    return [name for name, build in built.items() if build(parsed(old)) != build(parsed(new))]
+
+
+def _fields(package: str, tree: Modules) -> list[str]:
+    """The fields and members that arguments.json is read from."""
+    nodes = (node for name in arguments.READ[package] for node in classes(tree(f"{package}.{name}")).values())
+    return [meaning(field) for node in nodes for field in node.body if isinstance(field, ast.Assign | ast.AnnAssign)]
+
+
+_TABLES: Mapping[str, Mapping[str, Callable[[Modules], Any]]] = {
+    "llamafactory": {
+        "arguments.json": partial(_fields, "llamafactory"),
+        "templates.json": partial(templates.table, ""),
+        "formats.json": partial(formats.table, ""),
+    },
+    "transformers": {"arguments.json": partial(_fields, "transformers")},
+    "deepspeed": {"deepspeed.json": partial(deepspeed.table, "")},
+}
+
+
+def report(package: str, old: Files, new: Files) -> tuple[str, bool]:
+    """The table in words, and whether there is anything to look at."""
+    rows, stale = drift(package, old, new), tables(package, old, new)
+    drifted = [row for row in rows if row.state != SAME]
+    lines = [f"{row.state:<8} {row.source}\n         {' '.join(row.codes)}" for row in drifted]
+    rules = {code for row in drifted for code in row.codes}
+    lines.append(f"{len(drifted)} of {len(rows)} sources drifted; look at {len(rules)} rules")
+    lines += [f"regenerate {name}" for name in stale]
+    return "\n".join(lines), bool(drifted or stale)
