@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import re
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -137,3 +141,65 @@ def test_keys_by_release(text: str, header: dict[str, str], code: str, says: str
     found = [d for d in check.check_document(document).diagnostics if d.code.startswith("SCH")]
     assert [d.code for d in found if d.severity is not Severity.NOTE] == [code]
     assert says in found[0].message
+
+
+ROOT = Path(cli.__file__).parent
+_PACKAGE = r"(?:llama-?factory|transformers|deepspeed|accelerate|peft|trl|datasets|bitsandbytes|omegaconf|torch)(?:'s)?"
+# A number with a package's name before it, as the end of a citation, or in three parts.
+_RELEASE = re.compile(
+    rf"(?i)\b{_PACKAGE},? (?:release |since |below |from |[<>=]+ ?)?v?\d+\.\d{{1,2}}\b|, v?\d+\.\d+(?:\.\d+)?\)|"
+    r"\b(?:seen|tried) with \d+\.\d+|\bv?\d+\.\d+\.\d+\b|\bv\d+\.\d+\b"
+)
+# Where a release is itself the fact: file, words, why.
+FACTS = [
+    ("__init__.py", '"0.1.0"', "our own"),
+    ("upstream/releases.py", '"', "the one place: what the tables are generated from"),
+    ("rules/inputs.py", "0.9.4", "TRA616 is about the release before"),
+    ("rules/inputs.py", '`llamafactory: ">=0.9.5"` in the header block', "TRA616 is about the release before"),
+    ("rules/preference.py", "0.8.6 to 0.9.6", "the range that PPO's trainer asks for"),
+    ("rules/preference.py", "LLaMA-Factory 0.9.3 with its own trl", "the last with PPO"),
+    ("rules/preference.py", "from trl 0.20 on", "since when"),
+    ("rules/parallel.py", "since 0.16.5", "since when"),
+    ("rules/precision.py", "transformers below 4.48", "the range that the patch asks for"),
+    ("rules/rule.py", "such as", "the form of a bound"),
+    ("show/report.py", "2.1.0", "a format's, no package's"),
+    ("study/estimate.py", "dashscope 2.0.2", "what the weights were fitted to"),
+    ("tables/releases.py", "such as", "the form of a bound or a range"),
+    ("tables/releases.py", "5.6 of 5.6.0", "the form of a number"),
+]
+
+
+def _written(path: Path) -> Iterator[str]:
+    """The lines of texts and comments that write a release, but for the bounds of a rule."""
+    tokens = list(tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline))
+    for at, token in enumerate(tokens):
+        bound = token.type == tokenize.STRING and tokens[at - 2].string in ("since", "until")
+        if token.type in (tokenize.STRING, tokenize.COMMENT) and not bound:
+            yield from (line for line in token.string.split("\n") if _RELEASE.search(line))
+
+
+def test_a_release_is_written_in_one_place() -> None:
+    lines = [(path.relative_to(ROOT).as_posix(), line) for path in ROOT.rglob("*.py") for line in _written(path)]
+    assert [at for at in lines if not any(at[0] == name and words in at[1] for name, words, _ in FACTS)] == []
+
+
+@pytest.mark.parametrize(("name", "words"), [(name, words) for name, words, _ in FACTS])
+def test_each_fact_about_a_release_is_still_written(name: str, words: str) -> None:
+    assert any(words in line for line in _written(ROOT / name))
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("# LLaMA-Factory 0.9.5 does so (parser.py)", 1),
+        ("# as it does (parser.py, v0.9.5)", 1),
+        ("# as it does (modeling.py, 4.0)", 1),
+        ("'the first line\\n'\n'needs transformers below 4.48'", 1),
+        ("rule(since='transformers 4.53.0', until='llamafactory 0.9.5')", 0),
+        ("rule(key='transformers 4.53.0')", 1),
+        ("momentum = 0.95  # DeepSpeed's 0.001, of 0.9 and 1.5, GaLore (arXiv 2403.03507)", 0),
+    ],
+)
+def test_a_written_release_is_seen(tmp_path: Path, text: str, written: int) -> None:
+    (tmp_path / "a.py").write_text(f"{text}\n")
+    assert len(list(_written(tmp_path / "a.py"))) == written

@@ -23,7 +23,7 @@ Source = Literal["hub", "script", "cloud", "file"]
 _WHOLE = {"json": 2 << 20, "csv": 2 << 20, "jsonl": 4 << 20, "txt": 4 << 20}
 _HEAD = 1 << 18
 _GZIP = b"\x1f\x8b"
-# Where an entry may say that its data are, in the order in which LLaMA-Factory looks (data/parser.py, v0.9.5).
+# Where an entry may say that its data are, in the order in which LLaMA-Factory looks (data/parser.py).
 _KINDS: dict[str, Source] = {
     "hf_hub_url": "hub", "ms_hub_url": "hub", "om_hub_url": "hub", "script_url": "script", "cloud_file_name": "cloud",
     "file_name": "file",

@@ -106,7 +106,7 @@ class Job(Settings):
 
     @cached_property
     def tokenized(self) -> bool:
-        """Whether LLaMA-Factory loads tokenized data and looks at no other data setting (extras/misc.py, v0.9.5)."""
+        """Whether LLaMA-Factory loads tokenized data and looks at no other data setting (extras/misc.py)."""
         value = self.get("tokenized_path")
         folder = self.find(value) if isinstance(value, str) and value else None
         return folder is not None and folder[1] and folder[0].is_dir() and any(folder[0].iterdir())

@@ -1,4 +1,4 @@
-"""Quantized base weights: of the checkpoint itself, or while loading (model/model_utils/quantization.py, v0.9.5)."""
+"""Quantized base weights: of the checkpoint itself, or while loading (model/model_utils/quantization.py)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Settings -> Workload: what LLaMA-Factory 0.9.5 would really execute, in the terms of the memory formulas.
+"""Settings -> Workload: what LLaMA-Factory would really execute, in the terms of the memory formulas.
 
 Facts about precision, which parameters are trained in what type, batches and stages follow LLaMA-Factory's source
-(model/adapter.py, model/loader.py, train/*/workflow.py, v0.9.5); each is named where it is used.
+(model/adapter.py, model/loader.py, train/*/workflow.py); each is named where it is used.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def workload(settings: Settings, model: Model, engine: Zero | None) -> Workload:
 
 
 def expandable(settings: Settings) -> bool:
-    """LLaMA-Factory sets expandable_segments under torchrun only, and only CUDA reads it (launcher.py, v0.9.5)."""
+    """LLaMA-Factory sets expandable_segments under torchrun only, and only CUDA reads it (launcher.py)."""
     vendor = settings.machine.device.vendor if settings.machine else None
     return vendor == "nvidia" and (settings.world > 1 or settings.engine)
 
@@ -113,7 +113,7 @@ def targets(settings: Settings, model: Model) -> tuple[str, ...]:
 
 def _optimizer(settings: Settings, engine: Zero | None) -> str:
     """What keeps the states: LLaMA-Factory's own optimizers come before the one that `optim` names
-    (train/trainer_utils.py); one of the DeepSpeed file, and offload, before both: accelerate 1.11 makes AdamW and all
+    (train/trainer_utils.py); one of the DeepSpeed file, and offload, before both: accelerate makes AdamW and all
     else DeepSpeed's CPU Adam, 32-bit Lion its CPU Lion (utils/deepspeed.py)."""
     name = str(settings.get("optim"))
     if engine and (engine.steps_on_cpu or "optimizer" in engine.config):
@@ -154,7 +154,7 @@ def _sharding(settings: Settings, model: Model, engine: Zero | None) -> Sharding
 
 def _fsdp(settings: Settings, nodes: int, devices: int) -> Sharding:
     """FSDP by the recipe's own keys. ACCELERATE_USE_FSDP is set when the trainer is made, after loading, so the whole
-    model has gone to every device (patcher.py, device_map; transformers 5.6 integrations/fsdp.py): only `accelerate
+    model has gone to every device (patcher.py, device_map; transformers/integrations/fsdp.py): only `accelerate
     launch` sets it before. Hybrid sharding is that of one node, on each; without auto_wrap the whole model is one
     unit."""
     words = settings.fsdp_words

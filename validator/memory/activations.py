@@ -94,7 +94,7 @@ def input_kept(
 
 
 def _kept_by_8bit(width: int, adapted: list[Linear], sizes: Bytes, workload: Workload) -> float:
-    """Bytes per token of the input that 8-bit products keep although their weight is frozen (bitsandbytes 0.50,
+    """Bytes per token of the input that 8-bit products keep although their weight is frozen (bitsandbytes,
     MatMul8bitLt), where no adapter keeps the same tensor."""
     shared = bool(adapted) and _shares_inputs(sizes, workload)
     eight = workload.quant_bits == 8 and not workload.quant_grouped

@@ -90,7 +90,7 @@ def last_layer(arch: Architecture, workload: Workload) -> Terms:
 
 
 def hidden_states(arch: Architecture, workload: Workload) -> float:
-    """A value head asks the model for the results of all its layers, checkpointed or not (trl 0.24,
+    """A value head asks the model for the results of all its layers, checkpointed or not (trl,
     modeling_value_head.py)."""
     if not workload.value_head:
         return 0.0

@@ -34,7 +34,7 @@ def forward_bytes(arch: Architecture, workload: Workload) -> float:
 
     A soft cap keeps its tanh; older releases also made a shifted copy; a preference stage has dropped the
     half-precision logits by then, but runs the reference's forward pass beside what the policy's keeps; KTO runs a
-    second pass beside the first one's logits (LLaMA-Factory 0.9.5, train/kto/trainer.py)."""
+    second pass beside the first one's logits (LLaMA-Factory, train/kto/trainer.py)."""
     compute = element_bytes(workload).compute
     upcast = 4.0 if compute < 4 else 0.0
     if workload.loss == "fused" and not (workload.needs_full_logits or workload.value_head):

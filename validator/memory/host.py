@@ -42,7 +42,7 @@ def _grouped(elements: float, workload: Workload) -> float:
 
 
 def optimizer_states(arch: Architecture, workload: Workload) -> Terms:
-    """What an offloaded optimizer keeps for this node's partitions (deepspeed 0.18.4, runtime/zero/stage3.py and
+    """What an offloaded optimizer keeps for this node's partitions (deepspeed, runtime/zero/stage3.py and
     stage_1_and_2.py): fp32 master weights and moments, page-locked fp32 gradients, and one more copy in half precision:
     of the gradients that arrive (stage 3), or of the weights on their way back and of accumulated gradients. FSDP moves
     moments and gradients as they are."""

@@ -43,7 +43,7 @@ def dequantized(linears: Iterable[Linear], workload: Workload) -> float:
 def normed(block: Block, workload: Workload) -> float:
     """Bytes that DoRA needs to take the norm of an adapted matrix: an identity matrix of its inputs, with a copy in
     compute precision, from which the adapter's product is made; the product and the scaled product; the base's matrix
-    and the sum in the adapter's precision (peft 0.18, tuners/lora/dora.py)."""
+    and the sum in the adapter's precision (peft, tuners/lora/dora.py)."""
     if not workload.adapter.dora or workload.method != "lora":
         return 0.0
     sizes = element_bytes(workload)

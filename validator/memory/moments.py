@@ -14,7 +14,7 @@ from .workload import Architecture, Workload
 
 def _whole_first(workload: Workload) -> bool:
     """Whether every device holds all weights before they are spread: a model that is quantized while it loads skips
-    ZeRO-3's partitioned initialization (transformers 5.6, modeling_utils and quantizer_bnb_4bit.update_device_map), and
+    ZeRO-3's partitioned initialization (transformers, modeling_utils and quantizer_bnb_4bit.update_device_map), and
     FSDP that starts after loading finds the model on the device."""
     sharding = workload.sharding
     quantized = workload.quant_bits > 0 and not workload.quant_grouped

@@ -100,7 +100,7 @@ def _one_block(arch: Architecture, workload: Workload) -> float:
 
 
 def _embedding_kept_precise(arch: Architecture, workload: Workload) -> int:
-    """Elements of embeddings, whose moments stay in fp32 beside bitsandbytes' 8-bit ones (transformers 5.6 Trainer
+    """Elements of embeddings, whose moments stay in fp32 beside bitsandbytes' 8-bit ones (transformers' Trainer
     registers the exception; an engine's partitions hide the embedding from it)."""
     sharding = workload.sharding
     trains = workload.method == "full" or workload.adapter.full_embedding

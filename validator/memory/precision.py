@@ -44,7 +44,7 @@ def _full(workload: Workload) -> Bytes:
 def _adapter(workload: Workload) -> Bytes:
     """Adapters are fp32 and train in fp32, except that a half-precision ZeRO engine casts them like everything else.
     Modules that train whole beside them do so too, unless pure half precision leaves them as they were loaded
-    (LLaMA-Factory 0.9.5, model/adapter.py; peft 0.18 casts adapters only).
+    (LLaMA-Factory, model/adapter.py; peft casts adapters only).
 
     An embedding that trains in fp32 hands fp32 hidden states from layer to layer."""
     base = workload.base_bytes

@@ -107,7 +107,7 @@ def gradients(arch: Architecture, workload: Workload) -> float:
 
 def accumulated(arch: Architecture, workload: Workload) -> float:
     """Gradients while micro batches follow one another. FSDP spreads them only in the last one: until then every device
-    has all of them, in the precision of its gathered weights (transformers 5.6 and accelerate 1.11 run the others under
+    has all of them, in the precision of its gathered weights (transformers and accelerate run the others under
     no_sync)."""
     if workload.sharding.fsdp and workload.accumulation > 1:
         return element_bytes(workload).compute * trainable_parameters(arch, workload)
@@ -135,7 +135,7 @@ def reference_whole(arch: Architecture, workload: Workload) -> float:
 
 def reference(arch: Architecture, workload: Workload) -> float:
     """Only ZeRO-3 and FSDP spread the frozen copies, and offload them with the parameters: below stage 3 their engine
-    runs at stage 0 (trl 0.24 prepare_deepspeed)."""
+    runs at stage 0 (trl prepare_deepspeed)."""
     if not weights_sharded(workload):
         return reference_whole(arch, workload)
     return 0.0 if workload.sharding.offload_parameters else reference_whole(arch, workload) / workload.sharding.world

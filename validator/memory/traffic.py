@@ -24,7 +24,7 @@ def _gathered_zero3(arch: Architecture, workload: Workload, where: Where) -> flo
     """ZeRO-3 gathers the module at work and a prefetch bucket, and keeps what it will use again within the reuse
     distance: at the loss that is a third of it, since a checkpointed layer is used once going forward and twice
     coming back, less the output layer, which is passed twice
-    (deepspeed/runtime/zero/partitioned_param_coordinator.py, 0.18.4)."""
+    (deepspeed/runtime/zero/partitioned_param_coordinator.py)."""
     sharding, whole = workload.sharding, base_weight_bytes(arch, workload)
     tables = embedding(arch) + head(arch)
     per_table = element_bytes(workload).trained if workload.method == "full" else element_bytes(workload).base
@@ -43,7 +43,7 @@ def _gathered_zero3(arch: Architecture, workload: Workload, where: Where) -> flo
 
 def side_pools(arch: Architecture, workload: Workload) -> float:
     """What the allocator keeps for ZeRO-3's second streams beside what is live at the peak. With overlapping
-    communication parameters are gathered on a stream of their own (deepspeed 0.18.4, parameter_offload.py), and the
+    communication parameters are gathered on a stream of their own (deepspeed, parameter_offload.py), and the
     allocator keeps a pool for each stream: both tables and the layers within the reuse distance, at their largest.
     Gradients of the tables on their way to the host take blocks of their own, twice: as made and as reduced.
 

@@ -15,7 +15,7 @@ from validator.tables.machines import Machine
 from validator.tables.models import Model
 
 _DATA = {"sft": "alpaca_gpt4_en,alpaca_gpt4_zh", "dpo": "dpo_mix_en,dpo_mix_zh", "pt": "wikipedia_en"}
-# Settings of LLaMA-Factory's own examples (examples/extras, v0.9.5). GaLore and APOLLO refuse the fused AdamW.
+# Settings of LLaMA-Factory's own examples (examples/extras). GaLore and APOLLO refuse the fused AdamW.
 _SAVERS: Mapping[str, Mapping[str, Any]] = {
     "bf16": {},
     "galore": {"use_galore": True, "galore_layerwise": True, "galore_target": "all", "galore_rank": 128,

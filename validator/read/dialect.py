@@ -1,7 +1,7 @@
 """OmegaConf's dialect of YAML 1.1: text to nodes, which know their positions, and nodes to values. The only importer
 of PyYAML.
 
-OmegaConf 2.4 differs from plain PyYAML in these ways, all reproduced here and in refusals.py: `1e-4` is a number, dates
+OmegaConf differs from plain PyYAML in these ways, all reproduced here and in refusals.py: `1e-4` is a number, dates
 stay text, a key written twice is an error, aliases may not expand a document far, `${` must begin a well-formed
 interpolation (which LLaMA-Factory then leaves unresolved), and sets, dates by tag and null keys are refused.
 """
@@ -38,7 +38,7 @@ class Node(Protocol):
 
 
 class _Loader(_Base):  # type: ignore[misc]
-    """PyYAML's safe loader with OmegaConf's resolvers (omegaconf/_yaml.py, 2.4.0)."""
+    """PyYAML's safe loader with OmegaConf's resolvers (omegaconf/_yaml.py)."""
 
 
 _Loader.add_implicit_resolver(

@@ -25,7 +25,7 @@ def no_bf16(job: Job) -> Iterator[Finding]:
     """The device has no bf16.
 
     Why: Ascend 910A has no bf16 arithmetic, and torch_npu refuses it at parse, on every rank. V100 and T4 have none
-    either. There LLaMA-Factory 0.9.5 starts, because the torch it needs, 2.4 and later, counts emulation as support
+    either. There LLaMA-Factory starts, because the torch it needs, 2.4 and later, counts emulation as support
     (`torch.cuda.is_bf16_supported`): every product is then computed in 32 bits, on V100 at 15.7 instead of 125
     TFLOP/s (NVIDIA's data sheet), and attention writes out its whole matrix, as no fused kernel takes bf16 there. A run
     planned for bf16 does not end in its time; this is the one refusal of what LLaMA-Factory would start.
@@ -93,7 +93,7 @@ def no_fp8(job: Job) -> Iterator[Finding]:
 def quantization_on_ascend(job: Job) -> Iterator[Finding]:
     """bitsandbytes is used on Ascend.
 
-    Why: LLaMA-Factory does not forbid it, but bitsandbytes 0.50 ships no Ascend kernels: what is left is plain PyTorch,
+    Why: LLaMA-Factory does not forbid it, but bitsandbytes ships no Ascend kernels: what is left is plain PyTorch,
     slow if it runs at all, or a build from source that fits the installed CANN, in nf4 without double quantization.
     Failures are reported from the first forward pass, after the model is loaded (LLaMA-Factory issues 6452, 9465).
     Source: own (reports of bitsandbytes on Ascend)

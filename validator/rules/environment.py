@@ -1,4 +1,4 @@
-"""PAR2xx: environment variables, where they are set, that LLaMA-Factory's launcher reads (launcher.py, v0.9.5)."""
+"""PAR2xx: environment variables, where they are set, that LLaMA-Factory's launcher reads (launcher.py)."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def _evaluation_steps(job: Job) -> float:
 
 
 def _multiple(saving: float, evaluation: float) -> bool:
-    """transformers 5.6, TrainingArguments._validate_args: a share and a number of steps do not mix."""
+    """transformers' TrainingArguments._validate_args: a share and a number of steps do not mix."""
     if evaluation <= 0:
         return True
     if (saving < 1) != (evaluation < 1):

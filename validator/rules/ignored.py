@@ -40,7 +40,7 @@ def _reasons(job: Job) -> bool:
     return job.template is None or bool(job.template.get("reasoning"))
 
 
-# Keys (patterns), when LLaMA-Factory 0.9.5 reads them, and that in words
+# Keys (patterns), when LLaMA-Factory reads them, and that in words
 _BY_METHOD: Table = (
     (("lora_rank", "lora_alpha", "lora_dropout"), _method("lora"), "`finetuning_type: lora`"),
     (("lora_target", "additional_target", "create_new_adapter"), _method("lora", "oft"), "lora or oft"),

@@ -228,7 +228,7 @@ def two_block_sizes(job: Job) -> Iterator[Finding]:
 def oft_target_unread(job: Job) -> Iterator[Finding]:
     """OFT's targets are given under a key that is never read.
 
-    Why: LLaMA-Factory 0.9.5 takes the layers of OFT from `lora_target`.
+    Why: LLaMA-Factory takes the layers of OFT from `lora_target`.
     Source: llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: write `lora_target`.
     """

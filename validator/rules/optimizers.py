@@ -11,7 +11,7 @@ from validator.job.job import Job
 from validator.rules.rule import Finding, rule
 from validator.tables.suggestion import suggest
 
-# Optimizers that get a rate at most, or what Adam gets and no more (transformers 5.6, trainer_optimizer.py)
+# Optimizers that get a rate at most, or what Adam gets and no more (transformers/trainer_optimizer.py)
 _PLAIN = ("adamw_torch", "adamw_torch_npu_fused", "adamw_torch_xla", "adamw_apex_fused", "sgd", "adagrad", "rmsprop")
 _QUERIES = {"all", "q_proj", "k_proj"}
 _NAMES = {"use_galore": "GaLore", "use_apollo": "APOLLO", "use_badam": "BAdam"}
@@ -21,7 +21,7 @@ _PLACES = {
     "use_apollo": ("adamw_torch",),
 }
 _LAYERWISE = {"use_galore": "galore_layerwise", "use_apollo": "apollo_layerwise"}
-# Keyword arguments of transformers 5.6's schedules (optimization.py); None: anything is passed on or nothing read
+# Keyword arguments of transformers' schedules (optimization.py); None: anything is passed on or nothing read
 _WITH_FLOOR = {"num_cycles", "min_lr", "min_lr_rate"}
 _SCHEDULES: Mapping[str, set[str] | None] = {
     "linear": set(),

@@ -14,7 +14,7 @@ from validator.rules.rule import Finding, Rule, rule
 # What `check` on a JSON file alone can apply.
 FILE_RULES = frozenset(found.code for found in vars(zerofile).values() if isinstance(found, Rule))
 
-# Key in the JSON, key in the recipe: the Trainer demands equality (integrations/deepspeed.py, transformers 5.6.0).
+# Key in the JSON, key in the recipe: the Trainer demands equality (transformers/integrations/deepspeed.py).
 _EQUAL = {
     "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
@@ -25,7 +25,7 @@ _EQUAL = {
     "scheduler.params.warmup_max_lr": "learning_rate",
 }
 _BATCH = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-# Optimizers that accelerate turns into the CPU optimizer of the same kind (utils/deepspeed.py, accelerate 1.11).
+# Optimizers that accelerate turns into the CPU optimizer of the same kind (accelerate/utils/deepspeed.py).
 _ON_CPU = {"adamw_torch", "adamw_torch_fused", "paged_adamw_32bit"}
 # Those it hands an argument of Adam, which their CPU optimizers refuse.
 _REFUSED = ("adagrad", "lion_32bit", "paged_lion_32bit")
@@ -182,7 +182,7 @@ def nodes_to_join(job: Job) -> Iterator[Finding]:
 def optimizer_not_offloadable(job: Job) -> Iterator[Finding]:
     """The optimizer cannot run on offloaded state.
 
-    Why: accelerate 1.11 gives DeepSpeed's CPU Adagrad and Lion an argument of Adam: "unexpected keyword argument
+    Why: accelerate gives DeepSpeed's CPU Adagrad and Lion an argument of Adam: "unexpected keyword argument
     'adamw_mode'" when the trainer is built, after the model is loaded on every rank.
     Source: accelerate/utils/deepspeed.py:map_pytorch_optim_to_deepspeed
     Fix: `optim: adamw_torch`, no offload, or `"zero_force_ds_cpu_optimizer": false`.
@@ -218,7 +218,7 @@ def optimizer_of_matrices_sharded(job: Job) -> Iterator[Finding]:
 
     Why: ZeRO hands the optimizer flattened shards, in which these two no longer find the matrices they work on:
     "KeyError: 'use_muon'" or "too many indices" at the first step, after the data is tokenized and the model loaded on
-    every rank (seen with DeepSpeed 0.18.4).
+    every rank (seen in a run).
     Source: llamafactory/third_party/muon/muon.py:Muon.step,
     llamafactory/train/trainer_utils.py:_create_adam_mini_optimizer,
     deepspeed/runtime/zero/stage_1_and_2.py:DeepSpeedZeroOptimizer.__init__
@@ -235,7 +235,7 @@ def output_layer_copied_in_shards(job: Job) -> Iterator[Finding]:
 
     Why: DeepSpeed since 0.16.5 loses count in the copy that peft makes of a linear layer: "'Linear' object has no
     attribute 'ds_grads_remaining'" at the first step, after the data is tokenized and the model loaded on every rank
-    (seen with 0.18.4; github.com/deepspeedai/DeepSpeed/issues/7615). Added tokens make such a copy too.
+    (seen in a run; github.com/deepspeedai/DeepSpeed/issues/7615). Added tokens make such a copy too.
     Source: deepspeed/runtime/zero/parameter_offload.py:DeepSpeedZeRoOffload._register_deepspeed_module,
     peft/utils/other.py:ModulesToSaveWrapper.update
     Fix: ZeRO-2, `additional_target: embed_tokens` alone, or `finetuning_type: full`.
@@ -255,7 +255,7 @@ def router_adapted_in_ddp(job: Job) -> Iterator[Finding]:
 
     Why: the router of deepseek_v2 reads the weight of its linear layer, so the adapter on it gets no gradient, and
     LLaMA-Factory turns the search for unused parameters off for LoRA: "Expected to have finished reduction" at the
-    second step, after the model is loaded on every rank (seen with transformers 5.6).
+    second step, after the model is loaded on every rank (seen in a run).
     Source: transformers/models/deepseek_v2/modeling_deepseek_v2.py:DeepseekV2Moe.forward,
     llamafactory/hparams/parser.py:get_train_args
     Fix: name the layers in `lora_target` without `gate`, or use ZeRO-2.

@@ -200,7 +200,7 @@ def router_packed(job: Job) -> Iterator[Finding]:
     """A model whose router reads the weight of a plain linear layer is quantized to 4 bits.
 
     Why: the router multiplies by the packed weight: "mat1 and mat2 shapes cannot be multiplied" at the first step,
-    after the data is tokenized and the model loaded on every rank (seen with transformers 5.6).
+    after the data is tokenized and the model loaded on every rank (seen in a run).
     Source: transformers/models/deepseek_v2/modeling_deepseek_v2.py:DeepseekV2Moe.forward
     Fix: LoRA on 16-bit weights, sharded with ZeRO-3 where they do not fit.
     """
@@ -213,7 +213,7 @@ def router_rounded(job: Job) -> Iterator[Finding]:
     """A model whose router reads the weight of a plain linear layer is quantized to 8 bits.
 
     Why: the run goes on, but the router takes the stored integers for weights and sends tokens to other experts than
-    the model learned (transformers 5.6, modeling_deepseek_v2.py).
+    the model learned.
     Source: transformers/models/deepseek_v2/modeling_deepseek_v2.py:DeepseekV2Moe.forward
     Fix: LoRA on 16-bit weights, sharded with ZeRO-3 where they do not fit.
     """

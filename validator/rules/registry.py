@@ -15,7 +15,7 @@ from validator.tables.suggestion import suggest
 
 _FORMATS = ("alpaca", "sharegpt", "openai")
 _MEDIA = ("images", "videos", "audios")
-# Parts of a sample that the converter looks up in every row when they are mapped (data/converter.py, v0.9.5).
+# Parts of a sample that the converter looks up in every row when they are mapped (data/converter.py).
 _READ = {
     "alpaca": ("prompt", "query", "history", "system", "tools", "kto_tag", *_MEDIA),
     "sharegpt": ("messages", "tools", "kto_tag", *_MEDIA),
@@ -281,7 +281,7 @@ def entry_key_ignored(job: Job) -> Iterator[Finding]:
 def thinking_prompt_added(job: Job) -> Iterator[Finding]:
     """`formatting: openai` adds a system prompt of its own.
 
-    Why: LLaMA-Factory writes "detailed thinking off" into every sample that has no tools (data/converter.py, v0.9.5).
+    Why: LLaMA-Factory writes "detailed thinking off" into every sample that has no tools.
     Source: llamafactory/data/converter.py:OpenAIDatasetConverter.__call__
     Fix: `formatting: sharegpt` with `tags` for the role and content names gives the samples as they are.
     """

@@ -11,7 +11,7 @@ from validator.rules.rule import Finding, rule
 from validator.tables.suggestion import suggest
 
 _DAY = 86_400
-# transformers 5.6, integrations/integration_utils.py, INTEGRATION_TO_CALLBACK
+# transformers/integrations/integration_utils.py:INTEGRATION_TO_CALLBACK
 _LOGGERS = (
     *("none", "all", "azure_ml", "comet_ml", "mlflow", "neptune", "tensorboard", "trackio", "wandb", "codecarbon"),
     *("clearml", "dagshub", "flyte", "dvclive", "swanlab", "kubeflow"),

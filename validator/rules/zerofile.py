@@ -12,8 +12,8 @@ from validator.tables import data
 from validator.tables.suggestion import suggest
 
 _COMMENTS = ("_", "/", "#", "comment")
-# Where "auto" is replaced: by the Trainer (integrations/deepspeed.py, transformers 5.6.0) and by accelerate
-# (utils/dataclasses.py and accelerator.py, 1.11).
+# Where "auto" is replaced: by the Trainer (transformers/integrations/deepspeed.py) and by accelerate
+# (utils/dataclasses.py and accelerator.py).
 _FILLED = {
     "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping",
     "fp16.enabled", "bf16.enabled", "optimizer.params.lr", "optimizer.params.betas", "optimizer.params.eps",

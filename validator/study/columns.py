@@ -10,7 +10,7 @@ from validator.study.fate import DATE, KEPT
 from validator.study.form import Form
 from validator.study.survey import Survey
 
-_PART = 10 << 20  # bytes that the datasets library reads at once (packaged_modules/json/json.py, 4.0)
+_PART = 10 << 20  # bytes that the datasets library reads at once (packaged_modules/json/json.py)
 
 
 def names(survey: Survey) -> list[str]:

@@ -1,4 +1,4 @@
-"""One row as the turns that LLaMA-Factory makes of it (data/converter.py, v0.9.5)."""
+"""One row as the turns that LLaMA-Factory makes of it (data/converter.py)."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from validator.study.conversion import Sample, StopsRunError
 
 KEPT = 0
-# Reasons, by code. The processors of LLaMA-Factory (data/processor/*.py, v0.9.5) log each such row and go on.
+# Reasons, by code. The processors of LLaMA-Factory (data/processor/*.py) log each such row and go on.
 REASONS = (
     "trained",
     "no answer: null, missing, or not text",

@@ -23,7 +23,7 @@ _USUAL = {"prompt": "instruction", "query": "input", "response": "output", "mess
 
 @dataclass(frozen=True)
 class Form:
-    """Names of columns and tags (data/parser.py, v0.9.5). None: LLaMA-Factory looks for no such column."""
+    """Names of columns and tags (data/parser.py). None: LLaMA-Factory looks for no such column."""
 
     formatting: str
     ranking: bool

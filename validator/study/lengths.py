@@ -1,4 +1,4 @@
-"""Tokens of a sample before and after `cutoff_len` (data/processor/*.py, v0.9.5)."""
+"""Tokens of a sample before and after `cutoff_len` (data/processor/*.py)."""
 
 from __future__ import annotations
 

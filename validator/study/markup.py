@@ -24,7 +24,7 @@ Piece = tuple[list[str], int]
 
 @dataclass(frozen=True)
 class Markup:
-    """A chat template (data/template.py, v0.9.5). `slots` is its entry of formats.json, `thinking` and `preserve` are
+    """A chat template (data/template.py). `slots` is its entry of formats.json, `thinking` and `preserve` are
     `enable_thinking` and `preserve_thinking`, `system` is `default_system`."""
 
     slots: Mapping[str, Any]

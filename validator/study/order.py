@@ -1,6 +1,6 @@
 """Which rows are trained on, and in which order: samples drawn, sets mixed, rows held back for evaluation.
 
-The draws are those of LLaMA-Factory 0.9.5 with datasets 4.0 (data/loader.py, data/data_utils.py): the same generators
+The draws are those of LLaMA-Factory with the datasets library (data/loader.py, data/data_utils.py): the same generators
 of numpy with the same seed.
 """
 

@@ -1,4 +1,4 @@
-"""How many sequences packing makes of samples (data/processor/supervised.py and pretrain.py, v0.9.5)."""
+"""How many sequences packing makes of samples (data/processor/supervised.py and pretrain.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps, warm-up and saves of a run (transformers 5.6, trainer.py and training_args.py)."""
+"""Steps, warm-up and saves of a run (transformers' trainer.py and training_args.py)."""
 
 from __future__ import annotations
 

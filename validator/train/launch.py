@@ -17,7 +17,7 @@ _VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES", "asc
 
 
 def environment(nodes: int, devices: int, engine: bool) -> dict[str, str]:
-    """What LLaMA-Factory's launcher must find set (launcher.py, v0.9.5): torchrun for several processes, and for a
+    """What LLaMA-Factory's launcher must find set (launcher.py): torchrun for several processes, and for a
     DeepSpeed engine even with one; NODE_RANK and MASTER_ADDR differ by node and are the user's to set."""
     if nodes * devices == 1 and not engine:
         return {}

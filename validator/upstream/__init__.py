@@ -4,8 +4,8 @@
 tables below into `validator/data/`; `--check` writes nothing and fails if a table differs.
 
 arguments.json
-    releases   {"0.9.5": {"transformers": ["5.6.0", "5.2.0", ...]}}, newest first in both directions. A pair of releases
-               is written "0.9.5/5.6.0".
+    releases   {release of LLaMA-Factory: {"transformers": [releases]}}, newest first in both directions. A pair of
+               releases is written with a slash, LLaMA-Factory's first.
     arguments  {name: entry}. An entry describes the key in the newest pair that accepts it:
                type      union of bool, int, float, str, list, dict and object (nothing YAML can write), as "dict|str"
                optional  whether null is a value
@@ -39,8 +39,8 @@ deepspeed.json
     blocks     {dotted path: {"unknown": "error" or "ignored", "fields": {name: facts}}}: what a key that is not listed
                does in this block. Facts: type, optional (null allowed), default, choices, minimum, maximum, alias
                (a second spelling), deprecated. A field that is itself a block is of type dict. In an "error" block
-               "auto" is dropped before anything is judged, and pydantic is lenient (tried with 0.18.4): an int takes
-               5e8 and "5", not 5.5 or "5e8"; a bool takes 0, 1, 1.0, "true" and "yes"; null only where optional
+               "auto" is dropped before anything is judged, and pydantic is lenient (tried with this release): an int
+               takes 5e8 and "5", not 5.5 or "5e8"; a bool takes 0, 1, 1.0, "true" and "yes"; null only where optional
     schedulers {type: [parameters besides the optimizer]}
     names      {"optimizers": [lower-case types DeepSpeed builds itself]}; any other name is taken from torch.optim
 
