@@ -199,4 +199,5 @@ def test_a_table_that_reads_something_else_is_to_be_regenerated() -> None:
 
     assert drift.tables("transformers", release("adamw"), release("adamw")) == []
     assert drift.tables("transformers", release("adamw"), release("sgd")) == ["arguments.json"]
+    assert drift.tables("transformers", release("adamw"), {}) == ["arguments.json"]
     assert drift.tables("peft", {}, {}) == []

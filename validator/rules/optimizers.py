@@ -170,7 +170,8 @@ def schedule_arguments_refused(job: Job) -> Iterator[Finding]:
     """The learning-rate schedule lacks an argument, or gets one it does not know.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
-    Source: transformers/optimization.py:get_scheduler
+    Source: transformers/optimization.py:get_scheduler, transformers/optimization.py:TYPE_TO_SCHEDULER_FUNCTION,
+    transformers/optimization.py:get_cosine_with_min_lr_schedule_with_warmup
     Fix: `lr_scheduler_kwargs: {min_lr_rate: 0.1}` for schedules with a floor; no argument for linear.
     """
     name, given = str(job.get("lr_scheduler_type")), schedule_arguments(job)

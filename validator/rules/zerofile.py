@@ -247,7 +247,10 @@ def scheduler_parameter_unknown(job: Job) -> Iterator[Finding]:
     """The scheduler in the DeepSpeed JSON does not take one of its parameters.
 
     Why: TypeError when the engine is built, after the model is loaded on every rank.
-    Source: deepspeed/runtime/engine.py:DeepSpeedEngine._scheduler_from_config
+    Source: deepspeed/runtime/engine.py:DeepSpeedEngine._scheduler_from_config,
+    deepspeed/runtime/lr_schedules.py:WarmupLR.__init__, deepspeed/runtime/lr_schedules.py:WarmupDecayLR.__init__,
+    deepspeed/runtime/lr_schedules.py:WarmupCosineLR.__init__, deepspeed/runtime/lr_schedules.py:OneCycle.__init__,
+    deepspeed/runtime/lr_schedules.py:LRRangeTest.__init__
     Fix: remove the block, so that the recipe's `lr_scheduler_type` and `warmup_steps` apply; or correct the name.
     """
     known = data.table("deepspeed")["schedulers"].get(_type(job, "scheduler") or "", [])
