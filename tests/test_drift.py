@@ -189,6 +189,14 @@ def test_the_command_names_the_rules_and_fails_where_there_are_some(
     assert (done.stdout, done.returncode) == (said, code), done.stderr
 
 
+def test_a_place_without_the_package_is_no_release(tmp_path: Path) -> None:
+    old = _place(tmp_path / "old", "wheel", LOSS)
+    command = [sys.executable, "-m", "validator.upstream", "drift", "trl", str(old), str(tmp_path / "old")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert done.stderr.endswith(f"error: {tmp_path / 'old'} holds no trl/*.py\n")
+
+
 def test_a_table_that_reads_something_else_is_to_be_regenerated() -> None:
     def release(default: str) -> dict[str, bytes]:
         names = (name.replace(".", "/") for name in drift.arguments.READ["transformers"])

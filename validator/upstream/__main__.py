@@ -74,7 +74,8 @@ def _parser() -> argparse.ArgumentParser:
 def _drift(options: argparse.Namespace, folder: Path) -> int:
     def unpacked(place: str) -> Files:
         given = Path(place)
-        return files(given if given.exists() else fetched(options.package, place, folder), options.package)
+        package = files(given if given.exists() else fetched(options.package, place, folder), options.package)
+        return package or _parser().error(f"{place} holds no {options.package}/*.py")
 
     text, drifted = drift.report(options.package, unpacked(options.old), unpacked(options.new))
     sys.stdout.write(f"{text}\n")
