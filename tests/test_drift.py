@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from validator.diagnostic import Page, Severity
 from validator.rules import manual
 from validator.tables import releases
 from validator.upstream import drift
@@ -109,6 +110,10 @@ def test_what_became_of_a_source(
     assert [row.state for row in _drift(monkeypatch, name, {PARSER: OLD}, {PARSER: new})] == [state]
 
 
+def _page(text: str) -> Page:
+    return Page("made_up", Severity.ERROR, "It fails.", "", "", text)
+
+
 def test_a_source_that_moved_says_where_to(monkeypatch: pytest.MonkeyPatch) -> None:
     new = {PARSER: "KNOWN = ()\n", "llamafactory/hparams/reader.py": OLD}
     assert [row.state for row in _drift(monkeypatch, "Reader.read", {PARSER: OLD}, new)] == [
@@ -119,7 +124,7 @@ def test_a_source_that_moved_says_where_to(monkeypatch: pytest.MonkeyPatch) -> N
 def test_drifted_sources_come_first_with_their_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = {"A1": f"Source: {PARSER}:KNOWN\nFix:", "B2": f"Source: {PARSER}:Reader.read, {PARSER}:KNOWN\nFix:"}
     monkeypatch.setattr(manual, "codes", lambda: [*pages, "C3"])
-    monkeypatch.setattr(manual, "page", lambda code: (None, pages.get(code, "Source: own (us), trl/a.py:f\nFix:")))
+    monkeypatch.setattr(manual, "page", lambda code: _page(pages.get(code, "Source: own (us), trl/a.py:f\nFix:")))
     rows = drift.drift("llamafactory", _files({PARSER: OLD}), _files({PARSER: OLD.replace(METHOD, "return True")}))
     assert rows == [
         drift.Drift(f"{PARSER}:Reader.read", "changed", ["B2"]),
@@ -131,7 +136,7 @@ def _drift(
     monkeypatch: pytest.MonkeyPatch, name: str, old: Mapping[str, str], new: Mapping[str, str]
 ) -> list[drift.Drift]:
     monkeypatch.setattr(manual, "codes", lambda: ["A1"])
-    monkeypatch.setattr(manual, "page", lambda _code: (None, f"Why: it is.\nSource: {PARSER}:{name}\nFix: it."))
+    monkeypatch.setattr(manual, "page", lambda _code: _page(f"Why: it is.\nSource: {PARSER}:{name}\nFix: it."))
     return drift.drift("llamafactory", _files(old), _files(new))
 
 

@@ -162,7 +162,7 @@ FACTS = [
     ("rules/parallel.py", "since 0.16.5", "since when"),
     ("rules/precision.py", "transformers below 4.48", "the range that the patch asks for"),
     ("rules/rule.py", "such as", "the form of a bound"),
-    ("show/report.py", "2.1.0", "a format's, no package's"),
+    ("show/sarif.py", "2.1.0", "a format's, no package's"),
     ("study/estimate.py", "dashscope 2.0.2", "what the weights were fitted to"),
     ("tables/releases.py", "such as", "the form of a bound or a range"),
     ("tables/releases.py", "5.6 of 5.6.0", "the form of a number"),

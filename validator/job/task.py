@@ -1,6 +1,6 @@
 """What a run does, and with which data: the answers that a recipe's values give alone.
 
-Sources are LLaMA-Factory 0.9.5 and transformers 5.6 unless a line says otherwise. What reading leaves open was settled
+Sources are the releases of data/seen.yaml unless a line says otherwise. What reading leaves open was settled
 by the real parser and trainers (tests/test_settings.py holds what they answered).
 """
 

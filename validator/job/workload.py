@@ -14,7 +14,7 @@ from validator.memory import Adapter, Sharding, Workload, linear_roles
 from validator.memory.workload import Attention
 from validator.tables.models import Model
 
-# Names of transformers 5.6 (trainer_optimizer.py); those that are not here are counted as AdamW. PyTorch's own steps go
+# Names of transformers (trainer_optimizer.py); those that are not here are counted as AdamW. PyTorch's own steps go
 # over all tensors at once; apex and anyprecision keep fp32 moments, as bitsandbytes' 32-bit ones are.
 _OPTIMIZERS = {
     "adamw_torch": "adamw_foreach", "adamw_torch_fused": "adamw", "adamw_torch_npu_fused": "adamw_foreach",
@@ -141,7 +141,7 @@ def _layerwise(settings: Settings) -> bool:
 
 
 def _fused(settings: Settings, model: Model) -> bool:
-    """LLaMA-Factory 0.9.5 warns and goes on without Liger's kernels for other models (model_utils/liger_kernel.py)."""
+    """LLaMA-Factory warns and goes on without Liger's kernels for other models (model_utils/liger_kernel.py)."""
     return settings.flag("enable_liger_kernel") and model.family.liger
 
 

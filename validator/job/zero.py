@@ -41,7 +41,7 @@ class Zero(NamedTuple):
     @property
     def steps_on_cpu(self) -> bool:
         """Whether accelerate hands the optimizer's work to one of DeepSpeed's CPU optimizers, whatever `optim` names
-        (accelerate 1.11, accelerator.py, _prepare_deepspeed)."""
+        (accelerate, accelerator.py, _prepare_deepspeed)."""
         forced = self.config.get("zero_force_ds_cpu_optimizer", True) is not False
         return self.stage > 0 and self.offload("offload_optimizer") and "optimizer" not in self.config and forced
 

@@ -13,7 +13,7 @@ from validator.job.job import Job
 from validator.rules.registry import sets
 from validator.rules.rule import Finding, rule
 
-# In the order in which LLaMA-Factory takes them (data/parser.py, v0.9.5).
+# In the order in which LLaMA-Factory takes them (data/parser.py).
 # Address -> package that fsspec opens it with, which LLaMA-Factory does not install (data/data_utils.py)
 _CLOUDS = {"s3://": "s3fs", "gs://": "gcsfs", "gcs://": "gcsfs"}
 _MEDIA = {"images": "image", "videos": "video", "audios": "audio"}

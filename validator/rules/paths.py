@@ -300,7 +300,7 @@ def _never_resumes(job: Job) -> bool:
 
 
 def _output(job: Job) -> Path | None:
-    """The output folder where LLaMA-Factory would look for an earlier run (hparams/parser.py, v0.9.5)."""
+    """The output folder where LLaMA-Factory would look for an earlier run (hparams/parser.py)."""
     asked = job.has("resume_from_checkpoint") or job.flag("overwrite_output_dir") or not job.trains
     return None if asked or _never_resumes(job) else _folder(job)
 
