@@ -17,7 +17,8 @@ from rows import GIB
 from validator.memory import Runtime, allocator
 from validator.memory.allocator import Live, band
 from validator.memory.device import live_moments
-from validator.memory.states import resident
+from validator.memory.forward import resident
+from validator.memory.run import Run, run_of
 
 # What each coefficient may be, the first value being "no such effect".
 CHOICES: Mapping[str, Sequence[float]] = {
@@ -30,7 +31,7 @@ CHOICES: Mapping[str, Sequence[float]] = {
     "COMMUNICATION": (0.0, 0.75 * GIB, 1.5 * GIB, 2.25 * GIB),
 }
 Coefficients = dict[str, float]
-Prepared = tuple[Judged, tuple[Live, ...], float, Runtime]
+Prepared = tuple[Judged, Run, tuple[Live, ...], float, Runtime]
 
 
 def source(item: Judged) -> str:
@@ -40,14 +41,15 @@ def source(item: Judged) -> str:
 
 def prepare(rows: Sequence[Judged]) -> list[Prepared]:
     """Rows of known length whose figure includes the allocator's slack, with all that does not depend on it."""
-    found = []
+    prepared: list[Prepared] = []
     for item in rows:
         row = item.row
         if row.kind == "exact" and row.peer and row.metric != "peak_allocated":
             runtime = Runtime(expandable_segments=row.expandable, capacity_gib=row.limit / GIB if row.limit else None)
-            fixed = sum(resident(row.model, row.workload).values())
-            found.append((item, tuple(live_moments(row.model, row.workload).values()), fixed, runtime))
-    return found
+            run = run_of(row.model, row.workload)
+            fixed = sum(resident(run).values())
+            prepared.append((item, run, tuple(live_moments(run).values()), fixed, runtime))
+    return prepared
 
 
 @contextmanager
@@ -65,10 +67,7 @@ def using(values: Coefficients) -> Iterator[None]:
 
 def bands(rows: Sequence[Prepared], values: Coefficients) -> list[tuple[Judged, tuple[float, float, float]]]:
     with using(values):
-        return [
-            (item, band(item.row.model, item.row.workload, lives, fixed, runtime))
-            for item, lives, fixed, runtime in rows
-        ]
+        return [(item, band(run, lives, fixed, runtime)) for item, run, lives, fixed, runtime in rows]
 
 
 def loss(rows: Sequence[Prepared], values: Coefficients) -> float:
@@ -76,7 +75,7 @@ def loss(rows: Sequence[Prepared], values: Coefficients) -> float:
     errors: dict[str, list[float]] = {}
     for item, (_, expected, _) in bands(rows, values):
         errors.setdefault(source(item), []).append(abs(log(expected / (item.row.measured or expected))))
-    return sum(sum(found) / len(found) for found in errors.values())
+    return sum(sum(each) / len(each) for each in errors.values())
 
 
 def fit(rows: Sequence[Prepared]) -> Coefficients:

@@ -9,6 +9,7 @@ import pytest
 from validator.job import job
 from validator.memory import Workload
 from validator.memory.optimizer import state_bytes
+from validator.memory.run import Run
 from validator.read.recipe import Document
 from validator.tables import data, models
 
@@ -125,10 +126,10 @@ def test_words_of_fsdp(words: str, stage: int, world: int, fsdp: bool) -> None:
 
 def test_every_optimizer_of_the_release_has_states() -> None:
     for name in data.table("arguments")["arguments"]["optim"]["choices"]:
-        found = workload(optim=name, finetuning_type="full", bf16=True)
-        assert state_bytes(models.model("qwen7b").arch, found) >= 0
+        work = workload(optim=name, finetuning_type="full", bf16=True)
+        assert state_bytes(Run(models.model("qwen7b").arch, work)) >= 0
         projected = name.startswith(("galore", "apollo"))
-        assert found.optimizer != "adamw" or projected or name in ("adamw_torch_fused", "adamw_torch_xla")
+        assert work.optimizer != "adamw" or projected or name in ("adamw_torch_fused", "adamw_torch_xla")
 
 
 def test_new_tokens_train_embedding_and_head() -> None:

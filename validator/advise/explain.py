@@ -10,6 +10,7 @@ from validator.advise.explanation import Band, DeviceBand, Disk, Explanation, Sa
 from validator.diagnostic import RecipeError
 from validator.job.job import GIB, Job
 from validator.memory import Estimate, trainable_parameters
+from validator.memory.terms import Term
 from validator.train import handoff
 
 
@@ -77,8 +78,8 @@ def _host(estimate: Estimate | None) -> Band | None:
     return Band(_gib(estimate.low), _gib(estimate.expected), _gib(estimate.high), _terms(estimate.terms))
 
 
-def _terms(terms: Mapping[str, float]) -> dict[str, float]:
-    return {name: _gib(size) for name, size in sorted(terms.items(), key=lambda pair: -pair[1])}
+def _terms(terms: Mapping[Term, float]) -> dict[Term, float]:
+    return {term: _gib(size) for term, size in sorted(terms.items(), key=lambda pair: -pair[1])}
 
 
 def _disk(job: Job) -> Disk | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from validator.advise.changes import Change
 from validator.diagnostic import Verdict
+from validator.memory.terms import Term
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,12 @@ class Size:
 
 @dataclass(frozen=True)
 class Band:
-    """Memory of a node: low to high is the 90 % band around what is expected. Terms by name, the largest first."""
+    """Memory of a node: low to high is the 90 % band around what is expected. The largest term comes first."""
 
     low: float
     expected: float
     high: float
-    terms: dict[str, float]
+    terms: dict[Term, float]
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class DeviceBand:
     low: float
     expected: float
     high: float
-    terms: dict[str, float]
+    terms: dict[Term, float]
     few_measurements_of: list[str]
 
 

@@ -15,6 +15,7 @@ from validator.job.quantization import Quantization, quantization
 from validator.job.settings import Settings
 from validator.job.values import quantity
 from validator.memory import Estimate, Workload, device_memory, disk, host_memory
+from validator.memory.terms import Disk
 from validator.read.recipe import Document
 from validator.tables import data, machines, models
 from validator.tables.machines import Machine
@@ -130,7 +131,7 @@ class Job(Settings):
         return host_memory(self.model.arch, self.workload) if self.model and self.workload else None
 
     @cached_property
-    def disk(self) -> Mapping[str, float] | None:
+    def disk(self) -> Mapping[Disk, float] | None:
         """Bytes on disk by term, over all checkpoints kept."""
         if self.model is None or self.workload is None:
             return None
@@ -142,7 +143,7 @@ class Job(Settings):
         if self.model is None or self.workload is None:
             return 0.0
         one = disk(self.model.arch, self.workload, 1, not self.flag("save_only_model"))
-        return one["weights"] / 2 + one["optimizer"]
+        return one[Disk.WEIGHTS] / 2 + one[Disk.OPTIMIZER]
 
     @property
     def checkpoints_kept(self) -> int:

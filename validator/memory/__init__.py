@@ -5,7 +5,7 @@ from .device import device_memory
 from .disk import disk
 from .estimate import Estimate
 from .host import host_memory
-from .shapes import linear_roles, parameters, trainable_parameters
+from .parameters import linear_roles, parameters, trainable_parameters
 from .workload import Adapter, Architecture, Attn, Ffn, Sharding, Workload
 
 __all__ = [

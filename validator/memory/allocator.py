@@ -10,11 +10,8 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from . import evidence, traffic
-from .activations import tokens
-from .shapes import trainable_parameters
-from .workload import Architecture, Workload
-
-GIB = float(1 << 30)
+from .estimate import GIB
+from .run import Run
 
 # Without expandable segments, blocks of other sizes cannot be merged. Equal batches ask for the same sizes again.
 FRAGMENTS_EQUAL = 0.10
@@ -61,21 +58,20 @@ def _pieces(runtime: Runtime) -> float:
     return FRAGMENTS_EXPANDABLE if runtime.expandable_segments else FRAGMENTS_EQUAL
 
 
-def _fragments(workload: Workload, runtime: Runtime) -> float:
+def _fragments(run: Run, runtime: Runtime) -> float:
     """Share of what comes and goes that the allocator holds on top of it."""
-    gathers = workload.sharding.fsdp or workload.sharding.zero == 3
-    return _pieces(runtime) + (SECOND_STREAM_FRAGMENTS if gathers else 0.0)
+    return _pieces(runtime) + (SECOND_STREAM_FRAGMENTS if run.spreads_weights else 0.0)
 
 
-def slack(arch: Architecture, workload: Workload, passing: float, runtime: Runtime) -> float:
+def slack(run: Run, passing: float, runtime: Runtime) -> float:
     """Bytes the allocator holds beyond the live tensors, of which `passing` come and go within a step."""
-    held = _fragments(workload, runtime) * passing
-    if not runtime.expandable_segments and workload.loss != "fused":
-        each = LEFTOVER_SHIFTED if workload.loss == "shifted" else LEFTOVER_UPCAST
-        held += each * tokens(workload) * arch.vocab
-    held += max(traffic.side_pools(arch, workload), 0.0)
-    if workload.sharding.fsdp and workload.method == "full":
-        held += FSDP_PER_TRAINED * trainable_parameters(arch, workload)
+    held = _fragments(run, runtime) * passing
+    if not runtime.expandable_segments and run.work.loss != "fused":
+        each = LEFTOVER_SHIFTED if run.work.loss == "shifted" else LEFTOVER_UPCAST
+        held += each * run.tokens * run.arch.vocab
+    held += max(traffic.side_pools(run), 0.0)
+    if run.sharding.fsdp and run.work.method == "full":
+        held += FSDP_PER_TRAINED * run.trained
     return held
 
 
@@ -90,23 +86,21 @@ class Live(NamedTuple):
         return self.all + (times - 1) * self.batch
 
 
-def band(
-    arch: Architecture, workload: Workload, moments: Iterable[Live], fixed: float, runtime: Runtime
-) -> tuple[float, float, float]:
+def band(run: Run, moments: Iterable[Live], fixed: float, runtime: Runtime) -> tuple[float, float, float]:
     """(low, expected, high) in bytes over all moments of a step. `fixed`: what stays through the whole of it.
 
     Cached blocks are given back before an allocation fails: only pieces between blocks in use are stuck, so slack alone
     fills a device, but does not exceed it."""
     lives = tuple(moments)
     allocated = max(live.all for live in lives)
-    beside = runtime.context_gib * GIB + (COMMUNICATION if workload.sharding.world > 1 else 0.0)
-    held = slack(arch, workload, max(allocated - fixed, 0.0), runtime)
+    beside = runtime.context_gib * GIB + (COMMUNICATION if run.sharding.world > 1 else 0.0)
+    held = slack(run, max(allocated - fixed, 0.0), runtime)
     measured = runtime.evidence == "good"
-    spread = evidence.spread(evidence.gaps(arch, workload, measured), measured)
+    spread = evidence.spread(evidence.gaps(run, measured), measured)
     low = allocated * (1 - spread) + beside / 2
     expected, high = allocated + held + beside, allocated * (1 + spread) + SLACK_HIGH * held + 1.5 * beside
-    if workload.padded and not runtime.expandable_segments:
-        reuses = workload.method == "full" and not workload.sharding.offload_optimizer
+    if run.work.padded and not runtime.expandable_segments:
+        reuses = run.work.method == "full" and not run.sharding.offload_optimizer
         usual, most = (VARYING_FULL, VARYING_FULL_HIGH) if reuses else (VARYING, VARYING_HIGH)
         expected = max(expected, beside + max(live.held(usual) for live in lives))
         high = max(high, 1.5 * beside + max(live.held(most + spread) for live in lives))

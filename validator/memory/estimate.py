@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from .terms import Term
+
+GIB = float(1 << 30)
 
 
 class Estimate(NamedTuple):
     """All bytes. `terms` sum to `allocated`; `low` to `high` is the 90 % band of what the system's own tool shows;
     `gaps` name what makes it wide: "few measurements of ..."."""
 
-    terms: dict[str, float]
+    terms: Mapping[Term, float]
     low: float
     expected: float
     high: float

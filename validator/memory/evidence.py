@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .workload import Architecture, Workload
+from .run import Run
 
 # Half of the band's relative width around the live tensors, by what is missing. Runs on one node of the common kinds of
 # device were within 3 % (benchmarks/memory.py); a software path that only the simulator has seen gets twice that; of
@@ -14,36 +14,36 @@ _OPTIMIZERS = ("adamw", "adamw_foreach", "adamw_8bit", "sgd", "adafactor")
 _LONGEST = 16384  # tokens of the longest published run with a known peak
 
 
-def gaps(arch: Architecture, workload: Workload, device_measured: bool = True) -> tuple[str, ...]:
+def gaps(run: Run, device_measured: bool = True) -> tuple[str, ...]:
     """What of this run has few published measurements, in words that follow "few measurements of"."""
     device = () if device_measured else ("this kind of device",)
-    return (*device, *_run(arch, workload))
+    return (*device, *_unmeasured(run))
 
 
-def _run(arch: Architecture, workload: Workload) -> Iterator[str]:
-    sharding = workload.sharding
+def _unmeasured(run: Run) -> Iterator[str]:
+    sharding, work = run.sharding, run.work
     if sharding.nodes > 1:
         yield "runs on several nodes"
     if sharding.offload_optimizer or sharding.offload_parameters:
         yield "offload to the host"
-    if arch.ffn.experts:
+    if run.arch.ffn.experts:
         yield "mixtures of experts"
-    if arch.attn.kv_rank:
+    if run.arch.attn.kv_rank:
         yield "latent attention"
-    if workload.method == "oft":
+    if work.method == "oft":
         yield "orthogonal adapters"
-    if workload.optimizer not in _OPTIMIZERS:
+    if work.optimizer not in _OPTIMIZERS:
         yield "this optimizer"
-    if workload.needs_full_logits or workload.value_head:
+    if work.needs_full_logits or work.value_head:
         yield "preference and reward stages"
-    if workload.checkpointing == "offloaded":
+    if work.checkpointing == "offloaded":
         yield "checkpoints on the host"
-    if workload.length > _LONGEST:
+    if work.length > _LONGEST:
         yield f"samples over {_LONGEST} tokens"
 
 
-def spread(found: tuple[str, ...], device_measured: bool) -> float:
+def spread(gaps: tuple[str, ...], device_measured: bool) -> float:
     """Relative uncertainty of the live tensors."""
     if not device_measured:
         return UNMEASURED_DEVICE
-    return UNMEASURED_RUN if found else MEASURED
+    return UNMEASURED_RUN if gaps else MEASURED

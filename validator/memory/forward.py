@@ -3,138 +3,106 @@ device."""
 
 from __future__ import annotations
 
-from . import head, traffic
-from .activations import layer, tokens
+from collections.abc import Mapping
+from functools import lru_cache
+
+from . import head
+from .attention import mask
+from .casts import head_cast, layer_casts
+from .feedforward import width
+from .gradients import earlier
+from .layer import checkpoint, kept
 from .matrices import dequantized, normed
-from .precision import element_bytes
-from .shapes import Block, adapter_elements, blocks
-from .states import accumulated, head_elements, mask, resident
-from .workload import Architecture, Workload
+from .optimizer import optimizer
+from .run import Run
+from .terms import Device
+from .traffic import Where, buckets, gathered
+from .weights import adapter, reference, weights
 
-Terms = dict[str, float]
-
-
-def active_layers(arch: Architecture, workload: Workload) -> list[tuple[int, Block]]:
-    """The layers that the backward pass visits: below the first trained layer nothing is kept."""
-    kinds = blocks(arch, workload.experts_fused)
-    return [(workload.trainable_layers, kinds[-1][1])] if workload.method == "freeze" else list(kinds)
+Terms = Mapping[Device, float]
 
 
-def checkpoint(arch: Architecture, workload: Workload) -> float:
-    """One layer's checkpoint: its input, in the precision of the residual stream."""
-    return element_bytes(workload).residual * tokens(workload) * arch.hidden
+@lru_cache(maxsize=64)
+def resident(run: Run) -> Terms:
+    """What stays on the device through the whole step, gradients apart."""
+    return {
+        Device.WEIGHTS: weights(run),
+        Device.ADAPTER: adapter(run),
+        Device.OPTIMIZER: optimizer(run),
+        Device.REFERENCE: reference(run),
+    }
 
 
-def kept(arch: Architecture, workload: Workload) -> Terms:
-    """What all layers keep between the forward and the backward pass; offloaded checkpoints keep two in flight."""
-    layers = active_layers(arch, workload)
-    match workload.checkpointing:
-        case "layer":
-            return {"checkpoints": sum(number for number, _ in layers) * checkpoint(arch, workload)}
-        case "offloaded":
-            return {"checkpoints": 2 * checkpoint(arch, workload)}
-    return {"activations": sum(number * layer(arch, block, workload).total for number, block in layers)}
-
-
-def cast_elements(block: Block, workload: Workload) -> float:
-    """Elements of one layer's trained matrices that autocast copies to half precision."""
-    if element_bytes(workload).casts:
-        return block.linear_elements + block.experts
-    if workload.precision == "amp" and workload.method in ("lora", "oft"):
-        return sum(adapter_elements(linear, workload) for linear in block.linears)
-    return 0.0
-
-
-def head_cast(arch: Architecture, workload: Workload) -> float:
-    """The half-precision copy of a trained output layer, which its backward pass still needs."""
-    casts_head = element_bytes(workload).casts and workload.method == "full"
-    if casts_head or (workload.adapter.full_head and workload.precision == "amp"):
-        return 2.0 * head_elements(arch)
-    return 0.0
-
-
-def casts(arch: Architecture, workload: Workload) -> float:
-    """Half-precision copies of all the layers' trained matrices: autocast caches them until the forward pass ends."""
-    return 2.0 * sum(number * cast_elements(block, workload) for number, block in active_layers(arch, workload))
-
-
-def earlier_gradients(arch: Architecture, workload: Workload) -> float:
-    """Gradients there before the backward pass: those of earlier micro batches, and ZeRO-3's standing buffer."""
-    standing = workload.accumulation > 1 or workload.sharding.zero == 3
-    return accumulated(arch, workload) if standing else 0.0
-
-
-def base(arch: Architecture, workload: Workload, where: traffic.Where) -> Terms:
+def base(run: Run, where: Where) -> Terms:
     """What is there during the whole forward and backward pass."""
     return {
-        **resident(arch, workload),
-        "gather": traffic.gathered(arch, workload, where),
-        "buckets": traffic.buckets(arch, workload),
-        "mask": mask(arch, workload),
+        **resident(run),
+        Device.GATHER: gathered(run, where),
+        Device.BUCKETS: buckets(run),
+        Device.MASK: mask(run),
     }
 
 
-def last_layer(arch: Architecture, workload: Workload) -> Terms:
+def last_layer(run: Run) -> Terms:
     """The end of the layers, when autocast's copies of all of them are there: results of `gate` and `up`, and a matrix
     that is rebuilt."""
-    sizes, block = element_bytes(workload), active_layers(arch, workload)[-1][1]
-    width = arch.ffn.experts_per_token * arch.ffn.expert_width if block.experts else arch.ffn.width
+    block = run.visited[-1][1]
+    results = 2 * run.sizes.compute * run.tokens * width(run, block)
     return {
-        **base(arch, workload, "last layer"),
-        **kept(arch, workload),
-        "gradients": earlier_gradients(arch, workload),
-        "weight_casts": casts(arch, workload),
-        "results": 2 * sizes.compute * tokens(workload) * width if workload.checkpointing != "off" else 0.0,
-        "rebuilt": dequantized(block.linears, workload) + normed(block, workload),
+        **base(run, "last layer"),
+        **kept(run),
+        Device.GRADIENTS: earlier(run),
+        Device.WEIGHT_CASTS: layer_casts(run),
+        Device.RESULTS: results if run.work.checkpointing != "off" else 0.0,
+        Device.REBUILT: dequantized(run, block.linears) + normed(run, block),
     }
 
 
-def hidden_states(arch: Architecture, workload: Workload) -> float:
+def _hidden_states(run: Run) -> float:
     """A value head asks the model for the results of all its layers, checkpointed or not (trl,
     modeling_value_head.py)."""
-    if not workload.value_head:
+    if not run.work.value_head:
         return 0.0
-    counted = kept(arch, workload).get("checkpoints", 0.0)
-    return max((arch.layers + 1) * checkpoint(arch, workload) - counted, 0.0)
+    counted = kept(run).get(Device.CHECKPOINTS, 0.0)
+    return max((run.arch.layers + 1) * checkpoint(run) - counted, 0.0)
 
 
-def loss_forward(arch: Architecture, workload: Workload) -> Terms:
+def loss_forward(run: Run) -> Terms:
     """Preference stages make their loss when autocast's copies of checkpointed layers have gone: there it is that, or
     the logits alone beside the copies."""
     inside = {
-        **base(arch, workload, "loss"),
-        **kept(arch, workload),
-        "gradients": earlier_gradients(arch, workload),
-        "weight_casts": casts(arch, workload) + head_cast(arch, workload),
-        "hidden_states": hidden_states(arch, workload),
-        "head": head.kept(arch, workload),
-        "logits": head.forward_bytes(arch, workload),
+        **base(run, "loss"),
+        **kept(run),
+        Device.GRADIENTS: earlier(run),
+        Device.WEIGHT_CASTS: layer_casts(run) + head_cast(run),
+        Device.HIDDEN_STATES: _hidden_states(run),
+        Device.HEAD: head.head_kept(run),
+        Device.LOGITS: head.logits_forward(run),
     }
-    if not workload.needs_full_logits or workload.checkpointing == "off":
+    if not run.work.needs_full_logits or run.work.checkpointing == "off":
         return inside
-    bare = element_bytes(workload).compute * tokens(workload) * arch.vocab
-    outside = {**inside, "weight_casts": head_cast(arch, workload)}
-    return max(outside, {**inside, "logits": bare}, key=lambda terms: sum(terms.values()))
+    outside = {**inside, Device.WEIGHT_CASTS: head_cast(run)}
+    return max(outside, {**inside, Device.LOGITS: head.half_logits(run)}, key=lambda terms: sum(terms.values()))
 
 
-def loss_backward(arch: Architecture, workload: Workload) -> Terms:
+def loss_backward(run: Run) -> Terms:
     """Without checkpoints every layer still holds the half-precision weights that its backward pass will use."""
-    inside = casts(arch, workload) if workload.checkpointing == "off" else 0.0
+    inside = layer_casts(run) if run.work.checkpointing == "off" else 0.0
     return {
-        **base(arch, workload, "loss"),
-        **kept(arch, workload),
-        "gradients": earlier_gradients(arch, workload),
-        "weight_casts": inside + head_cast(arch, workload),
-        "head": head.kept(arch, workload),
-        "logits": head.backward_bytes(arch, workload),
+        **base(run, "loss"),
+        **kept(run),
+        Device.GRADIENTS: earlier(run),
+        Device.WEIGHT_CASTS: inside + head_cast(run),
+        Device.HEAD: head.head_kept(run),
+        Device.LOGITS: head.logits_backward(run),
     }
 
 
-def evaluation(arch: Architecture, workload: Workload) -> Terms:
-    if not workload.eval_batch:
+def evaluation(run: Run) -> Terms:
+    if not run.work.eval_batch:
         return {}
     return {
-        **base(arch, workload, "loss"),
-        "weight_casts": casts(arch, workload) + head_cast(arch, workload),
-        "logits": head.evaluation_bytes(arch, workload),
+        **base(run, "loss"),
+        Device.WEIGHT_CASTS: layer_casts(run) + head_cast(run),
+        Device.LOGITS: head.logits_evaluation(run),
     }

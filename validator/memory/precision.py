@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 from .workload import Workload
@@ -57,6 +56,5 @@ def _adapter(workload: Workload) -> Bytes:
     return Bytes(base, base, 4, saved, 4, master, 4, compute, residual, casts=False)
 
 
-@lru_cache(maxsize=2048)
 def element_bytes(workload: Workload) -> Bytes:
     return _full(workload) if workload.method in ("full", "freeze") else _adapter(workload)

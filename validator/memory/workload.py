@@ -1,8 +1,7 @@
 """What is trained and how: the inputs of every memory formula.
 
-Named tuples, because Python builds one in a third of the time of a dataclass, and every `check` pays for that."""
-
-from __future__ import annotations
+Named tuples, because Python builds one in a third of the time of a dataclass, and every `check` pays for that. For the
+same reason annotations are not postponed here: typing would compile each from its text."""
 
 from typing import Literal, NamedTuple
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from validator.diagnostic import Severity
 from validator.job.job import GIB, Job
 from validator.memory import Estimate
+from validator.memory.terms import Disk
 from validator.rules.rule import Finding, rule
 
 
@@ -144,7 +145,7 @@ def checkpoints_without_limit(job: Job) -> Iterator[Finding]:
     """
     if job.disk is None or job.number("save_total_limit") > 0 or job.get("save_strategy") == "no":
         return
-    total = (job.disk["weights"] + job.disk["optimizer"]) / GIB
+    total = (job.disk[Disk.WEIGHTS] + job.disk[Disk.OPTIMIZER]) / GIB
     if total > 500 and job.checkpoints_kept > 2:
         yield (
             "save_steps",

@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from validator.advise.explanation import Band, DeviceBand, Explanation
 
 _WIDTH = 44
-# What a term is, and what it grows with.
-_MEANING = {
-    "weights": "grow with the model, shrink with quantization and ZeRO-3",
-    "optimizer": "states of the optimizer, which grow with what is trained",
-    "gradients": "grow with what is trained",
-    "logits": "the loss over the whole vocabulary, which grows with length and batch",
-    "activations": "grow with length and batch where layers are not checkpointed",
-    "checkpoints": "the input of every layer, which grows with length and batch",
-    "reference": "a second copy of the model to compare with",
-    "gather": "parameters of other devices, gathered for the layer at work",
-    "weight_casts": "half-precision copies of fp32 weights",
-    "moments": "states of the offloaded optimizer, which grow with what is trained",
-    "parameters": "offloaded weights",
-    "loading": "every process reads the whole checkpoint",
-    "saving": "weights gathered for a checkpoint",
-    "processes": "interpreter, libraries and data-loader workers of every device",
-    "data": "tokenized samples, which grow with their number and length",
-}
 _SPOKEN = {"fits": "fits", "tight": "tight: expected to fit, but the upper end does not", "exceeds": "does not fit",
            "unknown": "not judged"}  # fmt: skip
 
@@ -58,24 +40,24 @@ def _memory(title: str, band: Band | DeviceBand | None, limit: float | None, wha
     against = f", {limit:.1f} GiB {what}" if limit else ""
     yield ""
     yield f"{title}: {band.expected:.1f} GiB expected, {band.low:.1f} to {band.high:.1f} (90 % band){against}"
-    terms = band.terms
+    rows: list[tuple[str, float]] = [*band.terms.items()]
     if isinstance(band, DeviceBand):
-        terms = {**terms, "context and slack": round(band.expected - band.allocated, 2)}
+        rows.append(("context and slack", round(band.expected - band.allocated, 2)))
         if band.few_measurements_of:
             yield f"  the band is wide: few measurements of {', '.join(band.few_measurements_of)} are public"
     scale = max(band.high, limit or 0.0) or 1.0
-    for name, size in terms.items():
+    for name, size in rows:
         yield f"  {name:<18}{size:>8.2f}  {_bar(size, scale)}".rstrip()
     yield f"  {'expected':<18}{band.expected:>8.2f}  {_ruler(band, limit, scale)}"
     if band.terms:
-        yield _largest(band.terms)
+        yield _largest(band)
 
 
-def _largest(terms: Mapping[str, float]) -> str:
+def _largest(band: Band | DeviceBand) -> str:
     """The largest term in words."""
-    name = max(terms, key=lambda term: terms[term])
-    share = terms[name] / (sum(terms.values()) or 1.0)
-    return f"  largest: {name}, {share:.0%}" + (f" ({_MEANING[name]})" if name in _MEANING else "")
+    term, size = max(band.terms.items(), key=lambda pair: pair[1])
+    share = size / (sum(band.terms.values()) or 1.0)
+    return f"  largest: {term}, {share:.0%} ({term.meaning})"
 
 
 def _bar(size: float, scale: float) -> str:

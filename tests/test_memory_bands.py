@@ -1,0 +1,82 @@
+"""From live tensors to what the device's own tool shows: slack, limits, and how wide the band is."""
+
+from __future__ import annotations
+
+import pytest
+
+from validator.memory import Architecture, Attn, Ffn, Runtime, Sharding, Workload, device_memory
+from validator.memory.evidence import spread
+
+QWEN_32B = Architecture(5120, 64, 152064, Attn(40, 8, 128, qkv_bias=True), Ffn(27648))
+WORK = Workload(length=4096)
+
+
+def test_expandable_segments_leave_less_between_blocks() -> None:
+    wasteful = device_memory(QWEN_32B, WORK, Runtime(expandable_segments=False))
+    assert device_memory(QWEN_32B, WORK, Runtime(expandable_segments=True)).expected < wasteful.expected
+
+
+def test_the_allocator_gives_cached_blocks_back_before_it_fails() -> None:
+    free = device_memory(QWEN_32B, WORK)
+    capacity = (free.allocated + free.expected) / 2 / 2**30 + 2
+    limited = device_memory(QWEN_32B, WORK, Runtime(capacity_gib=capacity))
+    assert free.allocated < limited.expected < capacity * 2**30 < free.expected
+    assert device_memory(QWEN_32B, WORK, Runtime(capacity_gib=1)).expected > free.allocated
+
+
+def test_slack_alone_never_exceeds_a_device() -> None:
+    free = device_memory(QWEN_32B, WORK)
+    room = 1.15 * free.allocated
+    limited = device_memory(QWEN_32B, WORK, Runtime(capacity_gib=room / 2**30))
+    assert free.expected > room
+    assert limited.expected < room <= limited.high < free.high
+
+
+def test_varied_lengths_fill_the_cache_only_without_expandable_segments() -> None:
+    def expected(padded: bool, expandable: bool) -> float:
+        work = WORK._replace(padded=padded, attention="flash")
+        return device_memory(QWEN_32B, work, Runtime(expandable_segments=expandable)).expected
+
+    assert expected(True, False) > expected(False, False) > expected(False, True) == expected(True, True)
+
+
+def test_overlapping_communication_keeps_a_pool_for_each_stream() -> None:
+    def expected(overlap: bool, offload: bool) -> float:
+        sharding = Sharding(1, 8, 3, engine=True, overlap=overlap, offload_optimizer=offload)
+        work = Workload(method="full", precision="engine", length=256, sharding=sharding)
+        return device_memory(QWEN_32B, work).expected
+
+    tables = 2 * QWEN_32B.vocab * QWEN_32B.hidden
+    one_billion = 10**9
+    assert expected(True, False) - expected(False, False) > 2 * one_billion
+    assert expected(True, True) - expected(False, True) > 2 * one_billion + 2 * 2 * tables
+
+
+def test_thin_evidence_widens_the_band() -> None:
+    good, thin = (device_memory(QWEN_32B, WORK, Runtime(evidence=evidence)) for evidence in ("good", "thin"))
+    assert thin.low < good.low < good.high < thin.high
+
+
+MIXTURE = QWEN_32B._replace(ffn=Ffn(8192, experts=8, experts_per_token=2, expert_width=4096))
+
+
+@pytest.mark.parametrize(
+    ("arch", "changed", "words"),
+    [
+        (QWEN_32B, {}, ()), (MIXTURE, {}, ("mixtures of experts",)),
+        (QWEN_32B, {"method": "oft"}, ("orthogonal adapters",)),
+        (QWEN_32B, {"sharding": Sharding(2, 8, 3, engine=True)}, ("runs on several nodes",)),
+        (QWEN_32B, {"sharding": Sharding(1, 8, 3, engine=True, offload_parameters=True)}, ("offload to the host",)),
+        (QWEN_32B, {"optimizer": "muon"}, ("this optimizer",)),
+        (QWEN_32B, {"length": 32768}, ("samples over 16384 tokens",)),
+        (QWEN_32B, {"value_head": True}, ("preference and reward stages",)),
+    ],
+)  # fmt: skip
+def test_what_nobody_measured_is_named_and_widens_the_band(
+    arch: Architecture, changed: dict[str, object], words: tuple[str, ...]
+) -> None:
+    work = WORK._replace(**changed)
+    assert device_memory(arch, work).gaps == words
+    assert device_memory(arch, work, Runtime(evidence="thin")).gaps == ("this kind of device", *words)
+    assert spread(words, device_measured=True) == (0.06 if words else 0.03)
+    assert spread(words, device_measured=False) == 0.08

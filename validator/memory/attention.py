@@ -1,0 +1,98 @@
+"""What a layer's attention keeps for its backward pass, what that pass needs, and the masks. Bytes of a micro batch.
+
+Derived from the operators' own rules: a product keeps both factors, softmax its result, flash attention q, k, v, its
+output and one fp32 number per head and token (arXiv 2205.14135). Checked operator by operator against
+benchmarks/simulate.py.
+"""
+
+from __future__ import annotations
+
+from .inputs import half_norms, input_kept, magnitudes, norm_kept, shares_inputs
+from .run import Run
+from .shapes import Block, key_width, output_width, query_width, value_width
+
+
+def _dense_mask(run: Run) -> float:
+    """Share of layers in which sdpa gets a dense mask: all with padding, the sliding half once the window is
+    reached."""
+    if run.work.attention != "sdpa":
+        return 0.0
+    if run.work.padded:
+        return 1.0
+    return 0.5 if run.arch.attn.window and run.work.length >= run.arch.attn.window else 0.0
+
+
+def mask(run: Run) -> float:
+    """Attention masks of the whole model: one, and one more for sliding windows. Eager attention adds it to the
+    scores in the residual stream's precision; sdpa reads booleans, and needs one only for padding or a window that is
+    reached."""
+    work, windows = run.work, run.arch.attn.window > 0
+    square = float(run.tokens * work.length)
+    if run.attends_in_squares:
+        return square * run.sizes.residual * (2 if windows else 1)
+    if work.attention != "sdpa":
+        return 0.0
+    reached = windows and work.length >= run.arch.attn.window
+    return square * (int(work.padded) + int(reached))
+
+
+def _core(run: Run) -> float:
+    """Kept between the projections and the output projection."""
+    attn, count, compute = run.arch.attn, run.tokens, run.sizes.compute
+    queries, output = query_width(attn), output_width(attn)
+    narrow = key_width(attn) + value_width(attn)
+    wide = queries + output
+    if run.attends_in_squares:
+        repeated = wide if attn.kv_heads != attn.heads else narrow
+        return count * compute * (queries + repeated) + _scores(run)
+    dense = _dense_mask(run)
+    if attn.fused:  # the values are a view, which holds the queries and keys as they were before their rotation
+        narrow += queries + key_width(attn)
+    keys = narrow + dense * (wide - narrow)
+    return count * (compute * (queries + keys + output) + 4 * attn.heads) + dense * 2.0 * count * run.work.length
+
+
+def _scores(run: Run) -> float:
+    """Of all pairs of tokens; beside sinks the softmax is made in half precision."""
+    attn, compute = run.arch.attn, run.sizes.compute
+    square = float(run.tokens * attn.heads * run.work.length)
+    half = compute if compute < 4 else 0.0
+    capped = compute if run.arch.logit_softcap else 0.0
+    return square * (compute if attn.sinks else 4 + half + capped)
+
+
+def _latent_kept(run: Run, block: Block) -> float:
+    """Bytes per token of the low-rank steps of latent attention: their norms and the inputs of their second halves."""
+    kept = 0.0
+    for rank, role in ((run.arch.attn.q_rank, "q_b"), (run.arch.attn.kv_rank, "kv_b")):
+        if rank:
+            kept += norm_kept(run, rank, 2)
+            kept += input_kept(run, rank, block.by_role(role))
+    return kept
+
+
+def attention_kept(run: Run, block: Block) -> float:
+    attn = run.arch.attn
+    readers = block.by_role("q", "k", "v", "qkv", "q_a", "kv_a")
+    per_token = half_norms(run) + input_kept(run, run.arch.hidden, readers)
+    per_token += magnitudes(run, (*readers, *block.by_role("q_b", "kv_b", "o")))
+    if attn.head_norms:
+        per_token += norm_kept(run, query_width(attn) + key_width(attn), 2)
+    per_token += _latent_kept(run, block)
+    in_core = not (run.attends_in_squares or attn.concatenated)
+    if not in_core or not shares_inputs(run):
+        per_token += input_kept(run, output_width(attn), block.by_role("o"), produced_half=True, elsewhere=in_core)
+    return run.tokens * per_token + _core(run)
+
+
+def attention_peak(run: Run) -> float:
+    """Transients of the attention backward: gradients of q, k, v and the output, flash attention's fp32 accumulator and
+    expanded key gradients (FlashAttention-2, arXiv 2307.08691); eager attention holds three squares in fp32."""
+    attn, sizes = run.arch.attn, run.sizes
+    wide = query_width(attn) + output_width(attn)
+    gradients = sizes.compute * (wide + key_width(attn) + value_width(attn)) + 2 * sizes.residual * run.arch.hidden
+    if run.attends_in_squares:
+        square = 8.0 - (sizes.compute if sizes.compute < 4 else 0.0)
+        return run.tokens * (gradients + square * attn.heads * run.work.length)
+    expanded = 2 * sizes.compute * query_width(attn) if attn.kv_heads != attn.heads else 0.0
+    return run.tokens * (gradients + 4.0 * query_width(attn) + expanded)

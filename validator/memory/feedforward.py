@@ -1,0 +1,63 @@
+"""What a layer's feed-forward block keeps for its backward pass, and what that pass needs. Bytes of a micro batch.
+
+Derived from the operators' own rules: a product keeps both factors. Checked operator by operator against
+benchmarks/simulate.py.
+"""
+
+from __future__ import annotations
+
+from .inputs import half_norms, input_kept, magnitudes
+from .run import Run
+from .shapes import Block
+
+
+def width(run: Run, block: Block) -> int:
+    """Elements per token between the two products of the block."""
+    ffn = run.arch.ffn
+    return ffn.experts_per_token * ffn.expert_width if block.experts else ffn.width
+
+
+def _dense(run: Run, block: Block, width: int) -> float:
+    """Bytes per token: results of gate and up, the activation, and their product if `down` trains or is adapted. A
+    fused kernel makes the activation again (Liger Kernel 0.8, ops/swiglu.py)."""
+    parts = (2 if run.work.fused_kernels else 3) if run.arch.ffn.gated else 1
+    kept = parts * run.sizes.compute * width
+    kept += input_kept(run, run.arch.hidden, block.readers)
+    kept += magnitudes(run, (*block.readers, *block.down))
+    return kept + input_kept(run, width, block.down[:1], produced_half=True)
+
+
+def _experts(run: Run) -> float:
+    """Bytes per token of routed experts: results of both matrices, the activation, the router's fp32 probabilities;
+    clamped ones also the clamped results and the gate in two steps; with trained experts also the router's input, its
+    copy for each chosen expert, and the product."""
+    ffn, hidden, compute = run.arch.ffn, run.arch.hidden, run.sizes.compute
+    chosen = ffn.experts_per_token
+    parts = (3 if ffn.gated else 2) + (3 if ffn.clamped else 0)
+    kept = compute * chosen * (parts * ffn.expert_width + hidden) + 4.0 * ffn.experts
+    if not (run.adapts and run.work.experts_fused):
+        kept += compute * (chosen * (ffn.expert_width + hidden) + hidden)
+    return kept
+
+
+def feedforward_kept(run: Run, block: Block) -> float:
+    ffn = run.arch.ffn
+    per_token = half_norms(run)
+    if block.experts or block.by_role("router"):
+        per_token += _experts(run)
+        if ffn.shared_width:
+            per_token += _dense(run, block, ffn.shared_width)
+    else:
+        per_token += _dense(run, block, ffn.width)
+    return run.tokens * per_token
+
+
+def feedforward_peak(run: Run, block: Block) -> float:
+    """Transients of the feed-forward backward: gradients of product, activation and up while the product is freed, of
+    which a fused kernel writes all but the first over what it kept; or the fp32 temporaries of a norm on the block's
+    result."""
+    hidden, sizes, fused = run.arch.hidden, run.sizes, run.work.fused_kernels
+    chosen = sizes.compute * run.arch.ffn.experts_per_token * hidden if block.experts else 0.0
+    inside = (1.0 if fused and not block.experts else 2.0) * sizes.compute * width(run, block) + chosen
+    norm = 16.0 * hidden if run.arch.norms_per_layer == 4 and not fused else 0.0
+    return run.tokens * (max(inside, norm) + sizes.residual * hidden)

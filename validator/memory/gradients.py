@@ -1,0 +1,61 @@
+"""Gradients on the worst device, as the backward pass makes them. Bytes."""
+
+from __future__ import annotations
+
+from .run import Run
+from .shapes import Block
+from .trained import trained_bytes
+
+
+def gradients(run: Run) -> float:
+    """All gradients at the end of the backward pass. Offloading the optimizer sends partitioned gradients with it."""
+    if run.work.layerwise_update or run.work.optimizer == "badam":
+        return 0.0
+    whole = trained_bytes(run, run.sizes.gradient)
+    if run.sharding.zero >= 2 or run.sharding.fsdp:
+        return 0.0 if run.sharding.offload_optimizer else whole / run.sharding.world
+    return whole
+
+
+def accumulated(run: Run) -> float:
+    """Gradients while micro batches follow one another. FSDP spreads them only in the last one: until then every device
+    has all of them, in the precision of its gathered weights (transformers and accelerate run the others under
+    no_sync)."""
+    if run.sharding.fsdp and run.work.accumulation > 1:
+        return run.sizes.compute * run.trained
+    return gradients(run)
+
+
+def earlier(run: Run) -> float:
+    """Gradients there before the backward pass: those of earlier micro batches, and ZeRO-3's standing buffer."""
+    return accumulated(run) if run.work.accumulation > 1 or run.sharding.zero == 3 else 0.0
+
+
+def progress(run: Run, done: float) -> float:
+    """Gradients when `done` base elements have theirs.
+
+    ZeRO's sharded gradients have a buffer of their own from the start; with accumulation all are there, and a tied
+    output layer's new one waits for the embedding's."""
+    full, each, fsdp = accumulated(run), run.sizes.gradient, run.sharding.fsdp
+    if run.sharding.zero >= 2 or not full:
+        return full
+    if run.work.accumulation > 1:
+        waiting = run.arch.tied and run.work.method == "full" and not fsdp
+        return full + (each * run.embedding if waiting else 0.0)
+    if run.work.method == "full":
+        return each * done / (run.sharding.world if fsdp else 1)
+    head = min(each, run.sizes.saved) * run.head if run.work.adapter.full_head else 0.0
+    share = done / sum(number * block.elements for number, block in run.visited)
+    return min(full, head + full * share)
+
+
+def in_flight(run: Run, block: Block, elements: float) -> float:
+    """One weight gradient of `elements` that is being made: in compute precision, and in its own where it is added to
+    an earlier one. FSDP makes those of a whole layer."""
+    if run.adapts:
+        return 0.0
+    sizes = run.sizes
+    if run.sharding.fsdp:
+        return sizes.compute * block.elements
+    own = sizes.gradient if run.work.accumulation > 1 or run.sharding.zero >= 2 else 0.0
+    return elements * (own + (sizes.compute if sizes.casts else 0.0))

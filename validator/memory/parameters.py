@@ -1,0 +1,66 @@
+"""How many parameters a decoder has, and how many of them train."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from .blocks import blocks
+from .shapes import Linear
+from .workload import Architecture, Workload
+
+
+@lru_cache(maxsize=512)
+def parameters(arch: Architecture) -> int:
+    """Exact number of parameters, derived from the shapes; a tied embedding counts once."""
+    inside = sum(count * block.elements for count, block in blocks(arch))
+    final_norm = arch.hidden * (2 if arch.norm_bias else 1)
+    return inside + final_norm + embedding(arch) + head(arch)
+
+
+def embedding(arch: Architecture) -> int:
+    return arch.vocab * arch.hidden
+
+
+def head(arch: Architecture) -> int:
+    """Parameters of the output layer that are not the embedding's."""
+    return (0 if arch.tied else arch.vocab * arch.hidden) + (arch.vocab if arch.head_bias else 0)
+
+
+def linear_roles(arch: Architecture, fused: bool = True) -> tuple[str, ...]:
+    """Roles of all linear modules inside the layers: what "all linear layers" means for an adapter."""
+    return tuple(dict.fromkeys(linear.role for _, block in blocks(arch, fused) for linear in block.linears))
+
+
+def adapter_elements(linear: Linear, workload: Workload) -> int:
+    """Trained elements that the adapter adds to one kind of linear module.
+
+    LoRA (arXiv 2106.09685): rank x (inputs + outputs); DoRA (2402.09353) adds a magnitude for each output; orthogonal
+    fine-tuning (2306.07280) trains block (block - 1) / 2 elements for each block of the inputs."""
+    adapter = workload.adapter
+    if linear.role not in adapter.targets:
+        return 0
+    if workload.method == "oft":
+        return linear.number * linear.inputs * (adapter.block - 1) // 2
+    magnitude = linear.outputs if adapter.dora else 0
+    return linear.number * (adapter.rank * (linear.inputs + linear.outputs) + magnitude)
+
+
+def trainable_parameters(arch: Architecture, workload: Workload) -> int:
+    """Number of parameters that receive gradients."""
+    if workload.method == "full":
+        return parameters(arch)
+    if workload.method == "freeze":
+        block = blocks(arch, workload.experts_fused)[-1][1]
+        return workload.trainable_layers * block.elements + workload.trainable_extra
+    inside = sum(
+        count * adapter_elements(linear, workload)
+        for count, block in blocks(arch, workload.experts_fused)
+        for linear in block.linears
+    )
+    return inside + saved_elements(arch, workload)
+
+
+def saved_elements(arch: Architecture, workload: Workload) -> int:
+    """Elements of embedding and output layer that train whole beside an adapter."""
+    adapted = workload.method in ("lora", "oft")
+    return embedding(arch) * (int(workload.adapter.full_embedding) + int(workload.adapter.full_head)) if adapted else 0

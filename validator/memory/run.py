@@ -1,0 +1,103 @@
+"""A model and what is asked of it, together, and the sizes that most formulas start from."""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+
+from . import parameters
+from .blocks import blocks
+from .precision import Bytes, element_bytes
+from .shapes import Block
+from .workload import Architecture, Workload
+
+# (how many, layer) for each kind of layer, first layers first
+Layers = tuple[tuple[int, Block], ...]
+
+
+class Run:
+    """What every formula of this room takes. Equal only to itself: use `run_of`, which gives the same run for the same
+    architecture and workload, so that formulas that remember their answers are asked once."""
+
+    def __init__(self, arch: Architecture, work: Workload) -> None:
+        self.arch, self.work, self.sharding = arch, work, work.sharding
+
+    @cached_property
+    def sizes(self) -> Bytes:
+        """Bytes per element of every kind of tensor."""
+        return element_bytes(self.work)
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of a micro batch."""
+        return self.work.micro_batch * self.work.sequences_per_sample * self.work.length
+
+    @cached_property
+    def layers(self) -> Layers:
+        return blocks(self.arch, self.work.experts_fused)
+
+    @cached_property
+    def visited(self) -> Layers:
+        """The layers that the backward pass visits: below the first trained layer nothing is kept."""
+        last = self.layers[-1][1]
+        return ((self.work.trainable_layers, last),) if self.work.method == "freeze" else self.layers
+
+    @cached_property
+    def largest_layer(self) -> int:
+        """Elements."""
+        return max(block.elements for _, block in self.layers)
+
+    @cached_property
+    def parameters(self) -> int:
+        return parameters.parameters(self.arch)
+
+    @cached_property
+    def trained(self) -> int:
+        """Parameters that receive gradients."""
+        return parameters.trainable_parameters(self.arch, self.work)
+
+    @cached_property
+    def saved(self) -> int:
+        """Elements of embedding and output layer that train whole beside an adapter."""
+        return parameters.saved_elements(self.arch, self.work)
+
+    @cached_property
+    def embedding(self) -> int:
+        return parameters.embedding(self.arch)
+
+    @cached_property
+    def head(self) -> int:
+        """Elements of the matrix that makes logits, whether or not it is the embedding's."""
+        return self.embedding if self.arch.tied else parameters.head(self.arch)
+
+    @cached_property
+    def tables(self) -> int:
+        """Elements of embedding and output layer; tied ones count once."""
+        return self.embedding + parameters.head(self.arch)
+
+    @cached_property
+    def adapts(self) -> bool:
+        """Whether adapters train beside frozen base weights."""
+        return self.work.method in ("lora", "oft")
+
+    @cached_property
+    def trains_head(self) -> bool:
+        return self.work.method == "full" or self.work.adapter.full_head
+
+    @cached_property
+    def trains_embedding(self) -> bool:
+        return self.work.method == "full" or self.work.adapter.full_embedding
+
+    @cached_property
+    def spreads_weights(self) -> bool:
+        return self.sharding.zero == 3 or self.sharding.fsdp
+
+    @cached_property
+    def attends_in_squares(self) -> bool:
+        """Whether scores of all pairs of tokens are made. PyTorch's fused attention knows no sinks."""
+        return self.work.attention == "eager" or (self.arch.attn.sinks and self.work.attention == "sdpa")
+
+
+@lru_cache(maxsize=64)
+def run_of(arch: Architecture, workload: Workload) -> Run:
+    """The run of these two. Device, host and disk memory of a recipe ask for the same one."""
+    return Run(arch, workload)

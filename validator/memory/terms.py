@@ -1,0 +1,75 @@
+"""The table of terms: every kind of byte that a prediction counts, what it grows with, and what it is in words.
+
+A moment gives bytes by term. A term that has no row here does not exist; a row lacks neither its growth, from which the
+band is made, nor its words, which `explain` shows."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal, Self
+
+# "batch" is the tokens of a micro batch: sequences and their length.
+Growth = Literal["model", "trained", "batch", "processes", "samples"]
+
+
+class Term(StrEnum):
+    """A row of the table: its name, what it grows with, and words that explain it after its name."""
+
+    grows_with: Growth
+    meaning: str
+
+    def __new__(cls, name: str, grows_with: Growth, meaning: str) -> Self:
+        term = str.__new__(cls, name)
+        term._value_ = name
+        term.grows_with, term.meaning = grows_with, meaning
+        return term
+
+
+class Device(Term):
+    """Terms of one device's memory."""
+
+    WEIGHTS = "weights", "model", "grow with the model, shrink with quantization and ZeRO-3"
+    ADAPTER = "adapter", "trained", "weights of the adapter, which grow with its rank and targets"
+    OPTIMIZER = "optimizer", "trained", "states of the optimizer, which grow with what is trained"
+    REFERENCE = "reference", "model", "a second copy of the model to compare with"
+    GATHER = "gather", "model", "parameters of other devices, gathered for the layer at work"
+    BUCKETS = "buckets", "trained", "gradients on their way to other devices"
+    MASK = "mask", "batch", "attention masks, which grow with the square of the length and with the batch"
+    CHECKPOINTS = "checkpoints", "batch", "the input of every layer, which grows with length and batch"
+    ACTIVATIONS = "activations", "batch", "grow with length and batch where layers are not checkpointed"
+    GRADIENTS = "gradients", "trained", "grow with what is trained"
+    WEIGHT_CASTS = "weight_casts", "trained", "half-precision copies of fp32 weights"
+    RESULTS = "results", "batch", "what the last feed-forward block makes, which grows with length and batch"
+    REBUILT = "rebuilt", "model", "matrices that quantization or DoRA makes anew for each product"
+    HIDDEN_STATES = "hidden_states", "batch", "results of all layers, which a value head asks for"
+    HEAD = "head", "batch", "inputs of the final norm and the output layer, which grow with length and batch"
+    LOGITS = "logits", "batch", "the loss over the whole vocabulary, which grows with length and batch"
+    NEW_GRADIENT = "new_gradient", "trained", "the gradient of one matrix, in the making beside earlier ones"
+    STEP = "step", "trained", "what the optimizer's step allocates for a moment"
+
+
+class Host(Term):
+    """Terms of one node's main memory."""
+
+    PROCESSES = "processes", "processes", "interpreter, libraries and data-loader workers of every device"
+    PARAMETERS = "parameters", "model", "offloaded weights"
+    LOADING = "loading", "model", "every process reads the whole checkpoint"
+    WHOLE_MODEL = "whole_model", "model", "the first process reads the whole model and hands out its parts"
+    MOMENTS = "moments", "trained", "states of the offloaded optimizer, which grow with what is trained"
+    MASTER = "master", "trained", "fp32 weights of the offloaded optimizer, which grow with what is trained"
+    GRADIENTS = "gradients", "trained", "grow with what is trained"
+    HALF_COPIES = "half_copies", "trained", "gradients and weights in half precision, on their way to and from devices"
+    REFERENCE = "reference", "model", "a second copy of the model to compare with"
+    CHECKPOINTS = "checkpoints", "batch", "the input of every layer, which grows with length and batch"
+    LARGEST_GRADIENT = "largest_gradient", "model", "the embedding's gradient, on its way to the offloaded optimizer"
+    DATA = "data", "samples", "tokenized samples, which grow with their number and length"
+    SAVING = "saving", "model", "weights gathered for a checkpoint"
+
+
+class Disk(Term):
+    """Terms of what a run reads and leaves on disk."""
+
+    BASE = "base", "model", "weights of the base model"
+    WEIGHTS = "weights", "trained", "trained weights, of every kept checkpoint and of the end"
+    OPTIMIZER = "optimizer", "trained", "states of the optimizer, of every kept checkpoint"
+    DATA = "data", "samples", "tokenized samples, which grow with their number and length"

@@ -1,0 +1,86 @@
+"""Weights on the worst device: the base model's, the adapter's and those of a frozen copy. Bytes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from .blocks import blocks
+from .run import Run
+from .trained import trained_bytes
+from .workload import Workload
+
+
+def quantized_bytes(workload: Workload) -> float:
+    """Bytes per element of a quantized linear module, scales included.
+
+    bitsandbytes 4-bit: one fp32 scale for 64 elements, or one byte and a second-level scale (QLoRA, arXiv 2305.14314);
+    8-bit keeps one scale for each row; GPTQ and AWQ keep a half-precision scale and a zero point for 128 elements."""
+    bits = workload.quant_bits
+    if workload.quant_grouped:
+        return bits / 8 + (2 + bits / 8) / 128
+    if bits == 8:
+        return 1.0
+    return 0.5 + ((1 + 4 / 256) / 64 if workload.double_quant else 4 / 64)
+
+
+def _quantizable(run: Run) -> int:
+    """Elements inside linear modules of the layers; embeddings, output layer, norms and fused experts stay as they
+    are."""
+    return sum(count * block.linear_elements for count, block in run.layers)
+
+
+@lru_cache(maxsize=64)
+def base_weights(run: Run) -> float:
+    """The base model's weights, whole."""
+    sizes, total, work = run.sizes, run.parameters, run.work
+    if work.method == "full":
+        return sizes.trained * total
+    if work.quant_bits:
+        linear = _quantizable(run)
+        return quantized_bytes(work) * linear + sizes.base * (total - linear)
+    if work.method == "freeze":
+        return sizes.trained * run.trained + sizes.base * (total - run.trained)
+    norms = 2.0 * sum(count * block.vectors for count, block in blocks(run.arch)) if work.upcast_norms else 0.0
+    return sizes.base * total + norms
+
+
+def _persistent(run: Run) -> float:
+    """ZeRO-3 keeps parameters smaller than the threshold whole on every device: norms and biases, and small adapters.
+    At higher ranks their narrow matrices remain, counted as no less than what the rank at the threshold keeps."""
+    if run.sharding.zero != 3:
+        return 0.0
+    vectors = run.sizes.base * sum(count * block.vectors for count, block in run.layers)
+    if not run.adapts:
+        return vectors
+    small = min(1.0, run.sharding.persistence_threshold / (run.work.adapter.rank * run.arch.hidden))
+    return vectors + small * run.sizes.adapter * (run.trained - run.saved)
+
+
+def _share(run: Run, whole: float) -> float:
+    """Of weights that are spread over all devices, or offloaded."""
+    return 0.0 if run.sharding.offload_parameters else whole / run.sharding.world
+
+
+def weights(run: Run) -> float:
+    """The base model's weights on one device."""
+    whole = base_weights(run)
+    return _share(run, whole) + _persistent(run) if run.spreads_weights else whole
+
+
+def adapter(run: Run) -> float:
+    if not run.adapts:
+        return 0.0
+    whole = trained_bytes(run, run.sizes.adapter)
+    return _share(run, whole) if run.spreads_weights else whole
+
+
+def whole_reference(run: Run) -> float:
+    """Frozen copies of the model in the checkpoint's precision."""
+    return run.work.reference_copies * run.work.base_bytes * run.parameters
+
+
+def reference(run: Run) -> float:
+    """Only ZeRO-3 and FSDP spread the frozen copies, and offload them with the parameters: below stage 3 their engine
+    runs at stage 0 (trl prepare_deepspeed)."""
+    whole = whole_reference(run)
+    return _share(run, whole) if run.spreads_weights else whole
