@@ -3,6 +3,8 @@ of sharding."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,10 +24,11 @@ from validator.memory import (
     parameters,
     trainable_parameters,
 )
-from validator.memory.moments import step
+from validator.memory import host as host_side
+from validator.memory.moments import MOMENTS, step
 from validator.memory.optimizer import state_bytes
 from validator.memory.run import Run
-from validator.memory.terms import Device, Host
+from validator.memory.terms import Device, Host, Term
 from validator.tables import models
 
 LAWS = settings(max_examples=80, deadline=None)
@@ -228,3 +231,53 @@ def test_no_optimizer_keeps_more_than_three_full_moments(optimizer: str) -> None
     for arch in ARCHITECTURES:
         run = Run(arch, Workload(method="full", optimizer=optimizer, optimizer_rank=128))
         assert 0 <= state_bytes(run) <= 12 * run.trained
+
+
+def moments(arch: Architecture, work: Workload) -> Iterator[tuple[str, Mapping[Term, float]]]:
+    """Every moment of device and host, and the disk."""
+    run = Run(arch, work)
+    yield from ((name, dict(terms_of(run))) for name, terms_of in MOMENTS.items())
+    yield from ((f"host, {name}", dict(terms)) for name, terms in host_side.moments(run).items())
+    yield "disk", dict(disk(arch, work, 2, save_optimizer=True))
+
+
+def assert_only_these_grow(
+    growth: str, before: tuple[Architecture, Workload], after: tuple[Architecture, Workload]
+) -> None:
+    for (moment, smaller), (_, larger) in zip(moments(*before), moments(*after), strict=True):
+        for term in larger:
+            if term.grows_with != growth:
+                assert larger[term] == smaller[term], f"{moment}: {term} changes with the {growth}"
+            elif smaller[term]:
+                assert larger[term] > smaller[term], f"{moment}: {term} does not grow with the {growth}"
+
+
+@LAWS
+@given(runs())
+def test_the_terms_of_a_batch_grow_with_it_and_no_others(run: tuple[Architecture, Workload]) -> None:
+    """At batches so large that they decide which point of a layer's backward pass needs most."""
+    arch, work = run
+    large = work._replace(micro_batch=1 << 16, eval_batch=1 << 16)
+    larger = work._replace(micro_batch=1 << 17, eval_batch=1 << 17)
+    assert_only_these_grow("batch", (arch, large), (arch, larger))
+
+
+@LAWS
+@given(runs())
+def test_the_terms_of_samples_and_processes_grow_with_them_and_no_others(run: tuple[Architecture, Workload]) -> None:
+    arch, work = run
+    assert_only_these_grow("samples", run, (arch, work._replace(dataset_tokens=2 * work.dataset_tokens)))
+    assert_only_these_grow("processes", run, (arch, work._replace(loader_workers=work.loader_workers + 1)))
+
+
+@LAWS
+@given(runs())
+def test_a_higher_rank_leaves_the_terms_of_the_model(run: tuple[Architecture, Workload]) -> None:
+    """Outside the layers' backward pass, whose worst point may be another one at a higher rank."""
+    arch, work = run
+    work = work._replace(sharding=work.sharding._replace(persistence_threshold=0))
+    higher = work._replace(adapter=work.adapter._replace(rank=2 * work.adapter.rank))
+    for (moment, before), (_, after) in zip(moments(arch, work), moments(arch, higher), strict=True):
+        if "layer backward" not in moment:
+            model = [term for term in before if term.grows_with == "model"]
+            assert [before[term] for term in model] == [after[term] for term in model]

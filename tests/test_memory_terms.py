@@ -1,0 +1,62 @@
+"""The table of terms: every row has words, and is used by a moment of some run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from validator.memory import Adapter, Architecture, Attn, Ffn, Sharding, Workload, device_memory, disk, host_memory
+from validator.memory import host as host_side
+from validator.memory.moments import MOMENTS
+from validator.memory.run import Run
+from validator.memory.terms import Device, Disk, Host, Term
+
+ROWS: list[Term] = [*Device, *Host, *Disk]
+SMALL = Architecture(2048, 16, 128256, Attn(32, 8, 64), Ffn(8192))
+OFFLOADED = Sharding(1, 8, 3, engine=True, offload_optimizer=True, offload_parameters=True, gather_on_save=True)
+RUNS = [
+    Workload(dataset_tokens=10**6, reference_copies=1),
+    Workload(adapter=Adapter(dora=True), checkpointing="off", value_head=True),
+    Workload(method="full", optimizer="adamw_foreach", sharding=Sharding(1, 2)),
+    Workload(method="full", precision="engine", checkpointing="offloaded", reference_copies=1, sharding=OFFLOADED),
+    Workload(low_memory_load=False, sharding=Sharding(1, 8, 3, fsdp=True)),
+]
+
+
+@pytest.mark.parametrize("term", ROWS, ids=lambda term: f"{type(term).__name__}-{term}")
+def test_every_term_has_words(term: Term) -> None:
+    assert len(term.meaning.split()) > 1
+    assert term.meaning[0].islower()
+    assert not term.meaning.endswith(".")
+
+
+@pytest.mark.parametrize("name", sorted({*Device} & {*Host}))
+def test_a_name_on_both_sides_has_the_same_words(name: str) -> None:
+    """A reader sees the name, not the side."""
+    assert Device(name).meaning == Host(name).meaning
+    assert Device(name).grows_with == Host(name).grows_with
+
+
+def sized(moments: Iterable[dict[Term, float]]) -> set[Term]:
+    return {term for terms in moments for term, size in terms.items() if size}
+
+
+def test_every_term_of_a_device_is_one_of_its_moments() -> None:
+    used = sized(dict(terms_of(Run(SMALL, work))) for work in RUNS for terms_of in MOMENTS.values())
+    assert used == {*Device}
+
+
+def test_every_term_of_a_host_is_one_of_its_moments() -> None:
+    used = sized(dict(terms) for work in RUNS for terms in host_side.moments(Run(SMALL, work)).values())
+    assert used == {*Host}
+
+
+def test_every_term_of_the_disk_is_counted() -> None:
+    assert sized(dict(disk(SMALL, work, 1, save_optimizer=True)) for work in RUNS) == {*Disk}
+
+
+@pytest.mark.parametrize("work", RUNS)
+def test_an_answer_names_the_terms_of_its_side(work: Workload) -> None:
+    assert {type(term) for term in device_memory(SMALL, work).terms} == {Device}
+    assert {type(term) for term in host_memory(SMALL, work).terms} == {Host}
