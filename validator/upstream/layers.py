@@ -15,15 +15,14 @@ def facts(tree: ast.Module) -> dict[str, Any]:
     nodes = classes(tree)
     built = [part for node in _built(nodes, layer) for part in _parts(nodes, node)]
     own = list(_parts(nodes, nodes[layer]))
-    names = {name for name, _ in built}
     told = {
         "layer": layer,
         "parts": sorted({name for name, call in own if name_of(call.func) in nodes}),
         "linear": sorted({name for name, call in built if name_of(call.func) == "Linear"}),
         "norms": len({name for name, call in own if name_of(call.func).endswith("Norm")}),
-        "head_norms": "q_norm" in names,
+        "head_norms": any(name == "q_norm" and "head_dim" in ast.unparse(call) for name, call in built),
         "qkv_bias": any(name in ("q_proj", "qkv_proj") and _biased(call) for name, call in built),
-        "sinks": "sinks" in names,
+        "sinks": any(name == "sinks" for name, _ in built),
         "concatenated": _concatenates(tree),
     }
     return {name: value for name, value in told.items() if value}
