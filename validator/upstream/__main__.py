@@ -8,8 +8,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from validator.upstream import arguments, deepspeed, drift, families, formats, templates
 from validator.upstream.releases import DEEPSPEED, NEWEST, TRANSFORMERS
 from validator.upstream.source import Files, Modules, fetched, files, modules
@@ -30,15 +28,10 @@ def tables(folder: Path) -> dict[str, str]:
         "arguments": arguments.table(llamafactory, transformers),
         "templates": templates.table(NEWEST, llamafactory[NEWEST]),
         "formats": formats.table(NEWEST, llamafactory[NEWEST]),
-        "families": families.table(kinds(), NEWEST, llamafactory[NEWEST], transformers),
+        "families": families.table(families.kinds(), NEWEST, llamafactory[NEWEST], transformers),
         "deepspeed": deepspeed.table(DEEPSPEED, package("deepspeed", DEEPSPEED)),
     }
     return {f"{name}.json": dump(table) for name, table in built.items()}
-
-
-def kinds() -> list[str]:
-    """The model types of families.yaml."""
-    return list(yaml.safe_load((DATA / "families.yaml").read_text(encoding="utf-8")))
 
 
 def dump(table: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from validator.rules import manual
-from validator.upstream import arguments, deepspeed, formats, templates
+from validator.upstream import arguments, deepspeed, families, formats, templates
 from validator.upstream.definition import definition, meaning
 from validator.upstream.source import Files, Modules, classes, parsed
 
@@ -85,8 +85,12 @@ _TABLES: Mapping[str, Mapping[str, Callable[[Modules], Any]]] = {
         "arguments.json": partial(_fields, "llamafactory"),
         "templates.json": partial(templates.table, ""),
         "formats.json": partial(formats.table, ""),
+        "families.json": families.columns,
     },
-    "transformers": {"arguments.json": partial(_fields, "transformers")},
+    "transformers": {
+        "arguments.json": partial(_fields, "transformers"),
+        "families.json": lambda tree: families.rows(families.kinds(), {"any": tree}),
+    },
     "deepspeed": {"deepspeed.json": partial(deepspeed.table, "")},
 }
 

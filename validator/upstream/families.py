@@ -2,7 +2,10 @@
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from validator.upstream import layers
 from validator.upstream.source import Modules, classes, name_of
@@ -22,14 +25,29 @@ def table(
     kinds: Iterable[str], release: str, llamafactory: Modules, transformers: Mapping[str, Modules]
 ) -> dict[str, Any]:
     """The whole of families.json from an opened LLaMA-Factory and opened transformers releases, newest first."""
-    newest = next(iter(transformers))
+    return {
+        "source": {"llamafactory": release, "transformers": next(iter(transformers))},
+        "llamafactory": columns(llamafactory),
+        "transformers": rows(kinds, transformers),
+    }
+
+
+def kinds() -> list[str]:
+    """The model types of families.yaml."""
+    path = Path(__file__).parent.parent / "data" / "families.yaml"
+    return list(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def columns(llamafactory: Modules) -> dict[str, list[str]]:
+    """The model types that LLaMA-Factory does something for."""
     constants = llamafactory("llamafactory.extras.constants")
     branches = {name: sorted(_branch(llamafactory(module), word)) for name, (module, word) in _BRANCHES.items()}
-    return {
-        "source": {"llamafactory": release, "transformers": newest},
-        "llamafactory": branches | {name: sorted(constant(constants, given)) for name, given in _CONSTANTS.items()},
-        "transformers": {kind: facts for kind in kinds if (facts := _facts(kind, transformers))},
-    }
+    return branches | {name: sorted(constant(constants, given)) for name, given in _CONSTANTS.items()}
+
+
+def rows(kinds: Iterable[str], transformers: Mapping[str, Modules]) -> dict[str, dict[str, Any]]:
+    """Facts of the model types that transformers has a class for, by its releases, newest first."""
+    return {kind: facts for kind in kinds if (facts := _facts(kind, transformers))}
 
 
 def _branch(tree: ast.Module, word: str) -> Iterator[str]:
