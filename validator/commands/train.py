@@ -18,7 +18,7 @@ from validator.show import report as reports
 from validator.train import handoff, start
 
 
-@click.command("train", context_settings={"ignore_unknown_options": False})
+@click.command("train")
 @click.argument("recipe", type=click.Path())
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--dry-run", is_flag=True, help="Check, and print the command instead of running it.")

@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from validator.diagnostic import RecipeError
 from validator.read.tree import read_json
@@ -30,7 +29,7 @@ class Placed:
     notes: tuple[str, ...]
 
 
-def place(target: Path, text: str, values: Mapping[str, Any]) -> Placed:
+def place(target: Path, text: str, values: Mapping[str, object]) -> Placed:
     """Write the recipe, and beside it the DeepSpeed file and the data sets of the catalogue that it names.
 
     What a folder above the target holds already is used as it is. Raises RecipeError where the target exists."""
@@ -48,7 +47,7 @@ def place(target: Path, text: str, values: Mapping[str, Any]) -> Placed:
     return Placed(target, tuple(folder / name for name in missing), folder, tuple(notes))
 
 
-def companions(values: Mapping[str, Any]) -> dict[str, str]:
+def companions(values: Mapping[str, object]) -> dict[str, str]:
     """The files of the catalogue that a recipe names by relative path, with their contents."""
     root, files = home(), {}
     engine = values.get("deepspeed")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 _COLUMNS = ("prompt", "query", "response", "history", "messages", "system", "tools", "chosen", "rejected", "kto_tag")
 _MEDIA = ("images", "videos", "audios")
@@ -50,7 +49,7 @@ class Form:
         yield from (self.columns[part] for part in optional if self.columns.get(part))
 
 
-def form(entry: Mapping[str, Any]) -> Form:
+def form(entry: Mapping[str, object]) -> Form:
     """The form of an entry. Once `columns` or `tags` is there, what it leaves out is None."""
     columns, tags = entry.get("columns"), entry.get("tags")
     return Form(

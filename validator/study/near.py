@@ -7,7 +7,7 @@ share one band of hashes are compared by all of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
 from itertools import islice
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from validator.study import pool, reading
-from validator.study.conversion import StopsRunError, converter
+from validator.study.conversion import Sample, StopsRunError, converter
 from validator.study.fate import KEPT, fate
 from validator.study.survey import Plan, Report
 
@@ -85,7 +85,7 @@ def _blocks(path: Path, plan: Plan, span: tuple[int, int] | None) -> Iterator[Si
         yield Signatures(bands, hashes.astype(np.uint8), long)
 
 
-def _text(row: dict[str, Any], convert: Any, stage: str) -> str:
+def _text(row: dict[str, Any], convert: Callable[[Any], Sample], stage: str) -> str:
     """All that is said in a row that is trained on."""
     try:
         sample = convert(row)
@@ -102,7 +102,7 @@ def missing() -> str:
     return f"near duplicates need {', '.join(absent)}: pip install 'llamafactory-recipes[data]'" if absent else ""
 
 
-def duplicates(signed: Signatures, positions: Any) -> list[tuple[int, int]]:
+def duplicates(signed: Signatures, positions: Sequence[int]) -> list[tuple[int, int]]:
     """Pairs (row, earlier row like it) among the rows at these positions, one for each row that has one."""
     import numpy as np
 

@@ -131,7 +131,7 @@ def _row(
     return None
 
 
-def _dated(value: Any) -> bool:
+def _dated(value: object) -> bool:
     return value is None or (isinstance(value, str) and len(value) <= 20 and bool(_DATE.fullmatch(value)))
 
 
