@@ -20,7 +20,7 @@ export OMP_NUM_THREADS := 1
 export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(VENV)/bin/python -m pip install -qq --no-compile --constraint constraints.txt
 
-.PHONY: help demo test check tables lint types clean benchmark-speed benchmark-memory benchmark-fields benchmark-conformity benchmark-twins \
+.PHONY: help demo test test-checks test-trainings check tables lint types clean benchmark-speed benchmark-memory benchmark-fields benchmark-conformity benchmark-twins \
   benchmark-data
 
 help:
@@ -31,8 +31,16 @@ demo: $(VENV)/train.done $(TINY)/model.safetensors
 	lmf-recipes explain recipes/qwen32b-910b-lora.yaml
 	lmf-recipes train recipes/tiny-cpu-lora.yaml
 
+# Each of the two has a core; the trainings wait for each other.
 test: lint types $(VENV)/deepspeed.done $(TINY)/model.safetensors
-	pytest
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync test-checks test-trainings
+
+test-checks:
+	pytest -q --complete -m "not training"
+
+test-trainings:
+	pytest -q --complete -m training
+
 
 check: $(VENV)/check.done
 	lmf-recipes check recipes

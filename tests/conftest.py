@@ -13,6 +13,14 @@ settings.load_profile("repeatable")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="rewrite what tests/golden/ and tests/rules/ expect")
+    parser.addoption("--complete", action="store_true", help="fail where a test is skipped: every package is expected")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With --complete, a test that was skipped for want of a package is as bad as one that failed."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if session.config.getoption("--complete") and reporter and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -68,11 +68,11 @@ def test_auto_sizes_follow_the_model_at_stage_3_as_in_transformers() -> None:
 
 def test_transformers_resolves_the_same_sizes() -> None:
     """transformers' own HfTrainerDeepSpeedConfig on the same JSON."""
-    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+    deepspeed = pytest.importorskip("transformers.integrations.deepspeed")
 
     names = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
     config = {"zero_optimization": {"stage": 3, **dict.fromkeys(names, "auto")}}
-    real = HfTrainerDeepSpeedConfig(json.loads(json.dumps(config)))
+    real = deepspeed.HfTrainerDeepSpeedConfig(json.loads(json.dumps(config)))
 
     class Model:
         class config:  # noqa: N801
