@@ -23,7 +23,7 @@ class Locations:
         self, code: str, severity: Severity, place: Place, message: str, remedy: str | None = None
     ) -> Diagnostic:
         """The finding at a place."""
-        if place.file is None:  # most findings, and the quick way
+        if place.file is None and not place.against:  # most findings, and the quick way
             return Diagnostic(code, severity, message, *self.position(place), place.key, remedy)
         path, related = self.path(place), self.related(place)
         return Diagnostic(code, severity, message, *self.position(place), place.key, remedy, path, related)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from validator.diagnostic import Place, Severity
 from validator.job.job import Job
 from validator.rules import (
+    columns,
     curated,
     data,
     device,
@@ -27,16 +28,20 @@ from validator.rules import (
     quantization,
     ranges,
     registry,
+    resuming,
+    sources,
     training,
     zerofile,
+    zerokeys,
 )
 from validator.rules.rule import Rule, place
 from validator.tables import releases
 
 # One module for each topic; the letters of a code name its family.
 FAMILIES = (
-    *(paths, registry, entries, fit, device, parallel, zerofile, fsdp, environment, data, curated),
-    *(training, ranges, inputs, methods, quantization, precision, optimizers, preference, evaluation, ignored, models),
+    *(paths, resuming, registry, sources, columns, entries, fit, device, parallel, zerokeys, zerofile, fsdp),
+    *(environment, data, curated, training, ranges, inputs, methods, quantization, precision, optimizers),
+    *(preference, evaluation, ignored, models),
 )
 
 
@@ -48,7 +53,7 @@ def rules() -> list[Rule]:
 
 RULES = tuple(rules())
 # What a DeepSpeed file can be judged by without the recipe that uses it: whether it is one, and its contents.
-FILE_RULES = tuple(rule for rule in RULES if rule.code in {*parallel.FILE_RULES, "PTH003"})
+FILE_RULES = tuple(rule for rule in RULES if rule.code.startswith("PAR1") or rule.code == "PTH003")
 
 
 def findings(chosen: Iterable[Rule], job: Job) -> Iterator[tuple[Rule, Place, str]]:

@@ -10,10 +10,9 @@ from typing import Any
 from validator.diagnostic import Severity
 from validator.job.datasets import SOURCES, Dataset
 from validator.job.job import Job
-from validator.rules.registry import sets
 from validator.rules.rule import Finding, rule
+from validator.rules.sets import sets
 
-# In the order in which LLaMA-Factory takes them (data/parser.py).
 # Address -> package that fsspec opens it with, which LLaMA-Factory does not install (data/data_utils.py)
 _CLOUDS = {"s3://": "s3fs", "gs://": "gcsfs", "gcs://": "gcsfs"}
 _MEDIA = {"images": "image", "videos": "video", "audios": "audio"}
@@ -28,24 +27,26 @@ def entry_value_wrong(job: Job) -> Iterator[Finding]:
     Source: llamafactory/data/parser.py:DatasetAttr.join, llamafactory/data/loader.py:_load_single_dataset
     Fix: names and addresses are text, `columns` and `tags` are objects of text, `num_samples` is a whole number.
     """
-    for key, found in sets(job):
-        for fault in _faults(found.entry):
-            yield key, f"`{found.name}`: {fault} in dataset_info.json"
+    for at, dataset in sets(job):
+        for route, fault in _faults(dataset.entry):
+            yield at(*route), f"`{dataset.name}`: {fault} in dataset_info.json"
 
 
-def _faults(entry: Mapping[str, Any]) -> Iterator[str]:
+def _faults(entry: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Routes into an entry, and what is wrong there."""
     source = next((name for name in SOURCES if name in entry), None)
     if source and not (isinstance(entry[source], str) and (entry[source] or source == "file_name")):
-        yield f"`{source}` must be text, not {json.dumps(entry[source])}"
+        yield (source,), f"`{source}` must be text, not {json.dumps(entry[source])}"
     for part in ("columns", "tags"):
         inner = entry.get(part, {})
         if inner is None or (isinstance(inner, list) and part == "tags"):
-            yield f"`{part}` must be an object, not {json.dumps(inner)}; leave it out for the default"
+            yield (part,), f"`{part}` must be an object, not {json.dumps(inner)}; leave it out for the default"
         elif isinstance(inner, Mapping):
-            yield from (f"`{name}` in `{part}` must be text" for name, to in inner.items() if to and _is_no_text(to))
+            wrong = [str(name) for name, to in inner.items() if to and _is_no_text(to)]
+            yield from (((part, name), f"`{name}` in `{part}` must be text") for name in wrong)
     count = entry.get("num_samples")
     if count is not None and (not isinstance(count, int) or count < 0):
-        yield f"`num_samples` must be a whole number, not {json.dumps(count)}"
+        yield ("num_samples",), f"`num_samples` must be a whole number, not {json.dumps(count)}"
 
 
 def _is_no_text(value: object) -> bool:
@@ -61,15 +62,21 @@ def script_refused(job: Job) -> Iterator[Finding]:
     Source: datasets/load.py:dataset_module_factory
     Fix: the data as files (`file_name`), or a hub address that holds files.
     """
-    for key, found in sets(job):
-        name = found.entry.get("script_url")
-        if found.source != "script" or not isinstance(name, str):
+    for at, dataset in sets(job):
+        name = dataset.entry.get("script_url")
+        if dataset.source != "script" or not isinstance(name, str):
             continue
-        place = found.folder / name
+        place = dataset.folder / name
         if place.is_file() or (place / f"{place.name}.py").is_file():
-            yield key, f"`{found.name}`: the script `{place}` is not run by datasets 4; give its data by `file_name`"
+            yield (
+                at("script_url"),
+                f"`{dataset.name}`: the script `{place}` is not run by datasets 4; give its data by `file_name`",
+            )
         elif not place.exists():
-            yield key, f"`{found.name}`: `{place}` does not exist, and scripts are no longer run; use `file_name`"
+            yield (
+                at("script_url"),
+                f"`{dataset.name}`: `{place}` does not exist, and scripts are no longer run; use `file_name`",
+            )
 
 
 @rule("PTH120", Severity.ERROR)
@@ -80,17 +87,20 @@ def cloud_address_refused(job: Job) -> Iterator[Finding]:
     Source: llamafactory/data/data_utils.py:setup_fs
     Fix: `s3://bucket/file.json`, `gs://bucket/file.jsonl`, or download the file and name it by `file_name`.
     """
-    for key, found in sets(job):
-        address = found.entry.get("cloud_file_name")
-        if found.source == "cloud" and isinstance(address, str) and not address.startswith(tuple(_CLOUDS)):
-            yield key, f"`{found.name}`: `{address}` is no cloud address; it begins with s3://, gs:// or gcs://"
+    for at, dataset in sets(job):
+        address = dataset.entry.get("cloud_file_name")
+        if dataset.source == "cloud" and isinstance(address, str) and not address.startswith(tuple(_CLOUDS)):
+            yield (
+                at("cloud_file_name"),
+                f"`{dataset.name}`: `{address}` is no cloud address; it begins with s3://, gs:// or gcs://",
+            )
 
 
 @rule("PTH121", Severity.ERROR)
 def media_refused(job: Job) -> Iterator[Finding]:
     """The samples hold pictures, films or sound that cannot be used.
 
-    Why: "This model does not support image input", or a file that is not found, while the data is tokenized, on every
+    Why: "This model does not support image input", or a file that is not dataset, while the data is tokenized, on every
     rank. Looked at is the first sample of a local file.
     Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_input,
     llamafactory/data/converter.py:DatasetConverter._find_medias
@@ -98,15 +108,21 @@ def media_refused(job: Job) -> Iterator[Finding]:
     (default: `dataset_dir`).
     """
     known = job.template or {}
-    for key, found in sets(job) if known and job.stage != "pt" else ():
+    for at, dataset in sets(job) if known and job.stage != "pt" else ():
         for part, kind in _MEDIA.items():
-            paths = _paths(found, part)
-            missing = [path for path in paths if not _exists(job, found, path)]
+            paths = _paths(dataset, part)
+            missing = [path for path in paths if not _exists(job, dataset, path)]
             if paths and kind not in known.get("media", ()):
-                yield key, f"`{found.name}` holds {part}, which template {job.get('template')} does not take"
+                yield (
+                    at("columns", part, against=("template",)),
+                    f"`{dataset.name}` holds {part}, which template {job.get('template')} does not take",
+                )
             elif missing:
-                where = job.get("media_dir") or found.folder
-                yield key, f"`{found.name}`: `{missing[0]}` of the first sample is not in `{where}`; set `media_dir`"
+                where = job.get("media_dir") or dataset.folder
+                yield (
+                    at("columns", part),
+                    f"`{dataset.name}`: `{missing[0]}` of the first sample is not in `{where}`; set `media_dir`",
+                )
 
 
 @rule("PTH122", Severity.NOTE)
@@ -117,10 +133,11 @@ def package_needed(job: Job) -> Iterator[Finding]:
     Source: llamafactory/data/data_utils.py:setup_fs, llamafactory/data/loader.py:_load_single_dataset
     Fix: `pip install s3fs` for s3://, gcsfs for gs://, modelscope for `ms_hub_url`, openmind for `om_hub_url`.
     """
-    for key, found in sets(job):
-        package = _package(found.entry)
+    for at, dataset in sets(job):
+        package = _package(dataset.entry)
         if package:
-            yield key, f"`{found.name}` is read with the package {package}; install it"
+            address = next(name for name in SOURCES if name in dataset.entry)
+            yield at(address), f"`{dataset.name}` is read with the package {package}; install it"
 
 
 def _package(entry: Mapping[str, Any]) -> str | None:
@@ -133,11 +150,11 @@ def _package(entry: Mapping[str, Any]) -> str | None:
     return next((package for start, package in _CLOUDS.items() if address.startswith(start)), None)
 
 
-def _paths(found: Dataset, part: str) -> list[str]:
+def _paths(dataset: Dataset, part: str) -> list[str]:
     """Paths in one column of the first sample, where they can be read without reading the file."""
-    column = found.mapping.get(part)
-    files = [path for path in found.files if path.suffix in (".json", ".jsonl")]
-    if not column or not files or "num_samples" in found.entry:  # which draws samples at random
+    column = dataset.mapping.get(part)
+    files = [path for path in dataset.files if path.suffix in (".json", ".jsonl")]
+    if not column or not files or "num_samples" in dataset.entry:  # which draws samples at random
         return []
     value = _first(files[0]).get(column)
     values = value if isinstance(value, list) else [value]
@@ -149,16 +166,16 @@ def _first(path: Path) -> Mapping[str, Any]:
     try:
         with path.open(encoding="utf-8-sig") as stream:
             text = stream.read(_HEAD).lstrip().removeprefix("[").lstrip()
-        found, _ = json.JSONDecoder().raw_decode(text)
+        sample, _ = json.JSONDecoder().raw_decode(text)
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return sample if isinstance(sample, dict) else {}
 
 
-def _exists(job: Job, found: Dataset, path: str) -> bool:
+def _exists(job: Job, dataset: Dataset, path: str) -> bool:
     """Whether LLaMA-Factory finds a file of the data in `media_dir`, else in the working directory."""
     media = job.get("media_dir")
-    place = str(found.folder / path) if media is None else f"{media}/{path}"
+    place = str(dataset.folder / path) if media is None else f"{media}/{path}"
     try:
         return Path(place).is_file() or job.find(place) is not None or Path(path).is_file()
     except (OSError, ValueError):

@@ -63,7 +63,7 @@ def host_memory_exceeded(job: Job) -> Iterator[Finding]:
     """
     if job.host_verdict == "exceeds" and job.host_memory and job.machine:
         yield (
-            "deepspeed",
+            _host(job),
             (
                 f"needs {_span(job.host_memory)} of host memory per node, the machine has "
                 f"{job.machine.host_ram_gib:.0f}: a process would be killed (exit code -9)"
@@ -81,7 +81,7 @@ def host_memory_tight(job: Job) -> Iterator[Finding]:
     """
     if job.host_verdict == "tight" and job.host_memory and job.machine:
         yield (
-            "deepspeed",
+            _host(job),
             (
                 f"may need {_span(job.host_memory)} of host memory per node, the machine has "
                 f"{job.machine.host_ram_gib:.0f}: thin margin (exit code -9 is the symptom)"
@@ -127,7 +127,7 @@ def host_memory_not_judged(job: Job) -> Iterator[Finding]:
     offloads = job.zero and job.zero.offloads
     if offloads and job.machine and job.machine.host_ram_gib is None and job.host_memory:
         yield (
-            "deepspeed",
+            _host(job),
             (
                 f"offload needs {_span(job.host_memory)} of host memory per node, and the machine's is not given; "
                 "set host_ram_gib in the header block"
@@ -159,3 +159,8 @@ def checkpoints_without_limit(job: Job) -> Iterator[Finding]:
 def _blame(job: Job) -> str:
     """The setting the reader should look at first: the DeepSpeed file where there is one, else the micro batch."""
     return "deepspeed" if job.engine else "per_device_train_batch_size"
+
+
+def _host(job: Job) -> str:
+    """What fills a node's main memory: the DeepSpeed file where there is one, else the limit."""
+    return "deepspeed" if job.engine else "host_ram_gib" if "host_ram_gib" in job.header else "machine"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from validator.diagnostic import RecipeError, Severity
+from validator.diagnostic import Place, RecipeError, Severity
 from validator.job.job import Job
 from validator.read.tree import read_json
+from validator.rules import inside
 from validator.rules.rule import Finding, rule
 from validator.tables.suggestion import suggest
 
+_PREFIX = "fsdp_"
 _WORDS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
 
 
@@ -95,11 +97,12 @@ def fsdp_config_conflict(job: Job) -> Iterator[Finding]:
     if not job.fsdp_words:
         return
     if config.get("transformer_layer_cls_to_wrap") and _positive(config.get("min_num_params")):
-        yield "fsdp_config", "`min_num_params` and `transformer_layer_cls_to_wrap` exclude each other; keep one"
+        place = _at(job, "min_num_params")
+        yield place, "`min_num_params` and `transformer_layer_cls_to_wrap` exclude each other; keep one"
     lazy = str(config.get("cpu_ram_efficient_loading", False)).lower() == "true"
     if lazy and str(config.get("sync_module_states", True)).lower() == "false" and not _xla(job):
         yield (
-            "fsdp_config",
+            _at(job, "sync_module_states"),
             "`cpu_ram_efficient_loading` needs `sync_module_states: true`; else ranks keep random weights",
         )
 
@@ -118,13 +121,23 @@ def fsdp_config_ignored(job: Job) -> Iterator[Finding]:
 
 def _config(job: Job) -> Mapping[str, Any]:
     """The FSDP settings without the prefix `fsdp_`, which transformers strips."""
+    return {str(key).removeprefix(_PREFIX): item for key, item in _written(job).items()}
+
+
+def _written(job: Job) -> Mapping[str, Any]:
+    """The FSDP settings by the names under which they are written."""
     value = job.get("fsdp_config")
-    if isinstance(value, str) and (found := job.find(value)):
+    if isinstance(value, str) and (location := job.find(value)):
         try:
-            value = read_json(str(found[0]))
+            value = read_json(str(location[0]))
         except RecipeError:
             return {}
-    return {str(key).removeprefix("fsdp_"): item for key, item in value.items()} if isinstance(value, Mapping) else {}
+    return value if isinstance(value, Mapping) else {}
+
+
+def _at(job: Job, name: str) -> Place:
+    """A setting, under either name."""
+    return inside.settings(job, "fsdp_config", f"{_PREFIX}{name}" if f"{_PREFIX}{name}" in _written(job) else name)
 
 
 def _xla(job: Job) -> bool:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from validator.diagnostic import Severity
+from validator.diagnostic import Place, Severity
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
 from validator.tables.suggestion import suggest
@@ -181,7 +181,8 @@ def schedule_arguments_refused(job: Job) -> Iterator[Finding]:
     unknown = sorted(set(given) - known)
     if unknown:
         hint = suggest(unknown[0], known) or f"; it takes {', '.join(sorted(known)) or 'none'}"
-        yield "lr_scheduler_kwargs", f"schedule {name} does not take `{unknown[0]}`{hint}"
+        place = Place(("lr_scheduler_kwargs", unknown[0]), at_key=True)
+        yield place, f"schedule {name} does not take `{unknown[0]}`{hint}"
     elif known >= _WITH_FLOOR:
         floors = [key for key in ("min_lr", "min_lr_rate") if given.get(key) is not None]
         if len(floors) != 1:

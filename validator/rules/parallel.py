@@ -6,13 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from validator.diagnostic import Severity
+from validator.diagnostic import Place, Severity
 from validator.job.job import Job
-from validator.rules import zerofile
-from validator.rules.rule import Finding, Rule, rule
-
-# What `check` on a JSON file alone can apply.
-FILE_RULES = frozenset(found.code for found in vars(zerofile).values() if isinstance(found, Rule))
+from validator.rules.inside import deepspeed
+from validator.rules.rule import Finding, rule
 
 # Key in the JSON, key in the recipe: the Trainer demands equality (transformers/integrations/deepspeed.py).
 _EQUAL = {
@@ -44,14 +41,14 @@ def value_contradicted(job: Job) -> Iterator[Finding]:
     Fix: "auto" in the JSON: the recipe alone decides.
     """
     for path, key in _EQUAL.items():
-        found, wanted = _value(job, path), job.get(key)
+        fixed, wanted = _value(job, path), job.get(key)
         free = path in _BATCH[:1] and job.flag("auto_find_batch_size")
-        if found is not None and found != "auto" and found != wanted and not free:
-            yield "deepspeed", _contradiction(job, path, found, key, wanted)
-    betas = [job.get("adam_beta1"), job.get("adam_beta2")]
-    found = _value(job, "optimizer.params.betas")
-    if found is not None and found != "auto" and found != betas:
-        yield "deepspeed", _contradiction(job, "optimizer.params.betas", found, "adam_beta1 and adam_beta2", betas)
+        if fixed is not None and fixed != "auto" and fixed != wanted and not free:
+            yield _at(job, path, key), _contradiction(job, path, fixed, key, wanted)
+    path, keys = "optimizer.params.betas", ("adam_beta1", "adam_beta2")
+    fixed, betas = _value(job, path), [job.get(key) for key in keys]
+    if fixed is not None and fixed != "auto" and fixed != betas:
+        yield _at(job, path, *keys), _contradiction(job, path, fixed, " and ".join(keys), betas)
 
 
 @rule("PAR002", Severity.ERROR)
@@ -63,16 +60,16 @@ def batch_size_wrong(job: Job) -> Iterator[Finding]:
     deepspeed/runtime/config.py:DeepSpeedConfig._batch_assertion
     Fix: `"train_batch_size": "auto"`.
     """
-    found = _value(job, "train_batch_size")
+    size = _value(job, "train_batch_size")
     right = all(_value(job, path) in (None, "auto", job.get(_EQUAL[path])) for path in _BATCH)
-    if found in (None, "auto") or job.machine is None or not right or job.flag("auto_find_batch_size"):
+    if size in (None, "auto") or job.machine is None or not right or job.flag("auto_find_batch_size"):
         return
     micro, steps = job.micro_batch, job.accumulation
-    if found != job.effective_batch:
+    if size != job.effective_batch:
         yield (
-            "deepspeed",
+            _at(job, "train_batch_size", *(_EQUAL[path] for path in _BATCH)),
             (
-                f"train_batch_size is {found}, but {micro} x {steps} x {job.world} = {job.effective_batch} (micro "
+                f"train_batch_size is {size}, but {micro} x {steps} x {job.world} = {job.effective_batch} (micro "
                 'batch x accumulation x devices); write "auto"'
             ),
         )
@@ -90,12 +87,12 @@ def precision_contradicted(job: Job) -> Iterator[Finding]:
     """
     both = all(_value(job, f"{name}.enabled") is True for name in ("fp16", "bf16"))
     for name in ("fp16", "bf16") if not both else ():
-        found, wanted = _value(job, f"{name}.enabled"), job.flag(name) or job.flag(f"{name}_full_eval")
-        if found not in (None, "auto") and bool(found) != wanted:
+        fixed, wanted = _value(job, f"{name}.enabled"), job.flag(name) or job.flag(f"{name}_full_eval")
+        if fixed not in (None, "auto") and bool(fixed) != wanted:
             yield (
-                "deepspeed",
+                _at(job, f"{name}.enabled", name),
                 (
-                    f"{_file(job)} sets {name}.enabled to {str(found).lower()}, the recipe has {name} "
+                    f"{_file(job)} sets {name}.enabled to {str(fixed).lower()}, the recipe has {name} "
                     f'{"on" if wanted else "off"}; write "auto" in the JSON'
                 ),
             )
@@ -114,7 +111,7 @@ def accumulation_missing(job: Job) -> Iterator[Finding]:
     sized = all(config.get(key) is not None for key in ("zero_optimization", "train_batch_size", _BATCH[0]))
     if sized and "gradient_accumulation_steps" not in config and steps > 1:
         yield (
-            "deepspeed",
+            _at(job, "gradient_accumulation_steps", "gradient_accumulation_steps"),
             (
                 f"{_file(job)} leaves out gradient_accumulation_steps, which then is 1 and not {steps}; "
                 'add `"gradient_accumulation_steps": "auto"`'
@@ -134,10 +131,11 @@ def optimizer_replaced(job: Job) -> Iterator[Finding]:
     for block, key in (("optimizer", "optim"), ("scheduler", "lr_scheduler_type")):
         if _value(job, f"{block}.type") and job.has(key):
             kind = _value(job, f"{block}.type")
-            yield "deepspeed", f"{block} {kind} of {_file(job)} replaces `{key}: {job.get(key)}`; remove the block"
+            place = deepspeed(job, block, at_key=True, against=(key,))
+            yield place, f"{block} {kind} of {_file(job)} replaces `{key}: {job.get(key)}`; remove the block"
     if _value(job, "optimizer.type") and _value(job, "optimizer.params.lr") is None:
         yield (
-            "deepspeed",
+            _at(job, "optimizer.params.lr", "learning_rate"),
             (
                 f"the optimizer block of {_file(job)} has no lr, so `learning_rate` is not used but DeepSpeed's 0.001; "
                 'write `"params": {"lr": "auto"}`'
@@ -267,18 +265,23 @@ def router_adapted_in_ddp(job: Job) -> Iterator[Finding]:
 
 
 def _value(job: Job, path: str) -> Any:
-    found: Any = job.zero.config if job.zero else None
+    value: Any = job.zero.config if job.zero else None
     for part in path.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _at(job: Job, path: str, *keys: str) -> Place:
+    """The value at a dotted path of the JSON, against these keys of the recipe."""
+    return deepspeed(job, *path.split("."), against=keys)
 
 
 def _file(job: Job) -> str:
     return f"`{Path(job.zero.path).name}`" if job.zero and job.zero.path else "the DeepSpeed configuration"
 
 
-def _contradiction(job: Job, path: str, found: Any, key: str, wanted: Any) -> str:
-    return f'{path} is {found} in {_file(job)}, {key} is {wanted} in the recipe; write "auto" in the JSON'
+def _contradiction(job: Job, path: str, fixed: Any, key: str, wanted: Any) -> str:
+    return f'{path} is {fixed} in {_file(job)}, {key} is {wanted} in the recipe; write "auto" in the JSON'
 
 
 def _forced(job: Job) -> bool:

@@ -1,4 +1,5 @@
-"""PTH: DeepSpeed file, model and adapter folders, output folder. Data sets are in registry.py."""
+"""PTH001 to PTH008, PTH012 and PTH013: what a recipe's paths name. Data sets are in registry.py, earlier runs in
+resuming.py."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from pathlib import Path
 from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
 from validator.read.tree import read_json
+from validator.rules import inside
 from validator.rules.rule import Finding, rule
 from validator.tables.suggestion import suggest
 
@@ -23,11 +25,6 @@ _MODELS = ("model_name_or_path", "ref_model", "reward_model")
 _ADAPTERS = ("adapter_name_or_path", "ref_model_adapters", "reward_model_adapters")
 # First parts of a path that training writes, and no hub account is called.
 _FOLDERS = {"checkpoints", "data", "models", "output", "outputs", "saves"}
-# extras/constants.py, CHECKPOINT_NAMES
-_WEIGHTS = (
-    "adapter_model.safetensors", "adapter_model.bin", "model.safetensors", "model.safetensors.index.json",
-    "pytorch_model.bin", "pytorch_model.bin.index.json",
-)  # fmt: skip
 
 
 @rule("PTH001", Severity.ERROR)
@@ -40,7 +37,7 @@ def deepspeed_missing(job: Job) -> Iterator[Finding]:
     Fix: name an existing file; relative paths count from the working directory, not from the recipe.
     """
     name = _zero_name(job)
-    if name and not job.find(name) and not _unexpanded(name):
+    if name and not job.find(name) and not unexpanded(name):
         known = {path.name for folder in job.folders for path in folder.glob("deepspeed/*.json")}
         meant = suggest(Path(name).name, known).replace("`", "`deepspeed/", 1)
         yield "deepspeed", f"`{name}` does not exist, here or in a folder above the recipe{meant}"
@@ -73,7 +70,7 @@ def deepspeed_unreadable(job: Job) -> Iterator[Finding]:
     """
     value = job.get("deepspeed")
     if job.zero and job.zero.problem and isinstance(value, str) and (value.startswith("{") or job.find(value)):
-        yield "deepspeed", f"{job.zero.problem}; JSON has no comments and no trailing commas"
+        yield inside.deepspeed(job), f"{job.zero.problem}; JSON has no comments and no trailing commas"
 
 
 @rule("PTH004", Severity.ERROR)
@@ -85,7 +82,7 @@ def path_not_expanded(job: Job) -> Iterator[Finding]:
     Fix: write the path out.
     """
     for key, path in _paths(job, _READ):
-        if _unexpanded(path) and not path.startswith("{") and not job.find(path):
+        if unexpanded(path) and not path.startswith("{") and not job.find(path):
             yield key, f"`{path}` is taken literally and does not exist: ~ and variables are not expanded; write it out"
 
 
@@ -99,7 +96,7 @@ def folder_created_literally(job: Job) -> Iterator[Finding]:
     """
     for key, path in _paths(job, _WRITTEN):
         rest = path.removeprefix("~") if key == "output_dir" else path
-        if _unexpanded(rest) and not (key == "tokenized_path" and job.find(path)):
+        if unexpanded(rest) and not (key == "tokenized_path" and job.find(path)):
             yield key, f"`{path}` is taken literally: a folder of exactly this name is created; write it out"
 
 
@@ -112,7 +109,7 @@ def model_missing(job: Job) -> Iterator[Finding]:
     Fix: make or download the model, correct the path, or write a hub name (`Qwen/Qwen3-8B`).
     """
     for key, path in _paths(job, _MODELS):
-        if _local(path) and not job.find(path) and not _unexpanded(path):
+        if _local(path) and not job.find(path) and not unexpanded(path):
             yield key, f"`{path}` does not exist; make or download it, or name a hub model such as `Qwen/Qwen3-8B`"
 
 
@@ -146,58 +143,8 @@ def adapter_missing(job: Job) -> Iterator[Finding]:
         found = job.find(path)
         if found and not (found[0] / "adapter_config.json").is_file():
             yield key, f"`{path}` holds no adapter_config.json; name the folder of a finished LoRA run"
-        elif not found and _local(path) and not _unexpanded(path):
+        elif not found and _local(path) and not unexpanded(path):
             yield key, f"`{path}` does not exist; name the folder of a finished LoRA run"
-
-
-@rule("PTH009", Severity.ERROR)
-def output_occupied(job: Job) -> Iterator[Finding]:
-    """The output folder holds weights of an earlier run, and no checkpoint to resume from.
-
-    Why: every process stops while the arguments are parsed: "Output directory already exists and is not empty".
-    Source: llamafactory/hparams/parser.py:get_train_args
-    Fix: another `output_dir`, or `overwrite_output_dir: true`.
-    """
-    folder = _output(job)
-    if folder and not _checkpoints(folder) and (held := [name for name in _WEIGHTS if (folder / name).is_file()]):
-        yield "output_dir", f"`{folder}` already holds {held[0]}; choose another, or set `overwrite_output_dir: true`"
-
-
-@rule("PTH010", Severity.WARNING)
-def silently_resumed(job: Job) -> Iterator[Finding]:
-    """The output folder holds checkpoints, which LLaMA-Factory resumes without being asked.
-
-    Why: training goes on from the last step of the earlier run, or ends at once, whatever the recipe now says.
-    Source: llamafactory/hparams/parser.py:get_train_args
-    Fix: `resume_from_checkpoint` if that is meant, else another `output_dir` or `overwrite_output_dir: true`.
-    """
-    folder = _output(job)
-    if folder and (found := _checkpoints(folder)):
-        yield (
-            "output_dir",
-            (
-                f"`{folder}` holds checkpoint-{max(found)}, from which training resumes without being asked; "
-                "set `resume_from_checkpoint` if it shall, else another `output_dir`"
-            ),
-        )
-
-
-@rule("PTH011", Severity.WARNING)
-def tokenized_data_wins(job: Job) -> Iterator[Finding]:
-    """`tokenized_path` holds data, so all other data settings are ignored.
-
-    Why: LLaMA-Factory loads what lies there; `dataset`, `cutoff_len`, `template` and `max_samples` have no effect.
-    Source: llamafactory/data/loader.py:get_dataset, llamafactory/extras/misc.py:has_tokenized_data
-    Fix: remove the folder to tokenize anew, or name another.
-    """
-    if job.tokenized:
-        yield (
-            "tokenized_path",
-            (
-                f"`{job.get('tokenized_path')}` already holds data: `dataset`, `cutoff_len` and the like are ignored; "
-                "remove it to tokenize anew"
-            ),
-        )
 
 
 @rule("PTH012", Severity.ERROR)
@@ -224,32 +171,13 @@ def settings_file_missing(job: Job) -> Iterator[Finding]:
     for key, path in _paths(job, ("fsdp_config", "accelerator_config")):
         found = job.find(path)
         if found is None:
-            if not _unexpanded(path):
+            if not unexpanded(path):
                 yield key, f"`{path}` does not exist; name a JSON file or write its keys as a mapping"
             continue
         try:
             read_json(str(found[0]))
         except RecipeError as err:
-            yield key, str(err)
-
-
-@rule("PTH014", Severity.ERROR)
-def checkpoint_missing(job: Job) -> Iterator[Finding]:
-    """`resume_from_checkpoint` names a checkpoint that is not there.
-
-    Why: "Can't find a valid checkpoint", after the data set is tokenized and the model is loaded on every rank.
-    Source: transformers/trainer.py:Trainer._load_from_checkpoint
-    Fix: name an existing checkpoint-N folder, or leave the key out for a first run.
-    """
-    value = job.get("resume_from_checkpoint")
-    if not value or not job.trains or _never_resumes(job):
-        return
-    if value is True:
-        folder = _folder(job)
-        if folder is None or not _checkpoints(folder):
-            yield "resume_from_checkpoint", "there is no checkpoint in `output_dir` to resume from; leave the key out"
-    elif isinstance(value, str) and not job.find(value) and not _unexpanded(value):
-        yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder"
+            yield inside.settings(job, key), str(err)
 
 
 def _paths(job: Job, keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -283,7 +211,7 @@ def _zero_name(job: Job) -> str | None:
     return None if encoded else value
 
 
-def _unexpanded(path: str) -> bool:
+def unexpanded(path: str) -> bool:
     """Whether it holds `~` or a variable. The pattern is compiled only where it may match, which few checks need."""
     return ("~" in path or "$" in path) and bool(re.search(r"^~|(?<!\\)\$[\w{]", path))
 
@@ -293,30 +221,3 @@ def _local(name: str) -> bool:
     if name.startswith((".", "/", "~")) or name.strip("/").count("/") > 1 or any(char in name for char in "\\$ :"):
         return True
     return "/" in name and name.partition("/")[0] in _FOLDERS
-
-
-def _never_resumes(job: Job) -> bool:
-    return job.stage in ("rm", "ppo") and job.method in ("full", "freeze")
-
-
-def _output(job: Job) -> Path | None:
-    """The output folder where LLaMA-Factory would look for an earlier run (hparams/parser.py)."""
-    asked = job.has("resume_from_checkpoint") or job.flag("overwrite_output_dir") or not job.trains
-    return None if asked or _never_resumes(job) else _folder(job)
-
-
-def _folder(job: Job) -> Path | None:
-    """The output folder, where it exists; the Trainer's own default is `trainer_output`."""
-    written = Path(str(job.get("output_dir") or "trainer_output"))
-    try:
-        folder = written.expanduser()
-    except RuntimeError:  # no such user: taken literally, as LLaMA-Factory does
-        folder = written
-    found = job.find(str(folder))
-    return folder if found and found[1] and found[0].is_dir() else None
-
-
-def _checkpoints(folder: Path) -> list[int]:
-    """Steps of the checkpoints in a folder."""
-    matches = (re.fullmatch(r"checkpoint-(\d+)", path.name) for path in folder.iterdir() if path.is_dir())
-    return [int(match[1]) for match in matches if match]
