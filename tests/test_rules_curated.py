@@ -41,7 +41,7 @@ def test_name(machine: str, values: dict[str, Any], name: str | None) -> None:
 def codes(path: str, header: dict[str, Any], **values: Any) -> set[str]:
     body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True, **values}
     found = check.check_document(Document(path, "", body, header=header)).diagnostics
-    return {d.code for d in found if d.code.startswith("CUR")}
+    return {d.code for d in found if d.code.startswith(("CUR", "LOA"))}
 
 
 def complete() -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_a_recipe_in_order_has_no_finding() -> None:
     [
         ("qwen7b-lora", {}, {}, "CUR001"), ("qwen7b-a100-loras", {}, {}, "CUR001"),
         ("qwen7b-a100-lora", {"summary": None}, {}, "CUR002"), ("qwen7b-a100-lora", {"predicted": {}}, {}, "CUR003"),
-        ("qwen7b-a100-lora", {}, {"max_samples": 10}, "CUR004"), ("qwen7b-a100-lora", {"sample": 3}, {}, "CUR005"),
+        ("qwen7b-a100-lora", {}, {"max_samples": 10}, "CUR004"), ("qwen7b-a100-lora", {"sample": 3}, {}, "LOA010"),
     ],
 )  # fmt: skip
 def test_each_finding(name: str, change: dict[str, Any], values: dict[str, Any], code: str) -> None:
@@ -71,6 +71,16 @@ def test_each_finding(name: str, change: dict[str, Any], values: dict[str, Any],
 def test_other_folders_and_files_without_a_block_follow_no_convention() -> None:
     assert codes("elsewhere/x.yaml", {"machine": "8xa100-80g"}, max_samples=10) == set()
     assert codes("recipes/x.yaml", {}, max_samples=10) == set()
+
+
+@pytest.mark.parametrize(
+    ("project", "expected"), [("mine", set()), ("llamafactory-recipes", {"CUR004"}), (None, set())]
+)
+def test_other_repositories_follow_no_convention(tmp_path: Path, project: str | None, expected: set[str]) -> None:
+    if project:
+        (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "{project}"\n')
+    path = tmp_path / "recipes" / "qwen7b-a100-lora.yaml"
+    assert codes(str(path), complete(), max_samples=10) == expected
 
 
 def test_a_drifted_prediction_is_given_as_the_line_to_paste() -> None:
@@ -93,4 +103,4 @@ def test_a_run_that_the_command_line_changes_is_not_the_catalogues(
 ) -> None:
     document = load(str(ROOT / "recipes/qwen32b-910b-lora.yaml"))
     found = check.check_document(with_overrides(document, overrides), machine=machine).diagnostics
-    assert not [d for d in found if d.code.startswith("CUR")]
+    assert not [d for d in found if d.code.startswith(("CUR", "LOA"))]

@@ -1,16 +1,15 @@
-"""CUR: this repository's own conventions, for files in a folder named recipes/ that carry a header block."""
+"""CUR: this repository's own conventions, for files of its recipes/ that carry a header block. Nobody else is bound."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.job.naming import name, predicted
-from validator.job.values import quantity
 from validator.rules.rule import Finding, rule
-from validator.tables.suggestion import suggest
 
 _HEADER = {
     "summary": "one line on what it trains",
@@ -18,12 +17,20 @@ _HEADER = {
     "host_ram_gib": "main memory of a node",
     "samples": "recommended number of samples",
 }
-_OPTIONAL = {"predicted", "origin", "llamafactory", "transformers"}
+_PROJECT, _NAME = "pyproject.toml", 'name = "llamafactory-recipes"'
 
 
 def _curated(job: Job) -> bool:
     """What a command line asks beyond the file, a user's own run, is not the catalogue's concern."""
-    return bool(job.header) and job.as_written and Path(job.path).absolute().parent.name == "recipes"
+    folder = Path(job.path).absolute().parent
+    return bool(job.header) and job.as_written and folder.name == "recipes" and _is_checkout(folder.parent)
+
+
+@lru_cache
+def _is_checkout(folder: Path) -> bool:
+    """Whether the folder is this repository, by the nearest project around it."""
+    project = next((path for path in (folder, *folder.parents) if (path / _PROJECT).is_file()), None)
+    return project is not None and _NAME in (project / _PROJECT).read_text("utf-8", "replace")
 
 
 @rule("CUR001", Severity.WARNING)
@@ -78,34 +85,3 @@ def left_from_an_example(job: Job) -> Iterator[Finding]:
     """
     if _curated(job) and job.has("max_samples"):
         yield "max_samples", f"`max_samples: {job.get('max_samples')}` would cut a user's data silently; remove it"
-
-
-@rule("CUR005", Severity.WARNING)
-def header_field_unknown(job: Job) -> Iterator[Finding]:
-    """The header block has a field that nothing reads.
-
-    Why: a misspelt field is a setting that does not count.
-    Source: own (the header block)
-    Fix: use summary, machine, host_ram_gib, samples, predicted, origin, llamafactory, transformers.
-    """
-    for field in job.header:
-        if field not in _HEADER and field not in _OPTIONAL:
-            hint = suggest(str(field), [*_HEADER, *_OPTIONAL])
-            yield str(field), f"header field `{field}` is not known{hint}"
-
-
-@rule("CUR006", Severity.WARNING)
-def header_value_unusable(job: Job) -> Iterator[Finding]:
-    """A field of the header block holds a value of the wrong kind.
-
-    Why: it is left out as if it were not there, and nothing is judged by it.
-    Source: own (the header block)
-    Fix: text for summary and machine; a positive number, without quotes or unit, for host_ram_gib and samples.
-    """
-    for field in ("summary", "machine"):
-        if job.header.get(field) is not None and not isinstance(job.header[field], str):
-            yield field, f"header field `{field}` is {job.header[field]!r:.40}, not text"
-    for field in ("host_ram_gib", "samples"):
-        found = quantity(job.header.get(field))
-        if job.header.get(field) is not None and not (found and found > 0):
-            yield field, f"header field `{field}` is {job.header[field]!r:.40}, not a positive number"

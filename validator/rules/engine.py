@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from validator.diagnostic import Place, Severity
 from validator.job.job import Job
 from validator.rules import (
+    block,
     columns,
     curated,
     data,
@@ -40,7 +41,7 @@ from validator.tables import releases
 # One module for each topic; the letters of a code name its family.
 FAMILIES = (
     *(paths, resuming, registry, sources, columns, entries, fit, device, parallel, zerokeys, zerofile, fsdp),
-    *(environment, data, curated, training, ranges, inputs, methods, quantization, precision, optimizers),
+    *(environment, data, block, curated, training, ranges, inputs, methods, quantization, precision, optimizers),
     *(preference, evaluation, ignored, models),
 )
 

@@ -1,0 +1,44 @@
+"""LOA010 and LOA011: the fields of the header block. That it can be read at all is judged in read/."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator.diagnostic import Place, Severity
+from validator.job.job import Job
+from validator.job.values import quantity
+from validator.rules.rule import Finding, rule
+from validator.tables.suggestion import suggest
+
+_FIELDS = ("summary", "machine", "host_ram_gib", "samples", "predicted", "origin", "llamafactory", "transformers")
+
+
+@rule("LOA010", Severity.WARNING)
+def header_field_unknown(job: Job) -> Iterator[Finding]:
+    """The header block has a field that nothing reads.
+
+    Why: a misspelt field is a setting that does not count.
+    Source: own (the header block)
+    Fix: use summary, machine, host_ram_gib, samples, predicted, origin, llamafactory, transformers.
+    """
+    for field in job.header:
+        if field not in _FIELDS:
+            hint = suggest(str(field), _FIELDS)
+            yield Place((str(field),), at_key=True), f"header field `{field}` is not known{hint}"
+
+
+@rule("LOA011", Severity.WARNING)
+def header_value_unusable(job: Job) -> Iterator[Finding]:
+    """A field of the header block holds a value of the wrong kind.
+
+    Why: it is left out as if it were not there, and nothing is judged by it.
+    Source: own (the header block)
+    Fix: text for summary and machine; a positive number, without quotes or unit, for host_ram_gib and samples.
+    """
+    for field in ("summary", "machine"):
+        if job.header.get(field) is not None and not isinstance(job.header[field], str):
+            yield field, f"header field `{field}` is {job.header[field]!r:.40}, not text"
+    for field in ("host_ram_gib", "samples"):
+        number = quantity(job.header.get(field))
+        if job.header.get(field) is not None and not (number and number > 0):
+            yield field, f"header field `{field}` is {job.header[field]!r:.40}, not a positive number"
