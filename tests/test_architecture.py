@@ -25,7 +25,7 @@ ROOMS: dict[str, str] = {
     "train": "diagnostic tables job",
     "study": "diagnostic read tables job",
     "advise": "diagnostic memory tables job rules train",
-    "judge": "__init__ diagnostic read job rules advise",
+    "judge": "__init__ diagnostic read tables job rules advise",
     "recipes": "__init__ diagnostic read tables job",
     "plan": "__init__ diagnostic read tables job judge recipes",
     "show": "diagnostic study advise recipes plan",
