@@ -51,7 +51,7 @@ def found_from_elsewhere(job: Job) -> Iterator[Finding]:
     Source: llamafactory/hparams/parser.py:read_args
     Fix: start from the folder named, write the path absolute, or use `lmf-recipes train`, which does that for you.
     """
-    places = {key: found for key, path in _relative(job) if (found := job.find(path)) and not found[1]}
+    places = {key: location for key, path in _relative(job) if (location := job.find(path)) and not location[1]}
     if places:
         key, (place, _) = next(iter(places.items()))
         wanted = Path(dict(_relative(job))[key])
@@ -122,11 +122,11 @@ def model_folder_empty(job: Job) -> Iterator[Finding]:
     Fix: name the folder with config.json; an adapter belongs into `adapter_name_or_path`.
     """
     for key, path in _paths(job, ("model_name_or_path", "ref_model")):
-        found = job.find(path)
-        if not found or (found[0] / "config.json").is_file():
+        location = job.find(path)
+        if not location or (location[0] / "config.json").is_file():
             continue
-        if found[0].is_dir() and (_local(path) or found[1]):
-            adapter = (found[0] / "adapter_config.json").is_file()
+        if location[0].is_dir() and (_local(path) or location[1]):
+            adapter = (location[0] / "adapter_config.json").is_file()
             remedy = "it is an adapter: use `adapter_name_or_path`" if adapter else "name the folder of the weights"
             yield key, f"`{path}` holds no config.json; {remedy}"
 
@@ -140,10 +140,10 @@ def adapter_missing(job: Job) -> Iterator[Finding]:
     Fix: name the folder that holds adapter_config.json, such as the `output_dir` of an earlier LoRA run.
     """
     for key, path in _paths(job, _ADAPTERS):
-        found = job.find(path)
-        if found and not (found[0] / "adapter_config.json").is_file():
+        location = job.find(path)
+        if location and not (location[0] / "adapter_config.json").is_file():
             yield key, f"`{path}` holds no adapter_config.json; name the folder of a finished LoRA run"
-        elif not found and _local(path) and not unexpanded(path):
+        elif not location and _local(path) and not unexpanded(path):
             yield key, f"`{path}` does not exist; name the folder of a finished LoRA run"
 
 
@@ -169,13 +169,13 @@ def settings_file_missing(job: Job) -> Iterator[Finding]:
     Fix: name an existing JSON file, from the working directory, or write its keys as a mapping in the recipe.
     """
     for key, path in _paths(job, ("fsdp_config", "accelerator_config")):
-        found = job.find(path)
-        if found is None:
+        location = job.find(path)
+        if location is None:
             if not unexpanded(path):
                 yield key, f"`{path}` does not exist; name a JSON file or write its keys as a mapping"
             continue
         try:
-            read_json(str(found[0]))
+            read_json(str(location[0]))
         except RecipeError as err:
             yield inside.settings(job, key), str(err)
 

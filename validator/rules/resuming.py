@@ -40,11 +40,11 @@ def silently_resumed(job: Job) -> Iterator[Finding]:
     Fix: `resume_from_checkpoint` if that is meant, else another `output_dir` or `overwrite_output_dir: true`.
     """
     folder = _output(job)
-    if folder and (found := _checkpoints(folder)):
+    if folder and (steps := _checkpoints(folder)):
         yield (
             "output_dir",
             (
-                f"`{folder}` holds checkpoint-{max(found)}, from which training resumes without being asked; "
+                f"`{folder}` holds checkpoint-{max(steps)}, from which training resumes without being asked; "
                 "set `resume_from_checkpoint` if it shall, else another `output_dir`"
             ),
         )
@@ -104,8 +104,8 @@ def _folder(job: Job) -> Path | None:
         folder = written.expanduser()
     except RuntimeError:  # no such user: taken literally, as LLaMA-Factory does
         folder = written
-    found = job.find(str(folder))
-    return folder if found and found[1] and found[0].is_dir() else None
+    location = job.find(str(folder))
+    return folder if location and location[1] and location[0].is_dir() else None
 
 
 def _checkpoints(folder: Path) -> list[int]:
