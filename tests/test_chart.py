@@ -9,6 +9,7 @@ import pytest
 
 from validator.advise.changes import Change
 from validator.advise.explanation import Band, DeviceBand, Disk, Explanation, Samples, Size, Target
+from validator.memory.terms import Device, Host
 from validator.show import chart
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -19,8 +20,10 @@ EXPLANATION = Explanation(
     machine=Target(2, 8, "a100-80g", 80.0, 79.3, 1024),
     model=Size("Qwen/Qwen3-8B", 8_000_000_000, 40_000_000),
     verdict="tight",
-    device_gib=DeviceBand(60.0, 62.5, 70.0, 84.0, {"weights": 40.0, "logits": 19.99, "buffers": 0.01}, []),
-    host_gib=Band(40.0, 50.0, 60.0, {"processes": 50.0}),
+    device_gib=DeviceBand(
+        60.0, 62.5, 70.0, 84.0, {Device.WEIGHTS: 40.0, Device.LOGITS: 19.99, Device.BUFFERS: 0.01}, []
+    ),
+    host_gib=Band(40.0, 50.0, 60.0, {Host.PROCESSES: 50.0}),
     disk_gib=Disk(1.5, 3.0),
     samples=Samples(20_000, 18_500),
     changes=[
