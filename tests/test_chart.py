@@ -14,14 +14,14 @@ from validator.show import chart
 
 GOLDEN = Path(__file__).parent / "golden"
 
-
+TERMS = {Device.WEIGHTS: 40.0, Device.LOGITS: 19.99, Device.BUCKETS: 0.01}
 EXPLANATION = Explanation(
     path="recipes/x.yaml",
     machine=Target(2, 8, "a100-80g", 80.0, 79.3, 1024),
     model=Size("Qwen/Qwen3-8B", 8_000_000_000, 40_000_000),
     verdict="tight",
     device_gib=DeviceBand(
-        60.0, 62.5, 70.0, 84.0, {Device.WEIGHTS: 40.0, Device.LOGITS: 19.99, Device.BUFFERS: 0.01}, []
+        60.0, 62.5, 70.0, 84.0, {Device.WEIGHTS: 40.0, Device.LOGITS: 19.99, Device.BUCKETS: 0.01}, []
     ),
     host_gib=Band(40.0, 50.0, 60.0, {Host.PROCESSES: 50.0}),
     disk_gib=Disk(1.5, 3.0),
