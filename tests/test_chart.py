@@ -72,7 +72,7 @@ def test_no_line_is_wider_than_a_terminal_but_for_commands() -> None:
 
 @pytest.mark.parametrize(("high", "usable"), [(0.0, 80.0), (1e6, 80.0), (80.0, 80.0), (0.0, None)])
 def test_extreme_sizes_do_not_break_the_ruler(high: float, usable: float | None) -> None:
-    band = DeviceBand(high, high, high, high, {"weights": high}, [])
+    band = DeviceBand(high, high, high, high, {Device.WEIGHTS: high}, [])
     machine = Target(2, 8, "a100-80g", 80.0, usable, 1024)
     shown = chart.text(replace(EXPLANATION, device_gib=band, machine=machine))
     assert max(line.count("█") for line in shown.splitlines()) <= 44
