@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import coverage
+import rules
 
 from validator.job.job import Job
 from validator.job.naming import method_name, predicted
 from validator.recipes import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "README.zh.md", "docs/recipes.md", "docs/coverage.md")
+PAGES = ("README.md", "README.zh.md", "docs/recipes.md", "docs/coverage.md", "docs/rules.md")
 BLOCK = re.compile(r"(<!-- (?P<what>[a-z]+)(?:: (?P<command>.+?))? -->\n).*?(<!-- end -->)", re.S)
 LINE = re.compile(r"(?m)^# predicted:.*\n|(?=^# ///\n)")
 COLUMNS = ("recipe", "model", "machine", "method", "GiB per device", "GiB of host memory", "samples")
@@ -110,6 +111,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "recipes": largest_table,
     "catalogue": recipe_table,
     "coverage": coverage.page,
+    "rules": rules.page,
     "accuracy": accuracy,
 }
 

@@ -13,43 +13,21 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "validator"
 
-# Rooms in the order of the way of a recipe: each may import those that its row names, all of which stand above it.
-# Lazy imports count like the others.
-ROOMS: dict[str, str] = {
-    "diagnostic": "",
-    "memory": "",
-    "read": "diagnostic",
-    "tables": "diagnostic memory read",
-    "job": "diagnostic memory read tables",
-    "rules": "diagnostic memory read tables job",
-    "train": "diagnostic tables job",
-    "study": "diagnostic read tables job",
-    "advise": "diagnostic memory tables job rules train",
-    "judge": "__init__ diagnostic read tables job rules advise",
-    "recipes": "__init__ diagnostic read tables job",
-    "plan": "__init__ diagnostic read tables job judge recipes",
-    "show": "diagnostic study advise recipes plan",
-    "commands": "__init__ diagnostic read tables job rules train study advise judge recipes plan show",
-    # Imports the module of validator.commands that is asked for, by its name.
-    "cli": "__init__ diagnostic",
-    "__init__": "",
-    "__main__": "cli",
-    # Reads the packages of a release into data/, and says which rules another one touches; nothing of ours needs it.
-    "upstream": "rules",
-}
-# What is imported from outside the standard library, and where alone.
-OUTSIDE: dict[str, str] = {
-    "_typeshed": "show/structure",  # the stubs of the standard library: for mypy alone
-    "yaml": "read/dialect",
-    "cerberus": "rules/values",
-    "click": "cli commands",
-    "orjson": "study/reading",
-    "numpy": "study/estimate study/order study/near",
-    "xxhash": "study/fingerprint",
-    "pyarrow": "study/columnar",
-    "rensa": "study/near",
-    "tokenizers": "study/tokens",
-}
+MAP = (PACKAGE.parent / "ARCHITECTURE.md").read_text("utf-8")
+
+
+def table(heading: str) -> dict[str, list[str]]:
+    """The table of the map below this line: first column -> words of the last, without their marks."""
+    rows = MAP.partition(heading)[2].partition("\n| ")[2].partition("\n\n")[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in rows]
+    return {first.strip("`"): re.findall(r"`([^`]+)`", last) for first, *_, last in cells}
+
+
+# Rooms in the order of the way of a recipe: each may import those that its row names, all of which stand above it, and
+# the package's own version. Lazy imports count like the others. `python -m validator` is a door to the program.
+ROOMS = {"__init__": [], **table("## The rooms"), "__main__": ["cli"]}
+# What is imported from outside the standard library, and where alone; and the stubs that mypy alone reads.
+OUTSIDE = {**table("Outside the standard library"), "_typeshed": ["show/structure"]}
 UPSTREAM = {"llamafactory", "transformers", "torch", "deepspeed", "yaml", "packaging", "huggingface_hub", "omegaconf"}
 
 
@@ -90,22 +68,22 @@ def ours(name: str) -> str:
 
 @pytest.mark.parametrize("module", modules())
 def test_imports_only_rooms_that_its_row_names(module: str) -> None:
-    assert room(module) in ROOMS, f"{room(module)} is no room of the map; add it, and to ARCHITECTURE.md"
+    assert room(module) in ROOMS, f"{room(module)} is no room of the map; add it to ARCHITECTURE.md"
     for name in imports(module):
         top = name.split(".")[0]
         if top == "validator":
             wanted = room(ours(name))
-            assert wanted == room(module) or wanted in ROOMS[room(module)].split(), f"{module} imports {name}"
+            assert wanted in {room(module), "__init__", *ROOMS[room(module)]}, f"{module} imports {name}"
         elif top not in sys.stdlib_module_names and room(module) == "upstream":
             assert top in UPSTREAM, f"{module} imports {name}"
         elif top not in sys.stdlib_module_names:
-            assert {module, room(module)} & set(OUTSIDE.get(top, "").split()), f"{module} imports {name}"
+            assert {module, room(module)} & set(OUTSIDE.get(top, [])), f"{module} imports {name}"
 
 
 def test_no_room_imports_one_below_it() -> None:
-    order = [name for name in ROOMS if name not in ("__init__", "__main__")]
+    order = list(ROOMS)
     for number, name in enumerate(order):
-        below = set(order[number:]) & set(ROOMS[name].split())
+        below = {*order[number:]} & {*ROOMS[name]}
         assert not below, f"{name} may import {below}, which stand below it"
 
 
@@ -116,10 +94,10 @@ def test_no_module_imports_itself_by_a_circle() -> None:
 
 
 def test_the_map_holds_nothing_that_is_not_there() -> None:
-    assert set(ROOMS) == {room(module) for module in modules()}
+    assert {*ROOMS} == {room(module) for module in modules()}
     used = {(room(m), room(ours(n))) for m in modules() for n in imports(m) if n.split(".")[0] == "validator"}
-    assert {(name, word) for name, words in ROOMS.items() for word in words.split()} <= used
-    assert {module for words in OUTSIDE.values() for module in words.split()} <= {*modules(), *ROOMS}
+    assert {(name, word) for name, words in ROOMS.items() for word in words} <= used
+    assert {module for words in OUTSIDE.values() for module in words} <= {*modules(), *ROOMS}
 
 
 def words(module: str) -> set[str]:

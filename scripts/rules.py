@@ -1,0 +1,87 @@
+"""docs/rules.md: every rule by its manual page, with a case that it reports and the lines that would silence it.
+
+The examples are cases of tests/rules/, which tests/test_cases.py runs, so none of them can be out of date.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from validator.rules import manual
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+import cases  # noqa: E402
+from cases import Case  # noqa: E402
+
+FAMILIES = {
+    "LOA": "The file",
+    "SCH": "Keys and values",
+    "PTH": "Paths and data sets",
+    "FIT": "Memory and disk",
+    "DEV": "Devices",
+    "PAR": "DeepSpeed, FSDP, several devices",
+    "TRA": "Training",
+    "DAT": "Amount of data",
+    "CUR": "This repository",
+}
+# A remedy in more lines than this is another recipe, which does not show what silences the rule.
+LONGEST = 6
+
+
+def page() -> str:
+    """The text between the marks of docs/rules.md."""
+    by_code: dict[str, list[Case]] = {}
+    for case in cases.read():
+        by_code.setdefault(case.code, []).append(case)
+    return "\n".join(line for family in FAMILIES for line in _family(family, by_code))
+
+
+def _family(family: str, by_code: dict[str, list[Case]]) -> Iterator[str]:
+    yield from (f"## {family}: {FAMILIES[family]}", "")
+    for code in (code for code in manual.codes() if code.startswith(family)):
+        page = manual.page(code)
+        yield from (f"### {code} {page.name}", "", f"*{page.severity.value}.* {_paragraphs(page.text)}", "")
+        yield from _example(code, by_code[code])
+
+
+def _paragraphs(text: str) -> str:
+    """The manual page as Markdown, one paragraph for each of its parts."""
+    joined = "\n".join(line.strip() for line in text.splitlines())
+    for word in ("Why:", "Source:", "Fix:", "Seen with:"):
+        joined = joined.replace(f"\n{word}", f"\n\n**{word.rstrip(':')}.**")
+    return joined.replace("\n\n\n", "\n\n")
+
+
+def _example(code: str, found: list[Case]) -> Iterator[str]:
+    """What `check` says to the first failing case, and the lines of the passing case nearest to it that differ."""
+    failing = next(case for case in found if case.kind == "fail")
+    yield from ("```text", *_finding(code, failing.expected), "```", "")
+    remedies = (_changed(failing, case) for case in found if case.kind == "pass")
+    remedy = min((lines for lines in remedies if 0 < len(lines) <= LONGEST), key=len, default=None)
+    if remedy:
+        yield from ("```diff", *remedy, "```", "")
+
+
+def _finding(code: str, printed: str) -> Iterator[str]:
+    """The first finding of this code, with the lines that `check` shows below it."""
+    lines = itertools.dropwhile(lambda line: not line.endswith(f"[{code}]"), printed.splitlines())
+    yield next(lines)
+    yield from itertools.takewhile(lambda line: line.startswith("    "), lines)
+
+
+def _changed(failing: Case, passing: Case) -> list[str]:
+    """What to change in the one to get the other, as lines of a diff; empty where they are not text, or
+    where other files make the difference."""
+    if [at for at in failing.files if at != failing.path] or [at for at in passing.files if at != passing.path]:
+        return []
+    try:
+        before, after = (case.files[case.path].decode().splitlines() for case in (failing, passing))
+    except UnicodeDecodeError:
+        return []
+    return [line for line in difflib.ndiff(before, after) if line[:2] in ("- ", "+ ")]
