@@ -39,7 +39,7 @@ def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from(sorted(data.table("arguments")["arguments"])), WEIRD, min_size=1, max_size=3))
 def test_no_value_of_any_key_stops_check_or_explain(values: dict[str, object]) -> None:
     document = Document("recipes/x.yaml", "a: 1\n", {**USUAL, **values}, header=dict(HEAD))
