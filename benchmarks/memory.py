@@ -8,6 +8,7 @@ Rows and their provenance: evidence/README.md.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -202,12 +203,15 @@ def host_bars(rows: Sequence[Judged]) -> list[tuple[str, float, float, str]]:
     ]
 
 
+MISSED = "MISSED"
+
+
 def bars(rows: Sequence[Judged]) -> str:
     """What this project holds itself to."""
     lines = []
     for name, value, bar, sign in bar_values(rows):
         met = value <= bar if sign == "<=" else value >= bar
-        lines.append([name, percent(value), f"{sign} {percent(bar)}", "met" if met else "MISSED"])
+        lines.append([name, percent(value), f"{sign} {percent(bar)}", "met" if met else MISSED])
     return table("bars, %", ["", "value", "bar", ""], lines)
 
 
@@ -247,7 +251,9 @@ def main() -> None:
     if options.holdout:
         print(holdout([judge(row) for row in [*published()[0], *measured_here()]]))
     else:
-        print(report(options.source, options.rows))
+        text = report(options.source, options.rows)
+        print(text)
+        sys.exit(1 if MISSED in text else 0)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,15 @@ from validator.show import catalogue as table
 ROOT = Path(__file__).parent.parent
 
 
+ROWS = catalogue.rows()
+
+
 def test_one_row_for_each_recipe() -> None:
-    assert [row.name for row in catalogue.rows()] == sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
+    assert [row.name for row in ROWS] == sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
 
 
 def test_a_local_model_is_shown_as_the_recipe_writes_it() -> None:
-    assert {row.name: row.model for row in catalogue.rows()}["tiny-cpu-lora"] == "build/tiny-qwen3"
+    assert {row.name: row.model for row in ROWS}["tiny-cpu-lora"] == "build/tiny-qwen3"
 
 
 @pytest.mark.parametrize(
@@ -27,14 +30,14 @@ def test_a_local_model_is_shown_as_the_recipe_writes_it() -> None:
 )
 def test_filters_narrow_and_agree_with_the_rows(field: str, value: str) -> None:
     shown = {"qwen3-8b": "Qwen/Qwen3-8B"}.get(value, value)
-    expected = [row for row in catalogue.rows() if getattr(row, field).removesuffix("-Base") == shown]
+    expected = [row for row in ROWS if getattr(row, field).removesuffix("-Base") == shown]
     assert expected
     assert catalogue.rows(**{field: value}) == expected
 
 
 @pytest.mark.parametrize("variant", ["dpo", "pt", "32k", "128k", "galore", "badam"])
 def test_variants_are_found_by_what_is_special_about_them(variant: str) -> None:
-    expected = [row.name for row in catalogue.rows() if variant in row.name.split("-")]
+    expected = [row.name for row in ROWS if variant in row.name.split("-")]
     assert expected
     assert [row.name for row in catalogue.rows(method=variant)] == expected
 
@@ -47,7 +50,7 @@ def test_a_larger_machine_runs_the_recipes_of_a_smaller_one_of_its_kind() -> Non
 
 
 def test_the_table_is_aligned_and_complete() -> None:
-    rows = catalogue.rows()
+    rows = ROWS
     lines = table.text(rows).splitlines()
     assert len(lines) == len(rows) + 1
     start = lines[0].index("machine")

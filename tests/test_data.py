@@ -106,8 +106,8 @@ def test_template_is_the_one_the_release_registers(name: str) -> None:
         assert theirs - blind <= {ours, ""}, hub
 
 
-def test_devices_are_the_promised_ones() -> None:
-    assert set(DEVICES) == DEVICE_IDS
+def test_no_promised_device_is_gone() -> None:
+    assert set(DEVICES) >= DEVICE_IDS
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -125,7 +125,7 @@ def test_device_entry_is_whole(name: str) -> None:
     assert all(address.startswith("https://") for address in addresses(entry))
 
 
-@pytest.mark.parametrize("name", sorted(DEVICE_IDS - {"cpu"}))
+@pytest.mark.parametrize("name", [name for name in DEVICES if name != "cpu"])
 def test_device_memory_is_plausible(name: str) -> None:
     entry = DEVICES[name]
     assert 0.9 * entry["memory_gib"] < entry["usable_gib"] <= entry["memory_gib"]

@@ -72,6 +72,7 @@ def build(family: str, more: dict[str, Any]) -> Any:
         return transformers.AutoModelForCausalLM.from_config(config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "more", "arch"), FAMILIES, ids=[f"{f}-{len(m)}" for f, m, _ in FAMILIES])
 def test_parameters_are_those_of_the_real_class(family: str, more: dict[str, Any], arch: Architecture) -> None:
     real = {id(p): p.numel() for p in build(family, more).parameters()}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from validator.diagnostic import RecipeError
+from validator.memory import parameters
 from validator.tables import models
 
 
@@ -28,6 +29,11 @@ def test_a_base_model_has_no_template() -> None:
     assert models.model("Qwen/Qwen2.5-7B").template is None
     assert models.model("Qwen/Qwen2.5-7B").base
     assert models.model("Qwen/Qwen2.5-7B-Instruct").template == "qwen"
+
+
+@pytest.mark.parametrize("key", models.model_ids())
+def test_the_shapes_count_as_many_parameters_as_the_entry_says(key: str) -> None:
+    assert parameters(models.model(key).arch) == models.model(key).parameters
 
 
 @pytest.mark.parametrize("key", models.model_ids())

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,9 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
 def described(path: Path) -> job.Job:
+    """The recipe resolved: once for all tests, which only read it."""
     return job.resolve(load(relative(path)))
 
 
@@ -64,7 +67,7 @@ def test_name_follows_from_the_contents(path: Path) -> None:
 
 @each
 def test_saves_under_its_own_name(path: Path) -> None:
-    assert load(relative(path)).values["output_dir"] == f"saves/{path.stem}"
+    assert described(path).values["output_dir"] == f"saves/{path.stem}"
 
 
 @each
@@ -74,7 +77,7 @@ def test_sections_are_llamafactorys(path: Path) -> None:
 
 @each_curated
 def test_settings_that_users_copy(path: Path) -> None:
-    values = load(relative(path)).values
+    values = described(path).values
     assert not {"max_samples", "overwrite_output_dir", "warmup_ratio", "resume_from_checkpoint"} & set(values)
     assert values.get("ddp_timeout", 0) <= 7200
     assert 500 <= values["save_steps"] <= 1000
@@ -148,7 +151,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]
 @pytest.mark.slow
 @each
 def test_llamafactory_accepts_it(path: Path, parsed: dict[str, dict[str, Any]]) -> None:
-    found, values = parsed[path.name], load(relative(path)).values
+    found, values = parsed[path.name], described(path).values
     assert "error" not in found, found["error"]
     assert found["deepspeed"] == values.get("deepspeed")
     assert found["warmup_steps"] == values["warmup_steps"]

@@ -31,6 +31,11 @@ def test_nothing_derived_is_stale() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_page_of_rules_shows_the_cases_as_they_are() -> None:
+    page = (ROOT / "docs" / "rules.md").read_text("utf-8")
+    assert tables.page_text(ROOT / "docs" / "rules.md") == page, "run `make tables`"
+
+
 def test_every_block_of_a_page_is_generated() -> None:
     for name in tables.PAGES:
         text = (ROOT / name).read_text("utf-8")
