@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import sys
@@ -42,8 +41,6 @@ def group() -> None:
 
 def main() -> NoReturn:
     """Entry point. Exit codes: 0 no error, 1 findings, 2 usage, 3 our own bug."""
-    # A check makes some 100,000 objects and hardly a cycle: looking for cycles among them takes a tenth of its time.
-    gc.set_threshold(100_000)
     for stream in (sys.stdout, sys.stderr):
         # File names need not be UTF-8, and a terminal need not show block characters: escape rather than fail.
         if isinstance(stream, io.TextIOWrapper):
