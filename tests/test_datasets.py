@@ -37,7 +37,7 @@ def test_rows_and_columns(tmp_path: Path, name: str, text: str, rows: int, colum
     path.write_text(text, "utf-8")
     found = datasets.count(path)
     assert found is not None
-    assert (found.count, found.exact, found.columns, found.problem) == (rows, True, columns, None)
+    assert (found.number, found.exact, found.columns, found.problem) == (rows, True, columns, None)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_large_file_is_estimated_at_once(tmp_path: Path, suffix: str) -> None:
     assert found is not None
     assert not found.exact
     assert str(found).startswith("about ")
-    assert found.count == pytest.approx(rows, rel=0.02)
+    assert found.number == pytest.approx(rows, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_folder_counts_all_files_and_num_samples_overrides(tmp_path: Path) -> 
         (tmp_path / "set" / name).write_text(LINE * 4)
     whole = Dataset("mine", {"file_name": "set"}, tmp_path)
     assert whole.rows is not None
-    assert (len(whole.files), whole.rows.count, whole.rows.columns) == (2, 8, set(ROW))
+    assert (len(whole.files), whole.rows.number, whole.rows.columns) == (2, 8, set(ROW))
     assert Dataset("mine", {"file_name": "set", "num_samples": 20}, tmp_path).rows == datasets.Rows(
         20, columns=frozenset(ROW)
     )

@@ -62,7 +62,7 @@ def _rows(job: Job) -> int | None:
         return None
     if any(rows is None or rows.problem for rows in counted):
         return None
-    return sum(rows.count for rows in counted if rows)
+    return sum(rows.number for rows in counted if rows)
 
 
 def _device(estimate: Estimate | None) -> DeviceBand | None:

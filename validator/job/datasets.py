@@ -31,20 +31,19 @@ _KINDS: dict[str, Source] = {
 SOURCES = tuple(_KINDS)
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """How many rows a data set holds. `columns` is None unless every row was read; `problem` says why none can be."""
 
-    count: int = 0
+    number: int = 0
     exact: bool = True
     columns: frozenset[str] | None = None
     problem: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.count:,}" if self.exact else f"about {self.count:,}"
+        return f"{self.number:,}" if self.exact else f"about {self.number:,}"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Dataset:
     """One entry of a registry. `folder` is `dataset_dir`, which file names are relative to."""
 
@@ -230,5 +229,5 @@ def _sum(parts: Iterable[Rows]) -> Rows:
     for part in parts:
         both = total.columns is not None and part.columns is not None
         columns = (total.columns or frozenset()) | (part.columns or frozenset()) if both else None
-        total = Rows(total.count + part.count, total.exact and part.exact, columns, total.problem or part.problem)
+        total = Rows(total.number + part.number, total.exact and part.exact, columns, total.problem or part.problem)
     return total

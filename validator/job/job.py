@@ -24,7 +24,7 @@ from validator.tables.models import Model
 GIB = float(1 << 30)
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Job(Settings):
     """What LLaMA-Factory would run. `folders` are where a relative path may be meant from, the working directory first;
     `as_written` is false where the command line changed a value or the machine."""

@@ -15,7 +15,7 @@ from validator.tables.machines import Machine
 OPTIMIZERS = ("use_galore", "use_apollo", "loraplus_lr_ratio", "use_badam", "use_adam_mini", "use_muon")
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Settings(Task):
     """A recipe's values with the header block and the machine that further answers need: devices, batches, steps,
     number formats, recomputation, optimizer. Sources as in task.py."""

@@ -7,7 +7,6 @@ by the real parser and trainers (tests/test_settings.py holds what they answered
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from validator.job.values import Values
@@ -17,7 +16,6 @@ from validator.tables import data
 _NOTHING = 1e-6
 
 
-@dataclass
 class Task(Values):
     """Stage and method, the data, evaluation, reference models."""
 

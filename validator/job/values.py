@@ -10,7 +10,8 @@ from typing import Any
 from validator.tables import data
 
 
-@dataclass
+# dataclass compiles each method that it writes, at every start: of a job and what it is made of, it writes none unused.
+@dataclass(eq=False, repr=False)
 class Values:
     """`values` is the recipe as written; of a value that was refused already, what it stands for, or nothing."""
 

@@ -27,7 +27,7 @@ class Linear(NamedTuple):
         return self.number * self.outputs if self.bias else 0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Block:
     """One kind of decoder layer. `experts` are elements of fused 3-D parameters, `vectors` norms, biases, sinks,
     routers. Equal only to itself, so that looking up what was computed for it costs nothing."""

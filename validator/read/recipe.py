@@ -14,7 +14,7 @@ from validator.read.text import read_text
 _NO_MAPPING = {"sequence": "a list", "scalar": "a single value"}
 
 
-@dataclass
+@dataclass(eq=False)
 class Document:
     """A recipe as written. `values` is what LLaMA-Factory receives; `overridden` are keys that the command line set."""
 

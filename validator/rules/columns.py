@@ -101,7 +101,7 @@ def column_absent(job: Job) -> Iterator[Finding]:
     Fix: map the names the data use in `columns`, or rename them.
     """
     for at, dataset in sets(job):
-        if not dataset.rows or dataset.rows.columns is None or dataset.rows.problem or not dataset.rows.count:
+        if not dataset.rows or dataset.rows.columns is None or dataset.rows.problem or not dataset.rows.number:
             continue
         absent = sorted({name for name in _read(dataset) if name not in dataset.rows.columns})
         if absent:

@@ -20,7 +20,7 @@ def too_few_samples(job: Job) -> Iterator[Finding]:
     Fix: more accurate, diverse samples, never repeated ones; or a smaller aim. data/samples.yaml lists the sources.
     """
     rows, needed = _rows(job), _needed(job)
-    if rows and needed and rows.count < needed and not _repeats(job, rows, needed):
+    if rows and needed and rows.number < needed and not _repeats(job, rows, needed):
         yield "dataset", f"{rows} samples for {_model(job)}, public work starts at {needed:,}{_advice(job)}"
 
 
@@ -33,7 +33,7 @@ def more_than_useful(job: Job) -> Iterator[Finding]:
     Fix: choose the best samples, or a larger model.
     """
     rows, most = _rows(job), _guidance(job, "saturating")
-    if rows and most and rows.count > most:
+    if rows and most and rows.number > most:
         yield "dataset", f"{rows} samples for {_model(job)}, more than {most:,} are wasted on it; choose the best ones"
 
 
@@ -66,7 +66,7 @@ def data_cut_short(job: Job) -> Iterator[Finding]:
     if not isinstance(limit, int) or limit < 1 or job.tokenized:
         return
     for one in job.datasets:
-        if one.rows and not one.rows.problem and one.rows.count > 2 * limit:
+        if one.rows and not one.rows.problem and one.rows.number > 2 * limit:
             yield "max_samples", f"keeps {limit:,} of {one.rows} samples of `{one.name}`; remove it to use all"
 
 
@@ -81,9 +81,9 @@ def nothing_left_to_train(job: Job) -> Iterator[Finding]:
     value, rows = job.number("val_size"), _rows(job)
     if rows is None or not rows.exact or job.flag("streaming") or not job.holds_back:
         return
-    if value > 1 and value >= rows.count:
+    if value > 1 and value >= rows.number:
         yield "val_size", f"{value:g} samples for evaluation, but there are {rows}; write a fraction such as 0.1"
-    elif value <= 1 and rows.count == 1:
+    elif value <= 1 and rows.number == 1:
         yield "val_size", "a single sample cannot be split; add samples or remove `val_size`"
 
 
@@ -96,7 +96,7 @@ def more_evaluation_than_training(job: Job) -> Iterator[Finding]:
     Fix: 0.01 to 0.1.
     """
     value, rows = job.number("val_size"), _rows(job)
-    share = value if value < 1 else value / rows.count if rows and rows.count else 0
+    share = value if value < 1 else value / rows.number if rows and rows.number else 0
     if 0.5 < share < 1:
         yield "val_size", f"holds back {share:.0%} of the samples for evaluation; 0.01 to 0.1 is usual"
 
@@ -110,7 +110,7 @@ def fewer_than_recommended(job: Job) -> Iterator[Finding]:
     Fix: more good samples; or adapt the schedule and the block's `samples`.
     """
     rows, needed = _rows(job), _needed(job)
-    if rows and job.samples and (not needed or rows.count >= needed) and rows.count < job.samples / 4:
+    if rows and job.samples and (not needed or rows.number >= needed) and rows.number < job.samples / 4:
         yield "dataset", f"{rows} samples, the recipe is made for {job.samples:,}; add good ones or adapt the schedule"
 
 
@@ -122,10 +122,10 @@ def _rows(job: Job) -> Rows | None:
     counted = [one.rows for one in sets]
     total, exact = 0, True
     for rows in counted:
-        if rows is None or rows.problem or not rows.count:
+        if rows is None or rows.problem or not rows.number:
             return None
-        cut = isinstance(limit, int) and 0 < limit < rows.count
-        total, exact = total + (limit if cut else rows.count), exact and (rows.exact or cut)
+        cut = isinstance(limit, int) and 0 < limit < rows.number
+        total, exact = total + (limit if cut else rows.number), exact and (rows.exact or cut)
     return Rows(total, exact)
 
 
@@ -137,7 +137,7 @@ def _needed(job: Job) -> int | None:
 
 def _repeats(job: Job, rows: Rows, needed: int) -> bool:
     passes = job.number("num_train_epochs") if job.number("max_steps") <= 0 else 0
-    return rows.count < needed and passes >= guidance.MANY_EPOCHS
+    return rows.number < needed and passes >= guidance.MANY_EPOCHS
 
 
 def _guidance(job: Job, figure: str) -> int | None:

@@ -77,7 +77,7 @@ def data_unreadable(job: Job) -> Iterator[Finding]:
     for at, dataset in sets(job):
         if dataset.rows and dataset.rows.problem:
             yield at("file_name"), f"`{dataset.name}`: {dataset.rows.problem}"
-        elif dataset.rows and not dataset.rows.count:
+        elif dataset.rows and not dataset.rows.number:
             yield at("file_name"), f"`{dataset.name}`: `{dataset.path}` holds no row"
 
 

@@ -11,7 +11,7 @@ from validator.study.results import Study
 def study(source: str, model: str | None, near: bool | None) -> Study:
     """The study of a recipe or a data file. Raises RecipeError."""
     job = subject.job(source, model)
-    progress = Progress(sum(dataset.rows.count for dataset in job.datasets if dataset.rows))
+    progress = Progress(sum(dataset.rows.number for dataset in job.datasets if dataset.rows))
     try:
         return overview(job, near, progress)
     finally:
