@@ -1,6 +1,6 @@
 """What is found in a file and how it is reported: severities, diagnostics, reports, the one expected exception."""
 
-from __future__ import annotations
+# Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -70,7 +70,7 @@ class Page(NamedTuple):
     text: str
 
 
-@dataclass
+@dataclass(eq=False)
 class FileReport:
     """All findings of one file, and its memory verdict. `sources` are the texts, by path, that findings lie in."""
 
@@ -84,7 +84,7 @@ class FileReport:
         return sum(d.severity is severity for d in self.diagnostics)
 
 
-@dataclass
+@dataclass(eq=False)
 class Report:
     """The findings of one invocation. `pages` are the manual pages of their codes, for formats that show them."""
 

@@ -1,6 +1,6 @@
 """How a rule is declared: a function from Job to (place, message) pairs; code and severity are in its decorator."""
 
-from __future__ import annotations
+# Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """Accelerators of data/devices.yaml, by id or short form."""
 
-from __future__ import annotations
+# Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache

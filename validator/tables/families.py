@@ -1,6 +1,6 @@
 """Model families by the model_type of their config.json: data/families.yaml beside the generated data/families.json."""
 
-from __future__ import annotations
+# Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
 from collections.abc import Iterable, Mapping
 from functools import cache

@@ -1,6 +1,6 @@
 """Models of data/models.yaml, and local folders with a config.json. Names match leniently; a miss gets a suggestion."""
 
-from __future__ import annotations
+# Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
