@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -150,7 +149,7 @@ def _count(path: str, size: int, _changed: int) -> Rows | None:
     if data.startswith(_GZIP):
         return None
     try:
-        text = data.decode("utf-8-sig", "strict" if whole else "ignore")
+        text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "strict" if whole else "ignore")
     except UnicodeDecodeError as err:
         return Rows(problem=f"`{path}` is not UTF-8 text (byte {err.start})")
     if data.startswith(codecs.BOM_UTF8) and text.lstrip().startswith("["):
@@ -172,6 +171,8 @@ def _from_text(text: str, _path: str) -> Rows:
 
 
 def _from_csv(text: str, _path: str) -> Rows:
+    import csv  # which few data sets need
+
     lines = csv.reader(io.StringIO(text))
     header = next(lines, [])
     return Rows(sum(1 for line in lines if line), columns=frozenset(header))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def decode(data: bytes) -> str:
     if len(data) > _MAX_BYTES:
         raise RecipeError("is larger than 1 MiB, which no recipe is; check that this is the right file")
     try:
-        text = data.decode("utf-8-sig")
+        text = data.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as err:
         raise RecipeError(f"is not UTF-8 text (byte {err.start}); save it as UTF-8") from None
     if "\0" in text:

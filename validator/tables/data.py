@@ -12,7 +12,7 @@ from typing import Any
 from validator.read.tree import parse_data
 
 DATA = Path(__file__).parent.parent / "data"
-_ENTRY = r"(?m)^(?=\w[\w.\-]*:)"
+_ENTRY = r"\n(?=\w[\w.\-]*:)"
 
 
 @cache
@@ -26,8 +26,8 @@ class Entries(Mapping[str, Any]):
     check's time."""
 
     def __init__(self, name: str) -> None:
-        parts = re.split(_ENTRY, (DATA / f"{name}.yaml").read_text("utf-8"))[1:]
-        self._texts = {part.partition(":")[0]: part for part in parts}
+        parts = re.split(_ENTRY, "\n" + (DATA / f"{name}.yaml").read_text("utf-8"))[1:]
+        self._texts = {part.partition(":")[0]: f"{part}\n" for part in parts}
         self._parsed: dict[str, Any] = {}
 
     def __getitem__(self, key: str) -> Any:
