@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from itertools import takewhile
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
@@ -98,13 +100,16 @@ _BY_SWITCH: Table = (
 @cache
 def _conditions(table: Table) -> Mapping[str, tuple[Read, str]]:
     """The table by key, its patterns spelled out."""
-    names = list(data.table("arguments")["arguments"])
+    names = sorted(data.table("arguments")["arguments"])
     return {key: (read, words) for patterns, read, words in table for p in patterns for key in _matching(names, p)}
 
 
 def _matching(names: list[str], pattern: str) -> list[str]:
-    """The names that a pattern means: itself, or all that begin as it does where it ends with a star."""
-    return [name for name in names if name.startswith(pattern[:-1])] if pattern.endswith("*") else [pattern]
+    """The names, of sorted ones, that a pattern means: itself, or all that begin as it does, up to its star."""
+    if not pattern.endswith("*"):
+        return [pattern]
+    start = pattern[:-1]
+    return list(takewhile(lambda name: name.startswith(start), names[bisect_left(names, start) :]))
 
 
 def _unread(job: Job, table: Table) -> Iterator[Finding]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Callable, Iterator
 
 from validator.diagnostic import Diagnostic, FileReport, Report, Severity
@@ -56,6 +55,8 @@ def _printable(text: str) -> str:
 
 def _blank(character: str) -> str:
     """As wide as the character in a terminal; Chinese takes two cells."""
+    import unicodedata  # a shared library, which only a finding needs
+
     if character == "\t":
         return "\t"
     return " " * (2 if unicodedata.east_asian_width(character) in "WF" else 1)
