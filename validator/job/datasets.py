@@ -1,6 +1,6 @@
 """Local data sets: the registry (dataset_info.json), the files an entry names, and how many rows they hold."""
 
-from __future__ import annotations
+# Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
 import codecs
 import io

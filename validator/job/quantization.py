@@ -1,6 +1,6 @@
 """Quantized base weights: of the checkpoint itself, or while loading (model/model_utils/quantization.py)."""
 
-from __future__ import annotations
+# Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
 from typing import NamedTuple
 

@@ -1,6 +1,6 @@
 """The DeepSpeed side of a recipe: read its JSON file, and say how it spreads states."""
 
-from __future__ import annotations
+# Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
 import json
 from collections.abc import Mapping

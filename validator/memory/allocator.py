@@ -4,7 +4,7 @@ The coefficients are read off runs that published both figures: fms-acceleration
 devices), ms-swift's ZeRO-3 runs, peft's method comparison; benchmarks/memory.py scores them.
 """
 
-from __future__ import annotations
+# Annotations are not postponed, as workload.py says: each start would pay for it.
 
 from collections.abc import Iterable
 from typing import Literal, NamedTuple

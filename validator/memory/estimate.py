@@ -1,6 +1,6 @@
 """The result of a prediction: bytes by term, and the band around them."""
 
-from __future__ import annotations
+# Annotations are not postponed, as workload.py says: each start would pay for it.
 
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """A layer by its shapes: its linear modules, and how many elements of which kind it has."""
 
-from __future__ import annotations
+# Annotations are not postponed, as workload.py says: each start would pay for it.
 
 from dataclasses import dataclass
 from functools import cached_property

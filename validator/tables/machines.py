@@ -1,6 +1,6 @@
 """Target machines, as people write them: nodes x devices x device."""
 
-from __future__ import annotations
+# Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
 import re
 from typing import NamedTuple
