@@ -45,6 +45,7 @@ def run(installed: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[
 def test_only_the_validator_is_a_package(wheel: Path) -> None:
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
     assert {name.split("/")[0] for name in names} == {"validator", "llamafactory_recipes"}
+    assert "validator/py.typed" in names
     assert not [name for name in names if name.endswith(".py") and not name.startswith("validator/")]
 
 

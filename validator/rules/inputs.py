@@ -321,7 +321,7 @@ def neat_packing_of_0_9_4(job: Job) -> Iterator[Finding]:
         )
 
 
-@rule("TRA617", Severity.ERROR)
+@rule("TRA617", Severity.ERROR, since="llamafactory 0.9.5")
 def neat_packing_unfit_for_model(job: Job) -> Iterator[Finding]:
     """Neat packing with flash attention is asked for a model that LLaMA-Factory cannot pack so.
 

@@ -225,7 +225,7 @@ def export_without_data(job: Job) -> Iterator[Finding]:
         yield "export_quantization_bit", "`export_quantization_bit` needs `export_quantization_dataset`; remove it"
 
 
-@rule("TRA014", Severity.ERROR)
+@rule("TRA014", Severity.ERROR, since="llamafactory 0.9.5")
 def tracker_without_project(job: Job) -> Iterator[Finding]:
     """Trackio is asked for with an empty project.
 
