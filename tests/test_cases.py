@@ -72,6 +72,7 @@ def test_expected_text_is_written_in_its_place_and_all_else_stays(tmp_path: Path
     assert {case.expected for case in cases.read_file(page)} == {"new\n    x\n"}
 
 
+@pytest.mark.slow
 def test_a_change_of_a_message_position_or_severity_is_seen() -> None:
     done = subprocess.run([sys.executable, MUTATE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -112,7 +112,11 @@ def assert_one_clear_line(done: subprocess.CompletedProcess[bytes], says: str) -
     assert len(line) < 500
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "command",
+    [COMMANDS[0], *(pytest.param(words, marks=pytest.mark.slow) for words in COMMANDS[1:])],
+    ids=lambda words: words[0],
+)
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_recipes(kind: str, command: list[str], tmp_path: Path) -> None:
     make, says = BAD[kind]

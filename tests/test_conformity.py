@@ -15,7 +15,7 @@ sys.path.insert(0, str(BENCHMARKS))
 import conformity  # noqa: E402
 
 
-@pytest.fixture(scope="module", params=[9, pytest.param(1, marks=pytest.mark.slow)], ids=["a-ninth", "all"])
+@pytest.fixture(scope="module", params=[27, pytest.param(1, marks=pytest.mark.slow)], ids=["a-sample", "all"])
 def judged(request: pytest.FixtureRequest) -> list[conformity.Judged]:
     return conformity.judge(request.param)
 

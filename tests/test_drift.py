@@ -38,6 +38,7 @@ def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", PLACES)
 def test_every_source_is_in_the_release_that_was_seen(source: str) -> None:
     path, _, name = source.partition(":")

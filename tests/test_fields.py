@@ -43,6 +43,7 @@ def test_a_wrong_verdict_is_seen() -> None:
     assert len(list(fields.faults(wrong, fields.judge(wrong)))) == 4
 
 
+@pytest.mark.slow
 def test_the_program_prints_every_row() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / "fields.py")], capture_output=True, text=True, check=False

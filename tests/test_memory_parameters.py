@@ -8,6 +8,8 @@ import pytest
 
 from validator.memory import Adapter, Architecture, Attn, Ffn, Workload, linear_roles, parameters, trainable_parameters
 
+pytestmark = pytest.mark.slow  # they import torch
+
 SHAPE = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -72,7 +74,6 @@ def build(family: str, more: dict[str, Any]) -> Any:
         return transformers.AutoModelForCausalLM.from_config(config)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("family", "more", "arch"), FAMILIES, ids=[f"{f}-{len(m)}" for f, m, _ in FAMILIES])
 def test_parameters_are_those_of_the_real_class(family: str, more: dict[str, Any], arch: Architecture) -> None:
     real = {id(p): p.numel() for p in build(family, more).parameters()}

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 GOOD = """model_name_or_path: Qwen/Qwen3-8B
 stage: sft

@@ -75,6 +75,7 @@ def test_rows_tokens_drops_and_steps_are_those_of_the_real_run(name: str, real: 
     assert ours == {figure: theirs[figure] for figure in ours}
 
 
+@pytest.mark.slow
 def test_formats_equal_the_registry() -> None:
     template = pytest.importorskip("llamafactory.data.template")
     table = data.table("formats")["formats"]

@@ -66,6 +66,7 @@ def test_auto_sizes_follow_the_model_at_stage_3_as_in_transformers() -> None:
     assert fixed.reduce_bucket == 200_000_000
 
 
+@pytest.mark.slow
 def test_transformers_resolves_the_same_sizes() -> None:
     """transformers' own HfTrainerDeepSpeedConfig on the same JSON."""
     deepspeed = pytest.importorskip("transformers.integrations.deepspeed")
