@@ -9,30 +9,21 @@ from validator import __version__
 from validator.diagnostic import Diagnostic, FileReport, RecipeError, Related, Report, Severity
 from validator.job.job import Job, folders, resolve
 from validator.judge.location import Locations
-from validator.judge.selection import Selection
-from validator.judge.suppression import suppressed
 from validator.read.recipe import Document, load
 from validator.read.text import read_text
 from validator.rules import engine, manual, schema
 from validator.rules.rule import Rule
 
 _SUFFIXES = (".yaml", ".yml")
+_COMMENT = "lmf-recipes:"
 
 
-def check(
-    paths: Sequence[str],
-    machine: str | None = None,
-    host_ram_gib: float | None = None,
-    selection: Selection | None = None,
-) -> Report:
-    """All findings of all files, or those selected. Folders stand for the files in them; `-` is standard input. Never
-    raises."""
+def check(paths: Sequence[str], machine: str | None = None, host_ram_gib: float | None = None) -> Report:
+    """All findings of all files. Folders stand for the files in them; `-` is standard input. Never raises."""
     report = Report(__version__)
     for path in paths:
         files = [check_file(name, machine, host_ram_gib) for name in _expand(path)]
         report.files += files or [_unread(path, "holds no recipe (.yaml) and no DeepSpeed file (.json)")]
-    for file in report.files if selection else ():
-        file.diagnostics = [each for each in file.diagnostics if selection and selection.holds(each)]
     return report
 
 
@@ -63,9 +54,18 @@ def check_document(document: Document, machine: str | None = None, host_ram_gib:
     refused = frozenset(d.key for d in report.diagnostics if d.severity is Severity.ERROR and d.key)
     job = resolve(document, machine, host_ram_gib, refused)
     report.diagnostics += _apply(engine.RULES, job, locations, refused)
-    report.diagnostics = sorted(suppressed(document, report.diagnostics, job.as_written), key=_order)
+    report.diagnostics = sorted(_kept(document, report.diagnostics, job.as_written), key=_order)
     report.verdict = job.verdict
     return report
+
+
+def _kept(document: Document, diagnostics: list[Diagnostic], as_written: bool) -> list[Diagnostic]:
+    """The findings that no comment of the recipe suppresses."""
+    if _COMMENT not in document.text:
+        return diagnostics
+    from validator.judge.suppression import suppressed  # which hardly any recipe asks for
+
+    return suppressed(document, diagnostics, as_written)
 
 
 def _order(diagnostic: Diagnostic) -> tuple[int, int, str, int, int, str]:

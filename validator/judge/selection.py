@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from validator.diagnostic import Diagnostic, RecipeError
+from validator.diagnostic import Diagnostic, RecipeError, Report
 from validator.judge.suppression import is_fixed
 from validator.rules import manual
 from validator.tables.suggestion import suggest
@@ -21,6 +21,11 @@ class Selection(NamedTuple):
         """Whether the finding is asked for; that a file cannot be read always is."""
         wanted = not self.select or diagnostic.code.startswith(self.select)
         return is_fixed(diagnostic) or (wanted and not diagnostic.code.startswith(self.ignore))
+
+    def apply(self, report: Report) -> None:
+        """Leave in the report what is asked for."""
+        for file in report.files:
+            file.diagnostics = [each for each in file.diagnostics if self.holds(each)]
 
 
 def codes(words: Iterable[str]) -> tuple[str, ...]:

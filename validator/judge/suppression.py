@@ -40,8 +40,6 @@ def is_fixed(diagnostic: Diagnostic) -> bool:
 def suppressed(document: Document, diagnostics: list[Diagnostic], as_written: bool) -> list[Diagnostic]:
     """The findings without those that comments suppress, and with one for each comment that is of no use, which only a
     run without options of the command line can tell."""
-    if _MARK not in document.text:
-        return diagnostics
     suppressions = list(_suppressions(document))
     kept = [each for each in diagnostics if not any(one.holds(each) for one in suppressions)]
     return kept + list(_useless(suppressions, diagnostics, as_written))

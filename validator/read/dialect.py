@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import yaml
 
@@ -22,19 +22,23 @@ _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _Mark(Protocol):
-    line: int
-    column: int
+if TYPE_CHECKING:  # the class of a protocol takes as long to make as reading a recipe
 
+    class _Mark(Protocol):
+        line: int
+        column: int
 
-class Node(Protocol):
-    """A node as PyYAML composes it: `id` is scalar, sequence or mapping."""
+    class Node(Protocol):
+        """A node as PyYAML composes it: `id` is scalar, sequence or mapping."""
 
-    id: str
-    tag: str
-    value: Any
-    start_mark: _Mark
-    end_mark: _Mark
+        id: str
+        tag: str
+        value: Any
+        start_mark: _Mark
+        end_mark: _Mark
+
+else:
+    Node = yaml.Node
 
 
 class _Loader(_Base):  # type: ignore[misc]

@@ -41,9 +41,8 @@ def name_not_derived(job: Job) -> Iterator[Finding]:
     Source: own (this repository's conventions)
     Fix: name it `<model>-<device>[x<count>]-<method>[-<variant>].yaml`; the message says the derived form.
     """
-    derived = name(job)
     stem = Path(job.path).stem
-    if _curated(job) and derived and stem != derived and not stem.startswith(f"{derived}-"):
+    if _curated(job) and (derived := name(job)) and stem != derived and not stem.startswith(f"{derived}-"):
         yield None, f"is named {stem}.yaml, but its contents say {derived}[-variant].yaml; rename it"
 
 

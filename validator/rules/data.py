@@ -19,8 +19,8 @@ def too_few_samples(job: Job) -> Iterator[Finding]:
     Source: own (guidance)
     Fix: more accurate, diverse samples, never repeated ones; or a smaller aim. data/samples.yaml lists the sources.
     """
-    rows, needed = _rows(job), _needed(job)
-    if rows and needed and rows.number < needed and not _repeats(job, rows, needed):
+    rows = _rows(job)
+    if rows and (needed := _needed(job)) and rows.number < needed and not _repeats(job, rows, needed):
         yield "dataset", f"{rows} samples for {_model(job)}, public work starts at {needed:,}{_advice(job)}"
 
 
@@ -32,8 +32,8 @@ def more_than_useful(job: Job) -> Iterator[Finding]:
     Source: own (guidance)
     Fix: choose the best samples, or a larger model.
     """
-    rows, most = _rows(job), _guidance(job, "saturating")
-    if rows and most and rows.number > most:
+    rows = _rows(job)
+    if rows and (most := _guidance(job, "saturating")) and rows.number > most:
         yield "dataset", f"{rows} samples for {_model(job)}, more than {most:,} are wasted on it; choose the best ones"
 
 
@@ -45,8 +45,8 @@ def small_set_repeated(job: Job) -> Iterator[Finding]:
     Source: own (guidance)
     Fix: fewer epochs (2 to 5), or more samples.
     """
-    rows, needed = _rows(job), _needed(job)
-    if rows and needed and _repeats(job, rows, needed):
+    rows = _rows(job)
+    if rows and (needed := _needed(job)) and _repeats(job, rows, needed):
         epochs = f"{job.number('num_train_epochs'):g}"
         yield (
             "num_train_epochs",
@@ -109,8 +109,8 @@ def fewer_than_recommended(job: Job) -> Iterator[Finding]:
     Source: own (the header block)
     Fix: more good samples; or adapt the schedule and the block's `samples`.
     """
-    rows, needed = _rows(job), _needed(job)
-    if rows and job.samples and (not needed or rows.number >= needed) and rows.number < job.samples / 4:
+    rows = _rows(job)
+    if rows and job.samples and rows.number < job.samples / 4 and rows.number >= (_needed(job) or 0):
         yield "dataset", f"{rows} samples, the recipe is made for {job.samples:,}; add good ones or adapt the schedule"
 
 

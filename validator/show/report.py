@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator
 
 from validator.diagnostic import Diagnostic, FileReport, Report, Severity
-from validator.show import sarif
 
 # Longer lines are no help beside a finding.
 _LONGEST = 200
@@ -93,4 +92,10 @@ def _escape(value: str, in_property: bool = False) -> str:
     return value.replace(":", "%3A").replace(",", "%2C") if in_property else value
 
 
-FORMATS: dict[str, Callable[[Report], str]] = {"text": text, "json": as_json, "github": github, "sarif": sarif.sarif}
+def _sarif(report: Report) -> str:
+    from validator.show import sarif  # which the other formats do not wait for
+
+    return sarif.sarif(report)
+
+
+FORMATS: dict[str, Callable[[Report], str]] = {"text": text, "json": as_json, "github": github, "sarif": _sarif}
