@@ -25,7 +25,7 @@ def table(heading: str) -> dict[str, list[str]]:
 
 # Rooms in the order of the way of a recipe: each may import those that its row names, all of which stand above it, and
 # the package's own version. Lazy imports count like the others. `python -m validator` is a door to the program.
-ROOMS = {"__init__": [], **table("## The rooms"), "__main__": ["cli"]}
+ROOMS = {"__init__": [], **table("## The rooms"), "__main__": ["cli", "commands", "edge"]}
 # What is imported from outside the standard library, and where alone; and the stubs that mypy alone reads.
 OUTSIDE = {**table("Outside the standard library"), "_typeshed": ["show/structure"]}
 UPSTREAM = {"llamafactory", "transformers", "torch", "deepspeed", "yaml", "packaging", "huggingface_hub", "omegaconf"}

@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from validator import cli
+from validator.__main__ import main
 from validator.cli import group
 from validator.judge import check
 
@@ -226,6 +226,21 @@ def test_warnings_fail_only_when_strict(tmp_path: Path) -> None:
     assert lmf("check", clean, "--strict").returncode == 0
 
 
+@pytest.mark.parametrize(
+    "paths", [[str(TINY)], ["none.yaml"], [str(TINY), "none.yaml"], ["tests/refused"], ["-x.yaml"]]
+)
+def test_a_check_without_options_is_that_with_their_defaults(paths: list[str]) -> None:
+    """It does not wait for click, and must not be told apart."""
+    short, long = lmf("check", *paths), lmf("check", "--format", "text", *paths)
+    assert (short.returncode, short.stdout, short.stderr) == (long.returncode, long.stdout, long.stderr)
+
+
+def test_a_check_without_options_does_not_import_click() -> None:
+    code = "import sys; from validator.__main__ import command; command(['check', 'x']); print('click' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 def test_our_own_bug_is_exit_code_3_with_the_traceback_in_a_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -237,7 +252,7 @@ def test_our_own_bug_is_exit_code_3_with_the_traceback_in_a_file(
     monkeypatch.setattr(sys, "argv", ["lmf-recipes", "check", str(TINY)])
     monkeypatch.setattr("os._exit", sys.exit)
     with pytest.raises(SystemExit) as left:
-        cli.main()
+        main()
     assert left.value.code == 3
     shown = capsys.readouterr()
     (log,) = tmp_path.iterdir()
@@ -265,7 +280,12 @@ def test_an_override_is_judged(tmp_path: Path) -> None:
 def test_every_command_is_in_the_help_and_has_one() -> None:
     shown = CliRunner().invoke(group, ["--help"]).output
     context = click.Context(group)
-    names = {path.stem for path in (ROOT / "validator" / "commands").glob("*.py")} - {"__init__", "options", "complete"}
+    names = {path.stem for path in (ROOT / "validator" / "commands").glob("*.py")} - {
+        "__init__",
+        "complete",
+        "options",
+        "plain",
+    }
     assert names == set(group.list_commands(context))
     for name in names:
         command = group.get_command(context, name)

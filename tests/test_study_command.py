@@ -287,7 +287,7 @@ WITHOUT = """
 import sys
 for name in ("numpy", "orjson", "pyarrow", "rensa", "tokenizers", "xxhash"):
     sys.modules[name] = None
-from validator.cli import main
+from validator.__main__ import main
 sys.argv = ["lmf-recipes", "data", *sys.argv[1:]]
 main()
 """

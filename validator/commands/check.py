@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import click
 
-from validator.commands import options
-from validator.diagnostic import RecipeError, Severity
-from validator.judge import check
+from validator.commands import options, plain
+from validator.diagnostic import RecipeError
+from validator.judge.selection import codes
 from validator.show import report as reports
 
 
 def _codes(_context: click.Context, _parameter: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
     """Codes of rules, or their beginnings; one that matches nothing is wrong usage."""
-    if not words:
-        return ()
-    from validator.judge.selection import codes  # which a check of everything does not wait for
-
     try:
         return codes(words)
     except RecipeError as err:
@@ -45,15 +40,4 @@ def command(
     ignore: tuple[str, ...],
 ) -> None:
     """Report every problem of recipes and DeepSpeed files (default: recipes/)."""
-    report = check.check(paths or ["recipes"], machine, host_ram)
-    if select or ignore:
-        from validator.judge.selection import Selection
-
-        Selection(select, ignore).apply(report)
-    if form == "sarif":
-        from validator.rules import manual
-
-        report.pages = manual.pages(report.codes())
-    click.echo(reports.FORMATS[form](report), nl=False)
-    failed = report.count(Severity.ERROR) or (strict and report.count(Severity.WARNING))
-    sys.exit(1 if failed else 0)
+    plain.check(paths or ["recipes"], machine, host_ram, form, strict, select, ignore)

@@ -1,0 +1,35 @@
+"""`check` with its options read: what commands/check.py does, and all that a check without options needs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from validator.diagnostic import Severity
+from validator.judge import check as judge
+from validator.show import report as reports
+
+
+def check(
+    paths: Sequence[str],
+    machine: str | None = None,
+    host_ram: float | None = None,
+    form: str = "text",
+    strict: bool = False,
+    select: tuple[str, ...] = (),
+    ignore: tuple[str, ...] = (),
+) -> NoReturn:
+    """Print every finding of the files, and exit with 1 where one is an error (with `strict`, a warning)."""
+    report = judge.check(paths, machine, host_ram)
+    if select or ignore:
+        from validator.judge.selection import Selection
+
+        Selection(select, ignore).apply(report)
+    if form == "sarif":
+        from validator.rules import manual
+
+        report.pages = manual.pages(report.codes())
+    sys.stdout.write(reports.FORMATS[form](report))
+    failed = report.count(Severity.ERROR) or (strict and report.count(Severity.WARNING))
+    sys.exit(1 if failed else 0)
