@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from validator.rules import manual
+from validator.rules import engine, manual
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -30,6 +30,8 @@ FAMILIES = {
     "DAT": "Amount of data",
     "CUR": "This repository",
 }
+# The codes of LOA and SCH come up while a file is read and its keys are judged, by no function of their own.
+PLACES = {rule.code: rule.check.__module__.replace(".", "/") + ".py" for rule in engine.RULES}
 # A remedy in more lines than this is another recipe, which does not show what silences the rule.
 LONGEST = 6
 
@@ -46,7 +48,8 @@ def _family(family: str, by_code: dict[str, list[Case]]) -> Iterator[str]:
     yield from (f"## {family}: {FAMILIES[family]}", "")
     for code in (code for code in manual.codes() if code.startswith(family)):
         page = manual.page(code)
-        yield from (f"### {code} {page.name}", "", f"*{page.severity.value}.* {_paragraphs(page.text)}", "")
+        place = f", in `{PLACES[code]}`" if code in PLACES else ""
+        yield from (f"### {code} {page.name}", "", f"*{page.severity.value}{place}.* {_paragraphs(page.text)}", "")
         yield from _example(code, by_code[code])
 
 
