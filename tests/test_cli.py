@@ -214,7 +214,9 @@ def test_a_file_name_that_is_not_utf_8(tmp_path: Path) -> None:
 
 
 def test_a_terminal_that_claims_ascii_only() -> None:
-    done = lmf("explain", str(TINY), PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
+    done = lmf(
+        "explain", str(ROOT / "recipes" / "qwen7b-a100-lora.yaml"), PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C"
+    )
     assert done.returncode == 0, done.stderr
 
 
