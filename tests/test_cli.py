@@ -237,6 +237,15 @@ def test_a_check_without_options_is_that_with_their_defaults(paths: list[str]) -
     assert (short.returncode, short.stdout, short.stderr) == (long.returncode, long.stdout, long.stderr)
 
 
+@pytest.mark.parametrize("options", [[], ["--format", "text"]])
+def test_a_full_disk_is_told(options: list[str]) -> None:
+    command = [sys.executable, "-m", "validator", "check", *options, str(TINY)]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 3
+    assert "No space left on device" in done.stderr
+
+
 def test_a_check_without_options_does_not_import_click() -> None:
     code = "import sys; from validator.__main__ import command; command(['check', 'x']); print('click' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -31,5 +31,6 @@ def check(
 
         report.pages = manual.pages(report.codes())
     sys.stdout.write(reports.FORMATS[form](report))
+    sys.stdout.flush()  # so that a full disk is told here, and not when the process ends
     failed = report.count(Severity.ERROR) or (strict and report.count(Severity.WARNING))
     sys.exit(1 if failed else 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 from validator import __version__
 from validator.diagnostic import Diagnostic, FileReport, RecipeError, Related, Report, Severity
 from validator.job.job import Job, folders, resolve
+from validator.judge import MARK
 from validator.judge.location import Locations
 from validator.read.recipe import Document, load
 from validator.read.text import read_text
@@ -15,7 +16,6 @@ from validator.rules import engine, manual, schema
 from validator.rules.rule import Rule
 
 _SUFFIXES = (".yaml", ".yml")
-_COMMENT = "lmf-recipes:"
 
 
 def check(paths: Sequence[str], machine: str | None = None, host_ram_gib: float | None = None) -> Report:
@@ -61,7 +61,7 @@ def check_document(document: Document, machine: str | None = None, host_ram_gib:
 
 def _kept(document: Document, diagnostics: list[Diagnostic], as_written: bool) -> list[Diagnostic]:
     """The findings that no comment of the recipe suppresses."""
-    if _COMMENT not in document.text:
+    if MARK not in document.text:
         return diagnostics
     from validator.judge.suppression import suppressed  # which hardly any recipe asks for
 

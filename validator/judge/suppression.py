@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from validator.diagnostic import Diagnostic, Severity
+from validator.judge import MARK
 from validator.read.recipe import Document
 from validator.rules import manual
 from validator.tables.suggestion import suggest
 
-_MARK = "lmf-recipes:"
-_COMMENT = r"(?<!\S)#[ \t]*lmf-recipes:[ \t]*ignore\b(.*)$"
+_COMMENT = rf"(?<!\S)#[ \t]*{MARK}[ \t]*ignore\b(.*)$"
 
 
 class Suppression(NamedTuple):
@@ -49,7 +49,7 @@ def _suppressions(document: Document) -> Iterator[Suppression]:
     """The codes of every comment; a comment without any counts as one empty code."""
     keys = document.body_tree.position(())[0] if document.body_tree else 1
     for number, line in enumerate(document.text.splitlines(), 1):
-        comment = re.search(_COMMENT, line) if _MARK in line else None
+        comment = re.search(_COMMENT, line) if MARK in line else None
         if comment:
             whole = number < keys and not line[: comment.start()].strip()
             words = [(comment.start(1) + word.start(), word[0]) for word in re.finditer(r"[^\s,]+", comment[1])]
