@@ -20,11 +20,12 @@ def command(source: str, model: str | None, near: bool | None, form: str, html: 
     """Show what will be trained: rows, drops, steps, lengths, amount and quality; exit code 1 where the run stops."""
     from validator.show import data, output, page, structure  # with numpy, which --help does not wait for
     from validator.study.inquiry import study
+    from validator.write import file
 
     if html:
         output.ready(Path(html))
     studied = study(source, model, near)
     if html:
-        output.write(Path(html), page.page(studied))
+        file.replace(Path(html), page.page(studied))
     click.echo(structure.text(studied) if form == "json" else data.text(studied), nl=False)
     sys.exit(1 if studied.problems else 0)

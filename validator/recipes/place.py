@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 from validator.diagnostic import RecipeError
 from validator.read.tree import read_json
 from validator.tables.checkout import home
+from validator.write import file
 
 _REGISTRY = "dataset_info.json"
 # The launch command in a recipe's comment.
@@ -41,9 +40,9 @@ def place(target: Path, text: str, values: Mapping[str, object]) -> Placed:
     )
     notes = [note for name, data in wanted.items() if (note := _kept(folder, name, data))]
     missing = {name: data for name, data in wanted.items() if not (folder / name).exists()}
-    create(target, _COMMAND.sub(rf"\g<1>{target.absolute().relative_to(folder)}", text))
+    file.create(target, _COMMAND.sub(rf"\g<1>{target.absolute().relative_to(folder)}", text))
     for name, data in missing.items():
-        create(folder / name, data)
+        file.create(folder / name, data)
     return Placed(target, tuple(folder / name for name in missing), folder, tuple(notes))
 
 
@@ -59,31 +58,9 @@ def companions(values: Mapping[str, object]) -> dict[str, str]:
         names = [name.strip() for name in str(values.get("dataset") or "").split(",")]
         entries = {name: known[name] for name in names if name in known}
         files[f"{folder}/{_REGISTRY}"] = json.dumps(entries, indent=2, ensure_ascii=False) + "\n"
-        for file in (entry["file_name"] for entry in entries.values() if "file_name" in entry):
-            files[f"{folder}/{file}"] = (root / folder / file).read_text("utf-8")
+        for name in (entry["file_name"] for entry in entries.values() if "file_name" in entry):
+            files[f"{folder}/{name}"] = (root / folder / name).read_text("utf-8")
     return files
-
-
-def create(target: Path, text: str) -> None:
-    """Write a new file whole or not at all. Raises RecipeError where it exists or cannot be written."""
-    try:
-        _create(target, text)
-    except OSError as err:
-        why = "exists and is not overwritten; choose another name, or remove it" if target.exists() else _why(err)
-        raise RecipeError(f"`{target}` {why}") from None
-
-
-def _create(target: Path, text: str) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, suffix=".part") as part:
-        part.write(text)
-        part.flush()
-        os.fchmod(part.fileno(), 0o644)
-        os.link(part.name, target)
-
-
-def _why(err: OSError) -> str:
-    return f"cannot be written: {(err.strerror or str(err)).lower()}"
 
 
 def _kept(folder: Path, name: str, data: str) -> str | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 from validator.diagnostic import RecipeError
@@ -17,25 +15,6 @@ def ready(path: Path) -> None:
             raise RecipeError(f"`{path}` cannot be written: there is no folder `{path.parent}`")
         if path.exists() and not (path.is_file() and page.ours(path.read_bytes())):
             raise RecipeError(f"`{path}` exists and is not a page of this command; choose another name, or remove it")
-    except OSError as err:
-        raise _refused(path, err) from None
-
-
-def write(path: Path, text: str) -> None:
-    """Write a page whole or not at all."""
-    try:
-        # Names of files need not be UTF-8; what cannot be encoded is written as a number.
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", errors="xmlcharrefreplace", dir=path.parent, delete=False
-        ) as part:
-            try:
-                part.write(text)
-                part.flush()
-                os.fchmod(part.fileno(), 0o644)
-                Path(part.name).replace(path)
-            except BaseException:
-                Path(part.name).unlink()
-                raise
     except OSError as err:
         raise _refused(path, err) from None
 

@@ -1,0 +1,56 @@
+"""Entries added to a dataset_info.json, whose text stays as it is but for them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from validator.diagnostic import RecipeError
+from validator.read.tree import read_json
+from validator.write import file
+
+
+def lacking(path: Path, entries: Mapping[str, object]) -> dict[str, object]:
+    """Those of the entries that the registry does not define, which need not exist.
+
+    Raises RecipeError where it defines one of them in another way, or is no registry."""
+    known = _known(path)
+    for name, entry in entries.items():
+        if name in known and known[name] != entry:
+            raise RecipeError(
+                f"`{path}` defines `{name}` already, in another way; choose another name, or take that entry out"
+            )
+    return {name: entry for name, entry in entries.items() if name not in known}
+
+
+def add(path: Path, entries: Mapping[str, object]) -> dict[str, object]:
+    """Write those of the entries that the registry does not define, and return them; it is made where there is none.
+
+    Raises RecipeError as `lacking` does, and where it cannot be written."""
+    new = lacking(path, entries)
+    if not path.exists():
+        file.create(path, json.dumps(new, indent=2, ensure_ascii=False) + "\n")
+    elif new:
+        with path.open(encoding="utf-8", newline="") as stream:
+            file.replace(path, _extended(stream.read(), new))
+    return new
+
+
+def _known(path: Path) -> dict[str, object]:
+    known = read_json(str(path)) if path.exists() else {}
+    if not isinstance(known, dict):
+        raise RecipeError(f"`{path}` is not a JSON object of data sets by name")
+    return known
+
+
+def _extended(text: str, entries: Mapping[str, object]) -> str:
+    """The text of a JSON object with further members before its last brace, indented as its first member is."""
+    first = re.search(r'\{\s*?\n([ \t]+)"', text)
+    newline = "\r\n" if "\r\n" in text else "\n"
+    before, brace, after = text.rpartition("}")
+    before = before.rstrip()
+    members = json.dumps(entries, indent=first[1] if first else 2, ensure_ascii=False)[1:-1].rstrip()
+    comma = "" if before.endswith("{") else ","
+    return before + (comma + members + "\n").replace("\n", newline) + brace + after
