@@ -30,7 +30,7 @@ MODEL_EXTRAS = {"overrides", "vision_parameters", "remote_code", "counted", "con
 DEVICE_KEYS = {
     *("name", "aliases", "vendor", "memory_gib", "usable_gib", "context_gib", "compute_capability", "bf16", "fp8"),
     *("flash_attention", "bitsandbytes", "tflops_bf16", "tflops_fp16", "bandwidth_gb_s", "link", "server"),
-    *("evidence", "source"),
+    *("evidence", "source", "products"),
 }
 # The names that recipes, file names and --machine use.
 DEVICE_IDS = {
@@ -148,6 +148,12 @@ def test_nvidia_abilities_follow_the_compute_capability(name: str) -> None:
 @pytest.mark.parametrize("name", DEVICES)
 def test_no_bf16_rate_without_bf16(name: str) -> None:
     assert DEVICES[name]["tflops_bf16"] is None or DEVICES[name]["bf16"]
+
+
+def test_a_product_and_its_memory_mean_one_device() -> None:
+    claims = sorted((product, entry["memory_gib"]) for entry in DEVICES.values() for product in entry["products"])
+    for (product, memory), (other, larger) in pairwise(claims):
+        assert product != other or larger > 1.25 * memory
 
 
 def test_short_form_of_several_devices_has_one_default() -> None:

@@ -27,3 +27,36 @@ def test_short_forms_say_which_was_taken(name: str, expected: str, noted: bool) 
     device, note = devices.device(name)
     assert device.id == expected
     assert (note is not None) == noted
+
+
+@pytest.mark.parametrize(
+    ("product", "memory_gib", "expected"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 80.0, "a100-80g"), ("A100-SXM4-80GB", 79.35, "a100-80g"),
+        ("NVIDIA A100-PCIE-40GB", 40.0, "a100-40g"), ("A100-PCIE-40GB", 39.59, "a100-40g"),
+        ("NVIDIA A800 80GB PCIe", 80.0, "a100-80g"), ("NVIDIA H800", 79.65, "h100-80g"),
+        ("Tesla V100-SXM2-32GB", 31.75, "v100-32g"), ("Tesla V100-PCIE-16GB", 15.78, "v100-16g"),
+        ("Tesla T4", 15.0, "t4-16g"), ("GeForce RTX 3090", 23.7, "rtx-3090"),
+        ("NVIDIA GeForce RTX 4090", 23.99, "rtx-4090"), (" nvidia geforce rtx 4090 ", 23.99, "rtx-4090"),
+        ("NVIDIA RTX A6000", 44.99, "a6000-48g"), ("NVIDIA H20", 95.58, "h20-96g"),
+        ("910B3", 64.0, "ascend-910b-64g"), ("Ascend910B2", 64.0, "ascend-910b-64g"),
+        ("910B4", 32.0, "ascend-910b-32g"),
+        ("Ascend910", 64.0, "ascend-910c-64g"), ("Ascend910_9382", 61.27, "ascend-910c-64g"),
+        ("910ProB", 32.0, "ascend-910a-32g"), ("910B", 32.0, "ascend-910a-32g"),
+        ("AMD Instinct MI300X", 191.98, "mi300x-192g"), ("AMD Instinct MI300X OAM", None, "mi300x-192g"),
+        ("Tesla T4", None, "t4-16g"),
+    ],
+)  # fmt: skip
+def test_recognised_by_what_the_tools_print(product: str, memory_gib: float | None, expected: str) -> None:
+    assert devices.recognised(product, memory_gib) == expected
+
+
+@pytest.mark.parametrize(
+    ("product", "memory_gib"),
+    [
+        ("NVIDIA GeForce GTX 1080 Ti", 11.0), ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", 19.5), ("GRID A100-40C", 40.0),
+        ("NVIDIA A100-SXM4-80GB", 40.0), ("Ascend910", 32.0), ("NVIDIA", None), ("", None), ("4090", 24.0),
+    ],
+)  # fmt: skip
+def test_what_no_entry_names_is_not_guessed(product: str, memory_gib: float | None) -> None:
+    assert devices.recognised(product, memory_gib) is None

@@ -2,6 +2,7 @@
 
 # Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -64,6 +65,22 @@ def device(name: str) -> tuple[Device, str | None]:
     others = [key for key in claims if key != taken]
     note = f"`{name}` is taken as {taken}" + (f", not {', '.join(others)}" if others else "")
     return _device(taken), note if others else None
+
+
+def recognised(product: str, memory_gib: float | None) -> str | None:
+    """Id of the device that the driver's tool prints as `product` with this total memory, GiB; None where no entry or
+    more than one fits. A name can stand for cards of several sizes; error correction takes up to a sixteenth of one."""
+    printed = _plain(product)
+    devices = listing("devices")
+    keys = [key for key in devices.mention(printed) if printed in map(_plain, devices[key]["products"])]
+    if memory_gib is not None:
+        keys = [key for key in keys if abs(memory_gib / devices[key]["memory_gib"] - 1) < 0.1]
+    return keys[0] if len(keys) == 1 else None
+
+
+def _plain(product: str) -> str:
+    """A product's name without its maker's, which older drivers leave out."""
+    return " ".join(re.sub(r"^(nvidia|amd|ascend)\b ?|^ascend(?=9)", "", product.strip().lower()).split())
 
 
 def aliases(key: str) -> list[str]:
