@@ -84,16 +84,109 @@ def test_nothing_is_overwritten(here: Path) -> None:
     assert [path.name for path in here.iterdir()] == ["mine.yaml"]
 
 
-def test_files_of_the_user_are_kept_and_named(here: Path) -> None:
-    (here / "deepspeed").mkdir()
-    (here / "deepspeed/ds_z3.json").write_text("{}", "utf-8")
-    (here / "data").mkdir()
-    (here / "data/dataset_info.json").write_text('{"mine": {"file_name": "mine.json"}}', "utf-8")
+REGISTRY = {
+    "mine": {"file_name": "mine.json"},
+    "alpaca_gpt4_en": {"hf_hub_url": "llamafactory/alpaca_gpt4_en", "ms_hub_url": "llamafactory/alpaca_gpt4_en"},
+    # As LLaMA-Factory's own registry has it: more than ours says.
+    "alpaca_gpt4_zh": {"hf_hub_url": "llamafactory/alpaca_gpt4_zh", "ms_hub_url": "llamafactory/alpaca_gpt4_zh",
+                       "om_hub_url": "State_Cloud/alpaca-gpt4-data-zh"},
+}  # fmt: skip
+
+
+def write(path: Path, content: object) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), "utf-8")
+    return path.read_text("utf-8")
+
+
+def everything(folder: Path) -> dict[str, str]:
+    return {str(path): path.read_text("utf-8") for path in folder.rglob("*") if path.is_file()}
+
+
+def test_entries_that_a_registry_lacks_are_added(here: Path) -> None:
+    write(here / "data/dataset_info.json", {"mine": REGISTRY["mine"]})
     placed = copy(NAME, "mine.yaml")
-    assert placed.files == ()
-    assert "does not define alpaca_gpt4_en, alpaca_gpt4_zh" in placed.notes[1]
-    assert "differs from the catalogue's" in placed.notes[0]
-    assert (here / "deepspeed/ds_z3.json").read_text("utf-8") == "{}"
+    assert placed.files == (here / "deepspeed/ds_z3.json", here / "data/dataset_info.json")
+    assert list(json.loads((here / "data/dataset_info.json").read_text("utf-8"))) == list(REGISTRY)
+    assert problems(placed.recipe) <= problems(catalogue.file(NAME))
+
+
+def test_a_registry_that_says_the_same_or_more_stays(here: Path) -> None:
+    text = write(here / "data/dataset_info.json", REGISTRY)
+    assert copy(NAME, "mine.yaml").files == (here / "deepspeed/ds_z3.json",)
+    assert (here / "data/dataset_info.json").read_text("utf-8") == text
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "message"),
+    [
+        ("deepspeed/ds_z3.json", {}, "differs from the catalogue's"),
+        ("data/dataset_info.json", {"alpaca_gpt4_en": {"file_name": "own.json"}}, "defines `alpaca_gpt4_en` already"),
+        ("data/dataset_info.json", [], "is not a JSON object of data sets"),
+    ],
+)
+def test_a_folder_that_says_otherwise_gets_nothing(here: Path, path: str, content: object, message: str) -> None:
+    write(here / path, content)
+    before = everything(here)
+    with pytest.raises(RecipeError, match=message):
+        copy(NAME, "mine.yaml")
+    assert everything(here) == before
+
+
+@pytest.mark.parametrize("linked", ["deepspeed", "data"])
+def test_nothing_is_written_behind_a_link_out_of_the_folder(here: Path, linked: str) -> None:
+    (here / "elsewhere").mkdir()
+    (here / "own").mkdir()
+    (here / "own" / linked).symlink_to(here / "elsewhere")
+    with pytest.raises(RecipeError, match="a link leads from"):
+        copy(NAME, "own")
+    assert everything(here) == {}
+
+
+def test_two_recipes_in_one_folder_are_both_right(here: Path) -> None:
+    for name in (NAME, "qwen7b-a100-lora-dpo", "llama3.1-8b-h100-full-pt"):
+        assert problems(copy(name, ".").recipe) <= problems(catalogue.file(name))
+    assert len(json.loads((here / "data/dataset_info.json").read_text("utf-8"))) == 5
+
+
+def test_an_empty_folder_of_a_project_becomes_one_of_its_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy(NAME, ".")
+    (here / "inner").mkdir()
+    monkeypatch.chdir(here / "inner")
+    placed = copy(NAME, ".")
+    assert (placed.folder, str(placed.start)) == (here / "inner", f"{NAME}.yaml")
+    assert len(placed.files) == 2
+
+
+@pytest.mark.parametrize("name", ["bad\nname.yaml", "bad\udcff.yaml"])
+def test_a_name_that_no_command_can_show_is_refused(here: Path, name: str) -> None:
+    with pytest.raises(RecipeError, match="choose another name"):
+        copy(NAME, name)
+    assert everything(here) == {}
+
+
+@pytest.mark.parametrize("name", ["ds_z2", "ds_z2.json", "deepspeed/ds_z2.json"])
+@pytest.mark.parametrize("dest", [".", "deepspeed", "own"])
+def test_a_deepspeed_file_by_name(here: Path, name: str, dest: str) -> None:
+    folder = here / dest if dest == "own" else here
+    assert f"wrote {'own/' if dest == 'own' else ''}deepspeed/ds_z2.json\n" in run("copy", name, dest).output
+    file = folder / "deepspeed/ds_z2.json"
+    assert file.read_text("utf-8") == (catalogue.home() / "deepspeed/ds_z2.json").read_text("utf-8")
+    again = run("copy", name, dest)
+    assert (again.exit_code, "is there already, the same" in again.output) == (0, True)
+    file.write_text("{}", "utf-8")
+    with pytest.raises(RecipeError, match="differs from the catalogue's"):
+        CliRunner().invoke(group, ("copy", name, dest), standalone_mode=False, catch_exceptions=False)
+    assert file.read_text("utf-8") == "{}"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_deepspeed_file_works_where_it_says() -> None:
+    shown = run("copy", "ds_z2", "own").output
+    assert "use: `deepspeed: deepspeed/ds_z2.json` in a recipe that is started from own" in shown
+    recipe = copy(NAME, "own/mine.yaml").recipe
+    recipe.write_text(recipe.read_text("utf-8").replace("ds_z3", "ds_z2"), "utf-8")
+    assert "PTH001" not in problems(recipe)
 
 
 def test_a_folder_above_that_has_everything_is_used(here: Path) -> None:

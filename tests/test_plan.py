@@ -270,7 +270,9 @@ def test_a_folder_with_other_data_sets_is_planned_for_like_any(here: Path) -> No
     (here / "data" / "dataset_info.json").write_text('{"own": {"file_name": "own.json"}}', "utf-8")
     words = ("--model", "qwen7b", "--machine", "8xa100-80g")
     assert plans(*words)["plans"]
-    assert "does not define alpaca_gpt4_en" in run(*words, "--write", "mine.yaml").output
+    assert "wrote data/dataset_info.json" in run(*words, "--write", "mine.yaml").output
+    defined = json.loads((here / "data" / "dataset_info.json").read_text("utf-8"))
+    assert list(defined) == ["own", "alpaca_gpt4_en", "alpaca_gpt4_zh"]
 
 
 def test_nothing_is_overwritten(here: Path) -> None:

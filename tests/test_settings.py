@@ -178,7 +178,7 @@ HOMES = {
 SUBJECTS = {
     ("job/job", "zero", "deepspeed"): "reads the configuration that the value names",
     ("recipes/compare", "compare", "deepspeed"): "compares what two files say",
-    ("recipes/place", "companions", "deepspeed"): "copies the file that the value names",
+    ("recipes/companions", "companions", "deepspeed"): "copies the file that the value names",
     ("rules/entries", "_package", "cloud_file_name"): "the package that the address needs",
     ("rules/entries", "cloud_address_refused", "cloud_file_name"): "the address itself",
     ("rules/entries", "script_refused", "script_url"): "the address itself",

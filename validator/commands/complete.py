@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import click
 
-from validator.recipes import catalogue
+from validator.recipes import catalogue, engine
 from validator.tables.models import model, model_ids
 
 
 def recipes(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Recipes of the catalogue whose name begins so."""
     return [name for name in catalogue.names() if name.startswith(begun)]
+
+
+def copies(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Recipes and DeepSpeed files of the catalogue whose name begins so."""
+    return [name for name in (*catalogue.names(), *engine.names()) if name.startswith(begun)]
 
 
 def models(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:

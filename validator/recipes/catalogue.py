@@ -11,6 +11,7 @@ from validator.job import job
 from validator.job.job import GIB, Job
 from validator.job.naming import full_name, method_name, name
 from validator.read.recipe import load
+from validator.recipes import engine
 from validator.tables import machines, models
 from validator.tables.checkout import home
 from validator.tables.machines import Machine
@@ -41,7 +42,7 @@ def file(name: str) -> Path:
     """The file of a recipe. Raises RecipeError with the nearest name where there is none."""
     wanted = name.removesuffix(".yaml")
     if wanted not in names():
-        near = suggest(wanted, names()) or "; `lmf-recipes list` shows all"
+        near = suggest(wanted, [*names(), *engine.names()]) or "; `lmf-recipes list` shows all"
         raise RecipeError(f"no recipe `{wanted}` in the catalogue{near}")
     return home() / "recipes" / f"{wanted}.yaml"
 

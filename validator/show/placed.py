@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
+from validator.recipes.engine import Engine
 from validator.recipes.place import Placed
 
 
 def text(placed: Placed) -> str:
-    """Files, notes and the next command as lines of text."""
-    lines = [f"wrote {path}" for path in (placed.recipe, *placed.files)]
-    lines += [f"note: {note}" for note in placed.notes]
-    here = placed.folder == Path.cwd()
-    recipe = placed.recipe.absolute().relative_to(placed.folder)
-    lines.append(f"run: {'' if here else f'cd {placed.folder} && '}lmf-recipes train {recipe}")
+    """Files and the next command as lines of text."""
+    lines = [f"wrote {_short(path)}" for path in (placed.recipe, *placed.files)]
+    lines.append(f"run: {_change(placed.folder)}lmf-recipes train {quoted(placed.start)}")
     return "\n".join(lines) + "\n"
+
+
+def engine(copied: Engine) -> str:
+    """A DeepSpeed file, and how a recipe names it."""
+    done = f"wrote {_short(copied.path)}" if copied.written else f"{_short(copied.path)} is there already, the same"
+    start = "" if _here(copied.folder) else f" that is started from {_short(copied.folder)}"
+    return f"{done}\nuse: `deepspeed: {copied.name}` in a recipe{start}\n"
+
+
+def quoted(path: Path) -> str:
+    """The path as a word of a command line, which is no option either."""
+    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
+
+
+def _change(folder: Path) -> str:
+    return "" if _here(folder) else f"cd {quoted(_short(folder))} && "
+
+
+def _here(folder: Path) -> bool:
+    return folder.resolve() == Path.cwd()
+
+
+def _short(path: Path) -> Path:
+    """The path from the working directory, where it lies in that."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -1,0 +1,79 @@
+"""What a recipe reads of the catalogue, and what of it a folder lacks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from validator.diagnostic import RecipeError
+from validator.read.tree import read_json
+from validator.tables.checkout import home
+from validator.write import registry
+
+REGISTRY = "dataset_info.json"
+
+
+@dataclass(frozen=True)
+class Companions:
+    """What a recipe reads of the catalogue: texts of files by path, and entries of the data set registry. All paths
+    count from the folder that a run is started from."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    registry: str = f"data/{REGISTRY}"
+    entries: Mapping[str, object] = field(default_factory=dict)
+
+
+def companions(values: Mapping[str, object]) -> Companions:
+    """What a recipe names of the catalogue by relative path."""
+    files = {}
+    engine = values.get("deepspeed")
+    if isinstance(engine, str) and (home() / engine).is_file():
+        files[engine] = (home() / engine).read_text("utf-8")
+    folder = str(values.get("dataset_dir") or "data")
+    if not (home() / folder / REGISTRY).is_file():
+        return Companions(files)
+    known = read_json(str(home() / folder / REGISTRY))
+    names = [name.strip() for name in str(values.get("dataset") or "").split(",")]
+    entries = {name: known[name] for name in names if name in known}
+    for name in (f"{folder}/{entry['file_name']}" for entry in entries.values() if "file_name" in entry):
+        files[name] = (home() / name).read_text("utf-8")
+    return Companions(files, f"{folder}/{REGISTRY}", entries)
+
+
+def lacking(folder: Path, name: str, data: str) -> bool:
+    """Whether a JSON file is still to be written. Raises RecipeError where one of that name says something else."""
+    path = folder / name
+    if not path.exists():
+        _stay(folder, path)
+        return True
+    if read_json(str(path)) != json.loads(data):
+        raise RecipeError(
+            f"`{path}` is there and differs from the catalogue's; rename yours, or choose a folder that has none"
+        )
+    return False
+
+
+def lacking_entries(folder: Path, wanted: Companions) -> dict[str, object]:
+    """The entries that the registry lacks; one that says more than the catalogue's, such as a further hub, is as good.
+    Raises RecipeError where one says something else."""
+    path = folder / wanted.registry
+    known = read_json(str(path)) if path.exists() else {}
+    there = known if isinstance(known, dict) else {}
+    missing = registry.lacking(path, {k: v for k, v in wanted.entries.items() if not _says(there.get(k), v)})
+    if missing:
+        _stay(folder, path)
+    return missing
+
+
+def _says(there: object, entry: object) -> bool:
+    return isinstance(there, dict) and isinstance(entry, dict) and {**there, **entry} == there
+
+
+def _stay(folder: Path, path: Path) -> None:
+    """Raise RecipeError where a link leads out of the folder: nothing is written elsewhere than where it was asked."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise RecipeError(
+            f"a link leads from `{path}` out of `{folder}`; nothing is written there, choose another folder"
+        )

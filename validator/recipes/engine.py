@@ -1,0 +1,46 @@
+"""DeepSpeed files of the catalogue: their names, and a copy of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from validator.recipes.companions import lacking
+from validator.tables.checkout import home
+from validator.write import file
+
+_FOLDER = "deepspeed"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A DeepSpeed file in a folder, whether it was written just now, and what recipes started from there call it."""
+
+    path: Path
+    written: bool
+    folder: Path
+    name: str
+
+
+def names() -> list[str]:
+    """Every DeepSpeed file by name, sorted."""
+    return sorted(path.name for path in (home() / _FOLDER).glob("*.json"))
+
+
+def known(name: str) -> str | None:
+    """The file that `ds_z2`, `ds_z2.json` or `deepspeed/ds_z2.json` means, by name; None where there is none."""
+    wanted = name.removeprefix(f"{_FOLDER}/").removesuffix(".json") + ".json"
+    return wanted if wanted in names() else None
+
+
+def copy(name: str, dest: str) -> Engine:
+    """Write the file into the folder's deepspeed/, unless it is there. Raises RecipeError where another one is."""
+    folder = Path(dest).expanduser()
+    if folder.name == _FOLDER:
+        folder = folder.parent
+    value = f"{_FOLDER}/{name}"
+    text = (home() / value).read_text("utf-8")
+    missing = lacking(folder, value, text)
+    if missing:
+        file.create(folder / value, text)
+    return Engine(folder / value, missing, folder, value)
