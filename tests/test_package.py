@@ -67,6 +67,13 @@ def test_check_needs_three_libraries(installed: Path, tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.parametrize("command", [("check",), ("explain",), ("diff", "qwen7b-a100-lora")])
+def test_a_name_works_anywhere(installed: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
+    done = run(installed, tmp_path, *command, "qwen7b-a100-full")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+
+
 def test_this_environment_finds_the_package_from_anywhere(tmp_path: Path) -> None:
     """Anything an editable install leaves in site-packages/validator/ would hide the checkout."""
     code = "import validator.cli; print(validator.cli.__file__)"

@@ -18,13 +18,15 @@ from validator.commands import options
 @click.option("--html", metavar="FILE", help="Write one self-contained page, too.")
 def command(source: str, model: str | None, near: bool | None, form: str, html: str | None) -> None:
     """Show what will be trained: rows, drops, steps, lengths, amount and quality; exit code 1 where the run stops."""
+    from validator.recipes.named import named
     from validator.show import data, output, page, structure  # with numpy, which --help does not wait for
     from validator.study.inquiry import study
     from validator.write import file
 
     if html:
         output.ready(Path(html))
-    studied = study(source, model, near)
+    path, overrides = named(source)
+    studied = study(path, model, near, overrides)
     if html:
         file.replace(Path(html), page.page(studied))
     click.echo(structure.text(studied) if form == "json" else data.text(studied), nl=False)

@@ -10,6 +10,7 @@ from validator.advise.explain import explain
 from validator.commands import options
 from validator.job import job
 from validator.read.override import overridden
+from validator.recipes.named import named
 from validator.show import chart, structure
 
 
@@ -21,5 +22,6 @@ from validator.show import chart, structure
 @options.FORMAT
 def command(recipe: str, overrides: Sequence[str], machine: str | None, host_ram: float | None, form: str) -> None:
     """Show where every GiB goes, the verdict, and the nearest changes."""
+    recipe, overrides = named(recipe, overrides)
     explanation = explain(job.resolve(overridden(recipe, overrides), machine, host_ram), overrides)
     click.echo(structure.text(explanation) if form == "json" else chart.text(explanation), nl=False)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from validator.diagnostic import Severity
 from validator.judge import check as judge
+from validator.read.recipe import Document
 from validator.show import report as reports
 
 
@@ -21,7 +23,7 @@ def check(
     ignore: tuple[str, ...] = (),
 ) -> NoReturn:
     """Print every finding of the files, and exit with 1 where one is an error (with `strict`, a warning)."""
-    report = judge.check(paths, machine, host_ram)
+    report = judge.check([_subject(path) for path in paths], machine, host_ram)
     if select or ignore:
         from validator.judge.selection import Selection
 
@@ -34,3 +36,12 @@ def check(
     sys.stdout.flush()  # so that a full disk is told here, and not when the process ends
     failed = report.count(Severity.ERROR) or (strict and report.count(Severity.WARNING))
     sys.exit(1 if failed else 0)
+
+
+def _subject(path: str) -> str | Document:
+    """The path, or else the recipe of the catalogue that has this name."""
+    if path == "-" or os.access(path, os.F_OK):
+        return path
+    from validator.recipes import named  # which no hook needs
+
+    return named.document(path)

@@ -14,6 +14,7 @@ from validator.job.job import Job
 from validator.judge import check
 from validator.read.override import overridden
 from validator.read.recipe import Document
+from validator.recipes.named import named
 from validator.show import report as reports
 from validator.train import handoff, start
 
@@ -26,6 +27,7 @@ def command(recipe: str, overrides: Sequence[str], dry_run: bool) -> None:
     """Check a recipe, then hand it to llamafactory-cli."""
     if recipe == "-":
         raise click.UsageError("llamafactory-cli reads a recipe from a file; save it first")
+    recipe, overrides = named(recipe, overrides)
     document = overridden(recipe, overrides)
     _check(document)
     job = jobs.resolve(document)

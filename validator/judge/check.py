@@ -18,12 +18,16 @@ from validator.rules.rule import Rule
 _SUFFIXES = (".yaml", ".yml")
 
 
-def check(paths: Sequence[str], machine: str | None = None, host_ram_gib: float | None = None) -> Report:
-    """All findings of all files. Folders stand for the files in them; `-` is standard input. Never raises."""
+def check(subjects: Sequence[str | Document], machine: str | None = None, host_ram_gib: float | None = None) -> Report:
+    """All findings of all files. Folders stand for the files in them; `-` is standard input; a document has been read
+    already. Never raises."""
     report = Report(__version__)
-    for path in paths:
-        files = [check_file(name, machine, host_ram_gib) for name in _expand(path)]
-        report.files += files or [_unread(path, "holds no recipe (.yaml) and no DeepSpeed file (.json)")]
+    for subject in subjects:
+        if isinstance(subject, Document):
+            report.files.append(check_document(subject, machine, host_ram_gib))
+            continue
+        files = [check_file(name, machine, host_ram_gib) for name in _expand(subject)]
+        report.files += files or [_unread(subject, "holds no recipe (.yaml) and no DeepSpeed file (.json)")]
     return report
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from validator.read.recipe import Document, readable
 from validator.read.text import clip
 
 _OVERRIDE = r"(?s)([^\W\d][\w-]*(?:\.[\w-]+)*)=(.*)"
+_PLAIN = r"[\w./+-]+"
 
 
 def overridden(path: str, overrides: Sequence[str] = ()) -> Document:
@@ -41,6 +43,11 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
             raise RecipeError(f"override `{clip(text)}`: the value is not valid YAML; quote it") from None
     keys = {text.partition("=")[0].split(".")[0] for text in overrides}
     return replace(document, values=values, overridden=document.overridden | keys)
+
+
+def assignment(key: str, path: str) -> str:
+    """The override that sets a key to a path, which is read as YAML."""
+    return f"{key}={path if re.fullmatch(_PLAIN, path) else json.dumps(path, ensure_ascii=False)}"
 
 
 def _judge(root: Node) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from validator.diagnostic import Verdict
 from validator.job import job
 from validator.job.job import GIB, Job
 from validator.read.recipe import readable
-from validator.recipes import catalogue
+from validator.recipes.named import named
 from validator.tables.checkout import home
 
 _FIELDS = ("machine", "host_ram_gib", "samples")
@@ -40,20 +41,27 @@ class Comparison:
 
 
 def compare(name: str, path: str) -> Comparison:
-    """A recipe of the catalogue beside a file. Raises RecipeError for bad input."""
-    before, after = (job.resolve(readable(each)) for each in (str(catalogue.file(name)), path))
-    before.folders = (home(),)  # never the working directory's own DeepSpeed file
+    """A recipe beside another, each a file or a name of the catalogue. Raises RecipeError for bad input."""
+    before, after = _job(name), _job(path)
     same_file = before.get("deepspeed") == after.get("deepspeed")
     old, new = _settings(before, same_file), _settings(after, same_file)
     return Comparison(
         recipe=name.removesuffix(".yaml"),
-        path=path,
+        path=after.path,
         changed={key: (old[key], new[key]) for key in old if key in new and old[key] != new[key]},
         added={key: new[key] for key in new if key not in old},
         removed={key: old[key] for key in old if key not in new},
         before=_need(before),
         after=_need(after),
     )
+
+
+def _job(recipe: str) -> Job:
+    """The recipe as it is written; one of the catalogue reads the catalogue's DeepSpeed file."""
+    resolved = job.resolve(readable(named(recipe).path))
+    if Path(resolved.path).absolute().parent == home() / "recipes":
+        resolved.folders = (home(),)
+    return resolved
 
 
 def _settings(recipe: Job, engine_too: bool) -> Settings:

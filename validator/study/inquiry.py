@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from validator.study import subject
 from validator.study.overview import overview
 from validator.study.progress import Progress
 from validator.study.results import Study
 
 
-def study(source: str, model: str | None, near: bool | None) -> Study:
-    """The study of a recipe or a data file. Raises RecipeError."""
-    job = subject.job(source, model)
+def study(source: str, model: str | None, near: bool | None, overrides: Sequence[str] = ()) -> Study:
+    """The study of a recipe, after the overrides, or a data file. Raises RecipeError."""
+    job = subject.job(source, model, overrides)
     progress = Progress(sum(dataset.rows.number for dataset in job.datasets if dataset.rows))
     try:
         return overview(job, near, progress)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,13 @@ _OPENAI = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "as
            "observation_tag": "tool", "function_tag": "function", "system_tag": "system"}  # fmt: skip
 
 
-def job(path: str, model: str | None) -> Job:
-    """The job behind a recipe or a data file. Raises RecipeError for what is neither."""
+def job(path: str, model: str | None, overrides: Sequence[str] = ()) -> Job:
+    """The job behind a recipe, after the overrides, or a data file. Raises RecipeError for what is neither."""
     if path == "-" or path.endswith((".yaml", ".yml")):
         document = load(path)
         if not document.readable:
             raise RecipeError(f"{path}: {document.problems[0].message}")
-        changes = [f"model_name_or_path={model}"] if model else []
-        return resolve(with_overrides(document, changes) if changes else document)
+        return resolve(with_overrides(document, [*overrides, *([f"model_name_or_path={model}"] if model else [])]))
     return _of_file(Path(path), model)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from validator.diagnostic import RecipeError
 from validator.job.job import Job
+from validator.read.override import assignment
 from validator.train import launch
 
 # Keys whose relative paths LLaMA-Factory takes from the working directory. Those that must exist are looked for beside
@@ -46,18 +45,13 @@ def prepare(job: Job, overrides: Sequence[str]) -> Handoff:
     and torchrun is used, because LLaMA-Factory's launcher splits its command line at spaces."""
     variables = launch.environment(*size(job), job.zero is not None)
     recipe = Path(job.path).absolute()
-    absolute = [f"{key}={_quoted(str(path))}" for key, path in _absolute(job)]
+    absolute = [assignment(key, str(path)) for key, path in _absolute(job)]
     words = (*overrides, *absolute)
     spaced = [word for word in (str(recipe), *words) if any(char.isspace() for char in word)]
     if variables and spaced:
         raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")
     output = job.get("output_dir")
     return Handoff(recipe, words, variables, Path(output).expanduser().absolute() if isinstance(output, str) else None)
-
-
-def _quoted(path: str) -> str:
-    """The path as LLaMA-Factory reads an override, which is as YAML."""
-    return path if re.fullmatch(r"[\w./+-]+", path) else json.dumps(path, ensure_ascii=False)
 
 
 def _absolute(job: Job) -> Iterator[tuple[str, Path]]:

@@ -1,0 +1,101 @@
+"""A name of the catalogue works wherever RECIPE does, from any folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from validator.cli import group
+from validator.diagnostic import RecipeError, Severity
+from validator.recipes import catalogue
+from validator.recipes.named import document, named
+from validator.tables.checkout import home
+
+NAME = "qwen7b-a100-full"
+DEEPSPEED = f"deepspeed={home() / 'deepspeed/ds_z2.json'}"
+DATA = f"dataset_dir={home() / 'data'}"
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(group, words)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An own project, whose files of the same names say something else."""
+    monkeypatch.chdir(tmp_path)
+    for path in ("deepspeed/ds_z2.json", "data/dataset_info.json"):
+        (tmp_path / path).parent.mkdir()
+        (tmp_path / path).write_text("{}")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("given", "overrides"),
+    [
+        ((), (DEEPSPEED, DATA)),
+        (("deepspeed=x.json",), (DATA, "deepspeed=x.json")),
+        (("dataset=mine",), (DEEPSPEED, "dataset=mine")),  # of the user's own registry
+        (("dataset_dir=own", "bf16=true"), (DEEPSPEED, "dataset_dir=own", "bf16=true")),
+    ],
+)
+def test_a_name_brings_its_own_paths_and_the_users_count_from_here(
+    given: tuple[str, ...], overrides: tuple[str, ...]
+) -> None:
+    assert named(NAME, given) == (str(catalogue.file(NAME)), overrides)
+    assert named(f"{NAME}.yaml", given) == named(NAME, given)
+
+
+def test_from_the_catalogues_home_a_name_is_the_file_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home())
+    assert named(NAME, ["bf16=true"]) == (f"recipes/{NAME}.yaml", ("bf16=true",))
+
+
+@pytest.mark.parametrize("path", [NAME, f"{NAME}.yaml", "folder", "-", "missing/x.yaml", "x.yaml", "x.jsonl"])
+def test_paths_stay_as_they_are(here: Path, path: str) -> None:
+    (here / NAME).write_text("")
+    (here / f"{NAME}.yaml").write_text("")
+    (here / "folder").mkdir()
+    assert named(path, ["a=1"]) == (path, ("a=1",))
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("qwen7b-a100-ful", f"is no file, and no recipe of the catalogue; did you mean `{NAME}`?"),
+        ("qwen7b-a100-ful.yaml", f"did you mean `{NAME}`?"),
+        ("nonsense", "is no file, and no recipe of the catalogue; `lmf-recipes list` shows all"),
+    ],
+)
+def test_a_word_that_is_neither_gets_a_near_name(word: str, says: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        named(word)
+    assert says in str(caught.value)
+    (problem,) = document(word).problems
+    assert (problem.code, problem.severity) == ("LOA001", Severity.ERROR)
+    assert run("check", word).exit_code == 1
+    for command in ("explain", "train", "data"):
+        assert isinstance(run(command, word).exception, RecipeError)
+
+
+def test_each_command_takes_a_name(here: Path) -> None:
+    checked = run("check", NAME, "--format", "json")
+    assert json.loads(checked.output)["files"] == [
+        {"path": str(catalogue.file(NAME)), "diagnostics": [], "verdict": "fits"}
+    ]
+    explained = json.loads(run("explain", NAME, "--format", "json").output)
+    assert explained["verdict"] == "fits"
+    assert DEEPSPEED in explained["command"][0]
+    assert f"{DEEPSPEED} {DATA}" in run("train", NAME, "--dry-run").output
+    assert f"output_dir={here / 'saves' / NAME}" in run("train", NAME, "--dry-run").output
+    assert run("data", "tiny-cpu-lora").output.startswith(str(catalogue.file("tiny-cpu-lora")))
+
+
+def test_two_names_are_compared_as_the_catalogue_has_them() -> None:
+    compared = json.loads(run("diff", NAME, "qwen7b-a100-lora", "--format", "json").output)
+    assert (compared["recipe"], compared["path"]) == (NAME, str(catalogue.file("qwen7b-a100-lora")))
+    assert compared["changed"]["finetuning_type"] == ["full", "lora"]
+    assert [compared[when]["verdict"] for when in ("before", "after")] == ["fits", "fits"]
