@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
+import cerberus
+import click
 import pytest
+import yaml
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
-LIBRARIES = Path(sysconfig.get_path("purelib"))
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +31,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel's contents and the three dependencies, nothing else."""
     folder = tmp_path_factory.mktemp("installed")
     zipfile.ZipFile(wheel).extractall(folder)
-    for name in ("cerberus", "click", "yaml"):
-        (folder / name).symlink_to(LIBRARIES / name)
+    for package in (cerberus, click, yaml):
+        (folder / package.__name__).symlink_to(Path(str(package.__file__)).parent)
     return folder
 
 
