@@ -1,6 +1,7 @@
 """The hand-kept tables: whole, sourced, free of contradictions, and exact against the real model classes."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -114,10 +115,10 @@ def test_no_promised_device_is_gone() -> None:
 def test_device_entry_is_whole(name: str) -> None:
     entry = DEVICES[name]
     assert set(entry) >= DEVICE_KEYS
-    assert set(entry) <= DEVICE_KEYS | {"default_for", "notes"}
-    assert set(entry.get("notes", {})) <= DEVICE_KEYS
+    assert set(entry) <= DEVICE_KEYS | {"default_for", "notes"} | ({"usable_share"} if name == "by-memory" else set())
+    assert set(entry.get("notes", {})) <= set(entry)
     assert set(entry["bitsandbytes"]) <= {4, 8}
-    assert entry["vendor"] in {"nvidia", "amd", "ascend", "cpu"}
+    assert entry["vendor"] in {"nvidia", "amd", "ascend", "cpu"} | ({"unknown"} if name == "by-memory" else set())
     assert entry["evidence"] in {"good", "thin"}
     assert set(entry["link"]) == {"type", "gb_s"}
     assert set(entry["server"]) == {"devices", "host_ram_gib"}
@@ -125,7 +126,7 @@ def test_device_entry_is_whole(name: str) -> None:
     assert all(address.startswith("https://") for address in addresses(entry))
 
 
-@pytest.mark.parametrize("name", [name for name in DEVICES if name != "cpu"])
+@pytest.mark.parametrize("name", [name for name, entry in DEVICES.items() if entry["memory_gib"]])
 def test_device_memory_is_plausible(name: str) -> None:
     entry = DEVICES[name]
     assert 0.9 * entry["memory_gib"] < entry["usable_gib"] <= entry["memory_gib"]
@@ -148,6 +149,13 @@ def test_nvidia_abilities_follow_the_compute_capability(name: str) -> None:
 @pytest.mark.parametrize("name", DEVICES)
 def test_no_bf16_rate_without_bf16(name: str) -> None:
     assert DEVICES[name]["tflops_bf16"] is None or DEVICES[name]["bf16"]
+
+
+def test_a_device_by_its_memory_has_the_least_of_all_usable() -> None:
+    sold = {name: float(match[1]) for name in DEVICES if (match := re.search(r"-(\d+)g$", name))}
+    share = min(DEVICES[name]["usable_gib"] / size for name, size in sold.items())
+    assert DEVICES["by-memory"]["usable_share"] == pytest.approx(share, abs=0.001)
+    assert DEVICES["by-memory"]["context_gib"] == max(entry["context_gib"] or 0 for entry in DEVICES.values())
 
 
 def test_a_product_and_its_memory_mean_one_device() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from validator.diagnostic import RecipeError
 from validator.tables import devices
 
 
@@ -60,3 +61,22 @@ def test_recognised_by_what_the_tools_print(product: str, memory_gib: float | No
 )  # fmt: skip
 def test_what_no_entry_names_is_not_guessed(product: str, memory_gib: float | None) -> None:
     assert devices.recognised(product, memory_gib) is None
+
+
+def test_a_device_by_its_memory_has_less_usable_and_no_vendor() -> None:
+    device, note = devices.device("48GB")
+    assert (device.id, device.memory_gib, device.vendor, note) == ("48g", 48, "unknown", None)
+    assert 0.9 * 48 < (device.usable_gib or 0) < 44
+    assert device.runtime(expandable=False).evidence == "thin"
+    assert devices.aliases(device.id) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("rtx4090ti", "did you mean `rtx4090`?"), ("gtx1080", "known: v100-16g v100-32g"), ("48", "such as 48g")],
+)
+def test_an_unknown_device_is_told_near_ones_and_the_way_by_memory(name: str, said: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        devices.device(name)
+    assert said in str(caught.value)
+    assert str(caught.value).endswith("any other goes by its memory, such as 48g")

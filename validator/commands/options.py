@@ -7,7 +7,7 @@ import click
 from validator.diagnostic import RecipeError
 from validator.tables import machines
 
-TARGET = "Target, such as 8xascend-910b-64g or 2x8xa100-80g."
+TARGET = "Target, such as 8xascend-910b-64g, 2x8xa100-80g or, by its memory, 1x48g."
 
 
 def known(_context: click.Context, _parameter: click.Parameter, machine: str | None) -> str | None:

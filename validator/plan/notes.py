@@ -13,6 +13,8 @@ def notes(model: Model | None, machine: Machine, samples: int | None) -> Iterato
     """Which device was meant, what is left out, and whether the samples suffice."""
     if machine.note:
         yield machine.note
+    if machine.device.vendor == "unknown":
+        yield f"only the memory of {machine.device.id} is known: bf16, FlashAttention-2 and bitsandbytes are assumed"
     if machine.host_ram_gib is None:
         yield "offload is left out, because the host's memory is not known; give --host-ram"
     if samples:

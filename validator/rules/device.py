@@ -14,10 +14,13 @@ _AMPERE = 8.0
 # optimizer -> who makes the devices that the package behind it needs
 _MAKERS = {"adamw_torch_npu_fused": ("ascend",), "adamw_torch_xla": (), "adamw_apex_fused": ("nvidia", "amd")}
 _BACKENDS = {"nccl": ("nvidia", "amd"), "hccl": ("ascend",)}
+_FLAGS = (*_BRAIN, "fp8", "tf32", "use_unsloth", "use_unsloth_gc", "enable_liger_kernel")
 
 
 def _device(job: Job) -> Device | None:
-    return job.machine.device if job.machine else None
+    """The target, where it is known what it can do; what else depends on that, DEV017 says."""
+    device = job.machine.device if job.machine else None
+    return device if device and device.vendor != "unknown" else None
 
 
 @rule("DEV001", Severity.ERROR)
@@ -193,7 +196,7 @@ def optimizer_without_kernels(job: Job) -> Iterator[Finding]:
     Fix: `optim: adamw_torch`, or shard the states with ZeRO-2.
     """
     device, name = _device(job), str(job.get("optim"))
-    if device and device.vendor == "ascend" and ("8bit" in name or name.startswith("paged_")):
+    if device and device.vendor == "ascend" and _kernels(name):
         yield "optim", f"`{name}` needs bitsandbytes' CUDA kernels, which {device.id} has not; write adamw_torch"
 
 
@@ -205,9 +208,8 @@ def accelerator_unused(job: Job) -> Iterator[Finding]:
     Source: transformers/training_args.py:TrainingArguments._setup_devices
     Fix: remove `use_cpu`.
     """
-    device = _device(job)
-    if device and device.vendor != "cpu" and job.flag("use_cpu"):
-        yield "use_cpu", f"`use_cpu` leaves {device.id} idle; remove it"
+    if job.machine and job.machine.device.vendor != "cpu" and job.flag("use_cpu"):
+        yield "use_cpu", f"`use_cpu` leaves {job.machine.device.id} idle; remove it"
 
 
 @rule("DEV013", Severity.WARNING)
@@ -265,3 +267,37 @@ def optimizer_of_another_device(job: Job) -> Iterator[Finding]:
     galore = job.flag("use_galore") and "8bit" in name and device.vendor == "cpu"
     if galore or (name in _MAKERS and device.vendor not in _MAKERS[name]):
         yield "optim", f"`{name}`{' for GaLore' if galore else ''} does not run on {device.id}; write adamw_torch"
+
+
+@rule("DEV017", Severity.NOTE)
+def abilities_unknown(job: Job) -> Iterator[Finding]:
+    """What the recipe asks of the device is not judged, as only the device's memory is known.
+
+    Why: a machine such as `1x48g` says how much memory there is, not whose and of which generation the device is.
+    Memory is judged with the least that devices of such a size leave usable, the rest is taken on trust.
+    Source: own (names of devices)
+    Fix: name the device, as `--machine 1xa6000`.
+    """
+    unknown = job.machine is not None and job.machine.device.vendor == "unknown" and not job.flag("use_cpu")
+    if job.machine and unknown and (asked := list(_asked(job))):
+        device = job.machine.device.id
+        yield "machine", f"only the memory of {device} is known: whether it can do {', '.join(asked)} is not judged"
+
+
+def _asked(job: Job) -> Iterator[str]:
+    """The keys of the recipe that not every device can do."""
+    yield from (f"`{key}`" for key in _FLAGS if job.flag(key))
+    if job.get("flash_attn") == "fa2":
+        yield "`flash_attn: fa2`"
+    if _bits(job):
+        yield "`quantization_bit`"
+    name = str(job.get("optim"))
+    if name in _MAKERS or _kernels(name):
+        yield f"`optim: {name}`"
+    if job.get("ddp_backend") in _BACKENDS:
+        yield f"`ddp_backend: {job.get('ddp_backend')}`"
+
+
+def _kernels(optimizer: str) -> bool:
+    """Whether bitsandbytes computes the steps of this optimizer."""
+    return "8bit" in optimizer or optimizer.startswith("paged_")

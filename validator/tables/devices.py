@@ -1,4 +1,4 @@
-"""Accelerators of data/devices.yaml, by id or short form."""
+"""Accelerators of data/devices.yaml, by id, short form, size of memory, or what the driver's tool prints."""
 
 # Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
@@ -12,13 +12,17 @@ from validator.memory import Runtime
 from validator.tables.data import listing
 from validator.tables.suggestion import suggest
 
+_BY_MEMORY = "by-memory"
+_SIZE = r"([1-9]\d{0,3})-?g(?:i?b)?"
+
 
 class Device(NamedTuple):
-    """An accelerator. GiB are 2^30 bytes; `usable_gib` is what all processes can allocate; None: not known."""
+    """An accelerator. GiB are 2^30 bytes; `usable_gib` is what all processes can allocate; None: not known. Where the
+    vendor is unknown, so are the abilities, which are assumed; the memory alone is known."""
 
     id: str
     name: str
-    vendor: Literal["nvidia", "amd", "ascend", "cpu"]
+    vendor: Literal["nvidia", "amd", "ascend", "cpu", "unknown"]
     memory_gib: float | None
     usable_gib: float | None
     context_gib: float | None
@@ -44,23 +48,25 @@ class Device(NamedTuple):
 
 def device_ids() -> list[str]:
     """Ids of all known devices, in the table's order."""
-    return list(listing("devices"))
+    return [key for key in listing("devices") if key != _BY_MEMORY]
 
 
 @lru_cache(maxsize=256)
 def device(name: str) -> tuple[Device, str | None]:
-    """A device by id or short form, and a note when a short form stands for one of several.
+    """A device by id, short form or size of its memory (`48g`), and a note when a short form stands for one of several.
 
     Raises RecipeError when it is not known."""
     wanted = name.strip().lower().replace(" ", "-")
     devices = listing("devices")
-    if wanted in devices:
+    if wanted in device_ids():
         return _device(wanted), None
+    if size := re.fullmatch(_SIZE, wanted):
+        return _by_memory(int(size[1])), None
     claims = [key for key in devices.mention(wanted) if wanted in aliases(key)]
     default = [key for key in claims if wanted in (devices[key].get("default_for") or [])]
     if not claims:
-        near_miss = suggest(wanted, devices)
-        raise RecipeError(f"device `{name}` is not known{near_miss}; known: {' '.join(device_ids())}")
+        near = suggest(wanted, [*device_ids(), *all_aliases()]) or f"; known: {' '.join(device_ids())}"
+        raise RecipeError(f"device `{name}` is not known{near}; any other goes by its memory, such as 48g")
     taken = (default or claims)[0]
     others = [key for key in claims if key != taken]
     note = f"`{name}` is taken as {taken}" + (f", not {', '.join(others)}" if others else "")
@@ -84,12 +90,19 @@ def _plain(product: str) -> str:
 
 
 def aliases(key: str) -> list[str]:
-    """Short forms of a device, the usual one first."""
-    return [str(alias) for alias in listing("devices")[key]["aliases"]]
+    """Short forms of a device, the usual one first; none of one that goes by its memory."""
+    devices = listing("devices")
+    return [str(alias) for alias in devices[key]["aliases"]] if key in devices else []
 
 
 def all_aliases() -> Iterator[str]:
     return (alias for key in device_ids() for alias in aliases(key))
+
+
+def _by_memory(size: int) -> Device:
+    """A device of which no more is known than that it is sold with so many GB."""
+    usable = round(size * listing("devices")[_BY_MEMORY]["usable_share"], 2)
+    return _device(_BY_MEMORY)._replace(id=f"{size}g", name=f"{size} GB device", memory_gib=size, usable_gib=usable)
 
 
 def _device(key: str) -> Device:

@@ -1,4 +1,4 @@
-"""Target machines, as people write them: nodes x devices x device."""
+"""Target machines, as people write them: nodes x devices x device, or the memory of one."""
 
 # Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from validator.diagnostic import RecipeError
-from validator.tables.devices import Device, all_aliases, device, device_ids
+from validator.tables.devices import Device, device
 
 _MACHINE = r"(?i)(?:(\d{1,6}) ?[x×*] ?)?(\d{1,6}) ?[x×*] ?(.+)"
 
@@ -30,14 +30,22 @@ class Machine(NamedTuple):
 
 
 def machine(text: str, host_ram_gib: float | None = None) -> Machine:
-    """`8xascend-910b-64g` or `2x8xa100-80g`: nodes x devices x device. Raises RecipeError when it is malformed."""
+    """`2x8xa100-80g`, `8xascend-910b-64g`, `1x48g`: nodes x devices x device. Raises RecipeError when malformed."""
     match = re.fullmatch(_MACHINE, text.strip())
     if not match:
         form = "[nodes x] devices x device, such as 8xascend-910b-64g or 2x8xa100-80g"
-        hint = f"; one is 1x{text}" if text.strip().lower() in {*device_ids(), *all_aliases()} else ""
-        raise RecipeError(f"machine `{text}` is not of the form {form}{hint}")
+        raise RecipeError(f"machine `{text}` is not of the form {form}{_one(text)}")
     nodes, devices = int(match[1] or 1), int(match[2])
     if not 1 <= nodes <= 4096 or not 1 <= devices <= 64:
         raise RecipeError(f"machine `{text}`: 1 to 4096 nodes of 1 to 64 devices are possible")
     one, note = device(match[3])
     return Machine(nodes, devices, one, host_ram_gib, note)
+
+
+def _one(text: str) -> str:
+    """`; one is 1xa100` for the name of a device without a number, else an empty text."""
+    try:
+        device(text)
+    except RecipeError:
+        return ""
+    return f"; one is 1x{text.strip()}"
