@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
-from validator.diagnostic import Diagnostic, FileReport, Page, Related, Report, Severity
+from validator.diagnostic import Diagnostic, FileReport, Gap, Page, Related, Report, Severity
 from validator.show.report import FORMATS
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -29,14 +29,15 @@ def report() -> Report:
             Diagnostic("TRA001", Severity.WARNING, "wide characters before the caret", 2, 5, "名称"),
             Diagnostic("SCH002", Severity.ERROR, "50 % off: a, b\nand a second line", 3, 16, "save_strategy", "a; b"),
             Diagnostic("LOA002", Severity.ERROR, "a tab \x1b[31m", 4, 2),
-            Diagnostic("FIT005", Severity.NOTE, "the whole file"),
+            Diagnostic("TRA015", Severity.NOTE, "the whole file"),
             Diagnostic("TRA002", Severity.WARNING, "a line that is not there", 99, 1, "x"),
             Diagnostic("PAR001", Severity.ERROR, "two disagree", 2, 9, "zero", "auto", "zero/中.json", RELATED),
         ],
         "exceeds",
         {"recipes/a b.yaml": SOURCE, "zero/中.json": '{\n  "lr": 1\n}\n'},
     )
-    others = [FileReport("-", [], "fits", {"-": "a: 1\n"}), FileReport("中/b.json", [], "unknown")]
+    gap = Gap("no machine named", "no machine named")
+    others = [FileReport("-", [], "fits", {"-": "a: 1\n"}), FileReport("中/b.yaml", [], "unknown", {}, (gap,))]
     return Report("1.2.3", [first, *others], {"SCH004": PAGE})
 
 
@@ -65,7 +66,7 @@ def test_text_is_one_line_a_finding_with_the_caret_under_the_value() -> None:
     assert lines[5] == "    " + " " * 6 + "^"
     assert "off: a, b\\nand a second line [SCH002]" in lines[6]
     assert "\x1b" not in "".join(lines)
-    assert lines[-1] == "3 files: 4 errors, 2 warnings"
+    assert lines[-1] == "3 files: 4 errors, 2 warnings; memory not judged in 1 (no machine named)"
 
 
 def test_a_very_long_line_is_not_shown() -> None:
@@ -78,11 +79,32 @@ def test_one_file() -> None:
     assert FORMATS["text"](found).endswith("1 file: 1 error, 0 warnings\n")
 
 
+MACHINE = Gap("no machine: give one", "no machine: give one")
+MODEL = Gap("model not known", "model `x` is not known")
+UNJUDGED = [
+    ([()], ""),
+    ([(), ()], ""),
+    ([(MACHINE,)], "; memory not judged (no machine: give one)"),
+    ([(MACHINE, MODEL)], "; memory not judged (no machine: give one; model `x` is not known)"),
+    ([(MACHINE,), (MACHINE,)], "; memory not judged in 2 (no machine: give one)"),
+    ([(MACHINE,), (MACHINE, MODEL), ()], "; memory not judged in 2 (no machine: give one; model not known: 1)"),
+    ([(MODEL,), ()], "; memory not judged in 1 (model not known)"),
+]
+
+
+@pytest.mark.parametrize(("gaps", "end"), UNJUDGED)
+def test_the_last_line_says_for_how_many_files_memory_was_not_judged_and_why(
+    gaps: list[tuple[Gap, ...]], end: str
+) -> None:
+    found = Report("1", [FileReport("x", unjudged=each) for each in gaps])
+    assert FORMATS["text"](found).endswith(f": 0 errors, 0 warnings{end}\n")
+
+
 def test_json_has_the_fixed_shape() -> None:
     found = json.loads(FORMATS["json"](report()))
     assert list(found) == ["version", "files", "errors", "warnings"]
     assert (found["version"], found["errors"], found["warnings"]) == ("1.2.3", 4, 2)
-    assert [list(file) for file in found["files"]] == [["path", "diagnostics", "verdict"]] * 3
+    assert [list(file) for file in found["files"]] == [["path", "diagnostics", "verdict", "unjudged"]] * 3
     assert list(found["files"][0]["diagnostics"][0]) == [
         "code", "severity", "message", "line", "column", "key", "help", "path", "related",
     ]  # fmt: skip

@@ -70,14 +70,23 @@ class Page(NamedTuple):
     text: str
 
 
+class Gap(NamedTuple):
+    """Why memory was not judged: in a few words, which many files can share, and what it is in this one."""
+
+    words: str
+    cause: str
+
+
 @dataclass(eq=False)
 class FileReport:
-    """All findings of one file, and its memory verdict. `sources` are the texts, by path, that findings lie in."""
+    """All findings of one file, and its memory verdict. `sources` are the texts, by path, that findings lie in;
+    `unjudged` says what the verdict lacks."""
 
     path: str
     diagnostics: list[Diagnostic] = field(default_factory=list)
     verdict: Verdict = "unknown"
     sources: dict[str, str] = field(default_factory=dict)
+    unjudged: tuple[Gap, ...] = ()
 
     def count(self, severity: Severity) -> int:
         """Number of findings of this severity."""

@@ -45,9 +45,9 @@ def command(recipe: str, overrides: Sequence[str], dry_run: bool) -> None:
 
 
 def _check(document: Document) -> None:
-    """Show the findings; end here where one is an error."""
+    """Show the findings, and why memory was not judged; end here where one is an error."""
     report = Report(__version__, [check.check_document(document)])
-    if report.files[0].diagnostics:
+    if report.files[0].diagnostics or report.files[0].unjudged:
         click.echo(reports.text(report), nl=False, err=True)
     if report.count(Severity.ERROR):
         sys.exit(1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from validator import __version__
 from validator.diagnostic import Diagnostic, FileReport, RecipeError, Related, Report, Severity
 from validator.job.job import Job, folders, resolve
-from validator.judge import MARK
+from validator.judge import MARK, unjudged
 from validator.judge.location import Locations
 from validator.read.recipe import Document, load
 from validator.read.text import read_text
@@ -59,7 +59,7 @@ def check_document(document: Document, machine: str | None = None, host_ram_gib:
     job = resolve(document, machine, host_ram_gib, refused)
     report.diagnostics += _apply(engine.RULES, job, locations, refused)
     report.diagnostics = sorted(_kept(document, report.diagnostics, job.as_written), key=_order)
-    report.verdict = job.verdict
+    report.verdict, report.unjudged = job.verdict, tuple(unjudged.gaps(job))
     return report
 
 

@@ -89,19 +89,17 @@ def host_memory_tight(job: Job) -> Iterator[Finding]:
         )
 
 
-@rule("FIT005", Severity.NOTE)
+@rule("FIT005", Severity.WARNING)
 def memory_not_judged(job: Job) -> Iterator[Finding]:
-    """Memory is not judged, because the model or the machine is not known.
+    """A machine is named, but memory is not judged, because the model is not known.
 
-    Why: without the model's shapes nothing can be predicted, and without a machine there is no limit to compare with.
+    Why: without the model's shapes nothing can be predicted, so the run may stop with "out of memory" all the same.
     Source: own (the memory model)
-    Fix: name the machine in the header block or with `--machine 8xa100-80g`; for a local model keep its config.json
-    beside the weights; add the model to validator/data/models.yaml.
+    Fix: give a folder that holds the model's config.json, which is enough, as `model_name_or_path`; or add the model
+    to validator/data/models.yaml.
     """
-    if job.model_problem:
+    if job.machine and job.model_problem:
         yield "model_name_or_path", f"memory is not judged: {job.model_problem}"
-    elif job.machine is None and not job.machine_problem and job.model:
-        yield None, "memory is not judged: no machine; name one in the header block or with --machine 8xa100-80g"
 
 
 @rule("FIT006", Severity.ERROR)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 
 from validator.diagnostic import Diagnostic, FileReport, Report, Severity
 
@@ -16,8 +17,20 @@ def text(report: Report) -> str:
     lines = [line for file in report.files for line in _file_lines(file)]
     errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
     files = len(report.files)
-    lines.append(f"{files} file{_s(files)}: {errors} error{_s(errors)}, {warnings} warning{_s(warnings)}")
-    return "\n".join(lines) + "\n"
+    sums = f"{files} file{_s(files)}: {errors} error{_s(errors)}, {warnings} warning{_s(warnings)}"
+    return "\n".join([*lines, sums + _unjudged(report.files)]) + "\n"
+
+
+def _unjudged(files: Sequence[FileReport]) -> str:
+    """For how many files memory was not judged, and why; of a single file the cause in full."""
+    gaps = [file.unjudged for file in files if file.unjudged]
+    if not gaps:
+        return ""
+    if len(files) == 1:
+        return f"; memory not judged ({'; '.join(gap.cause for gap in gaps[0])})"
+    counts = Counter(gap.words for file in gaps for gap in file)
+    reasons = (words if count == len(gaps) else f"{words}: {count}" for words, count in counts.items())
+    return f"; memory not judged in {len(gaps)} ({'; '.join(reasons)})"
 
 
 def _s(count: int) -> str:
@@ -63,12 +76,15 @@ def _blank(character: str) -> str:
 
 def as_json(report: Report) -> str:
     """For programs: the structure fixed in the design."""
-    files = [
-        {"path": file.path, "diagnostics": [_fields(file, d) for d in file.diagnostics], "verdict": file.verdict}
-        for file in report.files
-    ]
+    files = [_file(file) for file in report.files]
     counts = {"errors": report.count(Severity.ERROR), "warnings": report.count(Severity.WARNING)}
     return json.dumps({"version": report.version, "files": files, **counts}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _file(file: FileReport) -> dict[str, object]:
+    diagnostics = [_fields(file, diagnostic) for diagnostic in file.diagnostics]
+    unjudged = [gap.cause for gap in file.unjudged]
+    return {"path": file.path, "diagnostics": diagnostics, "verdict": file.verdict, "unjudged": unjudged}
 
 
 def _fields(file: FileReport, diagnostic: Diagnostic) -> dict[str, object]:

@@ -1,0 +1,20 @@
+"""Why the memory of a run was not judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator.diagnostic import Gap
+from validator.job.job import Job
+
+_NO_MACHINE = "no machine named: give --machine 8xa100-80g"
+
+
+def gaps(job: Job) -> Iterator[Gap]:
+    """What a verdict lacks. A model that is not known is told in full where no finding (FIT005) does it."""
+    if job.machine_problem:
+        yield Gap("machine not known", "machine not known")
+    elif not job.machine:
+        yield Gap(_NO_MACHINE, _NO_MACHINE)
+    if job.model_problem:
+        yield Gap("model not known", "model not known" if job.machine else job.model_problem)
