@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -15,7 +19,8 @@ from validator.commands import copy as copies
 from validator.commands import explain, plan
 from validator.diagnostic import RecipeError, Severity
 from validator.judge import check
-from validator.read.recipe import load
+from validator.read.override import with_overrides
+from validator.read.recipe import load, parse
 from validator.recipes import catalogue
 from validator.recipes.compare import compare
 from validator.recipes.copy import copy, with_origin
@@ -273,3 +278,54 @@ def test_models_and_files_complete_in_the_shell() -> None:
     ]
     recipe = explain.command.params[0]
     assert [item.type for item in recipe.shell_complete(click.Context(command), "rec")] == ["file"]
+
+
+@pytest.fixture
+def stub(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with this program, and with a llamafactory-cli that writes down where it is started and with what."""
+    script = here / "bin" / "llamafactory-cli"
+    script.parent.mkdir()
+    script.write_text(f"#!{sys.executable}\nimport json, os, sys\nprint(json.dumps([os.getcwd(), sys.argv[1:]]))\n")
+    script.chmod(0o755)
+    monkeypatch.setenv(
+        "PATH", os.pathsep.join([str(script.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+    )
+    return here
+
+
+def shell(line: str) -> str:
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def started(line: str) -> tuple[Path, str, dict[str, Any]]:
+    """Folder, recipe and overrides of a llamafactory-cli that a shell was told to run."""
+    folder, (train, recipe, *overrides) = json.loads(shell(line))
+    assert train == "train"
+    return Path(folder), recipe, with_overrides(parse("x.yaml", "a: 1\n"), overrides).values
+
+
+@pytest.mark.usefixtures("stub")
+@pytest.mark.parametrize("name", ["qwen7b-a100-full", "qwen3-4b-5090x1-lora-32k"])
+@pytest.mark.parametrize("folder", ["plain", "with space", "größe", "it's", "-dash", "$HOME", "中文"])
+def test_printed_commands_work_from_where_they_are_printed(name: str, folder: str) -> None:
+    printed = printer.text(copy(name, folder))
+    command = printed.splitlines()[-1].removeprefix("run: ")
+    line = shell(f"{command} --dry-run")
+    change = command.split(" && ")[0]
+    where, recipe, overrides = started(f"{change} && {line}")
+    assert (where / recipe).samefile(Path(folder) / f"{name}.yaml")
+    assert (where / overrides["deepspeed"]).samefile(Path(folder) / "deepspeed/ds_z2.json")
+    if " " in folder:  # the launcher splits there; `train` refuses from outside the folder, and says why
+        return
+    explained = json.loads(run("explain", "--format", "json", "--", f"{folder}/{name}.yaml").output)["command"][0]
+    where, recipe, overrides = started(explained)
+    assert (where / recipe).samefile(Path(folder) / f"{name}.yaml")
+    assert Path(overrides["dataset_dir"]).samefile(Path(folder) / "data")
+
+
+def test_a_space_in_the_path_of_a_recipe_is_told(here: Path) -> None:
+    (here / "with space").mkdir()
+    assert "splits" not in printer.text(copy(NAME, "with space"))
+    assert "splits at spaces" in printer.text(copy(NAME, "my own.yaml"))

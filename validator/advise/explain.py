@@ -30,7 +30,7 @@ def explain(job: Job, overrides: Sequence[str] = ()) -> Explanation:
             replace(change, device_gib=round(change.device_gib, 2), host_gib=round(change.host_gib, 2))
             for change in changes.nearest(job)
         ],
-        command=handoff.commands(job, job.path, overrides),
+        command=handoff.commands(job, job.path, (*overrides, *handoff.displaced(job))),
     )
 
 

@@ -12,6 +12,8 @@ from validator.recipes.place import Placed
 def text(placed: Placed) -> str:
     """Files and the next command as lines of text."""
     lines = [f"wrote {_short(path)}" for path in (placed.recipe, *placed.files)]
+    if " " in str(placed.start):
+        lines.append("note: LLaMA-Factory's launcher splits at spaces under torchrun; a path without starts everywhere")
     lines.append(f"run: {_change(placed.folder)}lmf-recipes train {quoted(placed.start)}")
     return "\n".join(lines) + "\n"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from validator.train import launch
 _READ = ("deepspeed", "dataset_dir", "model_name_or_path", "adapter_name_or_path", "media_dir", "fsdp_config",
          "resume_from_checkpoint", "reward_model", "ref_model")  # fmt: skip
 _WRITTEN = ("output_dir", "tokenized_path")
+_SPACE = re.compile(r"\s")
 _RESULTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json", "training_loss.png",
             "trainer_log.jsonl")  # fmt: skip
 
@@ -41,25 +43,42 @@ def commands(job: Job, recipe: str, overrides: Sequence[str]) -> list[str]:
 
 
 def prepare(job: Job, overrides: Sequence[str]) -> Handoff:
-    """The recipe as it is, with overrides that make its paths absolute. Raises RecipeError where a path holds a space
-    and torchrun is used, because LLaMA-Factory's launcher splits its command line at spaces."""
+    """The recipe as it is, with overrides that make its paths absolute. Under torchrun LLaMA-Factory's launcher splits
+    the command line at spaces: a path that holds one is then given from the working directory. Raises RecipeError where
+    that holds one, too."""
     variables = launch.environment(*size(job), job.zero is not None)
-    recipe = Path(job.path).absolute()
-    absolute = [assignment(key, str(path)) for key, path in _absolute(job)]
+    way = _unspaced if variables else Path.absolute
+    recipe = way(Path(job.path).absolute())
+    absolute = [assignment(key, str(way(path))) for key, path in _absolute(job)]
     words = (*overrides, *absolute)
-    spaced = [word for word in (str(recipe), *words) if any(char.isspace() for char in word)]
+    spaced = [word for word in (str(recipe), *words) if _SPACE.search(word)]
     if variables and spaced:
         raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")
     output = job.get("output_dir")
     return Handoff(recipe, words, variables, Path(output).expanduser().absolute() if isinstance(output, str) else None)
 
 
-def _absolute(job: Job) -> Iterator[tuple[str, Path]]:
+def displaced(job: Job) -> tuple[str, ...]:
+    """Overrides that lead from the working directory to what the recipe reads elsewhere, such as beside itself."""
+    return tuple(assignment(key, str(path)) for key, path in _read(job) if path != Path(job.get(key)).absolute())
+
+
+def _unspaced(path: Path) -> Path:
+    """The path from the working directory, where only that way to it is without a space."""
+    here = Path.cwd()
+    return path.relative_to(here) if _SPACE.search(str(here)) and path.is_relative_to(here) else path
+
+
+def _read(job: Job) -> Iterator[tuple[str, Path]]:
     for key in _READ:
         value = job.get(key)
         places = job.find(value) if isinstance(value, str) and value and not value.startswith("{") else None
         if places and not Path(value).is_absolute():
             yield key, places[0].absolute()
+
+
+def _absolute(job: Job) -> Iterator[tuple[str, Path]]:
+    yield from _read(job)
     for key in _WRITTEN:
         value = job.get(key)
         if isinstance(value, str) and not value.startswith(("/", "~")):
