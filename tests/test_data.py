@@ -50,7 +50,7 @@ def addresses(entry: dict[str, Any]) -> list[str]:
 def guidance() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """(stage and method, entries by size) of samples.yaml."""
     for stage, methods in SAMPLES.items():
-        if stage != "sources":
+        if stage not in ("sources", "sure"):
             for method, entries in methods.items():
                 yield f"{stage}-{method}", entries
 
@@ -181,7 +181,8 @@ def test_sample_counts_rise(what: str, entries: list[dict[str, Any]]) -> None:
         known = [entry[level] for level in LEVELS if entry[level] is not None]
         assert known == sorted(set(known)), what
         assert entry["good"] is not None
-        assert entry["confidence"] in {"medium", "low"}
+        assert list(entry["sure"]) == [level for level in LEVELS if entry[level] is not None]
+        assert set(entry["sure"].values()) <= set(SAMPLES["sure"])
     assert all(smaller["good"] <= larger["good"] for smaller, larger in pairwise(entries)), what
 
 

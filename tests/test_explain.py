@@ -52,7 +52,7 @@ def test_the_fixed_shape() -> None:
     assert list(found["device_gib"]) == ["allocated", "low", "expected", "high", "terms", "few_measurements_of"]
     assert list(found["host_gib"]) == ["low", "expected", "high", "terms"]
     assert list(found["disk_gib"]) == ["checkpoint", "total"]
-    assert list(found["samples"]) == ["recommended", "found"]
+    assert list(found["samples"]) == ["recommended", "found", "sure"]
     assert {tuple(change) for change in found["changes"]} == {("set", "device_gib", "host_gib", "verdict", "note")}
 
 

@@ -11,6 +11,7 @@ from validator.diagnostic import RecipeError
 from validator.job.job import GIB, Job
 from validator.memory import Estimate, trainable_parameters
 from validator.memory.terms import Term
+from validator.tables import guidance
 from validator.train import handoff
 
 
@@ -25,7 +26,7 @@ def explain(job: Job, overrides: Sequence[str] = ()) -> Explanation:
         device_gib=_device(job.device_memory),
         host_gib=_host(job.host_memory),
         disk_gib=_disk(job),
-        samples=Samples(job.samples, _rows(job)),
+        samples=Samples(job.samples, _rows(job), guidance.basis(job.model, job.method, job.stage, job.samples)),
         changes=[
             replace(change, device_gib=round(change.device_gib, 2), host_gib=round(change.host_gib, 2))
             for change in changes.nearest(job)

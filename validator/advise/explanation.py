@@ -64,10 +64,12 @@ class Disk:
 
 @dataclass(frozen=True)
 class Samples:
-    """What the recipe recommends, and the rows of its data sets; None where they are elsewhere or cannot be read."""
+    """What the recipe recommends, and the rows of its data sets; None where they are elsewhere or cannot be read.
+    `sure`: what the guidance rests on; None where the recipe recommends a number of its own."""
 
     recommended: int | None
     found: int | None
+    sure: str | None = None
 
 
 @dataclass(frozen=True)

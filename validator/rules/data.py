@@ -151,4 +151,5 @@ def _model(job: Job) -> str:
 
 def _advice(job: Job) -> str:
     good = job.samples or _guidance(job, "good")
-    return f"; {good:,} good ones are recommended" if good else ""
+    sure = guidance.basis(job.model, job.method, job.stage, good)
+    return f"; {good:,} good ones are recommended{f' ({sure})' if sure else ''}" if good else ""

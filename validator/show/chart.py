@@ -85,7 +85,9 @@ def _rest(explanation: Explanation) -> Iterator[str]:
         yield f"disk: {disk.total:.1f} GiB in all, {disk.checkpoint:.1f} for each checkpoint"
     samples = explanation.samples
     if samples.recommended:
-        yield f"samples: {samples.recommended:,} recommended" + (f", {samples.found:,} found" if samples.found else "")
+        sure = f" ({samples.sure})" if samples.sure else ""
+        found = f", {samples.found:,} found" if samples.found else ""
+        yield f"samples: {samples.recommended:,} recommended{sure}{found}"
     if explanation.changes:
         yield "nearest changes:"
     for change in explanation.changes:

@@ -86,10 +86,20 @@ def _amount(amount: Amount) -> Iterator[str]:
     scale = max([amount.rows, *(size for _, size in marks)])
     for name, size in [*marks, ("here", amount.rows)] if marks else []:
         yield f"  {name:<11} {size:>9,}  {_bar(size, scale)}".rstrip()
+    yield from _sure(amount)
     if better := amount.better_size:
         yield f"  a model of {better.billions:g}B suits these samples better ({better.good:,} recommended)"
     if amount.epochs.message:
         yield f"  {amount.epochs.message}"
+
+
+def _sure(amount: Amount) -> Iterator[str]:
+    """What the figures rest on, those with the same basis together."""
+    groups: dict[str, list[str]] = {}
+    for figure, words in amount.sure.items():
+        groups.setdefault(words, []).append(figure)
+    for words, figures in groups.items():
+        yield f"  {' and '.join(figures)}: {words}"
 
 
 def _quality(study: Study) -> Iterator[str]:

@@ -35,7 +35,8 @@ class Passes:
 
 @dataclass(frozen=True)
 class Amount:
-    """The verdict on so many different samples, the figures it rests on, and a model size that suits them better."""
+    """The verdict on so many different samples, the figures it rests on and how sure each is, and a model size that
+    suits them better."""
 
     rows: int
     verdict: str
@@ -48,6 +49,7 @@ class Amount:
     better_size: Size | None
     epochs: Passes
     sources: list[dict[str, str]]
+    sure: dict[str, str]
 
     def figures(self) -> dict[str, int]:
         """The figures that are known, the smallest first."""
@@ -60,9 +62,12 @@ def judged(job: Job, rows: int, epochs: float) -> Amount:
     model = job.model
     figures = {name: guidance.samples(job.stage, job.method, model.billions, name) if model else None
                for name in FIGURES}  # fmt: skip
+    sure = {name: words for name in FIGURES
+            if model and (words := guidance.sure(job.stage, job.method, model.billions, name))}  # fmt: skip
     good = figures["good"]
     if good and figures["useful"] is None:
         figures["useful"] = max(int(good * _USEFUL), figures["minimum"] or 0)
+        sure["useful"] = f"{_USEFUL:.0%} of good".replace("%", " %")
     verdict = _verdict(rows, figures)
     return Amount(
         rows=rows,
@@ -73,6 +78,7 @@ def judged(job: Job, rows: int, epochs: float) -> Amount:
         better_size=_better(job, rows, verdict),
         epochs=_passes(rows, epochs, figures),
         sources=list(_sources(job)),
+        sure=sure,
     )
 
 
