@@ -57,6 +57,19 @@ def test_the_table_is_aligned_and_complete() -> None:
     assert all(line[start - 1] == " " and line[start] != " " for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("columns", "left_out"),
+    [(200, set()), (100, {"model"}), (80, {"model", "method", "host_gib"}), (40, {*table.SPARE})],
+)
+def test_a_narrow_terminal_gets_fewer_columns(
+    monkeypatch: pytest.MonkeyPatch, columns: int, left_out: set[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    titles, *lines = table.text(catalogue.rows("2xrtx-4090")).splitlines()
+    assert set(table.TITLES) - set(titles.split()) == left_out
+    assert columns < 80 or max(map(len, [titles, *lines])) <= columns
+
+
 def test_no_match_is_said() -> None:
     with pytest.raises(RecipeError, match="no recipe matches"):
         table.text([])
