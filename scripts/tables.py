@@ -6,6 +6,7 @@ python scripts/tables.py --check    write nothing; exit 1 and name what is stale
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -88,10 +89,9 @@ def _largest(jobs: Iterable[Job], method: str) -> str:
 
 def output(command: str) -> str:
     """A command as the reader would type it, and what it prints."""
-    words = command.split()[1:]
-    found = subprocess.run(
-        [sys.executable, "-m", "validator", *words], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    line = [sys.executable, "-m", "validator", *command.split()[1:]]
+    environment = {**os.environ, "COLUMNS": "80"}
+    found = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if found.returncode not in (0, 1) or found.stderr:
         sys.exit(f"`{command}` ended with {found.returncode}: {found.stderr}")
     return f"```console\n$ {command}\n{found.stdout}```\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,7 +24,7 @@ from validator.diagnostic import RecipeError, Severity
 from validator.judge import check
 from validator.plan import answer, draft, writing
 from validator.plan import search as plan
-from validator.plan.rows import nearest as nearest_recipe
+from validator.plan.nearest import nearest as nearest_recipe
 from validator.plan.rows import rows
 from validator.read.recipe import load
 from validator.recipes import catalogue
@@ -144,7 +145,10 @@ def test_a_saving_optimizer_is_taken_only_where_it_is_the_only_way(
         (("--stage", "dpo"), {"stage": "dpo", "pref_beta": 0.1, "dataset": "dpo_mix_en,dpo_mix_zh"}),
         (("--stage", "pt", "--method", "full"), {"stage": "pt", "dataset": "wikipedia_en", "learning_rate": 1e-5}),
         (("--method", "freeze"), {"finetuning_type": "freeze", "freeze_trainable_layers": 2}),
+        (("--stage", "rm"), {"stage": "rm", "dataset": "dpo_mix_en,dpo_mix_zh", "learning_rate": 1e-4}),
+        (("--stage", "kto"), {"stage": "kto", "pref_beta": 0.1, "dataset": "kto_mix_en", "learning_rate": 5e-6}),
         (("--fsdp", "--method", "full"), {"fsdp": "full_shard auto_wrap"}),
+        (("--fsdp", "--stage", "dpo", "--cutoff-len", "4096"), {"fsdp": "full_shard auto_wrap", "cutoff_len": 4096}),
     ],
 )
 @pytest.mark.usefixtures("here")
@@ -237,10 +241,16 @@ def test_a_small_machine_gets_a_smaller_model_than_the_data_asks_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("samples", "words"), [(300, "starts at 1,000"), (5_000, "22,000 good ones"), (500_000, "choose the best")]
+    ("samples", "words"),
+    [
+        (300, "starts at 1,000"),
+        (5_000, "22,000 good ones are recommended for lora on this size (several sources"),
+        (500_000, "choose the best"),
+    ],
 )
 def test_the_amount_of_data_is_judged(samples: int, words: str) -> None:
-    assert words in run("--model", "qwen7b", "--machine", "8xa100-80g", "--samples", str(samples)).output
+    shown = run("--model", "qwen7b", "--machine", "8xa100-80g", "--samples", str(samples)).output
+    assert words in " ".join(shown.split())
 
 
 def test_the_nearest_recipe_is_for_the_same_model() -> None:
@@ -248,16 +258,25 @@ def test_the_nearest_recipe_is_for_the_same_model() -> None:
     assert rows[-1]["nearest"].startswith("qwen3-8b-a100-full")
 
 
+def test_a_device_known_by_its_memory_alone_has_nearest_recipes_too() -> None:
+    assert [row["nearest"] is not None for row in plans("--model", "qwen7b", "--machine", "1x48g")["plans"]] == [
+        True
+    ] * 2
+
+
 @pytest.mark.parametrize(
     ("names", "nearest"),
     [
-        (["qwen7b-a100-lora", "qwen7b-a100-40gx2-qlora", "qwen3-8b-a100x2-lora"], "qwen7b-a100-lora"),
-        (["qwen7b-910b-full", "qwen7b-h100-lora"], "qwen7b-h100-lora"),
-        (["qwen7b-a100x2-lora-32k", "qwen7b-a100-full"], "qwen7b-a100x2-lora-32k"),
+        (["qwen7b-a100-lora", "qwen7b-a100x2-qlora", "qwen3-8b-a100x2-lora"], "qwen7b-a100-lora"),
+        (["qwen7b-910b-lora", "qwen7b-a100-40gx2-lora", "qwen7b-a100-lora"], "qwen7b-a100-lora"),
+        (["qwen7b-a100-lora", "qwen7b-a100x2-lora-32k"], "qwen7b-a100x2-lora-32k"),
+        (["qwen7b-a100x2-lora", "qwen7b-a100x2-lora-32k"], "qwen7b-a100x2-lora"),
+        (["qwen7b-910b-lora", "qwen7b-a100x2-lora-dpo"], "qwen7b-910b-lora"),
+        (["qwen7b-a100x2-full", "qwen7b-a100x2-qlora", "qwen7b-a100x2-lora-pt"], None),
         (["qwen72b-a100x2-lora"], None),
     ],
 )
-def test_the_nearest_recipe_shares_card_before_method(
+def test_the_nearest_recipe_shares_model_method_and_stage_before_the_card(
     monkeypatch: pytest.MonkeyPatch, names: list[str], nearest: str | None
 ) -> None:
     monkeypatch.setattr(catalogue, "names", lambda: names)
@@ -275,6 +294,84 @@ def test_a_folder_with_other_data_sets_is_planned_for_like_any(here: Path) -> No
     assert list(defined) == ["own", "alpaca_gpt4_en", "alpaca_gpt4_zh"]
 
 
+def test_a_stage_without_a_published_rate_for_a_method_leaves_it_out() -> None:
+    words = ("--model", "qwen7b", "--machine", "8xa100-80g", "--stage", "kto")
+    answer = plans(*words)
+    assert {row["method"] for row in answer["plans"]} == {"lora", "qlora"}
+    assert "full is left out: no learning rate for it in stage kto is published" in answer["notes"]
+    refused = run(*words, "--method", "full").exception
+    assert isinstance(refused, RecipeError)
+    assert "for lora, qlora one is" in str(refused)
+
+
+def test_models_are_ranked_for_the_stage_asked_for() -> None:
+    words = ("--machine", "8xa100-80g", "--samples", "60000")
+    chosen = plans(*words, "--stage", "dpo")["choices"]
+    assert all(row["set"]["stage"] == "dpo" for row in chosen)
+    assert {row["recommended"] for row in chosen} == {61_000}
+    assert chosen[0]["model"] != plans(*words)["choices"][0]["model"]
+    unknown = run(*words, "--stage", "rm").exception
+    assert isinstance(unknown, RecipeError)
+    assert "not known for stage rm; name one with --model" in str(unknown)
+
+
+def test_without_model_and_samples_the_largest_of_each_size_that_fits() -> None:
+    chosen = plans("--machine", "2xrtx-4090")["choices"]
+    sizes = [round(2 * log2(models.model(row["model"]).billions)) for row in chosen]
+    assert sizes == sorted(set(sizes), reverse=True)
+    assert len(sizes) > 4
+
+
+def test_a_base_model_is_told_from_the_one_tuned_for_chat() -> None:
+    words = ("--machine", "8xa100-80g", "--model")
+    told = "Qwen/Qwen1.5-72B is the base model; the one tuned for chat is Qwen/Qwen1.5-72B-Chat"
+    assert told in plans(*words, "qwen1.5-72b")["notes"]
+    assert told not in plans(*words, "Qwen/Qwen1.5-72B-Chat")["notes"]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--model", "qwen3-8b", "--machine", "2xrtx-4090", "--host-ram", "256"),
+        ("--model", "qwen7b", "--machine", "8xa100-80g", "--cutoff-len", "131072"),
+        ("--machine", "8xa100", "--samples", "300"),
+    ],
+)
+def test_it_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, words: tuple[str, ...]) -> None:
+    """All but the title and the commands, which are copied whole."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _title, *lines = run(*words).output.splitlines()
+    assert len(lines) > 1
+    assert max(len(line) for line in lines if not line.startswith("next: ")) <= max(columns, 75)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--model", "qwen7b", "--machine", "2xrtx-4090", "--host-ram", "96.5"),
+        ("--model", "qwen3-8b", "--machine", "2 x 3090", "--method", "qlora", "--cutoff-len", "1024"),
+        ("--model", "qwen3-8b", "--machine", "8xa100", "--fsdp", "--stage", "pt"),
+        ("--machine", "1xrtx-4090", "--samples", "5000", "--stage", "dpo"),
+        ("--machine", "8xascend-910b-64g"),
+    ],
+)
+def test_each_command_it_prints_works_as_printed(here: Path, words: tuple[str, ...]) -> None:
+    """In an empty folder each, down to a recipe that `check` passes."""
+    printed = [line.removeprefix("next: ") for line in run(*words).output.splitlines() if line.startswith("next: ")]
+    assert printed
+    for number, command in enumerate(printed):
+        (here / str(number)).mkdir()
+        os.chdir(here / str(number))
+        program, *rest = shlex.split(command)
+        assert program == "lmf-recipes"
+        result = CliRunner().invoke(group, rest)
+        assert result.exit_code == 0, result.output
+        written = [*Path().glob("*.yaml")]
+        assert bool(written) is ("next: " not in result.output)
+        assert all(check.check_file(str(path)).verdict == "fits" for path in written)
+
+
 def test_nothing_is_overwritten(here: Path) -> None:
     (here / "mine.yaml").write_text("own work\n", "utf-8")
     result = run("--model", "qwen7b", "--machine", "8xa100-80g", "--write", "mine.yaml")
@@ -290,8 +387,7 @@ def test_a_model_that_was_chosen_can_be_written(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--machine", "8xa100-80g"), "give --model, or --samples"),
-        (("--machine", "8xa100-80g", "--samples", "9", "--stage", "dpo"), "give --model"),
+        (("--machine", "8xa100-80g", "--samples", "9", "--fsdp"), "give --model"),
         (("--model", "qwen7b", "--machine", "8xa100-81g"), "not known"),
         (("--model", "qwen7b"), "--machine"),
     ],
@@ -331,12 +427,16 @@ def test_what_memory_cannot_cure_is_said_and_no_machine_proposed(words: tuple[st
 
 
 @pytest.mark.parametrize(
-    ("model", "machine", "message"),
-    [("qwen7b", "1xa100-80g", "several devices"), ("internlm2.5-7b", "8xa100-80g", "layer class")],
+    ("model", "machine", "method", "message"),
+    [
+        ("qwen7b", "1xa100-80g", None, "several devices, and 1xa100-80g has one; leave out --fsdp"),
+        ("internlm2.5-7b", "8xa100-80g", None, "layer class"),
+        ("qwen7b", "8xa100-80g", "qlora", "4-bit weights are not planned with FSDP; leave out --fsdp"),
+    ],
 )
-def test_fsdp_is_refused_where_it_cannot_be(model: str, machine: str, message: str) -> None:
+def test_fsdp_is_refused_where_it_cannot_be(model: str, machine: str, method: str | None, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        answer.answer(model, machine, fsdp=True)
+        answer.answer(model, machine, method=method, fsdp=True)
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-7b-instruct", "Qwen/Qwen2.5-7B-Instruct", "qwen7b", " QWEN7B"])

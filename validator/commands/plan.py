@@ -8,50 +8,71 @@ import click
 
 from validator.commands import complete, options
 from validator.plan import answer as planner
+from validator.plan.draft import STAGES
+from validator.plan.following import following
 from validator.plan.rows import rows
 from validator.show import placed, plans, structure
+from validator.tables import guidance
 
 
 @click.command("plan")
+@click.option("--machine", metavar="M", required=True, callback=options.known, help=options.TARGET)
 @click.option(
     "--model",
     metavar="M",
-    help="Such as qwen3-14b; without it, models are proposed for --samples.",
+    help="Such as qwen3-14b, Qwen/Qwen3-14B or a folder with config.json; without it, models are proposed.",
     shell_complete=complete.models,
 )
-@click.option("--machine", metavar="M", required=True, callback=options.known, help=options.TARGET)
-@click.option("--samples", type=click.IntRange(min=1), metavar="N", help="Good samples there are.")
-@options.RAM
+@click.option("--samples", type=click.IntRange(min=1), metavar="N", help="Good samples that you have.")
+@click.option("--method", type=click.Choice(guidance.METHODS), help="Only this method.")
+@click.option("--stage", type=click.Choice(STAGES), default="sft", help="What to train; default: sft.")
 @click.option("--cutoff-len", type=click.IntRange(min=8), metavar="N", help="Longest sample in tokens; default 2048.")
-@click.option("--method", type=click.Choice(["lora", "qlora", "full", "freeze"]), help="Only this method.")
-@click.option("--stage", type=click.Choice(["sft", "dpo", "pt"]), default="sft", help="Default: sft.")
+@options.RAM
 @click.option("--fsdp", is_flag=True, help="Shard with FSDP instead of ZeRO.")
-@options.FORMAT
 @click.option("--write", metavar="FILE", help="Write the first plan as a recipe.")
+@options.FORMAT
+@click.pass_context
 def command(
-    model: str | None,
+    context: click.Context,
     machine: str,
+    model: str | None,
     samples: int | None,
-    host_ram: float | None,
-    cutoff_len: int | None,
     method: str | None,
     stage: str,
+    cutoff_len: int | None,
+    host_ram: float | None,
     fsdp: bool,
-    form: str,
     write: str | None,
+    form: str,
 ) -> None:
     """Show what fits a machine, best first; exit code 1 where nothing does.
+
+    \b
+    lmf-recipes plan --machine 2xrtx-4090                      which models?
+    lmf-recipes plan --machine 2xrtx-4090 --model qwen3-8b     how?
+    lmf-recipes plan … --write mine.yaml                       the first as a recipe
 
     Speed goes by the work that a step adds: `fastest` keeps all activations, `fast` computes them twice, `medium` also
     gathers weights from other devices, `slow` updates the optimizer in host memory, `slowest` fetches weights from it.
     """
-    if model is None and samples is None:
-        raise click.UsageError("give --model, or --samples to have models proposed")
-    if model is None and (method or fsdp or stage != "sft"):
-        raise click.UsageError("--method, --stage and --fsdp are for one model; give --model")
+    if model is None and fsdp:
+        raise click.UsageError("--fsdp is for one model; give --model")
     answer = planner.answer(model, machine, samples, host_ram, cutoff_len, method, stage, fsdp)
     shown = rows(answer)
-    click.echo(structure.text(shown) if form == "json" else plans.text(shown), nl=False)
+    if form == "json":
+        click.echo(structure.text(shown), nl=False)
+    else:
+        click.echo(plans.text(shown, () if write else following(answer, _given(context))), nl=False)
     if write:
         click.echo(placed.text(planner.write(answer.best, write)), nl=False, err=form == "json")
     sys.exit(0 if answer.best else 1)
+
+
+def _given(context: click.Context) -> list[str]:
+    """The options that were given, as words of a command line."""
+    words: list[str] = []
+    for option in context.command.params:
+        value = context.params[str(option.name)]
+        if value not in (None, False, option.default):
+            words += [option.opts[0], *(() if value is True else (str(value).removesuffix(".0"),))]
+    return words

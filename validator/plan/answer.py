@@ -10,10 +10,10 @@ from validator.diagnostic import RecipeError
 from validator.plan import choice, draft, upgrade, writing
 from validator.plan.choice import Choice
 from validator.plan.draft import Draft
-from validator.plan.search import LENGTHS, METHODS, Plan, obstacles, search
+from validator.plan.search import ADAPTERS, LENGTHS, METHODS, Plan, obstacles, search
 from validator.plan.upgrade import Upgrade
 from validator.recipes.place import Placed, place
-from validator.tables import machines, models
+from validator.tables import guidance, machines, models
 from validator.tables.machines import Machine
 from validator.tables.models import Model
 
@@ -30,6 +30,13 @@ class Answer:
     choices: Sequence[Choice] = ()
     reasons: Sequence[str] = ()
     upgrades: Sequence[Upgrade] = ()
+    stage: str = "sft"
+    unrated: Sequence[str] = ()
+
+    @property
+    def method(self) -> str:
+        """The method of the best plan, `lora` where there is none."""
+        return self.best.draft.method if self.best else "lora"
 
     @property
     def best(self) -> Plan | None:
@@ -51,19 +58,22 @@ def answer(
 ) -> Answer:
     """Plans for the model, or models for the machine. Raises RecipeError for what is not known."""
     target = _machine(machine, host_ram_gib)
-    methods = (method,) if method else METHODS
     if model is None:
-        return Answer(None, target, samples, choices=choice.choose(target, samples, length) if samples else ())
+        chosen = choice.choose(target, samples, length, [method] if method else ADAPTERS, stage)
+        return Answer(None, target, samples, choices=chosen, stage=stage)
     wanted = models.model_by_any_name(model)
+    methods = [method] if method else guidance.rated(METHODS, stage)
     if fsdp:
-        _require_sharding(wanted, target)
-    if plans := search(wanted, target, samples, length, methods, stage, fsdp):
-        return Answer(wanted, target, samples, plans)
+        _require_sharding(wanted, target, methods)
     engine = "fsdp" if fsdp else None
     start = Draft(wanted, target, methods[0], engine, length=length or LENGTHS[0], samples=samples, stage=stage)
+    left_out = () if method else [each for each in METHODS if each not in methods]
+    found = Answer(wanted, target, samples, stage=stage, unrated=left_out)
+    if plans := search(wanted, target, samples, length, methods, stage, fsdp):
+        return replace(found, plans=plans)
     if reasons := _reasons([obstacles(replace(start, method=each)) for each in methods]):
-        return Answer(wanted, target, samples, reasons=reasons)
-    return Answer(wanted, target, samples, upgrades=upgrade.nearest(start, methods))
+        return replace(found, reasons=reasons)
+    return replace(found, upgrades=upgrade.nearest(start, methods))
 
 
 def _reasons(against: Sequence[Sequence[str]]) -> list[str]:
@@ -74,13 +84,16 @@ def _reasons(against: Sequence[Sequence[str]]) -> list[str]:
     return alike or [*dict.fromkeys(message for each in against for message in each)]
 
 
-def _require_sharding(model: Model, target: Machine) -> None:
+def _require_sharding(model: Model, target: Machine, methods: Sequence[str]) -> None:
+    why = None
     if target.world == 1:
-        raise RecipeError(f"FSDP shards over several devices, and {target} has one")
-    if not draft.can_wrap(model):
-        raise RecipeError(
-            f"FSDP wraps a model by its layer class, which is not known for {model.kind}; leave out --fsdp"
-        )
+        why = f"FSDP shards over several devices, and {target} has one"
+    elif not draft.can_wrap(model):
+        why = f"FSDP wraps a model by its layer class, which is not known for {model.kind}"
+    elif [*methods] == ["qlora"]:
+        why = "4-bit weights are not planned with FSDP"
+    if why:
+        raise RecipeError(f"{why}; leave out --fsdp")
 
 
 def write(best: Plan | None, file: str) -> Placed:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
+from typing import NamedTuple
 
-from validator.plan.search import SPEEDS, Plan, first
+from validator.diagnostic import RecipeError
+from validator.plan.search import ADAPTERS, SPEEDS, Plan, first
 from validator.tables import guidance, models
 from validator.tables.machines import Machine
 from validator.tables.models import Model
@@ -18,31 +21,65 @@ _ALIKE = 3
 
 @dataclass(frozen=True)
 class Choice:
-    """A model that fits. `recommended` samples are for LoRA; `cost` is what the ranking goes by, lower is better."""
+    """A model that fits. `recommended` samples are for the plan's method; `cost` is what the ranking goes by, lower is
+    better."""
 
     plan: Plan
-    recommended: int
+    recommended: int | None
     cost: int
 
 
-def choose(machine: Machine, samples: int, length: int | None = None) -> list[Choice]:
-    """Models that fit, the best balance first.
+def choose(
+    machine: Machine,
+    samples: int | None = None,
+    length: int | None = None,
+    methods: Sequence[str] = ADAPTERS,
+    stage: str = "sft",
+) -> list[Choice]:
+    """Models that fit, the best balance first. Raises RecipeError where no guidance for the stage is known.
 
     Cost: how often the samples must be doubled or halved to be about the recommended number, and one for each speed
     class below `fast`. Among equals those for which the samples about suffice, then the larger size, but last those
     larger than the guidance knows; and among models of about the same size, of which a few are named, the order of
-    data/models.yaml."""
+    data/models.yaml. Without a number of samples, the largest that fit, one of each size."""
+    if not guidance.sizes(stage, methods[0]):
+        raise RecipeError(f"how many samples suit which model is not known for stage {stage}; name one with --model")
+    balance = _Balance(samples, methods[0], stage)
     known = [model for model in map(models.model, models.model_ids()) if _common(model)]
-    ranked = sorted(known, key=lambda model: (_mismatch(model, samples), *_order(model, samples)))
     choices: list[Choice] = []
     sizes: Counter[int] = Counter()
-    for model in ranked:
-        wanted = len(choices) < _ENOUGH and sizes[_size(model.billions)] < _ALIKE
-        if wanted and (best := first(model, machine, samples, length)):
+    for model in sorted(known, key=lambda model: (balance.mismatch(model), *balance.order(model))):
+        wanted = len(choices) < _ENOUGH and sizes[_size(model.billions)] < (_ALIKE if samples else 1)
+        if wanted and (best := first(model, machine, samples, length, methods, stage)):
             slower = SPEEDS.index(best.speed) - SPEEDS.index("fast")
             sizes[_size(model.billions)] += 1
-            choices.append(Choice(best, guidance.recommended(model, "lora") or 0, _mismatch(model, samples) + slower))
-    return sorted(choices, key=lambda choice: (choice.cost, *_order(choice.plan.draft.model, samples)))
+            choices.append(Choice(best, best.draft.recommended, balance.mismatch(model) + slower))
+    return sorted(choices, key=lambda choice: (choice.cost, *balance.order(choice.plan.draft.model)))
+
+
+class _Balance(NamedTuple):
+    """How well models suit the samples there are."""
+
+    samples: int | None
+    method: str
+    stage: str
+
+    def mismatch(self, model: Model) -> int:
+        """Doublings between the samples and the recommended number."""
+        if self.samples is None:
+            return 0
+        good = self._good(model)
+        return round(abs(log2(self.samples / good))) if good else 99
+
+    def order(self, model: Model) -> tuple[bool, bool, int]:
+        """What decides between models that suit equally well."""
+        largest = max(entry["billions"] for entry in guidance.sizes(self.stage, self.method))
+        good = self._good(model)
+        scarce = bool(self.samples and good and round(2 * log2(good / self.samples)) > 0)
+        return _size(model.billions) > _size(largest), scarce, -_size(model.billions)
+
+    def _good(self, model: Model) -> int | None:
+        return guidance.recommended(model, self.method, stage=self.stage)
 
 
 def _common(model: Model) -> bool:
@@ -50,17 +87,6 @@ def _common(model: Model) -> bool:
     return not (model.base or model.quantized or model.remote_code)
 
 
-def _order(model: Model, samples: int) -> tuple[bool, bool, int]:
-    largest = max(entry["billions"] for entry in guidance.sizes("sft", "lora"))
-    scarce = round(2 * log2((guidance.recommended(model, "lora") or samples) / samples)) > 0
-    return _size(model.billions) > _size(largest), scarce, -_size(model.billions)
-
-
 def _size(billions: float) -> int:
     """Sizes that differ by less than about a third are one."""
     return round(2 * log2(billions))
-
-
-def _mismatch(model: Model, samples: int) -> int:
-    good = guidance.recommended(model, "lora")
-    return round(abs(log2(samples / good))) if good else 99

@@ -14,7 +14,9 @@ from validator.tables.checkout import home
 from validator.tables.machines import Machine
 from validator.tables.models import Model
 
-_DATA = {"sft": "alpaca_gpt4_en,alpaca_gpt4_zh", "dpo": "dpo_mix_en,dpo_mix_zh", "pt": "wikipedia_en"}
+_DATA = {"sft": "alpaca_gpt4_en,alpaca_gpt4_zh", "dpo": "dpo_mix_en,dpo_mix_zh", "rm": "dpo_mix_en,dpo_mix_zh",
+         "kto": "kto_mix_en", "pt": "wikipedia_en"}  # fmt: skip
+STAGES = tuple(_DATA)
 # Settings of LLaMA-Factory's own examples (examples/extras). GaLore and APOLLO refuse the fused AdamW.
 _SAVERS: Mapping[str, Mapping[str, Any]] = {
     "bf16": {},
@@ -48,6 +50,12 @@ class Draft:
     stage: str = "sft"
     saver: str | None = None
 
+    @property
+    def liger_helps(self) -> bool:
+        """Whether liger's loss, which never holds all logits, can be had: on GPUs, in stages that need no logits
+        (llamafactory/model/model_utils/liger_kernel.py, require_logits)."""
+        return self.machine.device.vendor in ("nvidia", "amd") and self.stage in ("sft", "pt")
+
     @cached_property
     def job(self) -> Job:
         """The job it would be, judged by the same formulas as any other."""
@@ -57,7 +65,12 @@ class Draft:
     @property
     def amount(self) -> int | None:
         """Samples the recipe is made for: those there are, else the recommended number."""
-        return self.samples or guidance.recommended(self.model, self.method, stage=self.stage)
+        return self.samples or self.recommended
+
+    @property
+    def recommended(self) -> int | None:
+        """Samples that data/samples.yaml recommends for the model's size, method and stage; None: not known."""
+        return guidance.recommended(self.model, self.method, stage=self.stage)
 
     @property
     def rates(self) -> Mapping[str, Any]:
@@ -107,8 +120,10 @@ class Draft:
             yield from {"lora_rank": 8, "lora_alpha": 16, "lora_target": self.model.family.targets}.items()
         if self.method == "freeze":
             yield from {"freeze_trainable_layers": 2, "freeze_trainable_modules": "all"}.items()
+        if self.stage in ("dpo", "kto"):
+            yield "pref_beta", 0.1
         if self.stage == "dpo":
-            yield from {"pref_beta": 0.1, "pref_loss": "sigmoid"}.items()
+            yield "pref_loss", "sigmoid"
         yield from _SAVERS[self.saver or "bf16"].items()
         if self.engine == "fsdp":
             yield "fsdp", "full_shard auto_wrap"

@@ -4,35 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from validator.tables import guidance
-from validator.tables.machines import Machine
+from validator.plan.answer import Answer
+from validator.tables import guidance, models
 from validator.tables.models import Model
 
 
-def notes(model: Model | None, machine: Machine, samples: int | None) -> Iterator[str]:
-    """Which device was meant, what is left out, and whether the samples suffice."""
+def notes(answer: Answer) -> Iterator[str]:
+    """Which device and model were meant, what is left out, and whether the samples suffice."""
+    machine = answer.machine
     if machine.note:
         yield machine.note
     if machine.device.vendor == "unknown":
         yield f"only the memory of {machine.device.id} is known: bf16, FlashAttention-2 and bitsandbytes are assumed"
     if machine.host_ram_gib is None:
         yield "offload is left out, because the host's memory is not known; give --host-ram"
-    if samples:
-        yield from _of_size(model, samples) if model else _of_any(samples)
+    if answer.unrated:
+        yield f"{', '.join(answer.unrated)} is left out: no learning rate for it in stage {answer.stage} is published"
+    if answer.model is None:
+        yield from _of_any(answer)
+        return
+    yield from _of_base(answer.model)
+    if answer.best:
+        yield from _of_size(answer, answer.model)
 
 
-def _of_any(samples: int) -> Iterator[str]:
-    least = min(entry["minimum"] for entry in guidance.sizes("sft", "lora"))
-    if samples < least:
-        yield f"{samples:,} samples are too few for any size: public work with LoRA starts at {least:,}"
+def _of_base(model: Model) -> Iterator[str]:
+    """A base model goes by nearly the same name as the one tuned for chat."""
+    tuned = models.model(model.hub[0]) if model.base and model.hub else None
+    if tuned and not tuned.base:
+        yield f"{model.name} is the base model; the one tuned for chat is {tuned.name}"
 
 
-def _of_size(model: Model, samples: int) -> Iterator[str]:
-    good, least = guidance.recommended(model, "lora"), guidance.recommended(model, "lora", "minimum")
-    most = guidance.recommended(model, "lora", "saturating")
-    if least and samples < least:
-        yield f"{samples:,} samples are too few: public work with LoRA on this size starts at {least:,}"
+def _of_any(answer: Answer) -> Iterator[str]:
+    if answer.samples is None:
+        yield "the largest model of each size that fits; with --samples N, those that suit so many samples"
+        return
+    least = min((entry["minimum"] for entry in guidance.sizes(answer.stage, "lora") if entry["minimum"]), default=0)
+    if answer.samples < least:
+        yield f"{answer.samples:,} samples are too few for any size: public work with LoRA starts at {least:,}"
+
+
+def _of_size(answer: Answer, model: Model) -> Iterator[str]:
+    """The samples there are against the guidance for the first plan's method; without any, the guidance."""
+    method, samples = answer.method, answer.samples
+    least, good, most = (guidance.recommended(model, method, figure, answer.stage)
+                         for figure in ("minimum", "good", "saturating"))  # fmt: skip
+    sure = guidance.sure(answer.stage, method, model.billions)
+    if samples is None:
+        if good:
+            yield f"{good:,} good samples are recommended for {method} on this size ({sure})"
+    elif least and samples < least:
+        yield f"{samples:,} samples are too few: public work with {method} on this size starts at {least:,}"
     elif most and samples > most:
-        yield f"{samples:,} samples are more than this size uses with LoRA ({most:,}); choose the best ones"
+        yield f"{samples:,} samples are more than this size uses with {method} ({most:,}); choose the best ones"
     elif good and samples < good:
-        yield f"{samples:,} samples; {good:,} good ones are recommended for LoRA on this size"
+        yield f"{samples:,} samples; {good:,} good ones are recommended for {method} on this size ({sure})"

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from validator.job import naming
 from validator.plan.answer import Answer
 from validator.plan.choice import Choice
-from validator.plan.draft import Draft
+from validator.plan.nearest import nearest
 from validator.plan.notes import notes
 from validator.plan.search import LENGTHS, Plan
 from validator.plan.upgrade import Upgrade
-from validator.recipes import catalogue
 
 _SAVERS = {
     "bf16": "weights and AdamW states in 16 bits",
@@ -62,7 +59,7 @@ class PlanRow:
 @dataclass(frozen=True)
 class _Chosen:
     model: str
-    recommended: int
+    recommended: int | None
     cost: int
 
 
@@ -107,7 +104,7 @@ def rows(answer: Answer) -> Rows:
         choices=[_choice(each) for each in answer.choices],
         reasons=answer.reasons,
         upgrades=[_upgrade(each) for each in answer.upgrades],
-        notes=[*notes(answer.model, machine, answer.samples)],
+        notes=[*notes(answer)],
     )
 
 
@@ -147,17 +144,6 @@ def _losses(plan: Plan) -> Iterator[str]:
         yield "needs liger-kernel"
     if draft.length < LENGTHS[0]:
         yield f"samples cut at {draft.length} tokens"
-
-
-def nearest(draft: Draft) -> str | None:
-    """The recipe of the catalogue for the same model that shares most with the draft's name; None: none for it."""
-    short, method = f"{draft.model.short}-", naming.method_name(draft.job)
-    device = re.compile(re.escape(short + naming.label(draft.machine.device.id)) + r"(x\d+)?-(?!\d)")
-
-    def likeness(name: str) -> tuple[bool, bool, bool]:
-        return name.startswith(draft.name), bool(device.match(name)), method in name.split("-")
-
-    return max((name for name in catalogue.names() if name.startswith(short)), key=likeness, default=None)
 
 
 def _choice(choice: Choice) -> ChoiceRow:

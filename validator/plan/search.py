@@ -23,6 +23,7 @@ from validator.tables.machines import Machine
 from validator.tables.models import Model
 
 METHODS = ("lora", "full", "qlora")
+ADAPTERS = ("lora", "qlora")
 # Ways to train all parameters on one device without AdamW's 16 bytes a parameter, the least approximate first.
 SAVERS = ("bf16", "galore", "apollo", "badam")
 SPEEDS = ("fastest", "fast", "medium", "slow", "slowest")
@@ -80,10 +81,12 @@ def search(
     return []
 
 
-def first(model: Model, machine: Machine, samples: int | None = None, length: int | None = None) -> Plan | None:
-    """The fastest plan with adapters that recomputes activations, without a look at what else there is."""
-    start = Draft(model, machine, "lora", length=length or LENGTHS[0], samples=samples)
-    plans = (plan for method in ("lora", "qlora") for plan in _fastest(replace(start, method=method), "fast"))
+def first(
+    model: Model, machine: Machine, samples: int | None, length: int | None, methods: Sequence[str], stage: str
+) -> Plan | None:
+    """The fastest plan that recomputes activations, without a look at what else there is."""
+    start = Draft(model, machine, methods[0], length=length or LENGTHS[0], samples=samples, stage=stage)
+    plans = (plan for method in methods for plan in _fastest(replace(start, method=method), "fast"))
     return min(plans, key=lambda plan: SPEEDS.index(plan.speed), default=None)
 
 
@@ -103,7 +106,7 @@ def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
 
 def members(start: Draft, speed: str) -> Iterator[Draft]:
     """Runs of a speed class that fit and pass `check`, without liger first: it is one package more."""
-    liger = start.machine.device.vendor in ("nvidia", "amd") and start.stage != "dpo"  # its loss is for sft and pt
+    liger = start.liger_helps
     for engine in _engines(start, speed):
         most = replace(start, engine=engine, liger=liger, recompute=speed != "fastest")
         if most.job.verdict != "fits":
@@ -115,10 +118,9 @@ def members(start: Draft, speed: str) -> Iterator[Draft]:
 
 def frugal(start: Draft) -> Iterator[Draft]:
     """The draft in each speed class and with each ZeRO file, with everything else that saves memory, fit or not."""
-    liger = start.machine.device.vendor in ("nvidia", "amd") and start.stage != "dpo"
     for speed in SPEEDS[1:]:
         for engine in _engines(start, speed):
-            yield replace(start, engine=engine, liger=liger)
+            yield replace(start, engine=engine, liger=start.liger_helps)
 
 
 def _engines(start: Draft, speed: str) -> tuple[str | None, ...]:

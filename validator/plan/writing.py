@@ -12,7 +12,7 @@ from validator.tables.machines import Machine
 
 # What the first line of a recipe calls the method, and the stage.
 _METHODS = {"lora": "LoRA", "qlora": "QLoRA (4 bits)", "full": "full", "freeze": "last-layers"}
-_STAGES = {"sft": "fine-tuning", "dpo": "DPO", "pt": "continued pre-training"}
+_STAGES = {"sft": "fine-tuning", "dpo": "DPO", "kto": "KTO", "rm": "reward modelling", "pt": "continued pre-training"}
 _HEADINGS = {"model_name_or_path": "model", "stage": "method", "dataset": "dataset", "output_dir": "output",
              "per_device_train_batch_size": "train"}  # fmt: skip
 _SAVERS = {"bf16": "AdamW in bf16", "galore": "GaLore", "apollo": "APOLLO", "badam": "BAdam"}

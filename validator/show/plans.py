@@ -2,39 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 
 from validator.plan.rows import ChoiceRow, PlanRow, Rows, UpgradeRow
-from validator.show.table import table
+from validator.show.table import table, width
 
-_PLANS = ("method", "speed", "GiB/device", "to spare", "GiB/host", "ZeRO file", "micro", "accum.", "length",
-          "nearest recipe", "gives up")  # fmt: skip
+_PLANS = ("method", "speed", "GiB/device", "to spare", "GiB/host", "micro", "accum.", "length")
 _CHOICES = ("model", "recommended", "method", "speed", "GiB/device", "to spare", "GiB/host", "cost")
-_COST = "cost: doublings between your samples and the recommended number, and one for each class slower than fast"
+# What a narrow terminal does without.
+_SPARE = ("GiB/host", "to spare")
+_COST = "cost: doublings between your samples and the recommended number, one more for each speed below fast"
 
 
-def text(rows: Rows) -> str:
-    """The answer as lines of text."""
+def text(rows: Rows, following: Sequence[str] = ()) -> str:
+    """The answer as lines of text, and the commands that may follow."""
     ram = f"{rows.machine.host_ram_gib:g} GiB of host memory" if rows.machine.host_ram_gib else "host memory not known"
     lines = [f"{rows.model or 'base models'} on {rows.machine.name}, {ram}"]
     if rows.plans:
-        lines += table(_PLANS, map(_plan, rows.plans))
+        lines += _plans(rows.plans)
     elif rows.choices:
-        lines += [*table(_CHOICES, map(_choice, rows.choices)), _COST]
+        lines += [*table(_CHOICES, map(_choice, rows.choices), _SPARE), *(_wrapped(_COST) if rows.samples else ())]
     elif rows.reasons:
-        lines += ["no such run passes `check`, whatever its memory:", *(f"  {each}" for each in rows.reasons)]
+        lines += [
+            "no such run passes `check`, whatever its memory:",
+            *(line for each in rows.reasons for line in _wrapped(each, "  ")),
+        ]
     else:
         lines += ["nothing fits, even with every saving that is tried", *_remedies(rows.upgrades)]
-    return "\n".join([*lines, *(f"note: {note}" for note in rows.notes)]) + "\n"
+    lines += [line for note in rows.notes for line in _wrapped(f"note: {note}")]
+    return "\n".join([*lines, *(f"next: {command}" for command in following)]) + "\n"
 
 
-def _plan(row: PlanRow) -> tuple[object, ...]:
-    return (row.method, row.speed, row.device_gib, row.headroom_gib, row.host_gib, row.zero, row.micro_batch,
-            row.accumulation, row.cutoff_len, row.nearest, row.gives_up)  # fmt: skip
+def _plans(rows: Iterable[PlanRow]) -> Iterator[str]:
+    """The figures of each plan as a row, and its words below."""
+    rows = list(rows)
+    titles, *figures = table(_PLANS, map(_figures, rows), _SPARE)
+    yield titles
+    for row, line in zip(rows, figures, strict=True):
+        yield line
+        for words in _words(row):
+            yield from _wrapped(words, "    ")
+
+
+def _figures(row: PlanRow) -> tuple[object, ...]:
+    return (row.method, row.speed, row.device_gib, row.headroom_gib, row.host_gib, row.micro_batch, row.accumulation,
+            row.cutoff_len)  # fmt: skip
+
+
+def _words(row: PlanRow) -> Iterator[str]:
+    yield f"{f'with {row.zero}, ' if row.zero else ''}gives up: {row.gives_up}"
+    if row.nearest:
+        yield f"nearest recipe: {row.nearest}"
+
+
+def _wrapped(line: str, indent: str = "") -> list[str]:
+    """The line in as many as the terminal needs, broken between words."""
+    return textwrap.wrap(line, width(), initial_indent=indent, subsequent_indent=indent or "  ",
+                         break_long_words=False, break_on_hyphens=False)  # fmt: skip
 
 
 def _choice(row: ChoiceRow) -> tuple[object, ...]:
-    return (row.model, row.recommended, row.method, row.speed, row.device_gib, row.headroom_gib, row.host_gib, row.cost)
+    return (row.model.rpartition("/")[2], row.recommended, row.method, row.speed, row.device_gib, row.headroom_gib,
+            row.host_gib, row.cost)  # fmt: skip
 
 
 def _remedies(upgrades: Iterable[UpgradeRow]) -> Iterator[str]:

@@ -1,0 +1,23 @@
+"""What to type after an answer of `plan`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from validator.plan.answer import Answer
+from validator.plan.nearest import nearest
+
+
+def following(answer: Answer, given: Sequence[str]) -> list[str]:
+    """Commands for a shell: the best plan as a recipe, the recipe of the catalogue where one is for this very machine;
+    after a choice of models, the ways to train the first. `given`: the options that were answered, as words."""
+    if answer.best is None:
+        return []
+    draft, again = answer.best.draft, ["lmf-recipes", "plan", *given]
+    if answer.model is None:
+        return [shlex.join([*again, "--model", draft.model.name])]
+    commands = [[*again, "--write", f"{draft.name}.yaml"]]
+    if (alike := nearest(draft)) == draft.name:
+        commands.append(["lmf-recipes", "copy", alike, "."])
+    return [shlex.join(command) for command in commands]

@@ -1,0 +1,27 @@
+"""The recipe of the catalogue to start from."""
+
+from __future__ import annotations
+
+import operator
+import re
+
+from validator.job import naming
+from validator.plan.draft import Draft
+from validator.recipes import catalogue
+from validator.tables import devices
+
+# What follows the method in a file name where the stage is not sft.
+_STAGES = "pt|rm|ppo|dpo|kto"
+
+
+def nearest(draft: Draft) -> str | None:
+    """The recipe of the catalogue for the same model, method and stage that shares most with the draft: before all its
+    device, then their number, then its variant. None: there is none; one of another method would mislead."""
+    labels = "|".join(re.escape(naming.label(device)) for device in devices.device_ids())
+    method = re.escape(naming.method_name(draft.job))
+    form = re.compile(rf"{re.escape(str(draft.model.short))}-({labels})(x\d+)?-{method}(?!-(?:{_STAGES}))(-.+)?")
+    wanted = form.fullmatch(draft.name)
+    own = wanted.groups() if wanted else ()  # a device known by its memory alone is no label of a recipe
+    alike = (match for name in catalogue.names() if (match := form.fullmatch(name)))
+    best = max(alike, key=lambda match: [*map(operator.eq, own, match.groups())], default=None)
+    return best.group() if best else None
