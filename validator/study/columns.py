@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from validator.samples.fate import DATE, KEPT
+from validator.samples.form import Form
 from validator.study import reading
-from validator.study.fate import DATE, KEPT
-from validator.study.form import Form
 from validator.study.survey import Survey
 
 _PART = 10 << 20  # bytes that the datasets library reads at once (packaged_modules/json/json.py)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from validator.study.conversion import StopsRunError, Turn
+from validator.samples.conversion import StopsRunError, Turn
 from validator.study.tokens import Counter
 
 _TOOL_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)

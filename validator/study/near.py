@@ -15,9 +15,9 @@ from operator import add
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from validator.samples.conversion import Sample, StopsRunError, converter
+from validator.samples.fate import KEPT, fate
 from validator.study import pool, reading
-from validator.study.conversion import Sample, StopsRunError, converter
-from validator.study.fate import KEPT, fate
 from validator.study.survey import Plan, Report
 
 THRESHOLD = 0.8  # estimated share of word pairs that two texts have in common

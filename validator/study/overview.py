@@ -9,8 +9,8 @@ from operator import gt
 
 from validator.diagnostic import RecipeError
 from validator.job.job import GIB, Job
+from validator.samples.fate import REASONS
 from validator.study import amount, columns, distribution, near, quality, sets, tokens
-from validator.study.fate import REASONS
 from validator.study.quality import Finding
 from validator.study.results import Drop, Memory, RowCounts, SetRow, Study, Tokens
 from validator.study.schedule import schedule

@@ -9,8 +9,8 @@ from pathlib import Path
 from validator.job import datasets
 from validator.job.datasets import Dataset
 from validator.job.job import Job
+from validator.samples.form import Form, form
 from validator.study import columns, pool
-from validator.study.form import Form, form
 from validator.study.markup import Markup
 from validator.study.survey import Plan, Report, Survey
 from validator.study.tokens import Counter

@@ -10,11 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from validator.samples.conversion import Sample, StopsRunError, converter
+from validator.samples.fate import KEPT, STOPS, fate
+from validator.samples.form import Form
 from validator.study import lengths, reading
-from validator.study.conversion import Sample, StopsRunError, converter
-from validator.study.fate import KEPT, STOPS, fate
 from validator.study.fingerprint import fingerprint
-from validator.study.form import Form
 from validator.study.lengths import Lengths
 from validator.study.markup import Markup, Piece
 from validator.study.oddity import KINDS, SEPARATOR, oddities

@@ -10,8 +10,8 @@ from typing import Any
 
 from validator.diagnostic import RecipeError
 from validator.job.job import Job
+from validator.samples.fate import KEPT, REASONS, STOPS
 from validator.study import order, packing
-from validator.study.fate import KEPT, REASONS, STOPS
 from validator.study.sets import Problem, Set
 
 

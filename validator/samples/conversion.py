@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from validator.study.form import Form
+from validator.samples.form import Form
 
 Row = Mapping[str | None, Any]
 Turn = tuple[str, Any]  # role (user, assistant, observation, function, system) and content

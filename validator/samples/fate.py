@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from validator.study.conversion import Sample, StopsRunError
+from validator.samples.conversion import Sample, StopsRunError
 
 KEPT = 0
 # Reasons, by code. The processors of LLaMA-Factory (data/processor/*.py) log each such row and go on.
