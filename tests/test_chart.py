@@ -9,6 +9,7 @@ import pytest
 
 from validator.advise.changes import Change
 from validator.advise.explanation import Band, DeviceBand, Disk, Explanation, Samples, Size, Target
+from validator.diagnostic import Diagnostic, Severity
 from validator.memory.terms import Device, Host
 from validator.show import chart
 
@@ -63,6 +64,24 @@ def test_what_is_not_known_is_left_out(missing: str) -> None:
     shown = chart.text(replace(EXPLANATION, **{missing: None}))
     assert "None" not in shown
     assert len(shown.splitlines()) < len(chart.text(EXPLANATION).splitlines()) or missing == "machine"
+
+
+def error(code: str) -> Diagnostic:
+    return Diagnostic(code, Severity.ERROR, "")
+
+
+@pytest.mark.parametrize(
+    ("codes", "left_out", "verdict"),
+    [
+        ([], [], "tight: expected to fit, but the upper end does not"),
+        (["FIT001", "FIT003"], [], "tight: expected to fit, but the upper end does not"),
+        (["TRA501"], [], "will not run: 1 error above; memory alone: tight: expected to fit"),
+        (["SCH001", "FIT001", "SCH002"], ["a", "b"], "will not run: 2 errors above; memory alone, without a, b: tight"),
+    ],
+)
+def test_errors_other_than_memory_stand_before_the_verdict(codes: list[str], left_out: list[str], verdict: str) -> None:
+    shown = chart.text(replace(EXPLANATION, diagnostics=[*map(error, codes)], left_out=left_out))
+    assert f"  verdict  {verdict}" in shown
 
 
 def test_no_line_is_wider_than_a_terminal_but_for_commands() -> None:

@@ -6,14 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from validator.advise import explain
 from validator.advise.explanation import Samples, Target
-from validator.diagnostic import RecipeError
+from validator.commands.explain import command
+from validator.diagnostic import RecipeError, Report, Severity
 from validator.job import job
 from validator.job.job import GIB
+from validator.judge.check import check_document
+from validator.read.override import overridden
 from validator.read.recipe import parse
-from validator.show import chart, structure
+from validator.show import chart, report, structure
 
 ROOT = Path(__file__).parent.parent
 HEAD = "# /// recipe\n# machine: 2x8xa100-80g\n# host_ram_gib: 2048\n# samples: 5000\n# ///\n"
@@ -46,6 +50,7 @@ def test_the_fixed_shape() -> None:
     found = json.loads(structure.text(explain.explain(resolved(HEAD + BODY))))
     assert list(found) == [
         "path", "machine", "model", "verdict", "device_gib", "host_gib", "disk_gib", "samples", "changes", "command",
+        "diagnostics", "left_out",
     ]  # fmt: skip
     assert list(found["machine"]) == ["nodes", "devices", "device", "device_gib", "usable_gib", "host_ram_gib"]
     assert list(found["model"]) == ["name", "parameters", "trainable_parameters"]
@@ -121,3 +126,60 @@ def test_without_machine() -> None:
 def test_nothing_is_explained_of_what_is_not_known(text: str, says: str) -> None:
     with pytest.raises(RecipeError, match=says):
         explain.explain(resolved(text))
+
+
+LORA = "recipes/qwen7b-3090x1-lora.yaml"
+
+
+def asked(*words: str) -> tuple[int, str]:
+    """Exit code and standard output of `explain` for that recipe."""
+    done = CliRunner().invoke(command, [LORA, *words])
+    return done.exit_code, done.stdout
+
+
+# Overrides, a machine with its host memory, and the codes above the verdict.
+ASKED: list[tuple[list[str], str | None, float | None, list[str]]] = [
+    ([], None, None, []),
+    (["cutoff_len=8k"], None, None, ["SCH002"]),
+    (["cutoff_length=8192"], None, None, ["SCH001"]),
+    (["stage=ppo"], None, None, ["TRA501", "TRA502"]),
+    (["learning_rate=1"], None, None, []),
+    (["cutoff_len=8192", "per_device_train_batch_size=4"], None, None, []),
+    (["deepspeed=no_such.json"], None, None, ["PTH001"]),
+    ([], "8xa100-80g", None, []),
+    ([], "1xt4-16g", 4, ["DEV001"]),
+]
+
+
+@pytest.mark.parametrize(("overrides", "machine", "ram", "codes"), ASKED)
+def test_errors_and_exit_code_are_those_of_check(
+    overrides: list[str], machine: str | None, ram: float | None, codes: list[str]
+) -> None:
+    findings = check_document(overridden(LORA, overrides), machine, ram)
+    options = [*(["--machine", machine] if machine else []), *(["--host-ram", str(ram)] if ram else [])]
+    code, shown = asked(*overrides, *options)
+    assert code == (1 if findings.count(Severity.ERROR) else 0)
+    above, _, below = shown.partition("  model    ")
+    lines = above.splitlines()[:-1]
+    assert [line.rpartition("[")[2] for line in lines if line.endswith("]")] == [f"{code}]" for code in codes]
+    assert set(lines) <= set(report.text(Report("", [findings])).splitlines())
+    assert ("will not run" in below) == bool(codes)
+    assert ("\nrun:\n" in below) == (code == 0)
+
+
+def test_json_has_the_diagnostics_of_check() -> None:
+    wrong = ["cutoff_len=8k", "cutoff_length=1"]
+    answer = json.loads(asked(*wrong, "--format", "json")[1])
+    judged = json.loads(report.as_json(Report("", [check_document(overridden(LORA, wrong))])))
+    assert answer["diagnostics"] == judged["files"][0]["diagnostics"]
+    assert {each["code"] for each in answer["diagnostics"]} == {"SCH001", "SCH002"}
+    assert answer["command"] == []
+    assert sorted(answer["left_out"]) == ["cutoff_len", "cutoff_length"]
+
+
+def test_a_refused_value_counts_as_what_it_plainly_means() -> None:
+    quoted, plain = (
+        json.loads(asked(word, "--format", "json")[1]) for word in ('cutoff_len="4096"', "cutoff_len=4096")
+    )
+    assert quoted["device_gib"] == plain["device_gib"]
+    assert quoted["left_out"] == plain["left_out"] == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from validator.advise import changes
 from validator.advise.explanation import Band, DeviceBand, Disk, Explanation, Samples, Size, Target
-from validator.diagnostic import RecipeError
+from validator.diagnostic import Diagnostic, RecipeError, Severity
 from validator.job.job import GIB, Job
 from validator.memory import Estimate, trainable_parameters
 from validator.memory.terms import Term
@@ -15,9 +15,12 @@ from validator.tables import guidance
 from validator.train import handoff
 
 
-def explain(job: Job, overrides: Sequence[str] = ()) -> Explanation:
-    """Where every GiB of the job goes. Raises RecipeError where model or machine is not known."""
+def explain(job: Job, overrides: Sequence[str] = (), diagnostics: Sequence[Diagnostic] = ()) -> Explanation:
+    """Where every GiB of the job goes; `diagnostics` are all findings in it.
+
+    Raises RecipeError where model or machine is not known."""
     _require_known(job)
+    stopped = any(each.severity is Severity.ERROR for each in diagnostics)
     return Explanation(
         path=job.path,
         machine=_target(job),
@@ -31,8 +34,16 @@ def explain(job: Job, overrides: Sequence[str] = ()) -> Explanation:
             replace(change, device_gib=round(change.device_gib, 2), host_gib=round(change.host_gib, 2))
             for change in changes.nearest(job)
         ],
-        command=handoff.commands(job, job.path, (*overrides, *handoff.displaced(job))),
+        command=[] if stopped else handoff.commands(job, job.path, (*overrides, *handoff.displaced(job))),
+        diagnostics=[each._replace(path=each.path or job.path) for each in diagnostics],
+        left_out=_left_out(job, diagnostics),
     )
+
+
+def _left_out(job: Job, diagnostics: Sequence[Diagnostic]) -> list[str]:
+    """Keys that are not known, or whose value was refused and says nothing that it could stand for."""
+    refused = (each.key for each in diagnostics if each.severity is Severity.ERROR and each.code.startswith("SCH"))
+    return list(dict.fromkeys(key for key in refused if key and not job.has(key)))
 
 
 def _require_known(job: Job) -> None:

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from validator.advise.changes import Change
-from validator.diagnostic import Verdict
+from validator.diagnostic import Diagnostic, Severity, Verdict
 from validator.memory.terms import Term
+
+# The errors that are the verdict itself: device memory, host memory.
+MEMORY = ("FIT001", "FIT003")
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,9 @@ class Samples:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Where every GiB goes, the verdict, the nearest changes, and the launch command of each node. None: not known."""
+    """Where every GiB goes, the verdict on memory, the nearest changes, and the launch command of each node, unless an
+    error stands against it. None: not known. `diagnostics` is all that `check` finds; `left_out` are keys that it does
+    not know or whose value it refuses: all figures are without them."""
 
     path: str
     machine: Target | None
@@ -86,3 +91,10 @@ class Explanation:
     samples: Samples
     changes: Sequence[Change]
     command: Sequence[str]
+    diagnostics: Sequence[Diagnostic] = ()
+    left_out: Sequence[str] = ()
+
+    @property
+    def errors(self) -> int:
+        """Number of errors but those of memory, which the verdict tells."""
+        return sum(each.severity is Severity.ERROR and each.code not in MEMORY for each in self.diagnostics)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import click
 
 from validator.advise.explain import explain
+from validator.advise.explanation import MEMORY
 from validator.commands import options
-from validator.job import job
+from validator.diagnostic import FileReport, Severity
+from validator.judge.check import judge
 from validator.read.override import overridden
 from validator.recipes.named import named
-from validator.show import chart, structure
+from validator.show import chart, report, structure
 
 
 @click.command("explain")
@@ -21,7 +24,17 @@ from validator.show import chart, structure
 @options.RAM
 @options.FORMAT
 def command(recipe: str, overrides: Sequence[str], machine: str | None, host_ram: float | None, form: str) -> None:
-    """Show where every GiB goes, the verdict, and the nearest changes."""
+    """Show where every GiB goes, the verdict, and the nearest changes. Exits 1 where check does."""
     recipe, overrides = named(recipe, overrides)
-    explanation = explain(job.resolve(overridden(recipe, overrides), machine, host_ram), overrides)
-    click.echo(structure.text(explanation) if form == "json" else chart.text(explanation), nl=False)
+    judged, job = judge(overridden(recipe, overrides), machine, host_ram)
+    explanation = explain(job, overrides, judged.diagnostics)
+    text = structure.text(explanation) if form == "json" else "".join(_errors(judged)) + chart.text(explanation)
+    click.echo(text, nl=False)
+    sys.exit(1 if judged.count(Severity.ERROR) else 0)
+
+
+def _errors(judged: FileReport) -> list[str]:
+    """What stops the run, as `check` prints it, but for memory, which the verdict tells."""
+    errors = [each for each in judged.diagnostics if each.severity is Severity.ERROR and each.code not in MEMORY]
+    lines = report.lines_of(FileReport(judged.path, errors, sources=judged.sources))
+    return [f"{line}\n" for line in lines]

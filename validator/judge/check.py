@@ -44,13 +44,18 @@ def _unread(path: str, why: str) -> FileReport:
 
 def check_document(document: Document, machine: str | None = None, host_ram_gib: float | None = None) -> FileReport:
     """All findings of a recipe that has been read."""
+    if document.readable and document.values:
+        return judge(document, machine, host_ram_gib)[0]
+    report = FileReport(document.path, list(document.problems), sources={document.path: document.text})
+    if document.readable:
+        report.diagnostics.append(Diagnostic("LOA006", Severity.ERROR, "holds no key; a recipe needs at least a model"))
+    return report
+
+
+def judge(document: Document, machine: str | None = None, host_ram_gib: float | None = None) -> tuple[FileReport, Job]:
+    """All findings of a recipe that holds keys, and the job that they are about: without the values they refuse."""
     locations = Locations(document)
     report = FileReport(document.path, list(document.problems), sources=locations.sources)
-    if not document.readable:
-        return report
-    if not document.values:
-        report.diagnostics.append(Diagnostic("LOA006", Severity.ERROR, "holds no key; a recipe needs at least a model"))
-        return report
     if document.path != "-" and not document.path.endswith(_SUFFIXES):
         text = "is read by LLaMA-Factory only if its name ends with .yaml or .yml, in lower case; rename it"
         report.diagnostics.append(Diagnostic("LOA007", Severity.ERROR, text))
@@ -60,7 +65,7 @@ def check_document(document: Document, machine: str | None = None, host_ram_gib:
     report.diagnostics += _apply(engine.RULES, job, locations, refused)
     report.diagnostics = sorted(_kept(document, report.diagnostics, job.as_written), key=_order)
     report.verdict, report.unjudged = job.verdict, tuple(unjudged.gaps(job))
-    return report
+    return report, job
 
 
 def _kept(document: Document, diagnostics: list[Diagnostic], as_written: bool) -> list[Diagnostic]:

@@ -31,7 +31,15 @@ def _head(explanation: Explanation) -> Iterator[str]:
         each = " each" if machine.nodes > 1 else ""
         ram = f", {machine.host_ram_gib:g} GiB of RAM{each}" if machine.host_ram_gib else ""
         yield f"  machine  {nodes}{machine.devices} x {machine.device}{ram}"
-    yield f"  verdict  {_SPOKEN[explanation.verdict]}"
+    yield f"  verdict  {_verdict(explanation)}"
+
+
+def _verdict(explanation: Explanation) -> str:
+    memory, errors = _SPOKEN[explanation.verdict], explanation.errors
+    if not errors:
+        return memory
+    without = f", without {', '.join(explanation.left_out)}" if explanation.left_out else ""
+    return f"will not run: {errors} error{'s'[: errors > 1]} above; memory alone{without}: {memory}"
 
 
 def _memory(title: str, band: Band | DeviceBand | None, limit: float | None, what: str) -> Iterator[str]:
@@ -94,6 +102,7 @@ def _rest(explanation: Explanation) -> Iterator[str]:
         yield f"  {', '.join(change.settings())}"
         yield (f"      {change.device_gib:.1f} GiB per device, {change.host_gib:.1f} of host memory: "
                f"{change.verdict}; {change.note}")  # fmt: skip
-    yield "run:"
+    if explanation.command:
+        yield "run:"
     for line in explanation.command:
         yield f"  {line}"

@@ -14,7 +14,7 @@ _LONGEST = 200
 
 def text(report: Report) -> str:
     """For people: one line a finding, the source line with a caret, and a sum."""
-    lines = [line for file in report.files for line in _file_lines(file)]
+    lines = [line for file in report.files for line in lines_of(file)]
     errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
     files = len(report.files)
     sums = f"{files} file{_s(files)}: {errors} error{_s(errors)}, {warnings} warning{_s(warnings)}"
@@ -37,7 +37,8 @@ def _s(count: int) -> str:
     return "" if count == 1 else "s"
 
 
-def _file_lines(file: FileReport) -> Iterator[str]:
+def lines_of(file: FileReport) -> Iterator[str]:
+    """Each finding of a file, with its line of the source."""
     for diagnostic in file.diagnostics:
         path, message = diagnostic.path or file.path, _printable(diagnostic.message)
         where = f"{path}:{diagnostic.line}:{diagnostic.column}"

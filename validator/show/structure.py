@@ -4,8 +4,8 @@ for itself has a `_` behind it as a field (`from_`)."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,9 +14,15 @@ if TYPE_CHECKING:
 
 def text(result: DataclassInstance | Sequence[DataclassInstance]) -> str:
     """The structure that `--format json` prints, with an end of line."""
-    whole = _keys(result) if is_dataclass(result) else [_keys(row) for row in result]
-    return json.dumps(whole, indent=2) + "\n"
+    return json.dumps(_plain(result), indent=2) + "\n"
 
 
-def _keys(result: DataclassInstance) -> dict[str, object]:
-    return asdict(result, dict_factory=lambda fields: {name.removesuffix("_"): value for name, value in fields})
+def _plain(value: object) -> object:
+    """The value in the types of JSON; the fields of a dataclass and of a named tuple are keys."""
+    if is_dataclass(value):
+        return {field.name.removesuffix("_"): _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return _plain(value._asdict())
+    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
