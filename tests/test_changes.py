@@ -165,7 +165,7 @@ def test_optimizers_of_full_tuning_go_when_adapters_or_an_engine_come() -> None:
 
 
 def test_what_exists_already_is_no_reason_to_hold_a_change_back() -> None:
-    before = resolved("1xrtx-4090", "full", more="deepspeed: deepspeed/no_such.json\n")
+    before = resolved("1xrtx-4090", "full", more="fp16: true\n")
     assert engine.errors(before)
     assert changes.nearest(before)
 

@@ -122,3 +122,17 @@ def test_paths_are_looked_for_here_first_then_beside_the_recipe(
 def test_a_refused_value_counts_as_what_it_plainly_means_or_not_at_all(key: str, value: object, meant: object) -> None:
     document = Document("x.yaml", values={key: value})
     assert job.resolve(document, refused=frozenset({key})).get(key) == meant
+
+
+def test_a_deepspeed_file_that_is_not_there_is_the_catalogues_or_memory_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = {"model_name_or_path": "Qwen/Qwen3-8B", "finetuning_type": "full", "bf16": True}
+    for name, verdict in (("no_such.json", "unknown"), ("deepspeed/ds_z3.json", "fits"), ("ds_z0.json", "exceeds")):
+        assert resolved("8xa100-80g", 1024, deepspeed=name, **values).verdict == verdict, name
+    (tmp_path / "ds_z2.json").write_text('{"zero_optimization": {"stage": 3}}')
+    assert resolved("8xa100-80g", 1024, deepspeed="ds_z2.json", **values).verdict == "fits"
+    (tmp_path / "ds_z2.json").write_text("{")
+    broken = resolved("8xa100-80g", 1024, deepspeed="ds_z2.json", **values)
+    assert (broken.device_memory, broken.host_memory, broken.disk, broken.verdict) == (None, None, None, "unknown")

@@ -18,6 +18,7 @@ from validator.memory import Estimate, Workload, device_memory, disk, host_memor
 from validator.memory.terms import Disk
 from validator.read.recipe import Document
 from validator.tables import data, machines, models
+from validator.tables.checkout import home
 from validator.tables.machines import Machine
 from validator.tables.models import Model
 
@@ -76,12 +77,15 @@ class Job(Settings):
 
     @cached_property
     def zero(self) -> zero.Zero | None:
-        """The DeepSpeed configuration; None where the recipe uses none."""
+        """The DeepSpeed configuration; None where the recipe uses none. One that is not there is taken for the
+        catalogue's file of the same name."""
         if not self.engine:
             return None
         value = self.get("deepspeed")
-        place = self.find(value) if isinstance(value, str) and not value.startswith("{") else None
-        return zero.read(value, str(place[0]) if place else str(value))
+        if not isinstance(value, str) or value.startswith("{"):
+            return zero.read(value, None)
+        place, shipped = self.find(value), home() / "deepspeed" / Path(value).name
+        return zero.read(value, str(place[0] if place else shipped if shipped.is_file() else value))
 
     @property
     def zero_stage(self) -> int:
@@ -114,8 +118,9 @@ class Job(Settings):
 
     @cached_property
     def workload(self) -> Workload | None:
-        """What the memory formulas need; None where the model is not known."""
-        return workload.workload(self, self.model, self.zero) if self.model else None
+        """What the memory formulas need; None where the model is not known, or the DeepSpeed file cannot be read."""
+        unread = self.zero and self.zero.problem
+        return workload.workload(self, self.model, self.zero) if self.model and not unread else None
 
     @cached_property
     def device_memory(self) -> Estimate | None:

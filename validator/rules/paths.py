@@ -12,6 +12,7 @@ from validator.job.job import Job
 from validator.read.tree import read_json
 from validator.rules import inside
 from validator.rules.rule import Finding, rule
+from validator.tables.checkout import home
 from validator.tables.suggestion import suggest
 
 # Keys that name something to be read. LLaMA-Factory splits the adapters at commas.
@@ -38,9 +39,16 @@ def deepspeed_missing(job: Job) -> Iterator[Finding]:
     """
     name = _zero_name(job)
     if name and not job.find(name) and not unexpanded(name):
-        known = {path.name for folder in job.folders for path in folder.glob("deepspeed/*.json")}
-        meant = suggest(Path(name).name, known).replace("`", "`deepspeed/", 1)
-        yield "deepspeed", f"`{name}` does not exist, here or in a folder above the recipe{meant}"
+        yield "deepspeed", f"`{name}` does not exist, here or in a folder above the recipe{_instead(job, name)}"
+
+
+def _instead(job: Job, name: str) -> str:
+    """How to get a DeepSpeed file that is not there: from the catalogue, or by another name."""
+    file = Path(name).name
+    if (home() / "deepspeed" / file).is_file():
+        return f"; `lmf-recipes copy {file} .` writes `deepspeed/{file}`"
+    known = {path.name for folder in job.folders for path in folder.glob("deepspeed/*.json")}
+    return suggest(file, known).replace("`", "`deepspeed/", 1)
 
 
 @rule("PTH002", Severity.NOTE)
