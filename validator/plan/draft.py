@@ -13,20 +13,11 @@ from validator.tables import guidance, models
 from validator.tables.checkout import home
 from validator.tables.machines import Machine
 from validator.tables.models import Model
+from validator.tables.savers import SAVERS
 
 _DATA = {"sft": "alpaca_gpt4_en,alpaca_gpt4_zh", "dpo": "dpo_mix_en,dpo_mix_zh", "rm": "dpo_mix_en,dpo_mix_zh",
          "kto": "kto_mix_en", "pt": "wikipedia_en"}  # fmt: skip
 STAGES = tuple(_DATA)
-# Settings of LLaMA-Factory's own examples (examples/extras). GaLore and APOLLO refuse the fused AdamW.
-_SAVERS: Mapping[str, Mapping[str, Any]] = {
-    "bf16": {},
-    "galore": {"use_galore": True, "galore_layerwise": True, "galore_target": "all", "galore_rank": 128,
-               "galore_scale": 2.0, "optim": "adamw_torch"},
-    "apollo": {"use_apollo": True, "apollo_layerwise": True, "apollo_target": "all", "apollo_rank": 128,
-               "apollo_scale": 32.0, "apollo_scale_type": "channel", "optim": "adamw_torch"},
-    "badam": {"use_badam": True, "badam_mode": "layer", "badam_switch_mode": "ascending",
-              "badam_switch_interval": 50},
-}  # fmt: skip
 # Above this, the mask that sdpa builds for padded samples outgrows everything else.
 _LONG = 16384
 # Billions of parameters from which one checkpoint of a full fine-tune takes some 400 GiB.
@@ -124,7 +115,7 @@ class Draft:
             yield "pref_beta", 0.1
         if self.stage == "dpo":
             yield "pref_loss", "sigmoid"
-        yield from _SAVERS[self.saver or "bf16"].items()
+        yield from SAVERS[self.saver or "bf16"].items()
         if self.engine == "fsdp":
             yield "fsdp", "full_shard auto_wrap"
             yield "fsdp_config", {"transformer_layer_cls_to_wrap": [self.model.family.layer]}

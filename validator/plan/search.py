@@ -21,11 +21,10 @@ from validator.read.recipe import parse
 from validator.tables.checkout import home
 from validator.tables.machines import Machine
 from validator.tables.models import Model
+from validator.tables.savers import SAVERS
 
 METHODS = ("lora", "full", "qlora")
 ADAPTERS = ("lora", "qlora")
-# Ways to train all parameters on one device without AdamW's 16 bytes a parameter, the least approximate first.
-SAVERS = ("bf16", "galore", "apollo", "badam")
 SPEEDS = ("fastest", "fast", "medium", "slow", "slowest")
 LENGTHS = (2048, 1024, 512)
 # More samples at once than this no longer fill a device better.
