@@ -159,8 +159,7 @@ def test_errors_and_exit_code_are_those_of_check(
     options = [*(["--machine", machine] if machine else []), *(["--host-ram", str(ram)] if ram else [])]
     code, shown = asked(*overrides, *options)
     assert code == (1 if findings.count(Severity.ERROR) else 0)
-    above, _, below = shown.partition("  model    ")
-    lines = above.splitlines()[:-1]
+    lines, below = shown[: shown.index(f"{LORA}\n")].splitlines(), shown[shown.index(f"{LORA}\n") :]
     assert [line.rpartition("[")[2] for line in lines if line.endswith("]")] == [f"{code}]" for code in codes]
     assert set(lines) <= set(report.text(Report("", [findings])).splitlines())
     assert ("will not run" in below) == bool(codes)
