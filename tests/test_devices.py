@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from validator.diagnostic import RecipeError
+from validator.job import naming
 from validator.tables import devices
 
 
@@ -15,15 +16,33 @@ def test_every_device_by_its_id_and_its_own_short_form(key: str) -> None:
     assert all(devices.device(alias)[0].vendor == devices.device(key)[0].vendor for alias in devices.aliases(key))
 
 
+def test_each_device_has_a_name_of_its_own_in_file_names() -> None:
+    labels = [naming.label(key) for key in devices.device_ids()]
+    assert len(set(labels)) == len(labels)
+
+
 @pytest.mark.parametrize(
     ("name", "expected", "noted"),
     [
         ("910b", "ascend-910b-64g", True),
         ("4090", "rtx-4090", False),
         ("a100", "a100-80g", True),
-        ("RTX 4090", "rtx-4090", False),
+        ("RTX 4090", "rtx-4090", False), ("RTX 4090 D", "rtx-4090d", False), ("4090d", "rtx-4090d", False),
+        ("4090-48g", "rtx-4090-48g", False), ("4080", "rtx-4080", False), ("4080s", "rtx-4080", False),
+        ("4070ti", "rtx-4070-ti", False), ("4070ti-super", "rtx-4070-ti-super", False), ("3060", "rtx-3060", False),
+        ("2080ti", "rtx-2080-ti", False), ("RTX 2080 Ti", "rtx-2080-ti", False),
+        ("2080ti-22g", "rtx-2080-ti-22g", False),
+        ("a6000ada", "rtx-6000-ada-48g", False), ("6000ada", "rtx-6000-ada-48g", False),
+        ("RTX 6000 Ada", "rtx-6000-ada-48g", False), ("pro6000", "rtx-pro-6000-96g", False),
+        ("RTX PRO 6000", "rtx-pro-6000-96g", False), ("l20", "l20-48g", False), ("l40", "l40-48g", False),
+        ("a40", "a40-48g", False), ("a30", "a30-24g", False), ("a800", "a100-80g", False),
+        ("a800-80g", "a100-80g", False), ("h800", "h100-80g", False), ("h800-80g", "h100-80g", False),
+        ("h20", "h20-96g", False), ("h20-3e", "h20-141g", False), ("gh200", "gh200-96g", True),
+        ("b300", "b300-288g", False), ("mi250", "mi250-64g", False), ("mi250x", "mi250-64g", False),
+        ("910b2", "ascend-910b-64g", False), ("910b3", "ascend-910b-64g", False), ("910b4", "ascend-910b-32g", False),
+        ("910b4-1", "ascend-910b-64g", False), ("Ascend910B3", "ascend-910b-64g", False),
     ],
-)
+)  # fmt: skip
 def test_short_forms_say_which_was_taken(name: str, expected: str, noted: bool) -> None:
     device, note = devices.device(name)
     assert device.id == expected
@@ -39,10 +58,18 @@ def test_short_forms_say_which_was_taken(name: str, expected: str, noted: bool) 
         ("Tesla V100-SXM2-32GB", 31.75, "v100-32g"), ("Tesla V100-PCIE-16GB", 15.78, "v100-16g"),
         ("Tesla T4", 15.0, "t4-16g"), ("GeForce RTX 3090", 23.7, "rtx-3090"),
         ("NVIDIA GeForce RTX 4090", 23.99, "rtx-4090"), (" nvidia geforce rtx 4090 ", 23.99, "rtx-4090"),
-        ("NVIDIA RTX A6000", 44.99, "a6000-48g"), ("NVIDIA H20", 95.58, "h20-96g"),
+        ("NVIDIA GeForce RTX 4090", 47.99, "rtx-4090-48g"), ("NVIDIA GeForce RTX 4090 D", 23.99, "rtx-4090d"),
+        ("NVIDIA GeForce RTX 4090 D", 47.99, "rtx-4090-48g"), ("NVIDIA GeForce RTX 2080 Ti", 22.0, "rtx-2080-ti-22g"),
+        ("GeForce RTX 2080 Ti", 10.76, "rtx-2080-ti"), ("NVIDIA GeForce RTX 4080 SUPER", 15.99, "rtx-4080"),
+        ("NVIDIA RTX A6000", 47.99, "a6000-48g"), ("NVIDIA RTX A6000", 44.99, "a6000-48g-ecc"),
+        ("NVIDIA RTX 6000 Ada Generation", 47.99, "rtx-6000-ada-48g"), ("NVIDIA L40S", 47.99, "l40s-48g"),
+        ("NVIDIA RTX 6000 Ada Generation", 44.99, "rtx-6000-ada-48g-ecc"), ("NVIDIA L20", 44.99, "l20-48g"),
+        ("NVIDIA H20", 95.58, "h20-96g"), ("NVIDIA H20", 140.4, "h20-141g"), ("NVIDIA H20-3e", 140.4, "h20-141g"),
+        ("NVIDIA GH200 480GB", 95.58, "gh200-96g"), ("NVIDIA B300 SXM6 AC", 268.59, "b300-288g"),
+        ("AMD Instinct MI250X / MI250", 63.98, "mi250-64g"), ("910B4-1", 64.0, "ascend-910b-64g"),
         ("910B3", 64.0, "ascend-910b-64g"), ("Ascend910B2", 64.0, "ascend-910b-64g"),
         ("910B4", 32.0, "ascend-910b-32g"),
-        ("Ascend910", 64.0, "ascend-910c-64g"), ("Ascend910_9382", 61.27, "ascend-910c-64g"),
+        ("Ascend910", 64.0, "ascend-910c-64g"), ("Ascend910_9382", 64.0, "ascend-910c-64g"),
         ("910ProB", 32.0, "ascend-910a-32g"), ("910B", 32.0, "ascend-910a-32g"),
         ("AMD Instinct MI300X", 191.98, "mi300x-192g"), ("AMD Instinct MI300X OAM", None, "mi300x-192g"),
         ("Tesla T4", None, "t4-16g"),
@@ -56,7 +83,8 @@ def test_recognised_by_what_the_tools_print(product: str, memory_gib: float | No
     ("product", "memory_gib"),
     [
         ("NVIDIA GeForce GTX 1080 Ti", 11.0), ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", 19.5), ("GRID A100-40C", 40.0),
-        ("NVIDIA A100-SXM4-80GB", 40.0), ("Ascend910", 32.0), ("NVIDIA", None), ("", None), ("4090", 24.0),
+        ("NVIDIA A100-SXM4-80GB", 40.0), ("Ascend910", 32.0), ("NVIDIA", None),
+        ("NVIDIA GeForce RTX 4090", None), ("NVIDIA GeForce RTX 3060", 8.0), ("", None), ("4090", 24.0),
     ],
 )  # fmt: skip
 def test_what_no_entry_names_is_not_guessed(product: str, memory_gib: float | None) -> None:
@@ -73,8 +101,12 @@ def test_a_device_by_its_memory_has_less_usable_and_no_vendor() -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("rtx4090ti", "did you mean `rtx4090`?"), ("gtx1080", "known: v100-16g v100-32g"), ("48", "such as 48g")],
-)
+    [
+        ("rtx4090ti", "; near it: rtx-4090 rtx-4090d rtx-4090-48g;"),
+        ("asend-910b", "; near it: ascend-910a-32g ascend-"),
+        ("gtx1080", "; known: v100-16g v100-32g t4-16g rtx-3090 "), ("tpu", "; known: v100-16g "),
+    ],
+)  # fmt: skip
 def test_an_unknown_device_is_told_near_ones_and_the_way_by_memory(name: str, said: str) -> None:
     with pytest.raises(RecipeError) as caught:
         devices.device(name)

@@ -219,6 +219,13 @@ def test_nothing_fits_names_machines_on_which_it_does(host: float) -> None:
         assert plans(*words, "--machine", each["machine"], "--host-ram", str(each["host_ram_gib"]))["plans"]
 
 
+def test_a_rare_device_is_not_proposed_before_a_common_one() -> None:
+    """An H20 with 141 GB is as large as an H200, and stands before it in the table."""
+    words = ("--model", "qwen72b", "--method", "qlora", "--cutoff-len", "32768", "--host-ram", "256")
+    upgrades = plans(*words, "--machine", "1xl4-24g")["upgrades"]
+    assert [each["machine"] for each in upgrades if each["note"] == "larger devices"] == ["1xh200-141g"]
+
+
 @pytest.mark.parametrize(
     ("samples", "low", "high"), [(20_000, 6, 10), (40_000, 12, 16), (80_000, 24, 36), (150_000, 65, 75)]
 )

@@ -64,7 +64,7 @@ def _more_devices(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
 def _larger_devices(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
     here = start.machine
     kinds = (devices.device(key)[0] for key in devices.device_ids())
-    larger = [kind for kind in kinds if kind.vendor == here.device.vendor
+    larger = [kind for kind in kinds if kind.vendor == here.device.vendor and kind.common
               and (kind.usable_gib or 0) > (here.device.usable_gib or 0)]  # fmt: skip
     for kind in sorted(larger, key=lambda kind: kind.usable_gib or 0):
         machine = here._replace(device=kind)

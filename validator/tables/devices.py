@@ -3,14 +3,13 @@
 # Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from validator.diagnostic import RecipeError
 from validator.memory import Runtime
 from validator.tables.data import listing
-from validator.tables.suggestion import suggest
 
 _BY_MEMORY = "by-memory"
 _SIZE = r"([1-9]\d{0,3})-?g(?:i?b)?"
@@ -33,6 +32,7 @@ class Device(NamedTuple):
     bitsandbytes: tuple[int, ...]
     server_devices: int
     server_ram_gib: float | None
+    common: bool
     evidence: Literal["good", "thin"]
     notes: Mapping[str, str]
 
@@ -65,8 +65,7 @@ def device(name: str) -> tuple[Device, str | None]:
     claims = [key for key in devices.mention(wanted) if wanted in aliases(key)]
     default = [key for key in claims if wanted in (devices[key].get("default_for") or [])]
     if not claims:
-        near = suggest(wanted, [*device_ids(), *all_aliases()]) or f"; known: {' '.join(device_ids())}"
-        raise RecipeError(f"device `{name}` is not known{near}; any other goes by its memory, such as 48g")
+        raise RecipeError(f"device `{name}` is not known; {_near(wanted)}; any other goes by its memory, such as 48g")
     taken = (default or claims)[0]
     others = [key for key in claims if key != taken]
     note = f"`{name}` is taken as {taken}" + (f", not {', '.join(others)}" if others else "")
@@ -74,14 +73,16 @@ def device(name: str) -> tuple[Device, str | None]:
 
 
 def recognised(product: str, memory_gib: float | None) -> str | None:
-    """Id of the device that the driver's tool prints as `product` with this total memory, GiB; None where no entry or
-    more than one fits. A name can stand for cards of several sizes; error correction takes up to a sixteenth of one."""
+    """Id of the device that the driver's tool prints as `product` with this total memory, GiB; None where it is not
+    known. A name can stand for cards of several sizes, of which the nearest is meant. It may have a little more memory
+    than its entry, as error correction, which takes a sixteenth, can be off; with less, another entry must fit."""
     printed = _plain(product)
     devices = listing("devices")
     keys = [key for key in devices.mention(printed) if printed in map(_plain, devices[key]["products"])]
-    if memory_gib is not None:
-        keys = [key for key in keys if abs(memory_gib / devices[key]["memory_gib"] - 1) < 0.1]
-    return keys[0] if len(keys) == 1 else None
+    if memory_gib is None:
+        return keys[0] if len(keys) == 1 else None
+    more = {key: memory_gib / devices[key]["memory_gib"] - 1 for key in keys}
+    return min((key for key in keys if -0.04 < more[key] < 0.08), key=lambda key: abs(more[key]), default=None)
 
 
 def _plain(product: str) -> str:
@@ -89,14 +90,21 @@ def _plain(product: str) -> str:
     return " ".join(re.sub(r"^(nvidia|amd|ascend)\b ?|^ascend(?=9)", "", product.strip().lower()).split())
 
 
+def _near(wanted: str) -> str:
+    """The devices whose model number is in `wanted`, else the common ones."""
+    numbers = re.findall(r"\d{2,}", wanted)
+    near = [key for key in device_ids() if any(number in key for number in numbers)]
+    return f"{'near it' if near else 'known'}: {' '.join(near or filter(_common, device_ids()))}"
+
+
+def _common(key: str) -> bool:
+    return bool(listing("devices")[key].get("common", True))
+
+
 def aliases(key: str) -> list[str]:
     """Short forms of a device, the usual one first; none of one that goes by its memory."""
     devices = listing("devices")
     return [str(alias) for alias in devices[key]["aliases"]] if key in devices else []
-
-
-def all_aliases() -> Iterator[str]:
-    return (alias for key in device_ids() for alias in aliases(key))
 
 
 def _by_memory(size: int) -> Device:
@@ -122,6 +130,7 @@ def _device(key: str) -> Device:
         bitsandbytes=tuple(entry["bitsandbytes"] or ()),
         server_devices=server.get("devices") or 1,
         server_ram_gib=server.get("host_ram_gib"),
+        common=_common(key),
         evidence=entry["evidence"],
         notes=entry.get("notes") or {},
     )
