@@ -7,12 +7,28 @@ import click
 from validator.diagnostic import RecipeError
 from validator.tables import machines
 
-TARGET = "Target, such as 8xascend-910b-64g, 2x8xa100-80g or, by its memory, 1x48g."
+AUTO = "auto"
+TARGET = "Target, such as 8xascend-910b-64g, 2x8xa100-80g or, by its memory, 1x48g; auto: this machine."
+_RAM = "main memory of this machine"
 
 
-def known(_context: click.Context, _parameter: click.Parameter, machine: str | None) -> str | None:
-    """A machine on the command line that is not known is wrong usage, not a finding in a file."""
-    if machine is not None:
+class Unseen(click.ClickException):
+    """This machine shows no accelerator: exit code 2, as for other machines that are not known."""
+
+    exit_code = 2
+
+
+def known(context: click.Context, _parameter: click.Parameter, machine: str | None) -> str | None:
+    """A machine on the command line that is not known is wrong usage, not a finding in a file: exit code 2. `auto`
+    becomes the name of this machine."""
+    if machine == AUTO and not context.resilient_parsing:
+        return _this(context)
+    return named(context, _parameter, machine)
+
+
+def named(_context: click.Context, _parameter: click.Parameter, machine: str | None) -> str | None:
+    """A machine as it is written, with `auto` left to the command."""
+    if machine not in (None, AUTO):
         try:
             machines.machine(machine)
         except RecipeError as err:
@@ -20,6 +36,28 @@ def known(_context: click.Context, _parameter: click.Parameter, machine: str | N
     return machine
 
 
+def _this(context: click.Context) -> str:
+    """The name of this machine; says on standard error what that is."""
+    from validator.here import machine  # runs the programs of the drivers: only where it is asked for
+
+    try:
+        here = machine.require()
+    except RecipeError as err:
+        raise Unseen(f"--machine auto: {err}") from None
+    for line in (f"this machine: {here}", *here.notes()):
+        click.echo(line, err=True)
+    context.meta[_RAM] = here.host_ram_gib
+    return here.machine
+
+
+def memory(context: click.Context, _parameter: click.Parameter, gib: float | None) -> float | None:
+    """The main memory that is given, else that of this machine where `--machine auto` asks for it: click handles what
+    stands on the command line before what does not."""
+    return gib if gib is not None else context.meta.get(_RAM)
+
+
 MACHINE = click.option("--machine", metavar="M", callback=known, help=TARGET)
-RAM = click.option("--host-ram", type=click.FloatRange(min=1), metavar="GIB", help="Main memory of a node.")
+RAM = click.option(
+    "--host-ram", type=click.FloatRange(min=1), metavar="GIB", callback=memory, help="Main memory of a node."
+)
 FORMAT = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Text is default.")

@@ -1,0 +1,216 @@
+"""This machine, read from what the drivers' programs print: tests/recorded/ holds one folder for each machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from validator.diagnostic import RecipeError
+from validator.here import host, machine, program
+from validator.here.machine import Here
+
+RECORDED = Path(__file__).parent / "recorded"
+GIB = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No driver's program, and none of the variables that hide devices."""
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(program, "_FOLDERS", ())
+
+
+def on(monkeypatch: pytest.MonkeyPatch, *folders: str, **variables: str) -> Here:
+    """The machine of these recordings, in this environment."""
+    monkeypatch.setenv("PATH", os.pathsep.join(str(RECORDED / folder) for folder in folders))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return machine.require()
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "product"),
+    [
+        ("nvidia-smi-8xa100", "8xa100-80g", "8 x NVIDIA A100-SXM4-80GB"),
+        ("nvidia-smi-8xa100-mig", "7xa100-80g", "7 x NVIDIA A100-SXM4-80GB"),
+        ("nvidia-smi-mig", "1x10g", "1 x NVIDIA A100-SXM4-80GB MIG 1g.10gb"),
+        ("nvidia-smi-1xt4", "1xt4-16g", "1 x Tesla T4"),
+        ("nvidia-smi-2x4090", "2xrtx-4090", "2 x NVIDIA GeForce RTX 4090"),
+        ("nvidia-smi-2x5090-busy", "2xrtx-5090", "2 x NVIDIA GeForce RTX 5090"),
+        ("nvidia-smi-2xquadro", "2x8g", "2 x Quadro RTX 4000"),
+        ("nvidia-smi-lost", "1xrtx-4090", "1 x NVIDIA GeForce RTX 4090"),
+        ("npu-smi-8x910b2", "8xascend-910b-64g", "8 x 910B2"),
+        ("npu-smi-8x910b3-busy", "8xascend-910b-64g", "8 x 910B3"),
+        ("npu-smi-2x910b3", "2xascend-910b-64g", "2 x 910B3"),
+        ("npu-smi-8x910", "8xascend-910a-32g", "8 x 910B"),
+        ("npu-smi-2x910c", "4xascend-910c-64g", "4 x Ascend910"),
+        ("rocm-smi-8xmi300x", "8xmi300x-192g", "8 x AMD Instinct MI300X OAM"),
+        ("rocm-smi-mi210", "1x64g", "1 x Instinct MI210"),
+        ("rocm-smi-radeon", "1x16g", "1 x Navi 21 [Radeon RX 6800/6800 XT / 6900 XT]"),
+        ("amd-smi-mi300x", "1xmi300x-192g", "1 x AMD Instinct MI300X"),
+        ("amd-smi-mi300x-list", "1xmi300x-192g", "1 x AMD Instinct MI300X"),
+    ],
+)
+def test_a_recorded_machine(folder: str, name: str, product: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = on(monkeypatch, folder)
+    assert here.machine == name
+    assert str(here).startswith(f"{product} ({here.device})")
+
+
+def test_every_recording_is_read() -> None:
+    assert {path.name for path in RECORDED.iterdir() if path.is_dir()} <= set(Path(__file__).read_text().split('"'))
+
+
+@pytest.mark.parametrize(
+    ("folder", "says"),
+    [
+        ("nvidia-smi-no-driver", "nvidia-smi shows no device: NVIDIA-SMI has failed because it couldn't communicate"),
+        ("nvidia-smi-mismatch", "Driver/library version mismatch; NVML library version: 570.124; name the machine"),
+        ("nvidia-smi-gb10", "NVIDIA GB10 is not in the catalogue, and its memory is not shown"),
+        ("npu-smi-used", "npu-smi shows no device: DrvMngGetConsoleLogLevel failed.*the device is used. ret is -8020"),
+        ("rocm-smi-nothing", "rocm-smi shows no device: WARNING: No JSON data to report"),
+        ("none", "no accelerator is known here: nvidia-smi, npu-smi, rocm-smi and amd-smi are not installed"),
+    ],
+)
+def test_a_machine_that_shows_none(folder: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RecipeError, match=says) as told:
+        on(monkeypatch, folder)
+    assert "\n" not in str(told.value)
+    assert "--machine 8xa100-80g" in str(told.value)
+
+
+def test_a_driver_that_works_counts_before_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert on(monkeypatch, "nvidia-smi-no-driver", "npu-smi-8x910b2").machine == "8xascend-910b-64g"
+
+
+def test_a_program_that_hangs_or_cannot_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(program, "_LIMIT", 0.1)
+    with pytest.raises(RecipeError, match="nvidia-smi does not answer within"):
+        machine.look()
+    tool.write_text("#!/no/such/shell\n")
+    with pytest.raises(RecipeError, match="nvidia-smi cannot be started: No such file"):
+        machine.look()
+
+
+# What is hidden.
+
+
+@pytest.mark.parametrize(
+    ("folder", "variables", "name"),
+    [
+        ("nvidia-smi-8xa100", {"CUDA_VISIBLE_DEVICES": "0,1"}, "2xa100-80g"),
+        ("nvidia-smi-8xa100", {"CUDA_VISIBLE_DEVICES": "GPU-4ce12868, GPU-b9ce234f"}, "2xa100-80g"),
+        ("nvidia-smi-8xa100", {"CUDA_VISIBLE_DEVICES": "0,-1,1"}, "1xa100-80g"),
+        ("nvidia-smi-8xa100", {"HIP_VISIBLE_DEVICES": "0"}, "8xa100-80g"),
+        ("nvidia-smi-8xa100-mig", {"CUDA_VISIBLE_DEVICES": "MIG-fca28630-a1bd-5e73-9206-ccd17a013f5f"}, "1x40g"),
+        ("nvidia-smi-8xa100-mig", {"CUDA_VISIBLE_DEVICES": "0"}, "1x40g"),
+        ("npu-smi-8x910b2", {"ASCEND_RT_VISIBLE_DEVICES": "4,5,6,7"}, "4xascend-910b-64g"),
+        ("rocm-smi-8xmi300x", {"CUDA_VISIBLE_DEVICES": "3"}, "1xmi300x-192g"),
+        ("rocm-smi-8xmi300x", {"HIP_VISIBLE_DEVICES": "0,1", "CUDA_VISIBLE_DEVICES": "3"}, "2xmi300x-192g"),
+    ],
+)
+def test_hidden_devices(folder: str, variables: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert on(monkeypatch, folder, **variables).machine == name
+
+
+@pytest.mark.parametrize("value", ["", "-1", "8"])
+def test_all_devices_hidden(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RecipeError, match="CUDA_VISIBLE_DEVICES hides all devices of this machine, 8 x NVIDIA A100"):
+        on(monkeypatch, "nvidia-smi-8xa100", CUDA_VISIBLE_DEVICES=value)
+
+
+# What is told, and what a run gets.
+
+
+@pytest.mark.parametrize(
+    ("folder", "notes"),
+    [
+        ("nvidia-smi-8xa100", []),
+        ("nvidia-smi-2xquadro", ["Quadro RTX 4000 is not in the catalogue: taken as `8g`"]),
+        ("nvidia-smi-mig", ["is not in the catalogue", "a process can use one MIG slice"]),
+        ("nvidia-smi-8xa100-mig", ["not counted: 1 x NVIDIA A100-SXM4-80GB MIG 4g.40gb; CUDA_VISIBLE_DEVICES chooses"]),
+    ],
+)
+def test_notes(folder: str, notes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list(on(monkeypatch, folder).notes())
+    assert len(told) == len(notes)
+    assert all(part in line for part, line in zip(notes, told, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("folder", "count", "names", "variables"),
+    [
+        ("nvidia-smi-2x4090", 2, "0,1", {}),
+        ("nvidia-smi-2x4090", 1, "0", {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0"}),
+        ("npu-smi-8x910b2", 4, "4,5,6,7", {"ASCEND_RT_VISIBLE_DEVICES": "4,5,6,7"}),
+        ("nvidia-smi-8xa100-mig", 7, "1,2,3,4,5,6,7",
+         {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1,2,3,4,5,6,7"}),
+        ("rocm-smi-8xmi300x", 1, "0", {"HIP_VISIBLE_DEVICES": "0"}),
+    ],
+)  # fmt: skip
+def test_a_run_gets_the_devices_with_most_free_memory(
+    folder: str, count: int, names: str, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, chosen = on(monkeypatch, folder).only(count)
+    assert (",".join(one.names[0] for one in taken), chosen) == (names, variables)
+
+
+def test_the_users_own_choice_of_devices_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = on(monkeypatch, "nvidia-smi-2x4090", CUDA_VISIBLE_DEVICES="0,1")
+    assert here.only(1)[1] == {"NPROC_PER_NODE": "1"}
+    assert here.only(2)[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("folder", "free"),
+    [("nvidia-smi-2x5090-busy", [3.2, 2.2]), ("npu-smi-2x910b3", [60.6, 60.6]), ("rocm-smi-mi210", [64.0]),
+     ("amd-smi-mi300x", [191.7]), ("nvidia-smi-mig", [None])],
+)  # fmt: skip
+def test_memory_that_others_have_left(folder: str, free: list[float | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = [one.free_gib for one in on(monkeypatch, folder).accelerators]
+    assert [None if size is None else round(size, 1) for size in shown] == free
+
+
+# Main memory and disk.
+
+MEMINFO = f"MemTotal:       {64 * (1 << 20)} kB\nMemFree:        1 kB\n"
+WITHIN = "sys/fs/cgroup"
+
+
+@pytest.mark.parametrize(
+    ("files", "size"),
+    [
+        ({}, None),
+        ({"proc/meminfo": MEMINFO}, 64),
+        # Version 2: the process's own group, one above it, none that limits.
+        ({"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/job/step\n",
+          f"{WITHIN}/job/step/memory.max": f"{32 * GIB}\n", f"{WITHIN}/job/memory.max": f"{48 * GIB}\n"}, 32),
+        ({"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/job/step\n", f"{WITHIN}/job/step/memory.max": "max\n",
+          f"{WITHIN}/job/memory.max": f"{48 * GIB}\n"}, 48),
+        ({"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n", f"{WITHIN}/memory.max": "max\n"}, 64),
+        # A container whose process file shows the host's path: the tree's root is its own group.
+        ({"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/kubepods/pod1\n",
+          f"{WITHIN}/memory.max": f"{16 * GIB}\n"}, 16),
+        # Version 1: a controller of its own; no limit is a number beyond all memory.
+        ({"proc/meminfo": MEMINFO, "proc/self/cgroup": "9:cpu:/x\n4:memory:/docker/ab\n",
+          f"{WITHIN}/memory/memory.limit_in_bytes": f"{8 * GIB}\n"}, 8),
+        ({"proc/meminfo": MEMINFO, "proc/self/cgroup": "4:memory:/\n",
+          f"{WITHIN}/memory/memory.limit_in_bytes": "9223372036854771712\n"}, 64),
+    ],
+)  # fmt: skip
+def test_main_memory(files: dict[str, str], size: float | None, tmp_path: Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert host.memory_gib(tmp_path) == size
+
+
+def test_free_disk_is_that_of_the_nearest_folder_there_is(tmp_path: Path) -> None:
+    assert host.free_disk_gib(tmp_path / "saves" / "x") == pytest.approx(host.free_disk_gib(tmp_path), rel=0.2)

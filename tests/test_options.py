@@ -1,0 +1,67 @@
+"""`--machine auto`: the same as naming the machine that is here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from validator.cli import group
+from validator.here import host
+
+ROOT = Path(__file__).parent.parent
+RECORDED = ROOT / "tests" / "recorded"
+RECIPE = str(ROOT / "recipes" / "qwen7b-a100-lora.yaml")
+THIS = "this machine: 8 x NVIDIA A100-SXM4-80GB (a100-80g), 1000 GiB of RAM\n"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, folder: str, *words: str) -> Result:
+    """The command on a recorded machine with 1,000 GiB of main memory."""
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(RECORDED / folder))
+    monkeypatch.setattr(host, "memory_gib", lambda: 1000.0)
+    return CliRunner().invoke(group, words)
+
+
+@pytest.mark.parametrize("command", ["check", "explain", "plan", "list"])
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_auto_is_the_machine_that_is_here(command: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = {"plan": ["--model", "qwen7b"], "list": []}.get(command, [RECIPE])
+    named = [] if command == "list" else ["--host-ram", "1000"]
+    words = [command, *rest, "--format", form, "--machine"]
+    auto = run(monkeypatch, "nvidia-smi-8xa100", *words, "auto")
+    plain = run(monkeypatch, "nvidia-smi-8xa100", *words, "8xa100-80g", *named)
+    assert (auto.exit_code, auto.stdout) == (plain.exit_code, plain.stdout)
+    assert auto.stderr == THIS
+    assert auto.stdout
+
+
+@pytest.mark.parametrize(
+    "order", [["--machine", "auto", "--host-ram", "96"], ["--host-ram", "96", "--machine", "auto"]]
+)
+def test_main_memory_on_the_command_line_wins(order: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = run(monkeypatch, "nvidia-smi-8xa100", "explain", RECIPE, "--format", "json", *" ".join(order).split())
+    assert json.loads(shown.stdout)["machine"]["host_ram_gib"] == 96
+
+
+def test_the_driver_is_asked_only_for_auto(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = run(monkeypatch, "nvidia-smi-no-driver", "check", RECIPE, "--machine", "8xa100-80g")
+    assert (shown.exit_code, shown.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["check", "explain", "plan", "list"])
+@pytest.mark.parametrize(
+    ("folder", "says"), [("none", "no accelerator is known here"), ("nvidia-smi-no-driver", "couldn't communicate")]
+)
+def test_a_machine_that_shows_none_is_wrong_usage(
+    command: str, folder: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = {"plan": ["--model", "qwen7b"], "list": []}.get(command, [RECIPE])
+    shown = run(monkeypatch, folder, command, *rest, "--machine", "auto")
+    assert shown.exit_code == 2
+    assert shown.stdout == ""
+    assert says in shown.stderr
+    assert shown.stderr.count("\n") == 1

@@ -1,0 +1,85 @@
+"""What rocm-smi shows, or amd-smi, which takes its place from ROCm 6 on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from validator.here import program
+from validator.here.accelerator import Accelerator, number
+
+_MIB = 1024  # in a GiB
+_BYTES = 1 << 30
+
+
+def accelerators() -> list[Accelerator] | None:
+    """The devices in the programs' order; None where neither is installed. Raises RecipeError where they show none."""
+    text = program.output("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
+    if text is not None and (found := list(_cards(_read(text)))):
+        return found
+    static = program.output("amd-smi", "static", "--asic", "--vram", "--json")
+    if static is None:
+        if text is None:
+            return None
+        raise program.fault("rocm-smi", text)
+    usage = program.output("amd-smi", "metric", "--mem-usage", "--json") or ""
+    if found := list(_gpus(_read(static), _read(usage))):
+        return found
+    raise program.fault("amd-smi", static)
+
+
+def _read(text: str) -> Any:
+    """The JSON after the warnings that may stand before it; None where there is none."""
+    start = min((at for at in (text.find("{"), text.find("[")) if at >= 0), default=len(text))
+    try:
+        return json.JSONDecoder().raw_decode(text[start:])[0]
+    except ValueError:
+        return None
+
+
+def _cards(shown: Any) -> Iterator[Accelerator]:
+    """rocm-smi: `card0`, `card1` …; the words of the keys are written in small letters up to ROCm 6.0."""
+    cards = shown.items() if isinstance(shown, Mapping) else ()
+    for name, card in cards:
+        if name.startswith("card") and isinstance(card, Mapping):
+            facts = {str(key).lower(): str(value) for key, value in card.items()}
+            total, used = (number(facts.get(f"vram total {word} (b)", "")) for word in ("memory", "used memory"))
+            yield Accelerator(_product(facts), _gib(total), _gib(used), (name.removeprefix("card"),))
+
+
+def _product(facts: Mapping[str, str]) -> str:
+    """Its name; a number (`0x74a1`) stands in its place where the list of PCI devices does not know it."""
+    for key in ("card series", "device name", "card model"):
+        if facts.get(key, "N/A") != "N/A" and not facts[key].startswith("0x"):
+            return facts[key]
+    return facts.get("card series", "an AMD device")
+
+
+def _gib(size: float | None) -> float | None:
+    return None if size is None else size / _BYTES
+
+
+def _gpus(static: Any, usage: Any) -> Iterator[Accelerator]:
+    """amd-smi: a list, from release 26 on under `gpu_data`."""
+    used = {gpu.get("gpu"): _mib(_part(gpu, "mem_usage"), "used_vram") for gpu in _list(usage)}
+    for gpu in _list(static):
+        name, index = str(_part(gpu, "asic").get("market_name", "an AMD device")), gpu.get("gpu")
+        yield Accelerator(name, _mib(_part(gpu, "vram"), "size"), used.get(index), (str(index),))
+
+
+def _list(shown: Any) -> list[Mapping[str, Any]]:
+    rows = shown.get("gpu_data") if isinstance(shown, Mapping) else shown
+    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+
+
+def _part(gpu: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = gpu.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _mib(part: Mapping[str, Any], name: str) -> float | None:
+    """GiB of a size in MB of 2^20 bytes: `{"value": 196592, "unit": "MB"}`."""
+    size = part.get(name)
+    value = size.get("value") if isinstance(size, Mapping) else size
+    return value / _MIB if isinstance(value, int | float) else None

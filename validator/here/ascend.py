@@ -1,0 +1,40 @@
+"""What npu-smi shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from validator.here import program
+from validator.here.accelerator import Accelerator
+
+_MIB = 1024  # in a GiB
+_PAIR = re.compile(r"(\d+)\s*/\s*(\d+)")
+
+
+def accelerators() -> list[Accelerator] | None:
+    """The devices in the table's order, each die of a 910C by itself; None where the program is not installed. Raises
+    RecipeError where it shows none."""
+    text = program.output("npu-smi", "info")
+    if text is None:
+        return None
+    rows = list(_rows(text))
+    found = [_device(str(index), *pair) for index, pair in enumerate(zip(rows[::2], rows[1::2], strict=False))]
+    if not found:
+        raise program.fault("npu-smi", text)
+    return found
+
+
+def _rows(text: str) -> Iterator[list[str]]:
+    """The cells of the table of devices: two rows each, of which the first has the name, the second the memory."""
+    for line in text.partition("Process id")[0].splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) == 3 and cells[0][:1].isdecimal():
+            yield cells
+
+
+def _device(index: str, first: list[str], second: list[str]) -> Accelerator:
+    """Used and total are given for the memory of the control processor and for HBM, in MB of 2^20 bytes, or for the one
+    that there is; the larger is the device's."""
+    used, total = max(((int(used), int(total)) for used, total in _PAIR.findall(second[2])), key=lambda pair: pair[1])
+    return Accelerator(first[0].partition(" ")[2].strip(), total / _MIB, used / _MIB, (index,))

@@ -1,0 +1,135 @@
+"""This machine in the terms of the catalogue: which device, how many, how much main memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from validator.diagnostic import RecipeError
+from validator.here import amd, ascend, host, nvidia
+from validator.here.accelerator import Accelerator
+from validator.here.visible import variable, visible
+from validator.tables import devices
+
+NONE = "nvidia-smi, npu-smi, rocm-smi and amd-smi are not installed"
+_REMEDY = "name the machine, such as `--machine 8xa100-80g`"
+
+
+class _Driver(NamedTuple):
+    """How a vendor's accelerators are read, and the variables that hide some from a run, the one that counts first."""
+
+    read: Callable[[], list[Accelerator] | None]
+    variables: tuple[str, ...]
+
+
+_DRIVERS = (
+    _Driver(nvidia.accelerators, ("CUDA_VISIBLE_DEVICES",)),
+    _Driver(ascend.accelerators, ("ASCEND_RT_VISIBLE_DEVICES",)),
+    _Driver(amd.accelerators, ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")),
+)
+
+
+@dataclass(frozen=True)
+class Here:
+    """What this machine is. `device` is an id of the catalogue, or the size of a device that it lacks (`48g`);
+    `accelerators` are those of it that a run can use, `others` those of other kinds. `variables` hide devices from a
+    run, the one that counts first."""
+
+    device: str
+    accelerators: tuple[Accelerator, ...]
+    others: tuple[Accelerator, ...]
+    host_ram_gib: float | None
+    variables: tuple[str, ...]
+
+    @property
+    def machine(self) -> str:
+        """As `--machine` takes it."""
+        return f"{len(self.accelerators)}x{self.device}"
+
+    def __str__(self) -> str:
+        size = f", {self.host_ram_gib:.0f} GiB of RAM" if self.host_ram_gib else ""
+        return f"{_counted(self.accelerators)} ({self.device}){size}"
+
+    def notes(self) -> Iterator[str]:
+        """What to know of how this machine was read."""
+        first = self.accelerators[0]
+        if self.device not in devices.device_ids():
+            yield f"{first.product} is not in the catalogue: taken as `{self.device}`, a device known by its memory"
+        if first.part:
+            yield "a process can use one MIG slice"
+        if self.others:
+            yield f"not counted: {_counted(self.others)}; {self.variables[0]} chooses other devices"
+
+    def only(self, count: int) -> tuple[list[Accelerator], Mapping[str, str]]:
+        """So many of the accelerators, those with the most free memory, and the environment that leaves a run no other.
+        Where the user has hidden devices already, the launcher is told their number."""
+        freest = sorted(self.accelerators, key=lambda one: one.taken_gib or 0.0)[:count]
+        taken = [one for one in self.accelerators if one in freest]
+        if len(taken) == len(self.accelerators) + len(self.others):
+            return taken, {}
+        if variable(self.variables):
+            return taken, {"NPROC_PER_NODE": str(count)}
+        # CUDA counts the fastest device first; nvidia-smi counts along the bus.
+        order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if self.variables[0] == "CUDA_VISIBLE_DEVICES" else {}
+        return taken, {**order, self.variables[0]: ",".join(one.names[0] for one in taken)}
+
+
+def require() -> Here:
+    """This machine. Raises RecipeError where it shows no device that a run could use."""
+    here = look()
+    if here is None:
+        raise RecipeError(f"no accelerator is known here: {NONE}; {_REMEDY}")
+    return here
+
+
+def look() -> Here | None:
+    """This machine; None where no driver's program is installed. Raises RecipeError where one is and shows no device
+    that a run could use."""
+    faults = []
+    for driver in _DRIVERS:
+        try:
+            shown = driver.read()
+        except RecipeError as err:
+            faults.append(err)
+            continue
+        if shown is not None:
+            return _here(shown, driver.variables)
+    if faults:
+        raise RecipeError(f"{faults[0]}; {_REMEDY}")
+    return None
+
+
+def _here(shown: Sequence[Accelerator], variables: tuple[str, ...]) -> Here:
+    left = visible(shown, variables)
+    if not left:
+        raise RecipeError(f"{variable(variables)} hides all devices of this machine, {_counted(shown)}; unset it")
+    kinds: dict[str, list[Accelerator]] = {}
+    for one in left:
+        if kind := _kind(one):
+            kinds.setdefault(kind, []).append(one)
+    if not kinds:
+        raise RecipeError(f"{left[0].product} is not in the catalogue, and its memory is not shown; {_REMEDY}")
+    # The kind with most memory: beside the devices that train there may be one for the screen.
+    device, usable = max(kinds.items(), key=lambda kind: _usable(kind[1]))
+    taken = usable[:1] if usable[0].part else usable
+    others = tuple(one for one in left if one not in usable)
+    return Here(device, tuple(taken), others, host.memory_gib(), variables)
+
+
+def _usable(alike: Sequence[Accelerator]) -> tuple[float, int]:
+    """GiB that a run could use of these, and their number."""
+    number = 1 if alike[0].part else len(alike)
+    return number * (alike[0].memory_gib or 0.0), number
+
+
+def _kind(one: Accelerator) -> str | None:
+    """The catalogue's id of the device, else its size as the catalogue takes one: whole GiB. None where that is not
+    shown, or less than one, as of a processor's own graphics."""
+    size = int((one.memory_gib or 0.0) + 0.05)
+    return devices.recognised(one.product, one.memory_gib) or (f"{size}g" if size else None)
+
+
+def _counted(some: Sequence[Accelerator]) -> str:
+    products = [one.product for one in some]
+    return ", ".join(f"{products.count(name)} x {name}" for name in dict.fromkeys(products))

@@ -1,0 +1,59 @@
+"""What nvidia-smi shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from validator.here import program
+from validator.here.accelerator import Accelerator, number
+
+_FIELDS = ("index", "uuid", "name", "memory.total", "memory.used")
+_MIB = 1024  # in a GiB
+_WHOLE = re.compile(r"GPU \d+: .*\(UUID: (\S+)\)")
+_SLICE = re.compile(r"\s+MIG (\S*?(\d+)gb\S*)\s+Device\s+\d+: \(UUID: (\S+)\)")
+
+
+def accelerators() -> list[Accelerator] | None:
+    """The devices in the order of the PCI bus, slices of one (MIG) in its place; None where the program is not
+    installed. Raises RecipeError where it shows none."""
+    query = f"--query-gpu={','.join(_FIELDS)}"
+    text = program.output("nvidia-smi", query, "--format=csv,noheader,nounits")
+    if text is None:
+        return None
+    whole = list(_whole(text))
+    if not whole:
+        raise program.fault("nvidia-smi", text)
+    slices = list(_slices(program.output("nvidia-smi", "-L") or "", {one.names[1]: one for one in whole}))
+    sliced = {one.names[1:] for one in slices}
+    return [each for one in whole for each in (_of(one, slices) if one.names in sliced else [one])]
+
+
+def _of(whole: Accelerator, slices: list[Accelerator]) -> list[Accelerator]:
+    return [one for one in slices if one.names[1:] == whole.names]
+
+
+def _whole(text: str) -> Iterator[Accelerator]:
+    """The rows of the query; warnings stand between them."""
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == len(_FIELDS) and cells[0].isdecimal():
+            index, uuid, name, total, used = cells
+            yield Accelerator(name, _gib(total), _gib(used), (index, uuid))
+
+
+def _gib(mib: str) -> float | None:
+    size = number(mib)
+    return None if size is None else size / _MIB
+
+
+def _slices(text: str, whole: dict[str, Accelerator]) -> Iterator[Accelerator]:
+    """The slices in the list of devices. Its memory is in the name of its profile: `1g.20gb`."""
+    device = None
+    for line in text.splitlines():
+        if match := _WHOLE.match(line):
+            device = whole.get(match[1])
+        elif device and (match := _SLICE.match(line)):
+            yield Accelerator(
+                f"{device.product} MIG {match[1]}", float(match[2]), None, (match[3], *device.names), True
+            )
