@@ -109,9 +109,8 @@ def test_a_folder_counts_all_files_and_num_samples_overrides(tmp_path: Path) -> 
     whole = Dataset("mine", {"file_name": "set"}, tmp_path)
     assert whole.rows is not None
     assert (len(whole.files), whole.rows.number, whole.rows.columns) == (2, 8, set(ROW))
-    assert Dataset("mine", {"file_name": "set", "num_samples": 20}, tmp_path).rows == datasets.Rows(
-        20, columns=frozenset(ROW)
-    )
+    drawn = Dataset("mine", {"file_name": "set", "num_samples": 20}, tmp_path)
+    assert drawn.rows == datasets.Rows(20, columns=frozenset(ROW), head=(ROW,) * 8)
     assert Dataset("mine", {"file_name": "set", "split": "train[:2]"}, tmp_path).rows is None
 
 

@@ -16,13 +16,26 @@ from validator.commands import options
 @click.option("--near/--no-near", default=None, help="Look for near duplicates; default: up to 200,000 rows.")
 @options.FORMAT
 @click.option("--html", metavar="FILE", help="Write one self-contained page, too.")
-def command(source: str, model: str | None, near: bool | None, form: str, html: str | None) -> None:
+@click.option("--register", metavar="NAME", help="Write the file's entry into dataset_info.json instead.")
+@click.option("--dataset-dir", metavar="DIR", help="Folder of that dataset_info.json; default: data, or beside FILE.")
+def command(
+    source: str,
+    model: str | None,
+    near: bool | None,
+    form: str,
+    html: str | None,
+    register: str | None,
+    dataset_dir: str | None,
+) -> None:
     """Show what will be trained: rows, drops, steps, lengths, amount and quality; exit code 1 where the run stops."""
     from validator.recipes.named import named
     from validator.show import data, output, page, structure  # with numpy, which --help does not wait for
     from validator.study.inquiry import study
     from validator.write import file
 
+    if register is not None:
+        _register(source, register, dataset_dir, form)
+        return
     if html:
         output.ready(Path(html))
     path, overrides = named(source)
@@ -31,3 +44,11 @@ def command(source: str, model: str | None, near: bool | None, form: str, html: 
         file.replace(Path(html), page.page(studied))
     click.echo(structure.text(studied) if form == "json" else data.text(studied), nl=False)
     sys.exit(1 if studied.problems else 0)
+
+
+def _register(source: str, name: str, dataset_dir: str | None, form: str) -> None:
+    from validator.show import registered, structure
+    from validator.study import registering
+
+    done = registering.register(Path(source), name, Path(dataset_dir) if dataset_dir else None)
+    click.echo(structure.text(done) if form == "json" else registered.text(done), nl=False)

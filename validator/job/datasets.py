@@ -21,6 +21,7 @@ Source = Literal["hub", "script", "cloud", "file"]
 # Larger files are estimated from their beginning, so that a check never waits for data.
 _WHOLE = {"json": 2 << 20, "csv": 2 << 20, "jsonl": 4 << 20, "txt": 4 << 20}
 _HEAD = 1 << 18
+_SHOWN = 1000  # rows
 _GZIP = b"\x1f\x8b"
 # Where an entry may say that its data are, in the order in which LLaMA-Factory looks (data/parser.py).
 _KINDS: dict[str, Source] = {
@@ -31,12 +32,14 @@ SOURCES = tuple(_KINDS)
 
 
 class Rows(NamedTuple):
-    """How many rows a data set holds. `columns` is None unless every row was read; `problem` says why none can be."""
+    """How many rows a data set holds. `columns` is None unless every row was read; `problem` says why none can be;
+    `head` are the first rows, as many as tell their form."""
 
     number: int = 0
     exact: bool = True
     columns: frozenset[str] | None = None
     problem: str | None = None
+    head: tuple[Mapping[str, Any], ...] = ()
 
     def __str__(self) -> str:
         return f"{self.number:,}" if self.exact else f"about {self.number:,}"
@@ -95,7 +98,7 @@ class Dataset:
             return None
         total = _sum(rows for rows in counted if rows)
         wanted = self.entry.get("num_samples")
-        return Rows(wanted, columns=total.columns) if isinstance(wanted, int) and not total.problem else total
+        return total._replace(number=wanted, exact=True) if isinstance(wanted, int) and not total.problem else total
 
 
 class Registry(NamedTuple):
@@ -157,8 +160,10 @@ def _count(path: str, size: int, _changed: int) -> Rows | None:
     if whole:
         return _READERS[kind](text, path)
     text = text[: text.rfind("\n")] if "\n" in text else text
-    seen = sum(1 for _ in _objects(text)) if text.lstrip().startswith("[") else len(_lines(text))
-    return Rows(round(seen * size / max(len(text.encode()), 1)), exact=False) if seen else None
+    listed = text.lstrip().startswith("[")
+    seen = [*_objects(text)] if listed else _lines(text)
+    head = _described(seen, path).head if listed else _READERS[kind](text, path).head
+    return Rows(round(len(seen) * size / max(len(text.encode()), 1)), exact=False, head=head) if seen else None
 
 
 def _lines(text: str) -> list[str]:
@@ -167,7 +172,8 @@ def _lines(text: str) -> list[str]:
 
 def _from_text(text: str, _path: str) -> Rows:
     """Every line is a row, blank ones too."""
-    return Rows(len(text.removesuffix("\n").split("\n")) if text else 0, columns=frozenset({"text"}))
+    lines = text.removesuffix("\n").split("\n") if text else []
+    return Rows(len(lines), columns=frozenset({"text"}), head=tuple({"text": line} for line in lines[:_SHOWN]))
 
 
 def _from_csv(text: str, _path: str) -> Rows:
@@ -175,14 +181,22 @@ def _from_csv(text: str, _path: str) -> Rows:
 
     lines = csv.reader(io.StringIO(text))
     header = next(lines, [])
-    return Rows(sum(1 for line in lines if line), columns=frozenset(header))
+    rows = [line for line in lines if line]
+    head = tuple(dict(zip(header, map(_cell, row), strict=False)) for row in rows[:_SHOWN])
+    return Rows(len(rows), columns=frozenset(header), head=head)
+
+
+def _cell(text: str) -> str | bool | None:
+    return {"true": True, "false": False, "": None}.get(text.lower(), text)
 
 
 def _from_json(text: str, path: str) -> Rows:
     """A list of objects, one object on each line, or a single object, whatever the file is called."""
     lines = [] if text.lstrip().startswith("[") else _lines(text)
-    if len(text) > _WHOLE["json"] or not text.strip():
-        return Rows(len(lines))
+    if len(text) > _WHOLE["json"]:
+        return Rows(len(lines), head=_from_json(text[: text.rfind("\n", 0, _HEAD) + 1], path).head)
+    if not text.strip():
+        return Rows()
     try:
         return _described(json.loads(text) if len(lines) < 2 else [json.loads(line) for line in lines], path)
     except RecursionError:
@@ -209,7 +223,7 @@ def _described(content: Any, path: str) -> Rows:
     rows = content if isinstance(content, list) else [content]
     if not all(isinstance(row, dict) for row in rows):
         return Rows(problem=f"`{path}` holds something other than objects; each row is an object of columns")
-    return Rows(len(rows), columns=frozenset().union(*rows))
+    return Rows(len(rows), columns=frozenset().union(*rows), head=tuple(rows[:_SHOWN]))
 
 
 def _objects(text: str) -> Iterator[Any]:
@@ -230,5 +244,6 @@ def _sum(parts: Iterable[Rows]) -> Rows:
     for part in parts:
         both = total.columns is not None and part.columns is not None
         columns = (total.columns or frozenset()) | (part.columns or frozenset()) if both else None
-        total = Rows(total.number + part.number, total.exact and part.exact, columns, total.problem or part.problem)
+        exact, problem = total.exact and part.exact, total.problem or part.problem
+        total = Rows(total.number + part.number, exact, columns, problem, (total.head + part.head)[:_SHOWN])
     return total

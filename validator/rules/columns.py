@@ -8,7 +8,7 @@ from validator.diagnostic import Severity
 from validator.job.datasets import Dataset
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
-from validator.rules.sets import sets
+from validator.rules.sets import meant, remedied, sets
 from validator.tables.suggestion import suggest
 
 _FORMATS = ("alpaca", "sharegpt", "openai")
@@ -31,19 +31,12 @@ def ranking_against_stage(job: Job) -> Iterator[Finding]:
     Source: llamafactory/data/loader.py:_get_merged_dataset
     Fix: `ranking: true` in the entry for dpo and rm, and only there.
     """
-    pairs = job.stage in ("dpo", "rm")
     for at, dataset in sets(job):
-        ranking = bool(dataset.entry.get("ranking"))  # LLaMA-Factory converts by truth: 1 and "false" are pairs
-        if pairs and not ranking:
-            yield (
-                at("ranking", against=("stage",)),
-                f"`{dataset.name}` holds no preference pairs (`ranking` is not true), stage {job.stage} needs them",
-            )
-        elif not pairs and ranking:
-            yield (
-                at("ranking", against=("stage",)),
-                f"`{dataset.name}` holds preference pairs (`ranking: true`), stage {job.stage} takes none",
-            )
+        if _mispaired(job, dataset):
+            why = f"holds preference pairs (`ranking: true`), stage {job.stage} takes none"
+            if job.pairs:
+                why = f"holds no preference pairs (`ranking` is not true), stage {job.stage} needs them"
+            yield at("ranking", against=("stage",)), f"`{dataset.name}` {why}{remedied(job, dataset)}"
 
 
 @rule("PTH108", Severity.ERROR)
@@ -58,7 +51,8 @@ def formatting_unknown(job: Job) -> Iterator[Finding]:
         form = dataset.entry.get("formatting", "alpaca")
         if form not in _FORMATS:
             near = suggest(str(form).lower(), _FORMATS)
-            yield at("formatting"), f"`{dataset.name}`: formatting `{form}` is none of alpaca, sharegpt, openai{near}"
+            what = f"formatting `{form}` is none of alpaca, sharegpt, openai"
+            yield at("formatting"), f"`{dataset.name}`: {what}{near or remedied(job, dataset)}"
 
 
 @rule("PTH109", Severity.ERROR)
@@ -75,13 +69,10 @@ def part_without_column(job: Job) -> Iterator[Finding]:
     """
     for at, dataset in sets(job):
         trained = at().key == "dataset"
-        absent = [part for part in _needed(job, dataset) if not dataset.mapping.get(part)]
-        if absent and (trained or absent != ["response"]):
-            parts = " and ".join(f"`{part}`" for part in absent)
-            yield (
-                at("columns"),
-                f"`{dataset.name}`: `columns` in dataset_info.json lacks {parts}, which stage {job.stage} needs",
-            )
+        if absent := _unmapped(job, dataset, trained):
+            lacks = f"`columns` in dataset_info.json lacks {' and '.join(f'`{part}`' for part in absent)}"
+            what = f"{lacks}, which stage {job.stage} needs{remedied(job, dataset)}"
+            yield at("columns"), f"`{dataset.name}`: {what}"
         elif job.stage == "sft" and trained and dataset.mapping.get("kto_tag"):
             yield (
                 at("columns", "kto_tag", at_key=True),
@@ -103,13 +94,13 @@ def column_absent(job: Job) -> Iterator[Finding]:
     for at, dataset in sets(job):
         if not dataset.rows or dataset.rows.columns is None or dataset.rows.problem or not dataset.rows.number:
             continue
+        if _mispaired(job, dataset) or _unmapped(job, dataset, at().key == "dataset"):
+            continue
         absent = sorted({name for name in _read(dataset) if name not in dataset.rows.columns})
         if absent:
             here, names = ", ".join(sorted(dataset.rows.columns)[:8]), "`, `".join(absent)
-            yield (
-                at("columns"),
-                f"`{dataset.name}`: no column `{names}` in `{dataset.path}` (it has {here}); set `columns`",
-            )
+            what = f"no column `{names}` in `{dataset.path}` (it has {here})"
+            yield at("columns"), f"`{dataset.name}`: {what}{remedied(job, dataset, 'set `columns`')}"
 
 
 @rule("PTH111", Severity.ERROR)
@@ -128,29 +119,40 @@ def tags_incomplete(job: Job) -> Iterator[Finding]:
             continue
         absent = [tag for tag in _TAGS if not tags.get(tag)]
         if absent:
-            yield (
-                at("tags"),
-                f"`{dataset.name}`: `tags` leaves out {', '.join(absent)}, which unsets the default; list all four",
-            )
+            what = f"`tags` leaves out {', '.join(absent)}, which unsets the default"
+            yield at("tags"), f"`{dataset.name}`: {what}{remedied(job, dataset, 'list all four')}"
 
 
 @rule("PTH116", Severity.WARNING)
 def thinking_prompt_added(job: Job) -> Iterator[Finding]:
     """`formatting: openai` adds a system prompt of its own.
 
-    Why: LLaMA-Factory writes "detailed thinking off" into every sample that has no tools.
+    Why: LLaMA-Factory writes "detailed thinking off" into every sample that has no tools. Rows with `tool_calls`, or
+    with tools as a list, can be read in no other way.
     Source: llamafactory/data/converter.py:OpenAIDatasetConverter.__call__
     Fix: `formatting: sharegpt` with `tags` for the role and content names gives the samples as they are.
     """
     for at, dataset in sets(job):
-        if dataset.entry.get("formatting") == "openai":
+        if dataset.entry.get("formatting") == "openai" and meant(dataset) != "openai":
             added = "the system prompt 'detailed thinking off' to samples without tools"
-            yield at("formatting"), f"`{dataset.name}`: formatting openai adds {added}; use sharegpt with `tags`"
+            remedy = remedied(job, dataset, "use sharegpt with `tags`")
+            yield at("formatting"), f"`{dataset.name}`: formatting openai adds {added}{remedy}"
 
 
 def _form(dataset: Dataset) -> str:
     form = dataset.entry.get("formatting", "alpaca")
     return form if form in _FORMATS else ""
+
+
+def _mispaired(job: Job, dataset: Dataset) -> bool:
+    """LLaMA-Factory converts by truth: 1 and "false" are pairs."""
+    return bool(dataset.entry.get("ranking")) is not job.pairs
+
+
+def _unmapped(job: Job, dataset: Dataset, trained: bool) -> list[str]:
+    """Parts that are needed and have no column; the answers of an evaluation are not."""
+    absent = [part for part in _needed(job, dataset) if not dataset.mapping.get(part)]
+    return absent if trained or absent != ["response"] else []
 
 
 def _needed(job: Job, dataset: Dataset) -> Iterator[str]:

@@ -16,7 +16,6 @@ from validator.rules.sets import sets
 # Address -> package that fsspec opens it with, which LLaMA-Factory does not install (data/data_utils.py)
 _CLOUDS = {"s3://": "s3fs", "gs://": "gcsfs", "gcs://": "gcsfs"}
 _MEDIA = {"images": "image", "videos": "video", "audios": "audio"}
-_HEAD = 1 << 18
 
 
 @rule("PTH118", Severity.ERROR)
@@ -28,11 +27,11 @@ def entry_value_wrong(job: Job) -> Iterator[Finding]:
     Fix: names and addresses are text, `columns` and `tags` are objects of text, `num_samples` is a whole number.
     """
     for at, dataset in sets(job):
-        for route, fault in _faults(dataset.entry):
+        for route, fault in faults(dataset.entry):
             yield at(*route), f"`{dataset.name}`: {fault} in dataset_info.json"
 
 
-def _faults(entry: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+def faults(entry: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
     """Routes into an entry, and what is wrong there."""
     source = next((name for name in SOURCES if name in entry), None)
     if source and not (isinstance(entry[source], str) and (entry[source] or source == "file_name")):
@@ -152,24 +151,12 @@ def _package(entry: Mapping[str, Any]) -> str | None:
 
 def _paths(dataset: Dataset, part: str) -> list[str]:
     """Paths in one column of the first sample, where they can be read without reading the file."""
-    column = dataset.mapping.get(part)
-    files = [path for path in dataset.files if path.suffix in (".json", ".jsonl")]
-    if not column or not files or "num_samples" in dataset.entry:  # which draws samples at random
+    column, rows = dataset.mapping.get(part), dataset.rows
+    if not column or not rows or not rows.head or "num_samples" in dataset.entry:  # which draws samples at random
         return []
-    value = _first(files[0]).get(column)
+    value = rows.head[0].get(column)
     values = value if isinstance(value, list) else [value]
     return [path for path in values if isinstance(path, str) and path]
-
-
-def _first(path: Path) -> Mapping[str, Any]:
-    """The first object of a file; empty where that cannot be told from its beginning."""
-    try:
-        with path.open(encoding="utf-8-sig") as stream:
-            text = stream.read(_HEAD).lstrip().removeprefix("[").lstrip()
-        sample, _ = json.JSONDecoder().raw_decode(text)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return sample if isinstance(sample, dict) else {}
 
 
 def _exists(job: Job, dataset: Dataset, path: str) -> bool:

@@ -28,16 +28,14 @@ def registry_missing(job: Job) -> Iterator[Finding]:
 
     Why: every process stops after the tokenizer is loaded: "Cannot open data/dataset_info.json".
     Source: llamafactory/data/parser.py:get_dataset_list
-    Fix: create the file, or set `dataset_dir` to its folder (default `data`, from the working directory).
+    Fix: `lmf-recipes data FILE --register NAME` creates it; or set `dataset_dir` to its folder (default `data`, from
+    the working directory).
     """
     if _missing(job) and not job.tokenized:
-        yield (
-            _blame(job),
-            (
-                f"`{job.get('dataset_dir')}/dataset_info.json` does not exist, so no data set is defined; "
-                "create it, or set `dataset_dir` to its folder"
-            ),
-        )
+        files = (_register(job, name) for key in ("dataset", "eval_dataset") for name in job.words(key))
+        remedy = next((command for command in files if command), "create it, or set `dataset_dir` to its folder")
+        missing = f"`{job.get('dataset_dir')}/dataset_info.json` does not exist, so no data set is defined"
+        yield _blame(job), f"{missing}; {remedy}"
 
 
 @rule("PTH102", Severity.ERROR)
@@ -58,14 +56,14 @@ def data_set_undefined(job: Job) -> Iterator[Finding]:
 
     Why: `dataset` takes names of that file, not files or hub names: "Undefined dataset" after the tokenizer is loaded.
     Source: llamafactory/data/parser.py:get_dataset_list
-    Fix: use the name as it is written there, or add an entry such as `"my_data": {"file_name": "my_data.json"}`.
+    Fix: use the name as it is written there, or add an entry: `lmf-recipes data FILE --register NAME`.
     """
     if not job.registry or job.registry.problem or job.tokenized:
         return
     for key in ("dataset", "eval_dataset"):
         for name in job.words(key):
             if name not in job.registry.entries:
-                yield inside.item(job, key, name), _undefined(name, job.registry.entries)
+                yield inside.item(job, key, name), _undefined(job, name, job.registry.entries)
 
 
 @rule("PTH104", Severity.ERROR)
@@ -131,11 +129,34 @@ def _blame(job: Job) -> str:
     return "dataset_dir" if job.has("dataset_dir") else "dataset" if job.has("dataset") else "eval_dataset"
 
 
-def _undefined(name: str, known: Mapping[str, object]) -> str:
+def _undefined(job: Job, name: str, known: Mapping[str, object]) -> str:
     if not name:
         return "an empty data set name; remove the extra comma"
-    if name.endswith(tuple(f".{suffix}" for suffix in datasets.suffixes())) or "/" in name:
-        stem = Path(name).stem
-        remedy = f"`{stem}`" if stem in known else f'an entry such as "{stem}": {{"file_name": "{Path(name).name}"}}'
-        return f"`{name}` is a path, `dataset` takes names of dataset_info.json; use {remedy}"
-    return f"`{name}` is not defined in dataset_info.json{suggest(name, known)}"
+    stem, command = Path(name).stem, _register(job, name)
+    if not _is_path(name):
+        return f"`{name}` is not defined in dataset_info.json{suggest(name, known) or (command and f'; {command}')}"
+    example = f'an entry such as "{stem}": {{"file_name": "{Path(name).name}"}}'
+    remedy = f"use `{stem}`" if stem in known else command or f"use {example}"
+    return f"`{name}` is a path, `dataset` takes names of dataset_info.json; {remedy}"
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or name.endswith(tuple(f".{suffix}" for suffix in datasets.suffixes()))
+
+
+def _register(job: Job, name: str) -> str:
+    """The command that defines a data set where a file of this name lies in the working directory or `dataset_dir`."""
+    from shlex import quote  # which no clean recipe needs
+
+    folder = str(job.registry.folder) if job.registry else "data"
+    names = [name] if _is_path(name) else [f"{name}.{suffix}" for suffix in datasets.suffixes()]
+    places = (place for each in names if each for place in (each, f"{folder}/{each}"))
+    file = next((place for place in places if (there := job.find(place)) and there[1]), None)
+    if file is None:
+        return ""
+    stem = Path(name).stem if _is_path(name) else name
+    where = (
+        "" if folder == "data" and Path(file).parent in (Path(), Path("data")) else f" --dataset-dir {quote(folder)}"
+    )
+    used = "" if stem == name else f", and set `dataset: {stem}`"
+    return f"run `lmf-recipes data {quote(file)} --register {quote(stem)}{where}`{used}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from validator.diagnostic import Place
 from validator.job.datasets import Dataset
@@ -23,6 +25,38 @@ def sets(job: Job) -> Iterator[tuple[At, Dataset]]:
             dataset = job.registry.get(name)
             if dataset:
                 yield partial(_entry, job, key, dataset), dataset
+
+
+def meant(dataset: Dataset) -> str:
+    """The `formatting` that the first rows ask for; empty where that cannot be told."""
+    from validator.samples.guess import UnknownFormError, guess  # which an entry without a fault does not need
+
+    with suppress(UnknownFormError):
+        return str(guess(_head(dataset)).entry.get("formatting", "alpaca"))
+    return ""
+
+
+def unknown(dataset: Dataset) -> str:
+    """What the first rows would need, where no entry describes them."""
+    from validator.samples.guess import UnknownFormError, guess
+
+    try:
+        guess(_head(dataset))
+    except UnknownFormError as err:
+        return str(err)
+    return ""
+
+
+def remedied(job: Job, dataset: Dataset, otherwise: str = "") -> str:
+    """`; ` and what to write for the rows that the data set holds; `otherwise` where that cannot be told."""
+    from validator.samples.remedy import remedy  # which an entry without a fault does not need
+
+    what = remedy(dataset.name, dataset.entry, job.stage, _head(dataset)) or otherwise
+    return f"; {what}" if what else ""
+
+
+def _head(dataset: Dataset) -> Sequence[Mapping[str, Any]]:
+    return dataset.rows.head if dataset.rows and not dataset.rows.problem else ()
 
 
 def _entry(

@@ -83,7 +83,7 @@ def _tables(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         import pyarrow as pa
     except ImportError:
-        raise RecipeError(f"`{path}` needs pyarrow to be read: pip install 'llamafactory-recipes[data]'") from None
+        raise RecipeError(f"`{path}` needs pyarrow to be read: pip install pyarrow") from None
     number = 0
     try:
         for batch in _batches(path):

@@ -99,7 +99,7 @@ def _text(row: dict[str, Any], convert: Callable[[Any], Sample], stage: str) -> 
 def missing() -> str:
     """Why near duplicates cannot be looked for; empty where they can."""
     absent = [name for name in ("numpy", "rensa") if find_spec(name) is None]
-    return f"near duplicates need {', '.join(absent)}: pip install 'llamafactory-recipes[data]'" if absent else ""
+    return f"near duplicates need {', '.join(absent)}: pip install {' '.join(absent)}" if absent else ""
 
 
 def duplicates(signed: Signatures, positions: Sequence[int]) -> list[tuple[int, int]]:

@@ -105,5 +105,5 @@ def _numpy() -> Any:
     try:
         import numpy
     except ImportError:
-        raise RecipeError("which rows are drawn needs numpy: pip install 'llamafactory-recipes[data]'") from None
+        raise RecipeError("which rows are drawn needs numpy: pip install numpy") from None
     return numpy

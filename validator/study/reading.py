@@ -7,9 +7,9 @@ import contextlib
 import gzip
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -44,6 +44,19 @@ def rows(path: Path, span: tuple[int, int] | None = None) -> Rows:
         raise UnreadableError(0, f"is a damaged gzip file ({err})") from None
     except OSError as err:
         raise UnreadableError(0, f"cannot be read: {(err.strerror or str(err)).lower()}") from None
+
+
+def first(paths: Iterable[Path], number: int) -> list[dict[str, Any]]:
+    """So many rows of all files together, up to one that cannot be read. Raises UnreadableError where that is the very
+    first."""
+    held: list[dict[str, Any]] = []
+    try:
+        for path in paths:
+            held.extend(row for _, row in islice(rows(path), number - len(held)))
+    except UnreadableError:
+        if not held:
+            raise
+    return held
 
 
 @contextlib.contextmanager

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from validator.diagnostic import RecipeError
 from validator.job import datasets
 from validator.job.datasets import Dataset
 from validator.job.job import Job
+from validator.samples.fate import TURNS
 from validator.samples.form import Form, form
-from validator.study import columns, pool
+from validator.samples.guess import ENOUGH
+from validator.samples.outcome import Row, lacking, reason
+from validator.samples.remedy import remedy
+from validator.study import columns, pool, reading
 from validator.study.markup import Markup
 from validator.study.survey import Plan, Report, Survey
 from validator.study.tokens import Counter
+from validator.study.values import UnreadableError
 from validator.tables import data
 from validator.tables.suggestion import suggest
 
@@ -85,7 +91,30 @@ def _surveyed(job: Job, name: str, evaluates: bool, counter: Counter, report: Re
         one.problems += _unusable(one)
         if not one.rows.problems:
             columns.recode(one.rows, one.form)
+    if one.problems and not one.rows.problems:
+        blamed = one.problems[0]
+        one.problems[0] = replace(blamed, message=f"{blamed.message}{_remedy(job, one)}")
     return one
+
+
+def explained(job: Job, one: Set) -> str:
+    """Why no row of a set is trained, and what to write; empty where that cannot be told."""
+    rows = _first(one)
+    why = reason(one.dataset.entry, job.stage, rows) if one.dataset else ""
+    return f"{why}{_remedy(job, one)}" if why else ""
+
+
+def _remedy(job: Job, one: Set) -> str:
+    """`; ` and the entry that suits the rows; empty where it is there already, or not known."""
+    what = remedy(one.name, one.dataset.entry, job.stage, _first(one)) if one.dataset else ""
+    return f"; {what}" if what else ""
+
+
+def _first(one: Set) -> Sequence[Row]:
+    try:
+        return reading.first(files(one), ENOUGH)
+    except (RecipeError, UnreadableError):
+        return ()
 
 
 def _undefined(job: Job, name: str) -> Iterator[Problem]:
@@ -137,6 +166,8 @@ def _unusable(one: Set) -> Iterator[Problem]:
     if not len(rows):
         yield Problem(where, "holds no row")
     for why in columns.problems(rows, one.form):
+        yield Problem(where, why)
+    if rows.fates.count(TURNS) == len(rows) and (why := lacking(one.form, _first(one))):
         yield Problem(where, why)
 
 

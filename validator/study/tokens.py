@@ -58,7 +58,7 @@ def counter(job: Job) -> tuple[Counter, str]:
         template = data.table("formats")["formats"].get(str(job.get("template")), {})
         return Vocabulary(path, template.get("stop_words", ())), ""
     except ImportError:
-        return Estimate(), "the tokenizers library is missing: pip install 'llamafactory-recipes[data]'"
+        return Estimate(), "the tokenizers library is missing: pip install tokenizers"
     except Exception as err:  # the library raises no narrower class
         return Estimate(), f"`{path}` cannot be read: {err}"
 

@@ -12,7 +12,7 @@ from validator.diagnostic import RecipeError
 from validator.job.job import Job
 from validator.samples.fate import KEPT, REASONS, STOPS
 from validator.study import order, packing
-from validator.study.sets import Problem, Set
+from validator.study.sets import Problem, Set, explained
 
 
 @dataclass
@@ -181,7 +181,7 @@ def _sequences(job: Job, run: Training, rows: Sequence[int]) -> int:
 
 def _nothing(job: Job, run: Training) -> str:
     reason = run.drops.most_common(1)
-    why = f": {REASONS[reason[0][0]]}" if reason else ""
+    why = f": {explained(job, run.sets[0]) or REASONS[reason[0][0]]}" if reason else ""
     if not reason and len(run.train) and job.packs:
         return "all rows together are shorter than one packed sequence of `cutoff_len` tokens"
     return f"no row is left to train on{why}"

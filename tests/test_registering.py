@@ -1,0 +1,335 @@
+"""`data FILE --register NAME`: the entry that each form of data needs, which the real converter must agree with."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+from validator.cli import group
+from validator.diagnostic import RecipeError
+from validator.judge.check import check
+from validator.samples.guess import guess
+from validator.study import registering
+
+SHAREGPT = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
+TALK = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+SYSTEM = {"role": "system", "content": "Be brief."}
+CALL = [
+    TALK[0],
+    {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]},
+    {"role": "tool", "content": "1"},
+    {"role": "tool", "content": "2"},
+    TALK[1],
+]
+TAGS = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant",
+        "observation_tag": "tool", "function_tag": "function", "system_tag": "system"}  # fmt: skip
+FROM = {**TAGS, "role_tag": "from", "content_tag": "value", "observation_tag": "observation",
+        "function_tag": "function_call"}  # fmt: skip
+CHAT = {"formatting": "sharegpt", "columns": {"messages": "messages"}, "tags": TAGS}
+PAIR = {"chosen": "chosen", "rejected": "rejected"}
+
+
+class Form(NamedTuple):
+    """Rows of one form, and the entry and stage for them."""
+
+    rows: list[dict[str, Any]]
+    entry: dict[str, Any]
+    stage: str = "sft"
+    name: str = "my.jsonl"
+
+
+def columns(**parts: str) -> dict[str, Any]:
+    return {"columns": parts}
+
+
+def chat(*turns: list[dict[str, Any]], **more: Any) -> list[dict[str, Any]]:
+    return [{"messages": each, **more} for each in turns]
+
+
+FORMS = {
+    "alpaca": Form([{"instruction": "q", "input": "", "output": "a"}] * 2, {}),
+    "alpaca list": Form([{"instruction": "q", "input": "", "output": "a"}] * 2, {}, name="my.json"),
+    "alpaca without input": Form([{"instruction": "q", "output": "a"}],
+                                 columns(prompt="instruction", response="output")),
+    "input and output": Form([{"input": "q", "output": "a"}], columns(prompt="input", response="output")),
+    "question and answer": Form([{"id": 1, "question": "q", "answer": "a"}],
+                                columns(prompt="question", response="answer")),
+    "prompt and completion": Form(
+        [{"prompt": "q", "completion": "a"}], columns(prompt="prompt", response="completion")),
+    "with context": Form([{"instruction": "q", "context": "c", "response": "a", "category": "x"}],
+                         columns(prompt="instruction", query="context", response="response")),
+    "with system": Form([{"system_prompt": "s", "question": "q", "response": "a"}],
+                        columns(prompt="question", response="response", system="system_prompt")),
+    "with history": Form([{"instruction": "q", "input": "", "output": "a", "history": [["b", "c"]]},
+                          {"instruction": "q", "input": "", "output": "a", "history": []}],
+                         columns(prompt="instruction", query="input", response="output", history="history")),
+    "csv": Form([{"question": "q, or not", "answer": "a"}], columns(prompt="question", response="answer"),
+                name="my.csv"),
+    "sharegpt": Form([{"conversations": SHAREGPT}], {"formatting": "sharegpt"}),
+    "sharegpt, other column": Form([{"conversation": SHAREGPT}],
+                                   {"formatting": "sharegpt", "columns": {"messages": "conversation"}}),
+    "sharegpt of user and assistant": Form(
+        [{"conversations": [{"from": "user", "value": "q"}, {"from": "assistant", "value": "a"}]}],
+        {"formatting": "sharegpt", "tags": FROM}),
+    "sharegpt with tools": Form(
+        [{"conversations": [SHAREGPT[0], {"from": "function_call", "value": "{}"},
+                            {"from": "observation", "value": "1"}, SHAREGPT[1]], "tools": "[]", "system": "s"}],
+        {"formatting": "sharegpt", "columns": {"messages": "conversations", "system": "system", "tools": "tools"}}),
+    "messages": Form(chat(TALK, [SYSTEM, *TALK], [*TALK, *TALK]), CHAT),
+    "messages with tool calls": Form(chat(CALL, TALK), {**CHAT, "formatting": "openai"}),
+    "messages with parallel answers of tools": Form(
+        chat([TALK[0], {"role": "function", "content": "{}"}, *CALL[2:]]), {**CHAT, "formatting": "openai"}),
+    "pairs": Form([{"prompt": "q", "chosen": "a", "rejected": "b"}],
+                  {"columns": {"prompt": "prompt", **PAIR}, "ranking": True}, "dpo"),
+    "pairs, alpaca": Form([{"instruction": "q", "input": "i", "chosen": "a", "rejected": "b"}],
+                          {"columns": {"prompt": "instruction", "query": "input", **PAIR}, "ranking": True}, "dpo"),
+    "pairs of sharegpt": Form(
+        [{"conversations": SHAREGPT[:1], "chosen": SHAREGPT[1], "rejected": SHAREGPT[1]}],
+        {"formatting": "sharegpt", "columns": {"messages": "conversations", **PAIR}, "ranking": True}, "dpo"),
+    "pairs of messages": Form(
+        chat([SYSTEM, TALK[0]], chosen=TALK[1], rejected=TALK[1]),
+        {**CHAT, "columns": {"messages": "messages", **PAIR}, "ranking": True}, "dpo"),
+    "labels": Form([{"prompt": "q", "completion": "a", "label": True},
+                    {"prompt": "q", "completion": "b", "label": False}],
+                   columns(prompt="prompt", response="completion", kto_tag="label"), "kto"),
+    "labels of conversations": Form(
+        chat(TALK, label=False), {**CHAT, "columns": {"messages": "messages", "kto_tag": "label"}}, "kto"),
+    "text": Form([{"text": "words"}], columns(prompt="text"), "pt"),
+    "text with its address": Form([{"text": "words", "url": "u", "meta": {"x": 1}}], columns(prompt="text"), "pt"),
+    "lines of text": Form([{"text": "words"}, {"text": "more"}], columns(prompt="text"), "pt", "my.txt"),
+    "images in messages": Form(
+        chat([{"role": "user", "content": "<image>q"}, TALK[1]], images=["a.png"]),
+        {**CHAT, "columns": {"messages": "messages", "images": "images"}}),
+    "videos and audios": Form([{"instruction": "<video>q", "output": "a", "video": "v.mp4", "audios": ["s.wav"]}],
+                              columns(prompt="instruction", response="output", videos="video", audios="audios")),
+}  # fmt: skip
+
+
+def write(folder: Path, form: Form) -> Path:
+    path = folder / form.name
+    if path.suffix == ".json":
+        text = json.dumps(form.rows)
+    elif path.suffix == ".jsonl":
+        text = "".join(json.dumps(row) + "\n" for row in form.rows)
+    elif path.suffix == ".csv":
+        text = "\n".join(",".join(f'"{each}"' for each in row) for row in ([*form.rows[0]], form.rows[0].values()))
+    else:
+        text = "".join(f"{row['text']}\n" for row in form.rows)
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_entry_of_each_form(name: str) -> None:
+    form = FORMS[name]
+    done = registering.register(write(Path(), form), "my")
+    assert done.entry == {"file_name": f"../{form.name}", **form.entry}
+    assert done.settings == {"dataset": "my", "stage": form.stage}
+    assert (done.rows, done.drops, done.added) == (len(form.rows), [], True)
+    assert json.loads(Path("data/dataset_info.json").read_text()) == {"my": done.entry}
+
+
+def samples(form: Form, path: Path) -> Iterator[dict[str, Any]]:
+    """What the real converter makes of the rows with the entry `my` of data/. Raises as it does."""
+    from datasets import load_dataset
+    from llamafactory.data.converter import get_dataset_converter
+    from llamafactory.data.parser import get_dataset_list
+    from llamafactory.extras.constants import FILEEXT2TYPE
+    from llamafactory.hparams import DataArguments
+
+    (attr,) = get_dataset_list(["my"], "data")
+    if bool(attr.ranking) is not (form.stage == "dpo"):
+        raise ValueError("The dataset is not applicable in the current training stage.")
+    kind, file = FILEEXT2TYPE[path.suffix[1:]], str(Path("data", attr.dataset_name))
+    converter = get_dataset_converter(attr.formatting, attr, DataArguments(media_dir="data"))
+    return map(converter, load_dataset(kind, data_files=file, split="train", cache_dir=str(path.parent / "cache")))
+
+
+def trained(form: Form, sample: dict[str, Any]) -> bool:
+    """Whether the processors of the stage keep a sample (llamafactory/data/processor)."""
+    answers = {0, 1} if form.stage == "pt" else {2} if form.stage in ("dpo", "kto") else {1}
+    turns = [*sample["_prompt"], *sample["_response"]]
+    asked = len(sample["_prompt"]) % 2 == 1 and len(sample["_response"]) in answers
+    return asked and all(isinstance(turn["content"], str) for turn in turns)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMS)
+def test_the_real_converter_keeps_all_rows(name: str, folder: Path) -> None:
+    pytest.importorskip("llamafactory")
+    form = FORMS[name]
+    path = write(folder, form)
+    registering.register(path, "my")
+    kept = [trained(form, sample) for sample in samples(form, path)]
+    assert kept == [True] * len(form.rows)
+
+
+NAIVE: dict[str, dict[str, Any]] = {
+    "no settings": {},
+    "sharegpt": {"formatting": "sharegpt"},
+    "sharegpt, messages": {"formatting": "sharegpt", "columns": {"messages": "messages"}},
+    "alpaca, prompt": {"columns": {"prompt": "prompt", "response": "response"}},
+    "ranking": {"ranking": True},
+}
+
+
+def said(entry: dict[str, Any], stage: str) -> list[str]:
+    """The errors of a recipe on the data set `my`."""
+    Path("data").mkdir(exist_ok=True)
+    Path("data/dataset_info.json").write_text(json.dumps({"my": entry}))
+    Path("r.yaml").write_text(f"model_name_or_path: Qwen/Qwen2.5-7B-Instruct\nstage: {stage}\ndataset: my\n"
+                              "do_train: true\nfinetuning_type: lora\ntemplate: qwen\noutput_dir: out\n")  # fmt: skip
+    report = check(["r.yaml"]).files[0]
+    return [d.message for d in report.diagnostics if d.severity == "error" and d.code.startswith(("PTH", "LOA"))]
+
+
+# A picture that is not there is told of, too, once the entry is right.
+LED = [name for name in FORMS if not {"images", "videos"} & {*FORMS[name].entry.get("columns", ())}]
+
+
+@pytest.mark.parametrize("naive", NAIVE)
+@pytest.mark.parametrize("name", LED)
+def test_the_first_error_leads_to_the_right_entry(name: str, naive: str) -> None:
+    form = FORMS[name]
+    write(Path(), form)
+    source = {"file_name": f"../{form.name}"}
+    right = {**source, **form.entry}
+    assert said(right, form.stage) == []
+    for stage in ("sft", form.stage):
+        errors = said({**source, **NAIVE[naive]}, stage)
+        wanted = f'write "my": {json.dumps(right)} in dataset_info.json'
+        suits = stage == form.stage
+        assert all((wanted in error or right == {**source, **NAIVE[naive]}) and
+                   (suits or f"`stage: {form.stage}`" in error) for error in errors), errors  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("naive", NAIVE)
+@pytest.mark.parametrize("name", LED)
+def test_an_error_is_said_where_the_real_converter_fails(name: str, naive: str, folder: Path) -> None:
+    pytest.importorskip("llamafactory")
+    form = FORMS[name]
+    path = write(folder, form)
+    errors = said({"file_name": f"../{form.name}", **NAIVE[naive]}, form.stage)
+    try:
+        runs = any(trained(form, sample) for sample in samples(form, path))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        runs = False
+    assert runs is not bool(errors), errors
+
+
+@pytest.mark.parametrize(("data", "option", "name", "settings"), [
+    ("my.jsonl", None, "../my.jsonl", {}),
+    ("data/my.jsonl", None, "my.jsonl", {}),
+    ("sub/my.jsonl", None, "../sub/my.jsonl", {}),
+    ("kept/my.jsonl", None, "my.jsonl", {"dataset_dir": "kept"}),
+    ("my.jsonl", "else/where", "../../my.jsonl", {"dataset_dir": "else/where"}),
+    ("my.jsonl", "data", "../my.jsonl", {}),
+    ("linked/my.jsonl", None, "../sub/my.jsonl", {}),
+    ("../far/my.jsonl", None, "{far}/my.jsonl", {}),
+])  # fmt: skip
+def test_the_file_is_found_from_the_folder_of_the_registry(
+    data: str, option: str | None, name: str, settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    for each in ("here/data", "here/sub", "here/kept", "far"):
+        (tmp_path / each).mkdir(parents=True)
+    monkeypatch.chdir(here)
+    Path("linked").symlink_to("sub")
+    Path("kept/dataset_info.json").write_text("{}")
+    Path(data).write_text(json.dumps(FORMS["alpaca"].rows[0]))
+    done = registering.register(Path(data), "my", Path(option) if option else None)
+    assert done.entry["file_name"] == name.format(far=tmp_path / "far")
+    assert done.settings == {"dataset": "my", "stage": "sft"} | settings
+    folder = Path(done.settings.get("dataset_dir", "data"))
+    assert Path(os.path.join(folder, done.entry["file_name"])).is_file()  # noqa: PTH118 as LLaMA-Factory joins them
+
+
+def test_other_entries_stay_and_none_is_written_twice() -> None:
+    path = write(Path(), FORMS["messages"])
+    kept = '{\n    "other": {"file_name": "o.json"}\n}\n'
+    Path("data").mkdir()
+    registry = Path("data/dataset_info.json")
+    registry.write_text(kept)
+    assert registering.register(path, "my").added
+    written = registry.read_text()
+    assert written.startswith(kept.rstrip("}\n"))
+    assert not registering.register(path, "my").added
+    assert registry.read_text() == written
+    with pytest.raises(RecipeError, match="defines `other` already, in another way"):
+        registering.register(path, "other")
+    assert registry.read_text() == written
+
+
+@pytest.mark.parametrize(("rows", "words"), [
+    ([{"x": 1, "y": "2"}], "the columns x, y are of no known form: no turns (objects with role and content), nor a"),
+    ([{"q": "a", "a": "b"}], 'say which they are in an entry such as {"columns": {"prompt": "q", "response": "a"}}'),
+    ([{"question": "q", "answer": 3}], "nor an answer as text (output, response, answer, completion)"),
+    ([{"chosen": "a", "rejected": "b"}], "nor a prompt as text"),
+    ([{"prompt": "q", "chosen": TALK, "rejected": TALK}], "`chosen` holds a whole conversation"),
+    ([{"prompt": TALK[:1], "completion": TALK[1:]}], "the turns stand in `prompt` and `completion`; join them"),
+    ([{"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}]}, TALK[1]]}], "holds a list of parts"),
+    ([{"messages": TALK[:1]}], "the turns of `messages` are not question and answer in turn"),
+    ([{"data": [{"instruction": "q"}]}], "its rows stand in `data`: save that list alone"),
+    ([], "holds no row"),
+])  # fmt: skip
+def test_what_is_of_no_known_form_says_what_is_missing(rows: list[dict[str, Any]], words: str) -> None:
+    path = write(Path(), Form(rows, {}))
+    found = CliRunner().invoke(group, ["data", str(path), "--register", "my"])
+    assert isinstance(found.exception, RecipeError)
+    assert words in str(found.exception)
+    assert not Path("data").exists()
+
+
+@pytest.mark.parametrize("name", ["", " my", "a,b"])
+def test_names_that_a_recipe_cannot_hold_are_refused(name: str) -> None:
+    path = write(Path(), FORMS["alpaca"])
+    with pytest.raises(RecipeError, match="cannot be named in a recipe"):
+        registering.register(path, name)
+
+
+def test_most_rows_decide_and_the_others_are_told() -> None:
+    mixed = [*FORMS["alpaca"].rows * 3, *FORMS["messages"].rows, {"instruction": "q", "input": "", "output": None}]
+    assert guess(mixed).entry == {}
+    path = write(Path(), Form(mixed, {}))
+    found = CliRunner().invoke(group, ["data", str(path), "--register", "my"])
+    assert "warning: 4 of 10 rows are not trained: no answer: null, missing, or not text (my.jsonl:7, my.jsonl:8" in (
+        found.stdout)  # fmt: skip
+
+
+def test_a_folder_is_one_data_set() -> None:
+    Path("set").mkdir()
+    for name in ("1.jsonl", "2.jsonl"):
+        write(Path("set"), FORMS["messages"]._replace(name=name))
+    done = registering.register(Path("set"), "my")
+    assert (done.entry["file_name"], done.rows) == ("../set", 6)
+
+
+def test_what_it_prints() -> None:
+    write(Path(), FORMS["pairs"])
+    found = CliRunner().invoke(group, ["data", "my.jsonl", "--register", "my"])
+    assert found.exit_code == 0
+    assert found.stdout.splitlines() == [
+        'data/dataset_info.json: added "my": {"file_name": "../my.jsonl", "columns": {"prompt": "prompt", '
+        '"chosen": "chosen", "rejected": "rejected"}, "ranking": true}',
+        "in the recipe:",
+        "  dataset: my",
+        "  stage: dpo",
+        "then, with that recipe: lmf-recipes data RECIPE",
+    ]
+    found = CliRunner().invoke(group, ["data", "my.jsonl", "--register", "my", "--format", "json"])
+    answer = json.loads(found.stdout)
+    assert (answer["path"], answer["added"], answer["settings"]) == (
+        "data/dataset_info.json", False, {"dataset": "my", "stage": "dpo"})  # fmt: skip

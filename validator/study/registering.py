@@ -1,0 +1,110 @@
+"""From a data file to its entry in dataset_info.json."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from validator.diagnostic import RecipeError
+from validator.job import datasets
+from validator.samples.form import form
+from validator.samples.guess import ENOUGH, Guess, UnknownFormError, guess
+from validator.samples.needs import needs
+from validator.samples.outcome import judge
+from validator.study import reading
+from validator.study.results import Drop
+from validator.study.values import UnreadableError
+from validator.write import registry
+
+_USUAL = "data"  # LLaMA-Factory's `dataset_dir` where a recipe names none
+_REGISTRY = "dataset_info.json"
+_LOOKED = 100_000  # rows that are compared with the form of the first
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Registration:
+    """An entry, the registry that holds it, and the keys of a recipe that trains on it. `added` is false where it was
+    there already; `drops` are rows of another form among the `rows` that were looked at."""
+
+    path: str
+    name: str
+    entry: Mapping[str, Any]
+    added: bool
+    settings: Mapping[str, str]
+    rows: int
+    drops: list[Drop]
+    notes: list[str]
+
+
+def files(path: Path) -> list[Path]:
+    """The files of a data set: one, or those of a folder. Raises RecipeError where LLaMA-Factory reads them not."""
+    if not path.exists():
+        raise RecipeError(f"`{path}` does not exist; give a recipe (.yaml) or a data file")
+    held = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
+    if not held:
+        raise RecipeError(f"`{path}` is a folder without files")
+    wrong = next((file for file in held if file.suffix[1:] not in datasets.suffixes()), None)
+    if wrong:
+        raise RecipeError(f"`{wrong}` is no data file; LLaMA-Factory reads {', '.join(datasets.suffixes())}")
+    return held
+
+
+def described(path: Path) -> Guess:
+    """The form of a file, or of the files of a folder. Raises RecipeError for one that no entry describes, and
+    UnreadableError where there is no row, or not even the first can be read."""
+    rows = reading.first(files(path), ENOUGH)
+    if not rows:
+        raise UnreadableError(0, "holds no row")
+    try:
+        return guess(rows)
+    except UnknownFormError as err:
+        said = f"the columns {', '.join(err.columns[:12])} are of no known form"
+        raise RecipeError(f"`{path}`: {said}: {err}") from None
+
+
+def register(path: Path, name: str, folder: Path | None = None) -> Registration:
+    """Write the entry for a file or folder of data under this name. `folder` is the recipe's `dataset_dir`; None: that
+    of the file if it holds a registry, else `data`. Raises RecipeError, and writes nothing then."""
+    if not name.strip() or "," in name or name != name.strip():
+        raise RecipeError(f"`{name}` cannot be named in a recipe, where commas part the names of data sets")
+    folder = folder or (path.parent if (path.parent / _REGISTRY).exists() else Path(_USUAL))
+    try:
+        suited = described(path)
+    except UnreadableError as err:
+        raise RecipeError(f"`{path}`: row {err.row} {err}" if err.row else f"`{path}` {err}") from None
+    entry = {"file_name": _relative(path, folder), **suited.entry}
+    rows, drops = _compared(files(path), suited)
+    added = bool(registry.add(folder / _REGISTRY, {name: entry}))
+    settings = {"dataset": name, "dataset_dir": str(folder), "stage": suited.stage}
+    if os.path.realpath(folder) == os.path.realpath(_USUAL):
+        del settings["dataset_dir"]
+    notes = list(needs(suited, reading.first(files(path), ENOUGH)))
+    return Registration(str(folder / _REGISTRY), name, entry, added, settings, rows, drops, notes)
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """The file as LLaMA-Factory finds it from `dataset_dir`: beside or below it, else below the working directory, else
+    by its whole path. Links to folders are followed, as `..` leads out of where they lead to."""
+    place, start = Path(os.path.realpath(path.parent), path.name), Path(os.path.realpath(folder))
+    here = Path(os.path.realpath("."))
+    near = place.is_relative_to(start) or (place.is_relative_to(here) and start.is_relative_to(here))
+    return Path(os.path.relpath(place, start) if near else place).as_posix()
+
+
+def _compared(held: list[Path], suited: Guess) -> tuple[int, list[Drop]]:
+    """How many rows were looked at, and those that the form does not suit."""
+    why_not, places, number = judge(form(suited.entry), suited.stage), dict[str, list[str]](), 0
+    for path in held:
+        try:
+            for line, row in islice(reading.rows(path), _LOOKED - number):
+                number += 1
+                if why := why_not(row):
+                    places.setdefault(why, []).append(f"{path}:{line}")
+        except UnreadableError as err:
+            raise RecipeError(f"`{path}`: row {err.row} {err}" if err.row else f"`{path}` {err}") from None
+    return number, [Drop(why, len(where), where[:_EXAMPLES]) for why, where in places.items()]
