@@ -73,14 +73,12 @@ def test_other_folders_and_files_without_a_block_follow_no_convention() -> None:
     assert codes("recipes/x.yaml", {}, max_samples=10) == set()
 
 
-@pytest.mark.parametrize(
-    ("project", "expected"), [("mine", set()), ("llamafactory-recipes", {"CUR004"}), (None, set())]
-)
-def test_other_repositories_follow_no_convention(tmp_path: Path, project: str | None, expected: set[str]) -> None:
-    if project:
-        (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "{project}"\n')
-    path = tmp_path / "recipes" / "qwen7b-a100-lora.yaml"
-    assert codes(str(path), complete(), max_samples=10) == expected
+def test_other_repositories_follow_no_convention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "llamafactory-recipes"\n')
+    path = str(tmp_path / "recipes" / "qwen7b-a100-lora.yaml")
+    assert codes(path, complete(), max_samples=10) == set()
+    monkeypatch.setattr("validator.rules.curated.home", lambda: tmp_path)
+    assert codes(path, complete(), max_samples=10) == {"CUR004"}
 
 
 def test_a_drifted_prediction_is_given_as_the_line_to_paste() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.job.naming import name, predicted
 from validator.rules.rule import Finding, rule
+from validator.tables.checkout import home
 
 _HEADER = {
     "summary": "one line on what it trains",
@@ -17,20 +17,11 @@ _HEADER = {
     "host_ram_gib": "main memory of a node",
     "samples": "recommended number of samples",
 }
-_PROJECT, _NAME = "pyproject.toml", 'name = "llamafactory-recipes"'
 
 
 def _curated(job: Job) -> bool:
     """What a command line asks beyond the file, a user's own run, is not the catalogue's concern."""
-    folder = Path(job.path).absolute().parent
-    return bool(job.header) and job.as_written and folder.name == "recipes" and _is_checkout(folder.parent)
-
-
-@lru_cache
-def _is_checkout(folder: Path) -> bool:
-    """Whether the folder is this repository, by the nearest project around it."""
-    project = next((path for path in (folder, *folder.parents) if (path / _PROJECT).is_file()), None)
-    return project is not None and _NAME in (project / _PROJECT).read_text("utf-8", "replace")
+    return bool(job.header) and job.as_written and Path(job.path).absolute().parent == home() / "recipes"
 
 
 @rule("CUR001", Severity.WARNING)
