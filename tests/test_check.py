@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -56,12 +57,13 @@ def test_no_header_stops_check(header: dict[str, object]) -> None:
     assert check.check_document(document)
 
 
-def test_a_folder_stands_for_its_recipes_and_json_files_in_order(tmp_path: Path) -> None:
-    for name in ("b.yml", "a.yaml", "c.json", "d.txt", "e.YAML"):
-        (tmp_path / name).write_text("{}")
-    (tmp_path / "sub.yaml").mkdir()
+def test_a_folder_stands_for_its_recipes_and_deepspeed_files_in_order(tmp_path: Path) -> None:
+    for name in ("b.yml", "a.yaml", "d.txt", "e.YAML"):
+        shutil.copy("recipes/tiny-cpu-lora.yaml", tmp_path / name)
+    (tmp_path / "c").mkdir()
+    shutil.copy("deepspeed/ds_z2.json", tmp_path / "c")
     found = check.check([str(tmp_path)]).files
-    assert [Path(file.path).name for file in found] == ["a.yaml", "b.yml", "c.json"]
+    assert [Path(file.path).name for file in found] == ["a.yaml", "b.yml", "ds_z2.json"]
 
 
 def test_a_folder_without_recipes_is_a_finding_about_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -164,6 +165,14 @@ def test_an_unknown_model_is_not_judged_and_cannot_be_explained(tmp_path: Path) 
 )
 def test_wrong_usage(words: list[str], says: str) -> None:
     assert_one_clear_line(lmf(*words), says)
+
+
+def test_a_bare_check_says_what_to_give_where_there_are_no_recipes(tmp_path: Path) -> None:
+    done = lmf("check", cwd=tmp_path)
+    assert done.returncode == 2
+    assert b"there is no folder `recipes` here; give a recipe, a folder, or a name" in done.stderr
+    shutil.copytree(ROOT / "deepspeed", tmp_path / "recipes")
+    assert lmf("check", cwd=tmp_path).returncode == 0
 
 
 def test_one_bad_file_never_stops_the_others(tmp_path: Path) -> None:

@@ -110,6 +110,41 @@ def test_a_broken_deepspeed_file_fails_the_commit(tmp_path: Path, environment: d
     assert "not valid JSON" in refused.stdout + refused.stderr
 
 
+OTHERS = {
+    "compose.yaml": "services: {web: {image: nginx}}\n",
+    "package.json": '{"name": "x", "scripts": {}}',
+    "chart/several.yaml": "kind: Pod\n---\n{{ .Values.x }}\n",
+    ".github/workflows/test.yml": "on: push\njobs: {test: {runs-on: ubuntu-latest, steps: [{run: make}]}}\n",
+    "latin.yml": "name: größe\n".encode("latin-1"),
+}
+
+
+def test_another_repository_passes_with_what_copy_writes(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Recipes where their users put them, and files that are not ours, one of them no YAML and one not UTF-8."""
+    folder = repository(tmp_path / "repo", environment, for_others())
+    for name in ("data", "deepspeed"):
+        shutil.rmtree(folder / name)
+    for where, dest in [("recipes", "."), (".", "."), (".", "train/")]:
+        run(folder / where, environment, "lmf-recipes", "copy", "qwen7b-a100-full", dest)
+    assert (folder / "recipes/data/dataset_info.json").is_file()
+    run(folder, environment, "lmf-recipes", "copy", "qwen7b-a100-lora-dpo", "train/own/")
+    for name, content in OTHERS.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    passed = commit(folder, environment)
+    assert passed.returncode == 0, passed.stdout + passed.stderr
+
+
+def test_a_change_of_a_deepspeed_file_is_judged_with_its_recipes(tmp_path: Path, environment: dict[str, str]) -> None:
+    folder = repository(tmp_path / "repo", environment, for_others())
+    run(folder, environment, "lmf-recipes", "copy", "qwen72b-h100x32-full", "train/")
+    assert commit(folder, environment).returncode == 0
+    shutil.copy(ROOT / "deepspeed/ds_z2.json", folder / "deepspeed/ds_z3.json")
+    refused = commit(folder, environment)
+    assert refused.returncode == 1
+    assert "train/qwen72b-h100x32-full.yaml" in refused.stdout + refused.stderr
+
+
 def test_other_files_are_left_alone(tmp_path: Path, environment: dict[str, str]) -> None:
     folder = repository(tmp_path / "repo", environment, ours())
     (folder / "notes.yaml").write_text("learing_rate: 1\n")

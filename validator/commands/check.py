@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -30,6 +31,7 @@ def _codes(_context: click.Context, _parameter: click.Parameter, words: tuple[st
     "--select", multiple=True, metavar="CODES", callback=_codes, help="Only these codes, such as PAR1,TRA009."
 )
 @click.option("--ignore", multiple=True, metavar="CODES", callback=_codes, help="All codes but these.")
+@click.option("--hook", is_flag=True, help="PATHs are a commit's: other files than recipes are passed by.")
 def command(
     paths: Sequence[str],
     machine: str | None,
@@ -38,6 +40,19 @@ def command(
     strict: bool,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
+    hook: bool,
 ) -> None:
     """Report every problem of recipes and DeepSpeed files (default: recipes/)."""
-    plain.check(paths or ["recipes"], machine, host_ram, form, strict, select, ignore)
+    if hook:
+        from validator.judge import commit
+
+        paths = commit.subjects(paths)
+    elif not paths:
+        paths = _default()
+    plain.check(paths, machine, host_ram, form, strict, select, ignore)
+
+
+def _default() -> list[str]:
+    if not Path("recipes").is_dir():
+        raise click.UsageError("there is no folder `recipes` here; give a recipe, a folder, or a name of the catalogue")
+    return ["recipes"]

@@ -117,11 +117,13 @@ def _advice(job: Job) -> str:
 
 
 def _expand(path: str) -> list[str]:
-    """The files a path stands for; what cannot be listed is left to the loader to explain."""
+    """The files a path stands for; what cannot be looked at is left to the loader to explain."""
     try:
-        inside = list(Path(path).iterdir()) if path != "-" and Path(path).is_dir() else None
+        folder = path != "-" and Path(path).is_dir()
     except OSError:
-        inside = None
-    if inside is None:
+        folder = False
+    if not folder:
         return [path]
-    return sorted(str(p) for p in inside if p.suffix in (*_SUFFIXES, ".json") and p.is_file())
+    from validator.judge import recognition  # which a check of files does not need
+
+    return recognition.inside(path)
