@@ -66,7 +66,9 @@ def test_short_forms_say_which_was_taken(name: str, expected: str, noted: bool) 
         ("NVIDIA RTX 6000 Ada Generation", 44.99, "rtx-6000-ada-48g-ecc"), ("NVIDIA L20", 44.99, "l20-48g"),
         ("NVIDIA H20", 95.58, "h20-96g"), ("NVIDIA H20", 140.4, "h20-141g"), ("NVIDIA H20-3e", 140.4, "h20-141g"),
         ("NVIDIA GH200 480GB", 95.58, "gh200-96g"), ("NVIDIA B300 SXM6 AC", 268.59, "b300-288g"),
-        ("AMD Instinct MI250X / MI250", 63.98, "mi250-64g"), ("910B4-1", 64.0, "ascend-910b-64g"),
+        ("AMD Instinct MI250X / MI250", 63.98, "mi250-64g"),
+        ("AMD INSTINCT MI250 (MCM) OAM AC MBA", 63.98, "mi250-64g"),
+        ("Aqua Vanjaram [Instinct MI300X VF]", 191.69, "mi300x-192g"), ("910B4-1", 64.0, "ascend-910b-64g"),
         ("910B3", 64.0, "ascend-910b-64g"), ("Ascend910B2", 64.0, "ascend-910b-64g"),
         ("910B4", 32.0, "ascend-910b-32g"),
         ("Ascend910", 64.0, "ascend-910c-64g"), ("Ascend910_9382", 64.0, "ascend-910c-64g"),
@@ -102,13 +104,14 @@ def test_a_device_by_its_memory_has_less_usable_and_no_vendor() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("rtx4090ti", "; near it: rtx-4090 rtx-4090d rtx-4090-48g;"),
-        ("asend-910b", "; near it: ascend-910a-32g ascend-"),
+        ("rtx4090ti", "; did you mean rtx-4090, rtx-4090d, rtx-4090-48g?"),
+        ("asend-910b", "; did you mean ascend-910a-32g, ascend-"),
         ("gtx1080", "; known: v100-16g v100-32g t4-16g rtx-3090 "), ("tpu", "; known: v100-16g "),
+        ("a1000", "; did you mean v100-16g, v100-32g, a100-40g, a100-80g, h100-80g?"),
     ],
 )  # fmt: skip
 def test_an_unknown_device_is_told_near_ones_and_the_way_by_memory(name: str, said: str) -> None:
     with pytest.raises(RecipeError) as caught:
         devices.device(name)
     assert said in str(caught.value)
-    assert str(caught.value).endswith("any other goes by its memory, such as 48g")
+    assert str(caught.value).endswith("any other goes by its memory, such as 1x48g")

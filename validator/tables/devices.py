@@ -65,7 +65,7 @@ def device(name: str) -> tuple[Device, str | None]:
     claims = [key for key in devices.mention(wanted) if wanted in aliases(key)]
     default = [key for key in claims if wanted in (devices[key].get("default_for") or [])]
     if not claims:
-        raise RecipeError(f"device `{name}` is not known; {_near(wanted)}; any other goes by its memory, such as 48g")
+        raise RecipeError(f"device `{name}` is not known; {_near(wanted)}; any other goes by its memory, such as 1x48g")
     taken = (default or claims)[0]
     others = [key for key in claims if key != taken]
     note = f"`{name}` is taken as {taken}" + (f", not {', '.join(others)}" if others else "")
@@ -91,10 +91,13 @@ def _plain(product: str) -> str:
 
 
 def _near(wanted: str) -> str:
-    """The devices whose model number is in `wanted`, else the common ones."""
-    numbers = re.findall(r"\d{2,}", wanted)
-    near = [key for key in device_ids() if any(number in key for number in numbers)]
-    return f"{'near it' if near else 'known'}: {' '.join(near or filter(_common, device_ids()))}"
+    """`did you mean X?` for devices with a like model number, else the common ones."""
+    like = [key for key in device_ids() if any(a in b or b in a for a in _numbers(wanted) for b in _numbers(key))]
+    return f"did you mean {', '.join(like)}?" if like else f"known: {' '.join(filter(_common, device_ids()))}"
+
+
+def _numbers(name: str) -> list[str]:
+    return re.findall(r"\d{3,}", name)
 
 
 def _common(key: str) -> bool:

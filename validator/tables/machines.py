@@ -33,7 +33,7 @@ def machine(text: str, host_ram_gib: float | None = None) -> Machine:
     """`2x8xa100-80g`, `8xascend-910b-64g`, `1x48g`: nodes x devices x device. Raises RecipeError when malformed."""
     match = re.fullmatch(_MACHINE, text.strip())
     if not match:
-        form = "[nodes x] devices x device, such as 8xascend-910b-64g or 2x8xa100-80g"
+        form = "[nodes x] devices x device, such as 8xascend-910b-64g, 2x8xa100-80g or, by its memory, 1x48g"
         raise RecipeError(f"machine `{text}` is not of the form {form}{_one(text)}")
     nodes, devices = int(match[1] or 1), int(match[2])
     if not 1 <= nodes <= 4096 or not 1 <= devices <= 64:
