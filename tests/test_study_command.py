@@ -103,8 +103,8 @@ def test_no_depth_is_too_much(form: str, depth: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"val_size": float("nan")}, "`val_size: nan` of 1 rows leaves none to train on"),
-        ({"val_size": 5}, "`val_size: 5` of 1 rows leaves none to train on"),
+        ({"val_size": float("nan")}, "`val_size: nan` of 1 row leaves none to train on"),
+        ({"val_size": 5}, "`val_size: 5` of 1 row leaves none to train on"),
         ({"max_samples": -1}, "no row is left to train on"),
         ({"interleave_probs": "a,b"}, "`interleave_probs` holds something other than numbers"),
         ({"stage": "pt"}, "all rows together are shorter than one packed sequence of `cutoff_len` tokens"),

@@ -44,6 +44,11 @@ class Rows(NamedTuple):
     def __str__(self) -> str:
         return f"{self.number:,}" if self.exact else f"about {self.number:,}"
 
+    @property
+    def samples(self) -> str:
+        """The number with its noun."""
+        return f"{self} sample{'' if self.number == 1 else 's'}"
+
 
 @dataclass(eq=False)
 class Dataset:

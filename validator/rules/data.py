@@ -21,7 +21,7 @@ def too_few_samples(job: Job) -> Iterator[Finding]:
     """
     rows = _rows(job)
     if rows and (needed := _needed(job)) and rows.number < needed and not _repeats(job, rows, needed):
-        yield "dataset", f"{rows} samples for {_model(job)}, public work starts at {needed:,}{_advice(job)}"
+        yield "dataset", f"{rows.samples} for {_model(job)}, public work starts at {needed:,}{_advice(job)}"
 
 
 @rule("DAT002", Severity.NOTE)
@@ -34,7 +34,7 @@ def more_than_useful(job: Job) -> Iterator[Finding]:
     """
     rows = _rows(job)
     if rows and (most := _guidance(job, "saturating")) and rows.number > most:
-        yield "dataset", f"{rows} samples for {_model(job)}, more than {most:,} are wasted on it; choose the best ones"
+        yield "dataset", f"{rows.samples} for {_model(job)}, more than {most:,} are wasted on it; choose the best ones"
 
 
 @rule("DAT003", Severity.WARNING)
@@ -50,7 +50,7 @@ def small_set_repeated(job: Job) -> Iterator[Finding]:
         epochs = f"{job.number('num_train_epochs'):g}"
         yield (
             "num_train_epochs",
-            f"{epochs} epochs of {rows} samples overfit; take 2 to 5, or more samples{_advice(job)}",
+            f"{epochs} epochs of {rows.samples} overfit; take 2 to 5, or more samples{_advice(job)}",
         )
 
 
@@ -67,7 +67,7 @@ def data_cut_short(job: Job) -> Iterator[Finding]:
         return
     for one in job.datasets:
         if one.rows and not one.rows.problem and one.rows.number > 2 * limit:
-            yield "max_samples", f"keeps {limit:,} of {one.rows} samples of `{one.name}`; remove it to use all"
+            yield "max_samples", f"keeps {limit:,} of {one.rows.samples} of `{one.name}`; remove it to use all"
 
 
 @rule("DAT005", Severity.ERROR)
@@ -111,7 +111,7 @@ def fewer_than_recommended(job: Job) -> Iterator[Finding]:
     """
     rows = _rows(job)
     if rows and job.samples and rows.number < job.samples / 4 and rows.number >= (_needed(job) or 0):
-        yield "dataset", f"{rows} samples, the recipe is made for {job.samples:,}; add good ones or adapt the schedule"
+        yield "dataset", f"{rows.samples}, the recipe is made for {job.samples:,}; add good ones or adapt the schedule"
 
 
 def _rows(job: Job) -> Rows | None:

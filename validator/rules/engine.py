@@ -30,7 +30,6 @@ from validator.rules import (
     ranges,
     registry,
     resuming,
-    rows,
     sources,
     training,
     zerofile,
@@ -41,7 +40,7 @@ from validator.tables import releases
 
 # One module for each topic; the letters of a code name its family.
 FAMILIES = (
-    *(paths, resuming, registry, sources, columns, entries, rows, fit, device, parallel, zerokeys, zerofile, fsdp),
+    *(paths, resuming, registry, sources, columns, entries, fit, device, parallel, zerokeys, zerofile, fsdp),
     *(environment, data, block, curated, training, ranges, inputs, methods, quantization, precision, optimizers),
     *(preference, evaluation, ignored, models),
 )

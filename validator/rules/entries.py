@@ -1,21 +1,31 @@
-"""PTH118 to PTH122: values inside a registry entry, scripts and cloud addresses, and the pictures of a data set."""
+"""PTH118 to PTH123: values in a registry entry, scripts and cloud addresses, the media and rows of a data set."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from validator.diagnostic import Severity
+from validator.diagnostic import Place, Severity
 from validator.job.datasets import SOURCES, Dataset
 from validator.job.job import Job
+from validator.rules import columns
 from validator.rules.rule import Finding, rule
-from validator.rules.sets import sets
+from validator.rules.sets import At, remedied, sets, unknown
 
 # Address -> package that fsspec opens it with, which LLaMA-Factory does not install (data/data_utils.py)
 _CLOUDS = {"s3://": "s3fs", "gs://": "gcsfs", "gcs://": "gcsfs"}
 _MEDIA = {"images": "image", "videos": "video", "audios": "audio"}
+
+# What is wrong with an entry by itself, or beside the names of the columns, is told by these.
+_BEFORE = (
+    columns.ranking_against_stage,
+    columns.formatting_unknown,
+    columns.part_without_column,
+    columns.column_absent,
+    columns.tags_incomplete,
+)
 
 
 @rule("PTH118", Severity.ERROR)
@@ -137,6 +147,35 @@ def package_needed(job: Job) -> Iterator[Finding]:
         if package:
             address = next(name for name in SOURCES if name in dataset.entry)
             yield at(address), f"`{dataset.name}` is read with the package {package}; install it"
+
+
+@rule("PTH123", Severity.ERROR)
+def rows_unlike_entry(job: Job) -> Iterator[Finding]:
+    """No row of the data can be trained as the registry entry describes it.
+
+    Why: KeyError such as 'from' while the data set is converted; or every row is dropped, a warning for each: "Cannot
+    find valid samples". Looked at are the first rows of a local file.
+    Source: llamafactory/data/converter.py:AlpacaDatasetConverter.__call__,
+    llamafactory/data/converter.py:SharegptDatasetConverter.__call__,
+    llamafactory/data/converter.py:OpenAIDatasetConverter.__call__
+    Fix: the entry that the message gives; `lmf-recipes data FILE --register NAME` writes it for a file.
+    """
+    for at, dataset in sets(job):
+        rows = dataset.rows
+        if rows and rows.head and not rows.problem and (why := _why(job, at, dataset.entry, rows.head)):
+            shape = unknown(dataset)
+            yield at(), f"`{dataset.name}`: no row can be trained: {why}{remedied(job, dataset, shape)}"
+
+
+def _why(job: Job, at: At, entry: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Why no row is trained, where no other rule says it."""
+    from validator.samples.outcome import reason  # for which a recipe without local data does not wait
+
+    if any(True for _ in faults(entry)):
+        return ""
+    why, route = reason(entry, job.stage, rows), at().route
+    told = (place for each in _BEFORE for place, _ in each.check(job)) if why else ()
+    return "" if any(isinstance(place, Place) and place.route[: len(route)] == route for place in told) else why
 
 
 def _package(entry: Mapping[str, Any]) -> str | None:

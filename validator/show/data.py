@@ -24,7 +24,7 @@ def _head(study: Study) -> Iterator[str]:
     yield f"  method   {how}"
     for one in study.sets:
         named = f" ({', '.join(one.columns[:6])})" if one.columns else ""
-        held = one.note or f"{one.rows:,} rows{named}"
+        held = one.note or f"{one.rows:,} row{'' if one.rows == 1 else 's'}{named}"
         yield f"  {one.role:<10} {one.name}: {held}"
 
 
@@ -81,7 +81,8 @@ def _amount(amount: Amount) -> Iterator[str]:
     if not amount.rows:
         return
     yield ""
-    yield f"amount: {amount.rows:,} different samples are {amount.verdict}: {amount.message}"
+    there = f"{amount.rows:,} different samples are" if amount.rows > 1 else "1 sample is"
+    yield f"amount: {there} {amount.verdict}: {amount.message}"
     marks = [*amount.figures().items()]
     scale = max([amount.rows, *(size for _, size in marks)])
     for name, size in [*marks, ("here", amount.rows)] if marks else []:

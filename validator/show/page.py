@@ -114,7 +114,8 @@ def _amount(amount: Amount) -> Iterator[str]:
         return
     yield f"<h2>Amount: {escape(amount.verdict)}</h2>"
     yield picture.zones(amount)
-    yield f"<p>{amount.rows:,} different samples: {escape(amount.message)}. {_better(amount)}</p>"
+    many = "" if amount.rows == 1 else "s"
+    yield f"<p>{amount.rows:,} different sample{many}: {escape(amount.message)}. {_better(amount)}</p>"
     yield f"<p>{escape(amount.epochs.message)}</p>" if amount.epochs.message else ""
     sources = "; ".join(escape(str(one.get("url") or one.get("cite"))) for one in amount.sources)
     yield f"<p>Guidance: {sources}</p>" if sources else ""

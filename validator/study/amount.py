@@ -134,7 +134,8 @@ def _passes(rows: int, epochs: float, figures: Mapping[str, int | None]) -> Pass
     few = rows < (figures["minimum"] or 0)
     message = ""
     if few and epochs >= guidance.MANY_EPOCHS:
-        message = f"{epochs:g} epochs of {rows:,} samples are learned by heart; take 2 to 5, or more samples"
+        held = f"{rows:,} sample{'' if rows == 1 else 's'}"
+        message = f"{epochs:g} epochs of {held} are learned by heart; take 2 to 5, or more samples"
     elif figures["saturating"] and rows <= figures["saturating"] < rows * epochs:
         message = f"{epochs:g} epochs of {rows:,} samples are {rows * epochs:,.0f} seen; fewer epochs will do"
     return Passes(epochs, round(rows * epochs), message)
