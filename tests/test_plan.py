@@ -19,8 +19,10 @@ import pytest
 from click.testing import CliRunner, Result
 from work import calls
 
+from validator.advise.explain import explain
 from validator.cli import group
 from validator.diagnostic import RecipeError, Severity
+from validator.job import job
 from validator.judge import check
 from validator.plan import answer, draft, writing
 from validator.plan import search as plan
@@ -38,6 +40,15 @@ _MACHINES = [
 _TRIPLES = random.Random(5).sample(
     [(model, machine, method) for model in models.model_ids() for machine in _MACHINES for method in plan.METHODS], 200
 )
+
+
+_ASKED = [
+    {"model": chance.choice(models.model_ids()), "machine": chance.choice([*_MACHINES, "1x48g", "8x80g"]),
+     "length": chance.choice([None, 512, 4096, 8192]), "stage": chance.choice(draft.STAGES),
+     "method": chance.choice([None, *guidance.METHODS]), "fsdp": chance.random() < 0.2,
+     "host_ram_gib": chance.choice([None, 64.0, 512.0])}
+    for chance in map(random.Random, range(120))
+]  # fmt: skip
 
 
 @cache
@@ -77,6 +88,29 @@ def test_what_it_writes_passes_check(here: Path, model: str, machine: str, metho
     assert [d for d in report.diagnostics if d.severity is not Severity.NOTE] == []
     assert report.verdict == "fits"
     assert load("mine.yaml").values.items() >= rows(found).plans[0].set.items()
+
+
+@pytest.mark.parametrize(
+    "asked", [each if at % 4 == 0 else pytest.param(each, marks=pytest.mark.slow) for at, each in enumerate(_ASKED)]
+)
+@pytest.mark.usefixtures("here")
+def test_whatever_is_asked_the_plan_is_what_explain_says_of_the_file(asked: dict[str, Any]) -> None:
+    """Where there is one; what is refused or does not fit is for other tests."""
+    try:
+        found = answer.answer(**asked)
+    except RecipeError:
+        return
+    if found.best is None:
+        return
+    answer.write(found.best, "mine.yaml")
+    report = check.check_file("mine.yaml")
+    assert [d for d in report.diagnostics if d.severity is not Severity.NOTE] == []
+    told = explain(job.resolve(load("mine.yaml")))
+    assert told.verdict == "fits"
+    assert told.device_gib
+    assert told.device_gib.expected == pytest.approx(found.best.device_gib, abs=0.01)
+    assert told.host_gib
+    assert told.host_gib.expected == pytest.approx(found.best.host_gib, abs=0.01)
 
 
 @pytest.mark.slow
@@ -206,17 +240,41 @@ def test_one_device_takes_torchruns_memory_settings_only_where_it_needs_them(len
     assert first["zero"] == ("ds_z2.json" if length == 32768 else None)
 
 
-@pytest.mark.parametrize("host", [32.0, 64.0, 512.0])
-def test_nothing_fits_names_machines_on_which_it_does(host: float) -> None:
-    words = ("--model", "qwen72b", "--method", "full", "--cutoff-len", "2048")
-    refused = run(*words, "--machine", "1xa100-80g", "--host-ram", str(host))
+@pytest.mark.parametrize(
+    ("asked", "notes"),
+    [
+        ("--model qwen72b --method full --machine 1xa100-80g --host-ram 32", {"more devices of the same kind"}),
+        ("--model qwen72b --method full --machine 1xa100-80g --host-ram 512", {"with --method lora"}),
+        ("--model phi-4 --machine 8xmi300x --method qlora --stage dpo --host-ram 64", {"more host memory per node"}),
+        (
+            "--model qwen3-0.6b --machine 8x910b --method lora --stage dpo --cutoff-len 32768",
+            {"with --cutoff-len 2048"},
+        ),
+        ("--model qwen3-32b --machine 2xa6000-48g --fsdp --cutoff-len 8192", {"without --fsdp", "larger devices"}),
+        ("--model qwen72b --machine 1x4090", {"more devices of the same kind", "larger devices"}),
+    ],
+)
+def test_nothing_fits_names_changes_with_which_it_does(asked: str, notes: set[str]) -> None:
+    """Each is followed to the letter: the machine, the host memory, and the option that the note names."""
+    words = asked.split()
+    refused = run(*words)
     assert isinstance(refused.exception, SystemExit)
     assert refused.exception.code == 1
     assert "nothing fits" in refused.output
-    upgrades = plans(*words, "--machine", "1xa100-80g", "--host-ram", str(host))["upgrades"]
-    assert upgrades
+    upgrades = plans(*words)["upgrades"]
+    assert notes <= {each["note"] for each in upgrades}
     for each in upgrades:
-        assert plans(*words, "--machine", each["machine"], "--host-ram", str(each["host_ram_gib"]))["plans"]
+        how, *option = each["note"].split() if "--" in each["note"] else ("with",)
+        kept = [word for word in words if how == "with" or word not in option]
+        changed = ("--machine", each["machine"], *(option if how == "with" else ()))
+        ram = ("--host-ram", str(each["host_ram_gib"])) if each["host_ram_gib"] else ()
+        assert plans(*kept, *changed, *ram)["plans"], each
+
+
+def test_where_no_one_change_helps_it_is_said() -> None:
+    words = ("--model", "qwen3-235b-a22b", "--machine", "1x48g", "--cutoff-len", "8192", "--method", "lora")
+    assert plans(*words)["upgrades"] == []
+    assert "no one change helps" in run(*words).output
 
 
 def test_a_rare_device_is_not_proposed_before_a_common_one() -> None:

@@ -1,4 +1,4 @@
-"""When nothing fits: the smallest changes of machine with which something does."""
+"""When nothing fits: the smallest changes of what was asked for, or of the machine, with which something does."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from validator.job.job import GIB
 from validator.plan.draft import Draft
-from validator.plan.search import members
-from validator.tables import devices
+from validator.plan.search import LENGTHS, METHODS, SPEEDS, members
+from validator.tables import devices, guidance
 from validator.tables.machines import Machine
 
 # From the most frugal class on: what fits in none of these fits in none at all.
@@ -18,15 +18,17 @@ _NODES = (2, 4, 8)
 
 @dataclass(frozen=True)
 class Upgrade:
-    """A machine on which the draft fits, and what has to change for it."""
+    """A draft that fits its machine, and what had to change for it."""
 
     draft: Draft
     note: str
 
 
 def nearest(start: Draft, methods: Sequence[str]) -> list[Upgrade]:
-    """More host memory, more devices of the same kind, larger devices: of each the smallest step that suffices."""
-    ways = (_more_ram(start, methods), _more_devices(start, methods), _larger_devices(start, methods))
+    """ZeRO for FSDP, another method, shorter samples; more host memory, more devices of the same kind, larger devices:
+    of each the smallest step that suffices."""
+    ways = (_unsharded(start, methods), _other_methods(start, methods), _shorter(start, methods),
+            _more_ram(start, methods), _more_devices(start, methods), _larger_devices(start, methods))  # fmt: skip
     return [upgrade for way in ways if (upgrade := next(way, None))]
 
 
@@ -35,13 +37,33 @@ def _fitting(start: Draft, machine: Machine, methods: Sequence[str]) -> Draft | 
     return next((fitting for draft in drafts for speed in _SPEEDS for fitting in members(draft, speed)), None)
 
 
+def _unsharded(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
+    if start.engine == "fsdp" and (draft := _fitting(replace(start, engine=None), start.machine, methods)):
+        yield Upgrade(draft, "without --fsdp")
+
+
+def _other_methods(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
+    others = [each for each in guidance.rated(METHODS, start.stage) if each not in methods]
+    if draft := _fitting(start, start.machine, others):
+        yield Upgrade(draft, f"with --method {draft.method}")
+
+
+def _shorter(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
+    """Half the length, and again, down to the shortest usual one."""
+    length = start.length // 2
+    while length >= LENGTHS[-1]:
+        if draft := _fitting(replace(start, length=length), start.machine, methods):
+            yield Upgrade(draft, f"with --cutoff-len {length}")
+        length //= 2
+
+
 def _more_ram(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
-    """The least host memory that offload needs, in steps of 16 GiB."""
+    """The least host memory with which it fits, in steps of 16 GiB."""
     plenty = replace(start, machine=start.machine._replace(host_ram_gib=1e6))
-    offloads = [draft for method in methods for speed in ("slow", "slowest")
-                for draft in members(replace(plenty, method=method), speed)]  # fmt: skip
-    if offloads:
-        least = min(offloads, key=_host)
+    fitting = [draft for method in methods for speed in SPEEDS[1:]
+               for draft in members(replace(plenty, method=method), speed)]  # fmt: skip
+    if fitting:
+        least = min(fitting, key=_host)
         machine = start.machine._replace(host_ram_gib=float(-(-_host(least) // (16 * GIB)) * 16))
         yield Upgrade(replace(least, machine=machine), "more host memory per node")
 

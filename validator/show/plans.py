@@ -12,6 +12,7 @@ _PLANS = ("method", "speed", "GiB/device", "to spare", "GiB/host", "micro", "acc
 _CHOICES = ("model", "recommended", "method", "speed", "GiB/device", "to spare", "GiB/host", "cost")
 # What a narrow terminal does without.
 _SPARE = ("GiB/host", "to spare")
+_NO_REMEDY = "no one change helps: another method, shorter samples, more host memory, more or larger devices"
 _COST = "cost: doublings between your samples and the recommended number, one more for each speed below fast"
 
 
@@ -29,7 +30,7 @@ def text(rows: Rows, following: Sequence[str] = ()) -> str:
             *(line for each in rows.reasons for line in _wrapped(each, "  ")),
         ]
     else:
-        lines += ["nothing fits, even with every saving that is tried", *_remedies(rows.upgrades)]
+        lines += ["nothing fits, even with every saving that is tried", *(_remedies(rows.upgrades) or [_NO_REMEDY])]
     lines += [line for note in rows.notes for line in _wrapped(f"note: {note}")]
     return "\n".join([*lines, *(f"next: {command}" for command in following)]) + "\n"
 
@@ -67,7 +68,10 @@ def _choice(row: ChoiceRow) -> tuple[object, ...]:
             row.host_gib, row.cost)  # fmt: skip
 
 
-def _remedies(upgrades: Iterable[UpgradeRow]) -> Iterator[str]:
-    for each in upgrades:
-        ram = f" with {each.host_ram_gib:g} GiB of host memory" if each.host_ram_gib else ""
-        yield f"it would on {each.machine}{ram}: {each.method}; {each.note}"
+def _remedies(upgrades: Iterable[UpgradeRow]) -> list[str]:
+    return [line for each in upgrades for line in _wrapped(_remedy(each))]
+
+
+def _remedy(row: UpgradeRow) -> str:
+    ram = f" with {row.host_ram_gib:g} GiB of host memory" if row.host_ram_gib else ""
+    return f"it would on {row.machine}{ram}: {row.method}; {row.note}"
