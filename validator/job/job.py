@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from validator.diagnostic import RecipeError, Verdict
-from validator.job import datasets, workload, zero
+from validator.job import accelerate, datasets, workload, zero
 from validator.job.datasets import Dataset, Registry
 from validator.job.quantization import Quantization, quantization
 from validator.job.settings import Settings
@@ -118,9 +118,10 @@ class Job(Settings):
 
     @cached_property
     def workload(self) -> Workload | None:
-        """What the memory formulas need; None where the model is not known, or the DeepSpeed file cannot be read."""
-        unread = self.zero and self.zero.problem
-        return workload.workload(self, self.model, self.zero) if self.model and not unread else None
+        """What the memory formulas need; None where the model is not known, or what the DeepSpeed or accelerate file
+        makes of it."""
+        unknown = (self.zero and self.zero.problem) or (self.accelerate and not self.accelerate.judged)
+        return workload.workload(self, self.model, self.zero) if self.model and not unknown else None
 
     @cached_property
     def device_memory(self) -> Estimate | None:
@@ -198,8 +199,13 @@ def resolve(
     ram = host_ram_gib if host_ram_gib is not None else quantity(header.get("host_ram_gib"))
     there, problem = _machine(machine or header.get("machine"), ram if ram and ram > 0 else None)
     as_written = machine is None and host_ram_gib is None and not document.overridden
-    return Job(values, header, there, path=document.path, machine_problem=problem,
-               folders=tuple(folders(document.path)), as_written=as_written)  # fmt: skip
+    job = Job(values, header, there, path=document.path, machine_problem=problem,
+              folders=tuple(folders(document.path)), as_written=as_written)  # fmt: skip
+    named = header.get("accelerate")
+    if isinstance(named, str):
+        place = job.find(named)
+        job.accelerate = accelerate.read(str(place[0] if place else named))
+    return job
 
 
 def _machine(wanted: Any, ram: float | None) -> tuple[Machine | None, str | None]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from validator.job.accelerate import Accelerate
+from validator.job.fsdp import Fsdp, by_words
 from validator.job.task import Task
 from validator.job.values import quantity
 from validator.memory.workload import Checkpointing, Precision
@@ -17,11 +19,12 @@ OPTIMIZERS = ("use_galore", "use_apollo", "loraplus_lr_ratio", "use_badam", "use
 
 @dataclass(eq=False, repr=False)
 class Settings(Task):
-    """A recipe's values with the header block and the machine that further answers need: devices, batches, steps,
-    number formats, recomputation, optimizer. Sources as in task.py."""
+    """A recipe's values with the header block, the machine and the accelerate file that further answers need: devices,
+    batches, steps, number formats, recomputation, optimizer. Sources as in task.py."""
 
     header: Mapping[str, Any] = field(default_factory=dict)
     machine: Machine | None = None
+    accelerate: Accelerate | None = None
 
     @property
     def world(self) -> int:
@@ -48,8 +51,10 @@ class Settings(Task):
         return tuple(value.split()) if isinstance(value, str) else tuple(value) if isinstance(value, list) else ()
 
     @property
-    def fsdp(self) -> bool:
-        return bool(self.fsdp_words)
+    def fsdp(self) -> Fsdp | None:
+        """FSDP by the accelerate file, else by the recipe's own keys; None where nothing asks for it."""
+        launched = self.accelerate.fsdp if self.accelerate else None
+        return launched or (by_words(self.fsdp_words) if self.fsdp_words else None)
 
     @property
     def samples(self) -> int | None:
@@ -87,12 +92,13 @@ class Settings(Task):
 
     @property
     def half(self) -> Literal["bf16", "fp16"] | None:
-        """The 16-bit format of products; None where they are in 32. `fp8` alone changes nothing: the Trainer hands
+        """The 16-bit format of products, an accelerate file's where the recipe names none; None where they are in 32.
+        `fp8` alone changes nothing: the Trainer hands
         accelerate the precision before LLaMA-Factory names fp8, but for Transformer Engine, whose patch forces it, with
         bf16 around (train/fp8_utils.py; seen in a real run: "fp8_enabled=False")."""
         if self.flag("bf16") or (self.flag("fp8") and self.get("fp8_backend") == "te" and self.stage in ("pt", "sft")):
             return "bf16"
-        return "fp16" if self.flag("fp16") else None
+        return "fp16" if self.flag("fp16") else self.accelerate.half if self.accelerate else None
 
     @property
     def casts(self) -> bool:
@@ -106,18 +112,25 @@ class Settings(Task):
 
     @property
     def precision(self) -> Precision:
-        """How mixed precision is done: not at all in 32 or in 16 bits, by autocast, or by DeepSpeed."""
-        if self.pure:
+        """How mixed precision is done: not at all in 32 or in 16 bits, by autocast, or by DeepSpeed. Where it is mixed,
+        FSDP raises trained weights to 32 bits whatever was asked (accelerate, accelerator.py, prepare_model)."""
+        if self.pure and not (self.fsdp and self.half):
             return "pure"
         return ("engine" if self.engine else "amp") if self.half else "fp32"
 
     @property
-    def checkpointing(self) -> Checkpointing:
+    def own_checkpointing(self) -> Checkpointing:
         """On by default, unsloth's way with `use_unsloth_gc`. `disable_gradient_checkpointing` leaves it to the
         Trainer, which turns on the plain one for `gradient_checkpointing` (model_utils/checkpointing.py)."""
         if self.flag("disable_gradient_checkpointing"):
             return "layer" if self.flag("gradient_checkpointing") else "off"
         return "offloaded" if self.flag("use_unsloth_gc") else "layer"
+
+    @property
+    def checkpointing(self) -> Checkpointing:
+        """LLaMA-Factory's, else that of FSDP."""
+        own = self.own_checkpointing
+        return "layer" if own == "off" and self.fsdp and self.fsdp.recomputes else own
 
     @property
     def optimizers(self) -> list[str]:

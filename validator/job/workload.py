@@ -6,7 +6,7 @@ Facts about precision, which parameters are trained in what type, batches and st
 
 from __future__ import annotations
 
-from validator.job import zero
+from validator.job import fsdp, zero
 from validator.job.quantization import quantization
 from validator.job.settings import Settings
 from validator.job.zero import Zero
@@ -82,9 +82,10 @@ def workload(settings: Settings, model: Model, engine: Zero | None) -> Workload:
 
 
 def expandable(settings: Settings) -> bool:
-    """LLaMA-Factory sets expandable_segments under torchrun only, and only CUDA reads it (launcher.py)."""
+    """LLaMA-Factory's launcher sets expandable_segments under torchrun, not under `accelerate launch`, and only CUDA
+    reads it (launcher.py)."""
     vendor = settings.machine.device.vendor if settings.machine else None
-    return vendor == "nvidia" and (settings.world > 1 or settings.engine)
+    return vendor == "nvidia" and (settings.world > 1 or settings.engine) and not settings.accelerate
 
 
 def _adapter(settings: Settings, model: Model) -> Adapter:
@@ -149,18 +150,6 @@ def _sharding(settings: Settings, model: Model, engine: Zero | None) -> Sharding
     nodes, devices = (settings.machine.nodes, settings.machine.devices) if settings.machine else (1, 1)
     if engine:
         return zero.sharding(engine, nodes, devices, model.arch.hidden)
-    return _fsdp(settings, nodes, devices) if settings.fsdp else Sharding(nodes, devices)
-
-
-def _fsdp(settings: Settings, nodes: int, devices: int) -> Sharding:
-    """FSDP by the recipe's own keys. ACCELERATE_USE_FSDP is set when the trainer is made, after loading, so the whole
-    model has gone to every device (patcher.py, device_map; transformers/integrations/fsdp.py): only `accelerate
-    launch` sets it before. Hybrid sharding is that of one node, on each; without auto_wrap the whole model is one
-    unit."""
-    words = settings.fsdp_words
-    if "no_shard" in words:
-        return Sharding(nodes, devices)
-    offload, hybrid = "offload" in words, any(word.startswith("hybrid_shard") for word in words)
-    resharded = "auto_wrap" in words and not {"shard_grad_op", "hybrid_shard_zero2"} & set(words)
-    return Sharding(1 if hybrid else nodes, devices, stage=3 if resharded else 2, fsdp=True, sharded_load=False,
-                    offload_optimizer=offload, offload_parameters=offload, pin_memory=False)  # fmt: skip
+    if settings.fsdp:
+        return fsdp.sharding(settings.fsdp, nodes, devices, quantization(settings, model).asked)
+    return Sharding(nodes, devices)

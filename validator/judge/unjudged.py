@@ -18,3 +18,7 @@ def gaps(job: Job) -> Iterator[Gap]:
         yield Gap(_NO_MACHINE, _NO_MACHINE)
     if job.model_problem:
         yield Gap("model not known", "model not known" if job.machine else job.model_problem)
+    if job.zero and job.zero.problem:
+        yield Gap("DeepSpeed file not read", "DeepSpeed file not read")
+    if job.accelerate and not job.accelerate.judged:
+        yield Gap("accelerate file not understood", "accelerate file not understood")

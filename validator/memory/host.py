@@ -9,7 +9,7 @@ from .layer import checkpoint
 from .offload import offloaded_reference, offloaded_states, offloaded_weights
 from .run import Run, run_of
 from .terms import Host, Term
-from .weights import base_weights
+from .weights import loaded_weights, whole_reference
 from .workload import Architecture, Workload
 
 PROCESS_GIB = 3.0  # interpreter, libraries and the device runtime of one training process
@@ -32,15 +32,17 @@ def _checkpoint_file(run: Run) -> float:
 
 
 def _whole_model(run: Run) -> float:
-    """FSDP that spreads the weights as they are read: the first process holds the whole model, quantized if so asked,
-    until it has handed out the shards."""
-    return base_weights(run) if run.sharding.fsdp and run.sharding.sharded_load else 0.0
+    """FSDP that spreads the weights as they are read: the first process, or each, holds the whole model and its frozen
+    copies, quantized if so asked, until the shards are handed out."""
+    spreads = run.sharding.fsdp and run.sharding.sharded_load
+    return run.sharding.loaders * (loaded_weights(run) + whole_reference(run)) if spreads else 0.0
 
 
 def _saving(run: Run) -> float:
     """Weights gathered on the first process for a save."""
     gathers = run.sharding.gather_on_save and run.spreads_weights and not run.adapts
-    return run.sizes.compute * run.parameters if gathers else 0.0
+    each = run.sizes.trained if run.sharding.fsdp else run.sizes.compute
+    return each * run.parameters if gathers else 0.0
 
 
 def _checkpoints(run: Run) -> float:

@@ -11,7 +11,7 @@ from .run import Run
 from .step import step_bytes
 from .terms import Device
 from .traffic import buckets
-from .weights import base_weights, reference, whole_reference
+from .weights import loaded_weights, reference, whole_reference
 
 
 def _whole_first(run: Run) -> bool:
@@ -28,7 +28,7 @@ def loading(run: Run) -> Terms:
     them."""
     if _whole_first(run):
         whole = whole_reference(run) if run.sharding.fsdp else 0.0
-        return {Device.WEIGHTS: base_weights(run), Device.REFERENCE: whole}
+        return {Device.WEIGHTS: loaded_weights(run), Device.REFERENCE: whole}
     if run.work.method != "full" or run.work.precision != "engine" or run.sharding.zero == 3:
         return {}
     return {Device.WEIGHTS: 4.0 * run.parameters, Device.REFERENCE: reference(run)}

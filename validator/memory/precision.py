@@ -22,22 +22,28 @@ class Bytes(NamedTuple):
     casts: bool  # autocast: every trained linear keeps its own half-precision copy of weight and input
 
 
+def frozen(workload: Workload) -> float:
+    """Bytes per element of weights that do not train, once the run stands: those of the checkpoint, which FSDP2 raises
+    to fp32 where precision is mixed (accelerate, utils/fsdp_utils.py, fsdp2_prepare_model)."""
+    return 4.0 if workload.sharding.raised and workload.precision == "amp" else workload.base_bytes
+
+
 def _full(workload: Workload) -> Bytes:
     """Trained weights: autocast keeps them, their gradients and moments in fp32; a ZeRO engine keeps half-precision
     weights and gradients beside fp32 master weights and moments; pure half precision has half-precision moments."""
-    frozen = workload.base_bytes
+    base = frozen(workload)
     if workload.sharding.fsdp and workload.precision == "amp":  # gathers half-precision weights from fp32 shards
-        return Bytes(frozen, 4, 4, 4, 4, 0, 4, 2, 2, casts=False)
-    residual = frozen if workload.method == "freeze" else 4.0
+        return Bytes(base, 4, 4, 4, 4, 0, 4, 2, 2, casts=False)
+    residual = base if workload.method == "freeze" else 4.0
     match workload.precision:
         case "amp":
-            return Bytes(frozen, 4, 4, 4, 4, 0, 4, 2, residual, casts=True)
+            return Bytes(base, 4, 4, 4, 4, 0, 4, 2, residual, casts=True)
         case "pure":
-            return Bytes(frozen, 2, 4, 2, 2, 0, 2, 2, 2, casts=False)
+            return Bytes(base, 2, 4, 2, 2, 0, 2, 2, 2, casts=False)
         case "engine":
             return Bytes(2, 2, 2, 2, 2, 4, 4, 2, 2, casts=False)
         case "fp32":
-            return Bytes(frozen, 4, 4, 4, 4, 4 if workload.sharding.engine else 0, 4, 4, residual, casts=False)
+            return Bytes(base, 4, 4, 4, 4, 4 if workload.sharding.engine else 0, 4, 4, residual, casts=False)
 
 
 def _adapter(workload: Workload) -> Bytes:
@@ -53,7 +59,8 @@ def _adapter(workload: Workload) -> Bytes:
     compute = 2.0 if workload.precision == "amp" else base
     residual = 4.0 if workload.precision == "amp" and workload.adapter.full_embedding else base
     saved = base if workload.precision == "pure" else 4.0
-    return Bytes(base, base, 4, saved, 4, master, 4, compute, residual, casts=False)
+    stored = frozen(workload)
+    return Bytes(stored, stored, 4, saved, 4, master, 4, compute, residual, casts=False)
 
 
 def element_bytes(workload: Workload) -> Bytes:

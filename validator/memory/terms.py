@@ -54,7 +54,7 @@ class Host(Term):
     PROCESSES = "processes", "processes", "interpreter, libraries and data-loader workers of every device"
     PARAMETERS = "parameters", "model", "offloaded weights"
     LOADING = "loading", "model", "every process reads the whole checkpoint"
-    WHOLE_MODEL = "whole_model", "model", "the first process reads the whole model and hands out its parts"
+    WHOLE_MODEL = "whole_model", "model", "whole models wait in main memory until FSDP has spread them"
     MOMENTS = "moments", "trained", "states of the offloaded optimizer, which grow with what is trained"
     MASTER = "master", "trained", "fp32 weights of the offloaded optimizer, which grow with what is trained"
     GRADIENTS = "gradients", "trained", "grow with what is trained"

@@ -62,7 +62,7 @@ def _gathered_fsdp(run: Run) -> float:
     sizes = run.sizes
     if run.sharding.stage == 2:
         return sizes.compute * run.parameters
-    quantized = base_weights(run) / (sizes.base * run.parameters) if run.work.quant_bits else 1.0
+    quantized = base_weights(run) / (run.work.base_bytes * run.parameters) if run.work.quant_bits else 1.0
     return sizes.compute * (run.tables + 2 * run.largest_layer * quantized)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from .blocks import blocks
+from .precision import frozen
 from .run import Run
 from .trained import trained_bytes
 from .workload import Workload
@@ -44,6 +45,12 @@ def base_weights(run: Run) -> float:
     return sizes.base * total + norms
 
 
+def loaded_weights(run: Run) -> float:
+    """The base model's weights, whole, before FSDP2 raises frozen ones to fp32."""
+    lifted = run.adapts and not run.work.quant_bits
+    return base_weights(run) * (run.work.base_bytes / run.sizes.base if lifted else 1.0)
+
+
 def _persistent(run: Run) -> float:
     """ZeRO-3 keeps parameters smaller than the threshold whole on every device: norms and biases, and small adapters.
     At higher ranks their narrow matrices remain, counted as no less than what the rank at the threshold keeps."""
@@ -75,8 +82,8 @@ def adapter(run: Run) -> float:
 
 
 def whole_reference(run: Run) -> float:
-    """Frozen copies of the model in the checkpoint's precision."""
-    return run.work.reference_copies * run.work.base_bytes * run.parameters
+    """Frozen copies of the model."""
+    return run.work.reference_copies * frozen(run.work) * run.parameters
 
 
 def reference(run: Run) -> float:

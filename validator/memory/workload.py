@@ -101,6 +101,8 @@ class Sharding(NamedTuple):
     contiguous_gradients: bool = True
     gather_on_save: bool = False
     sharded_load: bool = True  # weights are spread as they are read; False: each device holds all of them first
+    loaders: int = 1  # processes of a node that keep the whole model in main memory until FSDP has spread it
+    raised: bool = False  # FSDP2: frozen weights are raised to fp32, too, where precision is mixed
 
     @property
     def world(self) -> int:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from validator.read import dialect
+from validator.read import dialect, limits
 from validator.read.dialect import Node, Position
 
 Route = Sequence[str | int]
@@ -76,9 +76,12 @@ def in_file(path: str, text: str, route: Route, at_key: bool = False) -> Positio
 def in_yaml(text: str, route: Route, at_key: bool = False) -> Position:
     """Where a route leads in YAML; where the text is broken, the place of the fault."""
     try:
+        limits.depth(text)
         root, _ = dialect.compose(text, lambda _: False)
     except dialect.MalformedError as err:
         return err.position
+    except ValueError:  # nested too deeply
+        return _TOP
     return Tree(root, text).position(route, at_key) if root else _TOP
 
 

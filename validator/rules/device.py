@@ -235,7 +235,8 @@ def sharding_on_cpu(job: Job) -> Iterator[Finding]:
     """
     device = _device(job)
     if device and device.vendor == "cpu" and job.fsdp:
-        yield "fsdp", "FSDP needs an accelerator; remove `fsdp`"
+        key = "fsdp" if job.fsdp_words else "accelerate"
+        yield key, f"FSDP needs an accelerator; remove `{key}`"
 
 
 @rule("DEV015", Severity.NOTE)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from validator.diagnostic import Place, Severity
 from validator.job.job import Job
 from validator.rules import (
+    accelerate,
     block,
     columns,
     curated,
@@ -40,7 +41,21 @@ from validator.tables import releases
 
 # One module for each topic; the letters of a code name its family.
 FAMILIES = (
-    *(paths, resuming, registry, sources, columns, entries, fit, device, parallel, zerokeys, zerofile, fsdp),
+    *(
+        paths,
+        resuming,
+        registry,
+        sources,
+        columns,
+        entries,
+        fit,
+        device,
+        parallel,
+        zerokeys,
+        zerofile,
+        fsdp,
+        accelerate,
+    ),
     *(environment, data, block, curated, training, ranges, inputs, methods, quantization, precision, optimizers),
     *(preference, evaluation, ignored, models),
 )

@@ -122,7 +122,7 @@ def host_memory_not_judged(job: Job) -> Iterator[Finding]:
     Source: own (the memory model)
     Fix: `host_ram_gib` in the header block, or `--host-ram`.
     """
-    offloads = job.zero and job.zero.offloads
+    offloads = job.zero.offloads if job.zero else job.fsdp is not None and job.fsdp.offload
     if offloads and job.machine and job.machine.host_ram_gib is None and job.host_memory:
         yield (
             _host(job),

@@ -1,4 +1,4 @@
-"""PAR010 to PAR016: FSDP through the `fsdp` and `fsdp_config` keys of transformers."""
+"""PAR010 to PAR016 and PAR304: FSDP through the `fsdp` and `fsdp_config` keys of transformers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from validator.rules import inside
 from validator.rules.rule import Finding, rule
 from validator.tables.suggestion import suggest
 
-_PREFIX = "fsdp_"
+_PREFIX, _LAYER = "fsdp_", "DecoderLayer"
 _WORDS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
 
 
@@ -54,7 +54,7 @@ def fsdp_with_deepspeed(job: Job) -> Iterator[Finding]:
     Source: transformers/trainer.py:Trainer.__init__
     Fix: keep one of them.
     """
-    if job.fsdp and job.engine:
+    if job.fsdp_words and job.engine:
         yield "fsdp", "`fsdp` and `deepspeed` exclude each other; keep one"
 
 
@@ -67,8 +67,10 @@ def fsdp_alone(job: Job) -> Iterator[Finding]:
     Source: transformers/trainer.py:Trainer.__init__
     Fix: remove `fsdp`.
     """
-    if job.fsdp and job.machine and job.world == 1:
+    if job.fsdp_words and job.machine and job.world == 1:
         yield "fsdp", "FSDP on one device shards nothing, and stops without FORCE_TORCHRUN=1; remove it"
+    elif job.fsdp and job.machine and job.world == 1:
+        yield "accelerate", "FSDP on one device shards nothing; remove `accelerate`"
 
 
 @rule("PAR014", Severity.WARNING)
@@ -115,8 +117,35 @@ def fsdp_config_ignored(job: Job) -> Iterator[Finding]:
     Source: transformers/training_args.py:TrainingArguments._process_fsdp_args
     Fix: `fsdp: full_shard auto_wrap`, or remove `fsdp_config`.
     """
-    if job.get("fsdp_config") and not job.fsdp:
+    if job.get("fsdp_config") and not job.fsdp_words:
         yield "fsdp_config", "has no effect without `fsdp`, nothing is sharded; add `fsdp: full_shard auto_wrap`"
+
+
+@rule("PAR304", Severity.ERROR)
+def layer_of_another_model(job: Job) -> Iterator[Finding]:
+    """FSDP is told to wrap the layers of another model.
+
+    Why: "Could not find the transformer layer class", when the trainer wraps the model, after loading it on every rank.
+    Source: accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.set_auto_wrap_policy
+    Fix: the class of the model's own layers, or leave it out: accelerate then asks the model.
+    """
+    own = job.model.family.layer if job.model else None
+    place, value = _wrapped(job) if job.fsdp else (None, ())
+    for word in value:
+        if own and own.endswith(_LAYER) and word.endswith(_LAYER) and word != own:
+            yield place, f"{job.model_name} has no `{word}`; write `{own}`, or leave it out"
+
+
+def _wrapped(job: Job) -> tuple[Place, tuple[str, ...]]:
+    """The classes that are wrapped, and where they are written: in the accelerate file, else in the recipe."""
+    name = "transformer_layer_cls_to_wrap"
+    if job.accelerate and job.accelerate.fsdp:
+        place, value = inside.fsdp(job, _PREFIX + name), job.accelerate.setting(_PREFIX + name)
+    else:
+        place, value = _at(job, name), _config(job).get(name) if "auto_wrap" in job.fsdp_words else None
+    if isinstance(value, str):
+        return place, tuple(value.split(","))
+    return place, tuple(str(word) for word in value) if isinstance(value, list) else ()
 
 
 def _config(job: Job) -> Mapping[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from validator.diagnostic import Place
 from validator.job.job import Job
 
@@ -9,6 +11,22 @@ from validator.job.job import Job
 def deepspeed(job: Job, *route: str | int, at_key: bool = False, against: tuple[str, ...] = ()) -> Place:
     """A place in the DeepSpeed configuration: a JSON file, or a mapping or JSON text in the recipe."""
     return settings(job, "deepspeed", *route, at_key=at_key, against=against)
+
+
+def accelerate(job: Job, *route: str | int, at_key: bool = False, against: tuple[str, ...] = ()) -> Place:
+    """A place in the accelerate file that the header block names; the header's field where there is no such file."""
+    file = job.accelerate
+    if file is None or not Path(file.path).is_file():
+        return Place(("accelerate",), key="accelerate")
+    return Place(route, file.path, "accelerate", at_key, against)
+
+
+def fsdp(job: Job, name: str) -> Place:
+    """A setting of FSDP in the accelerate file, by the name that is written there, or one of the file's own keys."""
+    file = job.accelerate
+    if file is None or name in file.config:
+        return accelerate(job, name)
+    return accelerate(job, "fsdp_config", file.written.get(name, name))
 
 
 def settings(job: Job, key: str, *route: str | int, at_key: bool = False, against: tuple[str, ...] = ()) -> Place:

@@ -166,7 +166,7 @@ def nodes_to_join(job: Job) -> Iterator[Finding]:
     Source: llamafactory/launcher.py:launch
     Fix: NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT on every node; `lmf-recipes explain` shows the commands.
     """
-    if job.machine and job.machine.nodes > 1:
+    if job.machine and job.machine.nodes > 1 and not job.accelerate:
         yield (
             "machine",
             (

@@ -1,0 +1,59 @@
+"""FSDP, whether the recipe's own keys ask for it or an accelerate file, and how it spreads states."""
+
+# Annotations are not postponed, as memory/workload.py says: each start would pay for it.
+
+from typing import NamedTuple
+
+from validator.memory import Sharding
+
+
+class Fsdp(NamedTuple):
+    """How FSDP spreads a run. `resharded`: layers give their gathered weights back after the forward pass. `lazy`: each
+    process keeps the weights in main memory until they are spread; else they go to every device whole. `gathers`: a
+    save collects all weights in one process. `recomputes`: it checkpoints activations itself."""
+
+    version: int = 1
+    shards: bool = True
+    resharded: bool = True
+    hybrid: bool = False
+    offload: bool = False
+    lazy: bool = False
+    gathers: bool = False
+    recomputes: bool = False
+
+
+def by_words(words: tuple[str, ...]) -> Fsdp:
+    """FSDP by the recipe's own `fsdp`. ACCELERATE_USE_FSDP is set when the trainer is made, after loading, so the whole
+    model has gone to every device (patcher.py, device_map; transformers/integrations/fsdp.py): only `accelerate
+    launch` sets it before. Without auto_wrap the whole model is one unit."""
+    return Fsdp(
+        shards="no_shard" not in words,
+        resharded="auto_wrap" in words and not {"shard_grad_op", "hybrid_shard_zero2"} & set(words),
+        hybrid=any(word.startswith("hybrid_shard") for word in words),
+        offload="offload" in words,
+    )
+
+
+def sharding(fsdp: Fsdp, nodes: int, devices: int, quantized: bool) -> Sharding:
+    """How states are spread. Hybrid sharding is that of one node, on each. A model that is quantized while it loads
+    goes to every device (transformers, quantizer_bnb_4bit.update_device_map).
+
+    While the weights wait in main memory every process has a whole copy, not the first alone: the others make zeros of
+    the same size, which LLaMA-Factory raises to fp32 where they are trained (transformers 5.6,
+    modeling_utils._move_missing_keys_from_meta_to_device; model/adapter.py; seen in a run of two processes)."""
+    if not fsdp.shards:
+        return Sharding(nodes, devices)
+    lazy = fsdp.lazy and not quantized
+    return Sharding(
+        1 if fsdp.hybrid else nodes,
+        devices,
+        stage=3 if fsdp.resharded else 2,
+        fsdp=True,
+        sharded_load=lazy,
+        loaders=devices if lazy else 1,
+        raised=fsdp.version == 2,
+        offload_optimizer=fsdp.offload,
+        offload_parameters=fsdp.offload,
+        pin_memory=False,
+        gather_on_save=fsdp.gathers,
+    )
