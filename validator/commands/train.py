@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from validator import __version__
+from validator.commands import options
 from validator.diagnostic import Report, Severity
 from validator.job import job as jobs
 from validator.job.job import Job
@@ -16,25 +17,40 @@ from validator.read.override import overridden
 from validator.read.recipe import Document
 from validator.recipes.named import named
 from validator.show import report as reports
-from validator.train import handoff, start
+from validator.train import handoff, launch, room, start
+from validator.train import target as targets
+from validator.train.target import Target
 
 
 @click.command("train")
 @click.argument("recipe", type=click.Path())
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--machine", metavar="M", default=options.AUTO, callback=options.named, help="Judge by another; default: this one."
+)
+@options.RAM
 @click.option("--dry-run", is_flag=True, help="Check, and print the command instead of running it.")
-def command(recipe: str, overrides: Sequence[str], dry_run: bool) -> None:
-    """Check a recipe, then hand it to llamafactory-cli."""
+def command(recipe: str, overrides: Sequence[str], machine: str, host_ram: float | None, dry_run: bool) -> None:
+    """Check a recipe for this machine, then hand it to llamafactory-cli.
+
+    Exit code 1 where the recipe has an error, or this machine lacks what it needs; else that of llamafactory-cli.
+    """
     if recipe == "-":
         raise click.UsageError("llamafactory-cli reads a recipe from a file; save it first")
     recipe, overrides = named(recipe, overrides)
     document = overridden(recipe, overrides)
-    _check(document)
-    job = jobs.resolve(document)
+    target = Target(machine) if machine != options.AUTO else targets.target(jobs.resolve(document), dry=dry_run)
+    ram = target.host_ram_gib if host_ram is None else host_ram
+    for line in target.lines:
+        click.echo(line, err=True)
+    _check(document, target.machine, ram)
+    job = jobs.resolve(document, target.machine, ram)
+    _tell_of_room(job, target)
     _tell_of_data(job)
-    prepared = handoff.prepare(job, overrides)
+    prepared = handoff.prepare(job, overrides, target.variables)
     if dry_run:
-        click.echo("\n".join(handoff.commands(job, str(prepared.recipe), prepared.overrides)))
+        nodes, _ = handoff.size(job)
+        click.echo("\n".join(launch.commands(str(prepared.recipe), prepared.overrides, nodes, prepared.variables)))
         return
     code = start.start(job, prepared)
     for path in handoff.results(prepared.output) if code == 0 and prepared.output else ():
@@ -44,12 +60,21 @@ def command(recipe: str, overrides: Sequence[str], dry_run: bool) -> None:
     sys.exit(code)
 
 
-def _check(document: Document) -> None:
+def _check(document: Document, machine: str | None, host_ram_gib: float | None) -> None:
     """Show the findings, and why memory was not judged; end here where one is an error."""
-    report = Report(__version__, [check.check_document(document)])
+    report = Report(__version__, [check.check_document(document, machine, host_ram_gib)])
     if report.files[0].diagnostics or report.files[0].unjudged:
         click.echo(reports.text(report), nl=False, err=True)
     if report.count(Severity.ERROR):
+        sys.exit(1)
+
+
+def _tell_of_room(job: Job, target: Target) -> None:
+    """Say what the devices and the disk here have not left; end here where the run would stop for it."""
+    lacking = list(room.lacking(job, target.accelerators))
+    for severity, message in lacking:
+        click.echo(f"this machine: {severity}: {message}", err=True)
+    if any(severity is Severity.ERROR for severity, _ in lacking):
         sys.exit(1)
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from validator.diagnostic import RecipeError
 from validator.job.job import Job
@@ -39,20 +40,25 @@ def size(job: Job) -> tuple[int, int]:
 
 def commands(job: Job, recipe: str, overrides: Sequence[str]) -> list[str]:
     """The command for each node, as a shell line. `recipe` is the path that stands in it."""
-    return launch.commands(recipe, overrides, *size(job), engine=job.zero is not None)
+    return launch.commands(recipe, overrides, size(job)[0], _variables(job))
 
 
-def prepare(job: Job, overrides: Sequence[str]) -> Handoff:
-    """The recipe as it is, with overrides that make its paths absolute. Under torchrun LLaMA-Factory's launcher splits
-    the command line at spaces: a path that holds one is then given from the working directory. Raises RecipeError where
-    that holds one, too."""
-    variables = launch.environment(*size(job), job.zero is not None)
-    way = _unspaced if variables else Path.absolute
+def _variables(job: Job) -> dict[str, str]:
+    return launch.environment(*size(job), job.zero is not None)
+
+
+def prepare(job: Job, overrides: Sequence[str], chosen: Mapping[str, str] = MappingProxyType({})) -> Handoff:
+    """The recipe as it is, with overrides that make its paths absolute; `chosen` are variables that choose devices.
+    Under torchrun LLaMA-Factory's launcher splits the command line at spaces: a path that holds one is then given from
+    the working directory. Raises RecipeError where that holds one, too."""
+    variables = {**_variables(job), **chosen}
+    spawns = "NPROC_PER_NODE" in variables
+    way = _unspaced if spawns else Path.absolute
     recipe = way(Path(job.path).absolute())
     absolute = [assignment(key, str(way(path))) for key, path in _absolute(job)]
     words = (*overrides, *absolute)
     spaced = [word for word in (str(recipe), *words) if _SPACE.search(word)]
-    if variables and spaced:
+    if spawns and spaced:
         raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")
     output = job.get("output_dir")
     return Handoff(recipe, words, variables, Path(output).expanduser().absolute() if isinstance(output, str) else None)

@@ -14,5 +14,5 @@ def start(job: Job, prepared: Handoff) -> int:
     the recipe's releases, or this machine cannot start it."""
     for problem in releases.outside(job.header, launch.installed(releases.FIELDS)):
         raise RecipeError(problem)
-    launch.preflight(*handoff.size(job), job.machine.device.vendor if job.machine else "cpu")
+    launch.ready(handoff.size(job)[0], releases.pairs(job.header)[0][0])
     return launch.run(prepared.recipe, prepared.overrides, prepared.variables)

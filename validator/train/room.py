@@ -1,0 +1,54 @@
+"""What the devices and the disk of this machine have left for a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from validator.diagnostic import Severity
+from validator.here import host
+from validator.here.accelerator import Accelerator
+from validator.job.job import GIB, Job
+from validator.memory.terms import Disk
+
+Finding = tuple[Severity, str]
+
+
+def lacking(job: Job, accelerators: Sequence[Accelerator]) -> Iterator[Finding]:
+    """What will not suffice, or may not."""
+    yield from _devices(job, accelerators)
+    output = job.get("output_dir")
+    if isinstance(output, str) and job.trains and job.get("save_strategy") != "no":
+        yield from _disk(job, Path(output).expanduser().absolute())
+
+
+def _devices(job: Job, accelerators: Sequence[Accelerator]) -> Iterator[Finding]:
+    """Memory that other processes hold. The prediction is what the driver shows for the run, context included."""
+    need, known = job.device_memory, [one for one in accelerators if one.free_gib is not None]
+    fullest = min(known, key=lambda one: one.free_gib or 0.0, default=None)
+    if need is None or fullest is None or (free := fullest.free_gib) is None or need.high / GIB < free:
+        return
+    short = need.expected / GIB >= free
+    text = (
+        f"device {fullest.names[0]} has {free:.1f} GiB free of {fullest.memory_gib:.1f}, {fullest.taken_gib:.1f} are "
+        f"taken; the run {'needs' if short else 'may need'} {need.expected / GIB:.1f} ({need.low / GIB:.1f} to "
+        f"{need.high / GIB:.1f}): end what takes them, or choose other devices"
+    )
+    yield Severity.ERROR if short else Severity.WARNING, text
+
+
+def _disk(job: Job, output: Path) -> Iterator[Finding]:
+    """What the run writes. Without a limit the number of checkpoints is an estimate; a run that goes on replaces those
+    that are there."""
+    free = host.free_disk_gib(output)
+    if job.disk is None or free is None:
+        return
+    one, all_kept = job.checkpoint / GIB, (job.disk[Disk.WEIGHTS] + job.disk[Disk.OPTIMIZER]) / GIB
+    where = f"{free:.1f} GiB are free on the disk of {output}"
+    if free < one:
+        yield Severity.ERROR, f"{where}, one checkpoint takes {one:.1f}: free some, or set another `output_dir`"
+    elif free < all_kept:
+        certain = job.number("save_total_limit") > 0 and not any(output.glob("checkpoint-*"))
+        kept = f"{job.checkpoints_kept} checkpoints and the result take {all_kept:.1f}"
+        remedy = "free some, set another `output_dir` or a smaller `save_total_limit`"
+        yield Severity.ERROR if certain else Severity.WARNING, f"{where}, {kept}: {remedy}"
