@@ -87,7 +87,7 @@ def _excluded(model: Model, target: Machine, method: str) -> str | None:
 @cache
 def _refused(model: Model) -> str | None:
     """What `check` says against the model itself, whatever the machine."""
-    made = Draft(model, machines.machine("8xb200-180g", 4096.0), "lora")
+    made = Draft(model, machines.machine("8xh200-141g", 4096.0), "lora")
     found = check.check_document(parse(str(home() / "plan.yaml"), writing.text(made))).diagnostics
     return next((each.message for each in found if each.code.startswith("TRA9")), None)
 

@@ -30,7 +30,7 @@ from validator.plan.nearest import nearest as nearest_recipe
 from validator.plan.rows import rows
 from validator.read.recipe import load
 from validator.recipes import catalogue
-from validator.tables import guidance, machines, models
+from validator.tables import guidance, machines, models, releases
 
 _MACHINES = [
     *("1xrtx-3090", "2xrtx-4090", "1xrtx-5090", "4xrtx-3090", "1xa6000-48g", "1xt4-16g", "8xl4-24g", "8xv100-32g"),
@@ -479,7 +479,7 @@ def test_what_cannot_be_planned_is_one_sentence(model: str, machine: str, messag
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--model", "gpt-oss-20b", "--machine", "8xh100-80g"), "load_and_register_kernel"),
+        (("--model", "gpt-oss-20b", "--machine", "8xascend-910b-64g"), "FlashAttention-3 kernel"),
         (("--model", "qwen7b", "--machine", "8xa100-80g", "--cutoff-len", "131072"), "32768 positions"),
         (("--model", "qwen7b", "--machine", "8xascend-910b-64g", "--method", "qlora"), "bitsandbytes"),
     ],
@@ -489,6 +489,16 @@ def test_what_memory_cannot_cure_is_said_and_no_machine_proposed(words: tuple[st
     assert reason in " ".join(found["reasons"])
     assert found["plans"] == found["upgrades"] == []
     assert reason in run(*words).output
+
+
+def test_a_model_that_needs_an_older_transformers_is_planned_and_written_for_it(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    shown = run("--model", "gpt-oss-20b", "--machine", "8xh100-80g", "--write", str(file)).output
+    assert "load_and_register_kernel" in shown
+    assert "no such run" not in shown
+    report = check.check_file(str(file))
+    assert load(str(file)).header["transformers"] == releases.previous()[1]
+    assert not [each for each in report.diagnostics if each.severity is not Severity.NOTE]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from validator.plan.draft import Draft
 from validator.plan.search import ADAPTERS, LENGTHS, METHODS, Plan, obstacles, search
 from validator.plan.upgrade import Upgrade
 from validator.recipes.place import Placed, place
-from validator.tables import guidance, machines, models
+from validator.tables import guidance, machines, models, releases
 from validator.tables.machines import Machine
 from validator.tables.models import Model
 
@@ -21,7 +21,8 @@ from validator.tables.models import Model
 @dataclass(frozen=True)
 class Answer:
     """What fits, best first: plans for the model, or choices of a model. Where nothing does: the reasons that memory
-    cannot cure, or machines on which it would."""
+    cannot cure, or machines on which it would. `outdated`: what `check` has against the model with the newest
+    transformers, where the plans are for an earlier one."""
 
     model: Model | None
     machine: Machine
@@ -32,6 +33,7 @@ class Answer:
     upgrades: Sequence[Upgrade] = ()
     stage: str = "sft"
     unrated: Sequence[str] = ()
+    outdated: Sequence[str] = ()
 
     @property
     def method(self) -> str:
@@ -71,9 +73,16 @@ def answer(
     found = Answer(wanted, target, samples, stage=stage, unrated=left_out)
     if plans := search(wanted, target, samples, length, methods, stage, fsdp):
         return replace(found, plans=plans)
-    if reasons := _reasons([obstacles(replace(start, method=each)) for each in methods]):
+    if reasons := _obstacles(start, methods):
+        older = releases.previous()[1]
+        if plans := search(wanted, target, samples, length, methods, stage, fsdp, older):
+            return replace(found, plans=plans, outdated=reasons)
         return replace(found, reasons=reasons)
     return replace(found, upgrades=upgrade.nearest(start, methods))
+
+
+def _obstacles(start: Draft, methods: Sequence[str]) -> list[str]:
+    return _reasons([obstacles(replace(start, method=each)) for each in methods])
 
 
 def _reasons(against: Sequence[Sequence[str]]) -> list[str]:

@@ -27,7 +27,8 @@ _HUGE = 30
 @dataclass(frozen=True)
 class Draft:
     """What is decided about a run. `engine` is a file of deepspeed/ or `fsdp`; `samples` None: as many as the guidance
-    says. `saver`: one of the optimizers for full fine-tuning on one device, `bf16` for AdamW in 16 bits."""
+    says. `saver`: one of the optimizers for full fine-tuning on one device, `bf16` for AdamW in 16 bits.
+    `transformers`: the release that the recipe is for; None: the newest."""
 
     model: Model
     machine: Machine
@@ -40,6 +41,7 @@ class Draft:
     samples: int | None = None
     stage: str = "sft"
     saver: str | None = None
+    transformers: str | None = None
 
     @property
     def liger_helps(self) -> bool:
@@ -50,8 +52,8 @@ class Draft:
     @cached_property
     def job(self) -> Job:
         """The job it would be, judged by the same formulas as any other."""
-        folders = (home(),)
-        return Job(dict(self._settings()), {"samples": self.amount}, self.machine, path="plan", folders=folders)
+        header = {"samples": self.amount, "transformers": self.transformers}
+        return Job(dict(self._settings()), header, self.machine, path="plan", folders=(home(),))
 
     @property
     def amount(self) -> int | None:
@@ -139,7 +141,7 @@ class Draft:
         yield "learning_rate", self.rates["learning_rate"]["default"]
         yield "num_train_epochs", float(self.rates["epochs"])
         yield "lr_scheduler_type", "cosine"
-        yield "warmup_steps", 0.03
+        yield ("warmup_ratio" if self.transformers else "warmup_steps"), 0.03
         yield "max_grad_norm", 1.0
         yield ("pure_bf16" if self.saver else "bf16" if self.machine.device.bf16 else "fp16"), True
         if self.machine.nodes > 1:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from validator.plan.answer import Answer
-from validator.tables import guidance, models
+from validator.tables import guidance, models, releases
 from validator.tables.models import Model
 
 
 def notes(answer: Answer) -> Iterator[str]:
     """Which device and model were meant, what is left out, and whether the samples suffice."""
     machine = answer.machine
+    if answer.outdated and answer.best:
+        older, newest = answer.best.draft.transformers, releases.newest()[1]
+        yield f"for transformers {older}, as a written recipe says; not for {newest}: {'; '.join(answer.outdated)}"
     if machine.note:
         yield machine.note
     if machine.device.vendor == "unknown":

@@ -67,13 +67,15 @@ def search(
     methods: Sequence[str] = METHODS,
     stage: str = "sft",
     fsdp: bool = False,
+    transformers: str | None = None,
 ) -> list[Plan]:
     """The fastest way of each method that fits and that `check` passes, and its next one; best first.
 
     Without a length the longest usual one at which anything fits is taken."""
     longest = model.positions or LENGTHS[0]
     for each in [length] if length else [n for n in LENGTHS if n <= longest]:
-        start = Draft(model, machine, "lora", "fsdp" if fsdp else None, length=each, samples=samples, stage=stage)
+        start = Draft(model, machine, "lora", "fsdp" if fsdp else None, length=each, samples=samples, stage=stage,
+                      transformers=transformers)  # fmt: skip
         plans = [plan for method in methods for plan in _fastest(replace(start, method=method))]
         if plans:
             return sorted(plans, key=lambda plan: (SPEEDS.index(plan.speed), methods.index(plan.draft.method)))

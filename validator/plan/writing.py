@@ -51,6 +51,8 @@ def _header(draft: Draft, planned: bool) -> Iterator[tuple[str, Any]]:
         yield "host_ram_gib", f"{draft.machine.host_ram_gib:g}"
     if draft.amount:
         yield "samples", draft.amount
+    if draft.transformers:
+        yield "transformers", draft.transformers
     if prediction := naming.predicted(draft.job):
         yield "predicted", "{" + ", ".join(f"{key}: {value}" for key, value in prediction.items()) + "}"
     if planned:

@@ -49,10 +49,10 @@ def _removed(change: Entry) -> str:
     return f" (gone since {change.get('removed', 'an earlier release')}); {_remedy(change)}"
 
 
-def remarks(accepted: Mapping[str, Entry]) -> Iterator[Violation]:
+def remarks(accepted: Mapping[str, Entry], pairs: list[releases.Pair]) -> Iterator[Violation]:
     """SCH006 and SCH007: keys that go or have gone in a later release, and keys that only another command reads."""
     for key, argument in accepted.items():
-        text = _farewell(key)
+        text = _farewell(key, pairs)
         if text:
             yield _violation("SCH006", Severity.WARNING, key, text)
         elif argument.get("command") and key not in _JUDGED:
@@ -60,14 +60,15 @@ def remarks(accepted: Mapping[str, Entry]) -> Iterator[Violation]:
             yield _violation("SCH007", Severity.NOTE, key, text)
 
 
-def _farewell(key: str) -> str:
-    """That a later release will not take the key, or already does not; empty where it stays."""
+def _farewell(key: str, pairs: list[releases.Pair]) -> str:
+    """That a later release will not take the key, or already does not; empty where it stays, and where no release of
+    the recipe's has come to what replaces it."""
     change = data.listing("renamed").get(key, {})
     if entry(key, [releases.newest()]) is None:
         remedy = f"; there {_remedy(change)}" if change else ""
         gone = change.get("removed", f"LLaMA-Factory {releases.newest()[0]}")
         return f"`{key}` is gone since {gone}, so the recipe ends with the older releases it names{remedy}"
-    if "deprecated" not in change:
+    if "deprecated" not in change or not any(releases.reached(pair, change["deprecated"]) for pair in pairs):
         return ""
     return f"`{key}` will go ({change['deprecated']} warns about it); {_remedy(change)}"
 

@@ -8,6 +8,7 @@ from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
 from validator.tables import releases
+from validator.tables.machines import Machine
 
 
 @rule("TRA901", Severity.ERROR)
@@ -41,13 +42,63 @@ def gpt_oss_kernel_missing(job: Job) -> Iterator[Finding]:
     """gpt-oss is trained with a transformers release that lacks what LLaMA-Factory calls for it.
 
     Why: LLaMA-Factory sets up a FlashAttention-3 kernel for gpt-oss through `load_and_register_kernel`, which
-    transformers does not have: an import error after the whole data set is tokenized. The kernel is NVIDIA's.
+    transformers 5 has under another name: an import error after the whole data set is tokenized (LLaMA-Factory issue
+    10256).
     Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation
-    Fix: another model; or, on an NVIDIA GPU, an older transformers that LLaMA-Factory accepts and that has it.
+    Fix: the older transformers release that the message names, in the header block and installed, with the package
+    kernels, which fetches the kernel from the Hugging Face hub.
     """
-    if job.model and job.model.family.own_kernel:
+    if job.model and job.model.family.own_kernel and not _kernel_unfit(job.machine):
+        older = releases.previous()[1]
         factory, library = releases.newest()
-        lacking = f"which transformers {releases.series(library)} lacks"
-        missing = f"LLaMA-Factory {factory} calls `load_and_register_kernel` for gpt-oss, {lacking}"
-        npu = job.machine is not None and job.machine.device.vendor == "ascend"
-        yield "model_name_or_path", f"{missing}{'; its kernel is for NVIDIA GPUs' if npu else ''}; take another model"
+        lacking = f"which transformers {releases.series(library)} lacks and {older} has"
+        remedy = f'write `# transformers: {older}` into the header block, pip install "transformers=={older}" kernels'
+        yield (
+            "model_name_or_path",
+            f"LLaMA-Factory {factory} calls `load_and_register_kernel` for gpt-oss, {lacking}; {remedy}",
+        )
+
+
+@rule("TRA904", Severity.ERROR)
+def gpt_oss_kernel_unfit(job: Job) -> Iterator[Finding]:
+    """gpt-oss is trained on a device for which the kernel that LLaMA-Factory loads for it is not built.
+
+    Why: kernels-community/vllm-flash-attn3 is built for compute capability 8.0 and 9.0a (its build.toml): elsewhere no
+    build is found, or the first step ends with "no kernel image is available" (LLaMA-Factory issue 10132, RTX 5090).
+    Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation
+    Fix: an NVIDIA GPU of the Ampere, Ada or Hopper generation, or another model.
+    """
+    if job.model and job.model.family.own_kernel and job.machine and _kernel_unfit(job.machine):
+        built = "built for NVIDIA GPUs of compute capability 8.x and 9.0"
+        there = job.machine.device.name
+        yield (
+            "model_name_or_path",
+            f"LLaMA-Factory loads a FlashAttention-3 kernel for gpt-oss, {built}, not for {there}; take another model",
+        )
+
+
+@rule("TRA905", Severity.NOTE, until="transformers 5.0.0")
+def gpt_oss_sinks_untrained(job: Job) -> Iterator[Finding]:
+    """gpt-oss is trained through a kernel that is said to have no gradient of attention sinks.
+
+    Why: Unsloth reports that FlashAttention-3 lacks the backward pass of the sinks and so trains gpt-oss wrongly
+    (docs.unsloth.ai, long context gpt-oss training). LLaMA-Factory uses no other attention for it.
+    Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation
+    Fix: compare the loss of the first steps with a run elsewhere, and the answers before and after.
+    """
+    if job.model and job.model.family.own_kernel and not _kernel_unfit(job.machine):
+        yield (
+            "model_name_or_path",
+            (
+                "gpt-oss is trained through FlashAttention-3, said to lack the gradient of its attention sinks; "
+                "compare answers before and after a short run"
+            ),
+        )
+
+
+def _kernel_unfit(machine: Machine | None) -> bool:
+    """Whether the kernel of gpt-oss does not run there; a capability that is not known counts as fit."""
+    if machine is None:
+        return False
+    capability = machine.device.capability
+    return machine.device.vendor != "nvidia" or (capability is not None and not 8.0 <= capability <= 9.0)

@@ -79,12 +79,19 @@ def holds(header: Mapping[str, Any], since: str = "", until: str = "") -> bool:
         judged = pairs(header)
     except RecipeError:
         judged = [newest()]
-    return any(_reached(pair, since) and not (until and _reached(pair, until)) for pair in judged)
+    return any(reached(pair, since) and not (until and reached(pair, until)) for pair in judged)
 
 
-def _reached(pair: Pair, limit: str) -> bool:
+def reached(pair: Pair, limit: str) -> bool:
+    """Whether the pair has come to a limit such as "transformers 5.0.0"; to an empty one, always."""
     field, _, version = limit.partition(" ")
     return not limit or admits(f">={version}", pair[FIELDS.index(field)])
+
+
+def previous() -> Pair:
+    """The newest pair whose transformers is of an earlier major release than the newest pair's."""
+    major = newest()[1].partition(".")[0]
+    return next(pair for pair in known() if pair[1].partition(".")[0] != major)
 
 
 def outside(header: Mapping[str, Any], installed: Mapping[str, str]) -> Iterator[str]:
