@@ -491,6 +491,53 @@ def test_what_memory_cannot_cure_is_said_and_no_machine_proposed(words: tuple[st
     assert reason in run(*words).output
 
 
+def folder(here: Path, name: str, **files: str) -> str:
+    """A model folder with the shapes of a small Qwen3."""
+    config = {"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100,
+              "num_attention_heads": 4, "intermediate_size": 128, "dtype": "bfloat16"}  # fmt: skip
+    (here / name).mkdir(parents=True)
+    for file, text in {"config.json": json.dumps(config), **files}.items():
+        (here / name / file).write_text(text)
+    return f"./{name}"
+
+
+CHATML = {"chat_template.jinja": "<|im_start|> <|im_end|>"}
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "template", "told"),
+    [
+        ("mine", CHATML, "qwen3_nothink", "template qwen3_nothink: by the chat template in chat_template.jinja"),
+        ("mine", {"tokenizer.json": "{}"}, "default", "template default: the folder has no chat template and is taken"),
+        ("mine", {"chat_template.jinja": "?"}, None, "no template, so it is derived from the tokenizer: none of"),
+        ("a: #1 {x}", CHATML, "qwen3_nothink", "by the chat template"),
+        ("-1", CHATML, "qwen3_nothink", "by the chat template"),
+    ],
+)
+def test_a_folder_gets_a_template_and_an_output_of_its_own(
+    name: str, files: dict[str, str], template: str | None, told: str, here: Path
+) -> None:
+    model = folder(here, name, **files)
+    shown = run("--model", model, "--machine", "1xa100-80g", "--write", "recipe.yaml").output
+    assert told in shown
+    values = load("recipe.yaml").values
+    assert values["model_name_or_path"] == model
+    assert values.get("template") == template
+    assert all(each.severity is not Severity.ERROR for each in check.check_file("recipe.yaml").diagnostics)
+
+
+def test_two_folders_share_neither_file_name_nor_output(here: Path) -> None:
+    ways = ["mine", "yours/checkpoint-100", "theirs/checkpoint-100", "Mine 2!"]
+    found = [
+        plans("--model", folder(here, way, **CHATML), "--machine", "1xa100-80g")["plans"][0]["set"] for way in ways
+    ]
+    outputs = [each["output_dir"] for each in found]
+    assert outputs == [
+        "saves/mine-a100x1-lora", "saves/yours-checkpoint-100-a100x1-lora", "saves/theirs-checkpoint-100-a100x1-lora",
+        "saves/mine-2-a100x1-lora",
+    ]  # fmt: skip
+
+
 def test_a_model_that_needs_an_older_transformers_is_planned_and_written_for_it(tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
     shown = run("--model", "gpt-oss-20b", "--machine", "8xh100-80g", "--write", str(file)).output

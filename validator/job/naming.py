@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from validator.job.job import GIB, Job
 from validator.tables import devices
+from validator.tables.models import Model
 
 # From this length on it is part of the name.
 LONG = 8192
@@ -18,7 +21,22 @@ def name(job: Job) -> str | None:
         return None
     machine = job.machine
     count = "" if (machine.nodes, machine.devices) == (1, 8) or machine.device.vendor == "cpu" else f"x{machine.world}"
-    return f"{job.model.short or 'tiny'}-{label(machine.device.id)}{count}-{method_name(job)}"
+    return f"{job.model.short or _safe(job.model)}-{label(machine.device.id)}{count}-{method_name(job)}"
+
+
+def title(model: Model) -> str:
+    """What a model is called, without its owner or the folders above it."""
+    folder = Path(model.name)
+    if model.id is not None or not folder.is_dir():
+        return folder.name
+    from validator.tables.template import own_name  # which no recipe of a hub name waits for
+
+    return own_name(folder)
+
+
+def _safe(model: Model) -> str:
+    """The title of a model that has no short form, as a part of a file name."""
+    return re.sub(r"[^\w.]+", "-", title(model)).strip("-.").lower() or "model"
 
 
 def full_name(job: Job) -> str | None:

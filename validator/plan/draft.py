@@ -81,6 +81,12 @@ class Draft:
         return naming.full_name(self.job) or "plan"
 
     @property
+    def template(self) -> str | None:
+        """The model's template; for a base model that of its chat-tuned sister, else plain words."""
+        sister = models.model(self.model.hub[0]).template if self.model.hub else None
+        return self.model.template or sister or ("default" if self.model.base else None)
+
+    @property
     def output(self) -> str:
         """Where the run saves, from the working directory."""
         return f"saves/{self.name}"
@@ -126,7 +132,7 @@ class Draft:
 
     def _data(self) -> Iterator[tuple[str, Any]]:
         yield "dataset", _DATA[self.stage]
-        template = self.model.template or (models.model(self.model.hub[0]).template if self.model.hub else None)
+        template = self.template
         if template and self.stage != "pt":
             yield "template", template
         if template == "qwen3" and self.stage != "pt":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from validator.plan.answer import Answer
+from validator.plan.draft import Draft
 from validator.tables import guidance, models, releases
 from validator.tables.models import Model
 
@@ -28,7 +29,15 @@ def notes(answer: Answer) -> Iterator[str]:
         return
     yield from _of_base(answer.model)
     if answer.best:
+        yield from _of_template(answer.best.draft)
         yield from _of_size(answer, answer.model)
+
+
+def _of_template(draft: Draft) -> Iterator[str]:
+    """Which template a local folder gets, and how it was told; nothing for a model of the catalogue."""
+    if draft.model.how and draft.stage != "pt":
+        named = f"template {draft.template}" if draft.template else "no template, so it is derived from the tokenizer"
+        yield f"{named}: {draft.model.how}"
 
 
 def _of_base(model: Model) -> Iterator[str]:

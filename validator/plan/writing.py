@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,6 +17,8 @@ _METHODS = {"lora": "LoRA", "qlora": "QLoRA (4 bits)", "full": "full", "freeze":
 _STAGES = {"sft": "fine-tuning", "dpo": "DPO", "kto": "KTO", "rm": "reward modelling", "pt": "continued pre-training"}
 _HEADINGS = {"model_name_or_path": "model", "stage": "method", "dataset": "dataset", "output_dir": "output",
              "per_device_train_batch_size": "train"}  # fmt: skip
+# A text that YAML reads as itself; folders may be called anything.
+_PLAIN = re.compile(r"[A-Za-z_./~][\w./~+,@() -]*[\w./)]")
 _SAVERS = {"bf16": "AdamW in bf16", "galore": "GaLore", "apollo": "APOLLO", "badam": "BAdam"}
 
 
@@ -45,7 +49,7 @@ def _launch(draft: Draft) -> Iterator[str]:
 
 
 def _header(draft: Draft, planned: bool) -> Iterator[tuple[str, Any]]:
-    yield "summary", _summary(draft)
+    yield "summary", _written(_summary(draft))
     yield "machine", draft.machine
     if draft.machine.host_ram_gib:
         yield "host_ram_gib", f"{draft.machine.host_ram_gib:g}"
@@ -61,7 +65,7 @@ def _header(draft: Draft, planned: bool) -> Iterator[tuple[str, Any]]:
 
 def _summary(draft: Draft) -> str:
     """One line on what it trains, where and how."""
-    what = f"{_METHODS[draft.method]} {_STAGES[draft.stage]} of {draft.model.name.rpartition('/')[2]}"
+    what = f"{_METHODS[draft.method]} {_STAGES[draft.stage]} of {naming.title(draft.model)}"
     return ", ".join([f"{what} on {_place(draft.machine)}", *_ways(draft)])
 
 
@@ -123,4 +127,6 @@ def _written(value: Any) -> str:
     if isinstance(value, float) and 0 < value < 1e-2:
         mantissa, _, exponent = f"{value:.1e}".partition("e")
         return f"{mantissa}e{int(exponent)}"
+    if isinstance(value, str) and not _PLAIN.fullmatch(value):
+        return json.dumps(value, ensure_ascii=False)
     return str(value)

@@ -33,7 +33,8 @@ def name_not_derived(job: Job) -> Iterator[Finding]:
     Fix: name it `<model>-<device>[x<count>]-<method>[-<variant>].yaml`; the message says the derived form.
     """
     stem = Path(job.path).stem
-    if _curated(job) and (derived := name(job)) and stem != derived and not stem.startswith(f"{derived}-"):
+    named = _curated(job) and job.model is not None and job.model.short is not None
+    if named and (derived := name(job)) and stem != derived and not stem.startswith(f"{derived}-"):
         yield None, f"is named {stem}.yaml, but its contents say {derived}[-variant].yaml; rename it"
 
 

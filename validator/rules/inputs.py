@@ -23,7 +23,7 @@ def _registered(name: str) -> str | None:
 
 def _own_template(job: Job) -> str | None:
     name = job.get("model_name_or_path")
-    known = job.model.template if job.model and job.model.id else None
+    known = job.model.template if job.model else None
     return known or (_registered(name) if isinstance(name, str) else None)
 
 
@@ -93,7 +93,8 @@ def template_needs_images(job: Job) -> Iterator[Finding]:
     if template is None or "image" not in template.get("media", ()):
         return
     family = _family_template(job)
-    medialess = family and not data.table("templates")["templates"].get(family, {}).get("media")
+    local = job.model is not None and job.model.id is None
+    medialess = family and not local and not data.table("templates")["templates"].get(family, {}).get("media")
     if medialess or _without_processor(job):
         hint = f"; write `template: {family}`" if family else ""
         yield "template", f"template {job.get('template')} needs an image processor, which this model has not{hint}"
@@ -105,6 +106,16 @@ def _without_processor(job: Job) -> bool:
     if not isinstance(name, str) or not job.find(f"{name}/config.json"):
         return False
     return not any(job.find(f"{name}/{file}") for file in _PROCESSOR_FILES)
+
+
+def _may_speak(job: Job, template: str) -> bool:
+    """Whether a local folder leaves open that the template is right: a base model, a chat template that is not known or
+    writes such turns itself, or a template of words without tokens."""
+    model = job.model
+    if model is None or model.id is not None:
+        return False
+    turns = str(data.table("formats")["formats"][template].get("user"))
+    return model.base or not model.speaks or template in model.speaks or not ("<" in turns or "[INST]" in turns)
 
 
 @rule("TRA605", Severity.WARNING)
@@ -119,7 +130,7 @@ def template_of_another_family(job: Job) -> Iterator[Finding]:
     own, name = _own_template(job), job.get("template")
     if not own or job.template is None or job.stage == "pt" or name == own:
         return
-    if str(name).removesuffix("_nothink") == own.removesuffix("_nothink"):
+    if str(name).removesuffix("_nothink") == own.removesuffix("_nothink") or _may_speak(job, str(name)):
         return
     media = "image" in (job.template or {}).get("media", ())
     if not (media and not data.table("templates")["templates"].get(own, {}).get("media")):

@@ -50,6 +50,8 @@ class Family(NamedTuple):
     linear: frozenset[str] = frozenset()
     # Linear layer -> roles in the memory formulas.
     roles: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    # LLaMA-Factory's templates for chat-tuned models of the type, the usual one first.
+    templates: tuple[str, ...] = ()
     # What LoRA should name, and why.
     targets: str = "all"
     remark: str = ""
@@ -100,6 +102,7 @@ def family(kind: str) -> Family:
     facts |= {column: kind in listed(column) for column in generated["llamafactory"] if column in Family._fields}
     facts["roles"] = {name: tuple(role.split()) for name, role in {**_ROLES, **roles}.items()}
     facts |= {name: frozenset(facts.get(name, ())) for name in ("linear", "parts")}
+    facts["templates"] = tuple(facts.get("templates", ()))
     facts["successor"] = tuple(facts["successor"]) if "successor" in facts else None
     return Family(kind, **facts)
 

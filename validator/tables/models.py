@@ -21,7 +21,8 @@ _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 
 class Model(NamedTuple):
     """A model by its shapes. `template` is LLaMA-Factory's for this very name; None: none is registered.
-    `id` is None for a local folder; `quantized` names the method of a checkpoint that is quantized already."""
+    `id` is None for a local folder, whose template `how` explains, and whose own chat template writes the turns of the
+    templates `speaks`; `quantized` names the method of a checkpoint that is quantized already."""
 
     id: str | None
     name: str
@@ -38,6 +39,8 @@ class Model(NamedTuple):
     vision_parameters: int = 0
     remote_code: bool = False
     hub: tuple[str, ...] = ()
+    how: str = ""
+    speaks: frozenset[str] = frozenset()
 
     @property
     def family(self) -> Family:
@@ -54,11 +57,13 @@ def model_ids() -> list[str]:
     return list(listing("models"))
 
 
-@lru_cache(maxsize=256)
 def model(name: str) -> Model:
     """A model by hub name, file-name form (`qwen32b`), id, or local folder. Raises RecipeError when it is not known."""
-    if _is_folder(name):
-        return _local(Path(name))
+    return _local(name, Path(name).absolute()) if _is_folder(name) else _catalogued(name)
+
+
+@lru_cache(maxsize=256)
+def _catalogued(name: str) -> Model:
     wanted = name.strip().lower()
     models = listing("models")
     if wanted in models:
@@ -110,14 +115,21 @@ def _published(key: str, entry: dict[str, Any], hub: str) -> Model:
     )
 
 
-def _local(folder: Path) -> Model:
+@lru_cache(maxsize=256)
+def _local(name: str, folder: Path) -> Model:
+    from validator.tables.template import template  # which no check of a hub name waits for
+
     try:
         config = read_json(str(folder / "config.json"))
     except RecipeError as err:
         raise RecipeError(f"model folder: {err}") from None
     if not isinstance(config, dict):
         raise RecipeError(f"`{folder / 'config.json'}` is not a mapping")
-    return _described(str(folder), config)
+    model = _described(name, config)
+    told = template(folder, config, model.family)
+    own_code = "auto_map" in config and model.family.layer is None
+    return model._replace(template=told.name, base=told.base, how=told.how, speaks=told.speaks, hub=told.hub,
+                          remote_code=own_code)  # fmt: skip
 
 
 def _described(name: str, config: Mapping[str, Any]) -> Model:

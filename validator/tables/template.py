@@ -1,0 +1,132 @@
+"""LLaMA-Factory's template for a folder that holds a model: by name and shapes, by chat template, or by model type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from validator.diagnostic import RecipeError
+from validator.read.tree import read_json
+from validator.tables.data import listing, table
+from validator.tables.families import Family
+
+Config = Mapping[str, Any]
+# Where transformers looks for a chat template, the file that wins first.
+_CHATS = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "tekken.json")
+_SHAPES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+# What stands around a turn: a token, one for a role with its line end, a mark in brackets with its space, or a word
+# before a colon.
+_MARK = re.compile(r"<\|(?:user|assistant)\|>\n?|<[^<>\s{}]+>|\[/?[A-Z_]+\](?: (?=\{))?|(?:### )?[A-Za-z]+:")
+_ROLE = re.compile("(?i)<.*(?:user|assistant)")
+# Formats of fine-tunes by others, the most marks first: what a model of any type may speak.
+_COMMON = ("chatml", "llama3", "phi", "gemma2", "mistral", "zephyr", "vicuna", "alpaca")
+_BASE = re.compile(r"(?i)(?:^|[-_.])(?:base|pt)(?:[-_.]|$)")
+_TUNED = re.compile(r"(?i)instruct|chat|(?:^|[-_.])it(?:[-_.]|$)")
+
+
+class Template(NamedTuple):
+    """`name` is None where none is known; `how` says how it was told. `speaks`: all templates whose turns the folder's
+    own chat template writes; empty where that is not known. `hub`: published names with these very shapes and name."""
+
+    name: str | None
+    how: str
+    base: bool = False
+    speaks: frozenset[str] = frozenset()
+    hub: tuple[str, ...] = ()
+
+
+def template(folder: Path, config: Config, family: Family) -> Template:
+    """The template of the model in a folder."""
+    name, (text, file) = own_name(folder), _chat(folder)
+    speaks = frozenset(each for each in table("formats")["formats"] if text and _spoken(each, text))
+    sisters = list(_sisters(config))
+    if published := _published(sisters, name, str(config.get("_name_or_path", ""))):
+        hub, entry = published
+        known = (entry.get("overrides", {}).get(hub) or {}).get("template", entry["template"])
+        if not text or known in speaks:
+            base = hub in entry["base"]
+            how = f"that of {hub}, whose name and shapes the folder has"
+            return Template(None if base else known, how, base, speaks, tuple(entry["hub"]))
+    base = bool(_BASE.search(name))
+    if text:
+        candidates = (*(entry["template"] for _, entry in sisters), *family.templates, *_COMMON)
+        chosen = _chosen([each for each in candidates if each in speaks], "<think>" in text)
+        how = "by" if chosen else "none of LLaMA-Factory's has the turns of"
+        return Template(chosen, f"{how} the chat template in {file}", base, speaks)
+    if any((folder / each).is_file() for each in _TOKENIZERS) and not _TUNED.search(name):
+        return Template(None, "the folder has no chat template and is taken for a base model", base=True)
+    likely = family.templates[0] if family.templates else None
+    return Template(
+        likely, f"the usual one of model type {family.kind}, as the folder has no chat template to tell", base
+    )
+
+
+def own_name(folder: Path) -> str:
+    """What the model in a folder is called: the folder's name, but for those that hubs and training make, which take
+    the name above them in."""
+    path = folder.absolute()
+    parts = [part.replace("___", ".") for part in path.parts]
+    cached = next((part for part in reversed(parts) if part.startswith("models--")), None)
+    if cached:
+        return cached.rpartition("--")[2]
+    passing = re.fullmatch(r"checkpoint-\d+|merged|model|final|output|export(?:ed)?|hf", parts[-1])
+    return "-".join(parts[-2:]).strip("/") if passing else parts[-1]
+
+
+def _chosen(candidates: list[str], thinks: bool) -> str | None:
+    """The first that also reasons, or does not, as the chat template; else the first."""
+    facts = table("templates")["templates"]
+    return min(candidates, key=lambda name: bool(facts[name].get("reasoning")) != thinks, default=None)
+
+
+def _chat(folder: Path) -> tuple[str, str]:
+    """The text of the chat template and its file; empty where there is none, or none that can be read."""
+    for name in _CHATS:
+        try:
+            if name.endswith(".jinja"):
+                text: Any = (folder / name).read_text("utf-8")
+            else:
+                settings = read_json(str(folder / name))
+                text = settings.get("chat_template") if isinstance(settings, dict) else None
+        except (OSError, UnicodeDecodeError, RecipeError):
+            continue
+        if isinstance(text, list):  # several by name, the first or the one named default for a conversation
+            named = {str(each.get("name")): each.get("template") for each in text if isinstance(each, dict)}
+            text = named.get("default") or next(iter(named.values()), None)
+        if isinstance(text, str) and text.strip():
+            return text, name
+    return "", ""
+
+
+def _spoken(name: str, text: str) -> bool:
+    """Whether a chat template holds what stands around the turns of LLaMA-Factory's template. A token for a role is
+    often put together from the message's, but one of them is written out before the answer."""
+    marks = _marks(name)
+    roles = {mark for mark in marks if _ROLE.match(mark)}
+    written = {mark for mark in marks if mark in text or mark.replace("\n", "\\n") in text}
+    return bool(marks) and marks - roles <= written and (not roles or bool(roles & written))
+
+
+def _marks(name: str) -> set[str]:
+    known = table("formats")["formats"][name]
+    slots = (slot for part in ("user", "assistant") for slot in known.get(part, ()))
+    return {mark for slot in slots for mark in _MARK.findall(slot if isinstance(slot, str) else slot[0])}
+
+
+def _sisters(config: Config) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Models of the catalogue with the same shapes, with their ids."""
+    models = listing("models")
+    alike = set(models.mention(f"model_type: {config.get('model_type')},"))
+    for key in models.mention(f"hidden_size: {config.get('hidden_size')},"):
+        if key in alike and all(config.get(each) == models[key]["config"].get(each) for each in _SHAPES):
+            yield key, models[key]
+
+
+def _published(sisters: list[tuple[str, Mapping[str, Any]]], *names: str) -> tuple[str, Mapping[str, Any]] | None:
+    """The published name that one of the names ends with, and its entry."""
+    wanted = {name.rpartition("/")[2].lower() for name in names if name}
+    known = ((hub, entry) for _, entry in sisters for hub in (*entry["hub"], *entry["modelscope"]))
+    return next(((hub, entry) for hub, entry in known if hub.rpartition("/")[2].lower() in wanted), None)
