@@ -65,3 +65,16 @@ def test_a_machine_that_shows_none_is_wrong_usage(
     assert shown.stdout == ""
     assert says in shown.stderr
     assert shown.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("words", "usable"), [(["--machine", "auto"], 14.56), (["--machine", "1xa100-80g"], 79.25)])
+@pytest.mark.parametrize("suffix", [".json", ".yaml"])
+def test_data_tells_the_memory_of_the_machine(
+    suffix: str, words: list[str], usable: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "x.yaml" if suffix == ".yaml" else ROOT / "data" / "tiny_demo.json"
+    if suffix == ".yaml":
+        block = "# /// recipe\n# machine: 8xh100-80g\n# ///\n"
+        source.write_text(f"{block}do_train: true\ndataset: tiny_demo\ndataset_dir: {ROOT}/data\ntemplate: qwen\n")
+    shown = run(monkeypatch, "nvidia-smi-1xt4", "data", str(source), "--model", "qwen0.5b", "--format", "json", *words)
+    assert json.loads(shown.stdout)["memory"]["usable_gib"] == usable

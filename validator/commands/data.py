@@ -13,6 +13,7 @@ from validator.commands import options
 @click.command("data")
 @click.argument("source", metavar="RECIPE|FILE")
 @click.option("--model", metavar="M", help="Such as qwen3-8b; for a data file, or instead of the recipe's.")
+@options.MACHINE
 @click.option("--near/--no-near", default=None, help="Look for near duplicates; default: up to 200,000 rows.")
 @options.FORMAT
 @click.option("--html", metavar="FILE", help="Write one self-contained page, too.")
@@ -21,6 +22,7 @@ from validator.commands import options
 def command(
     source: str,
     model: str | None,
+    machine: str | None,
     near: bool | None,
     form: str,
     html: str | None,
@@ -39,7 +41,7 @@ def command(
     if html:
         output.ready(Path(html))
     path, overrides = named(source)
-    studied = study(path, model, near, overrides)
+    studied = study(path, model, near, overrides, machine)
     if html:
         file.replace(Path(html), page.page(studied))
     click.echo(structure.text(studied) if form == "json" else data.text(studied), nl=False)

@@ -10,9 +10,12 @@ from validator.study.progress import Progress
 from validator.study.results import Study
 
 
-def study(source: str, model: str | None, near: bool | None, overrides: Sequence[str] = ()) -> Study:
-    """The study of a recipe, after the overrides, or a data file. Raises RecipeError."""
-    job = subject.job(source, model, overrides)
+def study(
+    source: str, model: str | None, near: bool | None, overrides: Sequence[str] = (), machine: str | None = None
+) -> Study:
+    """The study of a recipe, after the overrides, or a data file; memory is that of the machine if one is named. Raises
+    RecipeError."""
+    job = subject.job(source, model, overrides, machine)
     progress = Progress(sum(dataset.rows.number for dataset in job.datasets if dataset.rows))
     try:
         return overview(job, near, progress)

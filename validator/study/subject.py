@@ -13,20 +13,22 @@ from validator.read.recipe import load
 from validator.samples.guess import Guess
 from validator.study import registering
 from validator.study.values import UnreadableError
-from validator.tables import models
+from validator.tables import machines, models
 
 
-def job(path: str, model: str | None, overrides: Sequence[str] = ()) -> Job:
-    """The job behind a recipe, after the overrides, or a data file. Raises RecipeError for what is neither."""
+def job(path: str, model: str | None, overrides: Sequence[str] = (), machine: str | None = None) -> Job:
+    """The job behind a recipe, after the overrides, or a data file; on the machine, if one is named. Raises RecipeError
+    for what is neither."""
     if path == "-" or path.endswith((".yaml", ".yml")):
         document = load(path)
         if not document.readable:
             raise RecipeError(f"{path}: {document.problems[0].message}")
-        return resolve(with_overrides(document, [*overrides, *([f"model_name_or_path={model}"] if model else [])]))
-    return _of_file(Path(path), model)
+        changes = [*overrides, *([f"model_name_or_path={model}"] if model else [])]
+        return resolve(with_overrides(document, changes), machine)
+    return _of_file(Path(path), model, machine)
 
 
-def _of_file(path: Path, model: str | None) -> Job:
+def _of_file(path: Path, model: str | None, machine: str | None) -> Job:
     try:
         suited = registering.described(path)
     except UnreadableError:  # which the study tells of, row by row
@@ -37,4 +39,5 @@ def _of_file(path: Path, model: str | None) -> Job:
     }  # fmt: skip
     if model:
         values |= {"model_name_or_path": model, "template": models.model(model).template}
-    return Job(values, path=str(path), folders=(Path.cwd(),))
+    there = machines.machine(machine) if machine else None
+    return Job(values, machine=there, path=str(path), folders=(Path.cwd(),))
