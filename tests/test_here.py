@@ -42,6 +42,7 @@ def on(monkeypatch: pytest.MonkeyPatch, *folders: str, **variables: str) -> Here
         ("nvidia-smi-2x4090", "2xrtx-4090", "2 x NVIDIA GeForce RTX 4090"),
         ("nvidia-smi-2x5090-busy", "2xrtx-5090", "2 x NVIDIA GeForce RTX 5090"),
         ("nvidia-smi-2xquadro", "2x8g", "2 x Quadro RTX 4000"),
+        ("nvidia-smi-2xa100-450", "2xa100-80g", "2 x A100-SXM-80GB"),
         ("nvidia-smi-lost", "1xrtx-4090", "1 x NVIDIA GeForce RTX 4090"),
         ("npu-smi-8x910b2", "8xascend-910b-64g", "8 x 910B2"),
         ("npu-smi-8x910b3-busy", "8xascend-910b-64g", "8 x 910B3"),
@@ -135,6 +136,9 @@ def test_all_devices_hidden(value: str, monkeypatch: pytest.MonkeyPatch) -> None
         ("nvidia-smi-8xa100", []),
         ("nvidia-smi-2xquadro", ["Quadro RTX 4000 is not in the catalogue: taken as `8g`"]),
         ("nvidia-smi-mig", ["is not in the catalogue", "a process can use one MIG slice"]),
+        ("npu-smi-2x910b3", []),
+        ("npu-smi-8x910b2", ["other processes hold memory of devices 0, 1, 2, 3: up to 29.3 of 64.0 GiB"]),
+        ("npu-smi-2x910c", ["other processes hold memory of device 3: up to 10.3 of 64.0 GiB"]),
         ("nvidia-smi-8xa100-mig", ["not counted: 1 x NVIDIA A100-SXM4-80GB MIG 4g.40gb; CUDA_VISIBLE_DEVICES chooses"]),
     ],
 )

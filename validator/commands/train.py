@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import click
 
@@ -19,6 +20,7 @@ from validator.recipes.named import named
 from validator.show import report as reports
 from validator.train import handoff, launch, room, start
 from validator.train import target as targets
+from validator.train.handoff import Handoff
 from validator.train.target import Target
 
 
@@ -26,7 +28,11 @@ from validator.train.target import Target
 @click.argument("recipe", type=click.Path())
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
-    "--machine", metavar="M", default=options.AUTO, callback=options.named, help="Judge by another; default: this one."
+    "--machine",
+    metavar="M",
+    default=options.AUTO,
+    callback=options.named,
+    help="Judge for this machine; default: the one here.",
 )
 @options.RAM
 @click.option("--dry-run", is_flag=True, help="Check, and print the command instead of running it.")
@@ -52,6 +58,11 @@ def command(recipe: str, overrides: Sequence[str], machine: str, host_ram: float
         nodes, _ = handoff.size(job)
         click.echo("\n".join(launch.commands(str(prepared.recipe), prepared.overrides, nodes, prepared.variables)))
         return
+    _run(job, prepared)
+
+
+def _run(job: Job, prepared: Handoff) -> NoReturn:
+    """Train, say where the results are, and end with the trainer's exit code."""
     code = start.start(job, prepared)
     for path in handoff.results(prepared.output) if code == 0 and prepared.output else ():
         click.echo(f"saved: {path}")

@@ -71,7 +71,8 @@ def _compared(here: Here, job: Job) -> Iterator[str]:
     ram = assumed.host_ram_gib
     less = ram and here.host_ram_gib and here.host_ram_gib < ram * _ALIKE
     alike = assumed.device.id == here.device and assumed.devices <= len(here.accelerators) and not less
-    other = f"; the recipe assumes {assumed}" + (f" with {ram:.0f} GiB of RAM" if ram else "")
+    size = f" with {ram:.0f} GiB of RAM" if ram else ""
+    other = f"; the recipe assumes {assumed}{size} (`--machine {assumed}` judges by that)"
     yield f"this machine: {here}{'' if alike else other}"
 
 
