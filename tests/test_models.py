@@ -50,9 +50,22 @@ def test_unknown_model(name: str) -> None:
         models.model(name)
 
 
-def test_suggestion() -> None:
-    with pytest.raises(RecipeError, match="did you mean `qwen7b`"):
-        models.model("gwen7b")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gwen7b", "did you mean `qwen7b`"), ("qwen8b", "did you mean `qwen3-8b`"),
+        ("Qwen/Qwen2.5-7B-Instrct", "did you mean `Qwen/Qwen2.5-7B-Instruct`"),
+        ("meta-llama/Llama-3.1-8B-Instuct", "did you mean `meta-llama/Llama-3.1-8B-Instruct`"),
+        ("./nope", "no folder with a config.json"), ("a/b/c", "no folder with a config.json"),
+        # another size or generation is another model
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "config.json in a folder"),
+        ("Qwen/Whatever-9B", "config.json in a folder"), ("qwen3-9b", "config.json in a folder"),
+        ("Qwen/Qwen2.5-8B-Instruct", "config.json in a folder"), ("Qwen/Foo-7B", "config.json in a folder"),
+    ],
+)  # fmt: skip
+def test_suggestion(name: str, said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        models.model(name)
 
 
 CONFIG = {

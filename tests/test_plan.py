@@ -466,7 +466,7 @@ def test_wrong_usage_is_refused(words: tuple[str, ...], message: str) -> None:
 @pytest.mark.parametrize(
     ("model", "machine", "message"),
     [
-        ("qwen3-9b", "8xa100-80g", "did you mean"),
+        ("qwen3-9b", "8xa100-80g", "config.json in a folder is enough"),
         ("Qwen/Qwen2.5-7B-Instuct", "8xa100-80g", "did you mean `Qwen/Qwen2.5-7B-Instruct`"),
         ("qwen7b", "1xcpu", "no device memory is known"),
     ],

@@ -49,9 +49,17 @@ class Job(Settings):
             return None, None
         folder = self.find(name)
         try:
-            return models.model(str(folder[0]) if folder and (folder[0] / "config.json").is_file() else name), None
+            if folder and (folder[0] / "config.json").is_file():
+                return models.model(str(folder[0])), None
+            return models.model(name, *self.origin), None
         except RecipeError as err:
             return None, str(err)
+
+    @property
+    def origin(self) -> tuple[str, str | None]:
+        """The revision of a hub model, and the folder it is kept in where that is not the hub's own cache."""
+        revision, folder = self.get("model_revision"), self.get("cache_dir")
+        return str(revision or "main"), folder if isinstance(folder, str) else None
 
     @property
     def model(self) -> Model | None:

@@ -34,7 +34,9 @@ def notes(answer: Answer) -> Iterator[str]:
 
 
 def _of_template(draft: Draft) -> Iterator[str]:
-    """Which template a local folder gets, and how it was told; nothing for a model of the catalogue."""
+    """Where a model that is not in the catalogue was found, which template it gets, and how that was told."""
+    if draft.model.cached:
+        yield f"the shapes of {draft.model.name} are those of its config.json in the {draft.model.cached} cache"
     if draft.model.how and draft.stage != "pt":
         named = f"template {draft.template}" if draft.template else "no template, so it is derived from the tokenizer"
         yield f"{named}: {draft.model.how}"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from validator.job.job import Job
 from validator.study.estimate import Estimate, estimate
-from validator.tables import data
+from validator.tables import cache, data
 
 # Longer texts are estimated: a tokenizer takes minutes over them, and they are cut anyway.
 _LONGEST = 1_000_000
@@ -70,12 +69,9 @@ def _places(job: Job) -> Iterator[Path]:
         return
     if folders := job.find(name):
         yield folders[0] / "tokenizer.json"
-    home = Path.home()
-    hub = Path(os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or home / ".cache/huggingface", "hub"))
-    scope = Path(os.environ.get("MODELSCOPE_CACHE") or home / ".cache/modelscope/hub", "models")
     for known in dict.fromkeys((name, job.model.name if job.model else name)):
-        yield from sorted((hub / f"models--{known.replace('/', '--')}" / "snapshots").glob("*/tokenizer.json"))
-        yield scope / known / "tokenizer.json"
+        if there := cache.model(known, "tokenizer.json", *job.origin):
+            yield there.folder / "tokenizer.json"
 
 
 def _settings(path: Path) -> dict[str, Any]:

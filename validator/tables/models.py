@@ -2,7 +2,7 @@
 
 # Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,6 @@ from validator.tables import families
 from validator.tables.architecture import architecture
 from validator.tables.data import listing
 from validator.tables.families import Family
-from validator.tables.suggestion import suggest
 
 _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 
@@ -22,7 +21,8 @@ _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 class Model(NamedTuple):
     """A model by its shapes. `template` is LLaMA-Factory's for this very name; None: none is registered.
     `id` is None for a local folder, whose template `how` explains, and whose own chat template writes the turns of the
-    templates `speaks`; `quantized` names the method of a checkpoint that is quantized already."""
+    templates `speaks`; and for a hub name that is in the cache of the hub `cached` alone. `quantized` names the method
+    of a checkpoint that is quantized already."""
 
     id: str | None
     name: str
@@ -41,6 +41,7 @@ class Model(NamedTuple):
     hub: tuple[str, ...] = ()
     how: str = ""
     speaks: frozenset[str] = frozenset()
+    cached: str = ""
 
     @property
     def family(self) -> Family:
@@ -57,13 +58,22 @@ def model_ids() -> list[str]:
     return list(listing("models"))
 
 
-def model(name: str) -> Model:
-    """A model by hub name, file-name form (`qwen32b`), id, or local folder. Raises RecipeError when it is not known."""
-    return _local(name, Path(name).absolute()) if _is_folder(name) else _catalogued(name)
+def model(name: str, revision: str = "main", cache_dir: str | None = None) -> Model:
+    """A model by hub name, file-name form (`qwen32b`), id, or local folder. What the catalogue lacks is looked for in
+    the local hub caches, with a revision and a recipe's own cache. Raises RecipeError when it is not known."""
+    if _is_folder(name):
+        return _local(name, Path(name).absolute())
+    if known := _catalogued(name):
+        return known
+    from validator.tables import cache, unknown  # which no model of the catalogue waits for
+
+    if there := cache.model(name, revision=revision, folder=cache_dir):
+        return _local(name, there.folder)._replace(cached=there.hub)
+    raise RecipeError(unknown.message(name))
 
 
 @lru_cache(maxsize=256)
-def _catalogued(name: str) -> Model:
+def _catalogued(name: str) -> Model | None:
     wanted = name.strip().lower()
     models = listing("models")
     if wanted in models:
@@ -75,7 +85,7 @@ def _catalogued(name: str) -> Model:
                 return _published(key, entry, hub)
         if entry["short"] == wanted:
             return _published(key, entry, entry["hub"][0])
-    raise RecipeError(f"model `{name}` is not known{suggest(wanted, _all_names())}")
+    return None
 
 
 def model_by_any_name(name: str) -> Model:
@@ -91,11 +101,6 @@ def _is_folder(name: str) -> bool:
         return (Path(name) / "config.json").is_file()
     except OSError:  # longer than the system allows
         return False
-
-
-def _all_names() -> Iterable[str]:
-    for key, entry in listing("models").items():
-        yield from [key, entry["short"], *entry["hub"]]
 
 
 def _published(key: str, entry: dict[str, Any], hub: str) -> Model:
