@@ -144,6 +144,36 @@ def test_the_form_of_a_file_is_told_from_its_first_row(row: str, stage: str, for
     assert (found["stage"], found["sets"][0]["formatting"], found["rows"]["trained"]) == (stage, form, 1)
 
 
+@pytest.mark.parametrize(
+    ("row", "entry", "said", "right"),
+    [
+        (TALK.replace("from", "role").replace("value", "content"), {"formatting": "sharegpt"},
+         "a.jsonl: error: the turns have no `from`, `value` (they have role, content); LLaMA-Factory stops;",
+         '"tags": {'),
+        (TALK.replace("human", "user"), {"formatting": "sharegpt"},
+         "mine: error: no row is left to train on: the turns are of `user`, and the tags are human, gpt,",
+         '"user_tag": "user", "assistant_tag": "gpt"'),
+        (TALK, {}, "a.jsonl: error: has no column `instruction`, `input`, `output`; it has conversations",
+         '"formatting": "sharegpt"}'),
+        ('{"prompt": "a", "chosen": "b", "rejected": "c"}', {},
+         "a.jsonl: error: has no column `instruction`, `input`, `output`; it has prompt, chosen, rejected",
+         '"ranking": true}'),
+    ],
+)  # fmt: skip
+def test_a_wrong_entry_is_named_with_the_right_one(
+    row: str, entry: dict[str, Any], said: str, right: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.jsonl").write_text(f"{row}\n" * 2)
+    Path("dataset_info.json").write_text(json.dumps({"mine": {"file_name": "a.jsonl", **entry}}))
+    Path("r.yaml").write_text("dataset: mine\ndataset_dir: .\ndo_train: true\n")
+    found = run("r.yaml")
+    (error,) = (line for line in found.stdout.splitlines() if ": error: " in line)
+    assert error.startswith(said)
+    assert 'write "mine": {"file_name": "a.jsonl", ' in error
+    assert right in error
+
+
 def test_hub_data_sets_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     found = json.loads(run("recipes/qwen7b-910b-lora.yaml", "--format", "json").stdout)

@@ -9,6 +9,7 @@ from validator.job.datasets import Dataset
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
 from validator.rules.sets import meant, remedied, sets
+from validator.tables import releases
 from validator.tables.suggestion import suggest
 
 _FORMATS = ("alpaca", "sharegpt", "openai")
@@ -45,7 +46,7 @@ def formatting_unknown(job: Job) -> Iterator[Finding]:
 
     Why: "Dataset converter not dataset" after the tokenizer is loaded and the file is read.
     Source: llamafactory/data/converter.py:get_dataset_converter
-    Fix: `alpaca` (the default), `sharegpt` or `openai`, in lower case.
+    Fix: `alpaca` (the default), `sharegpt` or, from LLaMA-Factory 0.9.4 on, `openai`, in lower case.
     """
     for at, dataset in sets(job):
         form = dataset.entry.get("formatting", "alpaca")
@@ -53,6 +54,9 @@ def formatting_unknown(job: Job) -> Iterator[Finding]:
             near = suggest(str(form).lower(), _FORMATS)
             what = f"formatting `{form}` is none of alpaca, sharegpt, openai"
             yield at("formatting"), f"`{dataset.name}`: {what}{near or remedied(job, dataset)}"
+        elif form == "openai" and releases.holds(job.header, until="llamafactory 0.9.4"):
+            what = "formatting `openai` is not known before LLaMA-Factory 0.9.4"
+            yield at("formatting"), f"`{dataset.name}`: {what}; use sharegpt with `tags`"
 
 
 @rule("PTH109", Severity.ERROR)
@@ -123,7 +127,7 @@ def tags_incomplete(job: Job) -> Iterator[Finding]:
             yield at("tags"), f"`{dataset.name}`: {what}{remedied(job, dataset, 'list all four')}"
 
 
-@rule("PTH116", Severity.WARNING)
+@rule("PTH116", Severity.WARNING, since="llamafactory 0.9.4")
 def thinking_prompt_added(job: Job) -> Iterator[Finding]:
     """`formatting: openai` adds a system prompt of its own.
 

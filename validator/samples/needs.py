@@ -13,7 +13,8 @@ def needs(suited: Guess, rows: Iterable[Row]) -> Iterator[str]:
     """What to know of the template and the media of such rows."""
     meant = form(suited.entry)
     if meant.formatting == "openai":
-        yield "formatting openai reads `tool_calls`; rows without tools get the system prompt 'detailed thinking off'"
+        yield "formatting openai is known from LLaMA-Factory 0.9.4 on, and alone reads `tool_calls`"
+        yield "rows without tools get the system prompt 'detailed thinking off' with it"
     if meant.columns.get("tools"):
         yield "calls of tools are written as `template` has them: take the model's own"
     for part in ("images", "videos", "audios"):

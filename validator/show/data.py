@@ -29,8 +29,7 @@ def _head(study: Study) -> Iterator[str]:
 
 
 def _problems(study: Study) -> Iterator[str]:
-    for problem in study.problems:
-        yield f"{problem.place}: error: {problem.message}; LLaMA-Factory stops"
+    yield from map(str, study.problems)
 
 
 def _rows(study: Study) -> Iterator[str]:

@@ -47,7 +47,7 @@ def page(study: Study) -> str:
 
 def _problems(study: Study) -> Iterator[str]:
     for problem in study.problems:
-        place, message = escape(problem.place), escape(problem.message)
+        place, message = escape(problem.place), escape("; ".join(filter(None, [problem.message, problem.remedy])))
         yield f'<p class="error">LLaMA-Factory stops: <code>{place}</code>: {message}</p>'
 
 

@@ -34,8 +34,7 @@ def _silent(_rows: int) -> None:
 
 
 def _lines(study: Study) -> Iterator[str]:
-    for problem in study.problems:
-        yield f"{problem.place}: error: {problem.message}; LLaMA-Factory stops"
+    yield from map(str, study.problems)
     rows, steps, tokens = study.rows, study.steps, study.tokens
     if not steps or study.problems:
         return

@@ -31,7 +31,11 @@ def problems(survey: Survey, form: Form) -> Iterator[str]:
     absent = [f"`{column}`" for column in wanted if column and column not in known]
     if absent and known:
         kinds = [kind for shape in survey.shapes for _, kind in _typed(shape)]
-        single = "; it is one object, its rows stand inside: save that list alone" if kinds == [list] else ""
+        single = (
+            "; it is one object, its rows stand inside: save that list alone"
+            if kinds == [list] and len(survey) == 1
+            else ""
+        )
         yield f"has no column {', '.join(absent)}; it has {', '.join(known[:8])}{single}"
     yield from _conflicts(survey)
     yield from _late(survey)

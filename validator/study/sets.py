@@ -26,10 +26,14 @@ from validator.tables.suggestion import suggest
 
 @dataclass(frozen=True)
 class Problem:
-    """Why LLaMA-Factory stops; `place` is a file, with a row where one is to blame."""
+    """Why LLaMA-Factory stops; `place` is a file, with a row where one is to blame, `remedy` what to write instead."""
 
     place: str
     message: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return "; ".join([f"{self.place}: error: {self.message}", "LLaMA-Factory stops", *filter(None, [self.remedy])])
 
 
 @dataclass
@@ -93,21 +97,19 @@ def _surveyed(job: Job, name: str, evaluates: bool, counter: Counter, report: Re
             columns.recode(one.rows, one.form)
     if one.problems and not one.rows.problems:
         blamed = one.problems[0]
-        one.problems[0] = replace(blamed, message=f"{blamed.message}{_remedy(job, one)}")
+        one.problems[0] = replace(blamed, remedy=_remedy(job, one))
     return one
 
 
-def explained(job: Job, one: Set) -> str:
-    """Why no row of a set is trained, and what to write; empty where that cannot be told."""
-    rows = _first(one)
-    why = reason(one.dataset.entry, job.stage, rows) if one.dataset else ""
-    return f"{why}{_remedy(job, one)}" if why else ""
+def explained(job: Job, one: Set, otherwise: str) -> Problem:
+    """Why no row of a set is trained; `otherwise` where its first rows do not tell."""
+    why = reason(one.dataset.entry, job.stage, _first(one)) if one.dataset else ""
+    return Problem(one.name, f"no row is left to train on: {why or otherwise}", _remedy(job, one))
 
 
 def _remedy(job: Job, one: Set) -> str:
-    """`; ` and the entry that suits the rows; empty where it is there already, or not known."""
-    what = remedy(one.name, one.dataset.entry, job.stage, _first(one)) if one.dataset else ""
-    return f"; {what}" if what else ""
+    """The entry that suits the rows; empty where it is there already, or not known."""
+    return remedy(one.name, one.dataset.entry, job.stage, _first(one)) if one.dataset else ""
 
 
 def _first(one: Set) -> Sequence[Row]:

@@ -79,7 +79,7 @@ def training(job: Job, sets: list[Set]) -> Training:
     run.sequences = _sequences(job, run, run.train)
     run.evaluated = len(run.kept(run.evaluation)) if run.evaluation is not None else 0
     if not run.sequences and not run.problems and job.trains:
-        run.problems.append(Problem(sets[0].name, _nothing(job, run)))
+        run.problems.append(_nothing(job, run))
     return run
 
 
@@ -179,9 +179,8 @@ def _sequences(job: Job, run: Training, rows: Sequence[int]) -> int:
     )
 
 
-def _nothing(job: Job, run: Training) -> str:
-    reason = run.drops.most_common(1)
-    why = f": {explained(job, run.sets[0]) or REASONS[reason[0][0]]}" if reason else ""
-    if not reason and len(run.train) and job.packs:
-        return "all rows together are shorter than one packed sequence of `cutoff_len` tokens"
-    return f"no row is left to train on{why}"
+def _nothing(job: Job, run: Training) -> Problem:
+    if reason := run.drops.most_common(1):
+        return explained(job, run.sets[0], REASONS[reason[0][0]])
+    short = "all rows together are shorter than one packed sequence of `cutoff_len` tokens"
+    return Problem(run.sets[0].name, short if len(run.train) and job.packs else "no row is left to train on")
