@@ -1,22 +1,34 @@
-"""The nearest changes: each lowers what it says, fits where it says, and is judged as if it were written."""
+"""The nearest changes: the cheapest that fit come first, and each, followed to the letter, gives what it promises."""
 
 from __future__ import annotations
 
-from itertools import cycle
+import ast
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from validator.advise import changes
+from validator.advise import changes, ladder
+from validator.advise.change import Change
+from validator.commands import copy
 from validator.job import job
 from validator.job.job import GIB
 from validator.judge import check
-from validator.read.override import with_overrides
-from validator.read.recipe import Document, load, parse
+from validator.read.recipe import load, parse
 from validator.rules import engine
+from validator.train import handoff, launch
 
 ROOT = Path(__file__).parent.parent
-BODY = """model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+BODY = """# /// recipe
+# machine: none
+# host_ram_gib: none
+# ///
+model_name_or_path: Qwen/Qwen2.5-7B-Instruct
 stage: sft
 do_train: true
 finetuning_type: {method}
@@ -28,11 +40,35 @@ bf16: true
 per_device_train_batch_size: 4
 gradient_accumulation_steps: 2
 """
-ORDER = ["fits", "tight", "exceeds", "unknown"]
 
 
-def resolved(machine: str, method: str, ram: float | None = 1024, more: str = "") -> job.Job:
-    return job.resolve(parse(str(ROOT / "recipes" / "x.yaml"), BODY.format(method=method) + more), machine, ram)
+def written(text: str, setting: str) -> str:
+    """The recipe with a line of YAML in the place of that key, or at its end."""
+    key = setting.partition(":")[0]
+    text, number = re.subn(rf"(?m)^{key}:.*\n((?:[ \t]+.*\n)*)", lambda _: f"{setting}\n", text)
+    return text if number else f"{text.rstrip()}\n{setting}\n"
+
+
+Machine = tuple[str, float]
+
+
+def targeted(text: str, machine: Machine | None) -> str:
+    """The recipe for another machine."""
+    if machine is None:
+        return text
+    text = re.sub(r"(?m)^# machine:.*", f"# machine: {machine[0]}", text)
+    return re.sub(r"(?m)^# host_ram_gib:.*", f"# host_ram_gib: {machine[1]:g}", text)
+
+
+def recipe(machine: str, method: str, ram: float = 1024, more: str = "") -> str:
+    text = targeted(BODY.format(method=method), (machine, ram))
+    for setting in more.splitlines():
+        text = written(text, setting)
+    return text
+
+
+def resolved(machine: str, method: str, ram: float = 1024, more: str = "") -> job.Job:
+    return job.resolve(parse(str(ROOT / "recipes" / "x.yaml"), recipe(machine, method, ram, more)))
 
 
 JOBS = [
@@ -41,6 +77,15 @@ JOBS = [
     ("8xv100-32g", "lora", ""), ("2x8xa100-80g", "full", "deepspeed: deepspeed/ds_z3.json\n"), ("1xt4-16g", "lora", ""),
     ("8xa100-40g", "full", "deepspeed: deepspeed/ds_z2.json\n"), ("1xa100-80g", "lora", "quantization_bit: 4\n"),
 ]  # fmt: skip
+Z2, Z3, OFFLOAD, OFFLOAD_ALL = (
+    {"deepspeed": f"deepspeed/ds_{name}.json"} for name in ("z2", "z3", "z3_offload", "z3_offload_all")
+)
+LORA = {"finetuning_type": "lora", "lora_target": "all"}
+BADAM = {"use_badam": True, "badam_mode": "layer", "badam_switch_mode": "ascending", "badam_switch_interval": 50}
+
+
+def batch(micro: int, accumulation: int) -> dict[str, int]:
+    return {"per_device_train_batch_size": micro, "gradient_accumulation_steps": accumulation}
 
 
 @pytest.fixture(autouse=True)
@@ -48,47 +93,87 @@ def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
+# Machine, host memory, method, what else the recipe says, and the cheapest change that fits.
+CHEAPEST: list[tuple[str, float, str, str, Mapping[str, object]]] = [
+    # one card: half the micro batch with expandable segments and liger, no shorter samples and no offload
+    ("1xrtx-3090", 64, "lora", "cutoff_len: 8192", {**batch(2, 4), **Z2, "enable_liger_kernel": True}),
+    ("1xrtx-4090", 64, "lora", "cutoff_len: 4096\nenable_liger_kernel: true", batch(1, 8)),
+    # recomputation, where a smaller micro batch does not do
+    ("1xa100-40g", 64, "lora", "disable_gradient_checkpointing: true", {**batch(1, 8), **Z2}),
+    ("1xa100-40g", 64, "lora", "disable_gradient_checkpointing: true\ncutoff_len: 8192",
+     {**batch(1, 8), **Z2, "disable_gradient_checkpointing": False}),
+    # 4-bit weights where nothing cheaper does, before ZeRO-3; ZeRO-3 where bitsandbytes does not run
+    ("1xv100-16g", 64, "lora", "bf16: null\nfp16: true", {**batch(2, 4), **Z2, "quantization_bit": 4}),
+    ("8xv100-16g", 512, "lora", "bf16: null\nfp16: true", {**batch(1, 8), "quantization_bit": 4}),
+    ("8xascend-910b-32g", 512, "lora", "cutoff_len: 4096", {**batch(1, 8), "cutoff_len": 2048, **Z3}),
+    # full fine-tuning on several devices: ZeRO-2, ZeRO-3, offload, adapters
+    ("8xa100-80g", 1024, "full", "", Z2),
+    ("8xa100-40g", 1024, "full", "", {**batch(1, 8), **Z2}),
+    ("8xrtx-5090", 1024, "full", "per_device_train_batch_size: 1", Z3),
+    ("8xrtx-4090", 1024, "full", "", {**batch(2, 4), **OFFLOAD}),
+    ("8xrtx-4090", 96, "full", "", {**batch(1, 8), **LORA}),
+    # on one: optimizers that save memory, and adapters before offload
+    ("1xa100-80g", 256, "full", "", {**batch(2, 4), "pure_bf16": True, "bf16": False}),
+    ("1xrtx-4090", 256, "full", "",
+     {**batch(2, 4), "enable_liger_kernel": True, "pure_bf16": True, "bf16": False, **BADAM}),
+    ("1xascend-910b-32g", 64, "full", "", {**batch(1, 8), "cutoff_len": 1024, **LORA}),
+    # less offload where the host is too small
+    ("8xa100-80g", 96, "full", "deepspeed: deepspeed/ds_z3_offload_all.json", Z2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("machine", "ram", "method", "more", "cheapest"), CHEAPEST)
+def test_the_cheapest_that_fits_comes_first(
+    tmp_path: Path, machine: str, ram: float, method: str, more: str, cheapest: Mapping[str, object]
+) -> None:
+    before = resolved(machine, method, ram, more)
+    assert before.verdict in ("tight", "exceeds")
+    first = changes.nearest(before)[0]
+    assert (first.verdict, first.set) == ("fits", cheapest)
+    assert changes.advice(before) == f"set {first}"
+    promises(tmp_path / "x", recipe(machine, method, ram, more))
+
+
 @pytest.mark.parametrize(("machine", "method", "more"), JOBS)
-def test_each_change_is_what_it_says(machine: str, method: str, more: str) -> None:
+def test_nothing_in_a_change_could_be_left_out(machine: str, method: str, more: str) -> None:
     before = resolved(machine, method, more=more)
-    assert before.device_memory is not None
-    assert before.host_memory is not None
-    for change in changes.nearest(before):
-        written = BODY.format(method=method) + more
-        words = [
-            f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in change.set.items()
-        ]
-        document = with_overrides(parse(str(ROOT / "recipes" / "x.yaml"), written), words)
-        after = job.resolve(document, machine, 1024)
-        assert after.device_memory is not None
-        assert after.host_memory is not None
-        assert change.device_gib == pytest.approx(after.device_memory.expected / GIB)
-        assert change.verdict == after.verdict
-        less = after.device_memory.expected < before.device_memory.expected
-        assert less or after.host_memory.expected < before.host_memory.expected
-        assert after.effective_batch == before.effective_batch
+    near = changes.nearest(before)
+    assert len(near) <= 5
+    assert len({change.verdict for change in near}) == 1 or before.verdict == "fits"
+    for one, other in product(near, near):
+        assert one is other or not one.set.items() <= other.set.items() or before.verdict == "fits"
 
 
-@pytest.mark.parametrize(("machine", "method", "more"), JOBS)
-def test_those_that_fit_come_first(machine: str, method: str, more: str) -> None:
-    found = [ORDER.index(change.verdict) for change in changes.nearest(resolved(machine, method, more=more))]
-    assert found == sorted(found)
-    assert len(found) <= 5
+def test_a_job_that_fits_is_shown_what_saves_memory_easily() -> None:
+    before = resolved("1xh200-141g", "lora", more="disable_gradient_checkpointing: true\ncutoff_len: 512")
+    assert before.verdict == "fits"
+    near = changes.nearest(before)
+    assert [*batch(2, 4)] in [[*change.set] for change in near]
+    assert {"disable_gradient_checkpointing": False} in [change.set for change in near]
+    assert all(change.verdict == "fits" for change in near)
+    assert not {"finetuning_type", "cutoff_len", "quantization_bit"} & {key for change in near for key in change.set}
+    assert before.device_memory
+    for change in near:
+        assert change.device_gib * GIB < before.device_memory.expected
 
 
-def test_the_nearest_fitting_change() -> None:
-    change = changes.fitting(resolved("8xa100-80g", "full"))
-    assert change is not None
-    assert change.verdict == "fits"
-    assert "deepspeed" in change.set
-    assert str(change).startswith("`deepspeed: deepspeed/ds_z")
-    assert "GiB per device" in str(change)
+def too_large() -> job.Job:
+    """72 billion parameters for 16 GiB."""
+    return job.resolve(parse("x.yaml", BODY.format(method="full").replace("7B", "72B")), "1xt4-16g", 64)
 
 
-def test_none_where_nothing_helps() -> None:
-    # 32 billion parameters on 16 GiB.
-    text = BODY.format(method="full").replace("7B", "72B")
-    assert changes.fitting(job.resolve(parse("x.yaml", text), "1xt4-16g", 64)) is None
+def test_where_nothing_fits_the_nearest_are_shown() -> None:
+    near = changes.nearest(too_large())
+    assert {change.verdict for change in near} == {"exceeds"}
+    assert changes.advice(too_large()) == "no change makes it fit, `lmf-recipes explain` shows the nearest"
+
+
+def test_it_is_said_where_the_best_are_tight() -> None:
+    before = resolved("1xrtx-3090", "lora", 16, "cutoff_len: 8192\n")
+    assert before.verdict == "exceeds"
+    assert before.host_verdict == "tight"
+    assert {change.verdict for change in changes.nearest(before)} == {"tight"}
+    assert changes.advice(before).startswith("nothing fits with a margin; it is tight if you set `per_device_train_b")
 
 
 def test_none_for_an_unknown_model() -> None:
@@ -96,72 +181,18 @@ def test_none_for_an_unknown_model() -> None:
 
 
 def test_no_kernels_for_nvidia_alone_on_ascend_and_no_4_bit_where_it_does_not_run() -> None:
-    for change in changes.nearest(resolved("8xascend-910b-64g", "lora"), limit=100):
-        assert not {"enable_liger_kernel", "quantization_bit"} & set(change.set)
-
-
-def test_every_zero_file_that_is_proposed_exists() -> None:
-    proposed = {c.set["deepspeed"] for m, k, t in JOBS for c in changes.nearest(resolved(m, k, more=t), 100)
-                if "deepspeed" in c.set}  # fmt: skip
-    assert len(proposed) > 2
-    assert all((ROOT / name).is_file() for name in proposed)
-
-
-def applied(document: Document, change: changes.Change) -> Document:
-    """As a user would write it on the command line."""
-    spelled = {True: "true", False: "false", None: "null"}
-    words = [f"{key}={spelled.get(value, value)}" for key, value in change.set.items()]
-    return with_overrides(document, words)
-
-
-SMALLER = [("1xt4-16g", 1024.0), ("1xrtx-3090", 64.0), ("4xv100-32g", 1024.0), ("8xascend-910b-32g", 64.0),
-           ("2x8xrtx-3090", 1024.0)]  # fmt: skip
-DECIDES = ("stage", "finetuning_type", "deepspeed", "quantization_bit", "fsdp", "use_galore", "use_apollo", "use_badam")
-REFUSED = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/refused/*.yaml"))
-
-
-def kinds() -> list[str]:
-    """A recipe for each combination of what decides which changes there are."""
-    paths = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("recipes/*.yaml"))
-    values = {path: load(str(ROOT / path)).values for path in paths}
-    firsts = {str([values[path].get(key) for key in DECIDES]): path for path in reversed(paths)}
-    return sorted(firsts.values())
-
-
-# Each as it is where it is refused, else on a smaller machine.
-TOO_LARGE = [*((path, None, None) for path in REFUSED),
-             *((path, *machine) for path, machine in zip(kinds(), cycle(SMALLER)))]  # fmt: skip
-
-
-def refusals(document: Document, machine: str | None, ram: float | None) -> set[tuple[str, str]]:
-    """Errors other than memory and this repository's own conventions."""
-    found = check.check_document(document, machine, ram).diagnostics
-    return {(d.code, str(d.key)) for d in found if d.severity == "error" and d.code[:3] not in ("FIT", "CUR")}
-
-
-@pytest.mark.parametrize(("path", "machine", "ram"), TOO_LARGE)
-def test_no_change_brings_an_error(path: str, machine: str | None, ram: float | None) -> None:
-    document = load(path)
-    before = job.resolve(document, machine, ram)
-    known = refusals(document, machine, ram)
-    for change in changes.nearest(before) if before.verdict in ("tight", "exceeds") else ():
-        after = applied(document, change)
-        assert refusals(after, machine, ram) <= known, change.set
-        assert job.resolve(after, machine, ram).verdict == change.verdict
-
-
-def test_most_of_them_do_not_fit() -> None:
-    verdicts = [job.resolve(load(path), machine, ram).verdict for path, machine, ram in TOO_LARGE]
-    assert sum(verdict in ("tight", "exceeds") for verdict in verdicts) > 0.7 * len(verdicts)
+    for more in ("", "cutoff_len: 16384\n", "cutoff_len: 65536\n"):
+        for change in changes.nearest(resolved("8xascend-910b-64g", "lora", more=more), limit=100):
+            assert not {"enable_liger_kernel", "quantization_bit"} & set(change.set)
 
 
 def test_optimizers_of_full_tuning_go_when_adapters_or_an_engine_come() -> None:
     for key in ("use_galore", "use_apollo", "use_badam"):
         before = resolved("8xrtx-4090", "full", more=f"{key}: true\noptim: adamw_torch\n")
-        found = changes.nearest(before, limit=100)
-        assert any("deepspeed" in change.set for change in found)
-        assert any(change.set.get("finetuning_type") == "lora" for change in found)
-        assert all(change.set[key] is False for change in found if {"deepspeed", "finetuning_type"} & set(change.set))
+        near = changes.nearest(before, limit=100)
+        assert any("deepspeed" in change.set for change in near)
+        assert any(change.set.get("finetuning_type") == "lora" for change in near)
+        assert all(change.set[key] is False for change in near if {"deepspeed", "finetuning_type"} & set(change.set))
 
 
 def test_what_exists_already_is_no_reason_to_hold_a_change_back() -> None:
@@ -173,6 +204,151 @@ def test_what_exists_already_is_no_reason_to_hold_a_change_back() -> None:
 def test_a_quantized_model_that_is_loaded_whole_may_be_sharded_unquantized() -> None:
     text = BODY.format(method="lora").replace("7B", "72B").replace("size: 4", "size: 1")
     more = "quantization_bit: 4\ndeepspeed: deepspeed/ds_z3.json\n"
-    change = changes.fitting(job.resolve(parse("x.yaml", text + more), "8xv100-32g", 1024))
-    assert change is not None
-    assert change.set["quantization_bit"] is None
+    near = changes.nearest(job.resolve(parse("x.yaml", text + more), "8xv100-32g", 1024))
+    assert near[0].verdict == "fits"
+    assert near[0].set["quantization_bit"] is None
+
+
+# Advice followed to the letter, in a fresh folder.
+
+SMALLER: list[Machine] = [("1xt4-16g", 1024), ("1xrtx-3090", 64), ("4xv100-32g", 1024), ("8xascend-910b-32g", 64),
+                          ("2x8xrtx-3090", 1024), ("1xrtx-4090", 256), ("8xa100-40g", 512)]  # fmt: skip
+LARGER = ("", "cutoff_len: 8192", "per_device_train_batch_size: 16", "disable_gradient_checkpointing: true")
+DECIDES = ("stage", "finetuning_type", "deepspeed", "quantization_bit", "fsdp", "use_galore", "use_apollo", "use_badam")
+RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+REFUSED = sorted((ROOT / "tests" / "refused").glob("*.yaml"))
+
+
+def kinds() -> list[Path]:
+    """A recipe for each combination of what decides which changes there are."""
+    values = {path: load(str(path)).values for path in RECIPES}
+    return sorted({str([values[path].get(key) for key in DECIDES]): path for path in reversed(RECIPES)}.values())
+
+
+def errors(found: check.FileReport) -> set[tuple[str, str | None]]:
+    return {(d.code, d.key) for d in found.diagnostics if d.severity == "error" and d.code[:3] not in ("FIT", "CUR")}
+
+
+def follow(folder: Path, text: str, change: Change) -> Path:
+    """Do what the change says: its commands, then its settings."""
+    folder.mkdir()
+    for command in change.first:
+        program, name, *words = shlex.split(command)
+        assert (program, name) == ("lmf-recipes", "copy")
+        with chdir(folder):
+            assert CliRunner().invoke(copy.command, words).exit_code == 0
+    for setting in change.settings():
+        text = written(text, setting)
+    path = folder / "recipe.yaml"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def keeps_its_promise(folder: Path, text: str, change: Change, known: set[tuple[str, str | None]]) -> None:
+    path = follow(folder, text, change)
+    with chdir(folder):
+        report, after = check.judge(load(path.name))
+        assert report.verdict == change.verdict, change
+        assert errors(report) <= known, change
+        assert after.device_memory, change
+        assert after.host_memory, change
+        assert change.device_gib == pytest.approx(after.device_memory.expected / GIB, abs=0.005), change
+        assert change.host_gib == pytest.approx(after.host_memory.expected / GIB, abs=0.005), change
+        variables = launch.environment(*handoff.size(after), after.zero is not None)
+        assert (change.environment or {}).items() <= variables.items()
+
+
+def promises(folder: Path, text: str) -> list[Change]:
+    """The nearest changes to a recipe that lies alone in a folder, each of them followed and true."""
+    folder.mkdir()
+    (folder / "recipe.yaml").write_text(text, "utf-8")
+    with chdir(folder):
+        report, before = check.judge(load("recipe.yaml"))
+        near = changes.nearest(before)
+    for number, change in enumerate(near):
+        keeps_its_promise(folder / str(number), text, change, errors(report))
+        if not change.set.get("use_galore") and not change.set.get("use_apollo"):  # which step for each sample
+            size = before.effective_batch
+            with chdir(folder / str(number)):
+                assert job.resolve(load("recipe.yaml")).effective_batch == size
+    return near
+
+
+def cases(recipes: Sequence[Path]) -> Iterator[tuple[Path, Machine | None, str]]:
+    """Each recipe as it is where it is refused; else on smaller machines, or asked for more."""
+    yield from ((path, None, "") for path in REFUSED)
+    for path, machine, more in zip(recipes, cycle(SMALLER), cycle(LARGER[::-1])):
+        yield path, machine, ""
+        yield path, None, more
+
+
+def seen(path: Path, machine: Machine | None, more: str) -> str:
+    text = targeted(path.read_text("utf-8"), machine)
+    return written(text, more) if more else text
+
+
+@pytest.mark.parametrize(("path", "machine", "more"), [*cases(kinds())])
+def test_advice_followed_to_the_letter_keeps_its_promise(
+    tmp_path: Path, path: Path, machine: Machine | None, more: str
+) -> None:
+    promises(tmp_path / "x", seen(path, machine, more))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_advice_on_every_recipe_keeps_its_promise(tmp_path: Path, path: Path) -> None:
+    asked = [*product(SMALLER, ("",)), *product((None,), LARGER)]
+    for number, (machine, more) in enumerate(asked):
+        promises(tmp_path / str(number), seen(path, machine, more))
+
+
+def test_most_of_them_do_not_fit() -> None:
+    verdicts = [job.resolve(parse(str(path), seen(path, *rest))).verdict for path, *rest in cases(kinds())]
+    assert sum(verdict in ("tight", "exceeds") for verdict in verdicts) > 0.6 * len(verdicts)
+
+
+# Every sentence, by the row of a job to which it is said.
+SENTENCES: dict[str, tuple[str, float, str, str]] = {
+    "same effective batch in smaller steps": ("1xrtx-4090", 64, "lora", ""),
+    "shards nothing on one device, but torchrun turns on PyTorch's expandable segments": ("1xrtx-3090", 64, "lora", ""),
+    "shards optimizer state and gradients": ("8xa100-80g", 1024, "full", ""),
+    "fuses the loss; needs the liger-kernel package": ("1xrtx-3090", 64, "lora", "cutoff_len: 8192"),
+    "activations computed twice, about a third slower":
+        ("1xa100-40g", 64, "lora", "disable_gradient_checkpointing: true\ncutoff_len: 8192"),
+    "fewer processes on the host; samples may come slower":
+        ("8xa100-80g", 80, "lora", "dataloader_num_workers: 16\nper_device_train_batch_size: 1"),
+    "longer samples are cut": ("1xrtx-3090", 64, "lora", "cutoff_len: 8192"),
+    "base weights in 4 bit; slower, slightly less accurate; needs the bitsandbytes package":
+        ("8xv100-16g", 512, "lora", "bf16: null\nfp16: true"),
+    "base weights in half precision, which ZeRO-3 spreads while it reads them":
+        ("8xrtx-3090", 512, "lora", "model_name_or_path: Qwen/Qwen2.5-32B-Instruct\nquantization_bit: 8"),
+    "shards the weights too; more communication": ("8xrtx-5090", 1024, "full", "per_device_train_batch_size: 1"),
+    "optimizer state in host memory; slower steps": ("1xa100-80g", 256, "full", ""),
+    "optimizer state in unlocked host memory; slower still": ("1xa100-80g", 170, "full", ""),
+    "weights sharded, optimizer state in host memory; slower steps": ("8xrtx-4090", 1024, "full", ""),
+    "weights sharded, optimizer state in unlocked host memory; slower still": ("8xrtx-4090", 200, "full", ""),
+    "weights and optimizer state in host memory; very slow steps": ("1xrtx-4090", 256, "full", ""),
+    "the same in unlocked host memory, of which it needs least; the slowest": ("1xrtx-4090", 190, "full", ""),
+    "weights and AdamW's states in 16 bits; small updates may be lost": ("1xa100-80g", 256, "full", ""),
+    "gradients projected to rank 128; an optimizer step for each sample":
+        ("1xa100-40g", 64, "full", "per_device_train_batch_size: 1\ngradient_accumulation_steps: 2"),
+    "one layer trained at a time": ("1xrtx-4090", 256, "full", ""),
+    "trains adapters instead of all weights, at about ten times the learning rate": ("8xrtx-4090", 96, "full", ""),
+    "; base weights in 4 bit": ("1xt4-16g", 64, "full", "bf16: null\nfp16: true"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_each_sentence_holds(tmp_path: Path, sentence: str) -> None:
+    machine, ram, method, more = SENTENCES[sentence]
+    near = promises(tmp_path / "x", recipe(machine, method, ram, more))
+    assert any(sentence in change.note for change in near), [change.note for change in near]
+
+
+def test_there_is_no_sentence_beside_them() -> None:
+    """Every text that a step of the ladder can say."""
+    tree = ast.parse(Path(ladder.__file__).read_text("utf-8"))
+    said = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and " " in str(node.value)}
+    docs = {ast.get_docstring(node, clean=False) for node in ast.walk(tree)
+            if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef))}  # fmt: skip
+    assert said - docs - {"; "} == set(SENTENCES)

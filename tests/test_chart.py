@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from validator.advise.changes import Change
+from validator.advise.change import Change
 from validator.advise.explanation import Band, DeviceBand, Disk, Explanation, Samples, Size, Target
-from validator.diagnostic import Diagnostic, Severity
+from validator.diagnostic import Diagnostic, Severity, Verdict
 from validator.memory.terms import Device, Host
 from validator.show import chart
 
@@ -28,7 +28,16 @@ EXPLANATION = Explanation(
     disk_gib=Disk(1.5, 3.0),
     samples=Samples(20_000, 18_500),
     changes=[
-        Change({"enable_liger_kernel": True, "per_device_train_batch_size": 1}, 33.3, 50.0, "fits", "fuses the loss")
+        Change({"enable_liger_kernel": True, "per_device_train_batch_size": 1}, 33.3, 50.0, "fits", "fuses the loss"),
+        Change(
+            {"deepspeed": "deepspeed/ds_z2.json"},
+            22.25,
+            50.0,
+            "fits",
+            "shards nothing on one device, but torchrun turns on PyTorch's expandable segments; longer samples are cut",
+            ["lmf-recipes copy ds_z2.json ."],
+            {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "1"},
+        ),
     ],
     command=[f"NODE_RANK={rank} llamafactory-cli train recipes/x.yaml" for rank in (0, 1)],
 )
@@ -82,6 +91,22 @@ def error(code: str) -> Diagnostic:
 def test_errors_other_than_memory_stand_before_the_verdict(codes: list[str], left_out: list[str], verdict: str) -> None:
     shown = chart.text(replace(EXPLANATION, diagnostics=[*map(error, codes)], left_out=left_out))
     assert f"  verdict  {verdict}" in shown
+
+
+@pytest.mark.parametrize(
+    ("verdict", "best", "title"),
+    [
+        ("tight", "fits", "nearest changes:"),
+        ("exceeds", "tight", "nothing fits with a margin; nearest changes:"),
+        ("exceeds", "exceeds", "nothing fits; nearest changes:"),
+        ("unknown", "unknown", "nearest changes:"),
+    ],
+)
+def test_the_title_says_how_near_the_changes_are(verdict: Verdict, best: Verdict, title: str) -> None:
+    change = replace(EXPLANATION.changes[0], verdict=best)
+    shown = chart.text(replace(EXPLANATION, verdict=verdict, changes=[change]))
+    assert f"\n{title}\n" in shown
+    assert "changes:" not in chart.text(replace(EXPLANATION, changes=[]))
 
 
 def test_no_line_is_wider_than_a_terminal_but_for_commands() -> None:

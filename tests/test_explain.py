@@ -58,7 +58,9 @@ def test_the_fixed_shape() -> None:
     assert list(found["host_gib"]) == ["low", "expected", "high", "terms"]
     assert list(found["disk_gib"]) == ["checkpoint", "total"]
     assert list(found["samples"]) == ["recommended", "found", "sure"]
-    assert {tuple(change) for change in found["changes"]} == {("set", "device_gib", "host_gib", "verdict", "note")}
+    assert {tuple(change) for change in found["changes"]} == {
+        ("set", "device_gib", "host_gib", "verdict", "note", "first", "environment")
+    }
 
 
 def test_numbers_are_the_jobs_own_in_gib() -> None:

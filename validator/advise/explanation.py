@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from validator.advise.changes import Change
+from validator.advise.change import Change
 from validator.diagnostic import Diagnostic, Severity, Verdict
 from validator.memory.terms import Term
 

@@ -104,16 +104,14 @@ def _apply(
     """What the rules say, but nothing more about a key whose value was refused already."""
     for rule, place, message in engine.findings(rules, job):
         if place.key not in refused:
-            advice = f"; {_advice(job)}" if rule.advised else ""
+            advice = _advice(job) if rule.advised else ""
             yield locations.diagnostic(rule.code, rule.severity, place, message + advice, manual.remedy(rule.manual))
 
 
 def _advice(job: Job) -> str:
-    """The nearest change with which both the devices and the host suffice."""
     from validator.advise import changes  # only where something does not fit: not on the path of a clean check
 
-    change = changes.fitting(job)
-    return f"set {change}" if change else "no single change fits, see `lmf-recipes explain`"
+    return f"; {changes.advice(job)}"
 
 
 def _expand(path: str) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
 
+from validator.advise.change import Change
 from validator.advise.explanation import Band, DeviceBand, Explanation
 
 _WIDTH = 44
@@ -87,6 +89,29 @@ def _ruler(band: Band | DeviceBand, limit: float | None, scale: float) -> str:
     return "".join(cells).rstrip()
 
 
+def _title(explanation: Explanation) -> str:
+    """What the changes are to a job: the best of them comes first."""
+    best = explanation.changes[0].verdict if explanation.changes else "unknown"
+    if explanation.verdict not in ("tight", "exceeds") or best == "fits":
+        return "nearest changes:"
+    return "nothing fits with a margin; nearest changes:" if best == "tight" else "nothing fits; nearest changes:"
+
+
+def _changes(title: str, changes: Sequence[Change]) -> Iterator[str]:
+    if changes:
+        yield title
+    for change in changes:
+        yield from _wrapped(", ".join(change.settings()), 2)
+        yield f"      {change.device_gib:.1f} GiB per device, {change.host_gib:.1f} of host memory: {change.verdict}"
+        for line in (change.note, *change.steps()):
+            yield from _wrapped(line, 6)
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    return wrap(text, 100, initial_indent=" " * indent, subsequent_indent=" " * (indent + 2), break_long_words=False,
+                break_on_hyphens=False)  # fmt: skip
+
+
 def _rest(explanation: Explanation) -> Iterator[str]:
     yield ""
     if disk := explanation.disk_gib:
@@ -96,12 +121,7 @@ def _rest(explanation: Explanation) -> Iterator[str]:
         sure = f" ({samples.sure})" if samples.sure else ""
         found = f", {samples.found:,} found" if samples.found else ""
         yield f"samples: {samples.recommended:,} recommended{sure}{found}"
-    if explanation.changes:
-        yield "nearest changes:"
-    for change in explanation.changes:
-        yield f"  {', '.join(change.settings())}"
-        yield (f"      {change.device_gib:.1f} GiB per device, {change.host_gib:.1f} of host memory: "
-               f"{change.verdict}; {change.note}")  # fmt: skip
+    yield from _changes(_title(explanation), explanation.changes)
     if explanation.command:
         yield "run:"
     for line in explanation.command:

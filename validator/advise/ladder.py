@@ -1,0 +1,205 @@
+"""What saves memory, in the order in which a practitioner tries it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from validator.advise.change import Setting, Settings
+from validator.job.job import Job
+from validator.tables.savers import SAVERS
+
+ENGINE, WEIGHTS, LENGTH, METHOD, BATCH = "engine", "weights", "length", "method", "batch"
+
+
+class Way(NamedTuple):
+    """Settings to write, and what they bring or cost. Two that decide the same thing exclude each other."""
+
+    set: Settings
+    note: str
+    decides: frozenset[str] = frozenset()
+
+
+# The ways to take a step, each of which saves more than the one before it.
+Step = Callable[[Job], Iterator[Way]]
+
+
+def _micro_batch(job: Job) -> Iterator[Way]:
+    micro, accumulation = job.micro_batch, job.accumulation
+    while micro > 1:
+        by = 2 if micro % 2 == 0 else micro
+        micro, accumulation = micro // by, accumulation * by
+        settings = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": accumulation}
+        yield Way(settings, "same effective batch in smaller steps", frozenset({BATCH}))
+
+
+def _zero2(job: Job) -> Iterator[Way]:
+    note = "shards optimizer state and gradients"
+    if job.world == 1:
+        note = "shards nothing on one device, but torchrun turns on PyTorch's expandable segments"
+    if (job.zero_stage < 2 or _offloads(job)) and not job.fsdp:
+        yield _file(job, "ds_z2.json", note)
+
+
+def _liger(job: Job) -> Iterator[Way]:
+    """The loss that never holds all logits is that of these stages (model_utils/liger_kernel.py, require_logits)."""
+    there = job.model is not None and job.model.family.liger
+    ascend = job.machine is not None and job.machine.device.vendor == "ascend"
+    if there and job.stage in ("sft", "pt") and not job.flag("enable_liger_kernel") and not ascend:
+        yield Way({"enable_liger_kernel": True}, "fuses the loss; needs the liger-kernel package")
+
+
+def _recomputation(job: Job) -> Iterator[Way]:
+    if job.checkpointing == "off":
+        yield Way({"disable_gradient_checkpointing": False}, "activations computed twice, about a third slower")
+
+
+def _workers(job: Job) -> Iterator[Way]:
+    if job.number("dataloader_num_workers") > 1 and job.machine and job.machine.host_ram_gib:
+        yield Way({"dataloader_num_workers": 1}, "fewer processes on the host; samples may come slower")
+
+
+def _half_length(job: Job) -> Iterator[Way]:
+    if job.number("cutoff_len") >= 2 * _SHORTEST:
+        yield Way({"cutoff_len": int(job.number("cutoff_len")) // 2}, "longer samples are cut", frozenset({LENGTH}))
+
+
+def _shorter(job: Job) -> Iterator[Way]:
+    for part in (4, 8):
+        if job.number("cutoff_len") >= part * _SHORTEST:
+            yield Way(
+                {"cutoff_len": int(job.number("cutoff_len")) // part}, "longer samples are cut", frozenset({LENGTH})
+            )
+
+
+def _four_bits(job: Job) -> Iterator[Way]:
+    if job.method == "lora" and not job.quantized and 4 in _bits(job) and not job.flag("use_dora"):
+        note = "base weights in 4 bit; slower, slightly less accurate; needs the bitsandbytes package"
+        yield Way({"quantization_bit": 4}, note, frozenset({WEIGHTS}))
+
+
+def _unquantized(job: Job) -> Iterator[Way]:
+    """ZeRO-3 spreads ordinary weights while they are read, but quantized ones only afterwards."""
+    if job.method == "lora" and job.quantization.asked and job.world > 1:
+        note = "base weights in half precision, which ZeRO-3 spreads while it reads them"
+        yield Way({"quantization_bit": None}, note, frozenset({WEIGHTS}))
+
+
+def _zero3(job: Job) -> Iterator[Way]:
+    if job.world > 1 and (job.zero_stage < 3 or _offloads(job)):
+        yield _file(job, "ds_z3.json", "shards the weights too; more communication")
+
+
+def _offloaded_optimizer(job: Job) -> Iterator[Way]:
+    files = {
+        "ds_z2_offload.json": "optimizer state in host memory; slower steps",
+        "ds_z2_offload_nopin.json": "optimizer state in unlocked host memory; slower still",
+    }
+    sharded = {
+        "ds_z3_offload.json": "weights sharded, optimizer state in host memory; slower steps",
+        "ds_z3_offload_nopin.json": "weights sharded, optimizer state in unlocked host memory; slower still",
+    }
+    yield from _files(job, files | sharded if job.world > 1 else files)
+
+
+def _offloaded(job: Job) -> Iterator[Way]:
+    yield from _files(job, {
+        "ds_z3_offload_all.json": "weights and optimizer state in host memory; very slow steps",
+        "ds_z3_offload_all_nopin.json": "the same in unlocked host memory, of which it needs least; the slowest",
+    })  # fmt: skip
+
+
+def _savers(job: Job) -> Iterator[Way]:
+    """As `plan` knows them; GaLore and APOLLO, layer by layer, cannot accumulate."""
+    device = job.machine.device if job.machine else None
+    if not device or not device.bf16 or device.vendor not in ("nvidia", "amd") or job.method != "full":
+        return
+    if job.optimizers or job.stage not in ("sft", "pt"):
+        return
+    gone: dict[str, Setting] = {key: None for key in ("deepspeed", "fsdp", "fsdp_config") if job.has(key)}
+    pure = gone | {"pure_bf16": True} | {key: False for key in ("bf16", "fp16") if job.flag(key)}
+    for name, settings in SAVERS.items():
+        layerwise = f"{name}_layerwise" in settings
+        batch = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 1} if layerwise else {}
+        if settings or not job.pure:
+            decides = {ENGINE, METHOD, *([BATCH] if layerwise else [])}
+            yield Way({**pure, **settings, **batch}, _SAVED[name], frozenset(decides))
+
+
+_SAVED = {
+    "bf16": "weights and AdamW's states in 16 bits; small updates may be lost",
+    "galore": "gradients projected to rank 128; an optimizer step for each sample",
+    "apollo": "gradients projected to rank 128; an optimizer step for each sample",
+    "badam": "one layer trained at a time",
+}
+
+
+def _adapters(job: Job) -> Iterator[Way]:
+    settings = {**_without_optimizer(job), "finetuning_type": "lora", "lora_target": "all"}
+    note = "trains adapters instead of all weights, at about ten times the learning rate"
+    yield Way(settings, note, frozenset({METHOD}))
+    if 4 in _bits(job) and not job.quantized:
+        yield Way({**settings, "quantization_bit": 4}, f"{note}; base weights in 4 bit", frozenset({METHOD}))
+
+
+# What leaves the training as it is. Every step costs more than all before it together, here and below.
+EASY: tuple[Step, ...] = (_micro_batch, _zero2, _liger, _recomputation, _workers)
+# What changes the samples or the numbers, or is slow.
+_OF_ADAPTERS: tuple[Step, ...] = (_half_length, _four_bits, _unquantized, _zero3, _offloaded, _shorter)
+_OF_WEIGHTS: tuple[Step, ...] = (_zero3, _half_length, _offloaded_optimizer, _offloaded, _adapters, _shorter)
+_ON_ONE_DEVICE: tuple[Step, ...] = (_half_length, _savers, _adapters, _offloaded_optimizer, _offloaded, _shorter)
+
+
+def hard(job: Job) -> tuple[Step, ...]:
+    """The steps after the easy ones, by what the job trains: adapters, or weights of the model itself."""
+    if job.method not in ("full", "freeze"):
+        return _OF_ADAPTERS
+    return _OF_WEIGHTS if job.world > 1 else _ON_ONE_DEVICE
+
+
+def joined(ways: Iterable[Way]) -> Way | None:
+    """All of them as one; None where two exclude each other."""
+    settings: dict[str, Setting] = {}
+    notes: list[str] = []
+    decided: list[str] = []
+    for way in ways:
+        settings |= way.set
+        notes += [way.note] if way.note else []
+        decided += way.decides
+    distinct = frozenset(decided)
+    return Way(settings, "; ".join(notes), distinct) if len(distinct) == len(decided) else None
+
+
+# Samples of fewer tokens than this are hardly worth training on.
+_SHORTEST = 512
+
+
+def _bits(job: Job) -> tuple[int, ...]:
+    return job.machine.device.bitsandbytes if job.machine else (4, 8)
+
+
+def _offloads(job: Job) -> bool:
+    return job.zero is not None and job.zero.offloads
+
+
+def _files(job: Job, notes: dict[str, str]) -> Iterator[Way]:
+    """The ZeRO files but that of the recipe."""
+    own = str(job.zero.path) if job.zero else ""
+    yield from (_file(job, name, note) for name, note in notes.items() if not own.endswith(f"/{name}"))
+
+
+def _file(job: Job, name: str, note: str) -> Way:
+    return Way({**_without_engine(job), "deepspeed": f"deepspeed/{name}"}, note, frozenset({ENGINE}))
+
+
+def _without_optimizer(job: Job) -> dict[str, Setting]:
+    """The optimizers of full fine-tuning that LLaMA-Factory refuses beside adapters, and mostly beside DeepSpeed."""
+    return {key: False for key in ("use_galore", "use_apollo", "use_badam") if job.flag(key)}
+
+
+def _without_engine(job: Job) -> dict[str, Setting]:
+    """What has to go before a ZeRO engine can come: other engines, and optimizers and precisions that exclude it."""
+    gone = _without_optimizer(job) | {key: None for key in ("fsdp", "fsdp_config") if job.has(key)}
+    if job.flag("pure_bf16"):
+        gone |= {"pure_bf16": False, "bf16": True}
+    return gone
