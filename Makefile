@@ -10,7 +10,6 @@ SHELL := bash
 
 PYTHON ?= python3
 VENV := .venv
-TINY := build/tiny-qwen3
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tiny model gains nothing from threads, and OpenMP threads that wait for each other are several times slower
@@ -26,13 +25,13 @@ INSTALL := $(VENV)/bin/python -m pip install -qq --no-compile --constraint const
 help:
 	@sed -n 's/^# //p' Makefile | head -4
 
-demo: $(VENV)/train.done $(TINY)/model.safetensors
+demo: $(VENV)/train.done
 	lmf-recipes check recipes
 	lmf-recipes explain recipes/qwen32b-910b-lora.yaml
 	lmf-recipes train recipes/tiny-cpu-lora.yaml
 
 # Each of the two has a core; the trainings wait for each other.
-test: lint types $(VENV)/deepspeed.done $(TINY)/model.safetensors
+test: lint types $(VENV)/deepspeed.done
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync test-checks test-trainings
 
 test-checks:
@@ -45,7 +44,7 @@ test-trainings:
 check: $(VENV)/check.done
 	lmf-recipes check recipes
 
-tables: $(VENV)/train.done $(VENV)/dev.done $(TINY)/model.safetensors
+tables: $(VENV)/train.done $(VENV)/dev.done
 	python scripts/tables.py
 
 lint: $(VENV)/dev.done
@@ -125,6 +124,3 @@ $(VENV)/deepspeed.done: $(VENV)/train.done $(VENV)/dev.done
 	@DS_BUILD_OPS=0 $(INSTALL) --no-build-isolation deepspeed
 	@$(INSTALL) --no-deps galore-torch apollo-torch badam bitsandbytes
 	@touch $@
-
-$(TINY)/model.safetensors: demo/make_tiny.py data/tiny_demo.json | $(VENV)/train.done
-	python demo/make_tiny.py $(TINY)

@@ -1,8 +1,8 @@
 """Our verdict beside what LLaMA-Factory does: the same recipes through both.
 
     python benchmarks/conformity.py                            # the table, from recorded outcomes
-    python benchmarks/conformity.py --record build/tiny-qwen3  # run what has no outcome yet (needs LLaMA-Factory)
-    python benchmarks/conformity.py --again 8 --record build/tiny-qwen3  # compare 8 recorded outcomes with new ones
+    python benchmarks/conformity.py --record demo/tiny-qwen3  # run what has no outcome yet (needs LLaMA-Factory)
+    python benchmarks/conformity.py --again 8 --record demo/tiny-qwen3  # compare 8 recorded outcomes with new ones
 
 Each recipe goes through LLaMA-Factory's real parser in a fork of one process that has imported it. Those that parse and
 need neither FSDP nor a real model, train on the CPU to the end of a run of one or two steps, with DeepSpeed where they

@@ -1,6 +1,6 @@
 """What LLaMA-Factory does with a value of the wrong type: for every key and every kind of value, by running it.
 
-    python benchmarks/conformity_values.py build/tiny-qwen3 --train
+    python benchmarks/conformity_values.py demo/tiny-qwen3 --train
 
 writes validator/data/values.json. Each case is a fork of one process that has imported LLaMA-Factory, so that no case
 can see the state another left behind. Without --train only the parser runs (a few minutes); with it, every case the
@@ -359,7 +359,7 @@ def write(outcomes: dict[str, str], result: Path) -> None:
 def main() -> None:
     """Run the study."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path, help="folder of the tiny model that demo/make_tiny.py writes")
+    parser.add_argument("model", type=Path, help="folder of the tiny model")
     parser.add_argument("--train", action="store_true", help="train, not only parse")
     parser.add_argument("--result", type=Path, default=RESULT, help="where the outcomes are kept")
     parser.add_argument("keys", nargs="*", help="keys to run; default: all")

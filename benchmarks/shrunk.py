@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,6 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "demo"))
-
-from make_tiny import DATA, make_tokenizer  # noqa: E402
-
 # Sizes that every class gets; a field that a model's published configuration lacks is left to the class.
 SMALL: Mapping[str, Any] = {
     "hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 32, "num_hidden_layers": 4,
@@ -39,7 +34,7 @@ SPARE = 64
 
 def model(published: Mapping[str, Any], target: Path) -> None:
     """Write a model of the published configuration's class, in bf16, with the demo's tokenizer."""
-    tokenizer: PreTrainedTokenizerFast = make_tokenizer()
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(ROOT / "demo" / "tiny-qwen3")
     kept = {key: SMALL.get(key, value) for key, value in published.items() if key not in DROPPED}
     ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     if published.get("num_key_value_heads") == published["num_attention_heads"]:
@@ -52,7 +47,7 @@ def model(published: Mapping[str, Any], target: Path) -> None:
 
 def data(target: Path) -> None:
     """Write a registry with one small set for each stage, made of the demo's rows."""
-    rows = json.loads(DATA.read_text("utf-8"))[:ROWS]
+    rows = json.loads((ROOT / "data" / "tiny_demo.json").read_text("utf-8"))[:ROWS]
     pairs = [{**row, "chosen": row["output"], "rejected": "I do not know."} for row in rows]
     texts = [{"text": f"{row['instruction']} {row['input']} {row['output']}"} for row in rows]
     ranking = {"prompt": "instruction", "query": "input", "chosen": "chosen", "rejected": "rejected"}

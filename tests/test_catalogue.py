@@ -21,7 +21,7 @@ def test_one_row_for_each_recipe() -> None:
 
 
 def test_a_local_model_is_shown_as_the_recipe_writes_it() -> None:
-    assert {row.name: row.model for row in ROWS}["tiny-cpu-lora"] == "build/tiny-qwen3"
+    assert {row.name: row.model for row in ROWS}["tiny-cpu-lora"] == "demo/tiny-qwen3"
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_only_the_validator_is_a_package(wheel: Path) -> None:
     assert not [name for name in names if name.endswith(".py") and not name.startswith("validator/")]
 
 
-@pytest.mark.parametrize("folder", ["recipes", "deepspeed", "data"])
+@pytest.mark.parametrize("folder", ["recipes", "deepspeed", "data", "demo/tiny-qwen3"])
 def test_the_wheel_carries_every_file(wheel: Path, folder: str) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     missing = {f"llamafactory_recipes/{folder}/{file.name}" for file in (ROOT / folder).iterdir()} - names
@@ -66,6 +66,13 @@ def test_list_works_anywhere(installed: Path, tmp_path: Path) -> None:
 def test_check_needs_three_libraries(installed: Path, tmp_path: Path) -> None:
     checked = run(installed, tmp_path, "check", str(installed / "llamafactory_recipes" / "recipes"))
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_demonstration_can_be_copied_anywhere(installed: Path, tmp_path: Path) -> None:
+    copied = run(installed, tmp_path, "copy", "tiny-cpu-lora", ".")
+    assert copied.returncode == 0, copied.stderr
+    checked = run(installed, tmp_path, "check", "--strict", "tiny-cpu-lora.yaml")
+    assert (checked.returncode, checked.stdout) == (0, "1 file: 0 errors, 0 warnings\n")
 
 
 @pytest.mark.parametrize("command", [("check",), ("explain",), ("diff", "qwen7b-a100-lora")])

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.training
 
 ROOT = Path(__file__).parent.parent
 RECIPE = ROOT / "recipes" / "tiny-cpu-lora.yaml"
-MODEL = ROOT / "build" / "tiny-qwen3"
+MODEL = ROOT / "demo" / "tiny-qwen3"
 OPERATORS = ROOT / ".cache" / "torch_extensions"
 TWO_PROCESSES = {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "2"}
 LIMIT = 600  # seconds; DeepSpeed compiles its operators in the first run
@@ -66,10 +66,8 @@ CASES = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def tiny_model() -> None:
-    """The model of the demo recipe, and no lock of a compilation that was interrupted: torch would wait for it."""
-    if not MODEL.is_dir():
-        subprocess.run([sys.executable, ROOT / "demo" / "make_tiny.py", MODEL], check=True)
+def no_lock() -> None:
+    """No lock of a compilation that was interrupted: torch would wait for it."""
     for lock in OPERATORS.rglob("lock"):
         lock.unlink()
 

@@ -13,24 +13,27 @@ from validator.tables.checkout import home
 from validator.write import registry
 
 REGISTRY = "dataset_info.json"
+_MODEL = "demo/tiny-qwen3"  # the one that is trained to try it out
 
 
 @dataclass(frozen=True)
 class Companions:
-    """What a recipe reads of the catalogue: texts of files by path, and entries of the data set registry. All paths
+    """What a recipe reads of the catalogue: contents of files by path, and entries of the data set registry. All paths
     count from the folder that a run is started from."""
 
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
     registry: str = f"data/{REGISTRY}"
     entries: Mapping[str, object] = field(default_factory=dict)
 
 
 def companions(values: Mapping[str, object]) -> Companions:
     """What a recipe names of the catalogue by relative path."""
-    files = {}
+    files: dict[str, bytes] = {}
+    if values.get("model_name_or_path") == _MODEL:
+        files |= {f"{_MODEL}/{path.name}": path.read_bytes() for path in sorted((home() / _MODEL).iterdir())}
     engine = values.get("deepspeed")
     if isinstance(engine, str) and (home() / engine).is_file():
-        files[engine] = (home() / engine).read_text("utf-8")
+        files[engine] = (home() / engine).read_bytes()
     folder = str(values.get("dataset_dir") or "data")
     if not (home() / folder / REGISTRY).is_file():
         return Companions(files)
@@ -38,21 +41,31 @@ def companions(values: Mapping[str, object]) -> Companions:
     names = [name.strip() for name in str(values.get("dataset") or "").split(",")]
     entries = {name: known[name] for name in names if name in known}
     for name in (f"{folder}/{entry['file_name']}" for entry in entries.values() if "file_name" in entry):
-        files[name] = (home() / name).read_text("utf-8")
+        files[name] = (home() / name).read_bytes()
     return Companions(files, f"{folder}/{REGISTRY}", entries)
 
 
-def lacking(folder: Path, name: str, data: str) -> bool:
-    """Whether a JSON file is still to be written. Raises RecipeError where one of that name says something else."""
+def lacking(folder: Path, name: str, content: bytes) -> bool:
+    """Whether a file is still to be written. Raises RecipeError where one of that name says something else."""
     path = folder / name
     if not path.exists():
         _stay(folder, path)
         return True
-    if read_json(str(path)) != json.loads(data):
+    if not _same(path, content):
         raise RecipeError(
             f"`{path}` is there and differs from the catalogue's; rename yours, or choose a folder that has none"
         )
     return False
+
+
+def _same(path: Path, content: bytes) -> bool:
+    """Whether a file says the same, in JSON whatever its layout is."""
+    if path.suffix == ".json":
+        return bool(read_json(str(path)) == json.loads(content))
+    try:
+        return path.read_bytes() == content
+    except OSError:
+        return False
 
 
 def lacking_entries(folder: Path, wanted: Companions) -> dict[str, object]:

@@ -39,8 +39,8 @@ def copy(name: str, dest: str) -> Engine:
     if folder.name == _FOLDER:
         folder = folder.parent
     value = f"{_FOLDER}/{name}"
-    text = (home() / value).read_text("utf-8")
-    missing = lacking(folder, value, text)
+    content = (home() / value).read_bytes()
+    missing = lacking(folder, value, content)
     if missing:
-        file.create(folder / value, text)
+        file.create(folder / value, content)
     return Engine(folder / value, missing, folder, value)

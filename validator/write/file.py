@@ -9,12 +9,12 @@ from pathlib import Path
 from validator.diagnostic import RecipeError
 
 
-def create(target: Path, text: str) -> None:
+def create(target: Path, content: str | bytes) -> None:
     """Write a new file, with the folders it stands in. Raises RecipeError where it exists or cannot be written."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, suffix=".part") as part:
-            part.write(text)
+        with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".part") as part:
+            part.write(content if isinstance(content, bytes) else content.encode())
             part.flush()
             os.fchmod(part.fileno(), 0o666 & ~_umask())
             os.link(part.name, target)
