@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from validator.__main__ import main
+from validator.cli import COMMANDS as NAMES
 from validator.cli import group
 from validator.judge import check
 
@@ -89,7 +91,7 @@ BAD: dict[str, tuple[Callable[[Path], str], str]] = {
     "deep nesting": (write("x.yaml", b"a: " + b"[" * 100_000), "100 levels"),
     "less deep nesting": (write("x.yaml", b"a: " + b"[" * 900 + b"]" * 900), "100 levels"),
     "not YAML": (write("x.yaml", b"a: [1, 2\nb: 3\n"), "not valid YAML"),
-    "unknown device": (edited("", "", MACHINE.format("8xa1000")), "did you mean"),
+    "unknown device": (edited("", "", MACHINE.format("8xa1000")), "device `a1000` is not known"),
     "malformed machine": (edited("", "", MACHINE.format("eight A100")), "not of the form"),
 }
 # What only a check reports; explain goes on without.
@@ -318,6 +320,16 @@ def test_every_command_is_in_the_help_and_has_one() -> None:
         assert f"  {name} " in shown
         for parameter in command.params:
             assert not isinstance(parameter, click.Option) or parameter.help
+
+
+def test_the_help_names_the_commands_in_the_order_of_use_and_how_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(group, ["--help"]).output
+    commands, _, start = shown.partition("Commands:\n")[2].partition("\n\n")
+    assert [line.split()[0] for line in commands.splitlines()] == list(NAMES)
+    assert "..." not in commands, "one line each"
+    (first, *_) = re.findall("`lmf-recipes (.+?)`", start)
+    assert CliRunner().invoke(group, first.split()).exit_code == 0
 
 
 def test_version() -> None:

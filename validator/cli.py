@@ -8,7 +8,9 @@ import click
 
 from validator import __version__
 
-COMMANDS = ("check", "copy", "data", "diff", "explain", "list", "plan", "rule", "train")
+# In the order of use.
+COMMANDS = ("plan", "list", "copy", "data", "check", "explain", "train", "diff", "rule")
+_START = "Start with `lmf-recipes plan --machine 2xrtx-4090`, or `--machine auto` for this machine."
 
 
 class Commands(click.Group):
@@ -26,7 +28,7 @@ class Commands(click.Group):
         return command
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_START)
 @click.version_option(__version__, prog_name="lmf-recipes")
 def group() -> None:
-    """Fine-tuning recipes for LLaMA-Factory that are known to run, and their validator."""
+    """Fine-tuning recipes for LLaMA-Factory, and whether one will run on a machine."""

@@ -42,7 +42,10 @@ def command(
     ignore: tuple[str, ...],
     hook: bool,
 ) -> None:
-    """Report every problem of recipes and DeepSpeed files (default: recipes/)."""
+    """Report every problem of recipes and DeepSpeed files.
+
+    Without a PATH those in recipes/.
+    """
     if hook:
         from validator.judge import commit
 

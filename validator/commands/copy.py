@@ -14,7 +14,7 @@ from validator.show import placed
 @click.argument("name", shell_complete=complete.copies)
 @click.argument("dest", type=click.Path())
 def command(name: str, dest: str) -> None:
-    """Copy a recipe of the catalogue, with what it reads, to the file or folder DEST.
+    """Copy a recipe, with what it reads, to the file or folder DEST.
 
     NAME may be a DeepSpeed file, too, such as ds_z2.json: it goes into DEST/deepspeed.
     """

@@ -29,7 +29,10 @@ def command(
     register: str | None,
     dataset_dir: str | None,
 ) -> None:
-    """Show what will be trained: rows, drops, steps, lengths, amount and quality; exit code 1 where the run stops."""
+    """Show what will be trained: rows, drops, steps, lengths, quality.
+
+    Exit code 1 where the run stops.
+    """
     from validator.recipes.named import named
     from validator.show import data, output, page, structure  # with numpy, which --help does not wait for
     from validator.study.inquiry import study

@@ -14,6 +14,9 @@ from validator.show import comparison, structure
 @click.argument("file", type=click.Path())
 @options.FORMAT
 def command(name: str, file: str, form: str) -> None:
-    """Show what FILE changed against the recipe NAME of the catalogue (exit code 0 whether or not it did)."""
+    """Show what FILE changed against the recipe NAME of the catalogue.
+
+    Exit code 0 whether or not it did.
+    """
     compared = compare(name, file)
     click.echo(structure.text(compared) if form == "json" else comparison.text(compared), nl=False)

@@ -24,7 +24,10 @@ from validator.show import chart, report, structure
 @options.RAM
 @options.FORMAT
 def command(recipe: str, overrides: Sequence[str], machine: str | None, host_ram: float | None, form: str) -> None:
-    """Show where every GiB goes, the verdict, and the nearest changes. Exits 1 where check does."""
+    """Show where every GiB goes, the verdict, and what would fit.
+
+    Exit code 1 where `check` ends so.
+    """
     recipe, overrides = named(recipe, overrides)
     judged, job = judge(overridden(recipe, overrides), machine, host_ram)
     explanation = explain(job, overrides, judged.diagnostics)

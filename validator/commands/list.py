@@ -16,6 +16,9 @@ from validator.show import structure
 @click.option("--method", metavar="M", help="Only this method or variant: lora, qlora, full, dpo, fsdp, 32k, galore …")
 @options.FORMAT
 def command(machine: str | None, model: str | None, method: str | None, form: str) -> None:
-    """List the catalogue; a narrow terminal shows fewer columns, --format json has all."""
+    """List the catalogue, or what of it runs on a machine.
+
+    A narrow terminal shows fewer columns; --format json has all.
+    """
     rows = catalogue.rows(machine, model, method)
     click.echo(structure.text(rows) if form == "json" else tables.text(rows), nl=False)

@@ -24,8 +24,15 @@ from validator.tables import guidance
     shell_complete=complete.models,
 )
 @click.option("--samples", type=click.IntRange(min=1), metavar="N", help="Good samples that you have.")
-@click.option("--method", type=click.Choice(guidance.METHODS), help="Only this method.")
-@click.option("--stage", type=click.Choice(STAGES), default="sft", help="What to train; default: sft.")
+@click.option(
+    "--method", type=click.Choice(guidance.METHODS), help="Only this method; qlora: 4-bit base, freeze: last layers."
+)
+@click.option(
+    "--stage",
+    type=click.Choice(STAGES),
+    default="sft",
+    help="sft: answers; dpo, rm, kto: preferences; pt: plain text. Default: sft.",
+)
 @click.option("--cutoff-len", type=click.IntRange(min=8), metavar="N", help="Longest sample in tokens; default 2048.")
 @options.RAM
 @click.option("--fsdp", is_flag=True, help="Shard with FSDP instead of ZeRO.")
@@ -45,7 +52,7 @@ def command(
     write: str | None,
     form: str,
 ) -> None:
-    """Show what fits a machine, best first; exit code 1 where nothing does.
+    """Show what fits a machine, best first. Exit code 1 where nothing does.
 
     \b
     lmf-recipes plan --machine 2xrtx-4090                      which models?
