@@ -26,7 +26,7 @@ EXPLANATION = Explanation(
     ),
     host_gib=Band(40.0, 50.0, 60.0, {Host.PROCESSES: 50.0}),
     disk_gib=Disk(1.5, 3.0),
-    samples=Samples(20_000, 18_500),
+    samples=Samples(20_000, 18_500, "one field report"),
     changes=[
         Change({"enable_liger_kernel": True, "per_device_train_batch_size": 1}, 33.3, 50.0, "fits", "fuses the loss"),
         Change(
@@ -120,3 +120,8 @@ def test_extreme_sizes_do_not_break_the_ruler(high: float, usable: float | None)
     machine = Target(2, 8, "a100-80g", 80.0, usable, 1024)
     shown = chart.text(replace(EXPLANATION, device_gib=band, machine=machine))
     assert max(line.count("█") for line in shown.splitlines()) <= 44
+
+
+def test_a_number_of_samples_of_its_own_is_not_called_recommended() -> None:
+    shown = chart.text(replace(EXPLANATION, samples=Samples(1_500, None)))
+    assert "samples: made for 1,500\n" in shown

@@ -229,7 +229,7 @@ def nova(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget() -> None:
-    for known in (data.table, data.listing, families.family, models.model):
+    for known in (data.table, data.listing, families.family, models._catalogued, models._local):
         known.cache_clear()
 
 

@@ -408,7 +408,7 @@ def test_it_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, wor
     monkeypatch.setenv("COLUMNS", str(columns))
     _title, *lines = run(*words).output.splitlines()
     assert len(lines) > 1
-    assert max(len(line) for line in lines if not line.startswith("next: ")) <= max(columns, 75)
+    assert max(len(line) for line in lines if not line.startswith(("next: ", "  or: "))) <= max(columns, 75)
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_it_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, wor
 )
 def test_each_command_it_prints_works_as_printed(here: Path, words: tuple[str, ...]) -> None:
     """In an empty folder each, down to a recipe that `check` passes."""
-    printed = [line.removeprefix("next: ") for line in run(*words).output.splitlines() if line.startswith("next: ")]
+    printed = [line[6:] for line in run(*words).output.splitlines() if line.startswith(("next: ", "  or: "))]
     assert printed
     for number, command in enumerate(printed):
         (here / str(number)).mkdir()
@@ -454,13 +454,20 @@ def test_a_model_that_was_chosen_can_be_written(here: Path) -> None:
     [
         (("--machine", "8xa100-80g", "--samples", "9", "--fsdp"), "give --model"),
         (("--model", "qwen7b", "--machine", "8xa100-81g"), "not known"),
-        (("--model", "qwen7b"), "--machine"),
+        (("--model", "qwen7b", "--machine", "8"), "not of the form"),
     ],
 )
 def test_wrong_usage_is_refused(words: tuple[str, ...], message: str) -> None:
     result = run(*words)
     assert isinstance(result.exception, click.UsageError)
     assert message in result.exception.format_message()
+
+
+def test_without_a_machine_it_is_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    unseen = run("--model", "qwen7b").exception
+    assert isinstance(unseen, click.ClickException)
+    assert "name the machine, such as `--machine 8xa100-80g`" in unseen.format_message()
 
 
 @pytest.mark.parametrize(

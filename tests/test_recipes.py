@@ -20,7 +20,7 @@ from validator.job.naming import name
 from validator.judge import check
 from validator.read.recipe import load
 from validator.tables import data
-from validator.train import launch
+from validator.train import handoff
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -121,7 +121,7 @@ def test_says_its_command_where_it_needs_more_than_llamafactory_cli(path: Path) 
     recipe = described(path)
     assert recipe.machine
     said = re.findall(r"(?m)^#   (.+)$", path.read_text("utf-8"))
-    lines = launch.commands(relative(path), (), recipe.machine.nodes, recipe.machine.devices, engine=bool(recipe.zero))
+    lines = handoff.commands(recipe, relative(path), ())
     needed = recipe.machine.nodes > 1 or (recipe.machine.devices == 1 and recipe.zero)
     assert " ".join(line.removesuffix("\\").strip() for line in said) == (lines[0] if needed else "")
 

@@ -16,7 +16,7 @@ from validator.tables import guidance
 
 
 @click.command("plan")
-@click.option("--machine", metavar="M", required=True, callback=options.known, help=options.TARGET)
+@click.option("--machine", metavar="M", default=options.AUTO, callback=options.known, help=options.TARGET)
 @click.option(
     "--model",
     metavar="M",

@@ -37,7 +37,7 @@ from validator.train.target import Target
 @options.RAM
 @click.option("--dry-run", is_flag=True, help="Check, and print the command instead of running it.")
 def command(recipe: str, overrides: Sequence[str], machine: str, host_ram: float | None, dry_run: bool) -> None:
-    """Check a recipe for this machine, then hand it to llamafactory-cli.
+    """Check a recipe for this machine, then start llamafactory-cli.
 
     Exit code 1 where the recipe has an error, or this machine lacks what it needs; else that of llamafactory-cli.
     """

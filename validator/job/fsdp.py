@@ -39,7 +39,7 @@ def sharding(fsdp: Fsdp, nodes: int, devices: int, quantized: bool) -> Sharding:
     goes to every device (transformers, quantizer_bnb_4bit.update_device_map).
 
     While the weights wait in main memory every process has a whole copy, not the first alone: the others make zeros of
-    the same size, which LLaMA-Factory raises to fp32 where they are trained (transformers 5.6,
+    the same size, which LLaMA-Factory raises to fp32 where they are trained (transformers,
     modeling_utils._move_missing_keys_from_meta_to_device; model/adapter.py; seen in a run of two processes)."""
     if not fsdp.shards:
         return Sharding(nodes, devices)

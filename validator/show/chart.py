@@ -118,9 +118,11 @@ def _rest(explanation: Explanation) -> Iterator[str]:
         yield f"disk: {disk.total:.1f} GiB in all, {disk.checkpoint:.1f} for each checkpoint"
     samples = explanation.samples
     if samples.recommended:
-        sure = f" ({samples.sure})" if samples.sure else ""
         found = f", {samples.found:,} found" if samples.found else ""
-        yield f"samples: {samples.recommended:,} recommended{sure}{found}"
+        if samples.sure:
+            yield f"samples: {samples.recommended:,} recommended ({samples.sure}){found}"
+        else:
+            yield f"samples: made for {samples.recommended:,}{found}"
     yield from _changes(_title(explanation), explanation.changes)
     if explanation.command:
         yield "run:"

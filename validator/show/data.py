@@ -81,7 +81,7 @@ def _amount(amount: Amount) -> Iterator[str]:
         return
     yield ""
     there = f"{amount.rows:,} different samples are" if amount.rows > 1 else "1 sample is"
-    yield f"amount: {there} {amount.verdict}: {amount.message}"
+    yield f"amount: {there} {amount.verdict}: {amount.message}" if amount.good else f"amount: {amount.message}"
     marks = [*amount.figures().items()]
     scale = max([amount.rows, *(size for _, size in marks)])
     for name, size in [*marks, ("here", amount.rows)] if marks else []:

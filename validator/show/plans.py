@@ -32,7 +32,8 @@ def text(rows: Rows, following: Sequence[str] = ()) -> str:
     else:
         lines += ["nothing fits, even with every saving that is tried", *(_remedies(rows.upgrades) or [_NO_REMEDY])]
     lines += [line for note in rows.notes for line in _wrapped(f"note: {note}")]
-    return "\n".join([*lines, *(f"next: {command}" for command in following)]) + "\n"
+    lines += [f"{word}: {command}" for word, command in zip(("next", "  or"), following, strict=False)]
+    return "\n".join(lines) + "\n"
 
 
 def _plans(rows: Iterable[PlanRow]) -> Iterator[str]:

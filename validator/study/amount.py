@@ -99,7 +99,7 @@ def _message(job: Job, verdict: str, figures: Mapping[str, int | None]) -> str:
     size = f"a {job.model.billions:.3g}B model" if job.model else "this model"
     good, what = figures["good"] or 0, f"{job.stage} {job.method}"
     return {
-        "unknown": f"no public guidance for {what} of {size}",
+        "unknown": f"no public guidance for {what} of {size}" if job.model else "name a model with --model",
         "too few": f"public work starts at {figures['minimum'] or 0:,} for {size}; {good:,} are recommended",
         "few": f"too few for {size} to gain much; {figures['useful'] or 0:,} are of use, {good:,} are recommended",
         "useful": f"of use to {size}; {good:,} are recommended",
