@@ -296,8 +296,8 @@ def test_train_dry_run_prints_the_command_and_runs_nothing(tmp_path: Path) -> No
 
 def test_an_override_is_judged(tmp_path: Path) -> None:
     path = write("x.yaml", (MACHINE.format("1xrtx-4090") + GOOD).encode())(tmp_path)
-    assert lmf("train", "--dry-run", path).returncode == 0
-    done = lmf("train", "--dry-run", path, "finetuning_type=full")
+    assert lmf("train", "--dry-run", path, PATH=str(tmp_path)).returncode == 0
+    done = lmf("train", "--dry-run", path, "finetuning_type=full", PATH=str(tmp_path))
     assert done.returncode == 1
     assert b"[FIT001]" in done.stderr
     assert done.stdout == b""
