@@ -18,7 +18,7 @@ GIB = 1 << 30
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No driver's program, and none of the variables that hide devices."""
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"):
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(program, "_FOLDERS", ())
@@ -100,6 +100,14 @@ def test_a_program_that_hangs_or_cannot_be_started(monkeypatch: pytest.MonkeyPat
         machine.look()
 
 
+def test_warnings_before_the_json(tmp_path: Path) -> None:
+    shown = (RECORDED / "rocm-smi-8xmi300x" / "vram.json").read_text()
+    tool = tmp_path / "rocm-smi"
+    tool.write_text(f"#!/bin/sh\n/bin/cat <<'END'\n[WARN] GPU[0]: {{low power}}\n{shown}END\n")
+    tool.chmod(0o755)
+    assert machine.require().machine == "8xmi300x-192g"
+
+
 # What is hidden.
 
 
@@ -114,11 +122,19 @@ def test_a_program_that_hangs_or_cannot_be_started(monkeypatch: pytest.MonkeyPat
         ("nvidia-smi-8xa100-mig", {"CUDA_VISIBLE_DEVICES": "0"}, "1x40g"),
         ("npu-smi-8x910b2", {"ASCEND_RT_VISIBLE_DEVICES": "4,5,6,7"}, "4xascend-910b-64g"),
         ("rocm-smi-8xmi300x", {"CUDA_VISIBLE_DEVICES": "3"}, "1xmi300x-192g"),
+        ("rocm-smi-8xmi300x", {"ROCR_VISIBLE_DEVICES": "4,5,6,7"}, "4xmi300x-192g"),
+        ("rocm-smi-8xmi300x", {"ROCR_VISIBLE_DEVICES": "4,5,6,7", "HIP_VISIBLE_DEVICES": "0,1"}, "2xmi300x-192g"),
+        ("rocm-smi-8xmi300x", {"ROCR_VISIBLE_DEVICES": "GPU-dc91284879207f2b"}, "8xmi300x-192g"),
         ("rocm-smi-8xmi300x", {"HIP_VISIBLE_DEVICES": "0,1", "CUDA_VISIBLE_DEVICES": "3"}, "2xmi300x-192g"),
     ],
 )
 def test_hidden_devices(folder: str, variables: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert on(monkeypatch, folder, **variables).machine == name
+
+
+def test_all_hidden_below_hip(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RecipeError, match="ROCR_VISIBLE_DEVICES hides all devices of this machine"):
+        on(monkeypatch, "rocm-smi-8xmi300x", ROCR_VISIBLE_DEVICES="8")
 
 
 @pytest.mark.parametrize("value", ["", "-1", "8"])

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
+from validator.diagnostic import RecipeError
 from validator.here import program
 from validator.here.accelerator import Accelerator, number
+from validator.here.visible import visible
 
 _MIB = 1024  # in a GiB
-_BYTES = 1 << 30
+_BYTES = 1 << 30  # in a GiB
+_LOWER = "ROCR_VISIBLE_DEVICES"  # below HIP, which counts what this one leaves; batch systems set it
 
 
 def accelerators() -> list[Accelerator] | None:
-    """The devices in the programs' order; None where neither is installed. Raises RecipeError where they show none."""
+    """The devices in the programs' order, as HIP counts them; None where neither is installed. Raises RecipeError where
+    they show none."""
+    shown = _shown()
+    # Its words may be UUIDs, which these programs do not show unasked.
+    if shown is None or not os.environ.get(_LOWER, "").replace(",", "").isdecimal():
+        return shown
+    left = visible(shown, [_LOWER])
+    if not left:
+        raise RecipeError(f"{_LOWER} hides all devices of this machine")
+    return [one._replace(names=(str(index),)) for index, one in enumerate(left)]
+
+
+def _shown() -> list[Accelerator] | None:
     text = program.output("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
     if text is not None and (found := list(_cards(_read(text)))):
         return found
@@ -30,12 +48,11 @@ def accelerators() -> list[Accelerator] | None:
 
 
 def _read(text: str) -> Any:
-    """The JSON after the warnings that may stand before it; None where there is none."""
-    start = min((at for at in (text.find("{"), text.find("[")) if at >= 0), default=len(text))
-    try:
-        return json.JSONDecoder().raw_decode(text[start:])[0]
-    except ValueError:
-        return None
+    """The JSON after the warnings that may stand before it, such as `[WARN] …`; None where there is none."""
+    for start in re.finditer(r"^[\[{]", text, re.MULTILINE):
+        with suppress(ValueError):
+            return json.JSONDecoder().raw_decode(text[start.start() :])[0]
+    return None
 
 
 def _cards(shown: Any) -> Iterator[Accelerator]:
