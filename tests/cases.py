@@ -11,7 +11,7 @@ do not, and have no error either. A case is a name and
 
 `files` above `fail` and `pass` lie beside each of the cases. A text is written as UTF-8, !!binary as its bytes. Each
 case has a folder of its own, the working directory, in which deepspeed/, data/ and accelerate/ are those of the
-repository where the case brings none. To the rules on this repository's conventions that folder is the repository.
+repository where the case brings none. For a CUR code that folder is the repository.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def laid_out(case: Case) -> Iterator[Path]:
         tempfile.TemporaryDirectory() as name,
         chdir(name),
         patch.dict(os.environ, case.environment),
-        patch("validator.rules.curated.home", Path.cwd),
+        patch("validator.rules.curated.home", Path.cwd if case.code.startswith("CUR") else lambda: ROOT),
     ):
         for path, content in case.files.items():
             Path(path if path.endswith("/") else Path(path).parent).mkdir(parents=True, exist_ok=True)

@@ -154,6 +154,8 @@ _RELEASE = re.compile(
 FACTS = [
     ("__init__.py", '"0.1.0"', "our own"),
     ("upstream/releases.py", '"', "the one place: what the tables are generated from"),
+    ("rules/columns.py", "0.9.4", "since when `openai` is known"),
+    ("samples/needs.py", "0.9.4", "since when `openai` is known"),
     ("rules/inputs.py", "0.9.4", "TRA616 is about the release before"),
     ("rules/inputs.py", '`llamafactory: ">=0.9.5"` in the header block', "TRA616 is about the release before"),
     ("rules/preference.py", "0.8.6 to 0.9.6", "the range that PPO's trainer asks for"),

@@ -176,6 +176,7 @@ HOMES = {
 }  # fmt: skip
 # (module, function, key) whose very subject is what the recipe writes, and why.
 SUBJECTS = {
+    ("advise/change", "_commands", "deepspeed"): "the file that a change names",
     ("job/job", "zero", "deepspeed"): "reads the configuration that the value names",
     ("recipes/compare", "compare", "deepspeed"): "compares what two files say",
     ("recipes/companions", "companions", "deepspeed"): "copies the file that the value names",

@@ -54,7 +54,8 @@ def answer(words: str) -> Any:
                                                 "exact"]),
         ("data data/tiny_demo.json", ["tokens", "histogram", 0], ["from", "to", "rows"]),
         ("data data/tiny_demo.json", ["amount"], ["rows", "verdict", "minimum", "useful", "good", "saturating",
-                                                  "recommended", "message", "better_size", "epochs", "sources", "sure"]),
+                                                  "recommended", "message", "better_size", "epochs", "sources",
+                                                  "sure"]),
     ],
 )  # fmt: skip
 def test_the_fixed_shapes(words: str, route: list[str | int], keys: list[str]) -> None:
