@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 import click
@@ -18,7 +18,7 @@ from validator.read.override import overridden
 from validator.read.recipe import Document
 from validator.recipes.named import named
 from validator.show import report as reports
-from validator.train import handoff, launch, room, start
+from validator.train import handoff, hub, launch, room, start
 from validator.train import target as targets
 from validator.train.handoff import Handoff
 from validator.train.target import Target
@@ -51,7 +51,8 @@ def command(recipe: str, overrides: Sequence[str], machine: str, host_ram: float
         click.echo(line, err=True)
     _check(document, target.machine, ram)
     job = jobs.resolve(document, target.machine, ram)
-    _tell_of_room(job, target)
+    _tell(room.lacking(job, target.accelerators))
+    _tell(hub.lacking(job), dry_run)
     _tell_of_data(job)
     prepared = handoff.prepare(job, overrides, target.variables)
     if dry_run:
@@ -80,12 +81,12 @@ def _check(document: Document, machine: str | None, host_ram_gib: float | None) 
         sys.exit(1)
 
 
-def _tell_of_room(job: Job, target: Target) -> None:
-    """Say what the devices and the disk here have not left; end here where the run would stop for it."""
-    lacking = list(room.lacking(job, target.accelerators))
-    for severity, message in lacking:
+def _tell(lacking: Iterable[tuple[Severity, str]], going_on: bool = False) -> None:
+    """Say what this machine lacks; end here where the run would stop for it."""
+    found = list(lacking)
+    for severity, message in found:
         click.echo(f"this machine: {severity}: {message}", err=True)
-    if any(severity is Severity.ERROR for severity, _ in lacking):
+    if any(severity is Severity.ERROR for severity, _ in found) and not going_on:
         sys.exit(1)
 
 

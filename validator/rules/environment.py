@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
+from validator.tables.data import listing
 
 _ON = ("true", "y", "1")  # extras/misc.py, is_env_enabled; everything else is off
 _OFF = ("false", "n", "0", "no", "off", "")
@@ -76,3 +77,36 @@ def node_rank_missing(job: Job) -> Iterator[Finding]:
     several = job.machine is not None and job.machine.nodes > 1
     if several and "RANK" in os.environ and "NODE_RANK" not in os.environ and "LOCAL_RANK" not in os.environ:
         yield "machine", f"the environment has RANK={os.environ['RANK']}; LLaMA-Factory reads NODE_RANK, set that"
+
+
+@rule("PAR205", Severity.WARNING)
+def name_of_another_hub(job: Job) -> Iterator[Finding]:
+    """The model's name is not the one that it has on the hub in use.
+
+    Why: with USE_MODELSCOPE_HUB LLaMA-Factory hands the name to modelscope as it stands, without it to Hugging Face;
+    where the other hub has another name for the model, every process stops with a 404 error.
+    Source: llamafactory/extras/misc.py:try_download_model_from_other_hub
+    Fix: the name in the message, a folder, or the variable set as the name asks for.
+    """
+    model = job.model
+    if model is None or model.id is None or job.find(str(job.get("model_name_or_path"))):
+        return
+    scope = os.environ.get("USE_MODELSCOPE_HUB", "").lower() in _ON
+    if not scope and model.name in model.hub:  # which most checks are
+        return
+    there, other = listing("models")[model.id]["modelscope"], "ModelScope"
+    names, hub = (there, other) if scope else (list(model.hub), "Hugging Face")
+    if model.name not in names:
+        meant = _like(model.name, names)
+        remedy = f"write {meant}" if meant else "name a folder"
+        switch = f"unset USE_MODELSCOPE_HUB or {remedy}" if scope else f"set USE_MODELSCOPE_HUB=1 or {remedy}"
+        yield "model_name_or_path", f"{model.name} is not known to be on {hub}, from which it is loaded; {switch}"
+
+
+def _like(name: str, names: list[str]) -> str | None:
+    """The most alike of the names: the one on the other hub for the same model."""
+    import difflib
+
+    own = {each.rpartition("/")[2].lower(): each for each in reversed(names)}
+    near = difflib.get_close_matches(name.rpartition("/")[2].lower(), list(own), n=1, cutoff=0.0)
+    return own[near[0]] if near else None

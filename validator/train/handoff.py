@@ -11,7 +11,7 @@ from types import MappingProxyType
 from validator.diagnostic import RecipeError
 from validator.job.job import Job
 from validator.read.override import assignment
-from validator.train import launch
+from validator.train import hub, launch
 
 # Keys whose relative paths LLaMA-Factory takes from the working directory. Those that must exist are looked for beside
 # the recipe too; the others are made where the user stands.
@@ -44,7 +44,7 @@ def commands(job: Job, recipe: str, overrides: Sequence[str]) -> list[str]:
 
 
 def _variables(job: Job) -> dict[str, str]:
-    return launch.environment(*size(job), job.zero is not None)
+    return {**launch.environment(*size(job), job.zero is not None), **hub.variables(job)}
 
 
 def prepare(job: Job, overrides: Sequence[str], chosen: Mapping[str, str] = MappingProxyType({})) -> Handoff:

@@ -30,7 +30,9 @@ def commands(recipe: str, overrides: Sequence[str], nodes: int, variables: Mappi
     lines = []
     for rank in range(nodes):
         more = {"NODE_RANK": str(rank), "MASTER_ADDR": "ADDRESS_OF_NODE_0", "MASTER_PORT": PORT} if nodes > 1 else {}
-        lines.append(" ".join([*(f"{key}={value}" for key, value in {**variables, **more}.items()), *words]))
+        lines.append(
+            " ".join([*(f"{key}={shlex.quote(value)}" for key, value in {**variables, **more}.items()), *words])
+        )
     return lines
 
 

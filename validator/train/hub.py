@@ -1,0 +1,78 @@
+"""The hubs that a run loads from: what the environment says of them, and what they would not give."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from validator.diagnostic import Severity
+from validator.job.job import Job
+from validator.tables import cache
+from validator.train import launch
+
+Finding = tuple[Severity, str]
+# What decides where a hub name is loaded from. Tokens are no one else's business, and caches are this machine's.
+_DECIDING = ("HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "USE_MODELSCOPE_HUB",
+             "USE_OPENMIND_HUB")  # fmt: skip
+_MODELS = ("model_name_or_path", "adapter_name_or_path", "reward_model", "ref_model")
+_WEIGHTS = ("*.safetensors", "*.bin")
+
+
+def variables(job: Job) -> dict[str, str]:
+    """The variables of this environment that a printed command has to carry; none for a run that needs no hub."""
+    needed = bool([*_names(job), *_data_sets(job)])
+    return {name: os.environ[name] for name in _DECIDING if os.environ.get(name)} if needed else {}
+
+
+def lacking(job: Job) -> Iterator[Finding]:
+    """What the run could not load here."""
+    if cache.on("USE_MODELSCOPE_HUB"):
+        if variables(job) and "modelscope" not in launch.installed(["modelscope"]):
+            yield Severity.ERROR, "USE_MODELSCOPE_HUB is set and the package is not installed: pip install modelscope"
+        return
+    if cache.on("USE_OPENMIND_HUB") or not (switch := _offline("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")):
+        return
+    for name in _names(job):
+        folders = cache.hugging_face(name, *job.origin)
+        if not any(file for place in folders for pattern in _WEIGHTS for file in place.glob(pattern)):
+            remedy = "name a folder that holds it, or download it where there is a network"
+            yield Severity.ERROR, f"{switch} is set, and `{name}` is in no folder and not in the cache: {remedy}"
+    for name in _data_sets(job):
+        if not _prepared(name, job.origin[1]):
+            yield Severity.WARNING, f"{switch} is set, and data set `{name}` seems not to be in the cache of datasets"
+
+
+def _offline(*switches: str) -> str | None:
+    """The first of the switches that is set to anything, where that means yes (huggingface_hub/constants.py)."""
+    name = next((each for each in switches if os.environ.get(each)), None)
+    return name if name and os.environ[name].upper() in ("1", "ON", "YES", "TRUE") else None
+
+
+def _names(job: Job) -> Iterator[str]:
+    """Models and adapters that are no folders here."""
+    for key in _MODELS:
+        value = job.get(key)
+        for name in value.split(",") if isinstance(value, str) else ():
+            if name.strip() and "://" not in name and not job.find(name.strip()):
+                yield name.strip()
+
+
+def _data_sets(job: Job) -> Iterator[str]:
+    """Data sets of Hugging Face, unless the data are tokenized already."""
+    for one in () if job.tokenized else job.datasets:
+        if isinstance(name := one.entry.get("hf_hub_url"), str):
+            yield name
+
+
+def _prepared(name: str, folder: str | None) -> bool:
+    """Whether datasets has loaded the data set before: its cache writes the name in snake case (datasets/load.py,
+    CachedDatasetModuleFactory)."""
+    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+    root = Path(folder or os.environ.get("HF_DATASETS_CACHE") or Path(home, "datasets")).expanduser()
+    wanted = _letters(name.replace("/", "___"))
+    return any(_letters(place.name) == wanted for place in root.glob("*") if place.is_dir())
+
+
+def _letters(name: str) -> str:
+    return name.replace("_", "").lower()
