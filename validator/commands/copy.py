@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from validator.commands import complete
+from validator.commands import complete, options
 from validator.recipes import engine
 from validator.recipes.copy import copy
 from validator.show import placed
+
+if TYPE_CHECKING:
+    from validator.study.registering import Own
 
 
 @click.command("copy")
 @click.argument("name", shell_complete=complete.copies)
 @click.argument("dest", type=click.Path())
-def command(name: str, dest: str) -> None:
+@options.DATA
+def command(name: str, dest: str, data: Own | None) -> None:
     """Copy a recipe, with what it reads, to the file or folder DEST.
 
     NAME may be a DeepSpeed file, too, such as ds_z2.json: it goes into DEST/deepspeed.
     """
     file = engine.known(name)
-    click.echo(placed.engine(engine.copy(file, dest)) if file else placed.text(copy(name, dest)), nl=False)
+    shown = placed.engine(engine.copy(file, dest)) if file else placed.text(copy(name, dest, data))
+    click.echo(shown, nl=False)

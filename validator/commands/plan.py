@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,9 @@ from validator.plan.following import following
 from validator.plan.rows import rows
 from validator.show import placed, plans, structure
 from validator.tables import guidance
+
+if TYPE_CHECKING:
+    from validator.study.registering import Own
 
 
 @click.command("plan")
@@ -30,9 +34,9 @@ from validator.tables import guidance
 @click.option(
     "--stage",
     type=click.Choice(STAGES),
-    default="sft",
-    help="sft: answers; dpo, rm, kto: preferences; pt: plain text. Default: sft.",
+    help="sft: answers; dpo, rm, kto: preferences; pt: plain text. Default: what the data are for, else sft.",
 )
+@options.DATA
 @click.option("--cutoff-len", type=click.IntRange(min=8), metavar="N", help="Longest sample in tokens; default 2048.")
 @options.RAM
 @click.option("--fsdp", is_flag=True, help="Shard with FSDP instead of ZeRO.")
@@ -45,7 +49,8 @@ def command(
     model: str | None,
     samples: int | None,
     method: str | None,
-    stage: str,
+    stage: str | None,
+    data: Own | None,
     cutoff_len: int | None,
     host_ram: float | None,
     fsdp: bool,
@@ -64,6 +69,7 @@ def command(
     """
     if model is None and fsdp:
         raise click.UsageError("--fsdp is for one model; give --model")
+    stage, samples = planner.meant(stage, samples, data)
     answer = planner.answer(model, machine, samples, host_ram, cutoff_len, method, stage, fsdp)
     shown = rows(answer)
     if form == "json":
@@ -71,7 +77,7 @@ def command(
     else:
         click.echo(plans.text(shown, () if write else following(answer, _given(context))), nl=False)
     if write:
-        click.echo(placed.text(planner.write(answer.best, write)), nl=False, err=form == "json")
+        click.echo(placed.text(planner.write(answer.best, write, data)), nl=False, err=form == "json")
     sys.exit(0 if answer.best else 1)
 
 

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from validator.diagnostic import RecipeError
-from validator.plan import choice, draft, upgrade, writing
+from validator.plan import choice, upgrade, writing
 from validator.plan.choice import Choice
-from validator.plan.draft import Draft
+from validator.plan.draft import Draft, can_wrap
 from validator.plan.search import ADAPTERS, LENGTHS, METHODS, Plan, obstacles, search
 from validator.plan.upgrade import Upgrade
 from validator.recipes.place import Placed, place
+from validator.samples.guess import KINDS, STAGES
 from validator.tables import guidance, machines, models, releases
 from validator.tables.machines import Machine
 from validator.tables.models import Model
+
+if TYPE_CHECKING:
+    from validator.study.registering import Own
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ def _require_sharding(model: Model, target: Machine, methods: Sequence[str]) -> 
     why = None
     if target.world == 1:
         why = f"FSDP shards over several devices, and {target} has one"
-    elif not draft.can_wrap(model):
+    elif not can_wrap(model):
         why = f"FSDP wraps a model by its layer class, which is not known for {model.kind}"
     elif [*methods] == ["qlora"]:
         why = "4-bit weights are not planned with FSDP"
@@ -105,14 +110,29 @@ def _require_sharding(model: Model, target: Machine, methods: Sequence[str]) -> 
         raise RecipeError(f"{why}; leave out --fsdp")
 
 
-def write(best: Plan | None, file: str) -> Placed:
-    """The best plan as a recipe file, with what it reads. Raises RecipeError where there is none or the file exists."""
+def meant(stage: str | None, samples: int | None, own: Own | None) -> tuple[str, int | None]:
+    """The stage and the number of samples: those asked for, else those of the user's own data. Raises RecipeError where
+    that stage does not train such rows."""
+    if own is None:
+        return stage or "sft", samples
+    known = STAGES[own.form.stage]
+    if stage and stage not in known:
+        raise RecipeError(f"`{own}` holds {KINDS[own.form.stage]}, which stage {stage} does not train; {known[0]} does")
+    return stage or known[0], samples or own.rows
+
+
+def write(best: Plan | None, file: str, own: Own | None = None) -> Placed:
+    """The best plan as a recipe file, with what it reads; `own` is the user's own data. Raises RecipeError where there
+    is none or the file exists."""
     if best is None:
         raise RecipeError(f"nothing fits, so `{file}` is not written")
     path = Path(file).expanduser()
     if path.suffix not in (".yaml", ".yml"):
         raise RecipeError(f"`{file}`: a recipe's name ends with .yaml")
-    return place(path, writing.text(best.draft), best.draft.job.values)
+    draft = best.draft
+    if own:  # the header recommends; the samples that there are stand in the data
+        draft = replace(draft, dataset=own.name, samples=None if draft.recommended else own.rows)
+    return place(path, writing.text(draft), draft.job.values, own)
 
 
 def _machine(text: str, host_ram_gib: float | None) -> Machine:

@@ -28,7 +28,7 @@ _HUGE = 30
 class Draft:
     """What is decided about a run. `engine` is a file of deepspeed/ or `fsdp`; `samples` None: as many as the guidance
     says. `saver`: one of the optimizers for full fine-tuning on one device, `bf16` for AdamW in 16 bits.
-    `transformers`: the release that the recipe is for; None: the newest."""
+    `transformers`: the release that the recipe is for; None: the newest. `dataset`: the name of the user's own data."""
 
     model: Model
     machine: Machine
@@ -42,6 +42,7 @@ class Draft:
     stage: str = "sft"
     saver: str | None = None
     transformers: str | None = None
+    dataset: str | None = None
 
     @property
     def liger_helps(self) -> bool:
@@ -131,7 +132,7 @@ class Draft:
             yield "deepspeed", f"deepspeed/{self.engine}"
 
     def _data(self) -> Iterator[tuple[str, Any]]:
-        yield "dataset", _DATA[self.stage]
+        yield "dataset", self.dataset or _DATA[self.stage]
         template = self.template
         if template and self.stage != "pt":
             yield "template", template

@@ -19,5 +19,6 @@ def following(answer: Answer, given: Sequence[str]) -> list[str]:
         return [shlex.join([*again, "--model", draft.model.name])]
     commands = [[*again, "--write", f"{draft.name}.yaml"]]
     if (alike := nearest(draft)) == draft.name:
-        commands.append(["lmf-recipes", "copy", alike, "."])
+        data = given.index("--data") if "--data" in given else len(given)
+        commands.append(["lmf-recipes", "copy", alike, ".", *given[data : data + 2]])
     return [shlex.join(command) for command in commands]

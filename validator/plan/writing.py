@@ -104,7 +104,9 @@ def _remark(draft: Draft, key: str) -> str:
         "gradient_accumulation_steps": "updated layer by layer at every step; raise the micro batch instead"
         if draft.saver in ("galore", "apollo")
         else "",
-        "dataset": "short samples, to try it; put your long ones here" if draft.length >= naming.LONG else "",
+        "dataset": "short samples, to try it; put your long ones here"
+        if draft.length >= naming.LONG and not draft.dataset
+        else "",
         "deepspeed": "its launch by torchrun wastes less memory on varied lengths" if _alone(draft) else "",
     }
     return f"  # {remark}" if (remark := remarks.get(key)) else ""

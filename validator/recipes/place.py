@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from validator.diagnostic import RecipeError
 from validator.recipes.companions import REGISTRY, companions, lacking, lacking_entries
 from validator.write import file, registry
+
+if TYPE_CHECKING:
+    from validator.study.registering import Own
 
 # The launch command in a recipe's comment.
 _COMMAND = re.compile(r"(?m)^(# +.*llamafactory-cli train )recipes/\S+$")
@@ -19,22 +23,25 @@ _COMMAND = re.compile(r"(?m)^(# +.*llamafactory-cli train )recipes/\S+$")
 @dataclass(frozen=True)
 class Placed:
     """A recipe that was written, the files written or added to for it, the folder to start a run from, and the recipe's
-    path from there."""
+    path from there; `notes` are what to heed beside."""
 
     recipe: Path
     files: tuple[Path, ...]
     folder: Path
     start: Path
+    notes: tuple[str, ...] = ()
 
 
-def place(target: Path, text: str, values: Mapping[str, object]) -> Placed:
+def place(target: Path, text: str, values: Mapping[str, object], own: Own | None = None) -> Placed:
     """Write the recipe, and in the folder it is started from the DeepSpeed file and data sets of the catalogue that it
-    names. What is there already and says the same stays as it is.
+    names; `own` is the user's own data in their place. What is there already and says the same stays as it is.
 
     Raises RecipeError, before anything is written, where the target exists or something there says otherwise."""
     if target.exists():
         raise RecipeError(f"`{target}` exists and is not overwritten; choose another name, or remove it")
-    folder, wanted = root(target), companions(values)
+    folder, wanted = root(target), companions({**values, "dataset": ""} if own else values)
+    if own:
+        wanted = replace(wanted, entries={own.name: own.entry((folder / wanted.registry).parent)})
     start = _within(target, folder)
     entries = lacking_entries(folder, wanted)
     missing = [name for name, data in wanted.files.items() if lacking(folder, name, data)]
@@ -44,7 +51,7 @@ def place(target: Path, text: str, values: Mapping[str, object]) -> Placed:
         registry.add(folder / wanted.registry, entries)
     file.create(target, _COMMAND.sub(lambda command: command[1] + shlex.quote(str(start)), text))
     written = [*missing, *([wanted.registry] if entries else [])]
-    return Placed(target, tuple(folder / name for name in written), folder, start)
+    return Placed(target, tuple(folder / name for name in written), folder, start, own.notes if own else ())
 
 
 def root(target: Path) -> Path:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from validator.samples.guess import UnknownFormError, guess
+from validator.samples.guess import STAGES, UnknownFormError, guess
 from validator.samples.outcome import Entry, Row
 
-# Stages that rows of a form can be trained in; the first is the usual one.
-_SUITS = {"sft": ("sft", "ppo", "pt"), "dpo": ("dpo", "rm"), "kto": ("kto",), "pt": ("pt",)}
 # What rows that look like samples of sft must have beside that for the others.
 _ELSE = {
     "dpo": "map the two answers as `chosen` and `rejected`",
@@ -25,7 +23,7 @@ def remedy(name: str, entry: Entry, stage: str, rows: Sequence[Row]) -> str:
     except UnknownFormError:
         return ""
     right = {**{key: value for key, value in entry.items() if key not in _MEANING}, **form}
-    steps = [] if stage in _SUITS[suits] else [f"set `stage: {suits}`"]
+    steps = [] if stage in STAGES[suits] else [f"set `stage: {suits}`"]
     steps += [] if right == dict(entry) else [f"write {written(name, right)} in dataset_info.json"]
     other = _ELSE.get("dpo" if stage == "rm" else stage, "") if suits == "sft" else ""
     return " and ".join(steps) + (f", or {other}" if other else "")

@@ -14,6 +14,7 @@ def text(placed: Placed) -> str:
     lines = [f"wrote {_short(path)}" for path in (placed.recipe, *placed.files)]
     if " " in str(placed.start):
         lines.append("note: LLaMA-Factory's launcher splits at spaces under torchrun; a path without starts everywhere")
+    lines += [f"note: {note}" for note in placed.notes]
     lines.append(f"run: {_change(placed.folder)}lmf-recipes train {quoted(placed.start)}")
     return "\n".join(lines) + "\n"
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from validator.diagnostic import RecipeError
 from validator.job import datasets
+from validator.read.tree import parse_data
 from validator.samples.form import form
 from validator.samples.guess import ENOUGH, Guess, UnknownFormError, guess
 from validator.samples.needs import needs
@@ -39,6 +43,52 @@ class Registration:
     rows: int
     drops: list[Drop]
     notes: list[str]
+
+
+@dataclass(frozen=True)
+class Own:
+    """Data of the user's own: a file or folder, the name that a recipe may give it, and its form. `notes` are what a
+    recipe for such rows should heed beside its keys."""
+
+    path: Path
+    name: str
+    form: Guess
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def entry(self, folder: Path) -> dict[str, Any]:
+        """The entry for a registry in this folder."""
+        return {"file_name": registry.relative(self.path, folder), **self.form.entry}
+
+    @cached_property
+    def rows(self) -> int:
+        """How many rows there are; of large files about."""
+        counted = ((path, datasets.count(path)) for path in files(self.path))
+        return sum(rows.number if rows else sum(1 for _ in reading.rows(path)) for path, rows in counted)
+
+
+def own(path: Path, name: str | None = None) -> Own:
+    """What a file or folder of data holds; its name is that of the file where none is given. Raises RecipeError."""
+    with _readable(path):
+        suited = described(path)
+        notes = tuple(needs(suited, reading.first(files(path), ENOUGH)))
+    return Own(path, name or _name(path.stem), suited, notes)
+
+
+def _name(stem: str) -> str:
+    """A name that YAML reads as text, and that no comma parts."""
+    name = re.sub(r"[^\w.-]+", "_", stem)
+    return name if isinstance(parse_data(name), str) else f"my_{name}"
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except UnreadableError as err:
+        raise RecipeError(f"`{path}`: row {err.row} {err}" if err.row else f"`{path}` {err}") from None
 
 
 def files(path: Path) -> list[Path]:
@@ -73,38 +123,23 @@ def register(path: Path, name: str, folder: Path | None = None) -> Registration:
     if not name.strip() or "," in name or name != name.strip():
         raise RecipeError(f"`{name}` cannot be named in a recipe, where commas part the names of data sets")
     folder = folder or (path.parent if (path.parent / _REGISTRY).exists() else Path(_USUAL))
-    try:
-        suited = described(path)
-    except UnreadableError as err:
-        raise RecipeError(f"`{path}`: row {err.row} {err}" if err.row else f"`{path}` {err}") from None
-    entry = {"file_name": _relative(path, folder), **suited.entry}
-    rows, drops = _compared(files(path), suited)
+    mine = own(path, name)
+    entry = mine.entry(folder)
+    with _readable(path):
+        rows, drops = _compared(files(path), mine.form)
     added = bool(registry.add(folder / _REGISTRY, {name: entry}))
-    settings = {"dataset": name, "dataset_dir": str(folder), "stage": suited.stage}
+    settings = {"dataset": name, "dataset_dir": str(folder), "stage": mine.form.stage}
     if os.path.realpath(folder) == os.path.realpath(_USUAL):
         del settings["dataset_dir"]
-    notes = list(needs(suited, reading.first(files(path), ENOUGH)))
-    return Registration(str(folder / _REGISTRY), name, entry, added, settings, rows, drops, notes)
-
-
-def _relative(path: Path, folder: Path) -> str:
-    """The file as LLaMA-Factory finds it from `dataset_dir`: beside or below it, else below the working directory, else
-    by its whole path. Links to folders are followed, as `..` leads out of where they lead to."""
-    place, start = Path(os.path.realpath(path.parent), path.name), Path(os.path.realpath(folder))
-    here = Path(os.path.realpath("."))
-    near = place.is_relative_to(start) or (place.is_relative_to(here) and start.is_relative_to(here))
-    return Path(os.path.relpath(place, start) if near else place).as_posix()
+    return Registration(str(folder / _REGISTRY), name, entry, added, settings, rows, drops, [*mine.notes])
 
 
 def _compared(held: list[Path], suited: Guess) -> tuple[int, list[Drop]]:
     """How many rows were looked at, and those that the form does not suit."""
     why_not, places, number = judge(form(suited.entry), suited.stage), dict[str, list[str]](), 0
     for path in held:
-        try:
-            for line, row in islice(reading.rows(path), _LOOKED - number):
-                number += 1
-                if why := why_not(row):
-                    places.setdefault(why, []).append(f"{path}:{line}")
-        except UnreadableError as err:
-            raise RecipeError(f"`{path}`: row {err.row} {err}" if err.row else f"`{path}` {err}") from None
+        for line, row in islice(reading.rows(path), _LOOKED - number):
+            number += 1
+            if why := why_not(row):
+                places.setdefault(why, []).append(f"{path}:{line}")
     return number, [Drop(why, len(where), where[:_EXAMPLES]) for why, where in places.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,6 +37,16 @@ def add(path: Path, entries: Mapping[str, object]) -> dict[str, object]:
         with path.open(encoding="utf-8", newline="") as stream:
             file.replace(path, _extended(stream.read(), new))
     return new
+
+
+def relative(path: Path, folder: Path) -> str:
+    """A file or folder as LLaMA-Factory finds it from `dataset_dir`, with which it joins it: beside or below that, else
+    below the working directory, else by its whole path. Links to folders are followed, as `..` leads out of where they
+    lead to."""
+    place, start = Path(os.path.realpath(path.parent), path.name), Path(os.path.realpath(folder))
+    here = Path(os.path.realpath("."))
+    near = place.is_relative_to(start) or (place.is_relative_to(here) and start.is_relative_to(here))
+    return Path(os.path.relpath(place, start) if near else place).as_posix()
 
 
 def _known(path: Path) -> dict[str, object]:

@@ -1,0 +1,139 @@
+"""`copy NAME DEST --data FILE` and `plan --data FILE`: a recipe on the user's own data that `check` passes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from validator.cli import group
+from validator.diagnostic import RecipeError, Severity
+from validator.judge import check
+from validator.read.recipe import load
+
+TALK = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+PAIR = {"prompt": "q", "chosen": "a", "rejected": "b"}
+LABEL = {"prompt": "q", "completion": "a", "label": True}
+TEXT = {"text": "words"}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(group, words, standalone_mode=False)
+
+
+def write(name: str, row: dict[str, Any], rows: int = 30) -> None:
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Path(name).write_text(f"{json.dumps(row)}\n" * rows)
+
+
+def errors(path: str) -> list[str]:
+    return [d.message for d in check.check_file(path).diagnostics if d.severity is Severity.ERROR]
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [("qwen7b-910b-lora", TALK), ("qwen7b-910b-lora-dpo", PAIR), ("qwen7b-910b-full-pt", TEXT)],
+)
+@pytest.mark.parametrize("dest", [".", "own", "own/mine.yaml"])
+@pytest.mark.parametrize("data", ["my.jsonl", "data/my.jsonl", "../my.jsonl"])
+def test_a_copy_trains_on_the_data(name: str, row: dict[str, Any], dest: str, data: str) -> None:
+    write(data, row)
+    found = run("copy", name, dest, "--data", data)
+    assert found.exit_code == 0, found.exception
+    recipe = dest if dest.endswith(".yaml") else f"{dest}/{name}.yaml"
+    assert load(recipe).values["dataset"] == "my"
+    assert load(recipe).header["samples"] > 30
+    (said,) = (line for line in found.stdout.splitlines() if line.startswith("note: "))
+    assert f"`{data}` holds 30 rows, the recipe is made for" in said
+    assert not errors(recipe)
+
+
+@pytest.mark.parametrize(
+    ("row", "stage"), [(TALK, "sft"), (PAIR, "dpo"), (LABEL, "kto"), (TEXT, "pt")], ids=["sft", "dpo", "kto", "pt"]
+)
+def test_a_plan_takes_stage_and_samples_from_the_data(row: dict[str, Any], stage: str) -> None:
+    write("my.jsonl", row)
+    found = run("plan", "--model", "qwen3-8b", "--machine", "8xa100-80g", "--data", "my.jsonl", "--write", "r.yaml")
+    assert found.exit_code == 0, found.exception
+    recipe = load("r.yaml")
+    assert (recipe.values["dataset"], recipe.values["stage"]) == ("my", stage)
+    assert recipe.header["samples"] > 30 or stage == "kto"
+    assert not errors("r.yaml")
+    assert "30 samples" in " ".join(found.stdout.split()) or stage == "kto"
+
+
+def test_a_stage_that_takes_the_rows_may_be_asked_for() -> None:
+    write("my.jsonl", PAIR)
+    found = run("plan", "--model", "qwen3-8b", "--machine", "8xa100-80g", "--data", "my.jsonl", "--stage", "rm",
+                "--write", "r.yaml")  # fmt: skip
+    assert found.exit_code == 0, found.exception
+    assert load("r.yaml").values["stage"] == "rm"
+    assert not errors("r.yaml")
+
+
+def test_what_to_type_next_names_the_data() -> None:
+    write("my data.jsonl", TALK)
+    found = run("plan", "--model", "qwen3-8b", "--machine", "8xa100-80g", "--data", "my data.jsonl")
+    following = [line for line in found.stdout.splitlines() if ": lmf-recipes " in line]
+    assert len(following) == 2
+    assert all("--data 'my data.jsonl'" in line for line in following)
+
+
+@pytest.mark.parametrize(
+    ("words", "row", "said"),
+    [
+        (["copy", "qwen7b-910b-lora", "."], PAIR, "which stage sft of `qwen7b-910b-lora` does not train; copy "
+                                                  "`qwen7b-910b-lora-dpo`"),
+        (["copy", "qwen7b-910b-lora-dpo", "."], TALK, "holds prompts with one answer, which stage dpo of "
+                                                      "`qwen7b-910b-lora-dpo` does not train; copy `qwen7b-910b-lora`"),
+        (["copy", "qwen7b-910b-lora", "."], LABEL, "`lmf-recipes plan --model Qwen/Qwen2.5-7B-Instruct --machine "
+                                                   "8xascend-910b-64g --data my.jsonl --write FILE.yaml`"),
+        (["plan", "--machine", "8xa100-80g", "--stage", "sft"], PAIR,
+         "holds preference pairs, which stage sft does not train; dpo does"),
+        (["copy", "qwen7b-910b-lora", "."], {"x": 1}, "the columns x are of no known form"),
+    ],
+)  # fmt: skip
+def test_data_of_another_kind_are_refused(words: list[str], row: dict[str, Any], said: str, here: Path) -> None:
+    write("my.jsonl", row)
+    found = run(*words, "--data", "my.jsonl")
+    assert isinstance(found.exception, RecipeError)
+    assert said in str(found.exception)
+    assert [path.name for path in here.iterdir()] == ["my.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("a b,c.jsonl", "a_b_c"), ("2024.jsonl", "my_2024"), ("no.jsonl", "my_no"), ("数据.jsonl", "数据")],
+)
+def test_a_file_gets_a_name_that_a_recipe_can_hold(file: str, name: str) -> None:
+    write(file, TALK)
+    assert run("copy", "qwen7b-910b-lora", ".", "--data", file).exit_code == 0
+    assert load("qwen7b-910b-lora.yaml").values["dataset"] == name
+    assert not errors("qwen7b-910b-lora.yaml")
+
+
+def test_an_entry_of_that_name_is_kept() -> None:
+    write("my.jsonl", TALK)
+    Path("data").mkdir()
+    before = '{"my": {"hf_hub_url": "a/b"}}'
+    Path("data/dataset_info.json").write_text(before)
+    found = run("copy", "qwen7b-910b-lora", ".", "--data", "my.jsonl")
+    assert "defines `my` already, in another way" in str(found.exception)
+    assert Path("data/dataset_info.json").read_text() == before
+    assert not Path("qwen7b-910b-lora.yaml").exists()
+
+
+def test_a_data_set_of_the_catalogue_by_the_same_name_is_not_meant() -> None:
+    write("alpaca_gpt4_en.jsonl", TALK)
+    assert run("copy", "qwen7b-910b-lora", ".", "--data", "alpaca_gpt4_en.jsonl").exit_code == 0
+    entries = json.loads(Path("data/dataset_info.json").read_text())
+    assert [entry["file_name"] for entry in entries.values()] == ["../alpaca_gpt4_en.jsonl"]
