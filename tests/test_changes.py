@@ -3,72 +3,31 @@
 from __future__ import annotations
 
 import ast
-import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import chdir
 from itertools import cycle, product
 from pathlib import Path
 
+import following
 import pytest
-from click.testing import CliRunner
 
 from validator.advise import changes, ladder
 from validator.advise.change import Change
-from validator.commands import copy
+from validator.diagnostic import Severity
 from validator.job import job
 from validator.job.job import GIB
-from validator.judge import check
 from validator.read.recipe import load, parse
 from validator.rules import engine
-from validator.train import handoff, launch
 
 ROOT = Path(__file__).parent.parent
-BODY = """# /// recipe
-# machine: none
-# host_ram_gib: none
-# ///
-model_name_or_path: Qwen/Qwen2.5-7B-Instruct
-stage: sft
-do_train: true
-finetuning_type: {method}
-lora_target: all
-template: qwen
-cutoff_len: 2048
-output_dir: saves/x
-bf16: true
-per_device_train_batch_size: 4
-gradient_accumulation_steps: 2
-"""
-
-
-def written(text: str, setting: str) -> str:
-    """The recipe with a line of YAML in the place of that key, or at its end."""
-    key = setting.partition(":")[0]
-    text, number = re.subn(rf"(?m)^{key}:.*\n((?:[ \t]+.*\n)*)", lambda _: f"{setting}\n", text)
-    return text if number else f"{text.rstrip()}\n{setting}\n"
-
-
-Machine = tuple[str, float]
-
-
-def targeted(text: str, machine: Machine | None) -> str:
-    """The recipe for another machine."""
-    if machine is None:
-        return text
-    text = re.sub(r"(?m)^# machine:.*", f"# machine: {machine[0]}", text)
-    return re.sub(r"(?m)^# host_ram_gib:.*", f"# host_ram_gib: {machine[1]:g}", text)
-
-
-def recipe(machine: str, method: str, ram: float = 1024, more: str = "") -> str:
-    text = targeted(BODY.format(method=method), (machine, ram))
-    for setting in more.splitlines():
-        text = written(text, setting)
-    return text
 
 
 def resolved(machine: str, method: str, ram: float = 1024, more: str = "") -> job.Job:
-    return job.resolve(parse(str(ROOT / "recipes" / "x.yaml"), recipe(machine, method, ram, more)))
+    return job.resolve(parse(str(ROOT / "recipes" / "x.yaml"), following.recipe(machine, method, ram, more)))
+
+
+def followed(folder: Path, text: str) -> list[Change]:
+    """The nearest changes, each of them followed and true."""
+    return following.promises(folder, text, changes.nearest, Severity.ERROR)[1]
 
 
 JOBS = [
@@ -131,7 +90,7 @@ def test_the_cheapest_that_fits_comes_first(
     first = changes.nearest(before)[0]
     assert (first.verdict, first.set) == ("fits", cheapest)
     assert changes.advice(before) == f"set {first}"
-    promises(tmp_path / "x", recipe(machine, method, ram, more))
+    followed(tmp_path / "x", following.recipe(machine, method, ram, more))
 
 
 @pytest.mark.parametrize(("machine", "method", "more"), JOBS)
@@ -159,7 +118,7 @@ def test_a_job_that_fits_is_shown_what_saves_memory_easily() -> None:
 
 def too_large() -> job.Job:
     """72 billion parameters for 16 GiB."""
-    return job.resolve(parse("x.yaml", BODY.format(method="full").replace("7B", "72B")), "1xt4-16g", 64)
+    return job.resolve(parse("x.yaml", following.BODY.format(method="full").replace("7B", "72B")), "1xt4-16g", 64)
 
 
 def test_where_nothing_fits_the_nearest_are_shown() -> None:
@@ -195,6 +154,17 @@ def test_optimizers_of_full_tuning_go_when_adapters_or_an_engine_come() -> None:
         assert all(change.set[key] is False for change in near if {"deepspeed", "finetuning_type"} & set(change.set))
 
 
+def test_a_run_that_an_accelerate_file_shards_gets_no_deepspeed_file() -> None:
+    text = following.recipe("8xrtx-4090", "full").replace(
+        "# ///\nmodel", "# accelerate: accelerate/fsdp2.yaml\n# ///\nmodel"
+    )
+    before = job.resolve(parse("recipes/x.yaml", text))
+    assert before.accelerate
+    near = changes.nearest(before)
+    assert near
+    assert not any("deepspeed" in change.set for change in near)
+
+
 def test_what_exists_already_is_no_reason_to_hold_a_change_back() -> None:
     before = resolved("1xrtx-4090", "full", more="fp16: true\n")
     assert engine.errors(before)
@@ -202,7 +172,7 @@ def test_what_exists_already_is_no_reason_to_hold_a_change_back() -> None:
 
 
 def test_a_quantized_model_that_is_loaded_whole_may_be_sharded_unquantized() -> None:
-    text = BODY.format(method="lora").replace("7B", "72B").replace("size: 4", "size: 1")
+    text = following.BODY.format(method="lora").replace("7B", "72B").replace("size: 4", "size: 1")
     more = "quantization_bit: 4\ndeepspeed: deepspeed/ds_z3.json\n"
     near = changes.nearest(job.resolve(parse("x.yaml", text + more), "8xv100-32g", 1024))
     assert near[0].verdict == "fits"
@@ -211,8 +181,8 @@ def test_a_quantized_model_that_is_loaded_whole_may_be_sharded_unquantized() -> 
 
 # Advice followed to the letter, in a fresh folder.
 
-SMALLER: list[Machine] = [("1xt4-16g", 1024), ("1xrtx-3090", 64), ("4xv100-32g", 1024), ("8xascend-910b-32g", 64),
-                          ("2x8xrtx-3090", 1024), ("1xrtx-4090", 256), ("8xa100-40g", 512)]  # fmt: skip
+SMALLER = [("1xt4-16g", 1024.0), ("1xrtx-3090", 64.0), ("4xv100-32g", 1024.0), ("8xascend-910b-32g", 64.0),
+           ("2x8xrtx-3090", 1024.0), ("1xrtx-4090", 256.0), ("8xa100-40g", 512.0)]  # fmt: skip
 LARGER = ("", "cutoff_len: 8192", "per_device_train_batch_size: 16", "disable_gradient_checkpointing: true")
 DECIDES = ("stage", "finetuning_type", "deepspeed", "quantization_bit", "fsdp", "use_galore", "use_apollo", "use_badam")
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -225,56 +195,7 @@ def kinds() -> list[Path]:
     return sorted({str([values[path].get(key) for key in DECIDES]): path for path in reversed(RECIPES)}.values())
 
 
-def errors(found: check.FileReport) -> set[tuple[str, str | None]]:
-    return {(d.code, d.key) for d in found.diagnostics if d.severity == "error" and d.code[:3] not in ("FIT", "CUR")}
-
-
-def follow(folder: Path, text: str, change: Change) -> Path:
-    """Do what the change says: its commands, then its settings."""
-    folder.mkdir()
-    for command in change.first:
-        program, name, *words = shlex.split(command)
-        assert (program, name) == ("lmf-recipes", "copy")
-        with chdir(folder):
-            assert CliRunner().invoke(copy.command, words).exit_code == 0
-    for setting in change.settings():
-        text = written(text, setting)
-    path = folder / "recipe.yaml"
-    path.write_text(text, "utf-8")
-    return path
-
-
-def keeps_its_promise(folder: Path, text: str, change: Change, known: set[tuple[str, str | None]]) -> None:
-    path = follow(folder, text, change)
-    with chdir(folder):
-        report, after = check.judge(load(path.name))
-        assert report.verdict == change.verdict, change
-        assert errors(report) <= known, change
-        assert after.device_memory, change
-        assert after.host_memory, change
-        assert change.device_gib == pytest.approx(after.device_memory.expected / GIB, abs=0.005), change
-        assert change.host_gib == pytest.approx(after.host_memory.expected / GIB, abs=0.005), change
-        variables = launch.environment(*handoff.size(after), after.zero is not None)
-        assert (change.environment or {}).items() <= variables.items()
-
-
-def promises(folder: Path, text: str) -> list[Change]:
-    """The nearest changes to a recipe that lies alone in a folder, each of them followed and true."""
-    folder.mkdir()
-    (folder / "recipe.yaml").write_text(text, "utf-8")
-    with chdir(folder):
-        report, before = check.judge(load("recipe.yaml"))
-        near = changes.nearest(before)
-    for number, change in enumerate(near):
-        keeps_its_promise(folder / str(number), text, change, errors(report))
-        if not change.set.get("use_galore") and not change.set.get("use_apollo"):  # which step for each sample
-            size = before.effective_batch
-            with chdir(folder / str(number)):
-                assert job.resolve(load("recipe.yaml")).effective_batch == size
-    return near
-
-
-def cases(recipes: Sequence[Path]) -> Iterator[tuple[Path, Machine | None, str]]:
+def cases(recipes: Sequence[Path]) -> Iterator[tuple[Path, following.Machine | None, str]]:
     """Each recipe as it is where it is refused; else on smaller machines, or asked for more."""
     yield from ((path, None, "") for path in REFUSED)
     for path, machine, more in zip(recipes, cycle(SMALLER), cycle(LARGER[::-1])):
@@ -282,16 +203,17 @@ def cases(recipes: Sequence[Path]) -> Iterator[tuple[Path, Machine | None, str]]
         yield path, None, more
 
 
-def seen(path: Path, machine: Machine | None, more: str) -> str:
-    text = targeted(path.read_text("utf-8"), machine)
-    return written(text, more) if more else text
+def seen(path: Path, machine: following.Machine | None, more: str) -> str:
+    text = path.read_text("utf-8")
+    text = following.targeted(text, machine) if machine else text
+    return following.written(text, more) if more else text
 
 
 @pytest.mark.parametrize(("path", "machine", "more"), [*cases(kinds())])
 def test_advice_followed_to_the_letter_keeps_its_promise(
-    tmp_path: Path, path: Path, machine: Machine | None, more: str
+    tmp_path: Path, path: Path, machine: following.Machine | None, more: str
 ) -> None:
-    promises(tmp_path / "x", seen(path, machine, more))
+    followed(tmp_path / "x", seen(path, machine, more))
 
 
 @pytest.mark.slow
@@ -299,7 +221,7 @@ def test_advice_followed_to_the_letter_keeps_its_promise(
 def test_advice_on_every_recipe_keeps_its_promise(tmp_path: Path, path: Path) -> None:
     asked = [*product(SMALLER, ("",)), *product((None,), LARGER)]
     for number, (machine, more) in enumerate(asked):
-        promises(tmp_path / str(number), seen(path, machine, more))
+        followed(tmp_path / str(number), seen(path, machine, more))
 
 
 def test_most_of_them_do_not_fit() -> None:
@@ -341,7 +263,7 @@ SENTENCES: dict[str, tuple[str, float, str, str]] = {
 @pytest.mark.parametrize("sentence", SENTENCES)
 def test_each_sentence_holds(tmp_path: Path, sentence: str) -> None:
     machine, ram, method, more = SENTENCES[sentence]
-    near = promises(tmp_path / "x", recipe(machine, method, ram, more))
+    near = followed(tmp_path / "x", following.recipe(machine, method, ram, more))
     assert any(sentence in change.note for change in near), [change.note for change in near]
 
 

@@ -109,6 +109,14 @@ def test_the_title_says_how_near_the_changes_are(verdict: Verdict, best: Verdict
     assert "changes:" not in chart.text(replace(EXPLANATION, changes=[]))
 
 
+def test_a_job_that_fits_is_told_what_it_could_buy_instead() -> None:
+    fits = replace(EXPLANATION, verdict="fits", spare=[replace(EXPLANATION.changes[0], set={"cutoff_len": 4096})])
+    shown = chart.text(fits)
+    assert "\nmemory to spare, which would buy one of:\n  cutoff_len: 4096\n" in shown
+    assert "enable_liger_kernel" not in shown
+    assert "which would buy" not in chart.text(replace(fits, spare=[])) + chart.text(replace(fits, verdict="tight"))
+
+
 def test_no_line_is_wider_than_a_terminal_but_for_commands() -> None:
     lines = chart.text(EXPLANATION).partition("run:")[0].splitlines()
     assert max(len(line) for line in lines) <= 100

@@ -50,7 +50,7 @@ def test_the_fixed_shape() -> None:
     found = json.loads(structure.text(explain.explain(resolved(HEAD + BODY))))
     assert list(found) == [
         "path", "machine", "model", "verdict", "device_gib", "host_gib", "disk_gib", "samples", "changes", "command",
-        "diagnostics", "left_out",
+        "spare", "diagnostics", "left_out",
     ]  # fmt: skip
     assert list(found["machine"]) == ["nodes", "devices", "device", "device_gib", "usable_gib", "host_ram_gib"]
     assert list(found["model"]) == ["name", "parameters", "trainable_parameters"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice, product
 
 from validator.advise import ladder
@@ -48,7 +49,7 @@ def _minimal(job: Job, wanted: Verdict) -> Iterator[Change]:
         for way in (ladder.joined((each, hard)) for each in easy):
             if way is None or not way.set or _holds_any(way.set, cheaper):
                 continue
-            if _reaches(job, way, wanted) and accepted(job, way.set):
+            if _reaches(job, way, wanted) and _accepted(job, way.set):
                 cheaper.append(way.set)
                 enough.append(hard.set or way.set)
                 yield change(job, way.set, way.note)
@@ -64,21 +65,21 @@ def _closest(job: Job) -> Iterator[Change]:
              for way in _thrifty(job, hard) if _saves(job, way.set)]  # fmt: skip
     shown: list[Change] = []
     for each in sorted(tried, key=lambda each: (_BADNESS[each.verdict], _excess(job, each))):
-        if not any(each.saves_no_more(than) for than in shown) and accepted(job, each.set):
+        if not any(each.saves_no_more(than) for than in shown) and _accepted(job, each.set):
             shown.append(each)
             yield each
 
 
 def _easy(job: Job) -> Iterator[Change]:
     """Each easy way by itself, where it saves anything."""
-    for way in (way for step in ladder.EASY for way in step(job)):
-        if _saves(job, way.set) and accepted(job, way.set):
+    for way in (way for step in ladder.EASY for way in ladder.taken(job, step)):
+        if _saves(job, way.set) and _accepted(job, way.set):
             yield change(job, way.set, way.note)
 
 
 def _combinations(job: Job, steps: Sequence[Step]) -> Iterator[Way]:
     """At most one way of each step, the cheapest first: each step costs more than all before it together."""
-    choices = [(Way({}, ""), *step(job)) for step in reversed(steps)]
+    choices = [(Way({}, ""), *ladder.taken(job, step)) for step in reversed(steps)]
     for chosen in product(*choices):
         if way := ladder.joined(reversed(chosen)):
             yield way
@@ -86,7 +87,7 @@ def _combinations(job: Job, steps: Sequence[Step]) -> Iterator[Way]:
 
 def _thrifty(job: Job, hard: Way) -> Iterator[Way]:
     """The hard way with the last of all easy ways; also without another engine, which may need more than it saves."""
-    easy = [ways[-1] for step in ladder.EASY if (ways := [*step(job)])]
+    easy = [ways[-1] for step in ladder.EASY if (ways := ladder.taken(job, step))]
     for engine_kept in (False, True):
         decided = hard.decides | ({ladder.ENGINE} if engine_kept else set())
         if way := ladder.joined([*(each for each in easy if not each.decides & decided), hard]):
@@ -97,9 +98,12 @@ def _reaches(job: Job, way: Way, wanted: Verdict) -> bool:
     return _BADNESS[changed(job, way.set).verdict] <= _BADNESS[wanted]
 
 
-def accepted(job: Job, settings: Settings) -> bool:
+def _accepted(job: Job, settings: Settings) -> bool:
     """Whether the settings bring no error that the job does not have, other than of memory."""
-    return engine.errors(changed(job, settings)) <= engine.errors(job)
+    return _errors(changed(job, settings)) <= _errors(job)
+
+
+_errors = lru_cache(maxsize=64)(engine.errors)
 
 
 def _saves(job: Job, settings: Settings) -> bool:

@@ -78,8 +78,8 @@ class Samples:
 @dataclass(frozen=True)
 class Explanation:
     """Where every GiB goes, the verdict on memory, the nearest changes, and the launch command of each node, unless an
-    error stands against it. None: not known. `diagnostics` is all that `check` finds; `left_out` are keys that it does
-    not know or whose value it refuses: all figures are without them."""
+    error stands against it. None: not known. `spare` is what memory to spare would buy. `diagnostics` is all that
+    `check` finds; `left_out` are keys that it does not know or whose value it refuses: all figures are without them."""
 
     path: str
     machine: Target | None
@@ -91,6 +91,7 @@ class Explanation:
     samples: Samples
     changes: Sequence[Change]
     command: Sequence[str]
+    spare: Sequence[Change] = ()
     diagnostics: Sequence[Diagnostic] = ()
     left_out: Sequence[str] = ()
 

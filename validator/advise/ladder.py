@@ -24,7 +24,8 @@ class Way(NamedTuple):
 Step = Callable[[Job], Iterator[Way]]
 
 
-def _micro_batch(job: Job) -> Iterator[Way]:
+def micro_batch(job: Job) -> Iterator[Way]:
+    """Smaller, halved step by step, with as much more accumulation."""
     micro, accumulation = job.micro_batch, job.accumulation
     while micro > 1:
         by = 2 if micro % 2 == 0 else micro
@@ -143,7 +144,7 @@ def _adapters(job: Job) -> Iterator[Way]:
 
 
 # What leaves the training as it is. Every step costs more than all before it together, here and below.
-EASY: tuple[Step, ...] = (_micro_batch, _zero2, _liger, _recomputation, _workers)
+EASY: tuple[Step, ...] = (micro_batch, _zero2, _liger, _recomputation, _workers)
 # What changes the samples or the numbers, or is slow.
 _OF_ADAPTERS: tuple[Step, ...] = (_half_length, _four_bits, _unquantized, _zero3, _offloaded, _shorter)
 _OF_WEIGHTS: tuple[Step, ...] = (_zero3, _half_length, _offloaded_optimizer, _offloaded, _adapters, _shorter)
@@ -155,6 +156,11 @@ def hard(job: Job) -> tuple[Step, ...]:
     if job.method not in ("full", "freeze"):
         return _OF_ADAPTERS
     return _OF_WEIGHTS if job.world > 1 else _ON_ONE_DEVICE
+
+
+def taken(job: Job, step: Step) -> list[Way]:
+    """The ways of a step that are open to the job: where an accelerate file shards it, the recipe cannot."""
+    return [way for way in step(job) if not (job.accelerate and ENGINE in way.decides)]
 
 
 def joined(ways: Iterable[Way]) -> Way | None:

@@ -83,5 +83,14 @@ def findings(chosen: Iterable[Rule], job: Job) -> Iterator[tuple[Rule, Place, st
 def errors(job: Job) -> set[tuple[str, str | None]]:
     """(code, key) of all that would stop the run, other than memory, which is the job's own verdict, and this
     repository's conventions."""
-    judged = (rule for rule in RULES if rule.severity is Severity.ERROR and rule.code[:3] not in ("FIT", "CUR"))
+    return _found(job, Severity.ERROR)
+
+
+def problems(job: Job) -> set[tuple[str, str | None]]:
+    """The same of all that would stop the run or go otherwise than it is written."""
+    return _found(job, Severity.ERROR, Severity.WARNING)
+
+
+def _found(job: Job, *severities: Severity) -> set[tuple[str, str | None]]:
+    judged = (rule for rule in RULES if rule.severity in severities and rule.code[:3] not in ("FIT", "CUR"))
     return {(rule.code, where.key) for rule, where, _ in findings(judged, job)}

@@ -92,7 +92,7 @@ def _ruler(band: Band | DeviceBand, limit: float | None, scale: float) -> str:
 def _title(explanation: Explanation) -> str:
     """What the changes are to a job: the best of them comes first."""
     best = explanation.changes[0].verdict if explanation.changes else "unknown"
-    if explanation.verdict not in ("tight", "exceeds") or best == "fits":
+    if explanation.verdict == "unknown" or best == "fits":
         return "nearest changes:"
     return "nothing fits with a margin; nearest changes:" if best == "tight" else "nothing fits; nearest changes:"
 
@@ -123,7 +123,10 @@ def _rest(explanation: Explanation) -> Iterator[str]:
             yield f"samples: {samples.recommended:,} recommended ({samples.sure}){found}"
         else:
             yield f"samples: made for {samples.recommended:,}{found}"
-    yield from _changes(_title(explanation), explanation.changes)
+    if explanation.verdict == "fits":
+        yield from _changes("memory to spare, which would buy one of:", explanation.spare)
+    else:
+        yield from _changes(_title(explanation), explanation.changes)
     if explanation.command:
         yield "run:"
     for line in explanation.command:

@@ -1,0 +1,110 @@
+"""Advice followed to the letter: a recipe in a fresh folder, the commands run, the settings written into its text."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from validator.advise.change import Change
+from validator.commands import copy
+from validator.diagnostic import FileReport, Severity
+from validator.job.job import GIB, Job
+from validator.judge import check
+from validator.read.recipe import load
+from validator.train import handoff, launch
+
+BODY = """# /// recipe
+# machine: none
+# host_ram_gib: none
+# ///
+model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+stage: sft
+do_train: true
+finetuning_type: {method}
+lora_target: all
+template: qwen
+cutoff_len: 2048
+output_dir: saves/x
+bf16: true
+per_device_train_batch_size: 4
+gradient_accumulation_steps: 2
+"""
+Machine = tuple[str, float]
+Problem = tuple[str, str | None]
+
+
+def recipe(machine: str, method: str, ram: float = 1024, more: str = "") -> str:
+    """A recipe for a machine with so much host memory, with more settings, one a line."""
+    text = targeted(BODY.format(method=method), (machine, ram))
+    for setting in more.splitlines():
+        text = written(text, setting)
+    return text
+
+
+def targeted(text: str, machine: Machine) -> str:
+    """The recipe for another machine."""
+    text = re.sub(r"(?m)^# machine:.*", f"# machine: {machine[0]}", text)
+    return re.sub(r"(?m)^# host_ram_gib:.*", f"# host_ram_gib: {machine[1]:g}", text)
+
+
+def written(text: str, setting: str) -> str:
+    """The recipe with a line of YAML in the place of that key, or at its end."""
+    key = setting.partition(":")[0]
+    text, number = re.subn(rf"(?m)^{key}:.*\n((?:[ \t]+.*\n)*)", lambda _: f"{setting}\n", text)
+    return text if number else f"{text.rstrip()}\n{setting}\n"
+
+
+def problems(report: FileReport, *severities: Severity) -> set[Problem]:
+    """What stands against a run but memory, which is promised, and this repository's conventions."""
+    return {
+        (d.code, d.key) for d in report.diagnostics if d.severity in severities and d.code[:3] not in ("FIT", "CUR")
+    }
+
+
+def promises(
+    folder: Path, text: str, search: Callable[[Job], list[Change]], *severities: Severity
+) -> tuple[Job, list[Change]]:
+    """What is advised to a recipe that lies alone in a folder; each of it is followed, and true. `severities` are those
+    of which it may bring no new problem."""
+    folder.mkdir()
+    (folder / "recipe.yaml").write_text(text, "utf-8")
+    with chdir(folder):
+        report, before = check.judge(load("recipe.yaml"))
+        advised = search(before)
+    for number, change in enumerate(advised):
+        _follow(folder / str(number), text, change)
+        with chdir(folder / str(number)):
+            after, job = check.judge(load("recipe.yaml"))
+            assert problems(after, *severities) <= problems(report, *severities), change
+            _is_as_promised(job, change)
+            layerwise = change.set.get("use_galore") or change.set.get("use_apollo")
+            assert layerwise or job.effective_batch == before.effective_batch
+    return before, advised
+
+
+def _follow(folder: Path, text: str, change: Change) -> None:
+    folder.mkdir()
+    for command in change.first:
+        program, name, *words = shlex.split(command)
+        assert (program, name) == ("lmf-recipes", "copy")
+        with chdir(folder):
+            assert CliRunner().invoke(copy.command, words).exit_code == 0
+    for setting in change.settings():
+        text = written(text, setting)
+    (folder / "recipe.yaml").write_text(text, "utf-8")
+
+
+def _is_as_promised(after: Job, change: Change) -> None:
+    assert after.verdict == change.verdict, change
+    assert after.device_memory, change
+    assert after.host_memory, change
+    assert change.device_gib == pytest.approx(after.device_memory.expected / GIB, abs=0.005), change
+    assert change.host_gib == pytest.approx(after.host_memory.expected / GIB, abs=0.005), change
+    variables = launch.environment(*handoff.size(after), after.zero is not None)
+    assert (change.environment or {}).items() <= variables.items()
