@@ -57,6 +57,14 @@ def triple(model: str, machine: str, method: str) -> answer.Answer:
     return answer.answer(model, machine, method=method)
 
 
+def plan_for(asked: dict[str, Any]) -> plan.Plan | None:
+    """The best plan; None where the request is refused or nothing fits."""
+    try:
+        return answer.answer(**asked).best
+    except RecipeError:
+        return None
+
+
 def run(*words: str) -> Result:
     return CliRunner().invoke(group, ["plan", *words], standalone_mode=False)
 
@@ -96,21 +104,18 @@ def test_what_it_writes_passes_check(here: Path, model: str, machine: str, metho
 @pytest.mark.usefixtures("here")
 def test_whatever_is_asked_the_plan_is_what_explain_says_of_the_file(asked: dict[str, Any]) -> None:
     """Where there is one; what is refused or does not fit is for other tests."""
-    try:
-        found = answer.answer(**asked)
-    except RecipeError:
+    best = plan_for(asked)
+    if best is None:
         return
-    if found.best is None:
-        return
-    answer.write(found.best, "mine.yaml")
+    answer.write(best, "mine.yaml")
     report = check.check_file("mine.yaml")
     assert [d for d in report.diagnostics if d.severity is not Severity.NOTE] == []
     told = explain(job.resolve(load("mine.yaml")))
     assert told.verdict == "fits"
     assert told.device_gib
-    assert told.device_gib.expected == pytest.approx(found.best.device_gib, abs=0.01)
+    assert told.device_gib.expected == pytest.approx(best.device_gib, abs=0.01)
     assert told.host_gib
-    assert told.host_gib.expected == pytest.approx(found.best.host_gib, abs=0.01)
+    assert told.host_gib.expected == pytest.approx(best.host_gib, abs=0.01)
 
 
 @pytest.mark.slow
@@ -121,11 +126,11 @@ def test_most_of_the_triples_are_possible() -> None:
 
 @pytest.mark.slow
 def test_llamafactory_accepts_what_it_writes(tmp_path: Path) -> None:
-    """One in five of the random triples, through the real parser from the repository's root."""
+    """One in five of the random triples and requests, through the real parser from the repository's root."""
     root = Path(__file__).parent.parent
     written = []
-    for number, each in enumerate(_TRIPLES[::5]):
-        if best := triple(*each).best:
+    for number, best in enumerate([*(triple(*each).best for each in _TRIPLES[::5]), *map(plan_for, _ASKED[::5])]):
+        if best:
             written.append(tmp_path / f"{number}.yaml")
             written[-1].write_text(writing.text(best.draft), "utf-8")
     environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(root / ".cache" / "torch_extensions")}
@@ -367,6 +372,12 @@ def test_a_stage_without_a_published_rate_for_a_method_leaves_it_out() -> None:
     refused = run(*words, "--method", "full").exception
     assert isinstance(refused, RecipeError)
     assert "for lora, qlora one is" in str(refused)
+
+
+@pytest.mark.parametrize(("stage", "first"), [("sft", "lora"), ("pt", "full")])
+def test_equally_fast_ways_come_in_the_order_of_the_stage(stage: str, first: str) -> None:
+    found = plans("--model", "qwen7b", "--machine", "8xa100-80g", "--stage", stage)["plans"]
+    assert next(row["method"] for row in found if row["speed"] == "fastest") == first
 
 
 def test_models_are_ranked_for_the_stage_asked_for() -> None:

@@ -11,7 +11,7 @@ from validator.diagnostic import RecipeError
 from validator.plan import choice, upgrade, writing
 from validator.plan.choice import Choice
 from validator.plan.draft import Draft, can_wrap
-from validator.plan.search import ADAPTERS, LENGTHS, METHODS, Plan, obstacles, search
+from validator.plan.search import ADAPTERS, LENGTHS, METHODS, ORDER, Plan, obstacles, search
 from validator.plan.upgrade import Upgrade
 from validator.recipes.place import Placed, place
 from validator.samples.guess import KINDS, STAGES
@@ -69,7 +69,7 @@ def answer(
         chosen = choice.choose(target, samples, length, [method] if method else ADAPTERS, stage)
         return Answer(None, target, samples, choices=chosen, stage=stage)
     wanted = models.model_by_any_name(model)
-    methods = [method] if method else guidance.rated(METHODS, stage)
+    methods = [method] if method else guidance.rated(ORDER.get(stage, METHODS), stage)
     if fsdp:
         _require_sharding(wanted, target, methods)
     engine = "fsdp" if fsdp else None
@@ -139,6 +139,7 @@ def _machine(text: str, host_ram_gib: float | None) -> Machine:
     target = machines.machine(text, host_ram_gib)
     if target.device.usable_gib is None:
         raise RecipeError(
-            f"machine `{text}`: no device memory is known for {target.device.id}, so nothing can be planned"
+            f"machine `{text}`: no device memory is known for {target.device.id}, so nothing can be planned; "
+            "`lmf-recipes copy tiny-cpu-lora .` tries the way on a CPU"
         )
     return target if host_ram_gib else target._replace(host_ram_gib=upgrade.usual_ram(target))

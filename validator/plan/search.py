@@ -24,6 +24,9 @@ from validator.tables.models import Model
 from validator.tables.savers import SAVERS
 
 METHODS = ("lora", "full", "qlora")
+# What comes first among equally fast ways where the stage asks for another order: in continued pre-training LoRA stays
+# behind full training (LoRA Learns Less and Forgets Less, arXiv 2405.09673).
+ORDER = {"pt": ("full", "lora", "qlora")}
 ADAPTERS = ("lora", "qlora")
 SPEEDS = ("fastest", "fast", "medium", "slow", "slowest")
 LENGTHS = (2048, 1024, 512)

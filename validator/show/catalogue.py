@@ -16,5 +16,5 @@ SPARE = ("model", "method", "host_gib", "samples")
 def text(rows: Sequence[Row]) -> str:
     """The rows as a table. Raises RecipeError where there is none."""
     if not rows:
-        raise RecipeError("no recipe matches; `lmf-recipes list` shows all")
+        raise RecipeError("no recipe matches; `lmf-recipes list` shows all, `lmf-recipes plan` what else fits")
     return "\n".join(table(TITLES, ([getattr(row, title) for title in TITLES] for row in rows), SPARE)) + "\n"

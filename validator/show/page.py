@@ -117,6 +117,8 @@ def _amount(amount: Amount) -> Iterator[str]:
     many = "" if amount.rows == 1 else "s"
     yield f"<p>{amount.rows:,} different sample{many}: {escape(amount.message)}. {_better(amount)}</p>"
     yield f"<p>{escape(amount.epochs.message)}</p>" if amount.epochs.message else ""
+    sure = "; ".join(f"{figure}: {escape(words)}" for figure, words in amount.sure.items())
+    yield f"<p>How sure: {sure}</p>" if sure else ""
     sources = "; ".join(escape(str(one.get("url") or one.get("cite"))) for one in amount.sources)
     yield f"<p>Guidance: {sources}</p>" if sources else ""
 
