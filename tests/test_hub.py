@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from validator.cli import group
 from validator.diagnostic import Severity
 from validator.job import job
 from validator.read.recipe import parse
+from validator.tables import data, models
 from validator.train import hub
 
 MODEL = "model_name_or_path: Qwen/Qwen3-0.6B\n"
@@ -91,6 +93,22 @@ def test_what_is_loaded_from_a_hub(text: str, number: int, here: Path, monkeypat
     (here / "mine").mkdir()
     download(here)
     assert len(found(text)) == number
+
+
+def test_a_download_with_other_shapes_is_told(here: Path) -> None:
+    download(here, "config.json")
+    place = here / "hf/hub/models--Qwen--Qwen3-0.6B/snapshots" / COMMIT / "config.json"
+    config = dict(data.listing("models")["qwen3-0.6b"]["config"])
+    place.write_text(json.dumps(config))
+    assert found(MODEL) == []
+    place.write_text(json.dumps({**config, "num_hidden_layers": 99}))
+    models._local.cache_clear()
+    [(severity, message)] = found(MODEL)
+    assert severity is Severity.WARNING
+    assert "Hugging Face cache has other shapes" in message
+    place.write_text(json.dumps({**config, "model_type": "of_images_too"}))
+    models._local.cache_clear()
+    assert found(MODEL) == []
 
 
 def test_a_data_set_that_was_never_loaded_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,19 @@ def memory_not_judged(job: Job) -> Iterator[Finding]:
         yield "model_name_or_path", f"memory is not judged: {job.model_problem}"
 
 
+@rule("FIT009", Severity.NOTE)
+def judged_from_cache(job: Job) -> Iterator[Finding]:
+    """The model is not in the catalogue, and its shapes are read in a local hub cache.
+
+    Why: the verdict rests on the config.json of that download, and elsewhere the model may not be known.
+    Source: own (the memory model)
+    Fix: nothing to do; to have it known everywhere, add the model to validator/data/models.yaml.
+    """
+    if job.model and job.model.cached:
+        known = f"{job.model.name} is not in the catalogue"
+        yield "model_name_or_path", f"{known}; judged by its config.json in the {job.model.cached} cache"
+
+
 @rule("FIT006", Severity.ERROR)
 def machine_unknown(job: Job) -> Iterator[Finding]:
     """The header block names a machine that is not known.

@@ -1,4 +1,4 @@
-"""PTH009 to PTH011 and PTH014: what earlier runs have left, in the output folder or elsewhere."""
+"""PTH009 to PTH011, PTH014 and PTH015: what earlier runs have left, in the output folder or elsewhere."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from validator.diagnostic import Severity
+from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
+from validator.read.tree import read_json
 from validator.rules.paths import unexpanded
 from validator.rules.rule import Finding, rule
+from validator.tables import models
+from validator.tables.models import Model
 
 # extras/constants.py, CHECKPOINT_NAMES
 _WEIGHTS = (
@@ -40,7 +43,7 @@ def silently_resumed(job: Job) -> Iterator[Finding]:
     Fix: `resume_from_checkpoint` if that is meant, else another `output_dir` or `overwrite_output_dir: true`.
     """
     folder = _output(job)
-    if folder and (steps := _checkpoints(folder)):
+    if folder and (steps := _checkpoints(folder)) and not _of_another(job, folder, max(steps)):
         yield (
             "output_dir",
             (
@@ -85,6 +88,45 @@ def checkpoint_missing(job: Job) -> Iterator[Finding]:
             yield "resume_from_checkpoint", "there is no checkpoint in `output_dir` to resume from; leave the key out"
     elif isinstance(value, str) and not job.find(value) and not unexpanded(value):
         yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder"
+
+
+@rule("PTH015", Severity.ERROR)
+def checkpoint_of_another_model(job: Job) -> Iterator[Finding]:
+    """The output folder holds a checkpoint of another model, which LLaMA-Factory resumes without being asked.
+
+    Why: its weights are loaded into this model: a size mismatch after the data set is tokenized and the model is loaded
+    on every rank.
+    Source: llamafactory/hparams/parser.py:get_train_args, transformers/trainer.py:Trainer._load_from_checkpoint
+    Fix: another `output_dir`.
+    """
+    folder = _output(job)
+    if folder and (steps := _checkpoints(folder)) and (other := _of_another(job, folder, max(steps))):
+        held = f"`{folder}` holds checkpoint-{max(steps)} of {other}"
+        yield "output_dir", f"{held}, from which training would resume; choose another `output_dir`"
+
+
+def _of_another(job: Job, folder: Path, step: int) -> str | None:
+    """The model that a checkpoint was made from, where its type, width or depth is another; None where it is not, or
+    cannot be told."""
+    place = folder / f"checkpoint-{step}"
+    adapter = place / "adapter_config.json"
+    try:
+        base = str(read_json(str(adapter)).get("base_model_name_or_path")) if adapter.is_file() else str(place)
+        there = job.find(base)
+        maker = models.model(str(there[0]) if there and (there[0] / "config.json").is_file() else base)
+    except (RecipeError, AttributeError):  # the latter: an adapter_config.json that is no mapping
+        return None
+    if job.model is None or _build(maker) == _build(job.model):
+        return None
+    return (
+        base
+        if adapter.is_file()
+        else f"another model ({maker.kind}, {maker.arch.layers} layers of {maker.arch.hidden})"
+    )
+
+
+def _build(model: Model) -> tuple[str, int, int]:
+    return model.kind, model.arch.hidden, model.arch.layers
 
 
 def _never_resumes(job: Job) -> bool:

@@ -104,6 +104,7 @@ def _is_folder(name: str) -> bool:
 
 
 def _published(key: str, entry: dict[str, Any], hub: str) -> Model:
+    base = hub.rpartition("/")[2] in {name.rpartition("/")[2] for name in entry["base"]}  # also by modelscope's name
     special = dict((entry.get("overrides") or {}).get(hub) or {})
     config = {**entry["config"], **{k: v for k, v in special.items() if k not in entry}}
     entry = {**entry, **{k: v for k, v in special.items() if k in entry}}
@@ -112,8 +113,8 @@ def _published(key: str, entry: dict[str, Any], hub: str) -> Model:
         short=entry["short"],
         parameters=entry["parameters"],
         dtype_bytes=_BYTES.get(entry["dtype"], 2.0),
-        template=entry["template"] if hub not in entry["base"] else None,
-        base=hub in entry["base"],
+        template=None if base else entry["template"],
+        base=base,
         vision_parameters=entry.get("vision_parameters") or 0,
         remote_code=bool(entry.get("remote_code")),
         hub=tuple(entry["hub"]),

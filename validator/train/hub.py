@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from validator.diagnostic import Severity
+from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
-from validator.tables import cache
+from validator.tables import cache, models
 from validator.train import launch
 
 Finding = tuple[Severity, str]
@@ -26,7 +27,12 @@ def variables(job: Job) -> dict[str, str]:
 
 
 def lacking(job: Job) -> Iterator[Finding]:
-    """What the run could not load here."""
+    """What the run could not load here, or would load otherwise than it was judged."""
+    if job.model and job.model.id and (there := cache.model(job.model.name, "config.json", *job.origin)):
+        with suppress(RecipeError):  # a config of images and text, which the catalogue knows by the text's part
+            if models.model(str(there.folder)).parameters != job.model.parameters:
+                shapes = f"the config.json in the {there.hub} cache has other shapes than the catalogue"
+                yield Severity.WARNING, f"{shapes}; judge it by `explain` with model_name_or_path={there.folder}"
     if cache.on("USE_MODELSCOPE_HUB"):
         if variables(job) and "modelscope" not in launch.installed(["modelscope"]):
             yield Severity.ERROR, "USE_MODELSCOPE_HUB is set and the package is not installed: pip install modelscope"
