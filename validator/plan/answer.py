@@ -14,7 +14,7 @@ from validator.plan.draft import Draft, can_wrap
 from validator.plan.search import ADAPTERS, LENGTHS, METHODS, ORDER, Plan, obstacles, search
 from validator.plan.upgrade import Upgrade
 from validator.recipes.place import Placed, place
-from validator.samples.guess import KINDS, STAGES
+from validator.samples.kinds import KINDS, STAGES
 from validator.tables import guidance, machines, models, releases
 from validator.tables.machines import Machine
 from validator.tables.models import Model

@@ -15,7 +15,7 @@ from validator.job.job import Job, resolve
 from validator.read.recipe import load
 from validator.recipes import catalogue
 from validator.recipes.place import Placed, place
-from validator.samples.guess import KINDS, STAGES
+from validator.samples.kinds import KINDS, STAGES
 
 if TYPE_CHECKING:
     from validator.study.registering import Own

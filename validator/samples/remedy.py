@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from validator.samples.guess import STAGES, UnknownFormError, guess
+from validator.samples.guess import UnknownFormError, guess
+from validator.samples.kinds import STAGES
 from validator.samples.outcome import Entry, Row
 
 # What rows that look like samples of sft must have beside that for the others.
