@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -119,6 +120,21 @@ def test_a_file_gets_a_name_that_a_recipe_can_hold(file: str, name: str) -> None
     assert run("copy", "qwen7b-910b-lora", ".", "--data", file).exit_code == 0
     assert load("qwen7b-910b-lora.yaml").values["dataset"] == name
     assert not errors("qwen7b-910b-lora.yaml")
+
+
+def test_a_deepspeed_file_takes_no_data() -> None:
+    write("my.jsonl", TALK)
+    found = run("copy", "ds_z2.json", ".", "--data", "my.jsonl")
+    assert isinstance(found.exception, click.UsageError)
+    assert not Path("deepspeed").exists()
+
+
+def test_a_choice_of_models_goes_by_the_rows() -> None:
+    write("my.jsonl", TALK, 20000)
+    found = run("plan", "--machine", "8xa100-80g", "--data", "my.jsonl", "--write", "r.yaml")
+    assert found.exit_code == 0, found.exception
+    assert load("r.yaml").values["dataset"] == "my"
+    assert not errors("r.yaml")
 
 
 def test_an_entry_of_that_name_is_kept() -> None:

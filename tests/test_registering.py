@@ -268,7 +268,7 @@ def test_other_entries_stay_and_none_is_written_twice() -> None:
     assert written.startswith(kept.rstrip("}\n"))
     assert not registering.register(path, "my").added
     assert registry.read_text() == written
-    with pytest.raises(RecipeError, match="defines `other` already, in another way"):
+    with pytest.raises(RecipeError, match='defines `other` already, in another way.* needs "other": {"file_name'):
         registering.register(path, "other")
     assert registry.read_text() == written
 
@@ -315,6 +315,14 @@ def test_a_folder_is_one_data_set() -> None:
         write(Path("set"), FORMS["messages"]._replace(name=name))
     done = registering.register(Path("set"), "my")
     assert (done.entry["file_name"], done.rows) == ("../set", 6)
+
+
+def test_a_folder_holds_files_of_one_type() -> None:
+    Path("set").mkdir()
+    for name in ("1.jsonl", "2.csv"):
+        write(Path("set"), FORMS["alpaca"]._replace(name=name))
+    with pytest.raises(RecipeError, match="holds files of more than one type"):
+        registering.register(Path("set"), "my")
 
 
 def test_what_it_prints() -> None:

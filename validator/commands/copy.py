@@ -25,5 +25,7 @@ def command(name: str, dest: str, data: Own | None) -> None:
     NAME may be a DeepSpeed file, too, such as ds_z2.json: it goes into DEST/deepspeed.
     """
     file = engine.known(name)
+    if file and data:
+        raise click.UsageError(f"--data is for a recipe, and {name} is a DeepSpeed file")
     shown = placed.engine(engine.copy(file, dest)) if file else placed.text(copy(name, dest, data))
     click.echo(shown, nl=False)

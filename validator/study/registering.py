@@ -19,6 +19,7 @@ from validator.samples.form import form
 from validator.samples.guess import ENOUGH, Guess, UnknownFormError, guess
 from validator.samples.needs import needs
 from validator.samples.outcome import judge
+from validator.samples.remedy import written
 from validator.study import reading
 from validator.study.results import Drop
 from validator.study.values import UnreadableError
@@ -101,6 +102,8 @@ def files(path: Path) -> list[Path]:
     wrong = next((file for file in held if file.suffix[1:] not in datasets.suffixes()), None)
     if wrong:
         raise RecipeError(f"`{wrong}` is no data file; LLaMA-Factory reads {', '.join(datasets.suffixes())}")
+    if len({datasets.suffixes()[file.suffix[1:]] for file in held}) > 1:
+        raise RecipeError(f"`{path}` holds files of more than one type, which LLaMA-Factory does not read together")
     return held
 
 
@@ -127,7 +130,10 @@ def register(path: Path, name: str, folder: Path | None = None) -> Registration:
     entry = mine.entry(folder)
     with _readable(path):
         rows, drops = _compared(files(path), mine.form)
-    added = bool(registry.add(folder / _REGISTRY, {name: entry}))
+    try:
+        added = bool(registry.add(folder / _REGISTRY, {name: entry}))
+    except RecipeError as err:
+        raise RecipeError(f"{err}; `{path}` needs {written(name, entry)}") from None
     settings = {"dataset": name, "dataset_dir": str(folder), "stage": mine.form.stage}
     if os.path.realpath(folder) == os.path.realpath(_USUAL):
         del settings["dataset_dir"]
