@@ -33,8 +33,9 @@ def device_memory_exceeded(job: Job) -> Iterator[Finding]:
     Why: it stops with "out of memory" at loading, at the first step or at the first long batch, after queueing,
     tokenizing and loading the model on every rank.
     Source: own (the memory model)
-    Fix: `lmf-recipes explain` lists the nearest changes that fit: a higher ZeRO stage, offload, a smaller micro batch
-    with more accumulation, a shorter `cutoff_len`, `enable_liger_kernel`, or a smaller method.
+    Fix: `lmf-recipes explain` lists the cheapest changes that fit: a smaller micro batch with more accumulation,
+    torchrun's expandable segments, `enable_liger_kernel`, a shorter `cutoff_len`, 4-bit weights, a higher ZeRO stage,
+    offload, or a smaller method.
     """
     if job.device_verdict == "exceeds" and job.device_memory:
         yield _blame(job), f"needs {_span(job.device_memory)} per device, {_device(job)}{_doubt(job)}"
