@@ -36,9 +36,7 @@ JOBS = [
     ("8xv100-32g", "lora", ""), ("2x8xa100-80g", "full", "deepspeed: deepspeed/ds_z3.json\n"), ("1xt4-16g", "lora", ""),
     ("8xa100-40g", "full", "deepspeed: deepspeed/ds_z2.json\n"), ("1xa100-80g", "lora", "quantization_bit: 4\n"),
 ]  # fmt: skip
-Z2, Z3, OFFLOAD, OFFLOAD_ALL = (
-    {"deepspeed": f"deepspeed/ds_{name}.json"} for name in ("z2", "z3", "z3_offload", "z3_offload_all")
-)
+Z2, Z3, OFFLOAD = ({"deepspeed": f"deepspeed/ds_{name}.json"} for name in ("z2", "z3", "z3_offload"))
 LORA = {"finetuning_type": "lora", "lora_target": "all"}
 BADAM = {"use_badam": True, "badam_mode": "layer", "badam_switch_mode": "ascending", "badam_switch_interval": 50}
 
@@ -143,6 +141,13 @@ def test_no_kernels_for_nvidia_alone_on_ascend_and_no_4_bit_where_it_does_not_ru
     for more in ("", "cutoff_len: 16384\n", "cutoff_len: 65536\n"):
         for change in changes.nearest(resolved("8xascend-910b-64g", "lora", more=more), limit=100):
             assert not {"enable_liger_kernel", "quantization_bit"} & set(change.set)
+
+
+@pytest.mark.parametrize("machine", ["1xmi300x-192g", "1xascend-910b-64g"])
+def test_one_device_without_expandable_segments_is_not_sent_to_torchrun(machine: str) -> None:
+    for more in ("cutoff_len: 8192", "cutoff_len: 16384", "cutoff_len: 32768"):
+        near = changes.nearest(resolved(machine, "lora", more=more), limit=100)
+        assert not any(change.set.get("deepspeed") == "deepspeed/ds_z2.json" for change in near)
 
 
 def test_optimizers_of_full_tuning_go_when_adapters_or_an_engine_come() -> None:

@@ -35,11 +35,14 @@ def micro_batch(job: Job) -> Iterator[Way]:
 
 
 def _zero2(job: Job) -> Iterator[Way]:
-    note = "shards optimizer state and gradients"
-    if job.world == 1:
-        note = "shards nothing on one device, but torchrun turns on PyTorch's expandable segments"
+    """On one device it shards nothing, but its launch through torchrun makes LLaMA-Factory set PyTorch's expandable
+    segments, which CUDA alone reads (launcher.py)."""
     if (job.zero_stage < 2 or _offloads(job)) and not job.fsdp:
-        yield _file(job, "ds_z2.json", note)
+        if job.world > 1:
+            yield _file(job, "ds_z2.json", "shards optimizer state and gradients")
+        elif job.machine and job.machine.device.vendor == "nvidia":
+            note = "shards nothing on one device, but torchrun turns on PyTorch's expandable segments"
+            yield _file(job, "ds_z2.json", note)
 
 
 def _liger(job: Job) -> Iterator[Way]:
