@@ -280,6 +280,9 @@ def test_models_and_files_complete_in_the_shell() -> None:
     ]
     recipe = explain.command.params[0]
     assert [item.type for item in recipe.shell_complete(click.Context(command), "rec")] == ["file"]
+    begun = [(item.type, item.value) for item in recipe.shell_complete(click.Context(command), "qwen3-8b-a100-fu")]
+    assert begun[0] == ("plain", "qwen3-8b-a100-full")
+    assert begun[-1] == ("file", "qwen3-8b-a100-fu")
 
 
 @pytest.fixture

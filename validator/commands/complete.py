@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+from click.shell_completion import CompletionItem
 
 from validator.recipes import catalogue, engine
 from validator.tables.models import model, model_ids
@@ -11,6 +12,12 @@ from validator.tables.models import model, model_ids
 def recipes(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Recipes of the catalogue whose name begins so."""
     return [name for name in catalogue.names() if name.startswith(begun)]
+
+
+def files(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Recipes of the catalogue whose name begins so, and what files there are."""
+    named = [CompletionItem(name) for name in recipes(context, parameter, begun)]
+    return [*named, CompletionItem(begun, type="file")]
 
 
 def copies(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:

@@ -10,11 +10,11 @@ from validator.show import comparison, structure
 
 
 @click.command("diff")
-@click.argument("name", shell_complete=complete.recipes)
-@click.argument("file", type=click.Path())
+@click.argument("name", shell_complete=complete.files)
+@click.argument("file", type=click.Path(), shell_complete=complete.files)
 @options.FORMAT
 def command(name: str, file: str, form: str) -> None:
-    """Show what FILE changed against the recipe NAME of the catalogue.
+    """Show what FILE changed against the recipe NAME.
 
     Exit code 0 whether or not it did.
     """

@@ -9,7 +9,7 @@ import click
 
 from validator.advise.explain import explain
 from validator.advise.explanation import MEMORY
-from validator.commands import options
+from validator.commands import complete, options
 from validator.diagnostic import FileReport, Severity
 from validator.judge.check import judge
 from validator.read.override import overridden
@@ -18,7 +18,7 @@ from validator.show import chart, report, structure
 
 
 @click.command("explain")
-@click.argument("recipe", type=click.Path())
+@click.argument("recipe", type=click.Path(), shell_complete=complete.files)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @options.MACHINE
 @options.RAM

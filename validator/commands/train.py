@@ -9,7 +9,7 @@ from typing import NoReturn
 import click
 
 from validator import __version__
-from validator.commands import options
+from validator.commands import complete, options
 from validator.diagnostic import Report, Severity
 from validator.job import job as jobs
 from validator.job.job import Job
@@ -25,7 +25,7 @@ from validator.train.target import Target
 
 
 @click.command("train")
-@click.argument("recipe", type=click.Path())
+@click.argument("recipe", type=click.Path(), shell_complete=complete.files)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--machine",
