@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from validator.advise import changes
 from validator.job import accelerate
 from validator.job.fsdp import Fsdp
 from validator.job.job import GIB, Job, resolve
@@ -145,6 +146,14 @@ def test_plain_processes_are_judged_as_such(tmp_path: Path) -> None:
     plain = resolve(Document("r.yaml", "", values), "8xa100-80g", 1024)
     named = resolve(Document("r.yaml", "", values, header={"accelerate": str(path)}), "8xa100-80g", 1024)
     assert named.workload == plain.workload
+
+
+def test_no_deepspeed_file_is_advised_beside_an_accelerate_file(tmp_path: Path) -> None:
+    """The header block names it, which no key of the recipe takes away."""
+    for settings, engines in (({}, False), (None, True)):
+        large = job(tmp_path, settings, per_device_train_batch_size=16, cutoff_len=4096)
+        assert large.verdict == "exceeds"
+        assert any("deepspeed" in change.set for change in changes.nearest(large)) == engines
 
 
 def source(path: str) -> str:

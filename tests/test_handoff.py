@@ -11,7 +11,7 @@ from validator.job import job
 from validator.job.job import Job
 from validator.read.override import with_overrides
 from validator.read.recipe import load, parse
-from validator.train import handoff
+from validator.train import handoff, launch
 
 
 @pytest.fixture
@@ -96,6 +96,19 @@ def test_a_space_is_refused_only_where_the_launcher_splits(project: Path) -> Non
 def test_the_launchers_environment_follows_the_machine(machine: str, variables: dict[str, str], project: Path) -> None:
     text = f"# /// recipe\n# machine: {machine}\n# ///\noutput_dir: x\n"
     assert handoff.prepare(resolved(project, text), []).variables == variables
+
+
+def test_a_run_by_accelerate_gets_the_file_found_beside_the_recipe(project: Path) -> None:
+    (project / "accelerate").mkdir()
+    (project / "accelerate" / "f.yaml").write_text("distributed_type: FSDP\n")
+    head = "# /// recipe\n# machine: 8xa100-80g\n# accelerate: accelerate/f.yaml\n# ///\n"
+    found = resolved(project, f"{head}stage: sft\n")
+    file = str(project / "accelerate" / "f.yaml")
+    assert handoff.prepare(found, []).starter == launch.accelerate(file, 1, 8)
+    assert handoff.prepare(found, []).variables == {}
+    (project / "accelerate").rename(Path.cwd() / "accelerate")
+    (line,) = handoff.commands(resolved(project, f"{head}stage: sft\n"), "x.yaml", [])
+    assert line.startswith("accelerate launch --config_file accelerate/f.yaml --num_processes 8 ")
 
 
 def test_results_are_those_that_exist(tmp_path: Path) -> None:

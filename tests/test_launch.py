@@ -39,6 +39,18 @@ def test_one_command_for_each_node() -> None:
     assert len({line.split("MASTER_ADDR=")[1].split()[0] for line in lines}) == 1
 
 
+def test_accelerate_gets_the_numbers_of_the_machine_and_its_place_among_the_nodes() -> None:
+    (line,) = launch.commands("x.yaml", ["a=1"], 1, {}, launch.accelerate("a b.yaml", 1, 8))
+    assert shlex.split(line) == [
+        *("accelerate", "launch", "--config_file", "a b.yaml", "--num_processes", "8", "--num_machines", "1"),
+        *("-m", "llamafactory.launcher", "x.yaml", "a=1"),
+    ]
+    lines = launch.commands("x.yaml", [], 2, {}, launch.accelerate("f.yaml", 2, 8))
+    for rank, line in enumerate(lines):
+        assert line.startswith("accelerate launch --config_file f.yaml --num_processes 16 --num_machines 2 ")
+        assert f" --machine_rank {rank} --main_process_ip ADDRESS_OF_NODE_0 --main_process_port 29500 -m " in line
+
+
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A PATH with nothing on it, and none of the variables that matter."""
@@ -91,3 +103,11 @@ def test_a_killed_trainer_has_the_exit_code_of_a_shell(bare: Path) -> None:
 def test_a_trainer_that_cannot_be_started() -> None:
     with pytest.raises(RecipeError, match="cannot be started"):
         launch.run(Path("x.yaml"), [], {})
+
+
+def test_accelerate_is_told_the_node_that_the_environment_names(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(bare, "accelerate", f'echo "$@" > {bare}/words')
+    monkeypatch.setenv("NODE_RANK", "1")
+    monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
+    assert launch.run(Path("x.yaml"), [], {}, launch.accelerate("f.yaml", 2, 8)) == 0
+    assert "--machine_rank 1 --main_process_ip 10.0.0.1 --main_process_port 29500" in (bare / "words").read_text()

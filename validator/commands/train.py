@@ -57,7 +57,8 @@ def command(recipe: str, overrides: Sequence[str], machine: str, host_ram: float
     prepared = handoff.prepare(job, overrides, target.variables)
     if dry_run:
         nodes, _ = handoff.size(job)
-        click.echo("\n".join(launch.commands(str(prepared.recipe), prepared.overrides, nodes, prepared.variables)))
+        words = (str(prepared.recipe), prepared.overrides, nodes, prepared.variables, prepared.starter)
+        click.echo("\n".join(launch.commands(*words)))
         return
     _run(job, prepared)
 
@@ -68,7 +69,7 @@ def _run(job: Job, prepared: Handoff) -> NoReturn:
     for path in handoff.results(prepared.output) if code == 0 and prepared.output else ():
         click.echo(f"saved: {path}")
     if code:
-        click.echo(f"lmf-recipes: llamafactory-cli ended with exit code {code}", err=True)
+        click.echo(f"lmf-recipes: {prepared.starter[0]} ended with exit code {code}", err=True)
     sys.exit(code)
 
 

@@ -1,4 +1,4 @@
-"""PAR301 to PAR303 and PAR305 to PAR311: the accelerate file that the header block names."""
+"""PAR301 to PAR303 and PAR305 to PAR312: the accelerate file that the header block names."""
 
 from __future__ import annotations
 
@@ -136,13 +136,13 @@ def accelerate_precision_differs(job: Job) -> Iterator[Finding]:
 def sharded_twice(job: Job) -> Iterator[Finding]:
     """The recipe asks for FSDP or DeepSpeed, and the accelerate file for FSDP.
 
-    Why: what counts is a mixture: the recipe's `fsdp` overrides part of the file; with `deepspeed` the engine runs,
-    while the weights are loaded for FSDP.
+    Why: the recipe's `fsdp` overrides a part of the file; with `deepspeed` the engine runs the step, and nothing is
+    left of FSDP but how the weights are loaded (seen in a run).
     Source: transformers/training_args.py:TrainingArguments._process_fsdp_args,
     transformers/integrations/fsdp.py:is_fsdp_enabled
     Fix: keep one of them.
     """
-    if job.accelerate and job.accelerate.fsdp:
+    if job.accelerate and job.accelerate.fsdp and not _recomputes_wrongly(job):
         for key in ("fsdp", "deepspeed"):
             if job.fsdp_words if key == "fsdp" else job.engine:
                 yield key, f"`{key}` stands beside the FSDP of `{job.header['accelerate']}`; keep one"
@@ -207,6 +207,25 @@ def recomputed_twice(job: Job) -> Iterator[Finding]:
             inside.fsdp(job, "fsdp_activation_checkpointing"),
             "LLaMA-Factory recomputes activations already; remove it",
         )
+
+
+@rule("PAR312", Severity.ERROR)
+def stage_3_under_fsdp_2(job: Job) -> Iterator[Finding]:
+    """ZeRO-3 is launched with an accelerate file of FSDP2.
+
+    Why: DeepSpeed runs the step, but LLaMA-Factory takes the run for FSDP2 and recomputes without reentry, which fails
+    in the first backward pass: "Recomputed values for the following tensors have different metadata" (seen in a run).
+    Source: llamafactory/model/model_utils/checkpointing.py:prepare_model_for_training
+    Fix: keep one of them.
+    """
+    if _recomputes_wrongly(job):
+        yield "deepspeed", f"ZeRO-3 fails under the FSDP2 of `{job.header['accelerate']}`; keep one"
+
+
+def _recomputes_wrongly(job: Job) -> bool:
+    """Whether ZeRO-3 meets recomputation without reentry, which LLaMA-Factory takes up for FSDP2."""
+    second = job.accelerate is not None and job.accelerate.fsdp is not None and job.accelerate.version == 2
+    return second and job.zero_stage == 3 and job.own_checkpointing != "off"
 
 
 def _in_pieces(job: Job) -> bool:

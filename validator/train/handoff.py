@@ -25,12 +25,14 @@ _RESULTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors
 
 @dataclass(frozen=True)
 class Handoff:
-    """What llamafactory-cli gets. `variables` are added to the environment; what the user has set wins."""
+    """What llamafactory-cli gets, or accelerate: `starter` are the words before the recipe. `variables` are added to
+    the environment; what the user has set wins."""
 
     recipe: Path
     overrides: tuple[str, ...]
     variables: Mapping[str, str]
     output: Path | None
+    starter: tuple[str, ...] = launch.CLI
 
 
 def size(job: Job) -> tuple[int, int]:
@@ -40,11 +42,19 @@ def size(job: Job) -> tuple[int, int]:
 
 def commands(job: Job, recipe: str, overrides: Sequence[str]) -> list[str]:
     """The command for each node, as a shell line. `recipe` is the path that stands in it."""
-    return launch.commands(recipe, overrides, size(job)[0], _variables(job))
+    named = str(job.header.get("accelerate"))
+    file = named if job.accelerate and Path(named).absolute() == Path(job.accelerate.path).absolute() else None
+    return launch.commands(recipe, overrides, size(job)[0], _variables(job), _starter(job, file))
 
 
 def _variables(job: Job) -> dict[str, str]:
-    return {**launch.environment(*size(job), job.zero is not None), **hub.variables(job)}
+    torchrun = {} if job.accelerate else launch.environment(*size(job), job.zero is not None)
+    return {**torchrun, **hub.variables(job)}
+
+
+def _starter(job: Job, file: str | None = None) -> tuple[str, ...]:
+    """The words before the recipe; `file` is the path of the accelerate file, if it shall not be the whole one."""
+    return launch.accelerate(file or job.accelerate.path, *size(job)) if job.accelerate else launch.CLI
 
 
 def prepare(job: Job, overrides: Sequence[str], chosen: Mapping[str, str] = MappingProxyType({})) -> Handoff:
@@ -61,7 +71,8 @@ def prepare(job: Job, overrides: Sequence[str], chosen: Mapping[str, str] = Mapp
     if spawns and spaced:
         raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")
     output = job.get("output_dir")
-    return Handoff(recipe, words, variables, Path(output).expanduser().absolute() if isinstance(output, str) else None)
+    folder = Path(output).expanduser().absolute() if isinstance(output, str) else None
+    return Handoff(recipe, words, variables, folder, _starter(job))
 
 
 def displaced(job: Job) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The llamafactory-cli command line, and its subprocess. Knows nothing of recipes beyond their path."""
+"""The command line that starts LLaMA-Factory, and its subprocess. Knows nothing of recipes beyond their path."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from pathlib import Path
 from validator.diagnostic import RecipeError
 
 PORT = "29500"
+CLI = ("llamafactory-cli", "train")
+# In a command each stands for its value, which differs by node.
+_PLACE = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def environment(nodes: int, devices: int, engine: bool) -> dict[str, str]:
@@ -24,15 +27,26 @@ def environment(nodes: int, devices: int, engine: bool) -> dict[str, str]:
     return {**variables, "NNODES": str(nodes)} if nodes > 1 else variables
 
 
-def commands(recipe: str, overrides: Sequence[str], nodes: int, variables: Mapping[str, str]) -> list[str]:
-    """The command for each node, as a shell line, with these variables before it."""
-    words = ["llamafactory-cli", "train", shlex.quote(recipe), *(shlex.quote(text) for text in overrides)]
+def accelerate(file: str, nodes: int, devices: int) -> tuple[str, ...]:
+    """The words that start LLaMA-Factory by `accelerate launch`. All numbers are given, so that those of the file do
+    not count (accelerate, commands/launch.py)."""
+    rank, address, port = _PLACE
+    several = ("--machine_rank", rank, "--main_process_ip", address, "--main_process_port", port) if nodes > 1 else ()
+    count = ("--num_processes", str(nodes * devices), "--num_machines", str(nodes))
+    return ("accelerate", "launch", "--config_file", file, *count, *several, "-m", "llamafactory.launcher")
+
+
+def commands(
+    recipe: str, overrides: Sequence[str], nodes: int, variables: Mapping[str, str], starter: Sequence[str] = CLI
+) -> list[str]:
+    """The command for each node, as a shell line, with these variables before it. llamafactory-cli reads its place
+    among the nodes from variables, too."""
     lines = []
     for rank in range(nodes):
-        more = {"NODE_RANK": str(rank), "MASTER_ADDR": "ADDRESS_OF_NODE_0", "MASTER_PORT": PORT} if nodes > 1 else {}
-        lines.append(
-            " ".join([*(f"{key}={shlex.quote(value)}" for key, value in {**variables, **more}.items()), *words])
-        )
+        place = dict(zip(_PLACE, (str(rank), "ADDRESS_OF_NODE_0", PORT), strict=True)) if nodes > 1 else {}
+        before = {**variables, **place} if starter == CLI else variables
+        words = map(shlex.quote, [*(place.get(word, word) for word in starter), recipe, *overrides])
+        lines.append(" ".join([*(f"{key}={shlex.quote(value)}" for key, value in before.items()), *words]))
     return lines
 
 
@@ -59,11 +73,13 @@ def ready(nodes: int, release: str) -> None:
         raise RecipeError(f"a run on {nodes} nodes needs MASTER_ADDR, the address of node 0, in the environment")
 
 
-def run(recipe: Path, overrides: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Hand the recipe to llamafactory-cli, which inherits the terminal. Returns its exit code; 128 + n for signal n."""
+def run(recipe: Path, overrides: Sequence[str], variables: Mapping[str, str], starter: Sequence[str] = CLI) -> int:
+    """Hand the recipe to the starter, which inherits the terminal. Returns its exit code; 128 + n for signal n."""
     env = {**variables, **os.environ}
+    place = {name: env.get(name, PORT) for name in _PLACE}
+    words = [*(place.get(word, word) for word in starter), str(recipe), *overrides]
     try:
-        code = subprocess.run(["llamafactory-cli", "train", str(recipe), *overrides], env=env, check=False).returncode
+        code = subprocess.run(words, env=env, check=False).returncode
     except OSError as err:
-        raise RecipeError(f"llamafactory-cli cannot be started: {err.strerror}") from None
+        raise RecipeError(f"{starter[0]} cannot be started: {err.strerror}") from None
     return code if code >= 0 else 128 - code
