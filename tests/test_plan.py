@@ -256,6 +256,7 @@ def test_one_device_takes_torchruns_memory_settings_only_where_it_needs_them(len
             {"with --cutoff-len 2048"},
         ),
         ("--model qwen3-32b --machine 2xa6000-48g --fsdp --cutoff-len 8192", {"without --fsdp", "larger devices"}),
+        ("--model qwen3-8b --machine 2xrtx-4090 --host-ram 24", {"fewer of the devices", "more host memory per node"}),
         ("--model qwen72b --machine 1x4090", {"more devices of the same kind", "larger devices"}),
     ],
 )
@@ -597,4 +598,4 @@ def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:
     "words", [("--model", "qwen3-14b", "--machine", "2xrtx-4090"), ("--machine", "8xa100-80g", "--samples", "80000")]
 )
 def test_a_plan_is_little_work(words: tuple[str, ...]) -> None:
-    assert calls(lambda: run(*words)) < 400_000
+    assert calls(lambda: run(*words)) < 600_000

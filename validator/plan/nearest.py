@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from functools import cache
 
 from validator.job import naming
 from validator.plan.draft import Draft
@@ -14,12 +15,17 @@ from validator.tables import devices
 _STAGES = "pt|rm|ppo|dpo|kto"
 
 
+@cache
+def _labels() -> str:
+    """Devices as file names say them, as a pattern."""
+    return "|".join(re.escape(naming.label(device)) for device in devices.device_ids())
+
+
 def nearest(draft: Draft) -> str | None:
     """The recipe of the catalogue for the same model, method and stage that shares most with the draft: before all its
     device, then their number, then its variant. None: there is none; one of another method would mislead."""
-    labels = "|".join(re.escape(naming.label(device)) for device in devices.device_ids())
     method = re.escape(naming.method_name(draft.job))
-    form = re.compile(rf"{re.escape(str(draft.model.short))}-({labels})(x\d+)?-{method}(?!-(?:{_STAGES}))(-.+)?")
+    form = re.compile(rf"{re.escape(str(draft.model.short))}-({_labels()})(x\d+)?-{method}(?!-(?:{_STAGES}))(-.+)?")
     wanted = form.fullmatch(draft.name)
     own = wanted.groups() if wanted else ()  # a device known by its memory alone is no label of a recipe
     alike = (match for name in catalogue.names() if (match := form.fullmatch(name)))

@@ -25,10 +25,11 @@ class Upgrade:
 
 
 def nearest(start: Draft, methods: Sequence[str]) -> list[Upgrade]:
-    """ZeRO for FSDP, another method, shorter samples; more host memory, more devices of the same kind, larger devices:
-    of each the smallest step that suffices."""
+    """ZeRO for FSDP, another method, shorter samples, fewer of the devices; more host memory, more devices of the same
+    kind, larger devices: of each the smallest step that suffices."""
     ways = (_unsharded(start, methods), _other_methods(start, methods), _shorter(start, methods),
-            _more_ram(start, methods), _more_devices(start, methods), _larger_devices(start, methods))  # fmt: skip
+            _fewer_devices(start, methods), _more_ram(start, methods), _more_devices(start, methods),
+            _larger_devices(start, methods))  # fmt: skip
     return [upgrade for way in ways if (upgrade := next(way, None))]
 
 
@@ -55,6 +56,14 @@ def _shorter(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
         if draft := _fitting(replace(start, length=length), start.machine, methods):
             yield Upgrade(draft, f"with --cutoff-len {length}")
         length //= 2
+
+
+def _fewer_devices(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
+    """Each device's process takes host memory of its own."""
+    here = start.machine
+    for count in (8, 4, 2, 1):
+        if count < here.devices and (draft := _fitting(start, here._replace(devices=count), methods)):
+            yield Upgrade(draft, "fewer of the devices")
 
 
 def _more_ram(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
