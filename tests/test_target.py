@@ -173,6 +173,14 @@ def test_free_disk(
     assert (shown.exit_code, says in shown.stderr) == (code, True), shown.stderr
 
 
+def test_the_disk_of_another_machine_is_not_judged(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recipe for a server is tried on a laptop, which shows no device."""
+    write(recipe, "8xa100-80g")
+    monkeypatch.setattr(host, "free_disk_gib", lambda _folder: 0.1)
+    shown = train(monkeypatch, "none", str(recipe))
+    assert (shown.exit_code, "free on the disk" in shown.stderr) == (0, False), shown.stderr
+
+
 def test_a_run_that_goes_on_replaces_its_checkpoints(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,8 @@ def command(recipe: str, overrides: Sequence[str], machine: str, host_ram: float
         click.echo(line, err=True)
     _check(document, target.machine, ram)
     job = jobs.resolve(document, target.machine, ram)
-    _tell(room.lacking(job, target.accelerators))
+    if target.accelerators or not dry_run:  # else this is not the machine that the run is for
+        _tell(room.lacking(job, target.accelerators))
     _tell(hub.lacking(job), dry_run)
     _tell_of_data(job)
     prepared = handoff.prepare(job, overrides, target.variables)

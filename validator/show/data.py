@@ -46,8 +46,9 @@ def _rows(study: Study) -> Iterator[str]:
 
 def _steps(study: Study) -> Iterator[str]:
     if steps := study.steps:
+        saves = "1 save" if steps.saves == 1 else f"{steps.saves:,} saves"
         yield (f"steps: {steps.per_epoch:,} an epoch of batch {steps.batch}, {steps.total:,} in all "
-               f"({steps.epochs:.3g} epochs), {steps.warmup:,} of warm-up, {steps.saves:,} saves")  # fmt: skip
+               f"({steps.epochs:.3g} epochs), {steps.warmup:,} of warm-up, {saves}")  # fmt: skip
 
 
 def _tokens(study: Study) -> Iterator[str]:

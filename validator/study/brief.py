@@ -39,7 +39,8 @@ def _lines(study: Study) -> Iterator[str]:
     if not steps or study.problems:
         return
     about = "" if tokens.exact else "about "
-    yield (f"data: {rows.trained:,} of {rows.read:,} rows trained in {steps.total:,} steps, "
+    total = "1 step" if steps.total == 1 else f"{steps.total:,} steps"
+    yield (f"data: {rows.trained:,} of {rows.read:,} rows trained in {total}, "
            f"{about}{tokens.per_epoch:,} tokens an epoch")  # fmt: skip
     for drop in study.drops:
         yield f"data: {drop.rows:,} rows dropped: {drop.reason} ({drop.examples[0]})"
