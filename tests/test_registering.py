@@ -309,6 +309,19 @@ def test_most_rows_decide_and_the_others_are_told() -> None:
         found.stdout)  # fmt: skip
 
 
+@pytest.mark.parametrize(("rows", "words"), [
+    (FORMS["messages with tool calls"].rows, "alone reads `tool_calls`"),
+    (FORMS["sharegpt with tools"].rows, "calls of tools are written as `template` has them"),
+    (FORMS["images in messages"].rows, "files in `images` are looked for in `media_dir`"),
+    ([{"instruction": "<image>q", "output": "a"}], "the rows hold <image> and no column `images`"),
+    ([{"instruction": "q", "output": "<think>b</think>a"}], "answers hold <think>"),
+    (FORMS["alpaca"].rows, ""),
+])  # fmt: skip
+def test_what_a_recipe_should_heed(rows: list[dict[str, Any]], words: str) -> None:
+    notes = registering.own(write(Path(), Form(rows, {}))).notes
+    assert any(words in note for note in notes) if words else notes == ()
+
+
 def test_a_folder_is_one_data_set() -> None:
     Path("set").mkdir()
     for name in ("1.jsonl", "2.jsonl"):

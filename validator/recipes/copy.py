@@ -56,7 +56,7 @@ def _amount(own: Own, job: Job) -> Iterator[str]:
     """How many rows there are beside how many the recipe is made for."""
     if job.samples and own.rows < job.samples:
         rows = "1 row" if own.rows == 1 else f"{own.rows:,} rows"
-        yield f"`{own}` holds {rows}, the recipe is made for {job.samples:,}; `lmf-recipes data` says what that means"
+        yield f"`{own}` holds {rows}, the recipe is made for {job.samples:,}"
 
 
 def _command(*words: object) -> str:

@@ -8,18 +8,22 @@ from validator.samples.form import form
 from validator.samples.guess import Guess
 from validator.samples.outcome import Row
 
+_MARKS = {"images": "<image>", "videos": "<video>", "audios": "<audio>"}
+
 
 def needs(suited: Guess, rows: Iterable[Row]) -> Iterator[str]:
     """What to know of the template and the media of such rows."""
-    meant = form(suited.entry)
+    meant, text = form(suited.entry), "\n".join(map(str, rows))
     if meant.formatting == "openai":
         yield "formatting openai is known from LLaMA-Factory 0.9.4 on, and alone reads `tool_calls`"
         yield "rows without tools get the system prompt 'detailed thinking off' with it"
     if meant.columns.get("tools"):
         yield "calls of tools are written as `template` has them: take the model's own"
-    for part in ("images", "videos", "audios"):
+    for part, mark in _MARKS.items():
         if column := meant.columns.get(part):
             yield f"files in `{column}` are looked for in `media_dir` (default: `dataset_dir`)"
             yield f"`template` must be one that takes {part}"
-    if any("<think>" in str(row) for row in rows):
+        elif mark in text:  # llamafactory/data/mm_plugin.py:_validate_messages
+            yield f"the rows hold {mark} and no column `{part}`: a template that takes {part} stops the run there"
+    if "<think>" in text:
         yield "answers hold <think>: `template` must be one that reasons, such as qwen3 or deepseekr1"
