@@ -10,6 +10,7 @@ from pathlib import Path
 import following
 import pytest
 
+from validator.advise import change as trials
 from validator.advise import changes, ladder
 from validator.advise.change import Change
 from validator.diagnostic import Severity
@@ -168,6 +169,33 @@ def test_a_run_that_an_accelerate_file_shards_gets_no_deepspeed_file() -> None:
     near = changes.nearest(before)
     assert near
     assert not any("deepspeed" in change.set for change in near)
+
+
+@pytest.mark.parametrize(
+    ("machine", "ram", "method", "more"),
+    [
+        ("1xrtx-3090", 64, "lora", "cutoff_len: 8192"),
+        ("8xa100-80g", 64, "full", "per_device_train_batch_size: 1048576\ndataloader_num_workers: 4"),
+        ("1xt4-16g", 64, "full", "model_name_or_path: Qwen/Qwen2.5-72B-Instruct\nper_device_train_batch_size: 64"),
+        ("1xa100-80g", 512, "full", "cutoff_len: 131072\ndisable_gradient_checkpointing: true"),
+    ],
+)
+def test_the_search_ends_soon(machine: str, ram: float, method: str, more: str) -> None:
+    before = resolved(machine, method, ram, more)
+    trials._changed.cache_clear()
+    changes.nearest(before)
+    assert trials._changed.cache_info().misses < 450  # of 0.3 ms each
+
+
+def test_a_micro_batch_is_halved_step_by_step_to_one() -> None:
+    def sizes(micro: int) -> list[tuple[int, int]]:
+        ways = ladder.micro_batch(resolved("1xrtx-3090", "lora", more=f"per_device_train_batch_size: {micro}"))
+        return [(way.set["per_device_train_batch_size"], way.set["gradient_accumulation_steps"]) for way in ways]  # type: ignore[misc]
+
+    assert sizes(8) == [(4, 4), (2, 8), (1, 16)]
+    assert sizes(6) == [(3, 4), (1, 12)]
+    assert sizes(1) == []
+    assert sizes(1024)[0] == (64, 32)
 
 
 def test_what_exists_already_is_no_reason_to_hold_a_change_back() -> None:

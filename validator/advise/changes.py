@@ -15,6 +15,8 @@ from validator.rules import engine
 
 _WORDS: Mapping[Verdict, str] = {"fits": "", "tight": "nothing fits with a margin; it is tight if you "}
 _BADNESS: Mapping[Verdict, int] = {"fits": 0, "tight": 1, "exceeds": 2, "unknown": 3}
+# So many trials for further changes, where there is one already: they cost about 0.3 ms each.
+_PATIENCE = 150
 
 
 def nearest(job: Job, limit: int = 5) -> list[Change]:
@@ -39,20 +41,28 @@ def advice(job: Job) -> str:
 
 
 def _minimal(job: Job, wanted: Verdict) -> Iterator[Change]:
-    """Changes that reach the verdict, without those that hold all keys of a cheaper one, or of what is hard in it."""
+    """Changes that reach the verdict, the cheapest first, without those that hold all keys of a cheaper one."""
     enough: list[Settings] = []
+    for trial, way in enumerate(_candidates(job, wanted, enough)):
+        if enough and trial > _PATIENCE:
+            return
+        if _reaches(job, way, wanted) and _accepted(job, way.set):
+            enough.append(way.set)
+            yield change(job, way.set, way.note)
+
+
+def _candidates(job: Job, wanted: Verdict, enough: list[Settings]) -> Iterator[Way]:
+    """Each hard way with all choices of easy ones, but for what holds something that is `enough`; a hard way that has
+    served is added to that."""
     easy = [*_combinations(job, ladder.EASY)]
     for hard in _combinations(job, ladder.hard(job)):
-        if _holds_any(hard.set, enough) or not any(_reaches(job, way, wanted) for way in _thrifty(job, hard)):
+        if _holds_any(hard.set, enough) or not any(_reaches(job, way, wanted) for way in _thrifty(job, hard, enough)):
             continue  # none of the easy ways needs more memory, so nothing reaches it without them
-        cheaper = [*enough]
-        for way in (ladder.joined((each, hard)) for each in easy):
-            if way is None or not way.set or _holds_any(way.set, cheaper):
-                continue
-            if _reaches(job, way, wanted) and _accepted(job, way.set):
-                cheaper.append(way.set)
-                enough.append(hard.set or way.set)
-                yield change(job, way.set, way.note)
+        for way in filter(None, (ladder.joined((each, hard)) for each in easy)):
+            if way.set and not _holds_any(way.set, enough):
+                yield way
+        if hard.set and any(hard.set.items() <= settings.items() for settings in enough):
+            enough.append(hard.set)
 
 
 def _holds_any(settings: Settings, others: Sequence[Settings]) -> bool:
@@ -85,9 +95,11 @@ def _combinations(job: Job, steps: Sequence[Step]) -> Iterator[Way]:
             yield way
 
 
-def _thrifty(job: Job, hard: Way) -> Iterator[Way]:
-    """The hard way with the last of all easy ways; also without another engine, which may need more than it saves."""
-    easy = [ways[-1] for step in ladder.EASY if (ways := ladder.taken(job, step))]
+def _thrifty(job: Job, hard: Way, enough: Sequence[Settings] = ()) -> Iterator[Way]:
+    """The hard way with the last of all easy ways, but those that are enough by themselves; also without another
+    engine, which may need more than it saves."""
+    last = (ways[-1] for step in ladder.EASY if (ways := ladder.taken(job, step)))
+    easy = [way for way in last if not _holds_any(way.set, enough)]
     for engine_kept in (False, True):
         decided = hard.decides | ({ladder.ENGINE} if engine_kept else set())
         if way := ladder.joined([*(each for each in easy if not each.decides & decided), hard]):

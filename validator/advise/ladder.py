@@ -30,8 +30,9 @@ def micro_batch(job: Job) -> Iterator[Way]:
     while micro > 1:
         by = 2 if micro % 2 == 0 else micro
         micro, accumulation = micro // by, accumulation * by
-        settings = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": accumulation}
-        yield Way(settings, "same effective batch in smaller steps", frozenset({BATCH}))
+        if micro <= _MOST:
+            settings = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": accumulation}
+            yield Way(settings, "same effective batch in smaller steps", frozenset({BATCH}))
 
 
 def _zero2(job: Job) -> Iterator[Way]:
@@ -179,6 +180,8 @@ def joined(ways: Iterable[Way]) -> Way | None:
     return Way(settings, "; ".join(notes), distinct) if len(distinct) == len(decided) else None
 
 
+# A device is hardly given more samples at once than this.
+_MOST = 64
 # Samples of fewer tokens than this are hardly worth training on.
 _SHORTEST = 512
 
