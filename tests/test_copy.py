@@ -187,6 +187,11 @@ def test_a_deepspeed_file_by_name(here: Path, name: str, dest: str) -> None:
     assert file.read_text("utf-8") == "{}"
 
 
+def test_a_deepspeed_file_keeps_its_name(here: Path) -> None:
+    assert "give the folder" in str(run("copy", "ds_z2", "mine.json").exception)
+    assert everything(here) == {}
+
+
 @pytest.mark.usefixtures("here")
 def test_a_deepspeed_file_works_where_it_says() -> None:
     shown = run("copy", "ds_z2", "own").output

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from validator.diagnostic import RecipeError
 from validator.recipes.companions import lacking
 from validator.tables.checkout import home
 from validator.write import file
@@ -34,8 +35,11 @@ def known(name: str) -> str | None:
 
 
 def copy(name: str, dest: str) -> Engine:
-    """Write the file into the folder's deepspeed/, unless it is there. Raises RecipeError where another one is."""
+    """Write the file into the folder's deepspeed/, unless it is there. Raises RecipeError where another one is, or for
+    the name of a file."""
     folder = Path(dest).expanduser()
+    if folder.suffix == ".json":
+        raise RecipeError(f"`{dest}`: give the folder that recipes are started from; the file goes to its {_FOLDER}/")
     if folder.name == _FOLDER:
         folder = folder.parent
     value = f"{_FOLDER}/{name}"
