@@ -17,6 +17,7 @@ from validator.advise import changes
 from validator.job import accelerate
 from validator.job.fsdp import Fsdp
 from validator.job.job import GIB, Job, resolve
+from validator.judge import check
 from validator.memory.terms import Device, Host
 from validator.read.recipe import Document
 from validator.tables.data import listing
@@ -154,6 +155,15 @@ def test_no_deepspeed_file_is_advised_beside_an_accelerate_file(tmp_path: Path) 
         large = job(tmp_path, settings, per_device_train_batch_size=16, cutoff_len=4096)
         assert large.verdict == "exceeds"
         assert any("deepspeed" in change.set for change in changes.nearest(large)) == engines
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parent.parent / "accelerate").iterdir()), ids=lambda p: p.name)
+def test_the_files_of_this_repository_are_right(path: Path) -> None:
+    values = {**VALUES, "per_device_train_batch_size": 1}
+    document = Document("r.yaml", "", values, header={"accelerate": str(path)})
+    found = check.check_document(document, "8xa100-80g", 1024)
+    assert [d for d in found.diagnostics if d.code[:3] in ("PAR", "FIT")] == []
+    assert found.verdict == "fits"
 
 
 def source(path: str) -> str:
