@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from validator.diagnostic import RecipeError, Verdict
-from validator.job import accelerate, datasets, workload, zero
+from validator.job import datasets, workload, zero
 from validator.job.datasets import Dataset, Registry
 from validator.job.quantization import Quantization, quantization
 from validator.job.settings import Settings
@@ -211,6 +211,8 @@ def resolve(
               folders=tuple(folders(document.path)), as_written=as_written)  # fmt: skip
     named = header.get("accelerate")
     if isinstance(named, str):
+        from validator.job import accelerate  # which hardly any recipe asks for
+
         place = job.find(named)
         job.accelerate = accelerate.read(str(place[0] if place else named))
     return job

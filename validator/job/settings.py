@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from validator.job.accelerate import Accelerate
 from validator.job.fsdp import Fsdp, by_words
 from validator.job.task import Task
 from validator.job.values import quantity
 from validator.memory.workload import Checkpointing, Precision
 from validator.tables.machines import Machine
+
+if TYPE_CHECKING:  # few recipes name an accelerate file
+    from validator.job.accelerate import Accelerate
 
 # create_custom_optimizer takes the first of these that is set (train/trainer_utils.py).
 OPTIMIZERS = ("use_galore", "use_apollo", "loraplus_lr_ratio", "use_badam", "use_adam_mini", "use_muon")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from validator.diagnostic import Severity
-from validator.job.accelerate import Accelerate
 from validator.job.job import Job
 from validator.rules import inside
 from validator.rules.rule import Finding, rule
 from validator.tables.data import listing
 from validator.tables.suggestion import suggest
+
+if TYPE_CHECKING:  # few recipes name such a file
+    from validator.job.accelerate import Accelerate
 
 
 @rule("PAR301", Severity.ERROR)
