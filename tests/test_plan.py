@@ -365,6 +365,17 @@ def test_a_folder_with_other_data_sets_is_planned_for_like_any(here: Path) -> No
     assert list(defined) == ["own", "alpaca_gpt4_en", "alpaca_gpt4_zh"]
 
 
+@pytest.mark.usefixtures("here")
+def test_a_plan_with_data_is_what_explain_says_of_the_file() -> None:
+    pairs = [{"instruction": "q", "input": "", "chosen": "good", "rejected": "bad"}] * 1200
+    Path("pairs.json").write_text(json.dumps(pairs), "utf-8")
+    words = ("--model", "qwen3-8b", "--machine", "1xa100-80g", "--data", "pairs.json")
+    best = plans(*words)["plans"][0]
+    assert run(*words, "--write", "mine.yaml").exit_code == 0
+    predicted = load("mine.yaml").header["predicted"]
+    assert (predicted["device_gib"], predicted["host_gib"]) == (best["device_gib"], best["host_gib"])
+
+
 def test_a_stage_without_a_published_rate_for_a_method_leaves_it_out() -> None:
     words = ("--model", "qwen7b", "--machine", "8xa100-80g", "--stage", "kto")
     answer = plans(*words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -70,7 +71,9 @@ def command(
     if model is None and fsdp:
         raise click.UsageError("--fsdp is for one model; give --model")
     stage, samples = planner.meant(stage, samples, data)
-    answer = planner.answer(model, machine, samples, host_ram, cutoff_len, method, stage, fsdp)
+    made_for = None if model and data else samples  # beside data of one's own the header says how many are recommended
+    answer = planner.answer(model, machine, made_for, host_ram, cutoff_len, method, stage, fsdp)
+    answer = replace(answer, samples=samples)
     shown = rows(answer)
     if form == "json":
         click.echo(structure.text(shown), nl=False)
