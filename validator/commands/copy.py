@@ -27,5 +27,5 @@ def command(name: str, dest: str, data: Own | None) -> None:
     file = engine.known(name)
     if file and data:
         raise click.UsageError(f"--data is for a recipe, and {name} is a DeepSpeed file")
-    shown = placed.engine(engine.copy(file, dest)) if file else placed.text(copy(name, dest, data))
+    shown = placed.engine(engine.copy(file, dest)) if file else placed.text(copy(name, dest, data), own=data is not None)
     click.echo(shown, nl=False)

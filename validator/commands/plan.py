@@ -80,7 +80,8 @@ def command(
     else:
         click.echo(plans.text(shown, () if write else following(answer, _given(context))), nl=False)
     if write:
-        click.echo(placed.text(planner.write(answer.best, write, data)), nl=False, err=form == "json")
+        written = placed.text(planner.write(answer.best, write, data), own=data is not None)
+        click.echo(written, nl=False, err=form == "json")
     sys.exit(0 if answer.best else 1)
 
 

@@ -9,12 +9,14 @@ from validator.recipes.engine import Engine
 from validator.recipes.place import Placed
 
 
-def text(placed: Placed) -> str:
-    """Files and the next command as lines of text."""
+def text(placed: Placed, own: bool = False) -> str:
+    """Files and the next commands as lines of text; `own`: the recipe trains on the user's own data already."""
     lines = [f"wrote {_short(path)}" for path in (placed.recipe, *placed.files)]
     if " " in str(placed.start):
-        lines.append("note: LLaMA-Factory's launcher splits at spaces under torchrun; a path without starts everywhere")
+        lines.append("note: LLaMA-Factory's launcher splits at spaces under torchrun; a path without spaces starts everywhere")
     lines += [f"note: {note}" for note in placed.notes]
+    if not own:
+        lines.append("your data: lmf-recipes data FILE --register NAME, then `dataset: NAME` in the recipe")
     lines.append(f"run: {_change(placed.folder)}lmf-recipes train {quoted(placed.start)}")
     return "\n".join(lines) + "\n"
 
