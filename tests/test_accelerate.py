@@ -111,9 +111,26 @@ def test_each_process_keeps_the_whole_model_in_main_memory_until_it_is_spread(tm
     assert term(job(tmp_path, {}), Host.WHOLE_MODEL) == pytest.approx(4 * whole, rel=0.01)
     lora = {"finetuning_type": "lora", "lora_target": "all"}
     assert term(job(tmp_path, {"fsdp_version": 2}, **lora), Host.WHOLE_MODEL) == pytest.approx(2 * whole, rel=0.01)
-    assert term(job(tmp_path, {}, **lora, quantization_bit=4), Host.WHOLE_MODEL) == 0
+    quantized = job(tmp_path, {}, **lora, quantization_bit=4)
+    assert term(quantized, Host.WHOLE_MODEL) == 0
+    assert quantized.workload
+    assert not quantized.workload.sharding.sharded_load
     assert term(job(tmp_path, {"fsdp_cpu_ram_efficient_loading": False}), Host.WHOLE_MODEL) == 0
     assert term(job(tmp_path, None, fsdp="full_shard auto_wrap"), Host.WHOLE_MODEL) == 0
+
+
+def test_transformers_4_takes_quantized_weights_back_from_the_device(tmp_path: Path) -> None:
+    """A 70B model in 4 bits on two devices of 24 GB, as LLaMA-Factory's examples/extras/fsdp_qlora has it."""
+    values = {
+        **VALUES, "model_name_or_path": "meta-llama/Meta-Llama-3-70B-Instruct", "finetuning_type": "lora",
+        "lora_target": "q_proj,v_proj", "quantization_bit": 4, "cutoff_len": 1024, "per_device_train_batch_size": 1,
+    }  # fmt: skip
+    path = tmp_path / "fsdp.yaml"
+    path.write_text(yaml.safe_dump({**FILE, "fsdp_config": {**POLICY, "fsdp_offload_params": True}}))
+    for release, verdict in (("<5", "fits"), (">=5", "exceeds")):
+        header = {"accelerate": str(path), "transformers": release}
+        found = resolve(Document("r.yaml", "", values, header=header), "2xrtx-3090", 256)
+        assert found.device_verdict == verdict
 
 
 def test_a_model_that_is_not_loaded_lazily_goes_to_every_device_whole(tmp_path: Path) -> None:

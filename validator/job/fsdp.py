@@ -2,9 +2,11 @@
 
 # Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from validator.memory import Sharding
+from validator.tables import releases
 
 
 class Fsdp(NamedTuple):
@@ -34,23 +36,32 @@ def by_words(words: tuple[str, ...]) -> Fsdp:
     )
 
 
-def sharding(fsdp: Fsdp, nodes: int, devices: int, quantized: bool) -> Sharding:
-    """How states are spread. Hybrid sharding is that of one node, on each. A model that is quantized while it loads
-    goes to every device (transformers, quantizer_bnb_4bit.update_device_map).
+def copies(fsdp: Fsdp, devices: int, quantized: bool, header: Mapping[str, Any]) -> int:
+    """How many processes of a node keep the whole model in main memory until it is spread; 0 where all devices do.
 
-    While the weights wait in main memory every process has a whole copy, not the first alone: the others make zeros of
-    the same size, which LLaMA-Factory raises to fp32 where they are trained (transformers,
-    modeling_utils._move_missing_keys_from_meta_to_device; model/adapter.py; seen in a run of two processes)."""
+    Each does, not the first alone: the others make zeros of the same size, which LLaMA-Factory raises to fp32 where
+    they are trained (transformers 5.6, modeling_utils._move_missing_keys_from_meta_to_device; model/adapter.py; seen
+    in a run of two processes). A model that is quantized while it loads stays on every device (the same release,
+    quantizer_bnb_4bit.update_device_map); transformers 4 took it back, and gave the other processes nothing
+    (modeling_utils._load_state_dict_into_meta_model)."""
+    if not fsdp.lazy:
+        return 0
+    if quantized:
+        return 0 if releases.holds(header, "transformers 5.0.0") else 1
+    return devices
+
+
+def sharding(fsdp: Fsdp, nodes: int, devices: int, copies: int) -> Sharding:
+    """How states are spread. Hybrid sharding is that of one node, on each."""
     if not fsdp.shards:
         return Sharding(nodes, devices)
-    lazy = fsdp.lazy and not quantized
     return Sharding(
         1 if fsdp.hybrid else nodes,
         devices,
         stage=3 if fsdp.resharded else 2,
         fsdp=True,
-        sharded_load=lazy,
-        loaders=devices if lazy else 1,
+        sharded_load=copies > 0,
+        loaders=max(copies, 1),
         raised=fsdp.version == 2,
         offload_optimizer=fsdp.offload,
         offload_parameters=fsdp.offload,

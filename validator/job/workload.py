@@ -151,5 +151,6 @@ def _sharding(settings: Settings, model: Model, engine: Zero | None) -> Sharding
     if engine:
         return zero.sharding(engine, nodes, devices, model.arch.hidden)
     if settings.fsdp:
-        return fsdp.sharding(settings.fsdp, nodes, devices, quantization(settings, model).asked)
+        copies = fsdp.copies(settings.fsdp, devices, quantization(settings, model).asked, settings.header)
+        return fsdp.sharding(settings.fsdp, nodes, devices, copies)
     return Sharding(nodes, devices)
