@@ -40,14 +40,14 @@ def copies(fsdp: Fsdp, devices: int, quantized: bool, header: Mapping[str, Any])
     """How many processes of a node keep the whole model in main memory until it is spread; 0 where all devices do.
 
     Each does, not the first alone: the others make zeros of the same size, which LLaMA-Factory raises to fp32 where
-    they are trained (transformers 5.6, modeling_utils._move_missing_keys_from_meta_to_device; model/adapter.py; seen
+    they are trained (transformers, modeling_utils._move_missing_keys_from_meta_to_device; model/adapter.py; seen
     in a run of two processes). A model that is quantized while it loads stays on every device (the same release,
     quantizer_bnb_4bit.update_device_map); transformers 4 took it back, and gave the other processes nothing
     (modeling_utils._load_state_dict_into_meta_model)."""
     if not fsdp.lazy:
         return 0
     if quantized:
-        return 0 if releases.holds(header, "transformers 5.0.0") else 1
+        return 0 if releases.holds(header, since="transformers 5.0.0") else 1
     return devices
 
 

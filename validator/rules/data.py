@@ -146,7 +146,7 @@ def _guidance(job: Job, figure: str) -> int | None:
 
 
 def _model(job: Job) -> str:
-    return f"a {job.model.billions:.3g}B model" if job.model else "this model"
+    return f"a model of {job.model.billions:.3g}B" if job.model else "this model"
 
 
 def _advice(job: Job) -> str:
