@@ -111,10 +111,8 @@ def _reaches(job: Job, way: Way, wanted: Verdict) -> bool:
 
 
 def _accepted(job: Job, settings: Settings) -> bool:
-    """Whether the settings bring no error that the job does not have, other than of memory, and no DeepSpeed file
-    beside an accelerate file of FSDP, which no key takes away."""
-    after, launched = changed(job, settings), job.accelerate is not None and job.accelerate.fsdp is not None
-    return not (launched and after.engine) and _errors(after) <= _errors(job)
+    """Whether the settings bring no error that the job does not have, other than of memory."""
+    return _errors(changed(job, settings)) <= _errors(job)
 
 
 _errors = lru_cache(maxsize=64)(engine.errors)
