@@ -27,5 +27,7 @@ def command(name: str, dest: str, data: Own | None) -> None:
     file = engine.known(name)
     if file and data:
         raise click.UsageError(f"--data is for a recipe, and {name} is a DeepSpeed file")
-    shown = placed.engine(engine.copy(file, dest)) if file else placed.text(copy(name, dest, data), own=data is not None)
-    click.echo(shown, nl=False)
+    if file:
+        click.echo(placed.engine(engine.copy(file, dest)), nl=False)
+    else:
+        click.echo(placed.text(copy(name, dest, data), own=data is not None), nl=False)

@@ -13,7 +13,9 @@ def text(placed: Placed, own: bool = False) -> str:
     """Files and the next commands as lines of text; `own`: the recipe trains on the user's own data already."""
     lines = [f"wrote {_short(path)}" for path in (placed.recipe, *placed.files)]
     if " " in str(placed.start):
-        lines.append("note: LLaMA-Factory's launcher splits at spaces under torchrun; a path without spaces starts everywhere")
+        lines.append(
+            "note: LLaMA-Factory's launcher splits at spaces under torchrun; a path without spaces starts everywhere"
+        )
     lines += [f"note: {note}" for note in placed.notes]
     if not own:
         lines.append("your data: lmf-recipes data FILE --register NAME, then `dataset: NAME` in the recipe")
