@@ -1,6 +1,6 @@
 """Parse recipes with LLaMA-Factory's own parser, each in a fork of one process that has imported it.
 
-    python tests/real_parser.py RECIPE...
+    python tests/real_parser.py "RECIPE [KEY=VALUE...]"...
 
 Prints one JSON line for each recipe: path, and error or the values that were resolved. Faked is only what this machine
 lacks: a GPU that can compute in bf16 (the answer to one question), packages that need a GPU, and the target's processes
@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import socket
 import sys
 from importlib import import_module
@@ -27,11 +28,12 @@ NEED_A_GPU = ("liger-kernel",)
 SHOWN = ("deepspeed", "fsdp", "bf16", "fp16", "warmup_steps", "learning_rate", "save_total_limit", "max_grad_norm")
 
 
-def parse(path: str) -> dict[str, Any]:
-    """What the parser makes of one recipe."""
+def parse(words: str) -> dict[str, Any]:
+    """What the parser makes of one recipe, with the overrides behind its path."""
     from llamafactory.hparams import get_train_args
 
-    sys.argv = ["llamafactory-cli", path]
+    path, *overrides = shlex.split(words)
+    sys.argv = ["llamafactory-cli", path, *overrides]
     if alone(path):
         for name in TORCHRUN:
             del os.environ[name]

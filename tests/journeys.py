@@ -1,0 +1,145 @@
+"""Journeys: pages of docs/journeys/ whose console blocks are replayed as a newcomer would type them, in an empty folder,
+with the program installed from its wheel and no network.
+
+A block ```console holds commands behind `$ ` and what they print, with `[exit code N]` after what fails. A block of
+another kind below `<!-- file NAME -->` is a file that the traveller has; `<!-- on NAME -->` puts the programs of
+tests/recorded/NAME on PATH from there on. Of a page with `<!-- journey begins -->` only what stands between that and
+`<!-- journey ends -->` is replayed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [*sorted((ROOT / "docs" / "journeys").glob("[0-9]*.md")), ROOT / "README.md", ROOT / "README.zh.md"]
+HOME = "/home/me"
+LIBRARY = re.compile(r"/\S+/venv/lib/python[\d.]+/site-packages")
+PART = re.compile(r"(?s)(?P<before>.*<!-- journey begins -->\n)(?P<way>.*)(?P<after><!-- journey ends -->.*)")
+BLOCK = re.compile(r"(?ms)(?:^<!-- (?P<what>file|on) (?P<name>\S+) -->\n)|^```(?P<kind>\w*)\n(?P<text>.*?)^```$")
+
+# What would leave this machine fails, whatever library tries it.
+ALONE = """
+import socket
+
+def connect(self, address, *, real=socket.socket.connect):
+    if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "::1", "localhost"):
+        raise OSError(f"a journey has no network: {address}")
+    return real(self, address)
+
+socket.socket.connect = connect
+"""
+
+
+@dataclass
+class Journey:
+    """A page replayed: its text as it should be, and the commands that `train --dry-run` printed, with their folder."""
+
+    page: Path
+    text: str = ""
+    dry_runs: list[tuple[Path, str]] = field(default_factory=list)
+
+
+def installation(folder: Path) -> Path:
+    """A virtual environment with the wheel, beside the packages of this one; returns its folder of programs."""
+    pip = [sys.executable, "-m", "pip"]
+    wheels = folder / "wheels"
+    build = [*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(ROOT)]
+    subprocess.run(build, check=True, cwd=folder)
+    venv.create(folder / "venv", with_pip=False)
+    programs = folder / "venv" / "bin"
+    wheel = next(wheels.glob("*.whl"))
+    install = [*pip, "--python", str(programs / "python"), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run(install, check=True, cwd=folder)
+    library = next((folder / "venv" / "lib").glob("python*/site-packages"))
+    # A folder named in a .pth file comes after the wheel's, and its own .pth files, an editable install's, are not read.
+    others = [path for path in sys.path if path.endswith("site-packages")]
+    (library / "others.pth").write_text("\n".join(others) + "\n")
+    (library / "sitecustomize.py").write_text(ALONE)
+    for name, module in {"llamafactory-cli": "llamafactory.cli", "torchrun": "torch.distributed.run"}.items():
+        (programs / name).write_text(f'#!/bin/sh\nexec "{programs}/python" -m {module} "$@"\n')
+        (programs / name).chmod(0o755)
+    (programs / "pre-commit").symlink_to(Path(sys.executable).parent / "pre-commit")
+    return programs
+
+
+def replay(page: Path, programs: Path, folder: Path) -> Journey:
+    """Walk the page's way in a folder of its own."""
+    home = folder / "me"
+    here = home / "work"
+    here.mkdir(parents=True)
+    whole = page.read_text("utf-8")
+    part = PART.fullmatch(whole)
+    journey = Journey(page, part["before"] if part else "")
+    environment = _environment(home, programs)
+    text, at, name = part["way"] if part else whole, 0, ""
+    for block in BLOCK.finditer(text):
+        journey.text += text[at : block.start()]
+        at, made = block.end(), block[0]
+        if block["what"] == "on":
+            environment["PATH"] = f"{ROOT / 'tests' / 'recorded' / block['name']}:{_path(programs)}"
+        elif block["what"] == "file":
+            name = block["name"]
+        elif block["kind"] == "console":
+            made = "```console\n" + "".join(_typed(journey, block["text"], here, environment)) + "```"
+        elif name:
+            (here / name).parent.mkdir(parents=True, exist_ok=True)
+            (here / name).write_text(block["text"], "utf-8")
+            name = ""
+        journey.text += made
+    journey.text += text[at:] + (part["after"] if part else "")
+    return journey
+
+
+def _environment(home: Path, programs: Path) -> dict[str, str]:
+    git = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    git |= {f"GIT_{role}_{part}": "me@example.org" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
+    plain = {"LANG": "C.UTF-8", "COLUMNS": "120", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
+    return {"HOME": str(home), "PATH": _path(programs), **git, **plain}
+
+
+def _path(programs: Path) -> str:
+    return f"{programs}:/usr/local/bin:/usr/bin:/bin"
+
+
+def _typed(journey: Journey, text: str, here: Path, environment: dict[str, str]) -> Iterator[str]:
+    """Each command and what it prints now. `cd` holds for the commands after it."""
+    for command in _commands(text):
+        yield "".join(f"{'$ ' if not at else '> '}{line}\n" for at, line in enumerate(command.split("\n")))
+        script = f"cd -- {_quoted(here)} && {{ {command}\n}}; code=$?; pwd >&3; exit $code"
+        reader, writer = os.pipe()
+        ended = subprocess.run(
+            ["bash", "-c", f"exec 3>&{writer}; {script}"], env=environment, pass_fds=[writer], text=True, check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        os.close(writer)
+        with os.fdopen(reader) as pwd:
+            here = Path(pwd.read().strip() or here)
+        if "--dry-run" in command and not ended.returncode:
+            lines = [line for line in ended.stdout.splitlines() if "llamafactory-cli train " in line]
+            journey.dry_runs += [(here, line) for line in lines]
+        yield LIBRARY.sub("/venv/site-packages", ended.stdout.replace(environment["HOME"], HOME))
+        if ended.returncode:
+            yield f"[exit code {ended.returncode}]\n"
+
+
+def _commands(text: str) -> list[str]:
+    """The commands of a block; `> ` continues one."""
+    commands: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            commands.append(line[2:])
+        elif line.startswith("> ") and commands:
+            commands[-1] += "\n" + line[2:]
+    return commands
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "'\\''") + "'"

@@ -1,0 +1,63 @@
+"""From nothing to a run: every page of docs/journeys/ still prints what it says, and the real parser takes its runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import journeys
+import pytest
+from journeys import Journey
+
+pytestmark = pytest.mark.slow
+
+
+def trains(page: Path) -> bool:
+    """Whether the page ends in a real fine-tune."""
+    return bool(re.search(r"(?m)^\$ lmf-recipes train (?!.*--dry-run)", page.read_text("utf-8")))
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return journeys.installation(tmp_path_factory.mktemp("installation"))
+
+
+WALKED: dict[Path, Journey] = {}
+
+
+def walked(page: Path, programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Journey:
+    if page not in WALKED:
+        WALKED[page] = journeys.replay(page, programs, tmp_path_factory.mktemp(page.stem))
+    return WALKED[page]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page.stem, marks=[pytest.mark.training] if trains(page) else []) for page in journeys.PAGES],
+)
+def test_a_journey_goes_as_it_is_told(
+    page: Path, programs: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> None:
+    journey = walked(page, programs, tmp_path_factory)
+    if pytestconfig.getoption("--golden"):
+        page.write_text(journey.text, "utf-8")
+    assert journey.text == page.read_text("utf-8")
+    assert journey.dry_runs, "a journey leads to a run"
+
+
+def test_the_real_parser_takes_every_run(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whatever `train --dry-run` printed is a command that LLaMA-Factory accepts."""
+    pages = [page for page in journeys.PAGES if not trains(page)]
+    runs = [run for page in pages for run in walked(page, programs, tmp_path_factory).dry_runs]
+    words = [shlex.split(line.partition("llamafactory-cli train ")[2]) for _, line in runs]
+    parser = [sys.executable, str(journeys.ROOT / "tests" / "real_parser.py")]
+    parsed = subprocess.run(
+        [*parser, *(shlex.join(each) for each in words)], cwd=runs[0][0], capture_output=True, text=True, check=True
+    )
+    results = [json.loads(line) for line in parsed.stdout.splitlines()]
+    assert len(results) == len(runs) > 0
+    assert not [result for result in results if "error" in result]
