@@ -1,5 +1,5 @@
-"""Journeys: pages of docs/journeys/ whose console blocks are replayed as a newcomer would type them, in an empty folder,
-with the program installed from its wheel and no network.
+"""Journeys: pages of docs/journeys/ whose console blocks are replayed as a newcomer would type them, in an empty
+folder, with the program installed from its wheel and no network.
 
 A block ```console holds commands behind `$ ` and what they print, with `[exit code N]` after what fails. A block of
 another kind below `<!-- file NAME -->` is a file that the traveller has; `<!-- on NAME -->` puts the programs of
@@ -59,7 +59,7 @@ def installation(folder: Path) -> Path:
     install = [*pip, "--python", str(programs / "python"), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
     subprocess.run(install, check=True, cwd=folder)
     library = next((folder / "venv" / "lib").glob("python*/site-packages"))
-    # A folder named in a .pth file comes after the wheel's, and its own .pth files, an editable install's, are not read.
+    # A folder named in a .pth file comes after the wheel's; its own .pth files, an editable install's, are not read.
     others = [path for path in sys.path if path.endswith("site-packages")]
     (library / "others.pth").write_text("\n".join(others) + "\n")
     (library / "sitecustomize.py").write_text(ALONE)

@@ -86,7 +86,12 @@ def for_others() -> str:
     return yaml.safe_dump({"repos": [{"repo": "local", "hooks": [{**hook, "language": "system"}]}]})
 
 
-@pytest.mark.parametrize("config", [ours, for_others])
+def in_readme(page: str = "README.md") -> str:
+    """The configuration that a reader copies."""
+    return (ROOT / page).read_text("utf-8").partition("```yaml\n# .pre-commit-config.yaml")[2].partition("```")[0]
+
+
+@pytest.mark.parametrize("config", [ours, for_others, in_readme])
 def test_a_broken_recipe_fails_the_commit_and_a_mended_one_passes(
     config: object, tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -160,6 +165,10 @@ def test_every_hook_of_this_repository_passes_here() -> None:
     for word in ("ruff", "mypy"):
         if not shutil.which(word, path=Path(sys.executable).parent):
             pytest.skip(f"{word} is not installed")
+
+
+def test_both_readmes_show_the_same_hook() -> None:
+    assert in_readme() == in_readme("README.zh.md")
 
 
 def test_both_configurations_are_valid() -> None:
