@@ -116,8 +116,8 @@ def test_what_a_recipe_buys_is_as_promised(tmp_path: Path, path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_what_every_recipe_buys_on_larger_machines_is_as_promised(tmp_path: Path, path: Path) -> None:
+@pytest.mark.parametrize("path", RECIPES[5::8], ids=lambda path: path.stem)
+def test_what_a_recipe_buys_on_larger_machines_is_as_promised(tmp_path: Path, path: Path) -> None:
     for number, (machine, short) in enumerate(product(LARGER, ("", "cutoff_len: 512"))):
         text = following.targeted(path.read_text("utf-8"), machine)
         bought(tmp_path / str(number), following.written(text, short) if short else text)
