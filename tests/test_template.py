@@ -137,14 +137,15 @@ def test_what_a_folder_is_called(path: str, name: str, tmp_path: Path) -> None:
     assert own_name(tmp_path / path) == name
 
 
+# LLaMA-Factory writes no Jinja text for what is no list of texts.
+UNWRITTEN = {"chatglm3", "yuan"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", sorted(FORMATS.keys() - UNWRITTEN))
 def test_what_llamafactory_writes_into_a_tokenizer_is_read_back(name: str, tmp_path: Path) -> None:
     known = pytest.importorskip("llamafactory.data.template").TEMPLATES
     tokenizer = SimpleNamespace(bos_token="<s>", bos_token_id=1, eos_token="</s>", eos_token_id=2)
-    try:
-        text = known[name]._get_jinja_template(tokenizer)
-    except ValueError:
-        pytest.skip("LLaMA-Factory can't write it")
+    text = known[name]._get_jinja_template(tokenizer)
     told = template(folder(tmp_path, "mine", SMALL, {"chat_template.jinja": text}), SMALL, families.family("llama"))
     assert name in told.speaks or not any(mark in text for mark in ("<|", "[INST]", "_turn>"))

@@ -47,11 +47,11 @@ def rows(path: Path, span: tuple[int, int] | None = None) -> Rows:
 
 
 def first(paths: Iterable[Path], number: int) -> list[dict[str, Any]]:
-    """So many rows of all files together, up to one that cannot be read. Raises UnreadableError where that is the very
-    first."""
+    """So many rows of all files together, up to one that cannot be read; files of no known type have none. Raises
+    UnreadableError where nothing can be read."""
     held: list[dict[str, Any]] = []
     try:
-        for path in paths:
+        for path in (path for path in paths if path.suffix[1:] in {**columnar.READERS, **_READERS}):
             held.extend(row for _, row in islice(rows(path), number - len(held)))
     except UnreadableError:
         if not held:
