@@ -44,7 +44,7 @@ def ranking_against_stage(job: Job) -> Iterator[Finding]:
 def formatting_unknown(job: Job) -> Iterator[Finding]:
     """The entry's `formatting` is none that LLaMA-Factory knows.
 
-    Why: "Dataset converter not dataset" after the tokenizer is loaded and the file is read.
+    Why: "Dataset converter … not found" after the tokenizer is loaded and the file is read.
     Source: llamafactory/data/converter.py:get_dataset_converter
     Fix: `alpaca` (the default), `sharegpt` or, from LLaMA-Factory 0.9.4 on, `openai`, in lower case.
     """

@@ -109,7 +109,7 @@ def cloud_address_refused(job: Job) -> Iterator[Finding]:
 def media_refused(job: Job) -> Iterator[Finding]:
     """The samples hold pictures, films or sound that cannot be used.
 
-    Why: "This model does not support image input", or a file that is not dataset, while the data is tokenized, on every
+    Why: "This model does not support image input", or a file that is not there, while the data is tokenized, on every
     rank. Looked at is the first sample of a local file.
     Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_input,
     llamafactory/data/converter.py:DatasetConverter._find_medias

@@ -17,7 +17,7 @@ from validator.tables.suggestion import suggest
 def data_file_missing(job: Job) -> Iterator[Finding]:
     """The file of a data set does not exist.
 
-    Why: "File not dataset" after the tokenizer is loaded on every rank.
+    Why: "File … not found" after the tokenizer is loaded on every rank.
     Source: llamafactory/data/loader.py:_load_single_dataset
     Fix: put the file there; `file_name` counts from `dataset_dir`.
     """
