@@ -9,9 +9,6 @@ from typing import Any, NamedTuple
 
 from validator.samples.outcome import Row, trained
 
-# Stages that rows of a form can be trained in; the first is the usual one.
-STAGES = {"sft": ("sft", "ppo", "pt"), "dpo": ("dpo", "rm"), "kto": ("kto",), "pt": ("pt",)}
-KINDS = {"sft": "prompts with one answer", "dpo": "preference pairs", "kto": "answers with a label", "pt": "plain text"}
 # So many rows tell the form of a file.
 ENOUGH = 1000
 _QUESTIONS = ("instruction", "prompt", "question", "query", "problem", "input")
