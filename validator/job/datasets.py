@@ -17,6 +17,8 @@ from validator.read.tree import read_json
 from validator.tables import data
 
 Source = Literal["hub", "script", "cloud", "file"]
+# The file of a registry, in `dataset_dir` (llamafactory/extras/constants.py, DATA_CONFIG).
+REGISTRY = "dataset_info.json"
 
 # Larger files are estimated from their beginning, so that a check never waits for data.
 _WHOLE = {"json": 2 << 20, "csv": 2 << 20, "jsonl": 4 << 20, "txt": 4 << 20}
@@ -112,6 +114,11 @@ class Registry(NamedTuple):
     folder: Path
     entries: Mapping[str, Any] = MappingProxyType({})
     problem: str | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file that holds them."""
+        return self.folder / REGISTRY
 
     def get(self, name: str) -> Dataset | None:
         """The data set of this name; None where it is not defined."""

@@ -108,8 +108,8 @@ class Job(Settings):
         named = self.has("dataset") or self.has("eval_dataset")
         if not named or not isinstance(value, str) or value == "ONLINE" or value.startswith("REMOTE:"):
             return None
-        file = self.find(f"{value}/dataset_info.json")
-        return datasets.read(file[0] if file and not file[1] else Path(value, "dataset_info.json"))
+        file = self.find(f"{value}/{datasets.REGISTRY}")
+        return datasets.read(file[0] if file and not file[1] else Path(value, datasets.REGISTRY))
 
     @cached_property
     def datasets(self) -> tuple[Dataset, ...]:

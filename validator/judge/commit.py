@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from validator.job.datasets import REGISTRY
 from validator.job.job import resolve
 from validator.judge import recognition
 from validator.read.recipe import load
-
-_REGISTRY = "dataset_info.json"
 
 
 def subjects(paths: Sequence[str]) -> list[str]:
     """The recipes and DeepSpeed files among the paths, then the recipes in the working directory that read a DeepSpeed
     file or data set registry among them."""
     ours = [path for path in paths if recognition.recognised(path)]
-    read = [path for path in paths if Path(path).name == _REGISTRY or (path.endswith(".json") and path in ours)]
+    read = [path for path in paths if Path(path).name == REGISTRY or (path.endswith(".json") and path in ours)]
     known = {Path(path).resolve() for path in ours}
     return ours + [path for path in _readers(read) if Path(path).resolve() not in known]
 
@@ -34,4 +33,4 @@ def _reads(recipe: str) -> Iterator[Path]:
     if job.zero and job.zero.path:
         yield Path(job.zero.path).resolve()
     if job.registry:
-        yield (job.registry.folder / _REGISTRY).resolve()
+        yield job.registry.path.resolve()

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from validator.diagnostic import RecipeError
+from validator.job.datasets import REGISTRY
 from validator.read.tree import read_json
 from validator.tables.checkout import home
 from validator.write import registry
 
-REGISTRY = "dataset_info.json"
 _MODEL = "demo/tiny-qwen3"  # the one that is trained to try it out
 
 

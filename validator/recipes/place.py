@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validator.diagnostic import RecipeError
-from validator.recipes.companions import REGISTRY, companions, lacking, lacking_entries
+from validator.job.datasets import REGISTRY
+from validator.recipes.companions import companions, lacking, lacking_entries
 from validator.write import file, registry
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from validator.diagnostic import RecipeError, Severity
+from validator.job.datasets import REGISTRY
 from validator.job.job import Job
 from validator.read.tree import read_json
 from validator.rules import inside
@@ -203,7 +204,7 @@ def _relative(job: Job) -> Iterator[tuple[str, str]]:
         if key == "deepspeed":
             path = _zero_name(job) or ""
         elif key == "dataset_dir":
-            path = f"{path}/dataset_info.json" if job.registry else ""
+            path = f"{path}/{REGISTRY}" if job.registry else ""
         elif key in (*_MODELS, *_ADAPTERS) and not _local(path):
             path = ""
         if path and not Path(path).is_absolute():

@@ -34,7 +34,7 @@ def registry_missing(job: Job) -> Iterator[Finding]:
     if _missing(job) and not job.tokenized:
         files = (_register(job, name) for key in ("dataset", "eval_dataset") for name in job.words(key))
         remedy = next((command for command in files if command), "create it, or set `dataset_dir` to its folder")
-        missing = f"`{job.get('dataset_dir')}/dataset_info.json` does not exist, so no data set is defined"
+        missing = f"`{job.get('dataset_dir')}/{datasets.REGISTRY}` does not exist, so no data set is defined"
         yield _blame(job), f"{missing}; {remedy}"
 
 
@@ -117,12 +117,12 @@ def data_set_twice(job: Job) -> Iterator[Finding]:
 
 def _missing(job: Job) -> bool:
     place = job.get("dataset_dir")
-    return job.registry is not None and isinstance(place, str) and job.find(f"{place}/dataset_info.json") is None
+    return job.registry is not None and isinstance(place, str) and job.find(f"{place}/{datasets.REGISTRY}") is None
 
 
 def _broken(job: Job) -> Place:
     """The fault in the registry file."""
-    return Place((), str(job.registry.folder / "dataset_info.json") if job.registry else None, _blame(job))
+    return Place((), str(job.registry.path) if job.registry else None, _blame(job))
 
 
 def _blame(job: Job) -> str:

@@ -8,10 +8,9 @@ from functools import partial
 from typing import Any
 
 from validator.diagnostic import Place
-from validator.job.datasets import Dataset
+from validator.job.datasets import REGISTRY, Dataset
 from validator.job.job import Job
 
-_REGISTRY = "dataset_info.json"
 # Gives the place of a route into the data set's entry.
 At = Callable[..., Place]
 
@@ -65,4 +64,4 @@ def _entry(
     """A place in the registry entry of a data set that `key` names."""
     if isinstance(job.get("dataset_dir"), Mapping):
         return Place(("dataset_dir", dataset.name, *route), None, key, at_key, against)
-    return Place((dataset.name, *route), str(dataset.folder / _REGISTRY), key, at_key, against)
+    return Place((dataset.name, *route), str(dataset.folder / REGISTRY), key, at_key, against)

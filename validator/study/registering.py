@@ -26,7 +26,6 @@ from validator.study.values import UnreadableError
 from validator.write import registry
 
 _USUAL = "data"  # LLaMA-Factory's `dataset_dir` where a recipe names none
-_REGISTRY = "dataset_info.json"
 _LOOKED = 100_000  # rows that are compared with the form of the first
 _EXAMPLES = 3
 
@@ -125,19 +124,19 @@ def register(path: Path, name: str, folder: Path | None = None) -> Registration:
     of the file if it holds a registry, else `data`. Raises RecipeError, and writes nothing then."""
     if not name.strip() or "," in name or name != name.strip():
         raise RecipeError(f"`{name}` cannot be named in a recipe, where commas part the names of data sets")
-    folder = folder or (path.parent if (path.parent / _REGISTRY).exists() else Path(_USUAL))
+    folder = folder or (path.parent if (path.parent / datasets.REGISTRY).exists() else Path(_USUAL))
     mine = own(path, name)
     entry = mine.entry(folder)
     with _readable(path):
         rows, drops = _compared(files(path), mine.form)
     try:
-        added = bool(registry.add(folder / _REGISTRY, {name: entry}))
+        added = bool(registry.add(folder / datasets.REGISTRY, {name: entry}))
     except RecipeError as err:
         raise RecipeError(f"{err}; `{path}` needs {written(name, entry)}") from None
     settings = {"dataset": name, "dataset_dir": str(folder), "stage": mine.form.stage}
     if os.path.realpath(folder) == os.path.realpath(_USUAL):
         del settings["dataset_dir"]
-    return Registration(str(folder / _REGISTRY), name, entry, added, settings, rows, drops, [*mine.notes])
+    return Registration(str(folder / datasets.REGISTRY), name, entry, added, settings, rows, drops, [*mine.notes])
 
 
 def _compared(held: list[Path], suited: Guess) -> tuple[int, list[Drop]]:

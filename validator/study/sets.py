@@ -125,7 +125,7 @@ def _undefined(job: Job, name: str) -> Iterator[Problem]:
         yield Problem(name, job.registry.problem)
     elif job.registry:
         near = suggest(name, job.registry.entries)
-        yield Problem(name, f"is not defined in {job.registry.folder / 'dataset_info.json'}{near}")
+        yield Problem(name, f"is not defined in {job.registry.path}{near}")
 
 
 def _odd(job: Job, name: str) -> Iterator[Problem]:
