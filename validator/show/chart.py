@@ -7,8 +7,8 @@ from textwrap import wrap
 
 from validator.advise.change import Change
 from validator.advise.explanation import Band, DeviceBand, Explanation
+from validator.show.bar import WIDTH, bar
 
-_WIDTH = 44
 _SPOKEN = {"fits": "fits", "tight": "tight: expected to fit, but the upper end does not", "exceeds": "does not fit",
            "unknown": "not judged"}  # fmt: skip
 
@@ -57,7 +57,7 @@ def _memory(title: str, band: Band | DeviceBand | None, limit: float | None, wha
             yield f"  the band is wide: few measurements of {', '.join(band.few_measurements_of)} are public"
     scale = max(band.high, limit or 0.0) or 1.0
     for name, size in rows:
-        yield f"  {name:<18}{size:>8.2f}  {_bar(size, scale)}".rstrip()
+        yield f"  {name:<18}{size:>8.2f}  {bar(size, scale)}".rstrip()
     yield f"  {'expected':<18}{band.expected:>8.2f}  {_ruler(band, limit, scale)}"
     if band.terms:
         yield _largest(band)
@@ -70,20 +70,14 @@ def _largest(band: Band | DeviceBand) -> str:
     return f"  largest: {term}, {share:.0%} ({term.meaning})"
 
 
-def _bar(size: float, scale: float) -> str:
-    eighths = round(size / scale * _WIDTH * 8)
-    full, part = divmod(max(eighths, 0), 8)
-    return "█" * full + (" ▏▎▍▌▋▊▉"[part] if part else "")
-
-
 def _ruler(band: Band | DeviceBand, limit: float | None, scale: float) -> str:
     """A filled bar up to the expected value, shaded to the high end, with the limit as a mark."""
 
     def cell(value: float) -> int:
-        return min(round(value / scale * _WIDTH), _WIDTH)
+        return min(round(value / scale * WIDTH), WIDTH)
 
     cells = ["█"] * cell(band.expected) + ["░"] * (cell(band.high) - cell(band.expected))
-    cells += [" "] * (_WIDTH + 1 - len(cells))
+    cells += [" "] * (WIDTH + 1 - len(cells))
     if limit:
         cells[cell(limit)] = "|"
     return "".join(cells).rstrip()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from validator.show.bar import bar
 from validator.study.amount import Amount
 from validator.study.results import Study
-
-_WIDTH = 44
 
 
 def text(study: Study) -> str:
@@ -59,22 +58,16 @@ def _tokens(study: Study) -> Iterator[str]:
     yield ""
     yield (f"tokens {how}: {tokens.per_epoch:,} an epoch, {tokens.answers_per_epoch:,} of them answers; "
            f"median {tokens.median:,}, 99 % up to {tokens.p99:,}, longest {tokens.longest:,}")  # fmt: skip
-    most = max(bar.rows for bar in tokens.histogram)
-    for bar in tokens.histogram:
-        edge = f"{bar.from_:,} to {bar.to:,}"
-        yield f"  {edge:>19} {bar.rows:>9,}  {_bar(bar.rows, most)}".rstrip()
+    most = max(interval.rows for interval in tokens.histogram)
+    for interval in tokens.histogram:
+        edge = f"{interval.from_:,} to {interval.to:,}"
+        yield f"  {edge:>19} {interval.rows:>9,}  {bar(interval.rows, most)}".rstrip()
     yield (f"  cutoff_len {study.cutoff_len:,} cuts {tokens.rows_cut:,} rows and {tokens.tokens_cut:,} tokens"
            f"; {tokens.recommended_cutoff_len:,} would cut at most one row in 200")  # fmt: skip
     if memory := study.memory:
         usable = f", of {memory.usable_gib:.1f} usable" if memory.usable_gib else ""
         yield (f"  device memory: {memory.longest_gib:.1f} GiB with the longest batch there is "
                f"({memory.longest:,} tokens), {memory.cutoff_gib:.1f} at cutoff_len{usable}")  # fmt: skip
-
-
-def _bar(size: float, most: float) -> str:
-    eighths = round(size / most * _WIDTH * 8) if most else 0
-    full, part = divmod(eighths, 8)
-    return "█" * full + (" ▏▎▍▌▋▊▉"[part] if part else "")
 
 
 def _amount(amount: Amount) -> Iterator[str]:
@@ -86,7 +79,7 @@ def _amount(amount: Amount) -> Iterator[str]:
     marks = [*amount.figures().items()]
     scale = max([amount.rows, *(size for _, size in marks)])
     for name, size in [*marks, ("here", amount.rows)] if marks else []:
-        yield f"  {name:<11} {size:>9,}  {_bar(size, scale)}".rstrip()
+        yield f"  {name:<11} {size:>9,}  {bar(size, scale)}".rstrip()
     yield from _sure(amount)
     if better := amount.better_size:
         yield f"  a model of {better.billions:g}B suits these samples better ({better.good:,} recommended)"
