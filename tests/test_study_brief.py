@@ -34,7 +34,7 @@ def test_rows_steps_and_faults_are_told(tmp_path: Path) -> None:
     told = [line for line in done.stderr.splitlines() if line.startswith("data: ")]
     assert told[0].startswith("data: 22 of 23 rows trained in 9 steps, about ")
     assert told[1:] == [
-        f"data: 1 rows dropped: no answer: null, missing, or not text ({tmp_path}/rows.jsonl:22)",
+        f"data: 1 row dropped: no answer: null, missing, or not text ({tmp_path}/rows.jsonl:22)",
         f"data: exact duplicates: 1 (4.5%), such as {tmp_path}/rows.jsonl:21 like {tmp_path}/rows.jsonl:4",
         f"data: answers cut: 1 (4.5%), such as {tmp_path}/rows.jsonl:23",
     ]

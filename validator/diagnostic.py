@@ -21,6 +21,11 @@ class RecipeError(Exception):
     """An expected failure with a message for the user: what, where, what to do."""
 
 
+def plural(count: int, noun: str) -> str:
+    """The noun as it stands behind the number in a message: one row, two rows."""
+    return noun if count == 1 else f"{noun}s"
+
+
 class Place(NamedTuple):
     """Where a fault lies, as rules know it. `route` are the keys and indices that lead to it in `file`; None is the
     recipe with its header block. `key` is the recipe's key that is to blame, such as the one that names the file.

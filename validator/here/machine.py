@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from validator.diagnostic import RecipeError
+from validator.diagnostic import RecipeError, plural
 from validator.here import amd, ascend, host, nvidia
 from validator.here.accelerator import Accelerator
 from validator.here.visible import variable, visible
@@ -138,7 +138,7 @@ def _kind(one: Accelerator) -> str | None:
 
 def _named(some: Sequence[Accelerator]) -> str:
     names = ", ".join(one.names[0] for one in some)
-    return f"device {names}" if len(some) == 1 else f"devices {names}"
+    return f"{plural(len(some), 'device')} {names}"
 
 
 def _counted(some: Sequence[Accelerator]) -> str:

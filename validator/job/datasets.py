@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from validator.diagnostic import RecipeError
+from validator.diagnostic import RecipeError, plural
 from validator.read.tree import read_json
 from validator.tables import data
 
@@ -49,7 +49,7 @@ class Rows(NamedTuple):
     @property
     def samples(self) -> str:
         """The number with its noun."""
-        return f"{self} sample{'' if self.number == 1 else 's'}"
+        return f"{self} {plural(self.number, 'sample')}"
 
 
 @dataclass(eq=False)

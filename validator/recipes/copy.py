@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validator import __version__
-from validator.diagnostic import RecipeError
+from validator.diagnostic import RecipeError, plural
 from validator.job.job import Job, resolve
 from validator.read.recipe import load
 from validator.recipes import catalogue
@@ -55,7 +55,7 @@ def _suit(own: Own, name: str, job: Job) -> None:
 def _amount(own: Own, job: Job) -> Iterator[str]:
     """How many rows there are beside how many the recipe is made for."""
     if job.samples and own.rows < job.samples:
-        rows = "1 row" if own.rows == 1 else f"{own.rows:,} rows"
+        rows = f"{own.rows:,} {plural(own.rows, 'row')}"
         yield f"`{own}` holds {rows}, the recipe is made for {job.samples:,}"
 
 

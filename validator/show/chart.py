@@ -7,6 +7,7 @@ from textwrap import wrap
 
 from validator.advise.change import Change
 from validator.advise.explanation import Band, DeviceBand, Explanation
+from validator.diagnostic import plural
 from validator.show.bar import WIDTH, bar
 
 _SPOKEN = {"fits": "fits", "tight": "tight: expected to fit, but the upper end does not", "exceeds": "does not fit",
@@ -41,7 +42,7 @@ def _verdict(explanation: Explanation) -> str:
     if not errors:
         return memory
     without = f", without {', '.join(explanation.left_out)}" if explanation.left_out else ""
-    return f"will not run: {errors} error{'s'[: errors > 1]} above; memory alone{without}: {memory}"
+    return f"will not run: {errors} {plural(errors, 'error')} above; memory alone{without}: {memory}"
 
 
 def _memory(title: str, band: Band | DeviceBand | None, limit: float | None, what: str) -> Iterator[str]:

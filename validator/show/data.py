@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from validator.diagnostic import plural
 from validator.show.bar import bar
 from validator.study.amount import Amount
 from validator.study.results import Study
@@ -23,7 +24,7 @@ def _head(study: Study) -> Iterator[str]:
     yield f"  method   {how}"
     for one in study.sets:
         named = f" ({', '.join(one.columns[:6])})" if one.columns else ""
-        held = one.note or f"{one.rows:,} row{'' if one.rows == 1 else 's'}{named}"
+        held = one.note or f"{one.rows:,} {plural(one.rows, 'row')}{named}"
         yield f"  {one.role:<10} {one.name}: {held}"
 
 
@@ -45,7 +46,7 @@ def _rows(study: Study) -> Iterator[str]:
 
 def _steps(study: Study) -> Iterator[str]:
     if steps := study.steps:
-        saves = "1 save" if steps.saves == 1 else f"{steps.saves:,} saves"
+        saves = f"{steps.saves:,} {plural(steps.saves, 'save')}"
         yield (f"steps: {steps.per_epoch:,} an epoch of batch {steps.batch}, {steps.total:,} in all "
                f"({steps.epochs:.3g} epochs), {steps.warmup:,} of warm-up, {saves}")  # fmt: skip
 

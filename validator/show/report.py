@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from validator.diagnostic import Diagnostic, FileReport, Report, Severity
+from validator.diagnostic import Diagnostic, FileReport, Report, Severity, plural
 
 # Longer lines are no help beside a finding.
 _LONGEST = 200
@@ -17,8 +17,8 @@ def text(report: Report) -> str:
     lines = [line for file in report.files for line in lines_of(file)]
     errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
     files = len(report.files)
-    sums = f"{files} file{_s(files)}: {errors} error{_s(errors)}, {warnings} warning{_s(warnings)}"
-    return "\n".join([*lines, sums + _unjudged(report.files)]) + "\n"
+    numbers = f"{errors} {plural(errors, 'error')}, {warnings} {plural(warnings, 'warning')}"
+    return "\n".join([*lines, f"{files} {plural(files, 'file')}: {numbers}{_unjudged(report.files)}"]) + "\n"
 
 
 def _unjudged(files: Sequence[FileReport]) -> str:
@@ -31,10 +31,6 @@ def _unjudged(files: Sequence[FileReport]) -> str:
     counts = Counter(gap.words for file in gaps for gap in file)
     reasons = (words if count == len(gaps) else f"{words}: {count}" for words, count in counts.items())
     return f"; memory not judged in {len(gaps)} ({'; '.join(reasons)})"
-
-
-def _s(count: int) -> str:
-    return "" if count == 1 else "s"
 
 
 def lines_of(file: FileReport) -> Iterator[str]:

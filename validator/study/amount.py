@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from validator.diagnostic import plural
 from validator.job.job import Job
 from validator.tables import data, guidance
 
@@ -108,19 +108,13 @@ def _message(job: Job, verdict: str, figures: Mapping[str, int | None]) -> str:
     }[verdict]
 
 
-def _table(job: Job) -> list[dict[str, Any]]:
-    method = "full" if job.method in ("full", "freeze") else "lora"
-    entries: list[dict[str, Any]] = (data.listing("samples").get(job.stage) or {}).get(method) or []
-    return entries
-
-
 def _better(job: Job, rows: int, verdict: str) -> Size | None:
     """The largest size whose recommended number is there; smaller ones need fewer samples, larger ones use more."""
     if job.model is None or verdict in ("unknown", "useful", "good"):
         return None
-    fitting = [entry for entry in _table(job) if (entry["good"] or 0) * _USEFUL <= rows]
+    fitting = [entry for entry in guidance.sizes(job.stage, job.method) if (entry["good"] or 0) * _USEFUL <= rows]
     if verdict == "saturated":
-        fitting = [entry for entry in _table(job) if (entry["good"] or 0) <= rows]
+        fitting = [entry for entry in guidance.sizes(job.stage, job.method) if (entry["good"] or 0) <= rows]
     if not fitting:
         return None
     best = fitting[-1]
@@ -134,7 +128,7 @@ def _passes(rows: int, epochs: float, figures: Mapping[str, int | None]) -> Pass
     few = rows < (figures["minimum"] or 0)
     message = ""
     if few and epochs >= guidance.MANY_EPOCHS:
-        held = f"{rows:,} sample{'' if rows == 1 else 's'}"
+        held = f"{rows:,} {plural(rows, 'sample')}"
         message = f"{epochs:g} epochs of {held} are learned by heart; take 2 to 5, or more samples"
     elif figures["saturating"] and rows <= figures["saturating"] < rows * epochs:
         message = f"{epochs:g} epochs of {rows:,} samples are {rows * epochs:,.0f} seen; fewer epochs will do"
@@ -143,5 +137,5 @@ def _passes(rows: int, epochs: float, figures: Mapping[str, int | None]) -> Pass
 
 def _sources(job: Job) -> Iterator[dict[str, str]]:
     known = data.listing("samples")["sources"]
-    names = dict.fromkeys(name for entry in _table(job) for name in entry["source"])
+    names = dict.fromkeys(name for entry in guidance.sizes(job.stage, job.method) for name in entry["source"])
     return ({"name": name, **known[name]} for name in names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from validator.diagnostic import RecipeError
+from validator.diagnostic import RecipeError, plural
 from validator.job.job import Job
 from validator.study.overview import overview
 from validator.study.results import Study
@@ -39,11 +39,11 @@ def _lines(study: Study) -> Iterator[str]:
     if not steps or study.problems:
         return
     about = "" if tokens.exact else "about "
-    total = "1 step" if steps.total == 1 else f"{steps.total:,} steps"
+    total = f"{steps.total:,} {plural(steps.total, 'step')}"
     yield (f"data: {rows.trained:,} of {rows.read:,} rows trained in {total}, "
            f"{about}{tokens.per_epoch:,} tokens an epoch")  # fmt: skip
     for drop in study.drops:
-        yield f"data: {drop.rows:,} rows dropped: {drop.reason} ({drop.examples[0]})"
+        yield f"data: {drop.rows:,} {plural(drop.rows, 'row')} dropped: {drop.reason} ({drop.examples[0]})"
     for one in study.quality:
         if one.kind in _TOLD:
             yield f"data: {one.kind}: {one.rows:,} ({one.share:.1%}), such as {one.examples[0]}"

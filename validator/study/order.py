@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from validator.diagnostic import RecipeError
+from validator.diagnostic import RecipeError, plural
 from validator.tables import releases
 
 _SLICE = re.compile(r"train(?:\[(-?\d+)?(%)?:(-?\d+)?(%)?\])?")
@@ -95,7 +95,7 @@ def held_back(count: int, size: float, seed: int) -> tuple[Any, Any]:
     if size <= 1e-6:
         return range(count), range(0)
     if not size < max(count, 1):  # neither is .nan
-        raise RecipeError(f"`val_size: {size:g}` of {count:,} row{'' if count == 1 else 's'} leaves none to train on")
+        raise RecipeError(f"`val_size: {size:g}` of {count:,} {plural(count, 'row')} leaves none to train on")
     evaluated = int(size) if size > 1 or isinstance(size, int) else math.ceil(size * count)
     shuffled = _numpy().random.default_rng(seed).permutation(count)
     return shuffled[evaluated:], shuffled[:evaluated]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from validator.diagnostic import RecipeError
+from validator.diagnostic import RecipeError, plural
 from validator.here import machine
 from validator.here.accelerator import Accelerator
 from validator.here.machine import Here
@@ -82,8 +82,7 @@ def _number(job: Job, assumed: int, count: int) -> Iterator[str]:
         return
     before, each = job.effective_batch, job.micro_batch * (job.world // assumed) * count
     keep = f"; gradient_accumulation_steps={before // each} keeps it" if before % each == 0 else ""
-    batch = each * job.accumulation
-    devices = "1 device" if count == 1 else f"{count} devices"
+    devices, batch = f"{count} {plural(count, 'device')}", each * job.accumulation
     yield f"runs on {devices} instead of {assumed}: {batch} samples a step instead of {before}{keep}"
 
 
