@@ -43,7 +43,7 @@ def test_only_the_guidances_own_number_has_its_basis(samples: int | None, basis:
     ("billions", "good"), [("qwen7b", 22_000), ("qwen14b", 42_000), ("qwen32b", 81_000), ("qwen72b", 150_000)]
 )
 def test_the_field_reports_numbers(billions: str, good: int) -> None:
-    assert guidance.recommended(models.model(billions), "lora") == good
+    assert guidance.samples("sft", "lora", models.model(billions).billions) == good
 
 
 def test_methods_without_a_published_rate_are_told() -> None:

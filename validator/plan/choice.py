@@ -79,7 +79,7 @@ class _Balance(NamedTuple):
         return _size(model.billions) > _size(largest), scarce, -_size(model.billions)
 
     def _good(self, model: Model) -> int | None:
-        return guidance.recommended(model, self.method, stage=self.stage)
+        return guidance.samples(self.stage, self.method, model.billions)
 
 
 def _common(model: Model) -> bool:

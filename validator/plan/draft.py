@@ -64,7 +64,7 @@ class Draft:
     @property
     def recommended(self) -> int | None:
         """Samples that data/samples.yaml recommends for the model's size, method and stage; None: not known."""
-        return guidance.recommended(self.model, self.method, stage=self.stage)
+        return guidance.samples(self.stage, self.method, self.model.billions)
 
     @property
     def rates(self) -> Mapping[str, Any]:

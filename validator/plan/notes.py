@@ -61,7 +61,7 @@ def _of_any(answer: Answer) -> Iterator[str]:
 def _of_size(answer: Answer, model: Model) -> Iterator[str]:
     """The samples there are against the guidance for the first plan's method; without any, the guidance."""
     method, samples = answer.method, answer.samples
-    least, good, most = (guidance.recommended(model, method, figure, answer.stage)
+    least, good, most = (guidance.samples(answer.stage, method, model.billions, figure)
                          for figure in ("minimum", "good", "saturating"))  # fmt: skip
     sure = guidance.sure(answer.stage, method, model.billions)
     if samples is None:

@@ -42,14 +42,9 @@ def _rates(stage: str, method: str) -> list[Mapping[str, Any]]:
     return [entry for entry in data.listing("rates")["rates"] if (entry["stage"], entry["method"]) == (stage, wanted)]
 
 
-def recommended(model: Model, method: str, figure: str = "good", stage: str = "sft") -> int | None:
-    """A figure of data/samples.yaml for the model's size and method; None where nobody has published one."""
-    return samples(stage, method, model.billions, figure)
-
-
-def samples(stage: str, method: str, billions: float, figure: str) -> int | None:
-    """The figure between the two nearest sizes, linearly in the number of parameters, to two digits; beyond the ends
-    the nearest entry.
+def samples(stage: str, method: str, billions: float, figure: str = "good") -> int | None:
+    """A figure of data/samples.yaml for a size: between the two nearest ones, linearly in the number of parameters, to
+    two digits; beyond the ends that of the nearest entry.
 
     Where the larger entry has no figure, the smaller one's holds for models of about its size. None: not published."""
     table = sizes(stage, method)
@@ -85,10 +80,10 @@ def sure(stage: str, method: str, billions: float, figure: str = "good") -> str 
     return f"{words}, for {nearest['billions']:g}B" if beyond else words
 
 
-def basis(model: Model | None, method: str, stage: str, samples: int | None) -> str | None:
-    """How sure a recommendation is that is about the guidance's own; None for any other."""
-    good = recommended(model, method, stage=stage) if model else None
-    if model is None or not good or not samples or abs(samples / good - 1) > _NEAR:
+def basis(model: Model | None, method: str, stage: str, number: int | None) -> str | None:
+    """How sure a recommended number is that is about the guidance's own; None for any other."""
+    good = samples(stage, method, model.billions) if model else None
+    if model is None or not good or not number or abs(number / good - 1) > _NEAR:
         return None
     return sure(stage, method, model.billions)
 
