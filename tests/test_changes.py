@@ -160,17 +160,6 @@ def test_optimizers_of_full_tuning_go_when_adapters_or_an_engine_come() -> None:
         assert all(change.set[key] is False for change in near if {"deepspeed", "finetuning_type"} & set(change.set))
 
 
-def test_a_run_that_an_accelerate_file_shards_gets_no_deepspeed_file() -> None:
-    text = following.recipe("8xrtx-4090", "full").replace(
-        "# ///\nmodel", "# accelerate: accelerate/fsdp2.yaml\n# ///\nmodel"
-    )
-    before = job.resolve(parse("recipes/x.yaml", text))
-    assert before.accelerate
-    near = changes.nearest(before)
-    assert near
-    assert not any("deepspeed" in change.set for change in near)
-
-
 @pytest.mark.parametrize(
     ("machine", "ram", "method", "more"),
     [
