@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from sound import RECIPE as GOOD
 
 from validator.__main__ import main
 from validator.cli import COMMANDS as NAMES
@@ -22,24 +23,6 @@ from validator.judge import check
 
 ROOT = Path(__file__).parent.parent
 TINY = ROOT / "recipes" / "tiny-cpu-lora.yaml"
-GOOD = """model_name_or_path: Qwen/Qwen2.5-7B-Instruct
-stage: sft
-do_train: true
-finetuning_type: lora
-lora_target: all
-dataset: alpaca_gpt4_en
-template: qwen
-cutoff_len: 1024
-output_dir: saves/x
-save_total_limit: 2
-bf16: true
-per_device_train_batch_size: 1
-gradient_accumulation_steps: 8
-learning_rate: 1.0e-4
-num_train_epochs: 2.0
-lr_scheduler_type: cosine
-warmup_steps: 10
-"""
 
 
 def lmf(*words: str, cwd: Path = ROOT, stdin: bytes = b"", **more: str) -> subprocess.CompletedProcess[bytes]:

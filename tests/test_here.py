@@ -6,20 +6,19 @@ import os
 from pathlib import Path
 
 import pytest
+from recordings import RECORDED, show_all
 
 from validator.diagnostic import RecipeError
 from validator.here import host, machine, program
 from validator.here.machine import Here
 
-RECORDED = Path(__file__).parent / "recorded"
 GIB = 1 << 30
 
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No driver's program, and none of the variables that hide devices."""
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"):
-        monkeypatch.delenv(name, raising=False)
+    show_all(monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(program, "_FOLDERS", ())
 

@@ -7,20 +7,19 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from recordings import RECORDED, show_all
 
 from validator.cli import group
 from validator.here import host
 
 ROOT = Path(__file__).parent.parent
-RECORDED = ROOT / "tests" / "recorded"
 RECIPE = str(ROOT / "recipes" / "qwen7b-a100-lora.yaml")
 THIS = "this machine: 8 x NVIDIA A100-SXM4-80GB (a100-80g), 1000 GiB of RAM\n"
 
 
 def run(monkeypatch: pytest.MonkeyPatch, folder: str, *words: str) -> Result:
     """The command on a recorded machine with 1,000 GiB of main memory."""
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"):
-        monkeypatch.delenv(name, raising=False)
+    show_all(monkeypatch)
     monkeypatch.setenv("PATH", str(RECORDED / folder))
     monkeypatch.setattr(host, "memory_gib", lambda: 1000.0)
     return CliRunner().invoke(group, words)

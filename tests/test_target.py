@@ -6,37 +6,20 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from recordings import RECORDED, show_all
+from sound import RECIPE
 
 from validator.cli import group
 from validator.here import host
 
 ROOT = Path(__file__).parent.parent
-RECORDED = ROOT / "tests" / "recorded"
-RECIPE = """model_name_or_path: Qwen/Qwen2.5-7B-Instruct
-stage: sft
-do_train: true
-finetuning_type: lora
-lora_target: all
-dataset: alpaca_gpt4_en
-template: qwen
-cutoff_len: 1024
-output_dir: saves/x
-save_total_limit: 2
-bf16: true
-per_device_train_batch_size: 1
-gradient_accumulation_steps: 8
-learning_rate: 1.0e-4
-num_train_epochs: 2.0
-lr_scheduler_type: cosine
-warmup_steps: 10
-"""
 
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The repository's root, 1,000 GiB of main memory and of disk, and no variable that counts."""
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "NPROC_PER_NODE",
-                 "NODE_RANK", "RANK", "MASTER_ADDR"):  # fmt: skip
+    show_all(monkeypatch)
+    for name in ("NPROC_PER_NODE", "NODE_RANK", "RANK", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(host, "memory_gib", lambda: 1000.0)
