@@ -21,6 +21,7 @@ from validator.show import report as reports
 from validator.train import handoff, hub, launch, room, start
 from validator.train import target as targets
 from validator.train.handoff import Handoff
+from validator.train.room import Shortage
 from validator.train.target import Target
 
 
@@ -83,12 +84,12 @@ def _check(document: Document, machine: str | None, host_ram_gib: float | None) 
         sys.exit(1)
 
 
-def _tell(lacking: Iterable[tuple[Severity, str]], going_on: bool = False) -> None:
+def _tell(lacking: Iterable[Shortage], going_on: bool = False) -> None:
     """Say what this machine lacks; end here where the run would stop for it."""
-    found = list(lacking)
-    for severity, message in found:
+    shortages = list(lacking)
+    for severity, message in shortages:
         click.echo(f"this machine: {severity}: {message}", err=True)
-    if any(severity is Severity.ERROR for severity, _ in found) and not going_on:
+    if any(severity is Severity.ERROR for severity, _ in shortages) and not going_on:
         sys.exit(1)
 
 

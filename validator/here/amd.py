@@ -34,16 +34,16 @@ def accelerators() -> list[Accelerator] | None:
 
 def _shown() -> list[Accelerator] | None:
     text = program.output("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
-    if text is not None and (found := list(_cards(_read(text)))):
-        return found
+    if text is not None and (cards := list(_cards(_read(text)))):
+        return cards
     static = program.output("amd-smi", "static", "--asic", "--vram", "--json")
     if static is None:
         if text is None:
             return None
         raise program.fault("rocm-smi", text)
     usage = program.output("amd-smi", "metric", "--mem-usage", "--json") or ""
-    if found := list(_gpus(_read(static), _read(usage))):
-        return found
+    if gpus := list(_gpus(_read(static), _read(usage))):
+        return gpus
     raise program.fault("amd-smi", static)
 
 

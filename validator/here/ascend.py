@@ -19,10 +19,10 @@ def accelerators() -> list[Accelerator] | None:
     if text is None:
         return None
     rows = list(_rows(text))
-    found = [_device(str(index), *pair) for index, pair in enumerate(zip(rows[::2], rows[1::2], strict=False))]
-    if not found:
+    dies = [_device(str(index), *pair) for index, pair in enumerate(zip(rows[::2], rows[1::2], strict=False))]
+    if not dies:
         raise program.fault("npu-smi", text)
-    return found
+    return dies
 
 
 def _rows(text: str) -> Iterator[list[str]]:

@@ -75,15 +75,15 @@ def answer(
     engine = "fsdp" if fsdp else None
     start = Draft(wanted, target, methods[0], engine, length=length or LENGTHS[0], samples=samples, stage=stage)
     left_out = () if method else [each for each in METHODS if each not in methods]
-    found = Answer(wanted, target, samples, stage=stage, unrated=left_out)
+    unanswered = Answer(wanted, target, samples, stage=stage, unrated=left_out)
     if plans := search(wanted, target, samples, length, methods, stage, fsdp):
-        return replace(found, plans=plans)
+        return replace(unanswered, plans=plans)
     if reasons := _obstacles(start, methods):
         older = releases.previous()[1]
         if plans := search(wanted, target, samples, length, methods, stage, fsdp, older):
-            return replace(found, plans=plans, outdated=reasons)
-        return replace(found, reasons=reasons)
-    return replace(found, upgrades=upgrade.nearest(start, methods))
+            return replace(unanswered, plans=plans, outdated=reasons)
+        return replace(unanswered, reasons=reasons)
+    return replace(unanswered, upgrades=upgrade.nearest(start, methods))
 
 
 def _obstacles(start: Draft, methods: Sequence[str]) -> list[str]:

@@ -11,8 +11,8 @@ from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
 from validator.tables import cache, models
 from validator.train import launch
+from validator.train.room import Shortage
 
-Finding = tuple[Severity, str]
 # What decides where a hub name is loaded from. Tokens are no one else's business, and caches are this machine's.
 _DECIDING = ("HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "USE_MODELSCOPE_HUB",
              "USE_OPENMIND_HUB")  # fmt: skip
@@ -26,19 +26,27 @@ def variables(job: Job) -> dict[str, str]:
     return {name: os.environ[name] for name in _DECIDING if os.environ.get(name)} if needed else {}
 
 
-def lacking(job: Job) -> Iterator[Finding]:
+def lacking(job: Job) -> Iterator[Shortage]:
     """What the run could not load here, or would load otherwise than it was judged."""
+    yield from _other_shapes(job)
+    if cache.on("USE_MODELSCOPE_HUB"):
+        if variables(job) and "modelscope" not in launch.installed(["modelscope"]):
+            yield Severity.ERROR, "USE_MODELSCOPE_HUB is set and the package is not installed: pip install modelscope"
+    elif not cache.on("USE_OPENMIND_HUB") and (switch := _offline("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")):
+        yield from _not_downloaded(job, switch)
+
+
+def _other_shapes(job: Job) -> Iterator[Shortage]:
+    """A download of the model that is not the one of the catalogue."""
     if job.model and job.model.id and (there := cache.model(job.model.name, "config.json", *job.origin)):
         with suppress(RecipeError):  # a config of images and text, which the catalogue knows by the text's part
             if models.model(str(there.folder)).parameters != job.model.parameters:
                 shapes = f"the config.json in the {there.hub} cache has other shapes than the catalogue"
                 yield Severity.WARNING, f"{shapes}; judge it by `explain` with model_name_or_path={there.folder}"
-    if cache.on("USE_MODELSCOPE_HUB"):
-        if variables(job) and "modelscope" not in launch.installed(["modelscope"]):
-            yield Severity.ERROR, "USE_MODELSCOPE_HUB is set and the package is not installed: pip install modelscope"
-        return
-    if cache.on("USE_OPENMIND_HUB") or not (switch := _offline("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")):
-        return
+
+
+def _not_downloaded(job: Job, switch: str) -> Iterator[Shortage]:
+    """What a run without network would look for in vain; `switch` is the variable that takes the network away."""
     for name in _names(job):
         folders = cache.hugging_face(name, *job.origin)
         if not any(file for place in folders for pattern in _WEIGHTS for file in place.glob(pattern)):

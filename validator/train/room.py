@@ -11,10 +11,11 @@ from validator.here.accelerator import Accelerator
 from validator.job.job import GIB, Job
 from validator.memory.terms import Disk
 
-Finding = tuple[Severity, str]
+# What this machine lacks, in words: an error stops the run.
+Shortage = tuple[Severity, str]
 
 
-def lacking(job: Job, accelerators: Sequence[Accelerator]) -> Iterator[Finding]:
+def lacking(job: Job, accelerators: Sequence[Accelerator]) -> Iterator[Shortage]:
     """What will not suffice, or may not."""
     yield from _devices(job, accelerators)
     output = job.get("output_dir")
@@ -22,7 +23,7 @@ def lacking(job: Job, accelerators: Sequence[Accelerator]) -> Iterator[Finding]:
         yield from _disk(job, Path(output).expanduser().absolute())
 
 
-def _devices(job: Job, accelerators: Sequence[Accelerator]) -> Iterator[Finding]:
+def _devices(job: Job, accelerators: Sequence[Accelerator]) -> Iterator[Shortage]:
     """Memory that other processes hold. The prediction is what the driver shows for the run, context included."""
     need, known = job.device_memory, [one for one in accelerators if one.free_gib is not None]
     fullest = min(known, key=lambda one: one.free_gib or 0.0, default=None)
@@ -37,7 +38,7 @@ def _devices(job: Job, accelerators: Sequence[Accelerator]) -> Iterator[Finding]
     yield Severity.ERROR if short else Severity.WARNING, text
 
 
-def _disk(job: Job, output: Path) -> Iterator[Finding]:
+def _disk(job: Job, output: Path) -> Iterator[Shortage]:
     """What the run writes. Without a limit the number of checkpoints is an estimate; a run that goes on replaces those
     that are there."""
     free = host.free_disk_gib(output)
