@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
+from validator.tables import switch
 from validator.tables.data import listing
 
-_ON = ("true", "y", "1")  # extras/misc.py, is_env_enabled; everything else is off
 _OFF = ("false", "n", "0", "no", "off", "")
 _SWITCHES = (
     "FORCE_TORCHRUN", "USE_MODELSCOPE_HUB", "USE_OPENMIND_HUB", "DISABLE_VERSION_CHECK", "ALLOW_EXTRA_ARGS",
@@ -33,7 +33,7 @@ def switch_not_on(_job: Job) -> Iterator[Finding]:
     """
     for name in _SWITCHES:
         value = os.environ.get(name, "")
-        if value.lower() not in (*_ON, *_OFF):
+        if value.lower() not in _OFF and not switch.on(name):
             yield None, f"the environment has {name}={value}, which LLaMA-Factory takes as off; write {name}=1"
 
 
@@ -46,7 +46,7 @@ def another_trainer(_job: Job) -> Iterator[Finding]:
     Fix: unset the variable.
     """
     for name, what in _TRAINERS.items():
-        if os.environ.get(name, "").lower() in _ON:
+        if switch.on(name):
             yield None, f"the environment has {name}={os.environ[name]}: the run goes to {what}; unset it"
 
 
@@ -91,7 +91,7 @@ def name_of_another_hub(job: Job) -> Iterator[Finding]:
     model = job.model
     if model is None or model.id is None or job.find(str(job.get("model_name_or_path"))):
         return
-    scope = os.environ.get("USE_MODELSCOPE_HUB", "").lower() in _ON
+    scope = switch.on("USE_MODELSCOPE_HUB")
     if not scope and model.name in model.hub:  # which most checks are
         return
     there, other = listing("models")[model.id]["modelscope"], "ModelScope"
@@ -99,8 +99,8 @@ def name_of_another_hub(job: Job) -> Iterator[Finding]:
     if model.name not in names:
         meant = _like(model.name, names)
         remedy = f"write {meant}" if meant else "name a folder"
-        switch = f"unset USE_MODELSCOPE_HUB or {remedy}" if scope else f"set USE_MODELSCOPE_HUB=1 or {remedy}"
-        yield "model_name_or_path", f"{model.name} is not known to be on {hub}, from which it is loaded; {switch}"
+        change = f"unset USE_MODELSCOPE_HUB or {remedy}" if scope else f"set USE_MODELSCOPE_HUB=1 or {remedy}"
+        yield "model_name_or_path", f"{model.name} is not known to be on {hub}, from which it is loaded; {change}"
 
 
 def _like(name: str, names: list[str]) -> str | None:

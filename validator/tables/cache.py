@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from validator.tables import switch
+
 # What a hub calls a model; anything else is a path or a mistake.
 _NAME = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}")
 
@@ -19,18 +21,13 @@ class Cached(NamedTuple):
     hub: str
 
 
-def on(switch: str) -> bool:
-    """Whether LLaMA-Factory takes a switch of the environment as on (llamafactory/extras/misc.py, is_env_enabled)."""
-    return os.environ.get(switch, "").lower() in ("true", "y", "1")
-
-
 def model(name: str, file: str = "config.json", revision: str = "main", folder: str | None = None) -> Cached | None:
     """Where a hub name has been downloaded to, with that file: first in the cache that LLaMA-Factory would use, then in
     the other's. `folder` is the recipe's own `cache_dir`."""
     if not _NAME.fullmatch(name):
         return None
     ways = [(hugging_face(name, revision, folder), "Hugging Face"), (modelscope(name, revision, folder), "ModelScope")]
-    for places, hub in reversed(ways) if on("USE_MODELSCOPE_HUB") else ways:
+    for places, hub in reversed(ways) if switch.on("USE_MODELSCOPE_HUB") else ways:
         for place in places:
             if (place / file).is_file():
                 return Cached(place, hub)

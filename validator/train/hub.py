@@ -9,7 +9,7 @@ from pathlib import Path
 
 from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
-from validator.tables import cache, models
+from validator.tables import cache, models, switch
 from validator.train import launch
 from validator.train.room import Shortage
 
@@ -29,11 +29,11 @@ def variables(job: Job) -> dict[str, str]:
 def lacking(job: Job) -> Iterator[Shortage]:
     """What the run could not load here, or would load otherwise than it was judged."""
     yield from _other_shapes(job)
-    if cache.on("USE_MODELSCOPE_HUB"):
+    if switch.on("USE_MODELSCOPE_HUB"):
         if variables(job) and "modelscope" not in launch.installed(["modelscope"]):
             yield Severity.ERROR, "USE_MODELSCOPE_HUB is set and the package is not installed: pip install modelscope"
-    elif not cache.on("USE_OPENMIND_HUB") and (switch := _offline("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")):
-        yield from _not_downloaded(job, switch)
+    elif not switch.on("USE_OPENMIND_HUB") and (cause := _offline("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")):
+        yield from _not_downloaded(job, cause)
 
 
 def _other_shapes(job: Job) -> Iterator[Shortage]:
@@ -45,16 +45,16 @@ def _other_shapes(job: Job) -> Iterator[Shortage]:
                 yield Severity.WARNING, f"{shapes}; judge it by `explain` with model_name_or_path={there.folder}"
 
 
-def _not_downloaded(job: Job, switch: str) -> Iterator[Shortage]:
-    """What a run without network would look for in vain; `switch` is the variable that takes the network away."""
+def _not_downloaded(job: Job, cause: str) -> Iterator[Shortage]:
+    """What a run without network would look for in vain; `cause` is the variable that takes the network away."""
     for name in _names(job):
         folders = cache.hugging_face(name, *job.origin)
         if not any(file for place in folders for pattern in _WEIGHTS for file in place.glob(pattern)):
             remedy = "name a folder that holds it, or download it where there is a network"
-            yield Severity.ERROR, f"{switch} is set, and `{name}` is in no folder and not in the cache: {remedy}"
+            yield Severity.ERROR, f"{cause} is set, and `{name}` is in no folder and not in the cache: {remedy}"
     for name in _data_sets(job):
         if not _prepared(name, job.origin[1]):
-            yield Severity.WARNING, f"{switch} is set, and data set `{name}` seems not to be in the cache of datasets"
+            yield Severity.WARNING, f"{cause} is set, and data set `{name}` seems not to be in the cache of datasets"
 
 
 def _offline(*switches: str) -> str | None:
