@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from validator.job.fsdp import Fsdp, by_words
 from validator.job.task import Task
 from validator.job.values import quantity
 from validator.memory.workload import Checkpointing, Precision
 from validator.tables.machines import Machine
 
-if TYPE_CHECKING:  # few recipes name an accelerate file
+if TYPE_CHECKING:  # few recipes ask for FSDP or name an accelerate file
     from validator.job.accelerate import Accelerate
+    from validator.job.fsdp import Fsdp
 
 # create_custom_optimizer takes the first of these that is set (train/trainer_utils.py).
 OPTIMIZERS = ("use_galore", "use_apollo", "loraplus_lr_ratio", "use_badam", "use_adam_mini", "use_muon")
@@ -56,7 +56,11 @@ class Settings(Task):
     def fsdp(self) -> Fsdp | None:
         """FSDP by the accelerate file, else by the recipe's own keys; None where nothing asks for it."""
         launched = self.accelerate.fsdp if self.accelerate else None
-        return launched or (by_words(self.fsdp_words) if self.fsdp_words else None)
+        if launched or not self.fsdp_words:
+            return launched
+        from validator.job.fsdp import by_words
+
+        return by_words(self.fsdp_words)
 
     @property
     def samples(self) -> int | None:

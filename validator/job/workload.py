@@ -6,7 +6,7 @@ Facts about precision, which parameters are trained in what type, batches and st
 
 from __future__ import annotations
 
-from validator.job import fsdp, zero
+from validator.job import zero
 from validator.job.quantization import quantization
 from validator.job.settings import Settings
 from validator.job.zero import Zero
@@ -151,6 +151,8 @@ def _sharding(settings: Settings, model: Model, engine: Zero | None) -> Sharding
     if engine:
         return zero.sharding(engine, nodes, devices, model.arch.hidden)
     if settings.fsdp:
+        from validator.job import fsdp  # which few recipes ask for
+
         copies = fsdp.copies(settings.fsdp, devices, quantization(settings, model).asked, settings.header)
         return fsdp.sharding(settings.fsdp, nodes, devices, copies)
     return Sharding(nodes, devices)
