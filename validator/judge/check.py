@@ -10,12 +10,10 @@ from validator.diagnostic import Diagnostic, FileReport, RecipeError, Related, R
 from validator.job.job import Job, folders, resolve
 from validator.judge import MARK, unjudged
 from validator.judge.location import Locations
-from validator.read.recipe import Document, load
+from validator.read.recipe import SUFFIXES, Document, load
 from validator.read.text import read_text
 from validator.rules import engine, manual, schema
 from validator.rules.rule import Rule
-
-_SUFFIXES = (".yaml", ".yml")
 
 
 def check(subjects: Sequence[str | Document], machine: str | None = None, host_ram_gib: float | None = None) -> Report:
@@ -56,7 +54,7 @@ def judge(document: Document, machine: str | None = None, host_ram_gib: float | 
     """All findings of a recipe that holds keys, and the job that they are about: without the values they refuse."""
     locations = Locations(document)
     report = FileReport(document.path, list(document.problems), sources=locations.sources)
-    if document.path != "-" and not document.path.endswith(_SUFFIXES):
+    if document.path != "-" and not document.path.endswith(SUFFIXES):
         text = "is read by LLaMA-Factory only if its name ends with .yaml or .yml, in lower case; rename it"
         report.diagnostics.append(Diagnostic("LOA007", Severity.ERROR, text))
     report.diagnostics += [locations.diagnostic(*violation) for violation in schema.check(document)]

@@ -7,7 +7,9 @@ import os
 import re
 from pathlib import Path
 
-SUFFIXES = (".yaml", ".yml", ".json")
+from validator.read.recipe import SUFFIXES
+
+_SUFFIXES = (*SUFFIXES, ".json")
 _MAX_BYTES = 1 << 20
 # Looked for in bytes, so that a recipe that is not UTF-8, or no YAML any more, is recognised and told so.
 _HEADER = re.compile(rb"(?m)^# /// recipe[ \t\r]*$")
@@ -38,7 +40,7 @@ def inside(folder: str) -> list[str]:
     files = []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not _passed_by(Path(place, name))]
-        files += [path for name in names if name.endswith(SUFFIXES) and (path := Path(place, name)).is_file()]
+        files += [path for name in names if name.endswith(_SUFFIXES) and (path := Path(place, name)).is_file()]
     return [path for path in sorted(map(str, files)) if recognised(path)]
 
 

@@ -13,6 +13,7 @@ from validator.plan.choice import Choice
 from validator.plan.draft import Draft, can_wrap
 from validator.plan.search import ADAPTERS, LENGTHS, METHODS, ORDER, Plan, obstacles, search
 from validator.plan.upgrade import Upgrade
+from validator.read.recipe import SUFFIXES
 from validator.recipes.place import Placed, place
 from validator.samples.kinds import KINDS, STAGES
 from validator.tables import guidance, machines, models, releases
@@ -127,7 +128,7 @@ def write(best: Plan | None, file: str, own: Own | None = None) -> Placed:
     if best is None:
         raise RecipeError(f"nothing fits, so `{file}` is not written")
     path = Path(file).expanduser()
-    if path.suffix not in (".yaml", ".yml"):
+    if path.suffix not in SUFFIXES:
         raise RecipeError(f"`{file}`: a recipe's name ends with .yaml")
     draft = best.draft
     if own:  # the header recommends; the samples that there are stand in the data

@@ -11,6 +11,8 @@ from validator.read.dialect import MalformedError, Node, Position
 from validator.read.place import Route, Tree
 from validator.read.text import read_text
 
+# How a recipe must be called to be read (llamafactory/hparams/parser.py, read_args), apart from JSON.
+SUFFIXES = (".yaml", ".yml")
 _NO_MAPPING = {"sequence": "a list", "scalar": "a single value"}
 
 

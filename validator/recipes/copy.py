@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from validator import __version__
 from validator.diagnostic import RecipeError, plural
 from validator.job.job import Job, resolve
-from validator.read.recipe import load
+from validator.read.recipe import SUFFIXES, load
 from validator.recipes import catalogue
 from validator.recipes.place import Placed, place
 from validator.samples.kinds import KINDS, STAGES
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _CLOSE = "# ///"
 _DATASET = re.compile(r"(?m)^dataset:.*$")
-_SUFFIXES = (".yaml", ".yml")
 
 
 def copy(name: str, dest: str, own: Own | None = None) -> Placed:
@@ -72,6 +71,6 @@ def with_origin(text: str, name: str) -> str:
 
 def _target(dest: str, name: str) -> Path:
     path = Path(dest).expanduser()
-    if path.is_dir() or path.suffix not in _SUFFIXES:
+    if path.is_dir() or path.suffix not in SUFFIXES:
         return path / name
     return path

@@ -9,7 +9,7 @@ from typing import Any
 from validator.diagnostic import RecipeError
 from validator.job.job import Job, resolve
 from validator.read.override import with_overrides
-from validator.read.recipe import load
+from validator.read.recipe import SUFFIXES, load
 from validator.samples.guess import Guess
 from validator.study import registering
 from validator.study.values import UnreadableError
@@ -19,7 +19,7 @@ from validator.tables import machines, models
 def job(path: str, model: str | None, overrides: Sequence[str] = (), machine: str | None = None) -> Job:
     """The job behind a recipe, after the overrides, or a data file; on the machine, if one is named. Raises RecipeError
     for what is neither."""
-    if path == "-" or path.endswith((".yaml", ".yml")):
+    if path == "-" or path.endswith(SUFFIXES):
         document = load(path)
         if not document.readable:
             raise RecipeError(f"{path}: {document.problems[0].message}")
