@@ -29,7 +29,7 @@ def accelerators() -> list[Accelerator] | None:
     left = visible(shown, [_LOWER])
     if not left:
         raise RecipeError(f"{_LOWER} hides all devices of this machine")
-    return [one._replace(names=(str(index),)) for index, one in enumerate(left)]
+    return [device._replace(names=(str(index),)) for index, device in enumerate(left)]
 
 
 def _shown() -> list[Accelerator] | None:

@@ -62,23 +62,23 @@ class Here:
             yield "a process can use one MIG slice"
         if self.others:
             yield f"not counted: {_counted(self.others)}; {self.variables[0]} chooses other devices"
-        if busy := [one for one in self.accelerators if (one.taken_gib or 0.0) > _IDLE * (one.memory_gib or 0.0)]:
-            fullest = max(busy, key=lambda one: one.taken_gib or 0.0)
+        if busy := [accelerator for accelerator in self.accelerators if _busy(accelerator)]:
+            fullest = max(busy, key=_taken)
             taken = f"up to {fullest.taken_gib:.1f} of {fullest.memory_gib:.1f} GiB"
             yield f"other processes hold memory of {_named(busy)}: {taken}"
 
     def only(self, count: int) -> tuple[list[Accelerator], Mapping[str, str]]:
         """So many of the accelerators, those with the most free memory, and the environment that leaves a run no other.
         Where the user has hidden devices already, the launcher is told their number."""
-        freest = sorted(self.accelerators, key=lambda one: one.taken_gib or 0.0)[:count]
-        taken = [one for one in self.accelerators if one in freest]
+        freest = sorted(self.accelerators, key=_taken)[:count]
+        taken = [accelerator for accelerator in self.accelerators if accelerator in freest]
         if len(taken) == len(self.accelerators) + len(self.others):
             return taken, {}
         if variable(self.variables):
             return taken, {"NPROC_PER_NODE": str(count)}
         # CUDA counts the fastest device first; nvidia-smi counts along the bus.
         order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if self.variables[0] == "CUDA_VISIBLE_DEVICES" else {}
-        return taken, {**order, self.variables[0]: ",".join(one.names[0] for one in taken)}
+        return taken, {**order, self.variables[0]: ",".join(accelerator.names[0] for accelerator in taken)}
 
 
 def require() -> Here:
@@ -111,15 +111,15 @@ def _here(shown: Sequence[Accelerator], variables: tuple[str, ...]) -> Here:
     if not left:
         raise RecipeError(f"{variable(variables)} hides all devices of this machine, {_counted(shown)}; unset it")
     kinds: dict[str, list[Accelerator]] = {}
-    for one in left:
-        if kind := _kind(one):
-            kinds.setdefault(kind, []).append(one)
+    for accelerator in left:
+        if kind := _kind(accelerator):
+            kinds.setdefault(kind, []).append(accelerator)
     if not kinds:
         raise RecipeError(f"{left[0].product} is not in the catalogue, and its memory is not shown; {_REMEDY}")
     # The kind with most memory: beside the devices that train there may be one for the screen.
     device, usable = max(kinds.items(), key=lambda kind: _usable(kind[1]))
     taken = usable[:1] if usable[0].part else usable
-    others = tuple(one for one in left if one not in usable)
+    others = tuple(accelerator for accelerator in left if accelerator not in usable)
     return Here(device, tuple(taken), others, host.memory_gib(), variables)
 
 
@@ -129,18 +129,27 @@ def _usable(alike: Sequence[Accelerator]) -> tuple[float, int]:
     return number * (alike[0].memory_gib or 0.0), number
 
 
-def _kind(one: Accelerator) -> str | None:
+def _taken(accelerator: Accelerator) -> float:
+    return accelerator.taken_gib or 0.0
+
+
+def _busy(accelerator: Accelerator) -> bool:
+    """Whether more is in use than where nothing runs."""
+    return _taken(accelerator) > _IDLE * (accelerator.memory_gib or 0.0)
+
+
+def _kind(accelerator: Accelerator) -> str | None:
     """The catalogue's id of the device, else its size as the catalogue takes one: whole GiB. None where that is not
     shown, or less than one, as of a processor's own graphics."""
-    size = int((one.memory_gib or 0.0) + 0.05)
-    return devices.recognised(one.product, one.memory_gib) or (f"{size}g" if size else None)
+    size = int((accelerator.memory_gib or 0.0) + 0.05)
+    return devices.recognised(accelerator.product, accelerator.memory_gib) or (f"{size}g" if size else None)
 
 
 def _named(some: Sequence[Accelerator]) -> str:
-    names = ", ".join(one.names[0] for one in some)
+    names = ", ".join(accelerator.names[0] for accelerator in some)
     return f"{plural(len(some), 'device')} {names}"
 
 
 def _counted(some: Sequence[Accelerator]) -> str:
-    products = [one.product for one in some]
+    products = [accelerator.product for accelerator in some]
     return ", ".join(f"{products.count(name)} x {name}" for name in dict.fromkeys(products))

@@ -24,13 +24,12 @@ def accelerators() -> list[Accelerator] | None:
     whole = list(_whole(text))
     if not whole:
         raise program.fault("nvidia-smi", text)
-    slices = list(_slices(program.output("nvidia-smi", "-L") or "", {one.names[1]: one for one in whole}))
-    sliced = {one.names[1:] for one in slices}
-    return [each for one in whole for each in (_of(one, slices) if one.names in sliced else [one])]
+    slices = list(_slices(program.output("nvidia-smi", "-L") or "", {device.names[1]: device for device in whole}))
+    return [part for device in whole for part in _slices_of(device, slices) or [device]]
 
 
-def _of(whole: Accelerator, slices: list[Accelerator]) -> list[Accelerator]:
-    return [one for one in slices if one.names[1:] == whole.names]
+def _slices_of(device: Accelerator, slices: list[Accelerator]) -> list[Accelerator]:
+    return [part for part in slices if part.names[1:] == device.names]
 
 
 def _whole(text: str) -> Iterator[Accelerator]:

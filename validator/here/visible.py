@@ -21,12 +21,12 @@ def visible(shown: Sequence[Accelerator], names: Sequence[str]) -> list[Accelera
         return list(shown)
     left: list[Accelerator] = []
     for word in os.environ[hiding].split(","):
-        meant = [one for one in shown if _means(word.strip(), one)]
+        meant = [device for device in shown if _means(word.strip(), device)]
         if not meant:
             break
-        left += [one for one in meant if one not in left]
+        left += [device for device in meant if device not in left]
     return left
 
 
-def _means(word: str, one: Accelerator) -> bool:
-    return any(word == name or (word[:4] in ("GPU-", "MIG-") and name.startswith(word)) for name in one.names)
+def _means(word: str, device: Accelerator) -> bool:
+    return any(word == name or (word[:4] in ("GPU-", "MIG-") and name.startswith(word)) for name in device.names)

@@ -25,8 +25,8 @@ def lacking(job: Job, accelerators: Sequence[Accelerator]) -> Iterator[Shortage]
 
 def _devices(job: Job, accelerators: Sequence[Accelerator]) -> Iterator[Shortage]:
     """Memory that other processes hold. The prediction is what the driver shows for the run, context included."""
-    need, known = job.device_memory, [one for one in accelerators if one.free_gib is not None]
-    fullest = min(known, key=lambda one: one.free_gib or 0.0, default=None)
+    need, known = job.device_memory, [device for device in accelerators if device.free_gib is not None]
+    fullest = min(known, key=lambda device: device.free_gib or 0.0, default=None)
     if need is None or fullest is None or (free := fullest.free_gib) is None or need.high / GIB < free:
         return
     short = need.expected / GIB >= free
@@ -44,10 +44,10 @@ def _disk(job: Job, output: Path) -> Iterator[Shortage]:
     free = host.free_disk_gib(output)
     if job.disk is None or free is None:
         return
-    one, all_kept = job.checkpoint / GIB, (job.disk[Disk.WEIGHTS] + job.disk[Disk.OPTIMIZER]) / GIB
+    each, all_kept = job.checkpoint / GIB, (job.disk[Disk.WEIGHTS] + job.disk[Disk.OPTIMIZER]) / GIB
     where = f"{free:.1f} GiB are free on the disk of {output}"
-    if free < one:
-        yield Severity.ERROR, f"{where}, one checkpoint takes {one:.1f}: free some, or set another `output_dir`"
+    if free < each:
+        yield Severity.ERROR, f"{where}, one checkpoint takes {each:.1f}: free some, or set another `output_dir`"
     elif free < all_kept:
         certain = job.number("save_total_limit") > 0 and not any(output.glob("checkpoint-*"))
         kept = f"{job.checkpoints_kept} checkpoints and the result take {all_kept:.1f}"

@@ -80,14 +80,14 @@ def _number(job: Job, assumed: int, count: int) -> Iterator[str]:
     """What another number of devices means for a step of training."""
     if count == assumed:
         return
-    before, each = job.effective_batch, job.micro_batch * (job.world // assumed) * count
-    keep = f"; gradient_accumulation_steps={before // each} keeps it" if before % each == 0 else ""
-    devices, batch = f"{count} {plural(count, 'device')}", each * job.accumulation
+    before, samples = job.effective_batch, job.micro_batch * (job.world // assumed) * count
+    keep = f"; gradient_accumulation_steps={before // samples} keeps it" if before % samples == 0 else ""
+    devices, batch = f"{count} {plural(count, 'device')}", samples * job.accumulation
     yield f"runs on {devices} instead of {assumed}: {batch} samples a step instead of {before}{keep}"
 
 
 def _spared(here: Here, taken: Sequence[Accelerator]) -> Iterator[str]:
     there = len(here.accelerators)
     if len(taken) < there:
-        names = ", ".join(one.names[0] for one in taken)
+        names = ", ".join(device.names[0] for device in taken)
         yield f"runs on {len(taken)} of the {there} devices ({names}); NPROC_PER_NODE={there} takes all"
