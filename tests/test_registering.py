@@ -15,7 +15,7 @@ from validator.cli import group
 from validator.diagnostic import RecipeError
 from validator.judge.check import check
 from validator.samples.guess import guess
-from validator.study import registering
+from validator.study import own, registering
 
 SHAREGPT = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
 TALK = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
@@ -318,7 +318,7 @@ def test_most_rows_decide_and_the_others_are_told() -> None:
     (FORMS["alpaca"].rows, ""),
 ])  # fmt: skip
 def test_what_a_recipe_should_heed(rows: list[dict[str, Any]], words: str) -> None:
-    notes = registering.own(write(Path(), Form(rows, {}))).notes
+    notes = own.own(write(Path(), Form(rows, {}))).notes
     assert any(words in note for note in notes) if words else notes == ()
 
 

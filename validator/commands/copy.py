@@ -12,7 +12,7 @@ from validator.recipes.copy import copy
 from validator.show import placed
 
 if TYPE_CHECKING:
-    from validator.study.registering import Own
+    from validator.study.own import Own
 
 
 @click.command("copy")

@@ -11,7 +11,7 @@ from validator.diagnostic import RecipeError
 from validator.tables import machines
 
 if TYPE_CHECKING:
-    from validator.study.registering import Own
+    from validator.study.own import Own
 
 AUTO = "auto"
 TARGET = "Target, such as 8xascend-910b-64g, 2x8xa100-80g or, by its memory, 1x48g; auto: this machine."
@@ -62,13 +62,13 @@ def memory(context: click.Context, _parameter: click.Parameter, gib: float | Non
     return gib if gib is not None else context.meta.get(_RAM)
 
 
-def own(context: click.Context, _parameter: click.Parameter, path: str | None) -> Own | None:
+def data(context: click.Context, _parameter: click.Parameter, path: str | None) -> Own | None:
     """What a file of the user's own holds."""
     if path is None or context.resilient_parsing:
         return None
-    from validator.study import registering  # reads the rows: only where it is asked for
+    from validator.study.own import own  # reads the rows: only where it is asked for
 
-    return registering.own(Path(path))
+    return own(Path(path))
 
 
 MACHINE = click.option("--machine", metavar="M", callback=known, help=TARGET)
@@ -77,5 +77,5 @@ RAM = click.option(
 )
 FORMAT = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Text is default.")
 DATA = click.option(
-    "--data", metavar="FILE", callback=own, help="Your own data, a file or folder; its entry is written, too."
+    "--data", metavar="FILE", callback=data, help="Your own data, a file or folder; its entry is written, too."
 )

@@ -17,7 +17,7 @@ from validator.show import placed, plans, structure
 from validator.tables import guidance
 
 if TYPE_CHECKING:
-    from validator.study.registering import Own
+    from validator.study.own import Own
 
 
 @click.command("plan")

@@ -21,7 +21,7 @@ from validator.tables.machines import Machine
 from validator.tables.models import Model
 
 if TYPE_CHECKING:
-    from validator.study.registering import Own
+    from validator.study.own import Own
 
 
 @dataclass(frozen=True)

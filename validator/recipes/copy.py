@@ -18,7 +18,7 @@ from validator.recipes.place import Placed, place
 from validator.samples.kinds import KINDS, STAGES
 
 if TYPE_CHECKING:
-    from validator.study.registering import Own
+    from validator.study.own import Own
 
 _CLOSE = "# ///"
 _DATASET = re.compile(r"(?m)^dataset:.*$")

@@ -15,7 +15,7 @@ from validator.recipes.companions import companions, lacking, lacking_entries
 from validator.write import file, registry
 
 if TYPE_CHECKING:
-    from validator.study.registering import Own
+    from validator.study.own import Own
 
 # The launch command in a recipe's comment.
 _COMMAND = re.compile(r"(?m)^(# +.*llamafactory-cli train )recipes/\S+$")

@@ -11,7 +11,7 @@ from validator.job.job import Job, resolve
 from validator.read.override import with_overrides
 from validator.read.recipe import SUFFIXES, load
 from validator.samples.guess import Guess
-from validator.study import registering
+from validator.study import own
 from validator.study.values import UnreadableError
 from validator.tables import machines, models
 
@@ -30,7 +30,7 @@ def job(path: str, model: str | None, overrides: Sequence[str] = (), machine: st
 
 def _of_file(path: Path, model: str | None, machine: str | None) -> Job:
     try:
-        suited = registering.described(path)
+        suited = own.described(path)
     except UnreadableError:  # which the study tells of, row by row
         suited = Guess({}, "sft")
     values: dict[str, Any] = {

@@ -1,0 +1,95 @@
+"""A data file or folder of the user's own: its files, its name and the form of its rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from validator.diagnostic import RecipeError
+from validator.job import datasets
+from validator.read.tree import parse_data
+from validator.samples.guess import ENOUGH, Guess, UnknownFormError, guess
+from validator.samples.needs import needs
+from validator.study import reading
+from validator.study.values import UnreadableError
+from validator.write import registry
+
+
+@dataclass(frozen=True)
+class Own:
+    """Data of the user's own: a file or folder, the name that a recipe may give it, and its form. `notes` are what a
+    recipe for such rows should heed beside its keys."""
+
+    path: Path
+    name: str
+    form: Guess
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def entry(self, folder: Path) -> dict[str, Any]:
+        """The entry for a registry in this folder."""
+        return {"file_name": registry.relative(self.path, folder), **self.form.entry}
+
+    @cached_property
+    def rows(self) -> int:
+        """How many rows there are; of large files about."""
+        counted = ((path, datasets.count(path)) for path in files(self.path))
+        return sum(rows.number if rows else sum(1 for _ in reading.rows(path)) for path, rows in counted)
+
+
+def own(path: Path, name: str | None = None) -> Own:
+    """What a file or folder of data holds; its name is that of the file where none is given. Raises RecipeError."""
+    with readable(path):
+        suited = described(path)
+        notes = tuple(needs(suited, reading.first(files(path), ENOUGH)))
+    return Own(path, name or _name(path.stem), suited, notes)
+
+
+def _name(stem: str) -> str:
+    """A name that YAML reads as text, and that no comma parts."""
+    name = re.sub(r"[^\w.-]+", "_", stem)
+    return name if isinstance(parse_data(name), str) else f"my_{name}"
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turns rows that cannot be read into a RecipeError that names the file."""
+    try:
+        yield
+    except UnreadableError as err:
+        raise RecipeError(f"`{path}`: row {err.row} {err}" if err.row else f"`{path}` {err}") from None
+
+
+def files(path: Path) -> list[Path]:
+    """The files of a data set: one, or those of a folder. Raises RecipeError where LLaMA-Factory reads them not."""
+    if not path.exists():
+        raise RecipeError(f"`{path}` does not exist; give a recipe (.yaml) or a data file")
+    held = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
+    if not held:
+        raise RecipeError(f"`{path}` is a folder without files")
+    wrong = next((file for file in held if file.suffix[1:] not in datasets.suffixes()), None)
+    if wrong:
+        raise RecipeError(f"`{wrong}` is no data file; LLaMA-Factory reads {', '.join(datasets.suffixes())}")
+    if len({datasets.suffixes()[file.suffix[1:]] for file in held}) > 1:
+        raise RecipeError(f"`{path}` holds files of more than one type, which LLaMA-Factory does not read together")
+    return held
+
+
+def described(path: Path) -> Guess:
+    """The form of a file, or of the files of a folder. Raises RecipeError for one that no entry describes, and
+    UnreadableError where there is no row, or not even the first can be read."""
+    rows = reading.first(files(path), ENOUGH)
+    if not rows:
+        raise UnreadableError(0, "holds no row")
+    try:
+        return guess(rows)
+    except UnknownFormError as err:
+        said = f"the columns {', '.join(err.columns[:12])} are of no known form"
+        raise RecipeError(f"`{path}`: {said}: {err}") from None
