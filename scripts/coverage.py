@@ -19,6 +19,7 @@ from validator.tables import machines, models
 from validator.tables.checkout import home
 from validator.tables.machines import Machine
 from validator.tables.models import Model
+from validator.tables.savers import savers
 
 METHODS = ("qlora", "lora", "full")
 # Machines of the map, from small to large, and the host memory of those whose usual server is not known, GiB.
@@ -95,9 +96,9 @@ def _refused(model: Model) -> str | None:
 def verdict(model: Model, target: Machine, method: str) -> str:
     """`fits` where any way that the planner knows does; else what is missing in the most frugal one."""
     start = Draft(model, target, method)
-    savers = (None, *plan.SAVERS) if method == "full" and target.world == 1 else (None,)
+    names = (None, *savers()) if method == "full" and target.world == 1 else (None,)
     jobs = []
-    for saver in savers:
+    for saver in names:
         for made in plan.frugal(replace(start, saver=saver)):
             if made.job.verdict == "fits":
                 return "fits"

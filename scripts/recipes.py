@@ -22,6 +22,7 @@ from validator.read.tree import read_yaml
 from validator.tables import machines, models
 from validator.tables.machines import Machine
 from validator.tables.models import Model
+from validator.tables.savers import savers
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = ("dpo", "pt")
@@ -54,7 +55,7 @@ class Wish:
             "fsdp" if "fsdp" in words else None,
             length=long or LENGTHS[0],
             stage=next((word for word in words if word in STAGES), "sft"),
-            saver=next((word for word in words if word in plan.SAVERS), None),
+            saver=next((word for word in words if word in savers()), None),
         )
 
 

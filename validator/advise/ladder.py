@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from validator.advise.change import Setting, Settings
 from validator.job.job import Job
-from validator.tables.savers import SAVERS
+from validator.tables.savers import run_on, savers
 
 ENGINE, WEIGHTS, LENGTH, METHOD, BATCH = "engine", "weights", "length", "method", "batch"
 
@@ -117,13 +117,12 @@ def _offloaded(job: Job) -> Iterator[Way]:
 def _savers(job: Job) -> Iterator[Way]:
     """As `plan` knows them; GaLore and APOLLO, layer by layer, cannot accumulate."""
     device = job.machine.device if job.machine else None
-    if not device or not device.bf16 or device.vendor not in ("nvidia", "amd") or job.method != "full":
-        return
-    if job.optimizers or job.stage not in ("sft", "pt"):
+    if not device or not run_on(device) or job.method != "full" or job.optimizers or job.stage not in ("sft", "pt"):
         return
     gone: dict[str, Setting] = {key: None for key in ("deepspeed", "fsdp", "fsdp_config") if job.has(key)}
     pure = gone | {"pure_bf16": True} | {key: False for key in ("bf16", "fp16") if job.flag(key)}
-    for name, settings in SAVERS.items():
+    for name, saver in savers().items():
+        settings = saver.settings
         layerwise = f"{name}_layerwise" in settings
         batch = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 1} if layerwise else {}
         if settings or not job.pure:

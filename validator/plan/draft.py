@@ -13,7 +13,7 @@ from validator.tables import guidance, models
 from validator.tables.checkout import home
 from validator.tables.machines import Machine
 from validator.tables.models import Model
-from validator.tables.savers import SAVERS
+from validator.tables.savers import savers
 
 _DATA = {"sft": "alpaca_gpt4_en,alpaca_gpt4_zh", "dpo": "dpo_mix_en,dpo_mix_zh", "rm": "dpo_mix_en,dpo_mix_zh",
          "kto": "kto_mix_en", "pt": "wikipedia_en"}  # fmt: skip
@@ -124,7 +124,8 @@ class Draft:
             yield "pref_beta", 0.1
         if self.stage == "dpo":
             yield "pref_loss", "sigmoid"
-        yield from SAVERS[self.saver or "bf16"].items()
+        if self.saver:
+            yield from savers()[self.saver].settings.items()
         if self.engine == "fsdp":
             yield "fsdp", "full_shard auto_wrap"
             yield "fsdp_config", {"transformer_layer_cls_to_wrap": [self.model.family.layer]}

@@ -11,13 +11,8 @@ from validator.plan.nearest import nearest
 from validator.plan.notes import notes
 from validator.plan.search import LENGTHS, Plan
 from validator.plan.upgrade import Upgrade
+from validator.tables.savers import savers
 
-_SAVERS = {
-    "bf16": "weights and AdamW states in 16 bits",
-    "galore": "gradients projected to rank 128, one sample a step",
-    "apollo": "gradients projected to rank 128, one sample a step",
-    "badam": "one layer trained at a time",
-}
 _SLOWER = {
     "medium": "weights gathered from the other devices",
     "slow": "optimizer updated in host memory",
@@ -135,7 +130,7 @@ def _losses(plan: Plan) -> Iterator[str]:
     if draft.method == "qlora":
         yield "base weights in 4 bit"
     if draft.saver:
-        yield _SAVERS[draft.saver]
+        yield savers()[draft.saver].gives_up
     if draft.recompute:
         yield "activations computed twice"
     if plan.speed in _SLOWER:

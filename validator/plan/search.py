@@ -21,7 +21,7 @@ from validator.read.recipe import parse
 from validator.tables.checkout import home
 from validator.tables.machines import Machine
 from validator.tables.models import Model
-from validator.tables.savers import SAVERS
+from validator.tables.savers import run_on, savers
 
 METHODS = ("lora", "full", "qlora")
 # What comes first among equally fast ways where the stage asks for another order: in continued pre-training LoRA stays
@@ -104,7 +104,7 @@ def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
             if speed != "fastest":
                 return
     if start.saver is None and start.engine is None and start.method == "full" and start.stage == "sft":
-        saved = (each for name in SAVERS for each in _fastest(replace(start, saver=name), "fast"))
+        saved = (each for name in savers() for each in _fastest(replace(start, saver=name), "fast"))
         yield from islice(saved, 1)
 
 
@@ -156,7 +156,7 @@ def _plain(several: bool, full: bool, speed: str) -> tuple[str | None, ...]:
 def _saves(start: Draft) -> bool:
     """GaLore, APOLLO and BAdam update layer by layer, which LLaMA-Factory does on one device only."""
     device = start.machine.device
-    return device.bf16 and device.vendor in ("nvidia", "amd") and (start.machine.world == 1 or start.saver == "bf16")
+    return run_on(device) and (start.machine.world == 1 or start.saver == "bf16")
 
 
 def _largest(start: Draft) -> Draft:

@@ -11,6 +11,7 @@ from validator import __version__
 from validator.job import naming
 from validator.plan.draft import Draft
 from validator.tables.machines import Machine
+from validator.tables.savers import savers
 
 # What the first line of a recipe calls the method, and the stage.
 _METHODS = {"lora": "LoRA", "qlora": "QLoRA (4 bits)", "full": "full", "freeze": "last-layers"}
@@ -19,7 +20,6 @@ _HEADINGS = {"model_name_or_path": "model", "stage": "method", "dataset": "datas
              "per_device_train_batch_size": "train"}  # fmt: skip
 # A text that YAML reads as itself; folders may be called anything.
 _PLAIN = re.compile(r"[A-Za-z_./~][\w./~+,@() -]*[\w./)]")
-_SAVERS = {"bf16": "AdamW in bf16", "galore": "GaLore", "apollo": "APOLLO", "badam": "BAdam"}
 
 
 def text(draft: Draft, planned: bool = True) -> str:
@@ -78,7 +78,7 @@ def _ways(draft: Draft) -> Iterator[str]:
         away = " and ".join(name for key, name in names.items() if zero.offload(key))
         yield f"ZeRO-{zero.stage}" + (f" with {away} in host memory" if away else "")
     if draft.saver:
-        yield _SAVERS[draft.saver]
+        yield savers()[draft.saver].title
     if draft.length >= naming.LONG:
         yield f"samples of up to {draft.length // 1024}k tokens"
 

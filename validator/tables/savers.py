@@ -1,20 +1,31 @@
-"""Ways to train all parameters on one device without AdamW's 16 bytes a parameter."""
+"""Ways to train all parameters on one device without AdamW's 16 bytes a parameter: data/savers.yaml."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from typing import NamedTuple
+
+from validator.tables.data import listing
+from validator.tables.devices import Device
 
 Setting = bool | int | float | str
 
-# The least approximate first: AdamW in 16 bits, then optimizers with the settings of LLaMA-Factory's own examples
-# (examples/extras), all of them with `pure_bf16`. GaLore and APOLLO refuse the fused AdamW; layer by layer they update
-# without accumulation.
-SAVERS: Mapping[str, Mapping[str, Setting]] = {
-    "bf16": {},
-    "galore": {"use_galore": True, "galore_layerwise": True, "galore_target": "all", "galore_rank": 128,
-               "galore_scale": 2.0, "optim": "adamw_torch"},
-    "apollo": {"use_apollo": True, "apollo_layerwise": True, "apollo_target": "all", "apollo_rank": 128,
-               "apollo_scale": 32.0, "apollo_scale_type": "channel", "optim": "adamw_torch"},
-    "badam": {"use_badam": True, "badam_mode": "layer", "badam_switch_mode": "ascending",
-              "badam_switch_interval": 50},
-}  # fmt: skip
+
+class Saver(NamedTuple):
+    """An optimizer that saves memory: what a recipe calls it, what it gives up, and the recipe's settings."""
+
+    title: str
+    gives_up: str
+    settings: Mapping[str, Setting]
+
+
+@cache
+def savers() -> Mapping[str, Saver]:
+    """All of them by name, the least approximate first."""
+    return {name: Saver(**entry) for name, entry in listing("savers").items()}
+
+
+def run_on(device: Device) -> bool:
+    """Whether they run there: on GPUs with bf16."""
+    return device.bf16 and device.vendor in ("nvidia", "amd")
