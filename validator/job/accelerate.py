@@ -59,6 +59,7 @@ class Accelerate(NamedTuple):
 
     @property
     def version(self) -> int:
+        """Of FSDP; 1 where the file does not say."""
         return 2 if str(self.setting("fsdp_version")) == "2" else 1
 
     @property

@@ -99,9 +99,9 @@ class Settings(Task):
     @property
     def half(self) -> Literal["bf16", "fp16"] | None:
         """The 16-bit format of products, an accelerate file's where the recipe names none; None where they are in 32.
-        `fp8` alone changes nothing: the Trainer hands
-        accelerate the precision before LLaMA-Factory names fp8, but for Transformer Engine, whose patch forces it, with
-        bf16 around (train/fp8_utils.py; seen in a real run: "fp8_enabled=False")."""
+        `fp8` alone changes nothing: the Trainer hands accelerate the precision before LLaMA-Factory names fp8, but for
+        Transformer Engine, whose patch forces it, with bf16 around (train/fp8_utils.py; seen in a real run:
+        "fp8_enabled=False")."""
         if self.flag("bf16") or (self.flag("fp8") and self.get("fp8_backend") == "te" and self.stage in ("pt", "sft")):
             return "bf16"
         return "fp16" if self.flag("fp16") else self.accelerate.half if self.accelerate else None

@@ -16,8 +16,4 @@ def ready(path: Path) -> None:
         if path.exists() and not (path.is_file() and page.ours(path.read_bytes())):
             raise RecipeError(f"`{path}` exists and is not a page of this command; choose another name, or remove it")
     except OSError as err:
-        raise _refused(path, err) from None
-
-
-def _refused(path: Path, err: OSError) -> RecipeError:
-    return RecipeError(f"`{path}` cannot be written: {(err.strerror or str(err)).lower()}")
+        raise RecipeError(f"`{path}` cannot be written: {(err.strerror or str(err)).lower()}") from None

@@ -47,9 +47,9 @@ class Own:
 def own(path: Path, name: str | None = None) -> Own:
     """What a file or folder of data holds; its name is that of the file where none is given. Raises RecipeError."""
     with readable(path):
-        suited = described(path)
-        notes = tuple(needs(suited, reading.first(files(path), ENOUGH)))
-    return Own(path, name or _name(path.stem), suited, notes)
+        rows = _first(path)
+    suited = _suited(path, rows)
+    return Own(path, name or _name(path.stem), suited, tuple(needs(suited, rows)))
 
 
 def _name(stem: str) -> str:
@@ -85,9 +85,17 @@ def files(path: Path) -> list[Path]:
 def described(path: Path) -> Guess:
     """The form of a file, or of the files of a folder. Raises RecipeError for one that no entry describes, and
     UnreadableError where there is no row, or not even the first can be read."""
+    return _suited(path, _first(path))
+
+
+def _first(path: Path) -> list[dict[str, Any]]:
     rows = reading.first(files(path), ENOUGH)
     if not rows:
         raise UnreadableError(0, "holds no row")
+    return rows
+
+
+def _suited(path: Path, rows: list[dict[str, Any]]) -> Guess:
     try:
         return guess(rows)
     except UnknownFormError as err:
