@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,11 +78,16 @@ def answer(
     start = Draft(wanted, target, methods[0], engine, length=length or LENGTHS[0], samples=samples, stage=stage)
     left_out = () if method else [each for each in METHODS if each not in methods]
     unanswered = Answer(wanted, target, samples, stage=stage, unrated=left_out)
-    if plans := search(wanted, target, samples, length, methods, stage, fsdp):
+    return _planned(unanswered, start, methods, partial(search, wanted, target, samples, length, methods, stage, fsdp))
+
+
+def _planned(unanswered: Answer, start: Draft, methods: Sequence[str], plans_for: Callable[..., list[Plan]]) -> Answer:
+    """The answer about one model: plans, those for an earlier transformers, what forbids any, or what would help.
+    `plans_for` looks for plans, for the newest transformers or the release that it is given."""
+    if plans := plans_for():
         return replace(unanswered, plans=plans)
     if reasons := _obstacles(start, methods):
-        older = releases.previous()[1]
-        if plans := search(wanted, target, samples, length, methods, stage, fsdp, older):
+        if plans := plans_for(releases.previous()[1]):
             return replace(unanswered, plans=plans, outdated=reasons)
         return replace(unanswered, reasons=reasons)
     return replace(unanswered, upgrades=upgrade.nearest(start, methods))
