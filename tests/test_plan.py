@@ -95,7 +95,8 @@ def test_what_it_writes_passes_check(here: Path, model: str, machine: str, metho
     report = check.check_file("mine.yaml")
     assert [d for d in report.diagnostics if d.severity is not Severity.NOTE] == []
     assert report.verdict == "fits"
-    assert load("mine.yaml").values.items() >= rows(found).plans[0].set.items()
+    expected = {**rows(found).plans[0].set, "output_dir": "saves/mine"}
+    assert load("mine.yaml").values.items() >= expected.items()
 
 
 @pytest.mark.parametrize(
@@ -566,6 +567,18 @@ def test_two_folders_share_neither_file_name_nor_output(here: Path) -> None:
         "saves/mine-a100x1-lora", "saves/yours-checkpoint-100-a100x1-lora", "saves/theirs-checkpoint-100-a100x1-lora",
         "saves/mine-2-a100x1-lora",
     ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("here")
+def test_plans_written_to_one_folder_save_apart() -> None:
+    """The base model and longer samples would share their name in the catalogue with the chat model's recipe."""
+    for file, words in {
+        "chat.yaml": ("--model", "Qwen/Qwen3-8B"),
+        "base.yaml": ("--model", "Qwen/Qwen3-8B-Base"),
+        "my long.yaml": ("--model", "Qwen/Qwen3-8B", "--cutoff-len", "4096"),
+    }.items():
+        assert run("--machine", "4xa100-40g", *words, "--write", file).exit_code == 0
+        assert load(file).values["output_dir"] == f"saves/{Path(file).stem}"
 
 
 def test_a_model_that_needs_an_older_transformers_is_planned_and_written_for_it(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def write(best: Plan | None, file: str, own: Own | None = None) -> Placed:
     path = Path(file).expanduser()
     if path.suffix not in SUFFIXES:
         raise RecipeError(f"`{file}`: a recipe's name ends with .yaml")
-    draft = best.draft
+    draft = replace(best.draft, stem=path.stem)
     if own:  # the header recommends; the samples that there are stand in the data
         draft = replace(draft, dataset=own.name, samples=None if draft.recommended else own.rows)
     return place(path, writing.text(draft), draft.job.values, own)

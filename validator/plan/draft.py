@@ -28,7 +28,8 @@ _HUGE = 30
 class Draft:
     """What is decided about a run. `engine` is a file of deepspeed/ or `fsdp`; `samples` None: as many as the guidance
     says. `saver`: one of the optimizers for full fine-tuning on one device, `bf16` for AdamW in 16 bits.
-    `transformers`: the release that the recipe is for; None: the newest. `dataset`: the name of the user's own data."""
+    `transformers`: the release that the recipe is for; None: the newest. `dataset`: the name of the user's own data.
+    `stem`: the name of the file that it is written to, without its suffix."""
 
     model: Model
     machine: Machine
@@ -43,6 +44,7 @@ class Draft:
     saver: str | None = None
     transformers: str | None = None
     dataset: str | None = None
+    stem: str | None = None
 
     @property
     def liger_helps(self) -> bool:
@@ -89,8 +91,9 @@ class Draft:
 
     @property
     def output(self) -> str:
-        """Where the run saves, from the working directory."""
-        return f"saves/{self.name}"
+        """Where the run saves, from the working directory: by the file it is written to, as plans of different contents
+        may share a name of the catalogue's."""
+        return f"saves/{self.stem or self.name}"
 
     def _settings(self) -> Iterator[tuple[str, Any]]:
         yield "model_name_or_path", self.model.name
