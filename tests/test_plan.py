@@ -339,12 +339,12 @@ def test_a_device_known_by_its_memory_alone_has_nearest_recipes_too() -> None:
 @pytest.mark.parametrize(
     ("names", "nearest"),
     [
-        (["qwen7b-a100-lora", "qwen7b-a100x2-qlora", "qwen3-8b-a100x2-lora"], "qwen7b-a100-lora"),
-        (["qwen7b-910b-lora", "qwen7b-a100-40gx2-lora", "qwen7b-a100-lora"], "qwen7b-a100-lora"),
-        (["qwen7b-a100-lora", "qwen7b-a100x2-lora-32k"], "qwen7b-a100x2-lora-32k"),
-        (["qwen7b-a100x2-lora", "qwen7b-a100x2-lora-32k"], "qwen7b-a100x2-lora"),
-        (["qwen7b-910b-lora", "qwen7b-a100x2-lora-dpo"], "qwen7b-910b-lora"),
-        (["qwen7b-a100x2-full", "qwen7b-a100x2-qlora", "qwen7b-a100x2-lora-pt"], None),
+        (["qwen7b-a100-lora", "qwen7b-a100x1-qlora", "qwen3-8b-a100x2-lora"], "qwen7b-a100-lora"),
+        (["qwen7b-910b-lora", "qwen7b-a100-40gx1-lora", "qwen7b-a100-lora"], "qwen7b-a100-lora"),
+        (["qwen7b-a100-lora", "qwen7b-a100x1-lora-32k"], "qwen7b-a100x1-lora-32k"),
+        (["qwen7b-a100x1-lora", "qwen7b-a100x1-lora-32k"], "qwen7b-a100x1-lora"),
+        (["qwen7b-910b-lora", "qwen7b-a100x1-lora-dpo"], "qwen7b-910b-lora"),
+        (["qwen7b-a100x1-full", "qwen7b-a100x1-qlora", "qwen7b-a100x1-lora-pt"], None),
         (["qwen72b-a100x2-lora"], None),
     ],
 )
@@ -352,8 +352,24 @@ def test_the_nearest_recipe_shares_model_method_and_stage_before_the_card(
     monkeypatch: pytest.MonkeyPatch, names: list[str], nearest: str | None
 ) -> None:
     monkeypatch.setattr(catalogue, "names", lambda: names)
-    made = draft.Draft(models.model("qwen7b"), machines.machine("2xa100-80g", 256.0), "lora")
+    made = draft.Draft(models.model("qwen7b"), machines.machine("1xa100-80g", 256.0), "lora")
     assert nearest_recipe(made) == nearest
+
+
+@pytest.mark.parametrize(
+    ("model", "length", "nearest", "copied"),
+    [
+        ("Qwen/Qwen3-8B", 2048, "qwen3-8b-a100-40gx4-lora", True),
+        ("Qwen/Qwen3-8B", 4096, "qwen3-8b-a100-40gx4-lora", False),
+        ("Qwen/Qwen3-8B-Base", 2048, None, False),
+    ],
+)
+def test_a_recipe_of_another_tuning_or_length_is_no_copy_of_the_plan(
+    model: str, length: int, nearest: str | None, copied: bool
+) -> None:
+    words = ("--model", model, "--machine", "4xa100-40g", "--cutoff-len", str(length))
+    assert plans(*words)["plans"][0]["nearest"] == nearest
+    assert ("  or: lmf-recipes copy" in run(*words).output) is copied
 
 
 def test_a_folder_with_other_data_sets_is_planned_for_like_any(here: Path) -> None:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from validator.plan.answer import Answer
-from validator.plan.nearest import nearest
+from validator.plan.nearest import same
 
 
 def following(answer: Answer, given: Sequence[str]) -> list[str]:
@@ -18,7 +18,7 @@ def following(answer: Answer, given: Sequence[str]) -> list[str]:
     if answer.model is None:
         return [shlex.join([*again, "--model", draft.model.name])]
     commands = [[*again, "--write", f"{draft.name}.yaml"]]
-    if (alike := nearest(draft)) == draft.name:
+    if alike := same(draft):
         data = given.index("--data") if "--data" in given else len(given)
         commands.append(["lmf-recipes", "copy", alike, ".", *given[data : data + 2]])
     return [shlex.join(command) for command in commands]
