@@ -230,6 +230,14 @@ def test_rates_go_by_size_and_method(billions: str, method: str, rate: float) ->
     assert guidance.rates(models.model(billions), method)["learning_rate"]["default"] == rate
 
 
+@pytest.mark.parametrize(("host", "workers"), [("128", 1), ("256", 4)])
+def test_one_process_loads_samples_where_the_hosts_memory_is_short(host: str, workers: int) -> None:
+    words = ("--model", "qwen3-30b-a3b", "--machine", "2xrtx-3090", "--method", "lora", "--host-ram", host)
+    best = plans(*words)["plans"][0]
+    assert best["set"]["dataloader_num_workers"] == workers
+    assert ("loaded by one process" in best["gives_up"]) is (workers == 1)
+
+
 def test_samples_are_cut_shorter_only_where_nothing_else_fits() -> None:
     words = ("--model", "gemma3-12b", "--machine", "8xascend-910b-32g", "--host-ram", "100")
     short = plans(*words)["plans"]

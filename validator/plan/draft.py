@@ -29,7 +29,8 @@ class Draft:
     """What is decided about a run. `engine` is a file of deepspeed/ or `fsdp`; `samples` None: as many as the guidance
     says. `saver`: one of the optimizers for full fine-tuning on one device, `bf16` for AdamW in 16 bits.
     `transformers`: the release that the recipe is for; None: the newest. `dataset`: the name of the user's own data.
-    `stem`: the name of the file that it is written to, without its suffix."""
+    `workers`: processes that load samples beside each of a device. `stem`: the name of the file that it is written to,
+    without its suffix."""
 
     model: Model
     machine: Machine
@@ -44,6 +45,7 @@ class Draft:
     saver: str | None = None
     transformers: str | None = None
     dataset: str | None = None
+    workers: int = 4
     stem: str | None = None
 
     @property
@@ -144,7 +146,7 @@ class Draft:
             yield "enable_thinking", False
         yield "cutoff_len", self.length
         yield "preprocessing_num_workers", 16
-        yield "dataloader_num_workers", 4
+        yield "dataloader_num_workers", self.workers
 
     def _schedule(self) -> Iterator[tuple[str, Any]]:
         yield "per_device_train_batch_size", self.micro

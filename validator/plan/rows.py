@@ -135,6 +135,8 @@ def _losses(plan: Plan) -> Iterator[str]:
         yield "activations computed twice"
     if plan.speed in _SLOWER:
         yield _SLOWER[plan.speed]
+    if draft.workers == 1:
+        yield "samples loaded by one process a device"
     if draft.liger:
         yield "needs liger-kernel"
     if draft.length < LENGTHS[0]:

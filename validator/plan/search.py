@@ -112,7 +112,7 @@ def members(start: Draft, speed: str) -> Iterator[Draft]:
     """Runs of a speed class that fit and pass `check`, without liger first: it is one package more."""
     liger = start.liger_helps
     for engine in _engines(start, speed):
-        most = replace(start, engine=engine, liger=liger, recompute=speed != "fastest")
+        most = _lean(replace(start, engine=engine, liger=liger, recompute=speed != "fastest"))
         if most.job.verdict != "fits":
             continue  # liger never needs more memory, so nothing fits without it
         for member in (replace(most, liger=False), most) if liger else (most,):
@@ -120,11 +120,17 @@ def members(start: Draft, speed: str) -> Iterator[Draft]:
                 yield member
 
 
+def _lean(most: Draft) -> Draft:
+    """With one process that loads samples for each device where the host's memory alone is short: each takes some."""
+    short = most.job.device_verdict == "fits" != most.job.verdict
+    return replace(most, workers=1) if short else most
+
+
 def frugal(start: Draft) -> Iterator[Draft]:
     """The draft in each speed class and with each ZeRO file, with everything else that saves memory, fit or not."""
     for speed in SPEEDS[1:]:
         for engine in _engines(start, speed):
-            yield replace(start, engine=engine, liger=start.liger_helps)
+            yield replace(start, engine=engine, liger=start.liger_helps, workers=1)
 
 
 def _engines(start: Draft, speed: str) -> tuple[str | None, ...]:

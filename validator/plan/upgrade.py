@@ -68,7 +68,7 @@ def _fewer_devices(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
 
 def _more_ram(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
     """The least host memory with which it fits, in steps of 16 GiB."""
-    plenty = replace(start, machine=start.machine._replace(host_ram_gib=1e6))
+    plenty = replace(start, machine=start.machine._replace(host_ram_gib=1e6), workers=1)
     fitting = [draft for method in methods for speed in SPEEDS[1:]
                for draft in members(replace(plenty, method=method), speed)]  # fmt: skip
     if fitting:
