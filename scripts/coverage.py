@@ -100,9 +100,9 @@ def verdict(model: Model, target: Machine, method: str) -> str:
     jobs = []
     for saver in names:
         for made in plan.frugal(replace(start, saver=saver)):
-            if made.job.verdict == "fits":
+            if made.draft.job.verdict == "fits":
                 return "fits"
-            jobs.append(made.job)
+            jobs.append(made.draft.job)
     away = [job.host_memory.high for job in jobs if job.host_memory and job.device_verdict == "fits"]
     if away:
         return f"host {min(away) / GIB:,.0f}"

@@ -286,6 +286,24 @@ def test_nothing_fits_names_changes_with_which_it_does(asked: str, notes: set[st
         assert plans(*kept, *changed, *ram)["plans"], each
 
 
+@pytest.mark.parametrize(
+    ("method", "tight", "said"),
+    [
+        ("lora", "ds_z3.json", "nothing fits with a margin; tight is lora"),
+        ("full", None, "nothing fits, even with every saving that is tried"),
+    ],
+)
+def test_what_is_tight_is_named_where_nothing_fits(method: str, tight: str | None, said: str) -> None:
+    words = ("--model", "qwen3-14b", "--machine", "2xrtx-3090", "--method", method, "--cutoff-len", "8192")
+    shown = plans(*words)
+    assert shown["plans"] == []
+    assert (shown["tight"] and shown["tight"]["zero"]) == tight
+    refused = run(*words)
+    assert isinstance(refused.exception, SystemExit)
+    assert refused.exception.code == 1
+    assert said in refused.output
+
+
 def test_where_no_one_change_helps_it_is_said() -> None:
     words = ("--model", "qwen3-235b-a22b", "--machine", "1x48g", "--cutoff-len", "8192", "--method", "lora")
     assert plans(*words)["upgrades"] == []

@@ -12,7 +12,7 @@ from validator.diagnostic import RecipeError
 from validator.plan import choice, upgrade, writing
 from validator.plan.choice import Choice
 from validator.plan.draft import Draft, can_wrap
-from validator.plan.search import ADAPTERS, LENGTHS, METHODS, ORDER, Plan, obstacles, search
+from validator.plan.search import ADAPTERS, LENGTHS, METHODS, ORDER, Plan, obstacles, search, tight
 from validator.plan.upgrade import Upgrade
 from validator.read.recipe import SUFFIXES
 from validator.recipes.place import Placed, place
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Answer:
     """What fits, best first: plans for the model, or choices of a model. Where nothing does: the reasons that memory
-    cannot cure, or machines on which it would. `outdated`: what `check` has against the model with the newest
-    transformers, where the plans are for an earlier one."""
+    cannot cure, or machines on which it would, and a run that is tight. `outdated`: what `check` has against the model
+    with the newest transformers, where the plans are for an earlier one."""
 
     model: Model | None
     machine: Machine
@@ -38,6 +38,7 @@ class Answer:
     choices: Sequence[Choice] = ()
     reasons: Sequence[str] = ()
     upgrades: Sequence[Upgrade] = ()
+    tight: Plan | None = None
     stage: str = "sft"
     unrated: Sequence[str] = ()
     outdated: Sequence[str] = ()
@@ -90,7 +91,7 @@ def _planned(unanswered: Answer, start: Draft, methods: Sequence[str], plans_for
         if plans := plans_for(releases.previous()[1]):
             return replace(unanswered, plans=plans, outdated=reasons)
         return replace(unanswered, reasons=reasons)
-    return replace(unanswered, upgrades=upgrade.nearest(start, methods))
+    return replace(unanswered, upgrades=upgrade.nearest(start, methods), tight=tight(start, methods))
 
 
 def _obstacles(start: Draft, methods: Sequence[str]) -> list[str]:

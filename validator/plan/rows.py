@@ -75,8 +75,20 @@ class UpgradeRow:
 
 
 @dataclass(frozen=True)
+class TightRow:
+    """A run that is expected to fit, but not with a margin; GiB are those expected."""
+
+    method: str
+    zero: str | None
+    device_gib: float
+    host_gib: float
+    cutoff_len: int
+
+
+@dataclass(frozen=True)
 class Rows:
-    """The whole answer; of plans, choices, reasons and upgrades no more than one holds anything."""
+    """The whole answer; of plans, choices, reasons and upgrades no more than one holds anything. `tight`: where nothing
+    fits with a margin."""
 
     model: str | None
     machine: MachineRow
@@ -85,6 +97,7 @@ class Rows:
     choices: Sequence[ChoiceRow]
     reasons: Sequence[str]
     upgrades: Sequence[UpgradeRow]
+    tight: TightRow | None
     notes: Sequence[str]
 
 
@@ -99,6 +112,7 @@ def rows(answer: Answer) -> Rows:
         choices=[_choice(each) for each in answer.choices],
         reasons=answer.reasons,
         upgrades=[_upgrade(each) for each in answer.upgrades],
+        tight=_tight(answer.tight) if answer.tight else None,
         notes=[*notes(answer)],
     )
 
@@ -146,6 +160,11 @@ def _losses(plan: Plan) -> Iterator[str]:
 def _choice(choice: Choice) -> ChoiceRow:
     model = choice.plan.draft.model.name
     return ChoiceRow(model=model, recommended=choice.recommended, cost=choice.cost, **vars(_plan(choice.plan)))
+
+
+def _tight(plan: Plan) -> TightRow:
+    draft = plan.draft
+    return TightRow(draft.method, draft.engine, round(plan.device_gib, 1), round(plan.host_gib, 1), draft.length)
 
 
 def _upgrade(upgrade: Upgrade) -> UpgradeRow:

@@ -41,7 +41,7 @@ _ENGINES = {
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that fits. `headroom_gib`: device memory left at the upper end of the 90 % band."""
+    """A run and its speed class. `headroom_gib`: device memory left at the upper end of the 90 % band."""
 
     draft: Draft
     speed: str
@@ -126,11 +126,18 @@ def _lean(most: Draft) -> Draft:
     return replace(most, workers=1) if short else most
 
 
-def frugal(start: Draft) -> Iterator[Draft]:
+def frugal(start: Draft) -> Iterator[Plan]:
     """The draft in each speed class and with each ZeRO file, with everything else that saves memory, fit or not."""
     for speed in SPEEDS[1:]:
         for engine in _engines(start, speed):
-            yield replace(start, engine=engine, liger=start.liger_helps, workers=1)
+            yield Plan(replace(start, engine=engine, liger=start.liger_helps, workers=1), speed)
+
+
+def tight(start: Draft, methods: Sequence[str]) -> Plan | None:
+    """The first method's fastest run, one sample at a time, that is expected to fit and at the upper end of the 90 %
+    band does not; None: there is none that `check` has nothing else against."""
+    runs = (run for method in methods for run in frugal(replace(start, method=method)))
+    return next((run for run in runs if run.draft.job.verdict == "tight" and not obstacles(run.draft)), None)
 
 
 def _engines(start: Draft, speed: str) -> tuple[str | None, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from validator.plan.rows import ChoiceRow, PlanRow, Rows, UpgradeRow
+from validator.plan.rows import ChoiceRow, PlanRow, Rows, TightRow, UpgradeRow
 from validator.show.table import table, width
 
 _PLANS = ("method", "speed", "GiB/device", "to spare", "GiB/host", "micro", "accum.", "length")
@@ -30,7 +30,7 @@ def text(rows: Rows, following: Sequence[str] = ()) -> str:
             *(line for each in rows.reasons for line in _wrapped(each, "  ")),
         ]
     else:
-        lines += ["nothing fits, even with every saving that is tried", *(_remedies(rows.upgrades) or [_NO_REMEDY])]
+        lines += [*_nothing(rows.tight), *(_remedies(rows.upgrades) or [_NO_REMEDY])]
     lines += [line for note in rows.notes for line in _wrapped(f"note: {note}")]
     lines += [f"{word}: {command}" for word, command in zip(("next", "  or"), following, strict=False)]
     return "\n".join(lines) + "\n"
@@ -67,6 +67,15 @@ def _wrapped(line: str, indent: str = "") -> list[str]:
 def _choice(row: ChoiceRow) -> tuple[object, ...]:
     return (row.model.rpartition("/")[2], row.recommended, row.method, row.speed, row.device_gib, row.headroom_gib,
             row.host_gib, row.cost)  # fmt: skip
+
+
+def _nothing(tight: TightRow | None) -> list[str]:
+    if tight is None:
+        return ["nothing fits, even with every saving that is tried"]
+    zero = f" with {tight.zero}" if tight.zero else ""
+    expected = f"expected are {tight.device_gib} GiB a device and {tight.host_gib} a host"
+    return _wrapped(f"nothing fits with a margin; tight is {tight.method}{zero}, micro batch 1, cutoff_len "
+                    f"{tight.cutoff_len}: {expected}, and it may run out of memory")  # fmt: skip
 
 
 def _remedies(upgrades: Iterable[UpgradeRow]) -> list[str]:
