@@ -95,16 +95,18 @@ def first(
 
 
 def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
-    """The first speed class that fits; after `fastest` also `fast`, which leaves more room. Where none does, full
-    fine-tuning with an optimizer that saves memory."""
+    """The first speed class that fits; after `fastest` also `fast`, which leaves more room. Full fine-tuning with an
+    optimizer that saves memory where none does; beside a class that offloads, AdamW in 16 bits."""
+    ways: Sequence[str] = list(savers())
     for speed in SPEEDS[SPEEDS.index(begin) :]:
         best = next((Plan(member, speed) for member in members(start, speed)), None)
         if best:
             yield best
+            ways = ["bf16"] if speed in _ENGINES else []
             if speed != "fastest":
-                return
+                break
     if start.saver is None and start.engine is None and start.method == "full" and start.stage == "sft":
-        saved = (each for name in savers() for each in _fastest(replace(start, saver=name), "fast"))
+        saved = (each for name in ways for each in _fastest(replace(start, saver=name), "fast"))
         yield from islice(saved, 1)
 
 
