@@ -82,7 +82,7 @@ def promises(
         with chdir(folder / str(number)):
             after, job = check.judge(load("recipe.yaml"))
             assert problems(after, *severities) <= problems(report, *severities), change
-            _is_as_promised(job, change)
+            is_as_promised(job, change)
             layerwise = change.set.get("use_galore") or change.set.get("use_apollo")
             assert layerwise or job.effective_batch == before.effective_batch
     return before, advised
@@ -100,7 +100,8 @@ def _follow(folder: Path, text: str, change: Change) -> None:
     (folder / "recipe.yaml").write_text(text, "utf-8")
 
 
-def _is_as_promised(after: Job, change: Change) -> None:
+def is_as_promised(after: Job, change: Change) -> None:
+    """The job after the change needs what was promised."""
     assert after.verdict == change.verdict, change
     assert after.device_memory, change
     assert after.host_memory, change

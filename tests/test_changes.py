@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import ast
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, product
 from pathlib import Path
 
 import following
 import pytest
+from click.testing import CliRunner
 
 from validator.advise import change as trials
 from validator.advise import changes, ladder
 from validator.advise.change import Change
+from validator.commands import copy
 from validator.diagnostic import Severity
 from validator.job import job
 from validator.job.job import GIB
+from validator.judge import check
+from validator.read.override import overridden
 from validator.read.recipe import load, parse
+from validator.recipes.named import named
 from validator.rules import engine
 
 ROOT = Path(__file__).parent.parent
@@ -249,6 +255,25 @@ def test_advice_on_many_machines_keeps_its_promise(tmp_path: Path, path: Path) -
 def test_most_of_them_do_not_fit() -> None:
     verdicts = [job.resolve(parse(str(path), seen(path, *rest))).verdict for path, *rest in cases(kinds())]
     assert sum(verdict in ("tight", "exceeds") for verdict in verdicts) > 0.6 * len(verdicts)
+
+
+def test_advice_on_a_name_of_the_catalogue_holds_in_a_fresh_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, asked = "qwen7b-910b-full-dpo", ("2xrtx-3090", 512.0)
+    _, before = check.judge(overridden(*named(name)), *asked)
+    first = changes.nearest(before)[0]
+    assert first.first == [f"lmf-recipes copy {name} .", "lmf-recipes copy ds_z3_offload_all.json ."]
+    for command in first.first:
+        assert CliRunner().invoke(copy.command, shlex.split(command)[2:]).exit_code == 0
+    text = (tmp_path / f"{name}.yaml").read_text("utf-8")
+    for setting in first.settings():
+        text = following.written(text, setting)
+    (tmp_path / f"{name}.yaml").write_text(text, "utf-8")
+    _, after = check.judge(load(f"{name}.yaml"), *asked)
+    following.is_as_promised(after, first)
+    assert changes.nearest(before)[0].first == []  # both are there now
 
 
 # Every sentence, by the row of a job to which it is said.

@@ -70,9 +70,20 @@ def change(job: Job, settings: Settings, note: str) -> Change:
 
 
 def _commands(job: Job, settings: Settings) -> list[str]:
-    """What brings the DeepSpeed file that the settings name, where it is not there."""
+    """What brings the DeepSpeed file that the settings name to where it is not; for a recipe that is read in the
+    catalogue from elsewhere, both into the working directory."""
     file = settings.get("deepspeed")
-    return [f"lmf-recipes copy {Path(file).name} ."] if isinstance(file, str) and not job.find(file) else []
+    if not isinstance(file, str):
+        return []
+    recipe, here = Path(job.path).absolute(), Path.cwd()
+    if not recipe.is_relative_to(home()) or here.is_relative_to(home()):
+        return [] if job.find(file) else [_copy(Path(file).name)]
+    wanted = ((here / recipe.name, recipe.stem), (here / file, Path(file).name))
+    return [_copy(name) for path, name in wanted if not path.exists()]
+
+
+def _copy(name: str) -> str:
+    return f"lmf-recipes copy {name} ."
 
 
 def _variables(job: Job, after: Job) -> dict[str, str]:
