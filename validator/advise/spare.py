@@ -33,9 +33,11 @@ def _fits(job: Job, way: Way) -> bool:
 
 def _less_sharding(job: Job) -> Iterator[Way]:
     """Less than now, the least first, if need be with a smaller micro batch. On one device nothing is sharded: there
-    only offload is worth leaving."""
-    offloads = _degree(job) > _OFFLOADED
-    for name in _SHARDING[: _degree(job)]:
+    only offload is worth leaving. Stages 1 and 2 hold the weights whole, too, and send as much as data parallelism
+    alone (ZeRO, arXiv 1910.02054, section 7): nothing is won by leaving them."""
+    degree = _degree(job)
+    offloads = degree > _OFFLOADED
+    for name in _SHARDING[:degree] if degree > 1 else ():
         if job.world > 1 or (offloads and name != "ds_z3.json"):
             file = Way({"deepspeed": f"deepspeed/{name}" if name else None}, _gain(name, offloads))
             yield file
