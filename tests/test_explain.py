@@ -15,6 +15,7 @@ from validator.diagnostic import RecipeError, Report, Severity
 from validator.job import job
 from validator.job.job import GIB
 from validator.judge.check import check_document
+from validator.memory.terms import Host
 from validator.read.override import overridden
 from validator.read.recipe import parse
 from validator.show import chart, report, structure
@@ -70,7 +71,7 @@ def test_numbers_are_the_jobs_own_in_gib() -> None:
     assert one.device_memory
     assert device
     assert model
-    assert device.expected == round(one.device_memory.expected / GIB, 2)
+    assert device.expected == one.device_memory.expected / GIB
     assert device.low <= device.expected <= device.high
     assert sum(device.terms.values()) == pytest.approx(device.allocated, abs=0.1)
     assert list(device.terms.values()) == sorted(device.terms.values(), reverse=True)
@@ -184,3 +185,15 @@ def test_a_refused_value_counts_as_what_it_plainly_means() -> None:
     )
     assert quoted["device_gib"] == plain["device_gib"]
     assert quoted["left_out"] == plain["left_out"] == []
+
+
+def test_text_rounds_once_and_json_has_two_decimals() -> None:
+    host = explain.explain(resolved((ROOT / "recipes/qwen2-72b-a100-full-offload.yaml").read_text("utf-8"))).host_gib
+    assert host
+    assert f"{round(host.expected, 2):.1f}" != f"{host.expected:.1f}"
+    name = "recipes/qwen2-72b-a100-full-offload.yaml"
+    assert f": {host.expected:.1f} GiB expected, {host.low:.1f} to " in CliRunner().invoke(command, [name]).stdout
+    sizes = json.loads(CliRunner().invoke(command, [name, "--format", "json"]).stdout)
+    assert sizes["host_gib"]["expected"] == round(host.expected, 2)
+    assert sizes["host_gib"]["terms"]["master"] == round(host.terms[Host.MASTER], 2)
+    assert all(change["device_gib"] == round(change["device_gib"], 2) for change in sizes["changes"] + sizes["spare"])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from validator.advise import changes, spare
-from validator.advise.change import Change
 from validator.advise.explanation import Band, DeviceBand, Disk, Explanation, Samples, Size, Target
 from validator.diagnostic import Diagnostic, RecipeError, Severity
 from validator.job.job import GIB, Job
@@ -31,16 +29,12 @@ def explain(job: Job, overrides: Sequence[str] = (), diagnostics: Sequence[Diagn
         host_gib=_host(job.host_memory),
         disk_gib=_disk(job),
         samples=Samples(job.samples, _rows(job), guidance.basis(job.model, job.method, job.stage, job.samples)),
-        changes=_rounded(changes.nearest(job)),
-        spare=_rounded(spare.spare(job)),
+        changes=changes.nearest(job),
+        spare=spare.spare(job),
         command=[] if stopped else handoff.commands(job, job.path, (*overrides, *handoff.displaced(job))),
         diagnostics=[each._replace(path=each.path or job.path) for each in diagnostics],
         left_out=_left_out(job, diagnostics),
     )
-
-
-def _rounded(exact: Sequence[Change]) -> list[Change]:
-    return [replace(each, device_gib=round(each.device_gib, 2), host_gib=round(each.host_gib, 2)) for each in exact]
 
 
 def _left_out(job: Job, diagnostics: Sequence[Diagnostic]) -> list[str]:
@@ -102,4 +96,4 @@ def _disk(job: Job) -> Disk | None:
 
 
 def _gib(size: float) -> float:
-    return round(size / GIB, 2)
+    return size / GIB

@@ -1,9 +1,10 @@
-"""What `explain` answers. The fields are the keys of its JSON, in their order; GiB are 2^30 bytes, rounded to 0.01."""
+"""What `explain` answers. The fields are the keys of its JSON, in their order; GiB are 2^30 bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 from validator.advise.change import Change
 from validator.diagnostic import Diagnostic, Severity, Verdict
@@ -99,3 +100,23 @@ class Explanation:
     def errors(self) -> int:
         """Number of errors but those of memory, which the verdict tells."""
         return sum(each.severity is Severity.ERROR and each.code not in MEMORY for each in self.diagnostics)
+
+    def rounded(self) -> Explanation:
+        """Sizes to 0.01 GiB, as JSON has them; text rounds once, from what is exact."""
+        return replace(self, device_gib=self.device_gib and _rounded(self.device_gib),
+                       host_gib=self.host_gib and _rounded(self.host_gib),
+                       disk_gib=self.disk_gib and _rounded(self.disk_gib),
+                       changes=[*map(_rounded, self.changes)], spare=[*map(_rounded, self.spare)])  # fmt: skip
+
+
+_Sizes = TypeVar("_Sizes", Band, DeviceBand, Disk, Change)
+
+
+def _rounded(sizes: _Sizes) -> _Sizes:
+    values: dict[str, Any] = {field.name: getattr(sizes, field.name) for field in fields(sizes)}
+    for name, value in values.items():
+        if name == "terms":
+            values[name] = {term: round(size, 2) for term, size in value.items()}
+        elif isinstance(value, float):
+            values[name] = round(value, 2)
+    return replace(sizes, **values)

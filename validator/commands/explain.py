@@ -31,8 +31,9 @@ def command(recipe: str, overrides: Sequence[str], machine: str | None, host_ram
     recipe, overrides = named(recipe, overrides)
     judged, job = judge(overridden(recipe, overrides), machine, host_ram)
     explanation = explain(job, overrides, judged.diagnostics)
-    text = structure.text(explanation) if form == "json" else "".join(_errors(judged)) + chart.text(explanation)
-    click.echo(text, nl=False)
+    as_text = form == "text"
+    shown = "".join(_errors(judged)) + chart.text(explanation) if as_text else structure.text(explanation.rounded())
+    click.echo(shown, nl=False)
     sys.exit(1 if judged.count(Severity.ERROR) else 0)
 
 

@@ -53,7 +53,7 @@ def _memory(title: str, band: Band | DeviceBand | None, limit: float | None, wha
     yield f"{title}: {band.expected:.1f} GiB expected, {band.low:.1f} to {band.high:.1f} (90 % band){against}"
     rows: list[tuple[str, float]] = [*band.terms.items()]
     if isinstance(band, DeviceBand):
-        rows.append(("context and slack", round(band.expected - band.allocated, 2)))
+        rows.append(("context and slack", band.expected - band.allocated))
         if band.few_measurements_of:
             yield f"  the band is wide: few measurements of {', '.join(band.few_measurements_of)} are public"
     scale = max(band.high, limit or 0.0) or 1.0
