@@ -114,28 +114,44 @@ def _offloaded(job: Job) -> Iterator[Way]:
     })  # fmt: skip
 
 
+def _pure_bf16(job: Job) -> Iterator[Way]:
+    if _takes_savers(job) and not job.pure:
+        note = "weights and AdamW's states in 16 bits; small updates may be lost"
+        yield Way(_pure(job), note, frozenset({ENGINE, METHOD}))
+
+
 def _savers(job: Job) -> Iterator[Way]:
-    """As `plan` knows them; GaLore and APOLLO, layer by layer, cannot accumulate."""
-    device = job.machine.device if job.machine else None
-    if not device or not run_on(device) or job.method != "full" or job.optimizers or job.stage not in ("sft", "pt"):
+    """As `plan` knows them; BAdam keeps the batch, GaLore and APOLLO, layer by layer, cannot accumulate."""
+    if not _takes_savers(job):
         return
-    gone: dict[str, Setting] = {key: None for key in ("deepspeed", "fsdp", "fsdp_config") if job.has(key)}
-    pure = gone | {"pure_bf16": True} | {key: False for key in ("bf16", "fp16") if job.flag(key)}
-    for name, saver in savers().items():
-        settings = saver.settings
-        layerwise = f"{name}_layerwise" in settings
+    for name, note in _SAVED.items():
+        layerwise = f"{name}_layerwise" in savers()[name].settings
         batch = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 1} if layerwise else {}
-        if settings or not job.pure:
-            decides = {ENGINE, METHOD, *([BATCH] if layerwise else [])}
-            yield Way({**pure, **settings, **batch}, _SAVED[name], frozenset(decides))
+        decides = {ENGINE, METHOD, *([BATCH] if layerwise else [])}
+        yield Way({**_pure(job), **savers()[name].settings, **batch}, note, frozenset(decides))
 
 
 _SAVED = {
-    "bf16": "weights and AdamW's states in 16 bits; small updates may be lost",
+    "badam": "one layer trained at a time",
     "galore": "gradients projected to rank 128; an optimizer step for each sample",
     "apollo": "gradients projected to rank 128; an optimizer step for each sample",
-    "badam": "one layer trained at a time",
 }
+
+
+def _takes_savers(job: Job) -> bool:
+    device = job.machine.device if job.machine else None
+    return (
+        device is not None
+        and run_on(device)
+        and job.method == "full"
+        and not job.optimizers
+        and job.stage in ("sft", "pt")
+    )
+
+
+def _pure(job: Job) -> dict[str, Setting]:
+    gone: dict[str, Setting] = {key: None for key in ("deepspeed", "fsdp", "fsdp_config") if job.has(key)}
+    return gone | {"pure_bf16": True} | {key: False for key in ("bf16", "fp16") if job.flag(key)}
 
 
 def _adapters(job: Job) -> Iterator[Way]:
@@ -151,7 +167,8 @@ EASY: tuple[Step, ...] = (micro_batch, _zero2, _liger, _recomputation, _workers)
 # What changes the samples or the numbers, or is slow.
 _OF_ADAPTERS: tuple[Step, ...] = (_half_length, _four_bits, _unquantized, _zero3, _offloaded, _shorter)
 _OF_WEIGHTS: tuple[Step, ...] = (_zero3, _half_length, _offloaded_optimizer, _offloaded, _adapters, _shorter)
-_ON_ONE_DEVICE: tuple[Step, ...] = (_half_length, _savers, _adapters, _offloaded_optimizer, _offloaded, _shorter)
+_ON_ONE_DEVICE: tuple[Step, ...] = (_half_length, _pure_bf16, _adapters, _savers, _offloaded_optimizer, _offloaded,
+                                   _shorter)  # fmt: skip
 
 
 def hard(job: Job) -> tuple[Step, ...]:
