@@ -88,9 +88,11 @@ def _planned(unanswered: Answer, start: Draft, methods: Sequence[str], plans_for
     if plans := plans_for():
         return replace(unanswered, plans=plans)
     if reasons := _obstacles(start, methods):
-        if plans := plans_for(releases.previous()[1]):
+        older = releases.previous()[1]
+        if plans := plans_for(older):
             return replace(unanswered, plans=plans, outdated=reasons)
-        return replace(unanswered, reasons=reasons)
+        lasting = _obstacles(replace(start, transformers=older), methods)
+        return replace(unanswered, reasons=lasting or reasons, upgrades=upgrade.other_method(start, methods, older))
     return replace(unanswered, upgrades=upgrade.nearest(start, methods), tight=tight(start, methods))
 
 

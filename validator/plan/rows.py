@@ -87,8 +87,8 @@ class TightRow:
 
 @dataclass(frozen=True)
 class Rows:
-    """The whole answer; of plans, choices, reasons and upgrades no more than one holds anything. `tight`: where nothing
-    fits with a margin."""
+    """The whole answer; of plans, choices and reasons no more than one holds anything. `upgrades`: where nothing fits;
+    beside reasons another method alone. `tight`: where nothing fits with a margin."""
 
     model: str | None
     machine: MachineRow

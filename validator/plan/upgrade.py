@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from validator.job.job import GIB
 from validator.plan.draft import Draft
@@ -31,6 +32,13 @@ def nearest(start: Draft, methods: Sequence[str]) -> list[Upgrade]:
             _fewer_devices(start, methods), _more_ram(start, methods), _more_devices(start, methods),
             _larger_devices(start, methods))  # fmt: skip
     return [upgrade for way in ways if (upgrade := next(way, None))]
+
+
+def other_method(start: Draft, methods: Sequence[str], older: str) -> list[Upgrade]:
+    """Another method that fits, with the newest transformers or else with an older one."""
+    releases = (None, older)
+    ways = (way for release in releases for way in _other_methods(replace(start, transformers=release), methods))
+    return [*islice(ways, 1)]
 
 
 def _fitting(start: Draft, machine: Machine, methods: Sequence[str]) -> Draft | None:

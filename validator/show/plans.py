@@ -28,6 +28,7 @@ def text(rows: Rows, following: Sequence[str] = ()) -> str:
         lines += [
             "no such run passes `check`, whatever its memory:",
             *(line for each in rows.reasons for line in _wrapped(each, "  ")),
+            *_remedies(rows.upgrades),
         ]
     else:
         lines += [*_nothing(rows.tight), *(_remedies(rows.upgrades) or [_NO_REMEDY])]
