@@ -88,10 +88,10 @@ def test_what_it_writes_passes_check(here: Path, model: str, machine: str, metho
     found = triple(model, machine, method)
     if found.best is None:
         with pytest.raises(RecipeError, match="nothing fits"):
-            answer.write(found.best, "mine.yaml")
+            answer.write(found.best, Path("mine.yaml"))
         assert not list(here.iterdir())
         return
-    answer.write(found.best, "mine.yaml")
+    answer.write(found.best, Path("mine.yaml"))
     report = check.check_file("mine.yaml")
     assert [d for d in report.diagnostics if d.severity is not Severity.NOTE] == []
     assert report.verdict == "fits"
@@ -108,7 +108,7 @@ def test_whatever_is_asked_the_plan_is_what_explain_says_of_the_file(asked: dict
     best = plan_for(asked)
     if best is None:
         return
-    answer.write(best, "mine.yaml")
+    answer.write(best, Path("mine.yaml"))
     report = check.check_file("mine.yaml")
     assert [d for d in report.diagnostics if d.severity is not Severity.NOTE] == []
     told = explain(job.resolve(load("mine.yaml")))
@@ -450,6 +450,7 @@ def test_models_are_ranked_for_the_stage_asked_for() -> None:
 
 def test_without_model_and_samples_the_largest_of_each_size_that_fits() -> None:
     chosen = plans("--machine", "2xrtx-4090")["choices"]
+    assert run("--machine", "2xrtx-4090").output.startswith("models on 2xrtx-4090")
     sizes = [round(2 * log2(models.model(row["model"]).billions)) for row in chosen]
     assert sizes == sorted(set(sizes), reverse=True)
     assert len(sizes) > 4
@@ -509,6 +510,7 @@ def test_nothing_is_overwritten(here: Path) -> None:
     (here / "mine.yaml").write_text("own work\n", "utf-8")
     result = run("--model", "qwen7b", "--machine", "8xa100-80g", "--write", "mine.yaml")
     assert isinstance(result.exception, RecipeError)
+    assert result.output == ""  # said before the search
     assert (here / "mine.yaml").read_text("utf-8") == "own work\n"
 
 
@@ -523,6 +525,7 @@ def test_a_model_that_was_chosen_can_be_written(here: Path) -> None:
         (("--machine", "8xa100-80g", "--samples", "9", "--fsdp"), "give --model"),
         (("--model", "qwen7b", "--machine", "8xa100-81g"), "not known"),
         (("--model", "qwen7b", "--machine", "8"), "not of the form"),
+        (("--model", "qwen7b", "--machine", "8xa100", "--write", "mine.txt"), "a recipe's name ends with .yaml"),
     ],
 )
 def test_wrong_usage_is_refused(words: tuple[str, ...], message: str) -> None:
@@ -668,7 +671,7 @@ def test_models_by_the_names_people_type(name: str) -> None:
 def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:
     best = answer.answer("qwen3-14b", "2xrtx-4090").best
     assert best is not None
-    answer.write(best, "mine.yaml")
+    answer.write(best, Path("mine.yaml"))
     document = load(str(here / "mine.yaml"))
     assert document.header["predicted"]["device_gib"] == round(best.device_gib, 1)
     assert replace(best.draft, micro=8).job.verdict == "exceeds"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,11 +14,24 @@ from validator.plan import answer as planner
 from validator.plan.draft import STAGES
 from validator.plan.following import following
 from validator.plan.rows import rows
+from validator.read.recipe import SUFFIXES
+from validator.recipes.place import require_new
 from validator.show import placed, plans, structure
 from validator.tables import guidance
 
 if TYPE_CHECKING:
     from validator.study.own import Own
+
+
+def _new(context: click.Context, _parameter: click.Parameter, file: str | None) -> Path | None:
+    """The recipe to write: a name that cannot be written is refused before the search."""
+    if file is None or context.resilient_parsing:
+        return None
+    path = Path(file).expanduser()
+    if path.suffix not in SUFFIXES:
+        raise click.UsageError(f"`{file}`: a recipe's name ends with .yaml")
+    require_new(path)
+    return path
 
 
 @click.command("plan")
@@ -41,7 +55,7 @@ if TYPE_CHECKING:
 @click.option("--cutoff-len", type=click.IntRange(min=8), metavar="N", help="Longest sample in tokens; default 2048.")
 @options.RAM
 @click.option("--fsdp", is_flag=True, help="Shard with FSDP instead of ZeRO.")
-@click.option("--write", metavar="FILE", help="Write the first plan as a recipe.")
+@click.option("--write", metavar="FILE", callback=_new, help="Write the first plan as a recipe.")
 @options.FORMAT
 @click.pass_context
 def command(
@@ -55,7 +69,7 @@ def command(
     cutoff_len: int | None,
     host_ram: float | None,
     fsdp: bool,
-    write: str | None,
+    write: Path | None,
     form: str,
 ) -> None:
     """Show what fits a machine, best first. Exit code 1 where nothing does.

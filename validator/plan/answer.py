@@ -14,7 +14,6 @@ from validator.plan.choice import Choice
 from validator.plan.draft import Draft, can_wrap
 from validator.plan.search import ADAPTERS, LENGTHS, METHODS, ORDER, Plan, obstacles, search, tight
 from validator.plan.upgrade import Upgrade
-from validator.read.recipe import SUFFIXES
 from validator.recipes.place import Placed, place
 from validator.samples.kinds import KINDS, STAGES
 from validator.tables import guidance, machines, models, releases
@@ -131,14 +130,11 @@ def meant(stage: str | None, samples: int | None, own: Own | None) -> tuple[str,
     return stage or known[0], samples or own.rows
 
 
-def write(best: Plan | None, file: str, own: Own | None = None) -> Placed:
+def write(best: Plan | None, path: Path, own: Own | None = None) -> Placed:
     """The best plan as a recipe file, with what it reads; `own` is the user's own data. Raises RecipeError where there
     is none or the file exists."""
     if best is None:
-        raise RecipeError(f"nothing fits, so `{file}` is not written")
-    path = Path(file).expanduser()
-    if path.suffix not in SUFFIXES:
-        raise RecipeError(f"`{file}`: a recipe's name ends with .yaml")
+        raise RecipeError(f"nothing fits, so `{path}` is not written")
     draft = replace(best.draft, stem=path.stem)
     if own:  # the header recommends; the samples that there are stand in the data
         draft = replace(draft, dataset=own.name, samples=None if draft.recommended else own.rows)

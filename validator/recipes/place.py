@@ -38,8 +38,7 @@ def place(target: Path, text: str, values: Mapping[str, object], own: Own | None
     names; `own` is the user's own data in their place. What is there already and says the same stays as it is.
 
     Raises RecipeError, before anything is written, where the target exists or something there says otherwise."""
-    if target.exists():
-        raise RecipeError(f"`{target}` exists and is not overwritten; choose another name, or remove it")
+    require_new(target)
     folder, wanted = root(target), companions({**values, "dataset": ""} if own else values)
     if own:
         wanted = replace(wanted, entries={own.name: own.entry((folder / wanted.registry).parent)})
@@ -53,6 +52,12 @@ def place(target: Path, text: str, values: Mapping[str, object], own: Own | None
     file.create(target, _COMMAND.sub(lambda command: command[1] + shlex.quote(str(start)), text))
     written = [*missing, *([wanted.registry] if entries else [])]
     return Placed(target, tuple(folder / name for name in written), folder, start, own.notes if own else ())
+
+
+def require_new(target: Path) -> None:
+    """Raises RecipeError where the file is there already."""
+    if target.exists():
+        raise RecipeError(f"`{target}` exists and is not overwritten; choose another name, or remove it")
 
 
 def root(target: Path) -> Path:

@@ -19,7 +19,7 @@ _COST = "cost: doublings between your samples and the recommended number, one mo
 def text(rows: Rows, following: Sequence[str] = ()) -> str:
     """The answer as lines of text, and the commands that may follow."""
     ram = f"{rows.machine.host_ram_gib:g} GiB of host memory" if rows.machine.host_ram_gib else "host memory not known"
-    lines = [f"{rows.model or 'base models'} on {rows.machine.name}, {ram}"]
+    lines = [f"{rows.model or 'models'} on {rows.machine.name}, {ram}"]
     if rows.plans:
         lines += _plans(rows.plans)
     elif rows.choices:
