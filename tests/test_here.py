@@ -182,9 +182,25 @@ def test_a_run_gets_the_devices_with_most_free_memory(
 
 
 def test_the_users_own_choice_of_devices_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = on(monkeypatch, "nvidia-smi-2x4090", CUDA_VISIBLE_DEVICES="0,1")
-    assert here.only(1)[1] == {"NPROC_PER_NODE": "1"}
+    here = on(monkeypatch, "nvidia-smi-2x4090", CUDA_VISIBLE_DEVICES="1,0")
+    assert here.only(1)[1] == {"CUDA_VISIBLE_DEVICES": "1"}
     assert here.only(2)[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "value", "left"),
+    [
+        # Device 0 is busy.
+        ("npu-smi-8x910b2", "ASCEND_RT_VISIBLE_DEVICES", "0,4", "4"),
+        ("nvidia-smi-8xa100", "CUDA_VISIBLE_DEVICES", "GPU-4ce12868, GPU-b9ce234f", "GPU-4ce12868"),
+    ],
+)
+def test_a_run_gets_fewer_of_the_devices_that_the_user_has_left(
+    folder: str, name: str, value: str, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, chosen = on(monkeypatch, folder, **{name: value}).only(1)
+    assert chosen == {name: left}
+    assert any(word.startswith(left) for word in taken[0].names)
 
 
 @pytest.mark.parametrize(

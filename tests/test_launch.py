@@ -94,6 +94,13 @@ def test_run_passes_words_environment_and_exit_code(bare: Path, monkeypatch: pyt
     assert (bare / "seen").read_text() == "4 1 train x.yaml a=1 b=2\n"
 
 
+def test_the_devices_that_were_chosen_win(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(bare, "llamafactory-cli", f'echo "$CUDA_VISIBLE_DEVICES" > {bare}/seen')
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert launch.run(Path("x.yaml"), [], {}, chosen={"CUDA_VISIBLE_DEVICES": "1"}) == 0
+    assert (bare / "seen").read_text() == "1\n"
+
+
 def test_a_killed_trainer_has_the_exit_code_of_a_shell(bare: Path) -> None:
     tool(bare, "llamafactory-cli", "kill -9 $$")
     assert launch.run(Path("x.yaml"), [], {}) == 137

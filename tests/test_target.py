@@ -84,7 +84,7 @@ def test_this_machine_against_the_recipe(
         ("4xrtx-4090", "nvidia-smi-2x4090", {}, {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "2"}),
         # LLaMA-Factory would start a process for each device that it sees.
         ("1xrtx-4090", "nvidia-smi-2x4090", {}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0"}),
-        ("1xrtx-4090", "nvidia-smi-2x4090", {"CUDA_VISIBLE_DEVICES": "0,1"}, {"NPROC_PER_NODE": "1"}),
+        ("1xrtx-4090", "nvidia-smi-2x4090", {"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "0"}),
         (None, "nvidia-smi-2x4090", {}, {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "2"}),
         # The user's own number wins.
         ("8xrtx-4090", "nvidia-smi-2x4090", {"NPROC_PER_NODE": "8"}, {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "8"}),

@@ -59,7 +59,8 @@ def command(recipe: str, overrides: Sequence[str], machine: str, host_ram: float
     prepared = handoff.prepare(job, overrides, target.variables)
     if dry_run:
         nodes, _ = handoff.size(job)
-        words = (str(prepared.recipe), prepared.overrides, nodes, prepared.variables, prepared.starter)
+        variables = {**prepared.variables, **prepared.chosen}
+        words = (str(prepared.recipe), prepared.overrides, nodes, variables, prepared.starter)
         click.echo("\n".join(launch.commands(*words)))
         return
     _run(job, prepared)

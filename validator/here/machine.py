@@ -9,7 +9,7 @@ from typing import NamedTuple
 from validator.diagnostic import RecipeError, plural
 from validator.here import amd, ascend, host, nvidia
 from validator.here.accelerator import Accelerator
-from validator.here.visible import variable, visible
+from validator.here.visible import narrowed, variable, visible
 from validator.tables import devices
 
 NONE = "nvidia-smi, npu-smi, rocm-smi and amd-smi are not installed"
@@ -69,13 +69,13 @@ class Here:
 
     def only(self, count: int) -> tuple[list[Accelerator], Mapping[str, str]]:
         """So many of the accelerators, those with the most free memory, and the environment that leaves a run no other.
-        Where the user has hidden devices already, the launcher is told their number."""
+        Where the user has hidden devices already, fewer of the user's own words are left."""
         freest = sorted(self.accelerators, key=_taken)[:count]
         taken = [accelerator for accelerator in self.accelerators if accelerator in freest]
         if len(taken) == len(self.accelerators) + len(self.others):
             return taken, {}
-        if variable(self.variables):
-            return taken, {"NPROC_PER_NODE": str(count)}
+        if hiding := variable(self.variables):
+            return taken, {hiding: narrowed(hiding, taken)}
         # CUDA counts the fastest device first; nvidia-smi counts along the bus.
         order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if self.variables[0] == "CUDA_VISIBLE_DEVICES" else {}
         return taken, {**order, self.variables[0]: ",".join(accelerator.names[0] for accelerator in taken)}

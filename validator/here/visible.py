@@ -28,5 +28,11 @@ def visible(shown: Sequence[Accelerator], names: Sequence[str]) -> list[Accelera
     return left
 
 
+def narrowed(name: str, taken: Sequence[Accelerator]) -> str:
+    """What of this variable's value leaves these and no other."""
+    words = os.environ[name].split(",")
+    return ",".join(word.strip() for word in words if any(_means(word.strip(), device) for device in taken))
+
+
 def _means(word: str, device: Accelerator) -> bool:
     return any(word == name or (word[:4] in ("GPU-", "MIG-") and name.startswith(word)) for name in device.names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
@@ -26,13 +26,14 @@ _RESULTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors
 @dataclass(frozen=True)
 class Handoff:
     """What llamafactory-cli gets, or accelerate: `starter` are the words before the recipe. `variables` are added to
-    the environment; what the user has set wins."""
+    the environment; what the user has set wins, but over `chosen`, which leave the run some of the devices."""
 
     recipe: Path
     overrides: tuple[str, ...]
     variables: Mapping[str, str]
     output: Path | None
     starter: tuple[str, ...] = launch.CLI
+    chosen: Mapping[str, str] = field(default_factory=dict)
 
 
 def size(job: Job) -> tuple[int, int]:
@@ -61,7 +62,7 @@ def prepare(job: Job, overrides: Sequence[str], chosen: Mapping[str, str] = Mapp
     """The recipe as it is, with overrides that make its paths absolute; `chosen` are variables that choose devices.
     Under torchrun LLaMA-Factory's launcher splits the command line at spaces: a path that holds one is then given from
     the working directory. Raises RecipeError where that holds one, too."""
-    variables = {**_variables(job), **chosen}
+    variables = _variables(job)
     spawns = "NPROC_PER_NODE" in variables
     way = _unspaced if spawns else Path.absolute
     recipe = way(Path(job.path).absolute())
@@ -72,7 +73,7 @@ def prepare(job: Job, overrides: Sequence[str], chosen: Mapping[str, str] = Mapp
         raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")
     output = job.get("output_dir")
     folder = Path(output).expanduser().absolute() if isinstance(output, str) else None
-    return Handoff(recipe, words, variables, folder, _starter(job))
+    return Handoff(recipe, words, variables, folder, _starter(job), chosen)
 
 
 def displaced(job: Job) -> tuple[str, ...]:

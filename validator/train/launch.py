@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from validator.diagnostic import RecipeError
 
@@ -73,9 +74,16 @@ def ready(nodes: int, release: str) -> None:
         raise RecipeError(f"a run on {nodes} nodes needs MASTER_ADDR, the address of node 0, in the environment")
 
 
-def run(recipe: Path, overrides: Sequence[str], variables: Mapping[str, str], starter: Sequence[str] = CLI) -> int:
-    """Hand the recipe to the starter, which inherits the terminal. Returns its exit code; 128 + n for signal n."""
-    env = {**variables, **os.environ}
+def run(
+    recipe: Path,
+    overrides: Sequence[str],
+    variables: Mapping[str, str],
+    starter: Sequence[str] = CLI,
+    chosen: Mapping[str, str] = MappingProxyType({}),
+) -> int:
+    """Hand the recipe to the starter, which inherits the terminal. What the user has set wins over `variables`, and
+    `chosen` over both. Returns the starter's exit code; 128 + n for signal n."""
+    env = {**variables, **os.environ, **chosen}
     place = {name: env.get(name, PORT) for name in _PLACE}
     words = [*(place.get(word, word) for word in starter), str(recipe), *overrides]
     try:

@@ -15,4 +15,4 @@ def start(job: Job, prepared: Handoff) -> int:
     for problem in releases.outside(job.header, launch.installed(releases.FIELDS)):
         raise RecipeError(problem)
     launch.ready(handoff.size(job)[0], releases.pairs(job.header)[0][0])
-    return launch.run(prepared.recipe, prepared.overrides, prepared.variables, prepared.starter)
+    return launch.run(prepared.recipe, prepared.overrides, prepared.variables, prepared.starter, prepared.chosen)
