@@ -64,7 +64,9 @@ def train(monkeypatch: pytest.MonkeyPatch, folder: str, *words: str) -> Result:
         ("8xascend-910b-64g", "npu-smi-8x910b3-busy", 1, ["device 0 has 10.7 GiB free of 64.0, 53.3 are taken"]),
         # Nothing to compare with.
         ("8xa100-80g", "none", 0, ["the devices of this machine are not known", "judged for 8xa100-80g"]),
-        ("8xa100-80g", "nvidia-smi-mismatch", 0, ["nvidia-smi shows no device: Failed to initialize NVML"]),
+        ("8xa100-80g", "nvidia-smi-mismatch", 0,
+         ["nvidia-smi shows no device: Failed to initialize NVML",
+          "570.124; mend the driver; judged for 8xa100-80g; a run here would be refused\n"]),
     ],
 )  # fmt: skip
 def test_this_machine_against_the_recipe(
@@ -87,7 +89,6 @@ def test_this_machine_against_the_recipe(
         ("1xrtx-4090", "nvidia-smi-2x4090", {"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "0"}),
         (None, "nvidia-smi-2x4090", {}, {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "2"}),
         # The user's own number wins.
-        ("8xrtx-4090", "nvidia-smi-2x4090", {"NPROC_PER_NODE": "8"}, {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "8"}),
         ("1xrtx-4090", "nvidia-smi-2x4090", {"NPROC_PER_NODE": "2"}, {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "2"}),
     ],
 )  # fmt: skip
@@ -102,6 +103,22 @@ def test_the_devices_that_a_run_gets(
     (line,) = shown.stdout.splitlines()
     before = line.partition(" llamafactory-cli")[0] if " llamafactory-cli" in line else ""
     assert dict(word.split("=", 1) for word in before.split()) == variables
+
+
+@pytest.mark.parametrize(
+    ("folder", "processes", "says"),
+    [
+        ("nvidia-smi-2x4090", "4", "NPROC_PER_NODE=4, 2 devices here"),
+        ("nvidia-smi-mig", "2", "NPROC_PER_NODE=2, 1 device here"),
+    ],
+)
+def test_more_processes_than_devices(
+    folder: str, processes: str, says: str, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(recipe, None)
+    monkeypatch.setenv("NPROC_PER_NODE", processes)
+    shown = train(monkeypatch, folder, str(recipe))
+    assert says in str(shown.exception)
 
 
 def test_a_step_that_no_accumulation_keeps(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,10 +205,45 @@ def test_what_is_started(
 ) -> None:
     """Without a driver's program nothing is refused; where it is there and shows no device, the run would fail."""
     write(recipe, assumed)
-    cli = tmp_path / "bin" / "llamafactory-cli"
+    shown = run(monkeypatch, folder, tmp_path, str(recipe), *(["use_cpu=true"] if assumed == "1xcpu" else []))
+    assert (tmp_path / "started").exists() == started, shown.output
+
+
+def run(monkeypatch: pytest.MonkeyPatch, folder: str, scratch: Path, *words: str) -> Result:
+    """`train` on a recorded machine, with a trainer that leaves the devices that it sees in `scratch`/started."""
+    cli = scratch / "bin" / "llamafactory-cli"
     cli.parent.mkdir()
-    cli.write_text(f"#!/bin/sh\n: > {tmp_path}/started\n")
+    cli.write_text(f'#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES" > {scratch}/started\n')
     cli.chmod(0o755)
     monkeypatch.setenv("PATH", f"{RECORDED / folder}:{cli.parent}")
-    shown = CliRunner().invoke(group, ["train", str(recipe), *(["use_cpu=true"] if assumed == "1xcpu" else [])])
-    assert (tmp_path / "started").exists() == started, shown.output
+    return CliRunner().invoke(group, ["train", *words])
+
+
+@pytest.mark.parametrize(
+    ("machine", "folder", "devices", "says"),
+    [
+        ("1xa100-80g", "nvidia-smi-2x4090", "0", ""),
+        ("2xrtx-4090", "nvidia-smi-2x4090", "", ""),
+        ("4xrtx-4090", "nvidia-smi-2x4090", None, "`--machine 4xrtx-4090` has 4 devices, 2 devices here"),
+        ("2xrtx-5090", "nvidia-smi-2x5090-busy", None, "device 1 has 2.2 GiB free of 31.8"),
+        # The user knows the machine, or only the devices are not known.
+        ("8xa100-80g", "nvidia-smi-mismatch", "", "nvidia-smi shows no device"),
+        ("8xa100-80g", "none", "", ""),
+    ],
+)
+def test_a_run_for_a_machine_that_is_named(
+    machine: str, folder: str, devices: str | None, says: str, recipe: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    write(recipe, "8xa100-80g")
+    shown = run(monkeypatch, folder, tmp_path, str(recipe), "--machine", machine)
+    started = tmp_path / "started"
+    assert (started.read_text().strip() if started.exists() else None) == devices, shown.output
+    assert says in f"{shown.output}{shown.exception}"
+
+
+def test_a_run_is_not_told_of_another_machine(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(recipe, "1xa100-80g")
+    assert "judges by that" in train(monkeypatch, "nvidia-smi-2x4090", str(recipe)).stderr
+    shown = run(monkeypatch, "nvidia-smi-2x4090", tmp_path, str(recipe))
+    assert "the recipe assumes 1xa100-80g with 512 GiB of RAM\n" in shown.stderr

@@ -46,7 +46,7 @@ def command(recipe: str, overrides: Sequence[str], machine: str, host_ram: float
         raise click.UsageError("llamafactory-cli reads a recipe from a file; save it first")
     recipe, overrides = named(recipe, overrides)
     document = overridden(recipe, overrides)
-    target = Target(machine) if machine != options.AUTO else targets.target(jobs.resolve(document), dry=dry_run)
+    target = _target(document, machine, dry_run)
     ram = target.host_ram_gib if host_ram is None else host_ram
     for line in target.lines:
         click.echo(line, err=True)
@@ -64,6 +64,13 @@ def command(recipe: str, overrides: Sequence[str], machine: str, host_ram: float
         click.echo("\n".join(launch.commands(*words)))
         return
     _run(job, prepared)
+
+
+def _target(document: Document, machine: str, dry: bool) -> Target:
+    if machine == options.AUTO:
+        return targets.target(jobs.resolve(document), dry=dry)
+    # A dry run may be for another machine.
+    return Target(machine) if dry else targets.named(machine, jobs.resolve(document, machine))
 
 
 def _run(job: Job, prepared: Handoff) -> NoReturn:

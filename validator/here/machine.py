@@ -16,6 +16,7 @@ NONE = "nvidia-smi, npu-smi, rocm-smi and amd-smi are not installed"
 # The share of a device's memory that is in use where nothing runs, at most: firmware takes 5 % of an Ascend 910B's.
 _IDLE = 0.08
 _REMEDY = "name the machine, such as `--machine 8xa100-80g`"
+_MEND = "mend the driver"
 
 
 class _Driver(NamedTuple):
@@ -48,6 +49,11 @@ class Here:
     def machine(self) -> str:
         """As `--machine` takes it."""
         return f"{len(self.accelerators)}x{self.device}"
+
+    @property
+    def most(self) -> int:
+        """Devices that one run could use, of whatever kind."""
+        return 1 if self.accelerators[0].part else len(self.accelerators) + len(self.others)
 
     def __str__(self) -> str:
         size = f", {self.host_ram_gib:.0f} GiB of RAM" if self.host_ram_gib else ""
@@ -83,15 +89,15 @@ class Here:
 
 def require() -> Here:
     """This machine. Raises RecipeError where it shows no device that a run could use."""
-    here = look()
+    here = look(_REMEDY)
     if here is None:
         raise RecipeError(f"no accelerator is known here: {NONE}; {_REMEDY}")
     return here
 
 
-def look() -> Here | None:
+def look(remedy: str = _MEND) -> Here | None:
     """This machine; None where no driver's program is installed. Raises RecipeError where one is and shows no device
-    that a run could use."""
+    that a run could use; `remedy` is for one that fails."""
     faults = []
     for driver in _DRIVERS:
         try:
@@ -102,7 +108,7 @@ def look() -> Here | None:
         if shown is not None:
             return _here(shown, driver.variables)
     if faults:
-        raise RecipeError(f"{faults[0]}; {_REMEDY}")
+        raise RecipeError(f"{faults[0]}; {remedy}")
     return None
 
 

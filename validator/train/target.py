@@ -38,21 +38,42 @@ def target(job: Job, *, dry: bool) -> Target:
     except RecipeError as err:
         if not dry:
             raise
-        return Target(lines=[str(err)])
+        return Target(lines=[f"{err}; {_judged(job)}; a run here would be refused"])
     if here is None:
-        by = f"judged for {job.machine}" if job.machine else "memory is not judged"
-        return Target(lines=[f"the devices of this machine are not known: {machine.NONE}; {by}"])
-    return _on(here, job)
+        return Target(lines=[f"the devices of this machine are not known: {machine.NONE}; {_judged(job)}"])
+    return _on(here, job, dry)
 
 
-def _on(here: Here, job: Job) -> Target:
+def named(name: str, job: Job) -> Target:
+    """What `job`, resolved for the machine of this name, gets of the devices here to run on; it is judged by the name.
+    Raises RecipeError where there are fewer. A driver's fault is only told, as the user knows the machine."""
+    if job.on_cpu or job.machine is None:
+        return Target(name)
+    try:
+        here = machine.look()
+    except RecipeError as err:
+        return Target(name, lines=[str(err)])
+    if here is None:
+        return Target(name)
+    count = job.machine.devices
+    _enough(count, here.most, f"`--machine {name}` has {_devices(count)}")
+    taken, variables = here.only(count) if count <= len(here.accelerators) else ((), {})
+    return Target(name, None, taken, variables, [*here.notes()])
+
+
+def _judged(job: Job) -> str:
+    return f"judged for {job.machine}" if job.machine else "memory is not judged"
+
+
+def _on(here: Here, job: Job, dry: bool) -> Target:
     """As many devices as the recipe assumes, or as there are; the user's own number wins."""
     there = len(here.accelerators)
     assumed = job.machine.devices if job.machine else there
     count = _processes() or min(assumed, there)
+    _enough(count, there, f"NPROC_PER_NODE={count}")
     taken, variables = here.only(count)
     nodes = f"{job.machine.nodes}x" if job.machine and job.machine.nodes > 1 else ""
-    lines = [*_compared(here, job), *here.notes(), *_number(job, assumed, count), *_spared(here, taken)]
+    lines = [*_compared(here, job, dry), *here.notes(), *_number(job, assumed, count), *_spared(here, taken)]
     return Target(f"{nodes}{count}x{here.device}", here.host_ram_gib, taken, variables, lines)
 
 
@@ -62,7 +83,17 @@ def _processes() -> int | None:
     return int(text) or None if text.isdecimal() else None
 
 
-def _compared(here: Here, job: Job) -> Iterator[str]:
+def _enough(count: int, there: int, what: str) -> None:
+    """A process without a device stops the others after they have loaded the model."""
+    if count > there:
+        raise RecipeError(f"{what}, {_devices(there)} here")
+
+
+def _devices(count: int) -> str:
+    return f"{count} {plural(count, 'device')}"
+
+
+def _compared(here: Here, job: Job, dry: bool) -> Iterator[str]:
     """What this machine is, and what the recipe assumes where that is another or more."""
     assumed = job.machine
     if assumed is None:
@@ -72,7 +103,8 @@ def _compared(here: Here, job: Job) -> Iterator[str]:
     less = ram and here.host_ram_gib and here.host_ram_gib < ram * _ALIKE
     alike = assumed.device.id == here.device and assumed.devices <= len(here.accelerators) and not less
     size = f" with {ram:.0f} GiB of RAM" if ram else ""
-    other = f"; the recipe assumes {assumed}{size} (`--machine {assumed}` judges by that)"
+    hint = f" (`--machine {assumed}` judges by that)" if dry else ""
+    other = f"; the recipe assumes {assumed}{size}{hint}"
     yield f"this machine: {here}{'' if alike else other}"
 
 
@@ -82,8 +114,8 @@ def _number(job: Job, assumed: int, count: int) -> Iterator[str]:
         return
     before, samples = job.effective_batch, job.micro_batch * (job.world // assumed) * count
     keep = f"; gradient_accumulation_steps={before // samples} keeps it" if before % samples == 0 else ""
-    devices, batch = f"{count} {plural(count, 'device')}", samples * job.accumulation
-    yield f"runs on {devices} instead of {assumed}: {batch} samples a step instead of {before}{keep}"
+    batch = samples * job.accumulation
+    yield f"runs on {_devices(count)} instead of {assumed}: {batch} samples a step instead of {before}{keep}"
 
 
 def _spared(here: Here, taken: Sequence[Accelerator]) -> Iterator[str]:
