@@ -98,6 +98,21 @@ def test_the_launchers_environment_follows_the_machine(machine: str, variables: 
     assert handoff.prepare(resolved(project, text), []).variables == variables
 
 
+def test_another_number_of_nodes_in_the_environment(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NNODES", "2")
+    one, several, alike = (
+        resolved(project, f"# /// recipe\n# machine: {name}\n# ///\noutput_dir: x\n", name=f"{name}.yaml")
+        for name in ("1xa100-80g", "8xa100-80g", "2x8xa100-80g")
+    )
+    with pytest.raises(RecipeError, match="the environment has NNODES=2, the run has 1; unset it"):
+        handoff.prepare(several, [])
+    handoff.prepare(alike, [])
+    handoff.prepare(one, [])  # without torchrun, which alone reads it
+    monkeypatch.setenv("FORCE_TORCHRUN", "1")
+    with pytest.raises(RecipeError, match="NNODES=2"):
+        handoff.prepare(one, [])
+
+
 def test_a_run_by_accelerate_gets_the_file_found_beside_the_recipe(project: Path) -> None:
     (project / "accelerate").mkdir()
     (project / "accelerate" / "f.yaml").write_text("distributed_type: FSDP\n")

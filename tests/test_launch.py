@@ -54,7 +54,7 @@ def test_accelerate_gets_the_numbers_of_the_machine_and_its_place_among_the_node
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A PATH with nothing on it, and none of the variables that matter."""
-    for name in ("NODE_RANK", "RANK", "MASTER_ADDR", "NPROC_PER_NODE"):
+    for name in ("NODE_RANK", "RANK", "MASTER_ADDR", "MASTER_PORT", "NPROC_PER_NODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path
@@ -78,11 +78,38 @@ def test_several_nodes_need_rank_and_address(bare: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(RecipeError, match="LLaMA-Factory reads NODE_RANK"):
         launch.ready(2, "0.9.5")
+    monkeypatch.setenv("NODE_RANK", "2")
+    with pytest.raises(RecipeError, match="NODE_RANK=2; of 2 nodes it is a whole number from 0 to 1"):
+        launch.ready(2, "0.9.5")
     monkeypatch.setenv("NODE_RANK", "0")
     with pytest.raises(RecipeError, match="needs MASTER_ADDR"):
         launch.ready(2, "0.9.5")
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
     launch.ready(2, "0.9.5")
+
+
+@pytest.mark.parametrize("rank", ["-1", "2", "node-1", "", "0.5"])
+@pytest.mark.usefixtures("bare")
+def test_a_rank_that_is_none(rank: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_RANK", rank)
+    with pytest.raises(RecipeError, match=f"NODE_RANK={rank}; of 2 nodes"):
+        launch.place(2)
+    assert launch.place(1) == {}
+
+
+@pytest.mark.usefixtures("bare")
+def test_what_the_environment_tells_of_the_place_stands_in_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
+    lines = launch.commands("x.yaml", [], 2, {}, known=launch.place(2))
+    assert [line.split()[:3] for line in lines] == [
+        [f"NODE_RANK={rank}", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=29500"] for rank in range(2)
+    ]
+    monkeypatch.setenv("NODE_RANK", "1")
+    monkeypatch.setenv("MASTER_PORT", "1234")
+    (line,) = launch.commands("x.yaml", [], 2, {}, known=launch.place(2))
+    assert line.split()[:3] == ["NODE_RANK=1", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=1234"]
+    (line,) = launch.commands("x.yaml", [], 2, {}, launch.accelerate("f.yaml", 2, 8), launch.place(2))
+    assert " --machine_rank 1 --main_process_ip 10.0.0.1 --main_process_port 1234 " in line
 
 
 def test_run_passes_words_environment_and_exit_code(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:

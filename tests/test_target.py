@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The repository's root, 1,000 GiB of main memory and of disk, and no variable that counts."""
     show_all(monkeypatch)
-    for name in ("NPROC_PER_NODE", "NODE_RANK", "RANK", "MASTER_ADDR"):
+    for name in ("NPROC_PER_NODE", "NNODES", "NODE_RANK", "RANK", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(host, "memory_gib", lambda: 1000.0)

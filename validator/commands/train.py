@@ -61,7 +61,7 @@ def command(recipe: str, overrides: Sequence[str], machine: str, host_ram: float
         nodes, _ = handoff.size(job)
         variables = {**prepared.variables, **prepared.chosen}
         words = (str(prepared.recipe), prepared.overrides, nodes, variables, prepared.starter)
-        click.echo("\n".join(launch.commands(*words)))
+        click.echo("\n".join(launch.commands(*words, launch.place(nodes))))
         return
     _run(job, prepared)
 

@@ -59,11 +59,14 @@ def processes_against_machine(job: Job) -> Iterator[Finding]:
     Source: llamafactory/launcher.py:launch
     Fix: unset the variable, or name the machine with `--machine`.
     """
-    machine = job.machine
-    for name, right in (("NPROC_PER_NODE", machine.devices), ("NNODES", machine.nodes)) if machine else ():
-        value = os.environ.get(name, str(right))
-        if value != str(right):
-            yield "machine", f"the environment has {name}={value}, the machine has {right}; unset it"
+    if job.machine is None:
+        return
+    devices, nodes = job.machine.devices, job.machine.nodes
+    if (processes := os.environ.get("NPROC_PER_NODE", str(devices))) != str(devices):
+        yield "machine", f"the environment has NPROC_PER_NODE={processes}, the machine has {devices}; unset it"
+    if (given := os.environ.get("NNODES", str(nodes))) != str(nodes):
+        recipe = "1 node" if nodes == 1 else f"{nodes} nodes"
+        yield "machine", f"the environment has NNODES={given}, the recipe has {recipe}; unset it"
 
 
 @rule("PAR204", Severity.WARNING)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from validator.diagnostic import RecipeError
 from validator.job.job import Job
 from validator.read.override import assignment
+from validator.tables import switch
 from validator.train import hub, launch
 
 # Keys whose relative paths LLaMA-Factory takes from the working directory. Those that must exist are looked for beside
@@ -61,9 +62,12 @@ def _starter(job: Job, file: str | None = None) -> tuple[str, ...]:
 def prepare(job: Job, overrides: Sequence[str], chosen: Mapping[str, str] = MappingProxyType({})) -> Handoff:
     """The recipe as it is, with overrides that make its paths absolute; `chosen` are variables that choose devices.
     Under torchrun LLaMA-Factory's launcher splits the command line at spaces: a path that holds one is then given from
-    the working directory. Raises RecipeError where that holds one, too."""
+    the working directory. Raises RecipeError where that holds one, too, or the environment names another number of
+    nodes."""
     variables = _variables(job)
     spawns = "NPROC_PER_NODE" in variables
+    if not job.accelerate and (spawns or switch.on("FORCE_TORCHRUN")):
+        launch.agreed(size(job)[0])
     way = _unspaced if spawns else Path.absolute
     recipe = way(Path(job.path).absolute())
     absolute = [assignment(key, str(way(path))) for key, path in _absolute(job)]

@@ -38,17 +38,38 @@ def accelerate(file: str, nodes: int, devices: int) -> tuple[str, ...]:
 
 
 def commands(
-    recipe: str, overrides: Sequence[str], nodes: int, variables: Mapping[str, str], starter: Sequence[str] = CLI
+    recipe: str,
+    overrides: Sequence[str],
+    nodes: int,
+    variables: Mapping[str, str],
+    starter: Sequence[str] = CLI,
+    known: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
     """The command for each node, as a shell line, with these variables before it. llamafactory-cli reads its place
-    among the nodes from variables, too."""
+    among the nodes from variables, too. `known` is what `place` tells: with a rank the command of that node alone."""
     lines = []
-    for rank in range(nodes):
-        place = dict(zip(_PLACE, (str(rank), "ADDRESS_OF_NODE_0", PORT), strict=True)) if nodes > 1 else {}
+    for rank in [known["NODE_RANK"]] if "NODE_RANK" in known else range(nodes):
+        unknown = dict(zip(_PLACE, (str(rank), "ADDRESS_OF_NODE_0", PORT), strict=True))
+        place = {**unknown, **known} if nodes > 1 else {}
         before = {**variables, **place} if starter == CLI else variables
         words = map(shlex.quote, [*(place.get(word, word) for word in starter), recipe, *overrides])
         lines.append(" ".join([*(f"{key}={shlex.quote(value)}" for key, value in before.items()), *words]))
     return lines
+
+
+def place(nodes: int) -> dict[str, str]:
+    """What the environment tells of this node's place among several. Raises RecipeError where its rank is none."""
+    known = {name: os.environ[name] for name in _PLACE if name in os.environ} if nodes > 1 else {}
+    rank = known.get("NODE_RANK", "0")
+    if not (rank.isdecimal() and int(rank) < nodes):
+        raise RecipeError(f"NODE_RANK={rank}; of {nodes} nodes it is a whole number from 0 to {nodes - 1}")
+    return known
+
+
+def agreed(nodes: int) -> None:
+    """Raise RecipeError where the environment has another number of nodes, for which torchrun would wait."""
+    if (given := os.environ.get("NNODES", str(nodes))) != str(nodes):
+        raise RecipeError(f"the environment has NNODES={given}, the run has {nodes}; unset it")
 
 
 def installed(names: Sequence[str]) -> dict[str, str]:
@@ -67,10 +88,11 @@ def ready(nodes: int, release: str) -> None:
     to install."""
     if shutil.which("llamafactory-cli") is None:
         raise RecipeError(f"llamafactory-cli is not installed here: pip install llamafactory=={release}")
-    if nodes > 1 and "NODE_RANK" not in os.environ:
+    known = place(nodes)
+    if nodes > 1 and "NODE_RANK" not in known:
         rank = " (RANK is set, but LLaMA-Factory reads NODE_RANK)" if "RANK" in os.environ else ""
         raise RecipeError(f"a run on {nodes} nodes needs NODE_RANK and MASTER_ADDR in the environment{rank}")
-    if nodes > 1 and "MASTER_ADDR" not in os.environ:
+    if nodes > 1 and "MASTER_ADDR" not in known:
         raise RecipeError(f"a run on {nodes} nodes needs MASTER_ADDR, the address of node 0, in the environment")
 
 
