@@ -49,6 +49,14 @@ def test_a_larger_machine_runs_the_recipes_of_a_smaller_one_of_its_kind() -> Non
     assert not small & {row.name for row in catalogue.rows(machine="8xa100-80g")}
 
 
+def test_rows_are_judged_for_the_main_memory_that_is_given() -> None:
+    own, little = catalogue.rows(machine="8xa100-80g"), catalogue.rows(machine="8xa100-80g", host_ram_gib=32)
+    assert [row.name for row in little] == [row.name for row in own]
+    larger = {row.name for row in own if (row.host_gib or 0) > 32}
+    assert {"fits"} <= {row.verdict for row in own if row.name in larger}
+    assert {row.verdict for row in little if row.name in larger} == {"exceeds"}
+
+
 def test_the_table_is_aligned_and_complete() -> None:
     rows = ROWS
     lines = table.text(rows).splitlines()

@@ -29,10 +29,9 @@ def run(monkeypatch: pytest.MonkeyPatch, folder: str, *words: str) -> Result:
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_auto_is_the_machine_that_is_here(command: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rest = {"plan": ["--model", "qwen7b"], "list": []}.get(command, [RECIPE])
-    named = [] if command == "list" else ["--host-ram", "1000"]
     words = [command, *rest, "--format", form, "--machine"]
     auto = run(monkeypatch, "nvidia-smi-8xa100", *words, "auto")
-    plain = run(monkeypatch, "nvidia-smi-8xa100", *words, "8xa100-80g", *named)
+    plain = run(monkeypatch, "nvidia-smi-8xa100", *words, "8xa100-80g", "--host-ram", "1000")
     assert (auto.exit_code, auto.stdout) == (plain.exit_code, plain.stdout)
     assert auto.stderr == THIS
     assert auto.stdout

@@ -47,19 +47,25 @@ def file(name: str) -> Path:
     return home() / "recipes" / f"{wanted}.yaml"
 
 
-def jobs() -> Iterator[Job]:
-    """Every recipe as a job, by name."""
+def jobs(host_ram_gib: float | None = None) -> Iterator[Job]:
+    """Every recipe as a job, by name, on its own machine; the main memory of a node may be another."""
     for each in names():
-        yield job.resolve(load(str(home() / "recipes" / f"{each}.yaml")))
+        yield job.resolve(load(str(home() / "recipes" / f"{each}.yaml")), host_ram_gib=host_ram_gib)
 
 
-def rows(machine: str | None = None, model: str | None = None, method: str | None = None) -> list[Row]:
-    """One row for each recipe that passes the filters. Raises RecipeError for an unknown machine or model."""
+def rows(
+    machine: str | None = None,
+    model: str | None = None,
+    method: str | None = None,
+    host_ram_gib: float | None = None,
+) -> list[Row]:
+    """One row for each recipe that passes the filters, judged for this main memory where one is given. Raises
+    RecipeError for an unknown machine or model."""
     target = machines.machine(machine) if machine else None
     wanted = models.model_by_any_name(model) if model else None
     return [
         _row(each)
-        for each in jobs()
+        for each in jobs(host_ram_gib)
         if (target is None or _runs_on(each, target))
         and (wanted is None or (each.model is not None and each.model.arch == wanted.arch))
         and (method is None or method == method_name(each) or method in _variants(each))
