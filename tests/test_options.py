@@ -15,6 +15,7 @@ from validator.here import host
 ROOT = Path(__file__).parent.parent
 RECIPE = str(ROOT / "recipes" / "qwen7b-a100-lora.yaml")
 THIS = "this machine: 8 x NVIDIA A100-SXM4-80GB (a100-80g), 1000 GiB of RAM\n"
+JUDGED = "judged for 8 devices; `train` takes no more than the recipe names, or NPROC_PER_NODE\n"
 
 
 def run(monkeypatch: pytest.MonkeyPatch, folder: str, *words: str) -> Result:
@@ -33,8 +34,12 @@ def test_auto_is_the_machine_that_is_here(command: str, form: str, monkeypatch: 
     auto = run(monkeypatch, "nvidia-smi-8xa100", *words, "auto")
     plain = run(monkeypatch, "nvidia-smi-8xa100", *words, "8xa100-80g", "--host-ram", "1000")
     assert (auto.exit_code, auto.stdout) == (plain.exit_code, plain.stdout)
-    assert auto.stderr == THIS
+    assert auto.stderr == THIS + (JUDGED if command in ("check", "explain") else "")
     assert auto.stdout
+
+
+def test_of_one_device_there_are_not_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "judged for" not in run(monkeypatch, "nvidia-smi-1xt4", "check", RECIPE, "--machine", "auto").stderr
 
 
 @pytest.mark.parametrize(

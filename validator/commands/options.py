@@ -32,6 +32,15 @@ def known(context: click.Context, _parameter: click.Parameter, machine: str | No
     return named(context, _parameter, machine)
 
 
+def judged(context: click.Context, parameter: click.Parameter, machine: str | None) -> str | None:
+    """As `known`, for what is said of a recipe: `auto` is all devices here, of which `train` may take fewer."""
+    name = known(context, parameter, machine)
+    if machine == AUTO and name and (count := machines.machine(name).devices) > 1:
+        text = f"judged for {count} devices; `train` takes no more than the recipe names, or NPROC_PER_NODE"
+        click.echo(text, err=True)
+    return name
+
+
 def named(_context: click.Context, _parameter: click.Parameter, machine: str | None) -> str | None:
     """A machine as it is written, with `auto` left to the command."""
     if machine not in (None, AUTO):
@@ -71,7 +80,7 @@ def data(context: click.Context, _parameter: click.Parameter, path: str | None) 
     return own(Path(path))
 
 
-MACHINE = click.option("--machine", metavar="M", callback=known, help=TARGET)
+MACHINE = click.option("--machine", metavar="M", callback=judged, help=TARGET)
 RAM = click.option(
     "--host-ram", type=click.FloatRange(min=1), metavar="GIB", callback=memory, help="Main memory of a node."
 )
