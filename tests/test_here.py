@@ -150,6 +150,7 @@ def test_all_devices_hidden(value: str, monkeypatch: pytest.MonkeyPatch) -> None
     [
         ("nvidia-smi-8xa100", []),
         ("nvidia-smi-2xquadro", ["Quadro RTX 4000 is not in the catalogue: taken as `8g`"]),
+        ("nvidia-smi-lost", ["Unable to determine the device handle for gpu 0000:3B:00.0: Unknown Error"]),
         ("nvidia-smi-mig", ["is not in the catalogue", "a process can use one MIG slice"]),
         ("npu-smi-2x910b3", []),
         ("npu-smi-8x910b2", ["other processes hold memory of devices 0, 1, 2, 3: up to 29.3 of 64.0 GiB"]),

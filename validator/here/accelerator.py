@@ -24,6 +24,13 @@ class Accelerator(NamedTuple):
         return self.memory_gib - self.taken_gib
 
 
+class Shown(NamedTuple):
+    """What a driver's program shows: the devices in its order, and what it says of those that it cannot reach."""
+
+    accelerators: list[Accelerator]
+    lost: tuple[str, ...] = ()
+
+
 def number(text: str) -> float | None:
     """A number as these programs print it; None for `[N/A]`, `[Insufficient Permissions]` and their like."""
     try:

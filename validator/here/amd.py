@@ -11,7 +11,7 @@ from typing import Any
 
 from validator.diagnostic import RecipeError
 from validator.here import program
-from validator.here.accelerator import Accelerator, number
+from validator.here.accelerator import Accelerator, Shown, number
 from validator.here.visible import visible
 
 _MIB = 1024  # in a GiB
@@ -19,17 +19,19 @@ _BYTES = 1 << 30  # in a GiB
 _LOWER = "ROCR_VISIBLE_DEVICES"  # below HIP, which counts what this one leaves; batch systems set it
 
 
-def accelerators() -> list[Accelerator] | None:
+def accelerators() -> Shown | None:
     """The devices in the programs' order, as HIP counts them; None where neither is installed. Raises RecipeError where
     they show none."""
     shown = _shown()
     # Its words may be UUIDs, which these programs do not show unasked.
-    if shown is None or not os.environ.get(_LOWER, "").replace(",", "").isdecimal():
-        return shown
+    if shown is None:
+        return None
+    if not os.environ.get(_LOWER, "").replace(",", "").isdecimal():
+        return Shown(shown)
     left = visible(shown, [_LOWER])
     if not left:
         raise RecipeError(f"{_LOWER} hides all devices of this machine")
-    return [device._replace(names=(str(index),)) for index, device in enumerate(left)]
+    return Shown([device._replace(names=(str(index),)) for index, device in enumerate(left)])
 
 
 def _shown() -> list[Accelerator] | None:

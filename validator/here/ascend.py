@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 
 from validator.here import program
-from validator.here.accelerator import Accelerator
+from validator.here.accelerator import Accelerator, Shown
 
 _MIB = 1024  # in a GiB
 _PAIR = re.compile(r"(\d+)\s*/\s*(\d+)")
 
 
-def accelerators() -> list[Accelerator] | None:
+def accelerators() -> Shown | None:
     """The devices in the table's order, each die of a 910C by itself; None where the program is not installed. Raises
     RecipeError where it shows none."""
     text = program.output("npu-smi", "info")
@@ -22,7 +22,7 @@ def accelerators() -> list[Accelerator] | None:
     dies = [_device(str(index), *pair) for index, pair in enumerate(zip(rows[::2], rows[1::2], strict=False))]
     if not dies:
         raise program.fault("npu-smi", text)
-    return dies
+    return Shown(dies)
 
 
 def _rows(text: str) -> Iterator[list[str]]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from validator.diagnostic import RecipeError, plural
 from validator.here import amd, ascend, host, nvidia
-from validator.here.accelerator import Accelerator
+from validator.here.accelerator import Accelerator, Shown
 from validator.here.visible import narrowed, variable, visible
 from validator.tables import devices
 
@@ -22,7 +22,7 @@ _MEND = "mend the driver"
 class _Driver(NamedTuple):
     """How a vendor's accelerators are read, and the variables that hide some from a run, the one that counts first."""
 
-    read: Callable[[], list[Accelerator] | None]
+    read: Callable[[], Shown | None]
     variables: tuple[str, ...]
 
 
@@ -37,13 +37,14 @@ _DRIVERS = (
 class Here:
     """What this machine is. `device` is an id of the catalogue, or the size of a device that it lacks (`48g`);
     `accelerators` are those of it that a run can use, `others` those of other kinds. `variables` hide devices from a
-    run, the one that counts first."""
+    run, the one that counts first; `lost` are the program's words on devices that it cannot reach."""
 
     device: str
     accelerators: tuple[Accelerator, ...]
     others: tuple[Accelerator, ...]
     host_ram_gib: float | None
     variables: tuple[str, ...]
+    lost: tuple[str, ...]
 
     @property
     def machine(self) -> str:
@@ -66,6 +67,7 @@ class Here:
             yield f"{first.product} is not in the catalogue: taken as `{self.device}`, a device known by its memory"
         if first.part:
             yield "a process can use one MIG slice"
+        yield from self.lost
         if self.others:
             yield f"not counted: {_counted(self.others)}; {self.variables[0]} chooses other devices"
         if busy := [accelerator for accelerator in self.accelerators if _busy(accelerator)]:
@@ -112,10 +114,11 @@ def look(remedy: str = _MEND) -> Here | None:
     return None
 
 
-def _here(shown: Sequence[Accelerator], variables: tuple[str, ...]) -> Here:
-    left = visible(shown, variables)
+def _here(shown: Shown, variables: tuple[str, ...]) -> Here:
+    left = visible(shown.accelerators, variables)
     if not left:
-        raise RecipeError(f"{variable(variables)} hides all devices of this machine, {_counted(shown)}; unset it")
+        there = _counted(shown.accelerators)
+        raise RecipeError(f"{variable(variables)} hides all devices of this machine, {there}; unset it")
     kinds: dict[str, list[Accelerator]] = {}
     for accelerator in left:
         if kind := _kind(accelerator):
@@ -126,7 +129,7 @@ def _here(shown: Sequence[Accelerator], variables: tuple[str, ...]) -> Here:
     device, usable = max(kinds.items(), key=lambda kind: _usable(kind[1]))
     taken = usable[:1] if usable[0].part else usable
     others = tuple(accelerator for accelerator in left if accelerator not in usable)
-    return Here(device, tuple(taken), others, host.memory_gib(), variables)
+    return Here(device, tuple(taken), others, host.memory_gib(), variables, shown.lost)
 
 
 def _usable(alike: Sequence[Accelerator]) -> tuple[float, int]:

@@ -6,15 +6,16 @@ import re
 from collections.abc import Iterator
 
 from validator.here import program
-from validator.here.accelerator import Accelerator, number
+from validator.here.accelerator import Accelerator, Shown, number
 
 _FIELDS = ("index", "uuid", "name", "memory.total", "memory.used")
+_LOST = "Unable to determine the device handle"  # of a device that has fallen off the bus
 _MIB = 1024  # in a GiB
 _WHOLE = re.compile(r"GPU \d+: .*\(UUID: (\S+)\)")
 _SLICE = re.compile(r"\s+MIG (\S*?(\d+)gb\S*)\s+Device\s+\d+: \(UUID: (\S+)\)")
 
 
-def accelerators() -> list[Accelerator] | None:
+def accelerators() -> Shown | None:
     """The devices in the order of the PCI bus, slices of one (MIG) in its place; None where the program is not
     installed. Raises RecipeError where it shows none."""
     query = f"--query-gpu={','.join(_FIELDS)}"
@@ -25,7 +26,8 @@ def accelerators() -> list[Accelerator] | None:
     if not whole:
         raise program.fault("nvidia-smi", text)
     slices = list(_slices(program.output("nvidia-smi", "-L") or "", {device.names[1]: device for device in whole}))
-    return [part for device in whole for part in _slices_of(device, slices) or [device]]
+    lost = tuple(line.strip() for line in text.splitlines() if line.startswith(_LOST))
+    return Shown([part for device in whole for part in _slices_of(device, slices) or [device]], lost)
 
 
 def _slices_of(device: Accelerator, slices: list[Accelerator]) -> list[Accelerator]:
