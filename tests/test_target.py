@@ -127,6 +127,18 @@ def test_a_step_that_no_accumulation_keeps(recipe: Path, monkeypatch: pytest.Mon
     assert "runs on 2 devices instead of 3: 2 samples a step instead of 3\n" in shown.stderr
 
 
+def test_the_processes_of_an_accelerate_file_do_not_count(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "ddp.yaml"
+    file.write_text("distributed_type: MULTI_GPU\nnum_processes: 4\n")
+    recipe.write_text(f"# /// recipe\n# machine: 4xrtx-4090\n# accelerate: {file}\n# ///\n{RECIPE}")
+    assert "[PAR305]" in CliRunner().invoke(group, ["check", str(recipe), "--machine", "2xrtx-4090"]).stdout
+    shown = train(monkeypatch, "nvidia-smi-2x4090", str(recipe))
+    assert " --num_processes 2 " in shown.stdout
+    assert "PAR305" not in shown.stderr
+
+
 def test_each_node_is_compared_by_itself(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(recipe, "2x8xa100-80g")
     lines = train(monkeypatch, "nvidia-smi-8xa100", str(recipe)).stdout.splitlines()

@@ -14,6 +14,7 @@ from validator.diagnostic import Report, Severity
 from validator.job import job as jobs
 from validator.job.job import Job
 from validator.judge import check
+from validator.judge.selection import Selection
 from validator.read.override import overridden
 from validator.read.recipe import Document
 from validator.recipes.named import named
@@ -23,6 +24,9 @@ from validator.train import target as targets
 from validator.train.handoff import Handoff
 from validator.train.room import Shortage
 from validator.train.target import Target
+
+# What an accelerate file says of processes and nodes does not count: the numbers are passed beside it.
+_PASSED = Selection(ignore=("PAR305",))
 
 
 @click.command("train")
@@ -86,6 +90,7 @@ def _run(job: Job, prepared: Handoff) -> NoReturn:
 def _check(document: Document, machine: str | None, host_ram_gib: float | None) -> None:
     """Show the findings, and why memory was not judged; end here where one is an error."""
     report = Report(__version__, [check.check_document(document, machine, host_ram_gib)])
+    _PASSED.apply(report)
     if report.files[0].diagnostics or report.files[0].unjudged:
         click.echo(reports.text(report), nl=False, err=True)
     if report.count(Severity.ERROR):
