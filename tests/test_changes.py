@@ -137,6 +137,15 @@ def test_where_nothing_fits_the_nearest_are_shown() -> None:
     assert changes.advice(too_large()) == "no change makes it fit, `lmf-recipes explain` shows the nearest"
 
 
+def test_no_two_of_the_nearest_need_the_same_of_what_is_exceeded() -> None:
+    before = job.resolve(load("recipes/r1-llama70b-h100x1-qlora.yaml"), "1xa100-40g", 128)
+    assert before.device_verdict == "exceeds"
+    near = changes.nearest(before)  # others need less of host memory, of which there is enough
+    assert len(near) == 1
+    both = changes.nearest(too_large())  # less of the one for more of the other
+    assert [change.host_gib > 64 for change in both] == [True, False]
+
+
 def test_it_is_said_where_the_best_are_tight() -> None:
     before = resolved("1xrtx-3090", "lora", 16, "cutoff_len: 8192\n")
     assert before.verdict == "exceeds"

@@ -109,6 +109,25 @@ def test_the_title_says_how_near_the_changes_are(verdict: Verdict, best: Verdict
     assert "changes:" not in chart.text(replace(EXPLANATION, changes=[]))
 
 
+@pytest.mark.parametrize(
+    ("needs", "usable", "shown"),
+    [
+        (39.51, 39.49, "39.51 GiB of 39.49 per device"),
+        (39.61, 39.49, "39.6 GiB per device"),
+        (9.0, None, "9.0 GiB per"),
+    ],
+)
+def test_a_second_decimal_where_one_does_not_tell_need_and_limit_apart(
+    needs: float, usable: float | None, shown: str
+) -> None:
+    changes = [replace(EXPLANATION.changes[0], device_gib=needs)]
+    band = DeviceBand(needs, needs, needs, needs, {}, [])
+    machine = Target(1, 1, "a100-40g", 40.0, usable, 64.0)
+    text = chart.text(replace(EXPLANATION, machine=machine, device_gib=band, changes=changes))
+    assert f"      {shown}" in text
+    assert ("39.51 GiB expected" in text and "39.49 GiB usable" in text) == (needs == 39.51)
+
+
 def test_a_job_that_fits_is_told_what_it_could_buy_instead() -> None:
     fits = replace(EXPLANATION, verdict="fits", spare=[replace(EXPLANATION.changes[0], set={"cutoff_len": 4096})])
     shown = chart.text(fits)

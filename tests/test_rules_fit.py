@@ -10,7 +10,7 @@ import pytest
 from validator.diagnostic import Diagnostic
 from validator.job.job import GIB, resolve
 from validator.judge import check
-from validator.read.recipe import Document
+from validator.read.recipe import Document, parse
 
 ROOT = Path(__file__).parent.parent
 VALUES: dict[str, Any] = {
@@ -107,3 +107,14 @@ def test_checkpoints(values: dict[str, Any], found: set[str]) -> None:
     one = Document("x.yaml", "", {**VALUES, **run, **values}, header={"samples": 300_000})
     codes = {d.code for d in check.check_document(one, "8xa100-80g", 2048).diagnostics}
     assert codes & {"FIT008"} == found
+
+
+def test_need_and_limit_have_the_decimals_that_tell_them_apart() -> None:
+    usable = resolve(document(), "1xa100-40g").machine.device.usable_gib  # type: ignore[union-attr]
+    text = (ROOT / "recipes/r1-llama70b-h100x1-qlora.yaml").read_text("utf-8")
+    offloaded = f"{text}enable_liger_kernel: true\ndeepspeed: deepspeed/ds_z3_offload_all.json\n"
+    found = check.check_document(parse("recipes/x.yaml", offloaded), "1xa100-40g", 1024).diagnostics
+    (message,) = [each.message for each in found if each.code == "FIT001"]
+    need = message.split()[1]
+    assert float(need) > usable > float(need) - 0.05
+    assert f", a100-40g has {usable:.3f} usable" in message

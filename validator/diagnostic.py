@@ -113,3 +113,8 @@ class Report:
     def codes(self) -> set[str]:
         """The codes of all findings."""
         return {diagnostic.code for file in self.files for diagnostic in file.diagnostics}
+
+
+def decimals(size: float, limit: float | None) -> int:
+    """How many decimals tell a size from its limit: one, where that does."""
+    return next((number for number in (1, 2) if limit is None or f"{size:.{number}f}" != f"{limit:.{number}f}"), 3)

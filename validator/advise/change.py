@@ -30,10 +30,6 @@ class Change:
     first: Sequence[str] = ()
     environment: Mapping[str, str] | None = None
 
-    def saves_no_more(self, than: Change) -> bool:
-        """Whether it hardly needs less than another, of the devices or of the host."""
-        return self.device_gib > 0.98 * than.device_gib and self.host_gib > 0.98 * than.host_gib
-
     def settings(self) -> list[str]:
         """Each setting as YAML writes it."""
         return [f"{key}: {_text(value)}" for key, value in self.set.items()]

@@ -75,9 +75,16 @@ def _closest(job: Job) -> Iterator[Change]:
              for way in _thrifty(job, hard) if _saves(job, way.set)]  # fmt: skip
     shown: list[Change] = []
     for each in sorted(tried, key=lambda each: (_BADNESS[each.verdict], _excess(job, each))):
-        if not any(each.saves_no_more(than) for than in shown) and _accepted(job, each.set):
+        if all(_nearer(job, each, than) for than in shown) and _accepted(job, each.set):
             shown.append(each)
             yield each
+
+
+def _nearer(job: Job, one: Change, than: Change) -> bool:
+    """Whether it needs clearly less than another of what that has too little of."""
+    short = changed(job, than.set)
+    device = short.device_verdict == than.verdict and one.device_gib <= 0.98 * than.device_gib
+    return device or (short.host_verdict == than.verdict and one.host_gib <= 0.98 * than.host_gib)
 
 
 def _easy(job: Job) -> Iterator[Change]:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from validator.diagnostic import Severity
+from validator.diagnostic import Severity, decimals
 from validator.job.job import GIB, Job
 from validator.memory import Estimate
 from validator.memory.terms import Disk
 from validator.rules.rule import Finding, rule
 
 
-def _span(estimate: Estimate) -> str:
-    return f"{estimate.expected / GIB:.1f} GiB ({estimate.low / GIB:.1f} to {estimate.high / GIB:.1f})"
+def _span(estimate: Estimate, digits: int = 1) -> str:
+    return f"{estimate.expected / GIB:.{digits}f} GiB ({estimate.low / GIB:.1f} to {estimate.high / GIB:.1f})"
 
 
 def _device(job: Job) -> str:
-    machine = job.machine
-    return f"{machine.device.id} has {machine.device.usable_gib:.1f} usable" if machine else ""
+    """What the run needs of a device, and what that has."""
+    if not job.device_memory or not job.machine:
+        return ""
+    device, usable = job.machine.device, job.machine.device.usable_gib
+    digits = decimals(job.device_memory.expected / GIB, usable)
+    return f"{_span(job.device_memory, digits)} per device, {device.id} has {usable:.{digits}f} usable"
 
 
 def _doubt(job: Job) -> str:
@@ -37,8 +41,8 @@ def device_memory_exceeded(job: Job) -> Iterator[Finding]:
     torchrun's expandable segments, `enable_liger_kernel`, a shorter `cutoff_len`, 4-bit weights, a higher ZeRO stage,
     offload, or a smaller method.
     """
-    if job.device_verdict == "exceeds" and job.device_memory:
-        yield _blame(job), f"needs {_span(job.device_memory)} per device, {_device(job)}{_doubt(job)}"
+    if job.device_verdict == "exceeds":
+        yield _blame(job), f"needs {_device(job)}{_doubt(job)}"
 
 
 @rule("FIT002", Severity.WARNING)
@@ -49,8 +53,8 @@ def device_memory_tight(job: Job) -> Iterator[Finding]:
     Source: own (the memory model)
     Fix: make room as for FIT001, or try a few steps with the longest samples first.
     """
-    if job.device_verdict == "tight" and job.device_memory:
-        yield _blame(job), f"may need {_span(job.device_memory)} per device, {_device(job)}{_doubt(job)}: thin margin"
+    if job.device_verdict == "tight":
+        yield _blame(job), f"may need {_device(job)}{_doubt(job)}: thin margin"
 
 
 @rule("FIT003", Severity.ERROR, advised=True)

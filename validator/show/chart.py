@@ -7,7 +7,7 @@ from textwrap import wrap
 
 from validator.advise.change import Change
 from validator.advise.explanation import Band, DeviceBand, Explanation
-from validator.diagnostic import plural
+from validator.diagnostic import decimals, plural
 from validator.show.bar import WIDTH, bar
 
 _SPOKEN = {"fits": "fits", "tight": "tight: expected to fit, but the upper end does not", "exceeds": "does not fit",
@@ -48,9 +48,10 @@ def _verdict(explanation: Explanation) -> str:
 def _memory(title: str, band: Band | DeviceBand | None, limit: float | None, what: str) -> Iterator[str]:
     if band is None:
         return
-    against = f", {limit:.1f} GiB {what}" if limit else ""
+    digits = decimals(band.expected, limit)
+    against = f", {limit:.{digits}f} GiB {what}" if limit else ""
     yield ""
-    yield f"{title}: {band.expected:.1f} GiB expected, {band.low:.1f} to {band.high:.1f} (90 % band){against}"
+    yield f"{title}: {band.expected:.{digits}f} GiB expected, {band.low:.1f} to {band.high:.1f} (90 % band){against}"
     rows: list[tuple[str, float]] = [*band.terms.items()]
     if isinstance(band, DeviceBand):
         rows.append(("context and slack", band.expected - band.allocated))
@@ -92,12 +93,14 @@ def _title(explanation: Explanation) -> str:
     return "nothing fits with a margin; nearest changes:" if best == "tight" else "nothing fits; nearest changes:"
 
 
-def _changes(title: str, changes: Sequence[Change]) -> Iterator[str]:
+def _changes(title: str, changes: Sequence[Change], usable: float | None) -> Iterator[str]:
     if changes:
         yield title
     for change in changes:
+        digits = decimals(change.device_gib, usable)
+        needs = f"{change.device_gib:.{digits}f} GiB{f' of {usable:.{digits}f}' if digits > 1 else ''}"
         yield from _wrapped(", ".join(change.settings()), 2)
-        yield f"      {change.device_gib:.1f} GiB per device, {change.host_gib:.1f} of host memory: {change.verdict}"
+        yield f"      {needs} per device, {change.host_gib:.1f} of host memory: {change.verdict}"
         for line in (change.note, *change.steps()):
             yield from _wrapped(line, 6)
 
@@ -118,10 +121,11 @@ def _rest(explanation: Explanation) -> Iterator[str]:
             yield f"samples: {samples.recommended:,} recommended ({samples.sure}){found}"
         else:
             yield f"samples: made for {samples.recommended:,}{found}"
+    usable = explanation.machine.usable_gib if explanation.machine else None
     if explanation.verdict == "fits":
-        yield from _changes("memory to spare, which would buy one of:", explanation.spare)
+        yield from _changes("memory to spare, which would buy one of:", explanation.spare, usable)
     else:
-        yield from _changes(_title(explanation), explanation.changes)
+        yield from _changes(_title(explanation), explanation.changes, usable)
     if explanation.command:
         yield "run:"
     for line in explanation.command:
