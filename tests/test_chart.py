@@ -128,6 +128,14 @@ def test_a_second_decimal_where_one_does_not_tell_need_and_limit_apart(
     assert ("39.51 GiB expected" in text and "39.49 GiB usable" in text) == (needs == 39.51)
 
 
+@pytest.mark.parametrize(("ram", "said"), [(40.0, True), (50.0, False), (None, False)])
+def test_too_little_main_memory_is_said_with_how_much_would_do(ram: float | None, said: bool) -> None:
+    shown = chart.text(replace(EXPLANATION, machine=Target(2, 8, "a100-80g", 80.0, 79.3, ram)))
+    line = "kill a process (exit code -9); 50 GiB would do, 60 with a margin\n"
+    assert (line in shown) == said
+    assert ("exit code -9" in shown) == said
+
+
 def test_a_job_that_fits_is_told_what_it_could_buy_instead() -> None:
     fits = replace(EXPLANATION, verdict="fits", spare=[replace(EXPLANATION.changes[0], set={"cutoff_len": 4096})])
     shown = chart.text(fits)

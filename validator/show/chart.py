@@ -19,7 +19,8 @@ def text(explanation: Explanation) -> str:
     machine = explanation.machine
     usable, ram = (machine.usable_gib, machine.host_ram_gib) if machine else (None, None)
     lines = [*_head(explanation), *_memory("device memory", explanation.device_gib, usable, "usable"),
-             *_memory("host memory per node", explanation.host_gib, ram, "of RAM"), *_rest(explanation)]  # fmt: skip
+             *_memory("host memory per node", explanation.host_gib, ram, "of RAM"),
+             *_killed(explanation.host_gib, ram), *_rest(explanation)]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
@@ -63,6 +64,13 @@ def _memory(title: str, band: Band | DeviceBand | None, limit: float | None, wha
     yield f"  {'expected':<18}{band.expected:>8.2f}  {_ruler(band, limit, scale)}"
     if band.terms:
         yield _largest(band)
+
+
+def _killed(band: Band | None, ram: float | None) -> Iterator[str]:
+    """What too little main memory does, and how much would do."""
+    if band and ram and band.expected > ram:
+        enough = f"{band.expected:,.0f} GiB would do, {band.high:,.0f} with a margin"
+        yield f"  too little: the kernel would kill a process (exit code -9); {enough}"
 
 
 def _largest(band: Band | DeviceBand) -> str:
