@@ -17,7 +17,7 @@ from validator.job.job import GIB
 from validator.judge.check import check_document
 from validator.memory.terms import Host
 from validator.read.override import overridden
-from validator.read.recipe import parse
+from validator.read.recipe import load, parse
 from validator.show import chart, report, structure
 
 ROOT = Path(__file__).parent.parent
@@ -51,7 +51,7 @@ def test_the_fixed_shape() -> None:
     found = json.loads(structure.text(explain.explain(resolved(HEAD + BODY))))
     assert list(found) == [
         "path", "machine", "model", "verdict", "device_gib", "host_gib", "disk_gib", "samples", "changes", "command",
-        "spare", "diagnostics", "left_out",
+        "spare", "diagnostics", "left_out", "command_problem",
     ]  # fmt: skip
     assert list(found["machine"]) == ["nodes", "devices", "device", "device_gib", "usable_gib", "host_ram_gib"]
     assert list(found["model"]) == ["name", "parameters", "trainable_parameters"]
@@ -175,7 +175,7 @@ def test_json_has_the_diagnostics_of_check() -> None:
     judged = json.loads(report.as_json(Report("", [check_document(overridden(LORA, wrong))])))
     assert answer["diagnostics"] == judged["files"][0]["diagnostics"]
     assert {each["code"] for each in answer["diagnostics"]} == {"SCH001", "SCH002"}
-    assert answer["command"] == []
+    assert (answer["command"], answer["command_problem"]) == ([], None)
     assert sorted(answer["left_out"]) == ["cutoff_len", "cutoff_length"]
 
 
@@ -197,3 +197,39 @@ def test_text_rounds_once_and_json_has_two_decimals() -> None:
     assert sizes["host_gib"]["expected"] == round(host.expected, 2)
     assert sizes["host_gib"]["terms"]["master"] == round(host.terms[Host.MASTER], 2)
     assert all(change["device_gib"] == round(change["device_gib"], 2) for change in sizes["changes"] + sizes["spare"])
+
+
+def test_no_command_for_standard_input() -> None:
+    shown = CliRunner().invoke(command, ["-"], input=Path(LORA).read_text("utf-8"))
+    assert shown.exit_code == 0
+    assert shown.stdout.endswith("\nrun: llamafactory-cli reads a recipe from a file; save it first\n")
+
+
+def test_each_key_stands_once_in_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    zero3 = "deepspeed=deepspeed/ds_z3.json"
+    answer = json.loads(CliRunner().invoke(command, ["qwen3-8b-a100x4-lora", zero3, "--format", "json"]).stdout)
+    (line,) = answer["command"]
+    assert line.count("deepspeed=") == 1
+    assert f" deepspeed={ROOT / 'deepspeed' / 'ds_z3.json'}" in line
+
+
+@pytest.mark.parametrize(("machine", "splits"), [("2xa100-80g", True), ("1xa100-80g", False)])
+def test_no_command_that_the_launcher_would_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, splits: bool
+) -> None:
+    folder = tmp_path / "my runs"
+    folder.mkdir()
+    (folder / "x.yaml").write_text(f"# /// recipe\n# machine: {machine}\n# ///\n{BODY}")
+    (folder / "data").symlink_to(ROOT / "data")
+    monkeypatch.chdir(tmp_path)
+    outside = explain.explain(job.resolve(load("my runs/x.yaml")))
+    assert bool(outside.command) != splits
+    assert (
+        "holds a space, at which LLaMA-Factory's launcher splits; run `cd 'my runs'`" in chart.text(outside)
+    ) == splits
+    monkeypatch.chdir(folder)
+    inside = explain.explain(job.resolve(load("x.yaml")))
+    assert inside.command[0].endswith("llamafactory-cli train x.yaml")
+    spaced = explain.explain(job.resolve(load("x.yaml")), ["output_dir=my saves/x"])
+    assert ("`output_dir=my saves/x` holds a space" in (spaced.command_problem or "")) == splits

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from validator.advise import changes, spare
 from validator.advise.explanation import Band, DeviceBand, Disk, Explanation, Samples, Size, Target
+from validator.advise.starting import Starting, starting
 from validator.diagnostic import Diagnostic, RecipeError, Severity
 from validator.job.job import GIB, Job
 from validator.memory import Estimate, trainable_parameters
 from validator.memory.terms import Term
 from validator.tables import guidance
-from validator.train import handoff
 
 
 def explain(job: Job, overrides: Sequence[str] = (), diagnostics: Sequence[Diagnostic] = ()) -> Explanation:
@@ -20,6 +20,7 @@ def explain(job: Job, overrides: Sequence[str] = (), diagnostics: Sequence[Diagn
     Raises RecipeError where model or machine is not known."""
     _require_known(job)
     stopped = any(each.severity is Severity.ERROR for each in diagnostics)
+    started = Starting() if stopped else starting(job, overrides)
     return Explanation(
         path=job.path,
         machine=_target(job),
@@ -31,9 +32,10 @@ def explain(job: Job, overrides: Sequence[str] = (), diagnostics: Sequence[Diagn
         samples=Samples(job.samples, _rows(job), guidance.basis(job.model, job.method, job.stage, job.samples)),
         changes=changes.nearest(job),
         spare=spare.spare(job),
-        command=[] if stopped else handoff.commands(job, job.path, (*overrides, *handoff.displaced(job))),
+        command=started.commands,
         diagnostics=[each._replace(path=each.path or job.path) for each in diagnostics],
         left_out=_left_out(job, diagnostics),
+        command_problem=started.problem,
     )
 
 

@@ -80,7 +80,8 @@ class Samples:
 class Explanation:
     """Where every GiB goes, the verdict on memory, the nearest changes, and the launch command of each node, unless an
     error stands against it. None: not known. `spare` is what memory to spare would buy. `diagnostics` is all that
-    `check` finds; `left_out` are keys that it does not know or whose value it refuses: all figures are without them."""
+    `check` finds; `left_out` are keys that it does not know or whose value it refuses: all figures are without them.
+    `command_problem` says why there is no command though no error stands against one."""
 
     path: str
     machine: Target | None
@@ -95,6 +96,7 @@ class Explanation:
     spare: Sequence[Change] = ()
     diagnostics: Sequence[Diagnostic] = ()
     left_out: Sequence[str] = ()
+    command_problem: str | None = None
 
     @property
     def errors(self) -> int:

@@ -134,6 +134,8 @@ def _rest(explanation: Explanation) -> Iterator[str]:
         yield from _changes("memory to spare, which would buy one of:", explanation.spare, usable)
     else:
         yield from _changes(_title(explanation), explanation.changes, usable)
+    if explanation.command_problem:
+        yield f"run: {explanation.command_problem}"
     if explanation.command:
         yield "run:"
     for line in explanation.command:
