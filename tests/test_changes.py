@@ -293,6 +293,16 @@ def test_advice_on_a_name_of_the_catalogue_holds_in_a_fresh_folder(
     assert changes.nearest(before)[0].first == []  # both are there now
 
 
+def test_no_copy_is_advised_of_a_recipe_that_is_not_of_the_catalogue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place, copied in (("recipes", True), ("saves", False)):
+        one = parse(str(ROOT / place / "x.yaml"), following.recipe("8xa100-80g", "full"))
+        first = changes.nearest(job.resolve(one))[0].first
+        assert ("lmf-recipes copy x ." in first) == copied
+
+
 # Every sentence, by the row of a job to which it is said.
 SENTENCES: dict[str, tuple[str, float, str, str]] = {
     "same effective batch in smaller steps": ("1xrtx-4090", 64, "lora", ""),

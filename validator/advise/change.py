@@ -72,7 +72,7 @@ def _commands(job: Job, settings: Settings) -> list[str]:
     if not isinstance(file, str):
         return []
     recipe, here = Path(job.path).absolute(), Path.cwd()
-    if not recipe.is_relative_to(home()) or here.is_relative_to(home()):
+    if recipe.parent != home() / "recipes" or here.is_relative_to(home()):
         return [] if job.find(file) else [_copy(Path(file).name)]
     wanted = ((here / recipe.name, recipe.stem), (here / file, Path(file).name))
     return [_copy(name) for path, name in wanted if not path.exists()]
