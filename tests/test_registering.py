@@ -69,6 +69,14 @@ FORMS = {
     "with history": Form([{"instruction": "q", "input": "", "output": "a", "history": [["b", "c"]]},
                           {"instruction": "q", "input": "", "output": "a", "history": []}],
                          columns(prompt="instruction", query="input", response="output", history="history")),
+    "alpaca in capitals": Form([{"Instruction": "q", "Input": "i", "Output": "a"}],
+                               columns(prompt="Instruction", query="Input", response="Output")),
+    "human and gpt": Form([{"human": "q", "gpt": "a"}], columns(prompt="human", response="gpt")),
+    "inputs and targets": Form([{"inputs": "q", "targets": "a"}], columns(prompt="inputs", response="targets")),
+    "question and answer in Chinese": Form([{"问题": "q", "答案": "a"}], columns(prompt="问题", response="答案")),
+    "pairs in capitals": Form([{"Prompt": "q", "Chosen": "a", "Rejected": "b"}],
+                              {"columns": {"prompt": "Prompt", "chosen": "Chosen", "rejected": "Rejected"},
+                               "ranking": True}, "dpo"),
     "csv": Form([{"question": "q, or not", "answer": "a"}], columns(prompt="question", response="answer"),
                 name="my.csv"),
     "sharegpt": Form([{"conversations": SHAREGPT}], {"formatting": "sharegpt"}),
@@ -209,7 +217,7 @@ def test_the_first_error_leads_to_the_right_entry(name: str, naive: str) -> None
     assert said(right, form.stage) == []
     for stage in ("sft", form.stage):
         errors = said({**source, **NAIVE[naive]}, stage)
-        wanted = f'write "my": {json.dumps(right)} in dataset_info.json'
+        wanted = f'write "my": {json.dumps(right, ensure_ascii=False)} in dataset_info.json'
         suits = stage == form.stage
         assert all((wanted in error or right == {**source, **NAIVE[naive]}) and
                    (suits or f"`stage: {form.stage}`" in error) for error in errors), errors  # fmt: skip
@@ -275,7 +283,13 @@ def test_other_entries_stay_and_none_is_written_twice() -> None:
 
 @pytest.mark.parametrize(("rows", "words"), [
     ([{"x": 1, "y": "2"}], "the columns x, y are of no known form: no turns (objects with role and content), nor a"),
-    ([{"q": "a", "a": "b"}], 'say which they are in an entry such as {"columns": {"prompt": "q", "response": "a"}}'),
+    ([{"q": "a", "a": "b"}], "the other columns of text are q, a: say in `columns` which is the prompt and"),
+    ([{"Question": "q", "context": "c", "Reply": "a"}], 'if `Reply` is the answer, write the entry {"columns": '
+     '{"prompt": "Question", "query": "context", "response": "Reply"}}'),
+    ([{"问题": "q", "x": "a", "y": "b"}], "the other columns of text are 问题, x, y"),
+    ([{"id": "1", "title": "t", "question": "q", "context": "c", "answers": {"text": ["a"]}}],
+     "nor an answer as text (output, response, answer, completion); the other columns of text are id, title:"),
+    ([{"dialog": [{"a": "q", "b": "c"}]}] * 2, "`dialog` are not objects with role and content (they have a, b)"),
     ([{"question": "q", "answer": 3}], "nor an answer as text (output, response, answer, completion)"),
     ([{"chosen": "a", "rejected": "b"}], "nor a prompt as text"),
     ([{"prompt": "q", "chosen": TALK, "rejected": TALK}], "`chosen` holds a whole conversation"),
@@ -283,6 +297,7 @@ def test_other_entries_stay_and_none_is_written_twice() -> None:
     ([{"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}]}, TALK[1]]}], "holds a list of parts"),
     ([{"messages": TALK[:1]}], "the turns of `messages` are not question and answer in turn"),
     ([{"data": [{"instruction": "q"}]}], "its rows stand in `data`: save that list alone"),
+    ([{"version": "1.1", "data": [{"instruction": "q"}]}], "its rows stand in `data`: save that list alone"),
     ([], "holds no row"),
 ])  # fmt: skip
 def test_what_is_of_no_known_form_says_what_is_missing(rows: list[dict[str, Any]], words: str) -> None:

@@ -7,18 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from validator.samples.names import ANSWERS, COUPLES, LABELS, MEDIA, MORE, PAIRS, QUESTIONS, SYSTEM, TEXTS, called
 from validator.samples.outcome import Row, trained
 
 # So many rows tell the form of a file.
 ENOUGH = 1000
-_QUESTIONS = ("instruction", "prompt", "question", "query", "problem", "input")
-_MORE = ("input", "context")
-_ANSWERS = ("output", "response", "answer", "completion", "solution")
-_TEXTS = ("text", "content", "raw_content")
-_SYSTEM = ("system", "system_prompt")
-_PAIRS = (("chosen", "rejected"), ("chosen_response", "rejected_response"), ("response_chosen", "response_rejected"))
-_LABELS = ("label", "kto_tag", "kto_label", "desirable")
-_MEDIA = {"images": ("images", "image"), "videos": ("videos", "video"), "audios": ("audios", "audio")}
 _ROLE_KEYS, _CONTENT_KEYS = ("role", "from", "speaker"), ("content", "value", "text")
 # What data sets call the five roles, in lower case.
 _ROLES = {
@@ -54,7 +47,7 @@ def guess(rows: Sequence[Row]) -> Guess:
     known = [*_conversations(example, rows), *_questions(example)] or [*_texts(example)]
     best = max(known, key=lambda one: trained(one.entry, one.stage, rows), default=None)
     if best is None or not trained(best.entry, best.stage, rows):
-        raise UnknownFormError([*example], _unknown(example))
+        raise UnknownFormError([*example], _unknown(example, len(rows) == 1))
     return best
 
 
@@ -70,7 +63,7 @@ def _example(rows: Sequence[Row]) -> dict[str, Any]:
 
 def _conversations(example: Row, rows: Sequence[Row]) -> Iterator[Guess]:
     """A column of turns. With `openai`, LLaMA-Factory adds a system prompt, so it is only for calls of tools."""
-    sides = {side for pair in _PAIRS for side in pair}
+    sides = {side for pair in PAIRS for side in called(example, pair)}
     column = next((name for name, value in example.items() if name not in sides and any(_keys(value))), None)
     if column is None:
         return
@@ -89,27 +82,33 @@ def _conversations(example: Row, rows: Sequence[Row]) -> Iterator[Guess]:
 
 def _questions(example: Row) -> Iterator[Guess]:
     """A prompt and an answer, or two, in columns of their own."""
-    asked = _named(example, _QUESTIONS, str)
-    answered, pair = _named(example, _ANSWERS, str), _pair(example, str)
+    (asked, answered), pair = _asked(example), _pair(example, str)
     if not asked or not (answered or any(pair)) or (any(_pair(example)) and not any(pair)):
         return
-    more = _named(example, [name for name in _MORE if name != asked], str)
+    more = _named(example, [name for name in MORE if name != asked], str)
     given = {"prompt": asked, "query": more, "response": None if any(pair) else answered}
     columns = {part: name for part, name in given.items() if name}
     columns |= _shared(example, ("history", ("history",)), ("tools", ("tools",)))
     yield _preference({"columns": columns}, example, pair)
 
 
+def _asked(example: Row) -> tuple[str | None, str | None]:
+    """The columns of question and answer; None for one that is none of the names for it."""
+    asked, answered = _named(example, QUESTIONS, str), _named(example, ANSWERS, str)
+    couples = ((_named(example, one[:1], str), _named(example, one[1:], str)) for one in COUPLES)
+    return (asked, answered) if answered else next(filter(all, couples), (asked, answered))
+
+
 def _texts(example: Row) -> Iterator[Guess]:
     """Text alone, which pre-training reads; whatever stands beside it tells of it."""
-    if column := _named(example, _TEXTS, str):
+    if column := _named(example, TEXTS, str):
         yield Guess({"columns": {"prompt": column}}, "pt")
 
 
 def _preference(entry: dict[str, Any], example: Row, pair: tuple[str, str]) -> Guess:
     """The entry with what pairs and labels add to it, and without what LLaMA-Factory takes for granted."""
     columns, stage = entry["columns"], "sft"
-    label = next((name for name in _LABELS if isinstance(example.get(name), bool)), None)
+    label = _named(example, LABELS, bool)
     if any(pair):
         columns |= {"chosen": pair[0], "rejected": pair[1]}
         entry, stage = {**entry, "ranking": True}, "dpo"
@@ -124,17 +123,22 @@ def _preference(entry: dict[str, Any], example: Row, pair: tuple[str, str]) -> G
 
 def _shared(example: Row, *more: tuple[str, Sequence[str]]) -> dict[str, str]:
     """Columns that rows of every form may have: the system prompt, media."""
-    parts = (("system", _SYSTEM), *more, *_MEDIA.items())
-    return {part: name for part, names in parts if (name := next((n for n in names if example.get(n)), None))}
+    parts = (("system", SYSTEM), *more, *MEDIA.items())
+    return {
+        part: name for part, names in parts if (name := next((n for n in called(example, names) if example[n]), None))
+    }
 
 
 def _named(example: Row, names: Sequence[str], kind: type) -> str | None:
-    return next((name for name in names if isinstance(example.get(name), kind)), None)
+    return next((name for name in called(example, names) if isinstance(example[name], kind)), None)
 
 
 def _pair(example: Row, kind: type = object) -> tuple[str, str]:
     """The columns of the better and the worse answer; two empty names where there are none of this kind."""
-    held = (pair for pair in _PAIRS if all(side in example and isinstance(example[side], kind) for side in pair))
+    named = ([*called(example, pair)] for pair in PAIRS)
+    held = (
+        (sides[0], sides[1]) for sides in named if sides[1:] and all(isinstance(example[side], kind) for side in sides)
+    )
     return next(held, ("", ""))
 
 
@@ -157,16 +161,19 @@ def _tags(role: str, content: str, seen: Counter[str]) -> dict[str, str]:
     return tags
 
 
-def _unknown(example: Row) -> str:
+def _unknown(example: Row, single: bool) -> str:
     """What rows of no known form would need."""
     if not example:
         return "no row has a column"
     talks = [name for name, value in example.items() if any(_keys(value))]
-    if len(example) == 1 and isinstance(example[name := next(iter(example))], list) and not talks:
-        return f"the file is one object; its rows stand in `{name}`: save that list alone"
-    return (
-        next(_misshapen(example, talks), None) or f"no turns (objects with role and content), nor {_lacking(example)}"
-    )
+    held = next((name for name, value in example.items() if _turns(value)), None)
+    if single and held and not talks:
+        return f"the file is one object; its rows stand in `{held}`: save that list alone"
+    turns = "no turns (objects with role and content)"
+    if held and not talks:
+        keys = ", ".join(_turns(example[held])[0])
+        turns = f"the turns of `{held}` are not objects with role and content (they have {keys})"
+    return next(_misshapen(example, talks), None) or f"{turns}, nor {_lacking(example)}"
 
 
 def _misshapen(example: Row, talks: Sequence[str]) -> Iterator[str]:
@@ -174,7 +181,7 @@ def _misshapen(example: Row, talks: Sequence[str]) -> Iterator[str]:
     for name in talks:
         if isinstance(_turns(example[name])[0][_keys(example[name])[1]], list):
             yield f"a turn of `{name}` holds a list of parts; write text with <image>, and the files as `images`"
-        if any(name in pair for pair in _PAIRS):
+        if any(name.lower() in pair for pair in PAIRS):
             yield f"`{name}` holds a whole conversation; write its last turn alone, the ones before it as `messages`"
     if len(talks) > 1:
         yield f"the turns stand in `{'` and `'.join(talks)}`; join them to one list `messages`"
@@ -183,10 +190,19 @@ def _misshapen(example: Row, talks: Sequence[str]) -> Iterator[str]:
 
 
 def _lacking(example: Row) -> str:
-    """The parts that no column is known to be, and how to name them."""
-    answered = _named(example, _ANSWERS, str) or any(_pair(example, str))
-    lacks = [] if _named(example, _QUESTIONS, str) else [f"a prompt as text ({', '.join(_QUESTIONS[:4])})"]
-    lacks += [] if answered else [f"an answer as text ({', '.join(_ANSWERS[:4])})"]
-    texts = [name for name, value in example.items() if isinstance(value, str) and not answered]
-    mapped = json.dumps({"columns": dict(zip(("prompt", "response"), texts[:2], strict=True))} if texts[1:] else {})
-    return " and ".join(lacks) + (f"; say which they are in an entry such as {mapped}" if texts[1:] else "")
+    """The parts that no column is known to be, and how to name them. An answer is proposed where one text is left."""
+    (asked, answered), pair = _asked(example), any(_pair(example, str))
+    lacks = [] if asked else [f"a prompt as text ({', '.join(QUESTIONS[:4])})"]
+    lacks += [] if answered or pair else [f"an answer as text ({', '.join(ANSWERS[:4])})"]
+    more = _named(example, [name for name in MORE if name != asked], str)
+    known = {part: name for part, name in (("prompt", asked), ("query", more), ("response", answered)) if name}
+    left = [name for name, value in example.items() if isinstance(value, str) and name not in known.values()]
+    if asked and len(left) == 1 and not (answered or pair):
+        entry = json.dumps({"columns": {**known, "response": left[0]}}, ensure_ascii=False)
+        return f"{' and '.join(lacks)}; if `{left[0]}` is the answer, write the entry {entry}"
+    if not left:
+        return f"{' and '.join(lacks)}; no other column is text"
+    missing = " and which the ".join(["the answer (`response`)"] if asked else ["the prompt", "`response`"])
+    return (
+        f"{' and '.join(lacks)}; the other columns of text are {', '.join(left)}: say in `columns` which is {missing}"
+    )
