@@ -149,6 +149,25 @@ def test_the_entry_of_each_form(name: str) -> None:
     assert json.loads(Path("data/dataset_info.json").read_text()) == {"my": done.entry}
 
 
+@pytest.mark.parametrize(("label", "kept"), [(1, 0), (0, 0), ("true", 0), (True, 2)])
+def test_labels_are_true_or_false(label: object, kept: int) -> None:
+    rows = [{"prompt": "q", "completion": "a", "label": label}] * 2
+    write(Path(), Form(rows, {}))
+    entry = {"file_name": "../my.jsonl", **FORMS["labels"].entry}
+    assert [error for error in said(entry, "kto") if "stage: sft" in error] == []
+    assert any("write true in place of 1" in error for error in said(entry, "kto")) is not bool(kept)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("label", "kept"), [(1, 0), (0, 0), ("true", 0), (True, 2)])
+def test_the_real_converter_knows_no_other_labels(label: object, kept: int, folder: Path) -> None:
+    pytest.importorskip("llamafactory")
+    form = Form([{"prompt": "q", "completion": "a", "label": label}] * 2, FORMS["labels"].entry, "kto")
+    path = write(folder, form)
+    said({"file_name": "../my.jsonl", **form.entry}, "kto")
+    assert [trained(form, sample) for sample in samples(form, path)].count(True) == kept
+
+
 def samples(form: Form, path: Path) -> Iterator[dict[str, Any]]:
     """What the real converter makes of the rows with the entry `my` of data/. Raises as it does."""
     from datasets import load_dataset
@@ -298,6 +317,9 @@ def test_other_entries_stay_and_none_is_written_twice() -> None:
     ([{"messages": TALK[:1]}], "the turns of `messages` are not question and answer in turn"),
     ([{"data": [{"instruction": "q"}]}], "its rows stand in `data`: save that list alone"),
     ([{"version": "1.1", "data": [{"instruction": "q"}]}], "its rows stand in `data`: save that list alone"),
+    ([{"prompt": "q", "completion": "a", "label": 1}, {"prompt": "q", "completion": "a", "label": 0}],
+     "`label` holds labels that are neither true nor false: write true in place of 1, false in place of 0"),
+    ([{"messages": TALK, "kto_tag": "true"}, {"messages": TALK, "kto_tag": "False"}], "`kto_tag` holds labels"),
     ([], "holds no row"),
 ])  # fmt: skip
 def test_what_is_of_no_known_form_says_what_is_missing(rows: list[dict[str, Any]], words: str) -> None:

@@ -8,7 +8,7 @@ from validator.diagnostic import Severity
 from validator.job.datasets import Dataset
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
-from validator.rules.sets import meant, remedied, sets
+from validator.rules.sets import meant, remedied, sets, unknown
 from validator.tables import releases
 from validator.tables.suggestion import suggest
 
@@ -104,7 +104,10 @@ def column_absent(job: Job) -> Iterator[Finding]:
         if absent:
             here, names = ", ".join(sorted(dataset.rows.columns)[:8]), "`, `".join(absent)
             what = f"no column `{names}` in `{dataset.path}` (it has {here})"
-            yield at("columns"), f"`{dataset.name}`: {what}{remedied(job, dataset, 'set `columns`')}"
+            yield (
+                at("columns"),
+                f"`{dataset.name}`: {what}{remedied(job, dataset, unknown(dataset) or 'set `columns`')}",
+            )
 
 
 @rule("PTH111", Severity.ERROR)

@@ -48,6 +48,9 @@ def guess(rows: Sequence[Row]) -> Guess:
     best = max(known, key=lambda one: trained(one.entry, one.stage, rows), default=None)
     if best is None or not trained(best.entry, best.stage, rows):
         raise UnknownFormError([*example], _unknown(example, len(rows) == 1))
+    if best.stage == "sft" and (label := next(_spelt(example, rows), None)):
+        why = f"`{label}` holds labels that are neither true nor false: write true in place of 1, false in place of 0"
+        raise UnknownFormError([*example], f"{why}, for stage kto; to train all answers leave the column out")
     return best
 
 
@@ -119,6 +122,13 @@ def _preference(entry: dict[str, Any], example: Row, pair: tuple[str, str]) -> G
     usual = _tags("from", "value", Counter())
     return Guess({key: value for key, value in entry.items()
                   if (key, value) not in (("columns", default), ("tags", usual))}, stage)  # fmt: skip
+
+
+def _spelt(example: Row, rows: Sequence[Row]) -> Iterator[str]:
+    """Columns of labels that hold 0 and 1, or true and false as text."""
+    for name in called(example, LABELS):
+        if {str(row.get(name)).lower().removesuffix(".0") for row in rows} <= {"0", "1", "true", "false"}:
+            yield name
 
 
 def _shared(example: Row, *more: tuple[str, Sequence[str]]) -> dict[str, str]:
