@@ -1,5 +1,5 @@
-"""PTH001 to PTH008, PTH012 and PTH013: what a recipe's paths name. Data sets are in registry.py, earlier runs in
-resuming.py."""
+"""PTH001 to PTH008, PTH012, PTH013 and PTH016: what a recipe's paths name. Data sets are in registry.py, earlier runs
+in resuming.py."""
 
 from __future__ import annotations
 
@@ -138,6 +138,27 @@ def model_folder_empty(job: Job) -> Iterator[Finding]:
             adapter = (location[0] / "adapter_config.json").is_file()
             remedy = "it is an adapter: use `adapter_name_or_path`" if adapter else "name the folder of the weights"
             yield key, f"`{path}` holds no config.json; {remedy}"
+
+
+@rule("PTH016", Severity.NOTE)
+def model_folder_in_part(job: Job) -> Iterator[Finding]:
+    """The model folder holds a config.json, but no weights or no tokenizer.
+
+    Why: enough to judge the recipe by, not to run it. Without weights the run stops once the data are tokenized;
+    without a tokenizer transformers makes up an empty one, every sample becomes a token or two, and the run ends well
+    with nothing learned.
+    Source: llamafactory/model/loader.py:load_model, llamafactory/model/loader.py:load_tokenizer
+    Fix: all files of the model in the folder that the run is started with.
+    """
+    name = job.get("model_name_or_path")
+    if job.model and job.model.id is None and (place := job.find(str(name))):
+        from validator.tables import checkpoint  # which no check of a hub name waits for
+
+        if parts := [*checkpoint.missing(place[0], scratch=job.flag("train_from_scratch"))]:
+            yield (
+                "model_name_or_path",
+                f"`{name}` holds no {' and no '.join(parts)}; a run needs all files of the model",
+            )
 
 
 @rule("PTH008", Severity.ERROR)

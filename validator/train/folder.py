@@ -1,0 +1,22 @@
+"""The model's folder on this machine: whether a run can load it, or would learn nothing from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator.diagnostic import Severity
+from validator.job.job import Job
+from validator.tables import checkpoint
+from validator.train.room import Shortage
+
+
+def lacking(job: Job) -> Iterator[Shortage]:
+    """What the folder lacks. Without weights LLaMA-Factory stops; without a tokenizer transformers makes up an empty
+    one, and the run ends well with nothing learned."""
+    name = job.get("model_name_or_path")
+    place = job.find(name) if isinstance(name, str) and name else None
+    if place and (place[0] / "config.json").is_file():
+        parts = [*checkpoint.missing(place[0], scratch=job.flag("train_from_scratch"))]
+        if parts:
+            remedy = "get them from where the model comes from"
+            yield Severity.ERROR, f"`{name}` holds no {' and no '.join(parts)}; {remedy}"
