@@ -19,7 +19,7 @@ from validator.read.override import overridden
 from validator.read.recipe import Document
 from validator.recipes.named import named
 from validator.show import report as reports
-from validator.train import folder, handoff, hub, launch, room, start
+from validator.train import folder, handoff, hub, launch, packages, room, start
 from validator.train import target as targets
 from validator.train.handoff import Handoff
 from validator.train.room import Shortage
@@ -58,7 +58,7 @@ def command(recipe: str, overrides: Sequence[str], machine: str, host_ram: float
     job = jobs.resolve(document, target.machine, ram)
     if target.accelerators or not dry_run:  # else this is not the machine that the run is for
         _tell(room.lacking(job, target.accelerators))
-    _tell((*folder.lacking(job), *hub.lacking(job)), dry_run)
+    _tell((*folder.lacking(job), *packages.lacking(job), *hub.lacking(job)), dry_run)
     _tell_of_data(job)
     prepared = handoff.prepare(job, overrides, target.variables)
     if dry_run:

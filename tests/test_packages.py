@@ -1,0 +1,66 @@
+"""Packages that LLaMA-Factory would stop for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from validator.job import job
+from validator.read.recipe import parse
+from validator.train import packages
+
+MODEL = "model_name_or_path: Qwen/Qwen3-0.6B\nstage: sft\nfinetuning_type: lora\n"
+CHECKPOINT = """{"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100,
+"num_attention_heads": 4, "intermediate_size": 128, "quantization_config": {"quant_method": "METHOD", "bits": 4}}"""
+
+
+def told(text: str) -> list[str]:
+    return [message for _, message in packages.lacking(job.resolve(parse("recipe.yaml", text)))]
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only LLaMA-Factory is installed."""
+
+    def installed(names: Sequence[str]) -> dict[str, str]:
+        return {name: "1" for name in names if name == "llamafactory"}
+
+    monkeypatch.setattr(packages.launch, "installed", installed)
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(
+    ("settings", "package"),
+    [
+        ("enable_liger_kernel: true", "liger-kernel"), ("use_unsloth: true", "unsloth"),
+        ("quantization_bit: 4", "bitsandbytes"), ("quantization_bit: 8\nquantization_method: hqq", "hqq"),
+        ("deepspeed: deepspeed/ds_z2.json", "deepspeed"), ("use_badam: true", "badam"),
+    ],
+)  # fmt: skip
+def test_what_a_key_needs_is_named(settings: str, package: str) -> None:
+    assert told(MODEL) == []
+    [message] = told(f"{MODEL}{settings}\n")
+    assert message.endswith(f"is not installed: pip install {package}")
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(("method", "package"), [("gptq", "gptqmodel"), ("awq", "autoawq"), ("fp8", None)])
+def test_what_a_quantized_checkpoint_needs_is_named(method: str, package: str | None, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(CHECKPOINT.replace("METHOD", method))
+    messages = told(f"model_name_or_path: {tmp_path}\nquantization_bit: 4\n")
+    assert [message.rpartition(" ")[2] for message in messages] == ([package] if package else [])
+
+
+def test_nothing_is_said_where_llamafactory_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages.launch, "installed", lambda _names: {})
+    assert told(f"{MODEL}enable_liger_kernel: true\n") == []
+
+
+@pytest.mark.parametrize("package", [*packages._SWITCHED.values(), *packages._LOADING.values(), "autoawq"])
+def test_llamafactory_asks_for_that_package(package: str) -> None:
+    factory = pytest.importorskip("llamafactory")
+    sources = ("hparams/parser.py", "model/model_utils/quantization.py")
+    text = "".join((Path(factory.__file__).parent / name).read_text() for name in sources)
+    assert f'check_version("{package}' in text

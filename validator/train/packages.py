@@ -1,0 +1,40 @@
+"""Packages that a run needs beside LLaMA-Factory's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator.diagnostic import Severity
+from validator.job.job import Job
+from validator.train import launch
+from validator.train.room import Shortage
+
+# Keys that switch a package on (hparams/parser.py, _check_extra_dependencies).
+_SWITCHED = {
+    "use_unsloth": "unsloth", "enable_liger_kernel": "liger-kernel", "use_galore": "galore_torch",
+    "use_apollo": "apollo_torch", "use_badam": "badam", "use_adam_mini": "adam-mini", "use_swanlab": "swanlab",
+}  # fmt: skip
+# What reads a quantized checkpoint, and what quantizes while loading (model/model_utils/quantization.py).
+_CHECKPOINT = {"gptq": "gptqmodel", "awq": "autoawq", "aqlm": "aqlm"}
+_LOADING = {"bnb": "bitsandbytes", "hqq": "hqq", "eetq": "eetq"}
+
+
+def lacking(job: Job) -> Iterator[Shortage]:
+    """Packages that LLaMA-Factory would stop for; none where it is not installed here itself."""
+    needed = dict(_needed(job))
+    there = launch.installed(["llamafactory", *needed])
+    for package, why in needed.items() if "llamafactory" in there else ():
+        if package not in there:
+            yield Severity.ERROR, f"{why} needs a package that is not installed: pip install {package}"
+
+
+def _needed(job: Job) -> Iterator[tuple[str, str]]:
+    """Packages, and what needs them."""
+    yield from ((package, f"`{key}`") for key, package in _SWITCHED.items() if job.flag(key))
+    if job.zero:
+        yield "deepspeed", "`deepspeed`"
+    quantization = job.quantization
+    if package := _CHECKPOINT.get(quantization.checkpoint or ""):
+        yield package, f"a checkpoint quantized with {(quantization.checkpoint or '').upper()}"
+    if quantization.works:
+        yield _LOADING[quantization.method], "`quantization_bit`"
