@@ -154,6 +154,12 @@ def test_ascend_gets_neither_bitsandbytes_nor_liger() -> None:
         assert not {"quantization_bit", "enable_liger_kernel"} & set(found["set"])
 
 
+def test_a_device_by_its_memory_is_taken_to_run_liger() -> None:
+    found = plans("--model", "qwen3-8b", "--machine", "1x12g")
+    assert found["plans"][0]["set"]["enable_liger_kernel"] is True
+    assert any("only the memory of 12g is known" in note and "liger-kernel" in note for note in found["notes"])
+
+
 def test_the_rows_are_ordered_by_speed_and_fit() -> None:
     found = plans("--model", "qwen32b", "--machine", "8xa100-80g")["plans"]
     assert [plan.SPEEDS.index(row["speed"]) for row in found] == sorted(plan.SPEEDS.index(r["speed"]) for r in found)
@@ -307,7 +313,7 @@ def test_what_is_tight_is_named_where_nothing_fits(method: str, tight: str | Non
 
 
 def test_where_no_one_change_helps_it_is_said() -> None:
-    words = ("--model", "qwen3-235b-a22b", "--machine", "1x48g", "--cutoff-len", "8192", "--method", "lora")
+    words = ("--model", "qwen3-235b-a22b", "--machine", "1x24g", "--cutoff-len", "8192", "--method", "lora")
     assert plans(*words)["upgrades"] == []
     assert "no one change helps" in run(*words).output
 

@@ -52,7 +52,7 @@ class Draft:
     def liger_helps(self) -> bool:
         """Whether liger's loss, which never holds all logits, can be had: on GPUs, in stages that need no logits
         (llamafactory/model/model_utils/liger_kernel.py, require_logits)."""
-        return self.machine.device.vendor in ("nvidia", "amd") and self.stage in ("sft", "pt")
+        return self.machine.device.vendor in ("nvidia", "amd", "unknown") and self.stage in ("sft", "pt")
 
     @cached_property
     def job(self) -> Job:

@@ -19,7 +19,8 @@ def notes(answer: Answer) -> Iterator[str]:
     if machine.note:
         yield machine.note
     if machine.device.vendor == "unknown":
-        yield f"only the memory of {machine.device.id} is known: bf16, FlashAttention-2 and bitsandbytes are assumed"
+        assumed = "bf16, FlashAttention-2, bitsandbytes and liger-kernel"
+        yield f"only the memory of {machine.device.id} is known: {assumed} are assumed"
     if machine.host_ram_gib is None:
         yield "offload is left out, because the host's memory is not known; give --host-ram"
     if answer.unrated:
