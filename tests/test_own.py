@@ -153,3 +153,20 @@ def test_a_data_set_of_the_catalogue_by_the_same_name_is_not_meant() -> None:
     assert run("copy", "qwen7b-910b-lora", ".", "--data", "alpaca_gpt4_en.jsonl").exit_code == 0
     entries = json.loads(Path("data/dataset_info.json").read_text())
     assert [entry["file_name"] for entry in entries.values()] == ["../alpaca_gpt4_en.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "words", [["copy", "qwen3-4b-3090x1-lora", "."], ["plan", "--model", "qwen3-4b", "--machine", "1x48g"]]
+)
+def test_images_are_refused_for_a_model_that_takes_none(words: list[str], here: Path) -> None:
+    write("shown.jsonl", {**TALK, "images": ["a.png"]})
+    more = ["--write", "mine.yaml"] if words[0] == "plan" else []
+    refused = run(*words, *more, "--data", "shown.jsonl").exception
+    assert isinstance(refused, RecipeError)
+    assert "holds images, and Qwen/Qwen3-4B takes none; choose a model for images" in str(refused)
+    assert [path.name for path in here.iterdir()] == ["shown.jsonl"]
+
+
+def test_images_are_planned_for_a_model_that_takes_them() -> None:
+    write("shown.jsonl", {**TALK, "images": ["a.png"]})
+    assert run("plan", "--model", "google/gemma-3-4b-it", "--machine", "1x48g", "--data", "shown.jsonl").exit_code == 0

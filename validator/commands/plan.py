@@ -88,6 +88,8 @@ def command(
     made_for = None if model and data else samples  # beside data of one's own the header says how many are recommended
     answer = planner.answer(model, machine, made_for, host_ram, cutoff_len, method, stage, fsdp)
     answer = replace(answer, samples=samples)
+    if data and answer.best:
+        data.require_media(answer.best.draft.job)
     shown = rows(answer)
     if form == "json":
         click.echo(structure.text(shown), nl=False)

@@ -36,6 +36,7 @@ def copy(name: str, dest: str, own: Own | None = None) -> Placed:
         return place(target, text, document.values)
     job = resolve(document)
     _suit(own, source.stem, job)
+    own.require_media(job)
     placed = place(target, _DATASET.sub(f"dataset: {own.name}", text), document.values, own)
     return replace(placed, notes=(*_amount(own, job), *placed.notes))
 

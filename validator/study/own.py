@@ -12,12 +12,15 @@ from typing import Any
 
 from validator.diagnostic import RecipeError
 from validator.job import datasets
+from validator.job.job import Job
 from validator.read.tree import parse_data
 from validator.samples.guess import ENOUGH, Guess, UnknownFormError, guess
 from validator.samples.needs import needs
 from validator.study import reading
 from validator.study.values import UnreadableError
 from validator.write import registry
+
+_MEDIA = {"images": "image", "videos": "video", "audios": "audio"}
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,14 @@ class Own:
     def entry(self, folder: Path) -> dict[str, Any]:
         """The entry for a registry in this folder."""
         return {"file_name": registry.relative(self.path, folder), **self.form.entry}
+
+    def require_media(self, job: Job) -> None:
+        """Raises RecipeError where the rows hold images, films or sound, and the job's template takes none (PTH121)."""
+        held = [part for part in _MEDIA if part in self.form.entry.get("columns", ())] if job.stage != "pt" else []
+        taken = job.template.get("media", ()) if job.template else _MEDIA.values()
+        if refused := [part for part in held if _MEDIA[part] not in taken]:
+            what = " and ".join(refused)
+            raise RecipeError(f"`{self}` holds {what}, and {job.model_name} takes none; choose a model for {what}")
 
     @cached_property
     def rows(self) -> int:
