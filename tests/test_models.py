@@ -61,6 +61,11 @@ def test_unknown_model(name: str) -> None:
         ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "config.json in a folder"),
         ("Qwen/Whatever-9B", "config.json in a folder"), ("qwen3-9b", "config.json in a folder"),
         ("Qwen/Qwen2.5-8B-Instruct", "config.json in a folder"), ("Qwen/Foo-7B", "config.json in a folder"),
+        # so is one of another kind
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "holds it; its config.json"), ("qwen2.5-vl-7b", "not known; its config.json"),
+        ("Qwen/Qwen2.5-Math-7B-Instruct", "holds it; its config.json"),
+        ("Qwen/Qwen2.5-7B-Instrct", "else its config.json in a folder"),
+        ("unsloth/Qwen3-8B-GGUF", "llama.cpp's format"), ("./q4.gguf", "llama.cpp's format"),
     ],
 )  # fmt: skip
 def test_suggestion(name: str, said: str) -> None:
@@ -112,4 +117,18 @@ def test_what_decides_no_shape_may_be_strange(extra: dict[str, object], tmp_path
 def test_a_config_that_is_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(RecipeError, match=r"config\.json"):
+        models.model(str(tmp_path))
+
+
+def test_a_folder_that_holds_no_model_is_called_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "some.gguf").touch()
+    with pytest.raises(RecipeError, match="LLaMA-Factory needs the original weights"):
+        models.model(str(tmp_path))
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen3-8B"}')
+    with pytest.raises(
+        RecipeError, match="is an adapter; its base model is Qwen/Qwen3-8B: use that, with adapter_name"
+    ):
+        models.model_by_any_name(str(tmp_path))
+    (tmp_path / "adapter_config.json").write_text("{")
+    with pytest.raises(RecipeError, match="is no folder with a config"):
         models.model(str(tmp_path))

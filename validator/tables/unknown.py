@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
 
+from validator.diagnostic import RecipeError
+from validator.read.tree import read_json
 from validator.tables.data import listing
 from validator.tables.suggestion import suggest
 
@@ -12,26 +17,56 @@ _REMEDY = "its config.json in a folder is enough: plan --model FOLDER, or explai
 
 
 def message(name: str) -> str:
-    """That the model is not known, with the name that was surely meant, or else what is enough to know it."""
+    """That the model is not known, what it is instead where that shows, the name that was likely meant, and what is
+    enough to know it."""
+    if other := _other(name):
+        return other
+    if name.startswith((".", "/", "~", "$")) or name.count("/") > 1:
+        return f"model `{name}` is not known: it is no folder with a config.json"
     wanted = name.strip().lower()
     owner, _, own = wanted.rpartition("/")
     near = suggest(wanted, _like(owner, own), 0.85 if owner else 0.6)
-    if name.startswith((".", "/", "~", "$")) or name.count("/") > 1:
-        return f"model `{name}` is not known: it is no folder with a config.json"
     where = ", and no local hub cache holds it" if owner and not near else ""
-    return f"model `{name}` is not known{where}{near or f'; {_REMEDY}'}"
+    return f"model `{name}` is not known{where}{f'{near} else ' if near else '; '}{_REMEDY}"
+
+
+def _other(name: str) -> str:
+    """What a folder, file or name stands for that is no model LLaMA-Factory loads; empty where nothing says so."""
+    folder = Path(name)
+    with suppress(OSError, ValueError, RecipeError):  # a name that no file can have, and an adapter that is no JSON
+        if (folder / "adapter_config.json").is_file():
+            adapter = read_json(str(folder / "adapter_config.json"))
+            base = adapter.get("base_model_name_or_path") if isinstance(adapter, dict) else None
+            its = f"its base model is {base}: use that" if base else "use its base model"
+            return f"`{name}` is an adapter; {its}, with adapter_name_or_path={name}"
+        if "gguf" in folder.name.lower() or next(folder.glob("*.gguf"), None):
+            return f"`{name}` is in llama.cpp's format (GGUF); LLaMA-Factory needs the original weights"
+    return ""
 
 
 def _like(owner: str, own: str) -> Iterator[str]:
-    """Names that a slip of the finger may have missed: of the same owner, and of no other size or generation."""
+    """Names that a slip of the finger may have missed: of the same owner, of no other size or generation, and with no
+    word that tells a variant, such as VL or Coder."""
     numbers = _numbers(own)
     for key, entry in listing("models").items():
         for name in entry["hub"] if owner else (key, entry["short"]):
             known = _numbers(name.rpartition("/")[2])
             same = known == numbers and name.lower().startswith(f"{owner}/") if owner else set(numbers) <= set(known)
-            if same:
+            if same and _same_words(own, name.rpartition("/")[2].lower(), all_of_them=bool(owner)):
                 yield name
+
+
+def _same_words(own: str, known: str, *, all_of_them: bool) -> bool:
+    """Whether each word is one of the known name, give or take a letter; the other way round, too, if all of them."""
+    mine, its = _words(own), _words(known)
+    counts = len(mine) == len(its) or not all_of_them
+    return counts and all(get_close_matches(word, its, n=1, cutoff=0.7) for word in mine)
 
 
 def _numbers(name: str) -> list[str]:
     return re.findall(r"\d+(?:\.\d+)?", name)
+
+
+def _words(name: str) -> list[str]:
+    """Without the b of billions."""
+    return [word for word in re.findall(r"[^\W\d_]+", name) if word != "b"]
