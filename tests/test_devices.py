@@ -38,6 +38,8 @@ def test_each_device_has_a_name_of_its_own_in_file_names() -> None:
         ("a40", "a40-48g", False), ("a30", "a30-24g", False), ("a800", "a100-80g", False),
         ("a800-80g", "a100-80g", False), ("h800", "h100-80g", False), ("h800-80g", "h100-80g", False),
         ("h20", "h20-96g", False), ("h20-3e", "h20-141g", False), ("gh200", "gh200-96g", True),
+        ("rtx-3060-12g", "rtx-3060", False), ("4090-24gb", "rtx-4090", False),
+        ("3090-24gb", "rtx-3090", False),
         ("b300", "b300-288g", False), ("mi250", "mi250-64g", False), ("mi250x", "mi250-64g", False),
         ("910b2", "ascend-910b-64g", False), ("910b3", "ascend-910b-64g", False), ("910b4", "ascend-910b-32g", False),
         ("910b4-1", "ascend-910b-64g", False), ("Ascend910B3", "ascend-910b-64g", False),
@@ -104,9 +106,11 @@ def test_a_device_by_its_memory_has_less_usable_and_no_vendor() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("rtx4090ti", "; did you mean rtx-4090, rtx-4090d, rtx-4090-48g?"),
+        ("rtx4090ti", "; did you mean rtx-4090, rtx-4090d, rtx-4090-48g? any other"),
         ("asend-910b", "; did you mean ascend-910a-32g, ascend-"),
-        ("gtx1080", "; known: v100-16g v100-32g t4-16g rtx-3090 "), ("tpu", "; known: v100-16g "),
+        ("gtx1080", "; others are known, such as v100-16g, v100-32g, t4-16g, rtx-3090, "),
+        ("tpu", "; others are known, such as v100-16g, "),
+        ("cpu-8g", "; others are known"), ("rtx-3060-8g", "; did you mean rtx-3060? any other goes"),
         ("a1000", "; did you mean v100-16g, v100-32g, a100-40g, a100-80g, h100-80g?"),
     ],
 )  # fmt: skip

@@ -34,7 +34,7 @@ def test_malformed_machine(text: str) -> None:
         machines.machine(text)
 
 
-@pytest.mark.parametrize(("text", "one"), [("a100", "1xa100"), ("48g", "1x48g"), ("A100 ", "1xA100")])
+@pytest.mark.parametrize(("text", "one"), [("a100", "1xa100-80g"), ("48g", "1x48g"), ("RTX 4090 ", "1xrtx-4090")])
 def test_a_device_without_a_number_is_told_how_one_is_written(text: str, one: str) -> None:
     with pytest.raises(RecipeError, match=f"; one is {one}$"):
         machines.machine(text)

@@ -64,8 +64,10 @@ def device(name: str) -> tuple[Device, str | None]:
         return _by_memory(int(size[1])), None
     claims = [key for key in devices.mention(wanted) if wanted in aliases(key)]
     default = [key for key in claims if wanted in (devices[key].get("default_for") or [])]
+    if not claims and (sized := _sized(wanted)):
+        return _device(sized), None
     if not claims:
-        raise RecipeError(f"device `{name}` is not known; {_near(wanted)}; any other goes by its memory, such as 1x48g")
+        raise RecipeError(f"device `{name}` is not known; {_near(wanted)} any other goes by its memory, such as 1x48g")
     taken = (default or claims)[0]
     others = [key for key in claims if key != taken]
     note = f"`{name}` is taken as {taken}" + (f", not {', '.join(others)}" if others else "")
@@ -93,7 +95,20 @@ def _plain(product: str) -> str:
 def _near(wanted: str) -> str:
     """`did you mean X?` for devices with a like model number, else the common ones."""
     like = [key for key in device_ids() if any(a in b or b in a for a in _numbers(wanted) for b in _numbers(key))]
-    return f"did you mean {', '.join(like)}?" if like else f"known: {' '.join(filter(_common, device_ids()))}"
+    return (
+        f"did you mean {', '.join(like)}?"
+        if like
+        else f"others are known, such as {', '.join(filter(_common, device_ids()))};"
+    )
+
+
+def _sized(wanted: str) -> str | None:
+    """A device by its id, or a short form, and the memory that it has: `rtx-3060-12g`."""
+    name, _, size = wanted.rpartition("-")
+    match, devices = re.fullmatch(_SIZE, size), listing("devices")
+    gib = int(match[1]) if match else None
+    keys = (key for key in device_ids() if gib and name in (key, *aliases(key)))
+    return next((key for key in keys if round(devices[key]["memory_gib"] or 0) == gib), None)
 
 
 def _numbers(name: str) -> list[str]:

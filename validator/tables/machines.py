@@ -43,9 +43,8 @@ def machine(text: str, host_ram_gib: float | None = None) -> Machine:
 
 
 def _one(text: str) -> str:
-    """`; one is 1xa100` for the name of a device without a number, else an empty text."""
+    """`; one is 1xa100-80g` for the name of a device without a number, else an empty text."""
     try:
-        device(text)
+        return f"; one is 1x{device(text)[0].id}"
     except RecipeError:
         return ""
-    return f"; one is 1x{text.strip()}"
