@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -344,6 +345,49 @@ def test_most_rows_decide_and_the_others_are_told() -> None:
     found = CliRunner().invoke(group, ["data", str(path), "--register", "my"])
     assert "warning: 4 of 10 rows are not trained: no answer: null, missing, or not text (my.jsonl:7, my.jsonl:8" in (
         found.stdout)  # fmt: skip
+
+
+MIXED = [*chat(TALK, TALK), *FORMS["alpaca"].rows[:1]]
+
+
+@pytest.mark.parametrize(("rows", "words"), [
+    (MIXED, "row 3 ends the run: `messages` is not a list of turns"),
+    ([*FORMS["alpaca"].rows * 2000, {"instruction": "q", "input": "", "output": 5}],
+     "`output` is a number at my.jsonl:4001, text before; a column has one type; LLaMA-Factory stops"),
+    ([*chat(TALK) * 1200, {"messages": None}], "1 of 1,201 rows stop LLaMA-Factory: `messages` is not a list of turns ("
+     "my.jsonl:1201); take them out"),
+])  # fmt: skip
+def test_rows_that_stop_the_run_are_refused(rows: list[dict[str, Any]], words: str) -> None:
+    path = write(Path(), Form(rows, {}))
+    with pytest.raises(RecipeError, match=re.escape(words)):
+        registering.register(path, "my")
+    assert not Path("data").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [MIXED, [*FORMS["alpaca"].rows * 2000, {"instruction": "q", "output": 5}]])
+def test_the_real_converter_stops_there(rows: list[dict[str, Any]], folder: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    path = write(folder, Form(rows, {}))
+    said({"file_name": "../my.jsonl", **(FORMS["messages"].entry if rows is MIXED else {})}, "sft")
+    with pytest.raises((TypeError, datasets.exceptions.DatasetGenerationError)):
+        list(samples(Form(rows, {}), path))
+
+
+@pytest.mark.parametrize(("more", "words"), [
+    ({}, ["`my`: row 3 ends the run: `messages` is not a list of turns"]),
+    ({"num_samples": 2}, []),
+])  # fmt: skip
+def test_check_tells_of_one_row_that_stops_the_run(more: dict[str, Any], words: list[str]) -> None:
+    write(Path(), Form(MIXED, {}))
+    assert said({"file_name": "../my.jsonl", **FORMS["messages"].entry, **more}, "sft") == words
+
+
+def test_where_no_columns_help_none_are_asked_for() -> None:
+    write(Path(), Form([{"x": 1, "y": "2"}], {}))
+    (error,) = said({"file_name": "../my.jsonl"}, "sft")
+    assert "nor a prompt as text" in error
+    assert "set `columns`" not in error
 
 
 @pytest.mark.parametrize(("rows", "words"), [

@@ -151,7 +151,7 @@ def package_needed(job: Job) -> Iterator[Finding]:
 
 @rule("PTH123", Severity.ERROR)
 def rows_unlike_entry(job: Job) -> Iterator[Finding]:
-    """No row of the data can be trained as the registry entry describes it.
+    """No row of the data can be trained as the registry entry describes it, or one ends the run.
 
     Why: KeyError such as 'from' while the data set is converted; or every row is dropped, a warning for each: "Cannot
     find valid samples". Looked at are the first rows of a local file.
@@ -162,18 +162,22 @@ def rows_unlike_entry(job: Job) -> Iterator[Finding]:
     """
     for at, dataset in sets(job):
         rows = dataset.rows
-        if rows and rows.head and not rows.problem and (why := _why(job, at, dataset.entry, rows.head)):
-            shape = unknown(dataset)
-            yield at(), f"`{dataset.name}`: no row can be trained: {why}{remedied(job, dataset, shape)}"
+        if not rows or not rows.head or rows.problem:
+            continue
+        if why := _why(job, at, dataset, rows.head):
+            yield at(), f"`{dataset.name}`: {why}{remedied(job, dataset, unknown(dataset))}"
 
 
-def _why(job: Job, at: At, entry: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Why no row is trained, where no other rule says it."""
-    from validator.samples.outcome import reason  # for which a recipe without local data does not wait
+def _why(job: Job, at: At, dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Why no row is trained, or which one ends the run, where no other rule says it."""
+    from validator.samples.outcome import reason, stopping  # for which a recipe without local data does not wait
 
-    if any(True for _ in faults(entry)):
+    if any(True for _ in faults(dataset.entry)):
         return ""
-    why, route = reason(entry, job.stage, rows), at().route
+    untrained, route = reason(dataset.entry, job.stage, rows), at().route
+    why = f"no row can be trained: {untrained}" if untrained else ""
+    if not why and "num_samples" not in dataset.entry:  # which draws rows at random
+        why = stopping(dataset.entry, job.stage, rows[: int(job.number("max_samples") or len(rows))])
     told = (place for each in _BEFORE for place, _ in each.check(job)) if why else ()
     return "" if any(isinstance(place, Place) and place.route[: len(route)] == route for place in told) else why
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from validator.samples.conversion import Sample, StopsRunError, converter
 from validator.samples.fate import KEPT, REASONS, fate
@@ -16,7 +16,7 @@ Entry = Mapping[str, Any]
 def trained(entry: Entry, stage: str, rows: Sequence[Row]) -> int:
     """How many of the rows LLaMA-Factory trains on."""
     meant = form(entry)
-    return 0 if lacking(meant, rows) else sum(not why for why in map(judge(meant, stage), rows))
+    return 0 if lacking(meant, rows) else sum(not (why or stops) for why, stops in map(judge(meant, stage), rows))
 
 
 def reason(entry: Entry, stage: str, rows: Sequence[Row]) -> str:
@@ -25,10 +25,10 @@ def reason(entry: Entry, stage: str, rows: Sequence[Row]) -> str:
     if why := lacking(meant, rows):
         return why
     first = ""
-    for why in map(judge(meant, stage), rows):
-        if not why:
+    for why, stops in map(judge(meant, stage), rows):
+        if not (why or stops):
             return ""
-        first = first or why
+        first = first or why or stops
     return _unnamed(meant, rows) or first
 
 
@@ -51,21 +51,34 @@ def turns(meant: Form, rows: Sequence[Row]) -> Iterator[Row]:
         yield from (turn for turn in held if isinstance(turn, Mapping)) if isinstance(held, list) else ()
 
 
-def judge(meant: Form, stage: str) -> Callable[[Row], str]:
-    """The function that says why a row is not trained; empty for one that is."""
+def stopping(entry: Entry, stage: str, rows: Sequence[Row]) -> str:
+    """The first row that ends the run, and why; empty where there is none."""
+    said = ((row, stops) for row, (_, stops) in enumerate(map(judge(form(entry), stage), rows), 1))
+    return next((f"row {row} ends the run: {stops}" for row, stops in said if stops), "")
+
+
+class Verdict(NamedTuple):
+    """Why a row is dropped, or why it stops the run; both are empty for one that is trained."""
+
+    dropped: str = ""
+    stops: str = ""
+
+
+def judge(meant: Form, stage: str) -> Callable[[Row], Verdict]:
+    """The function that says what becomes of a row."""
     convert: Callable[[Any], Sample] = converter(meant)
 
-    def why(row: Row) -> str:
+    def verdict(row: Row) -> Verdict:
         try:
             sample = convert(row)
             code = fate(sample, stage)
-            return _unread(sample) if code == KEPT else REASONS[code]
+            return Verdict(stops=_unread(sample)) if code == KEPT else Verdict(REASONS[code])
         except StopsRunError as err:
-            return str(err)
+            return Verdict(stops=str(err))
         except (AttributeError, KeyError, TypeError):
-            return "a value is of a kind that LLaMA-Factory cannot convert"
+            return Verdict(stops="a value is of a kind that LLaMA-Factory cannot convert")
 
-    return why
+    return verdict
 
 
 def _unread(sample: Sample) -> str:

@@ -16,6 +16,7 @@ from validator.job.job import Job
 from validator.read.tree import parse_data
 from validator.samples.guess import ENOUGH, Guess, UnknownFormError, guess
 from validator.samples.needs import needs
+from validator.samples.outcome import stopping
 from validator.study import reading
 from validator.study.values import UnreadableError
 from validator.write import registry
@@ -60,6 +61,8 @@ def own(path: Path, name: str | None = None) -> Own:
     with readable(path):
         rows = _first(path)
     suited = _suited(path, rows)
+    if why := stopping(suited.entry, suited.stage, rows):
+        raise RecipeError(f"`{path}`: {why}; write all rows in one form, or take it out")
     return Own(path, name or _name(path.stem), suited, tuple(needs(suited, rows)))
 
 

@@ -11,12 +11,14 @@ from typing import Any
 
 from validator.diagnostic import RecipeError
 from validator.job import datasets
+from validator.samples.fate import KEPT
 from validator.samples.form import form
 from validator.samples.guess import Guess
 from validator.samples.outcome import judge
 from validator.samples.remedy import written
-from validator.study import own, reading
+from validator.study import columns, own, reading
 from validator.study.results import Drop
+from validator.study.survey import Survey
 from validator.write import registry
 
 _USUAL = "data"  # LLaMA-Factory's `dataset_dir` where a recipe names none
@@ -64,11 +66,24 @@ def _settings(name: str, folder: Path, stage: str) -> dict[str, str]:
 
 
 def _compared(held: list[Path], suited: Guess) -> tuple[int, list[Drop]]:
-    """How many rows were looked at, and those that the form does not suit."""
-    why_not, places, number = judge(form(suited.entry), suited.stage), dict[str, list[str]](), 0
+    """How many rows were looked at, and those that are dropped. Raises RecipeError where LLaMA-Factory stops."""
+    seen, meant = Survey(), form(suited.entry)
+    judged, dropped, stopping = judge(meant, suited.stage), dict[str, list[str]](), dict[str, list[str]]()
     for path in held:
-        for line, row in islice(reading.rows(path), _LOOKED - number):
-            number += 1
-            if why := why_not(row):
-                places.setdefault(why, []).append(f"{path}:{line}")
-    return number, [Drop(why, len(where), where[:_EXAMPLES]) for why, where in places.items()]
+        seen.files.append((len(seen), path))
+        for line, row in islice(reading.rows(path), _LOOKED - len(seen)):
+            seen.meet(line, row)
+            seen.fates.append(KEPT)
+            for why, places in zip(judged(row), (dropped, stopping), strict=True):
+                if why:
+                    places.setdefault(why, []).append(f"{path}:{line}")
+    for why in columns.problems(seen, meant):
+        raise RecipeError(f"`{held[0]}`: {why}; LLaMA-Factory stops")
+    for stop in _drops(stopping):
+        share = f"{stop.rows:,} of {len(seen):,} rows"
+        raise RecipeError(f"{share} stop LLaMA-Factory: {stop.reason} ({', '.join(stop.examples)}); take them out")
+    return len(seen), _drops(dropped)
+
+
+def _drops(places: Mapping[str, list[str]]) -> list[Drop]:
+    return [Drop(why, len(where), where[:_EXAMPLES]) for why, where in places.items()]

@@ -69,6 +69,13 @@ class Survey:
         path = next(path for start, path in reversed(self.files) if start <= index)
         return f"{path}:{self.numbers[index]}"
 
+    def meet(self, number: int, row: dict[str, Any]) -> None:
+        """Note the number and the columns of the next row."""
+        self.shapes.setdefault((*row, *map(type, row.values())), len(self.fates))
+        if not self.undated.issuperset(row):
+            self.undated.update(name for name, value in row.items() if not _dated(value))
+        self.numbers.append(number)
+
     def extend(self, other: Survey, continues: bool = False) -> None:
         """Append another part. `continues`: it is a later part of the same file."""
         start, lines = len(self), self.lines if continues else 0
@@ -110,10 +117,7 @@ def _row(
 ) -> Sample | None:
     """Note a row; the sample where it is trained."""
     index = len(known.fates)
-    known.shapes.setdefault((*row, *map(type, row.values())), index)
-    if not known.undated.issuperset(row):
-        known.undated.update(name for name, value in row.items() if not _dated(value))
-    known.numbers.append(number)
+    known.meet(number, row)
     sample: Sample | None = None
     try:
         sample = convert(row)
