@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from validator.cli import group
 from validator.diagnostic import RecipeError
 from validator.judge.check import check
 from validator.samples.guess import guess
+from validator.samples.media import miscounted
 from validator.study import own, registering
 
 SHAREGPT = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
@@ -213,12 +215,13 @@ NAIVE: dict[str, dict[str, Any]] = {
 }
 
 
-def said(entry: dict[str, Any], stage: str) -> list[str]:
+def said(entry: dict[str, Any], stage: str, template: str = "qwen", media_dir: str = "data") -> list[str]:
     """The errors of a recipe on the data set `my`."""
     Path("data").mkdir(exist_ok=True)
     Path("data/dataset_info.json").write_text(json.dumps({"my": entry}))
     Path("r.yaml").write_text(f"model_name_or_path: Qwen/Qwen2.5-7B-Instruct\nstage: {stage}\ndataset: my\n"
-                              "do_train: true\nfinetuning_type: lora\ntemplate: qwen\noutput_dir: out\n")  # fmt: skip
+                              f"do_train: true\nfinetuning_type: lora\ntemplate: {template}\noutput_dir: out\n"
+                              f"media_dir: {media_dir}\n")  # fmt: skip
     report = check(["r.yaml"]).files[0]
     return [d.message for d in report.diagnostics if d.severity == "error" and d.code.startswith(("PTH", "LOA"))]
 
@@ -401,6 +404,47 @@ def test_where_no_columns_help_none_are_asked_for() -> None:
 def test_what_a_recipe_should_heed(rows: list[dict[str, Any]], words: str) -> None:
     notes = own.own(write(Path(), Form(rows, {}))).notes
     assert any(words in note for note in notes) if words else notes == ()
+
+
+def pictures(text: str, images: list[str] | str | None, **more: Any) -> list[dict[str, Any]]:
+    turns = [{"role": "user", "content": text}, TALK[1]]
+    return [{"messages": turns, "images": each, **more} for each in (["a.png"] * text.count("<image>"), images)]
+
+
+COUNTS = [
+    (pictures("<image>q", ["a.png"]), ""),
+    (pictures("<image>q", "a.png"), ""),
+    (pictures("<image>q", []), "row 2 has 0 images and 1 <image> in its turns"),
+    (pictures("<image>q", None), "row 2 has 0 images and 1 <image> in its turns"),
+    (pictures("<image>q", ["a.png", "b.png"]), "row 2 has 2 images and 1 <image> in its turns"),
+    (pictures("q", ["a.png"]), "row 2 has 1 images and 0 <image> in its turns"),
+]
+MARKED = {**CHAT, "columns": {"messages": "messages", "images": "images"}}
+
+
+@pytest.mark.parametrize(("rows", "words"), COUNTS)
+def test_each_picture_has_a_mark(rows: list[dict[str, Any]], words: str) -> None:
+    assert miscounted(MARKED, "sft", rows, "images").startswith(words)
+    assert bool(miscounted(MARKED, "sft", rows, "images")) is bool(words)
+    notes = own.own(write(Path(), Form(rows, {}))).notes
+    assert any(words in note for note in notes if "LLaMA-Factory stops" in note) is bool(words)
+    Path("a.png").touch()
+    Path("b.png").touch()
+    entry = {"file_name": "../my.jsonl", **MARKED}
+    errors = said(entry, "sft", template="qwen3_vl", media_dir=".")
+    assert bool(errors) is bool(words), errors
+    assert all(words in error for error in errors)
+
+
+@pytest.mark.parametrize(("rows", "words"), COUNTS)
+def test_the_real_plugin_counts_the_same(rows: list[dict[str, Any]], words: str) -> None:
+    plugins = pytest.importorskip("llamafactory.data.mm_plugin")
+    plugin = plugins.get_mm_plugin("qwen2_vl", image_token="<|image_pad|>", video_token="<|video_pad|>")
+    images = rows[1]["images"] or []
+    images = images if isinstance(images, list) else [images]
+    context = pytest.raises(ValueError, match="The number of images does not match") if words else nullcontext()
+    with context:
+        plugin._validate_messages(rows[1]["messages"], images, [], [])
 
 
 def test_a_folder_is_one_data_set() -> None:

@@ -12,7 +12,7 @@ from validator.rules.sets import meant, remedied, sets, unknown
 from validator.tables import releases
 from validator.tables.suggestion import suggest
 
-_FORMATS = ("alpaca", "sharegpt", "openai")
+FORMATS = ("alpaca", "sharegpt", "openai")
 _MEDIA = ("images", "videos", "audios")
 # Parts of a sample that the converter looks up in every row when they are mapped (data/converter.py).
 _READ = {
@@ -50,8 +50,8 @@ def formatting_unknown(job: Job) -> Iterator[Finding]:
     """
     for at, dataset in sets(job):
         form = dataset.entry.get("formatting", "alpaca")
-        if form not in _FORMATS:
-            near = suggest(str(form).lower(), _FORMATS)
+        if form not in FORMATS:
+            near = suggest(str(form).lower(), FORMATS)
             what = f"formatting `{form}` is none of alpaca, sharegpt, openai"
             yield at("formatting"), f"`{dataset.name}`: {what}{near or remedied(job, dataset)}"
         elif form == "openai" and releases.holds(job.header, until="llamafactory 0.9.4"):
@@ -148,7 +148,7 @@ def thinking_prompt_added(job: Job) -> Iterator[Finding]:
 
 def _form(dataset: Dataset) -> str:
     form = dataset.entry.get("formatting", "alpaca")
-    return form if form in _FORMATS else ""
+    return form if form in FORMATS else ""
 
 
 def _mispaired(job: Job, dataset: Dataset) -> bool:

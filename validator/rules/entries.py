@@ -110,11 +110,13 @@ def media_refused(job: Job) -> Iterator[Finding]:
     """The samples hold pictures, films or sound that cannot be used.
 
     Why: "This model does not support image input", or a file that is not there, while the data is tokenized, on every
-    rank. Looked at is the first sample of a local file.
+    rank; or "The number of images does not match the number of <image> tokens". Looked at is the first sample of a
+    local file, for the marks as many as tell the form.
     Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_input,
+    llamafactory/data/mm_plugin.py:MMPluginMixin._validate_messages,
     llamafactory/data/converter.py:DatasetConverter._find_medias
     Fix: a template for images and a model that goes with it; `media_dir` is the folder that the paths count from
-    (default: `dataset_dir`).
+    (default: `dataset_dir`); in the turns one `<image>` for each picture.
     """
     known = job.template or {}
     for at, dataset in sets(job) if known and job.stage != "pt" else ():
@@ -132,6 +134,8 @@ def media_refused(job: Job) -> Iterator[Finding]:
                     at("columns", part),
                     f"`{dataset.name}`: `{missing[0]}` of the first sample is not in `{where}`; set `media_dir`",
                 )
+            elif kind in known.get("media", ()) and (why := _miscounted(job, dataset, part)):
+                yield at("columns", part), f"`{dataset.name}`: {why}"
 
 
 @rule("PTH122", Severity.NOTE)
@@ -176,10 +180,26 @@ def _why(job: Job, at: At, dataset: Dataset, rows: Sequence[Mapping[str, Any]]) 
         return ""
     untrained, route = reason(dataset.entry, job.stage, rows), at().route
     why = f"no row can be trained: {untrained}" if untrained else ""
-    if not why and "num_samples" not in dataset.entry:  # which draws rows at random
-        why = stopping(dataset.entry, job.stage, rows[: int(job.number("max_samples") or len(rows))])
+    why = why or stopping(dataset.entry, job.stage, _read(job, dataset))
     told = (place for each in _BEFORE for place, _ in each.check(job)) if why else ()
     return "" if any(isinstance(place, Place) and place.route[: len(route)] == route for place in told) else why
+
+
+def _read(job: Job, dataset: Dataset) -> Sequence[Mapping[str, Any]]:
+    """The first rows, as far as they are read for certain."""
+    rows = dataset.rows
+    if not rows or rows.problem or "num_samples" in dataset.entry:  # which draws rows at random
+        return ()
+    return rows.head[: int(job.number("max_samples") or len(rows.head))]
+
+
+def _miscounted(job: Job, dataset: Dataset, part: str) -> str:
+    """Which row has more or fewer marks than files, where the entry can be read."""
+    from validator.samples.media import miscounted
+
+    if dataset.entry.get("formatting", "alpaca") not in columns.FORMATS or any(True for _ in faults(dataset.entry)):
+        return ""
+    return miscounted(dataset.entry, job.stage, _read(job, dataset), part)
 
 
 def _package(entry: Mapping[str, Any]) -> str | None:

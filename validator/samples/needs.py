@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from validator.samples.form import form
 from validator.samples.guess import Guess
+from validator.samples.media import MARKS, miscounted
 from validator.samples.outcome import Row
 
-_MARKS = {"images": "<image>", "videos": "<video>", "audios": "<audio>"}
 
-
-def needs(suited: Guess, rows: Iterable[Row]) -> Iterator[str]:
+def needs(suited: Guess, rows: Sequence[Row]) -> Iterator[str]:
     """What to know of the template and the media of such rows."""
     meant, text = form(suited.entry), "\n".join(map(str, rows))
     if meant.formatting == "openai":
@@ -19,10 +18,12 @@ def needs(suited: Guess, rows: Iterable[Row]) -> Iterator[str]:
         yield "rows without tools get the system prompt 'detailed thinking off' with it"
     if meant.columns.get("tools"):
         yield "calls of tools are written as `template` has them: take the model's own"
-    for part, mark in _MARKS.items():
+    for part, mark in MARKS.items():
         if column := meant.columns.get(part):
             yield f"files in `{column}` are looked for in `media_dir` (default: `dataset_dir`)"
             yield f"`template` must be one that takes {part}"
+            if why := miscounted(suited.entry, suited.stage, rows, part):
+                yield f"{why}: LLaMA-Factory stops"
         elif mark in text:  # llamafactory/data/mm_plugin.py:_validate_messages
             yield f"the rows hold {mark} and no column `{part}`: a template that takes {part} stops the run there"
     if "<think>" in text:
