@@ -447,6 +447,17 @@ def test_the_real_plugin_counts_the_same(rows: list[dict[str, Any]], words: str)
         plugin._validate_messages(rows[1]["messages"], images, [], [])
 
 
+@pytest.mark.parametrize(("name", "words"), [
+    ("my.JSONL", "; rename it to `my.jsonl`"),
+    ("my.tsv", "; save it as csv"),
+    ("my.md", "txt"),
+])  # fmt: skip
+def test_other_files_are_told_what_to_become(name: str, words: str) -> None:
+    Path(name).touch()
+    with pytest.raises(RecipeError, match=f"{re.escape(words)}$"):
+        registering.register(Path(name), "my")
+
+
 def test_a_folder_is_one_data_set() -> None:
     Path("set").mkdir()
     for name in ("1.jsonl", "2.jsonl"):

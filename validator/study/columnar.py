@@ -68,7 +68,9 @@ def _fields(path: Path) -> Iterator[tuple[int, dict[str, str | None]]]:
             if line[-1].endswith("\n") and _quotes(path) % 2:
                 raise BrokenError(number, "does not end: a quotation mark is not closed")
         except UnicodeDecodeError as err:
-            raise BrokenError(number + 1, f"or one close behind it is not UTF-8 text ({err.reason})") from None
+            raise BrokenError(
+                number + 1, f"or one close behind it is not UTF-8 text ({err.reason}); save it as UTF-8"
+            ) from None
         except csv.Error as err:
             raise BrokenError(number + 1, f"is not valid csv: {err}") from None
 

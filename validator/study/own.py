@@ -90,10 +90,18 @@ def files(path: Path) -> list[Path]:
         raise RecipeError(f"`{path}` is a folder without files")
     wrong = next((file for file in held if file.suffix[1:] not in datasets.suffixes()), None)
     if wrong:
-        raise RecipeError(f"`{wrong}` is no data file; LLaMA-Factory reads {', '.join(datasets.suffixes())}")
+        read = ", ".join(datasets.suffixes())
+        raise RecipeError(f"`{wrong}` is no data file; LLaMA-Factory reads {read}{_instead(wrong)}")
     if len({datasets.suffixes()[file.suffix[1:]] for file in held}) > 1:
         raise RecipeError(f"`{path}` holds files of more than one type, which LLaMA-Factory does not read together")
     return held
+
+
+def _instead(path: Path) -> str:
+    """How a file of another suffix is made one that is read."""
+    if path.suffix.lower()[1:] in datasets.suffixes():
+        return f"; rename it to `{path.with_suffix(path.suffix.lower())}`"
+    return "; save it as csv" if path.suffix.lower() in (".tsv", ".tab", ".xlsx", ".xls") else ""
 
 
 def described(path: Path) -> Guess:

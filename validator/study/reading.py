@@ -150,7 +150,7 @@ def _why(line: bytes, err: ValueError) -> str:
     try:
         line.decode()
     except UnicodeDecodeError as wrong:
-        return f"is not UTF-8 text (byte 0x{line[wrong.start]:02x} at column {wrong.start + 1})"
+        return f"is not UTF-8 text (byte 0x{line[wrong.start]:02x} at column {wrong.start + 1}); save it as UTF-8"
     kind = "ends in the middle" if not line.endswith((b"}\n", b"}\r\n", b"}")) else "is not valid JSON"
     return f"{kind}: {str(err).split(': line')[0].lower()}"
 
@@ -183,7 +183,7 @@ def _text(stream: IO[bytes]) -> Rows:
         for number, line in enumerate(lines, 1):
             yield number, {"text": line.rstrip("\n")}
     except UnicodeDecodeError:
-        raise UnreadableError(number + 1, "or one close behind it is not UTF-8 text") from None
+        raise UnreadableError(number + 1, "or one close behind it is not UTF-8 text; save it as UTF-8") from None
     finally:
         lines.detach()
 

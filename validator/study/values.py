@@ -83,7 +83,9 @@ class Values:
             read = self._decode(data, not data)
         except UnicodeDecodeError as err:
             number = _undecoded(self._bytes, self._opening)
-            raise UnreadableError(number, f"is not UTF-8 text (byte 0x{err.object[err.start]:02x})") from None
+            raise UnreadableError(
+                number, f"is not UTF-8 text (byte 0x{err.object[err.start]:02x}); save it as UTF-8"
+            ) from None
         self._text, self._position = self._text[self._position :] + read, 0
         return read
 
