@@ -399,6 +399,12 @@ def test_where_no_columns_help_none_are_asked_for() -> None:
     (FORMS["images in messages"].rows, "files in `images` are looked for in `media_dir`"),
     ([{"instruction": "<image>q", "output": "a"}], "the rows hold <image> and no column `images`"),
     ([{"instruction": "q", "output": "<think>b</think>a"}], "answers hold <think>"),
+    ([{"prompt": "q", "response": "a", "rejected_response": "b"}], "not used: `rejected_response`"),
+    ([{"instruction": "q", "output": "a", "reasoning_content": "one two three four", "url": "u", "id": "7"}],
+     "not used: `reasoning_content`"),
+    (chat([TALK[0], {**TALK[1], "reasoning_content": "r"}]), "not used: `reasoning_content`"),
+    ([{"prompt": "q", "response": "a", "label": "good"}], "not used: `label`"),
+    ([{"question": "q", "answer": "a", "id": "7", "source": "a b"}], ""),
     (FORMS["alpaca"].rows, ""),
 ])  # fmt: skip
 def test_what_a_recipe_should_heed(rows: list[dict[str, Any]], words: str) -> None:

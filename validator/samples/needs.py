@@ -7,7 +7,11 @@ from collections.abc import Iterator, Sequence
 from validator.samples.form import form
 from validator.samples.guess import Guess
 from validator.samples.media import MARKS, miscounted
-from validator.samples.outcome import Row
+from validator.samples.names import LABELS, PAIRS
+from validator.samples.outcome import Row, turns
+
+# Text of so many words is more than a name or an address.
+_WORDS = 4
 
 
 def needs(suited: Guess, rows: Sequence[Row]) -> Iterator[str]:
@@ -18,6 +22,8 @@ def needs(suited: Guess, rows: Sequence[Row]) -> Iterator[str]:
         yield "rows without tools get the system prompt 'detailed thinking off' with it"
     if meant.columns.get("tools"):
         yield "calls of tools are written as `template` has them: take the model's own"
+    if unused := [*_unused(suited, rows)]:
+        yield f"not used: {', '.join(f'`{name}`' for name in unused)}"
     for part, mark in MARKS.items():
         if column := meant.columns.get(part):
             yield f"files in `{column}` are looked for in `media_dir` (default: `dataset_dir`)"
@@ -28,3 +34,20 @@ def needs(suited: Guess, rows: Sequence[Row]) -> Iterator[str]:
             yield f"the rows hold {mark} and no column `{part}`: a template that takes {part} stops the run there"
     if "<think>" in text:
         yield "answers hold <think>: `template` must be one that reasons, such as qwen3 or deepseekr1"
+
+
+def _unused(suited: Guess, rows: Sequence[Row]) -> Iterator[str]:
+    """Columns that the entry leaves out though they hold lists, sentences or labels; beside plain text they tell of it."""
+    meant = form(suited.entry)
+    used = meant.columns.values()
+    if any(turn.get("reasoning_content") for turn in turns(meant, rows)):
+        yield "reasoning_content"
+    labels = {*LABELS, *(side for pair in PAIRS for side in pair)}
+    for name in dict.fromkeys(name for row in rows for name in row) if suited.stage != "pt" else ():
+        held = (row[name] for row in rows if row.get(name) not in (None, "", []))
+        if name not in used and any(str(name).lower() in labels or _weighs(value) for value in held):
+            yield name
+
+
+def _weighs(value: object) -> bool:
+    return isinstance(value, list) or (isinstance(value, str) and len(value.split()) >= _WORDS)
