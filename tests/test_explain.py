@@ -219,17 +219,15 @@ def test_no_command_that_the_launcher_would_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, splits: bool
 ) -> None:
     folder = tmp_path / "my runs"
-    folder.mkdir()
-    (folder / "x.yaml").write_text(f"# /// recipe\n# machine: {machine}\n# ///\n{BODY}")
-    (folder / "data").symlink_to(ROOT / "data")
-    monkeypatch.chdir(tmp_path)
-    outside = explain.explain(job.resolve(load("my runs/x.yaml")))
-    assert bool(outside.command) != splits
-    assert (
-        "holds a space, at which LLaMA-Factory's launcher splits; run `cd 'my runs'`" in chart.text(outside)
-    ) == splits
-    monkeypatch.chdir(folder)
-    inside = explain.explain(job.resolve(load("x.yaml")))
-    assert inside.command[0].endswith("llamafactory-cli train x.yaml")
+    (folder / "below").mkdir(parents=True)
+    (folder / "inner").mkdir()
+    (folder / "inner" / "x.yaml").write_text(f"# /// recipe\n# machine: {machine}\n# ///\n{BODY}dataset_dir: data\n")
+    (folder / "inner" / "data").symlink_to(ROOT / "data")
+    monkeypatch.chdir(folder / "inner")
+    assert explain.explain(job.resolve(load("x.yaml"))).command[0].endswith("llamafactory-cli train x.yaml")
     spaced = explain.explain(job.resolve(load("x.yaml")), ["output_dir=my saves/x"])
-    assert ("`output_dir=my saves/x` holds a space" in (spaced.command_problem or "")) == splits
+    assert ("`output_dir=my saves/x` holds a space" in chart.text(spaced)) == splits
+    for place, way in (("", "inner/"), ("below", "../inner/")):  # the data have a path without a space
+        monkeypatch.chdir(folder / place)
+        (line,) = explain.explain(job.resolve(load(f"{way}x.yaml"))).command
+        assert line.endswith(f" {way}x.yaml dataset_dir={way}data")

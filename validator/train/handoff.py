@@ -82,7 +82,8 @@ def prepare(job: Job, overrides: Sequence[str], chosen: Mapping[str, str] = Mapp
 
 def displaced(job: Job) -> tuple[str, ...]:
     """Overrides that lead from the working directory to what the recipe reads elsewhere, such as beside itself."""
-    return tuple(assignment(key, str(path)) for key, path in _read(job) if path != Path(job.get(key)).absolute())
+    away = ((key, path) for key, path in _read(job) if path != Path(job.get(key)).absolute())
+    return tuple(assignment(key, str(_unspaced(path))) for key, path in away)
 
 
 def _unspaced(path: Path) -> Path:
