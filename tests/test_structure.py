@@ -19,7 +19,7 @@ NAME = "qwen7b-3090x1-lora"
 PLAN = ["method", "speed", "device_gib", "headroom_gib", "host_gib", "zero", "micro_batch", "accumulation",
         "effective_batch", "learning_rate", "epochs", "cutoff_len", "samples", "set", "gives_up",
         "nearest"]  # fmt: skip
-WHOLE = ["model", "machine", "samples", "plans", "choices", "reasons", "upgrades", "notes"]
+WHOLE = ["model", "machine", "samples", "plans", "choices", "reasons", "upgrades", "tight", "notes"]
 NEED = ["verdict", "device_gib", "host_gib"]
 
 

@@ -41,7 +41,8 @@ def test_rows_steps_and_faults_are_told(tmp_path: Path) -> None:
 
 
 def test_data_at_which_the_run_stops_end_it_before(tmp_path: Path) -> None:
-    done = train(tmp_path, [ROW, {**ROW, "instruction": ["a"]}])
+    """In a row beyond those that `check` looks at."""
+    done = train(tmp_path, [*[ROW] * 2000, {**ROW, "instruction": ["a"]}])
     assert done.exit_code == 1
     assert done.stdout == ""
     assert "`instruction` is a list at" in done.stderr
