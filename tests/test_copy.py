@@ -226,6 +226,12 @@ def test_a_near_miss_gets_a_suggestion(here: Path, words: tuple[str, ...]) -> No
     assert not list(here.iterdir())
 
 
+def test_a_model_in_place_of_a_recipe_is_told_where_its_recipes_are() -> None:
+    refused = run("copy", "qwen3-8b", ".").exception
+    assert isinstance(refused, RecipeError)
+    assert str(refused).endswith("see `lmf-recipes list --model qwen3-8b`")
+
+
 def test_an_unwritable_place_is_one_sentence(here: Path) -> None:
     (here / "file").write_text("", "utf-8")
     with pytest.raises(RecipeError, match="cannot be written"):

@@ -42,9 +42,18 @@ def file(name: str) -> Path:
     """The file of a recipe. Raises RecipeError with the nearest name where there is none."""
     wanted = name.removesuffix(".yaml")
     if wanted not in names():
-        near = suggest(wanted, [*names(), *engine.names()]) or "; `lmf-recipes list` shows all"
+        near = _of_model(wanted) or suggest(wanted, [*names(), *engine.names()]) or "; `lmf-recipes list` shows all"
         raise RecipeError(f"no recipe `{wanted}` in the catalogue{near}")
     return home() / "recipes" / f"{wanted}.yaml"
+
+
+def _of_model(name: str) -> str:
+    """How to see the recipes of a model, where that is what the name is; else an empty text."""
+    try:
+        model = models.model_by_any_name(name)
+    except RecipeError:
+        return ""
+    return f"; it is a model: see `lmf-recipes list --model {name}`" if model.id else ""
 
 
 def jobs(host_ram_gib: float | None = None) -> Iterator[Job]:
