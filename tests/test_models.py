@@ -132,3 +132,8 @@ def test_a_folder_that_holds_no_model_is_called_what_it_is(tmp_path: Path) -> No
     (tmp_path / "adapter_config.json").write_text("{")
     with pytest.raises(RecipeError, match="is no folder with a config"):
         models.model(str(tmp_path))
+
+
+@pytest.mark.parametrize(("name", "size"), [("qwen7b", "7.62B"), ("qwen3-0.6b", "0.596B"), ("demo/tiny-qwen3", "M")])
+def test_size(name: str, size: str) -> None:
+    assert models.model(name).size.endswith(size)

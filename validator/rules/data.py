@@ -21,7 +21,9 @@ def too_few_samples(job: Job) -> Iterator[Finding]:
     """
     rows = _rows(job)
     if rows and (needed := _needed(job)) and rows.number < needed and not _repeats(job, rows, needed):
-        yield "dataset", f"{rows.samples} for {_model(job)}, public work starts at {needed:,}{_advice(job)}"
+        given = needed == job.samples
+        origin = f"the recipe is made for {needed:,}" if given else f"public work starts at {needed:,}{_advice(job)}"
+        yield "dataset", f"{rows.samples} for {_model(job)}, {origin}"
 
 
 @rule("DAT002", Severity.NOTE)
@@ -146,7 +148,7 @@ def _guidance(job: Job, figure: str) -> int | None:
 
 
 def _model(job: Job) -> str:
-    return f"a model of {job.model.billions:.3g}B" if job.model else "this model"
+    return f"a model of {job.model.size}" if job.model else "this model"
 
 
 def _advice(job: Job) -> str:

@@ -96,7 +96,7 @@ def _verdict(rows: int, figures: Mapping[str, int | None]) -> str:
 
 
 def _message(job: Job, verdict: str, figures: Mapping[str, int | None]) -> str:
-    size = f"a model of {job.model.billions:.3g}B" if job.model else "this model"
+    size = f"a model of {job.model.size}" if job.model else "this model"
     good, what = figures["good"] or 0, f"{job.stage} {job.method}"
     return {
         "unknown": f"no public guidance for {what} of {size}" if job.model else "name a model with --model",

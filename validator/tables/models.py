@@ -52,6 +52,11 @@ class Model(NamedTuple):
     def billions(self) -> float:
         return self.parameters / 1e9
 
+    @property
+    def size(self) -> str:
+        """Parameters as people write them: `7.62B`, `0.17M`."""
+        return f"{self.billions:.3g}B" if self.billions >= 0.01 else f"{self.parameters / 1e6:.2g}M"
+
 
 def model_ids() -> list[str]:
     """Ids of all known models, in the table's order."""
