@@ -344,4 +344,7 @@ def test_printed_commands_work_from_where_they_are_printed(name: str, folder: st
 def test_a_space_in_the_path_of_a_recipe_is_told(here: Path) -> None:
     (here / "with space").mkdir()
     assert "splits" not in printer.text(copy(NAME, "with space"))
-    assert "splits at spaces" in printer.text(copy(NAME, "my own.yaml"))
+    with pytest.raises(RecipeError, match=r"`my own\.yaml` holds a space, .*; choose another name"):
+        copy(NAME, "my own.yaml")  # on eight devices, which torchrun serves
+    assert not (here / "my own.yaml").exists()
+    assert "splits at spaces" in printer.text(copy("qwen3-4b-4090x1-lora", "my own.yaml"))

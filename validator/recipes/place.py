@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from validator.diagnostic import RecipeError
 from validator.job.datasets import REGISTRY
+from validator.job.job import resolve
+from validator.read.recipe import parse
 from validator.recipes.companions import companions, lacking, lacking_entries
 from validator.write import file, registry
 
@@ -37,12 +39,14 @@ def place(target: Path, text: str, values: Mapping[str, object], own: Own | None
     """Write the recipe, and in the folder it is started from the DeepSpeed file and data sets of the catalogue that it
     names; `own` is the user's own data in their place. What is there already and says the same stays as it is.
 
-    Raises RecipeError, before anything is written, where the target exists or something there says otherwise."""
+    Raises RecipeError, before anything is written, where the target exists, could not be started by that name, or
+    something there says otherwise."""
     require_new(target)
     folder, wanted = root(target), companions({**values, "dataset": ""} if own else values)
     if own:
         wanted = replace(wanted, entries={own.name: own.entry((folder / wanted.registry).parent)})
     start = _within(target, folder)
+    _require_one_word(start, text)
     entries = lacking_entries(folder, wanted)
     missing = [name for name, data in wanted.files.items() if lacking(folder, name, data)]
     for name in missing:
@@ -66,6 +70,16 @@ def root(target: Path) -> Path:
     own, here = target.parent.resolve(), Path.cwd()
     project = (here / "data" / REGISTRY).exists() or (here / "deepspeed").is_dir()
     return here if project and own.is_relative_to(here) else own
+
+
+def _require_one_word(start: Path, text: str) -> None:
+    """Raises RecipeError for a path with a space where the run starts through torchrun, as PTH012 says."""
+    if not re.search(r"\s", str(start)):
+        return
+    job = resolve(parse(str(start), text))
+    if job.world > 1 or job.engine:
+        splits = "at which LLaMA-Factory splits the torchrun command"
+        raise RecipeError(f"`{start}` holds a space, {splits}; choose another name")
 
 
 def _within(target: Path, folder: Path) -> Path:
