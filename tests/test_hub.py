@@ -69,7 +69,7 @@ def test_without_network_the_model_must_be_here(
     download(here, "config.json")  # which says what it is, and is no model
     [(severity, message)] = found(MODEL)
     assert severity is Severity.ERROR
-    assert f"{switch} is set, and `Qwen/Qwen3-0.6B`" in message
+    assert f"{switch} is set, and `Qwen/Qwen3-0.6B` has a config.json in the cache, and no weights" in message
     download(here)
     assert found(MODEL) == []
 
@@ -93,6 +93,21 @@ def test_what_is_loaded_from_a_hub(text: str, number: int, here: Path, monkeypat
     (here / "mine").mkdir()
     download(here)
     assert len(found(text)) == number
+
+
+def test_a_download_that_the_run_does_not_look_for_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODELSCOPE_CACHE", str(here / "ms"))
+    place = here / "ms/models/Qwen/Qwen3-0___6B"
+    place.mkdir(parents=True)
+    assert found(MODEL) == []
+    (place / "model.safetensors").touch()
+    [(severity, message)] = found(MODEL)
+    assert (severity, "USE_MODELSCOPE_HUB=1" in message) == (Severity.WARNING, True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    [(severity, message)] = found(MODEL)
+    assert (severity, "USE_MODELSCOPE_HUB=1" in message) == (Severity.ERROR, True)
+    download(here)
+    assert found(MODEL) == []
 
 
 def test_a_download_with_other_shapes_is_told(here: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
-from validator.tables import cache, models, switch
+from validator.tables import cache, checkpoint, models, switch
 from validator.train import launch
 from validator.train.room import Shortage
 
@@ -17,7 +17,6 @@ from validator.train.room import Shortage
 _DECIDING = ("HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "USE_MODELSCOPE_HUB",
              "USE_OPENMIND_HUB")  # fmt: skip
 _MODELS = ("model_name_or_path", "adapter_name_or_path", "reward_model", "ref_model")
-_WEIGHTS = ("*.safetensors", "*.bin")
 
 
 def variables(job: Job) -> dict[str, str]:
@@ -32,8 +31,9 @@ def lacking(job: Job) -> Iterator[Shortage]:
     if switch.on("USE_MODELSCOPE_HUB"):
         if variables(job) and "modelscope" not in launch.installed(["modelscope"]):
             yield Severity.ERROR, "USE_MODELSCOPE_HUB is set and the package is not installed: pip install modelscope"
-    elif not switch.on("USE_OPENMIND_HUB") and (cause := _offline("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")):
-        yield from _not_downloaded(job, cause)
+    elif not switch.on("USE_OPENMIND_HUB"):
+        cause = _offline("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+        yield from _not_downloaded(job, cause) if cause else _of_other_hub(job)
 
 
 def _other_shapes(job: Job) -> Iterator[Shortage]:
@@ -48,13 +48,33 @@ def _other_shapes(job: Job) -> Iterator[Shortage]:
 def _not_downloaded(job: Job, cause: str) -> Iterator[Shortage]:
     """What a run without network would look for in vain; `cause` is the variable that takes the network away."""
     for name in _names(job):
-        folders = cache.hugging_face(name, *job.origin)
-        if not any(file for place in folders for pattern in _WEIGHTS for file in place.glob(pattern)):
-            remedy = "name a folder that holds it, or download it where there is a network"
-            yield Severity.ERROR, f"{cause} is set, and `{name}` is in no folder and not in the cache: {remedy}"
+        folders = [*cache.hugging_face(name, *job.origin)]
+        if not any(_loadable(place) for place in folders):
+            known = any((place / "config.json").is_file() for place in folders)
+            what = "has a config.json in the cache, and no weights" if known else "is in no folder and not in the cache"
+            other = _elsewhere(job, name) or "name a folder that holds it, or download it where there is a network"
+            yield Severity.ERROR, f"{cause} is set, and `{name}` {what}: {other}"
     for name in _data_sets(job):
         if not _prepared(name, job.origin[1]):
             yield Severity.WARNING, f"{cause} is set, and data set `{name}` seems not to be in the cache of datasets"
+
+
+def _of_other_hub(job: Job) -> Iterator[Shortage]:
+    """What is downloaded already, where the run does not look."""
+    for name in _names(job):
+        if (remedy := _elsewhere(job, name)) and not any(map(_loadable, cache.hugging_face(name, *job.origin))):
+            yield Severity.WARNING, f"`{name}` is downloaded from Hugging Face: {remedy}"
+
+
+def _elsewhere(job: Job, name: str) -> str:
+    """How to use the download that the ModelScope cache holds; empty where there is none."""
+    there = any(map(_loadable, cache.modelscope(name, *job.origin)))
+    return "it is in the ModelScope cache, which the run takes with USE_MODELSCOPE_HUB=1" if there else ""
+
+
+def _loadable(folder: Path) -> bool:
+    """Whether it holds weights, of a model or an adapter."""
+    return checkpoint.weighs(folder) or next(folder.glob("adapter_model.*"), None) is not None
 
 
 def _offline(*switches: str) -> str | None:
