@@ -37,7 +37,7 @@ def needs(suited: Guess, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _unused(suited: Guess, rows: Sequence[Row]) -> Iterator[str]:
-    """Columns that the entry leaves out though they hold lists, sentences or labels; beside plain text they tell of it."""
+    """Columns with lists, sentences or labels that the entry leaves out; beside plain text they tell of it."""
     meant = form(suited.entry)
     used = meant.columns.values()
     if any(turn.get("reasoning_content") for turn in turns(meant, rows)):
