@@ -304,6 +304,28 @@ def test_other_entries_stay_and_none_is_written_twice() -> None:
     assert registry.read_text() == written
 
 
+OUT_OF_TURN: list[tuple[list[dict[str, Any]], str]] = [
+    (TALK[:1], "it ends with a question: drop its last turn"),
+    ([SYSTEM, *TALK, TALK[0]], "it ends with a question: drop its last turn"),
+    (TALK[1:], "turn 1 is an answer, where a question must stand"),
+    ([*TALK, TALK[1], *TALK], "turn 3 is an answer, where a question must stand"),
+    ([TALK[0], *TALK], "turn 2 is a question, where an answer must stand"),
+    ([*TALK, SYSTEM, TALK[1]], "turn 3 is a system prompt, where a question must stand"),
+    ([TALK[0], {"role": "assistant", "content": None}], "turn 2 holds no text"),
+    ([{"role": "x", "content": "q"}, TALK[1]], "turn 1 is of no known role"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turns", [turns for turns, _ in OUT_OF_TURN])
+def test_the_real_converter_takes_none_out_of_turn(turns: list[dict[str, Any]], folder: Path) -> None:
+    pytest.importorskip("llamafactory")
+    form = Form(chat(turns), CHAT)
+    path = write(folder, form)
+    said({"file_name": "../my.jsonl", **CHAT}, "sft")
+    assert not any(trained(form, sample) for sample in samples(form, path))
+
+
 @pytest.mark.parametrize(("rows", "words"), [
     ([{"x": 1, "y": "2"}], "the columns x, y are of no known form: no turns (objects with role and content), nor a"),
     ([{"q": "a", "a": "b"}], "the other columns of text are q, a: say in `columns` which is the prompt and"),
@@ -318,7 +340,7 @@ def test_other_entries_stay_and_none_is_written_twice() -> None:
     ([{"prompt": "q", "chosen": TALK, "rejected": TALK}], "`chosen` holds a whole conversation"),
     ([{"prompt": TALK[:1], "completion": TALK[1:]}], "the turns stand in `prompt` and `completion`; join them"),
     ([{"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}]}, TALK[1]]}], "holds a list of parts"),
-    ([{"messages": TALK[:1]}], "the turns of `messages` are not question and answer in turn"),
+    *[(chat(turns), f"in the first conversation {words}") for turns, words in OUT_OF_TURN],
     ([{"data": [{"instruction": "q"}]}], "its rows stand in `data`: save that list alone"),
     ([{"version": "1.1", "data": [{"instruction": "q"}]}], "its rows stand in `data`: save that list alone"),
     ([{"prompt": "q", "completion": "a", "label": 1}, {"prompt": "q", "completion": "a", "label": 0}],

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from validator.samples.names import ANSWERS, COUPLES, LABELS, MEDIA, MORE, PAIRS, QUESTIONS, SYSTEM, TEXTS, called
 from validator.samples.outcome import Row, trained
+from validator.samples.turns import fault
 
 # So many rows tell the form of a file.
 ENOUGH = 1000
@@ -195,8 +196,18 @@ def _misshapen(example: Row, talks: Sequence[str]) -> Iterator[str]:
             yield f"`{name}` holds a whole conversation; write its last turn alone, the ones before it as `messages`"
     if len(talks) > 1:
         yield f"the turns stand in `{'` and `'.join(talks)}`; join them to one list `messages`"
-    if talks:
-        yield f"the turns of `{talks[0]}` are not question and answer in turn, or hold no text"
+    for name in talks:
+        role, content = _keys(example[name])
+        said = _turns(example[name])
+        kinds = [_kind(turn.get(role)) for turn in said]
+        why = fault(said, kinds, content)
+        first = f"; in the first conversation {why}" if why else ""
+        yield f"the turns of `{name}` are not question and answer in turn, or hold no text{first}"
+
+
+def _kind(role: object) -> str:
+    """LLaMA-Factory's name for a role; empty for one that is not known."""
+    return next((kind for kind, names in _ROLES.items() if str(role).lower() in names), "")
 
 
 def _lacking(example: Row) -> str:
