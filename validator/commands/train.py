@@ -98,10 +98,11 @@ def _check(document: Document, machine: str | None, host_ram_gib: float | None) 
 
 
 def _tell(lacking: Iterable[Shortage], going_on: bool = False) -> None:
-    """Say what this machine lacks; end here where the run would stop for it."""
+    """Say what this machine lacks; end here where the run would stop for it, but for a dry run's `going_on`."""
     shortages = list(lacking)
     for severity, message in shortages:
-        click.echo(f"this machine: {severity}: {message}", err=True)
+        stops = going_on and severity is Severity.ERROR
+        click.echo(f"{'a run here would stop' if stops else f'this machine: {severity}'}: {message}", err=True)
     if any(severity is Severity.ERROR for severity, _ in shortages) and not going_on:
         sys.exit(1)
 
