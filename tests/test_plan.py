@@ -640,7 +640,7 @@ def test_plans_written_to_one_folder_save_apart() -> None:
     for file, words in {
         "chat.yaml": ("--model", "Qwen/Qwen3-8B"),
         "base.yaml": ("--model", "Qwen/Qwen3-8B-Base"),
-        "my long.yaml": ("--model", "Qwen/Qwen3-8B", "--cutoff-len", "4096"),
+        "long.yaml": ("--model", "Qwen/Qwen3-8B", "--cutoff-len", "4096"),
     }.items():
         assert run("--machine", "4xa100-40g", *words, "--write", file).exit_code == 0
         assert load(file).values["output_dir"] == f"saves/{Path(file).stem}"
