@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import venv
@@ -113,7 +114,7 @@ def _typed(journey: Journey, text: str, here: Path, environment: dict[str, str])
     """Each command and what it prints now. `cd` holds for the commands after it."""
     for command in _commands(text):
         yield "".join(f"{'$ ' if not at else '> '}{line}\n" for at, line in enumerate(command.split("\n")))
-        script = f"cd -- {_quoted(here)} && {{ {command}\n}}; code=$?; pwd >&3; exit $code"
+        script = f"cd -- {shlex.quote(str(here))} && {{ {command}\n}}; code=$?; pwd >&3; exit $code"
         reader, writer = os.pipe()
         ended = subprocess.run(
             ["bash", "-c", f"exec 3>&{writer}; {script}"], env=environment, pass_fds=[writer], text=True, check=False,
@@ -139,7 +140,3 @@ def _commands(text: str) -> list[str]:
         elif line.startswith("> ") and commands:
             commands[-1] += "\n" + line[2:]
     return commands
-
-
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "'\\''") + "'"

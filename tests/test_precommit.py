@@ -10,29 +10,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from sound import RECIPE
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
-GOOD = """model_name_or_path: Qwen/Qwen3-8B
-stage: sft
-do_train: true
-finetuning_type: lora
-lora_target: all
-dataset: alpaca_gpt4_en
-template: qwen3_nothink
-cutoff_len: 1024
-output_dir: saves/x
-save_total_limit: 2
-bf16: true
-per_device_train_batch_size: 1
-gradient_accumulation_steps: 8
-learning_rate: 1.0e-4
-num_train_epochs: 2.0
-lr_scheduler_type: cosine
-warmup_steps: 10
-deepspeed: deepspeed/ds_z2.json
-"""
+GOOD = f"{RECIPE}deepspeed: deepspeed/ds_z2.json\n"
 
 
 @pytest.fixture

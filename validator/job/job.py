@@ -160,6 +160,11 @@ class Job(Settings):
         return one[Disk.WEIGHTS] / 2 + one[Disk.OPTIMIZER]
 
     @property
+    def checkpoints(self) -> float:
+        """Bytes of all checkpoints that are kept, and of the result; 0 where they are not known."""
+        return self.disk[Disk.WEIGHTS] + self.disk[Disk.OPTIMIZER] if self.disk else 0.0
+
+    @property
     def checkpoints_kept(self) -> int:
         """How many checkpoints stay on disk: the limit, else as many as one epoch of the recommended samples writes."""
         limit = int(self.number("save_total_limit"))

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from validator.diagnostic import Severity, decimals
 from validator.job.job import GIB, Job
 from validator.memory import Estimate
-from validator.memory.terms import Disk
 from validator.rules.rule import Finding, rule
 
 
@@ -159,9 +158,9 @@ def checkpoints_without_limit(job: Job) -> Iterator[Finding]:
     Source: own (the memory model)
     Fix: `save_total_limit: 2`, `save_only_model: true`, or a larger `save_steps`.
     """
-    if job.disk is None or job.number("save_total_limit") > 0 or job.get("save_strategy") == "no":
+    if job.number("save_total_limit") > 0 or job.get("save_strategy") == "no":
         return
-    total = (job.disk[Disk.WEIGHTS] + job.disk[Disk.OPTIMIZER]) / GIB
+    total = job.checkpoints / GIB
     if total > 500 and job.checkpoints_kept > 2:
         yield (
             "save_steps",

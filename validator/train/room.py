@@ -9,7 +9,6 @@ from validator.diagnostic import Severity
 from validator.here import host
 from validator.here.accelerator import Accelerator
 from validator.job.job import GIB, Job
-from validator.memory.terms import Disk
 
 # What this machine lacks, in words: an error stops the run.
 Shortage = tuple[Severity, str]
@@ -44,7 +43,7 @@ def _disk(job: Job, output: Path) -> Iterator[Shortage]:
     free = host.free_disk_gib(output)
     if job.disk is None or free is None:
         return
-    each, all_kept = job.checkpoint / GIB, (job.disk[Disk.WEIGHTS] + job.disk[Disk.OPTIMIZER]) / GIB
+    each, all_kept = job.checkpoint / GIB, job.checkpoints / GIB
     where = f"{free:.1f} GiB are free on the disk of {output}"
     if free < each:
         yield Severity.ERROR, f"{where}, one checkpoint takes {each:.1f}: free some, or set another `output_dir`"
