@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import coverage
+import registry
 import rules
 
 from validator.job.job import Job
@@ -22,7 +23,10 @@ from validator.job.naming import method_name, predicted
 from validator.recipes import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "README.zh.md", "docs/recipes.md", "docs/coverage.md", "docs/rules.md", "docs/accuracy.md")
+PAGES = (
+    "README.md", "README.zh.md", "docs/recipes.md", "docs/coverage.md", "docs/models.md", "docs/rules.md",
+    "docs/accuracy.md",
+)  # fmt: skip
 BLOCK = re.compile(r"(<!-- (?P<what>[a-z]+)(?:: (?P<command>.+?))? -->\n).*?(<!-- end -->)", re.S)
 LINE = re.compile(r"(?m)^# predicted:.*\n|(?=^# ///\n)")
 COLUMNS = ("recipe", "model", "machine", "method", "GiB per device", "GiB of host memory", "samples")
@@ -117,6 +121,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "recipes": largest_table,
     "catalogue": recipe_table,
     "coverage": coverage.page,
+    "registry": registry.page,
     "rules": rules.page,
     "rivals": lambda: benchmarked("rivals"),
     "bars": lambda: benchmarked("bars"),

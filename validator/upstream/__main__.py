@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from validator.upstream import arguments, deepspeed, drift, families, formats, templates
+from validator.upstream import arguments, deepspeed, drift, families, formats, registry, templates
 from validator.upstream.releases import DEEPSPEED, NEWEST, TRANSFORMERS
 from validator.upstream.source import Files, Modules, fetched, files, modules
 
@@ -27,6 +27,7 @@ def tables(folder: Path) -> dict[str, str]:
     built = {
         "arguments": arguments.table(llamafactory, transformers),
         "templates": templates.table(NEWEST, llamafactory[NEWEST]),
+        "registry": registry.table(NEWEST, llamafactory[NEWEST]),
         "formats": formats.table(NEWEST, llamafactory[NEWEST]),
         "families": families.table(families.kinds(), NEWEST, llamafactory[NEWEST], transformers),
         "deepspeed": deepspeed.table(DEEPSPEED, package("deepspeed", DEEPSPEED)),

@@ -1,0 +1,59 @@
+"""LLaMA-Factory's registry of models against the catalogue: what is known, what is not and why, and the templates."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import registry  # noqa: E402
+
+from validator.tables import models  # noqa: E402
+from validator.tables.data import table  # noqa: E402
+
+GROUPS = list(registry.groups())
+
+
+def test_no_group_is_missing() -> None:
+    """The groups of 0.9.5 hold every name that templates.json has by template."""
+    named = {place for kinds in table("templates")["models"].values() for places in kinds.values() for place in places}
+    assert {place for group in GROUPS for place in group.places} == named
+    assert len(GROUPS) == 126
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
+def test_a_group_is_known_or_has_a_reason(group: registry.Group) -> None:
+    assert group.known or group.reason, f"no entry for {', '.join(group.unknown)}"
+
+
+def test_reasons_are_of_the_registry() -> None:
+    assert registry.reasons()["groups"].keys() <= {group.name for group in GROUPS}
+    assert registry.reasons()["places"].keys() <= {place for group in GROUPS for place in group.places}
+
+
+def registered() -> dict[str, tuple[str, str]]:
+    """Place -> template of its group and kind."""
+    kinds = table("templates")["models"].items()
+    return {place: (template, kind) for template, each in kinds for kind, places in each.items() for place in places}
+
+
+REGISTERED = registered()
+
+
+def blind(name: str, template: str) -> bool:
+    """Whether the template reads images and the model sees none: its preprocessing would fail."""
+    return bool(table("templates")["templates"].get(template, {}).get("media")) and "small-24b" in name.lower()
+
+
+@pytest.mark.parametrize("group", [group for group in GROUPS if group.known], ids=lambda group: group.name)
+def test_templates_are_those_of_llamafactory(group: registry.Group) -> None:
+    """A chat model has its group's template, a base model has none or its group's."""
+    for place in set(group.places) - registry.reasons()["places"].keys():
+        template, kind = REGISTERED[place]
+        ours = models.model(place).template
+        if not blind(place, template):
+            assert ours == (template or None) or (ours is None and kind == "base"), place
