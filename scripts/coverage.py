@@ -41,7 +41,7 @@ def columns() -> Iterator[Machine]:
 
 
 def known() -> list[Model]:
-    return [models.model(key) for key in models.model_ids()]
+    return [models.model(key) for key in models.offered()]
 
 
 def page() -> str:

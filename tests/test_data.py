@@ -79,7 +79,7 @@ def test_each_name_means_one_model() -> None:
     for field in ("hub", "modelscope"):
         counts = Counter(name.lower() for entry in MODELS.values() for name in entry[field])
         assert [name for name, count in counts.items() if count > 1] == []
-    shorts = Counter([*(entry["short"] for entry in MODELS.values())])
+    shorts = Counter(entry["short"] for entry in MODELS.values() if entry["short"])
     assert [name for name, count in shorts.items() if count > 1] == []
     others = {name: other for name, entry in MODELS.items() if (other := entry["short"]) in MODELS and other != name}
     assert others == {}, "a short form that is another entry's id"

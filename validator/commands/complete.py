@@ -6,7 +6,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from validator.recipes import catalogue, engine
-from validator.tables.models import model, model_ids
+from validator.tables.models import model, offered
 
 
 def recipes(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
@@ -27,5 +27,5 @@ def copies(_context: click.Context, _parameter: click.Parameter, begun: str) -> 
 
 def models(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Known models whose short name begins so."""
-    shorts = (model(key).short or key for key in model_ids())
+    shorts = (model(key).short or key for key in offered())
     return [name for name in shorts if name.startswith(begun)]

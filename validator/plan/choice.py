@@ -45,7 +45,7 @@ def choose(
     if not guidance.sizes(stage, methods[0]):
         raise RecipeError(f"how many samples suit which model is not known for stage {stage}; name one with --model")
     balance = _Balance(samples, methods[0], stage)
-    known = [model for model in map(models.model, models.model_ids()) if _common(model)]
+    known = [model for model in map(models.model, models.offered()) if _common(model)]
     choices: list[Choice] = []
     sizes: Counter[int] = Counter()
     for model in sorted(known, key=lambda model: (balance.mismatch(model), *balance.order(model))):

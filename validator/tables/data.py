@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from validator.read.tree import parse_data
 
 DATA = Path(__file__).parent.parent / "data"
-_ENTRY = r"\n(?=\w[\w.\-]*:)"
+_KEY = re.compile(r"\w[\w.\-]*")
+_ENTRY = re.compile(rf"\n({_KEY.pattern}):")
 
 
 @cache
@@ -22,31 +23,58 @@ def table(name: str) -> Any:
 
 
 class Entries(Mapping[str, Any]):
-    """A hand-kept YAML table of data/. An entry is parsed when it is asked for: a whole table would take most of a
-    check's time."""
+    """A hand-kept YAML table of data/. An entry is cut out and parsed when it is asked for: splitting a whole table,
+    let alone parsing it, would take most of a check's time."""
 
     def __init__(self, name: str) -> None:
-        parts = re.split(_ENTRY, "\n" + (DATA / f"{name}.yaml").read_text("utf-8"))[1:]
-        self._texts = {part.partition(":")[0]: f"{part}\n" for part in parts}
+        self._text = f"\n{(DATA / f'{name}.yaml').read_text('utf-8')}"
         self._parsed: dict[str, Any] = {}
+
+    @cached_property
+    def _lower(self) -> str:
+        return self._text.lower()
 
     def __getitem__(self, key: str) -> Any:
         if key not in self._parsed:
-            self._parsed[key] = parse_data(self._texts[key])[key]
+            if key not in self:
+                raise KeyError(key)
+            start = self._text.find(f"\n{key}:")
+            self._parsed[key] = parse_data(f"{self._text[start : self._end(start)]}\n")[key]
         return self._parsed[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._texts)
+        return (match[1] for match in _ENTRY.finditer(self._text))
 
     def __len__(self) -> int:
-        return len(self._texts)
+        return sum(1 for _ in self)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._texts
+        return isinstance(key, str) and bool(_KEY.fullmatch(key)) and f"\n{key}:" in self._text
+
+    def _end(self, start: int) -> int:
+        """Where the entry that starts here ends."""
+        following = _ENTRY.search(self._text, start + 1)
+        return following.start() if following else len(self._text)
+
+    def _start(self, inside: int) -> int:
+        """Where the entry around this place starts; -1 before the first."""
+        start = self._text.rfind("\n", 0, inside + 1)
+        while start >= 0 and not _ENTRY.match(self._text, start):
+            start = self._text.rfind("\n", 0, start)
+        return start
 
     def mention(self, words: str) -> Iterator[str]:
         """Keys of the entries whose text holds these words, in lower case."""
-        return (key for key, text in self._texts.items() if words in text.lower())
+        place = self._lower.find(words)
+        while 0 <= place < len(self._text):
+            start = self._start(place)
+            if start >= 0 and (entry := _ENTRY.match(self._text, start)):
+                yield entry[1]
+            place = self._lower.find(words, self._end(max(start, place - 1)))
+
+    def matches(self, pattern: str) -> list[str]:
+        """What the group of a pattern matches in the whole text, whatever its case: names, without a parsed entry."""
+        return re.findall(pattern, self._text, re.IGNORECASE)
 
 
 @cache

@@ -63,6 +63,13 @@ def model_ids() -> list[str]:
     return list(listing("models"))
 
 
+def offered() -> list[str]:
+    """Ids of the models that have a short form, which the planner and the shell offer; others are known by name."""
+    models = listing("models")
+    unnamed = set(models.mention("short: null"))
+    return [key for key in models if key not in unnamed]
+
+
 def model(name: str, revision: str = "main", cache_dir: str | None = None) -> Model:
     """A model by hub name, file-name form (`qwen32b`), id, or local folder. What the catalogue lacks is looked for in
     the local hub caches, with a revision and a recipe's own cache. Raises RecipeError when it is not known."""

@@ -47,13 +47,13 @@ def _other(name: str) -> str:
 def _like(owner: str, own: str) -> Iterator[str]:
     """Names that a slip of the finger may have missed: of the same owner, of no other size or generation, and with no
     word that tells a variant, such as VL or Coder."""
-    numbers = _numbers(own)
-    for key, entry in listing("models").items():
-        for name in entry["hub"] if owner else (key, entry["short"]):
-            known = _numbers(name.rpartition("/")[2])
-            same = known == numbers and name.lower().startswith(f"{owner}/") if owner else set(numbers) <= set(known)
-            if same and _same_words(own, name.rpartition("/")[2].lower(), all_of_them=bool(owner)):
-                yield name
+    numbers, models = _numbers(own), listing("models")
+    short = [*models, *models.matches(r"\n  short: (?!null)(\S+)")]
+    for name in models.matches(rf"(?<![\w./-])({re.escape(owner)}/[\w.\-]+)") if owner else short:
+        known = _numbers(name.rpartition("/")[2])
+        same = known == numbers if owner else set(numbers) <= set(known)
+        if same and _same_words(own, name.rpartition("/")[2].lower(), all_of_them=bool(owner)):
+            yield name
 
 
 def _same_words(own: str, known: str, *, all_of_them: bool) -> bool:

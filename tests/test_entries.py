@@ -1,0 +1,49 @@
+"""Entries of a hand-kept table, cut out of its text: the same as parsing all of it."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from validator.tables.data import DATA, Entries, listing
+from validator.tables.models import model_ids, offered
+
+TABLES = ["models", "families", "devices", "renamed", "savers"]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_entry_is_the_one_of_the_whole_file(name: str) -> None:
+    whole = yaml.safe_load((DATA / f"{name}.yaml").read_text("utf-8"))
+    entries = Entries(name)
+    assert list(entries) == list(whole)
+    assert len(entries) == len(whole)
+    assert {key: entries[key] for key in reversed(whole)} == whole
+
+
+@pytest.mark.parametrize("key", ["", "hub", "  hub", "qwen2.5-0.5b:\n  hub", "qwen2.5-0.5", "\nqwen2.5-0.5b"])
+def test_a_key_is_a_whole_one(key: str) -> None:
+    assert key not in listing("models")
+    with pytest.raises(KeyError):
+        listing("models")[key]
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        ("qwen/qwen2.5-7b-instruct", ["qwen2.5-7b"]), ("model_type: phi3,", ["phi-4", "phi-4-mini"]),
+        ("kept by hand", []), ("nothing says so", []), ("", list(listing("models"))), ("licence:", model_ids()),
+    ],
+)  # fmt: skip
+def test_mention_gives_each_entry_once(words: str, keys: list[str]) -> None:
+    mentioned = list(listing("models").mention(words))
+    assert mentioned[: len(keys)] == keys if words.startswith("model_type") else mentioned == keys
+
+
+def test_what_has_no_short_form_is_not_offered() -> None:
+    models = listing("models")
+    assert offered() == [key for key in model_ids() if models[key]["short"]]
+
+
+def test_the_table_of_models_is_plain() -> None:
+    """Lower case keeps the places of a text of one byte a character, and costs little."""
+    assert (DATA / "models.yaml").read_bytes().isascii()
