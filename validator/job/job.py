@@ -51,9 +51,22 @@ class Job(Settings):
         try:
             if folder and (folder[0] / "config.json").is_file():
                 return models.model(str(folder[0])), None
-            return models.model(name, *self.origin), None
+            return self._known(name), None
         except RecipeError as err:
             return None, str(err)
+
+    def _known(self, name: str) -> Model:
+        """A hub name's model, else the one that the header block says it comes from, or that its name tells."""
+        if there := models.known(name, *self.origin):
+            return there
+        base = self.header.get("base")
+        if isinstance(base, str):
+            return models.model(base)._replace(taken="base")
+        from validator.tables import taken, unknown  # which no model of the catalogue waits for
+
+        if there := taken.model(name):
+            return there
+        raise RecipeError(unknown.message(name))
 
     @property
     def origin(self) -> tuple[str, str | None]:
@@ -77,7 +90,9 @@ class Job(Settings):
     @property
     def model_name(self) -> Any:
         """The model's name in the catalogue, else what the recipe writes."""
-        return self.model.name if self.model and self.model.id else self.get("model_name_or_path")
+        return (
+            self.model.name if self.model and self.model.id and not self.model.taken else self.get("model_name_or_path")
+        )
 
     @property
     def model_problem(self) -> str | None:

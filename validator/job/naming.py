@@ -31,7 +31,7 @@ def title(model: Model) -> str:
         return folder.name
     from validator.tables.template import own_name  # which no recipe of a hub name waits for
 
-    return own_name(folder)
+    return own_name(folder.absolute())
 
 
 def _safe(model: Model) -> str:

@@ -10,7 +10,7 @@ from validator.job.values import quantity
 from validator.rules.rule import Finding, rule
 from validator.tables.suggestion import suggest
 
-_FIELDS = ("summary", "machine", "host_ram_gib", "samples", "predicted", "origin", "accelerate", "llamafactory",
+_FIELDS = ("summary", "machine", "host_ram_gib", "samples", "predicted", "origin", "accelerate", "base", "llamafactory",
            "transformers")  # fmt: skip
 
 
@@ -20,7 +20,8 @@ def header_field_unknown(job: Job) -> Iterator[Finding]:
 
     Why: a misspelt field is a setting that does not count.
     Source: own (the header block)
-    Fix: use summary, machine, host_ram_gib, samples, predicted, origin, accelerate, llamafactory, transformers.
+    Fix: use summary, machine, host_ram_gib, samples, predicted, origin, accelerate, base, llamafactory,
+    transformers.
     """
     for field in job.header:
         if field not in _FIELDS:
@@ -34,10 +35,10 @@ def header_value_unusable(job: Job) -> Iterator[Finding]:
 
     Why: it is left out as if it were not there, and nothing is judged by it.
     Source: own (the header block)
-    Fix: text for summary, machine and accelerate; a positive number, without quotes or unit, for host_ram_gib and
+    Fix: text for summary, machine, accelerate and base; a positive number, without quotes or unit, for host_ram_gib and
     samples.
     """
-    for field in ("summary", "machine", "accelerate"):
+    for field in ("summary", "machine", "accelerate", "base"):
         if job.header.get(field) is not None and not isinstance(job.header[field], str):
             yield field, f"header field `{field}` is {job.header[field]!r:.40}, not text"
     for field in ("host_ram_gib", "samples"):

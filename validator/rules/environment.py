@@ -92,7 +92,7 @@ def name_of_another_hub(job: Job) -> Iterator[Finding]:
     Fix: the name in the message, a folder, or the variable set as the name asks for.
     """
     model = job.model
-    if model is None or model.id is None or job.find(str(job.get("model_name_or_path"))):
+    if model is None or model.id is None or model.taken or job.find(str(job.get("model_name_or_path"))):
         return
     scope = switch.on("USE_MODELSCOPE_HUB")
     if not scope and model.name in model.hub:  # which most checks are

@@ -119,6 +119,22 @@ def judged_from_cache(job: Job) -> Iterator[Finding]:
         yield "model_name_or_path", f"{known}; judged by its config.json in the {job.model.cached} cache"
 
 
+@rule("FIT010", Severity.NOTE)
+def model_taken_by_name(job: Job) -> Iterator[Finding]:
+    """The model is judged as one of the catalogue that its name stands for.
+
+    Why: no config.json of it can be read here, so the verdict, the template and all else that asks for the model rest
+    on its name. Words behind a known name are taken for those of a fine-tune, which has the same shapes and perhaps
+    another template.
+    Source: own (how people name folders and copies of models)
+    Fix: nothing to do where it is that model; else `base:` in the header block, or a folder with its config.json.
+    """
+    if job.model and job.model.taken == "name":
+        quantized = f", quantized by {job.model.quantized}" if job.model.quantized else ""
+        taken = f"taken for {job.model.name}{quantized}, by its name"
+        yield "model_name_or_path", f"{taken}; if that is wrong, write `# base: NAME` into the header block"
+
+
 @rule("FIT006", Severity.ERROR)
 def machine_unknown(job: Job) -> Iterator[Finding]:
     """The header block names a machine that is not known.

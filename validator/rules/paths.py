@@ -1,5 +1,5 @@
-"""PTH001 to PTH008, PTH012, PTH013 and PTH016: what a recipe's paths name. Data sets are in registry.py, earlier runs
-in resuming.py."""
+"""PTH001 to PTH008, PTH012, PTH013, PTH016 and PTH017: what a recipe's paths name. Data sets are in registry.py,
+earlier runs in resuming.py."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ _WRITTEN = ("output_dir", "tokenized_path")
 PATHS = frozenset((*_READ, *_WRITTEN))  # placeholders in them are judged here
 _MODELS = ("model_name_or_path", "ref_model", "reward_model")
 _ADAPTERS = ("adapter_name_or_path", "ref_model_adapters", "reward_model_adapters")
+_MARKS = str.maketrans("", "", "-_.")  # of a hub name, beside letters and digits
 # First parts of a path that training writes, and no hub account is called.
 _FOLDERS = {"checkpoints", "data", "models", "output", "outputs", "saves"}
 
@@ -120,6 +121,20 @@ def model_missing(job: Job) -> Iterator[Finding]:
     for key, path in _paths(job, _MODELS):
         if _local(path) and not job.find(path) and not unexpanded(path):
             yield key, f"`{path}` does not exist; make or download it, or name a hub model such as `Qwen/Qwen3-8B`"
+
+
+@rule("PTH017", Severity.ERROR)
+def model_name_impossible(job: Job) -> Iterator[Finding]:
+    """The model's name is one that no hub takes, and no folder is called so.
+
+    Why: a place left to be filled in, such as `<your_model_path>`, or a slip. Every process stops with "Incorrect
+    path_or_model_id" while the tokenizer is loaded, after the imports.
+    Source: transformers/utils/hub.py:cached_files
+    Fix: a hub name (`Qwen/Qwen3-8B`) or a folder that holds the model.
+    """
+    for key, path in _paths(job, _MODELS):
+        if not _local(path) and not job.find(path) and _hub_refuses(path):
+            yield key, f"`{path}` is no name of a hub and no folder; write a hub name such as `Qwen/Qwen3-8B`"
 
 
 @rule("PTH007", Severity.ERROR)
@@ -251,3 +266,12 @@ def _local(name: str) -> bool:
     if name.startswith((".", "/", "~")) or name.strip("/").count("/") > 1 or any(char in name for char in "\\$ :"):
         return True
     return "/" in name and name.partition("/")[0] in _FOLDERS
+
+
+def _hub_refuses(name: str) -> bool:
+    """Whether huggingface_hub takes it for no name, of one part or two."""
+    parts = name.split("/")
+    words = all(
+        len(part) <= 96 and part.translate(_MARKS).isalnum() and not {part[0], part[-1]} & {"-", "."} for part in parts
+    )
+    return not words or "--" in name or ".." in name or name.endswith(".git")

@@ -76,6 +76,10 @@ class Entries(Mapping[str, Any]):
         """What the group of a pattern matches in the whole text, whatever its case: names, without a parsed entry."""
         return re.findall(pattern, self._text, re.IGNORECASE)
 
+    def matching(self, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+        """The first group of each match in the texts of the entries, with the entry's key; none is parsed."""
+        return ((key, match[1]) for key, text in self._texts.items() for match in pattern.finditer(text))
+
 
 @cache
 def listing(name: str) -> Entries:

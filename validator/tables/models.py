@@ -5,7 +5,7 @@
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from validator.diagnostic import RecipeError
 from validator.memory import Architecture, parameters
@@ -22,7 +22,8 @@ class Model(NamedTuple):
     """A model by its shapes. `template` is LLaMA-Factory's for this very name; None: none is registered.
     `id` is None for a local folder, whose template `how` explains, and whose own chat template writes the turns of the
     templates `speaks`; and for a hub name that is in the cache of the hub `cached` alone. `quantized` names the method
-    of a checkpoint that is quantized already."""
+    of a checkpoint that is quantized already. `taken`: the recipe names another, which stands for this one by its name
+    or by the header's `base`."""
 
     id: str | None
     name: str
@@ -42,6 +43,7 @@ class Model(NamedTuple):
     how: str = ""
     speaks: frozenset[str] = frozenset()
     cached: str = ""
+    taken: Literal["", "name", "base"] = ""
 
     @property
     def family(self) -> Family:
@@ -73,15 +75,23 @@ def offered() -> list[str]:
 def model(name: str, revision: str = "main", cache_dir: str | None = None) -> Model:
     """A model by hub name, file-name form (`qwen32b`), id, or local folder. What the catalogue lacks is looked for in
     the local hub caches, with a revision and a recipe's own cache. Raises RecipeError when it is not known."""
+    if there := known(name, revision, cache_dir):
+        return there
+    from validator.tables import unknown  # which no model that is known waits for
+
+    raise RecipeError(unknown.message(name))
+
+
+def known(name: str, revision: str = "main", cache_dir: str | None = None) -> Model | None:
+    """As `model`; None where it is not known. Raises RecipeError for a folder whose config.json cannot be used."""
     if _is_folder(name):
         return _local(name, Path(name).absolute())
-    if known := _catalogued(name):
-        return known
-    from validator.tables import cache, unknown  # which no model of the catalogue waits for
+    if published := _catalogued(name):
+        return published
+    from validator.tables import cache  # which no model of the catalogue waits for
 
-    if there := cache.model(name, revision=revision, folder=cache_dir):
-        return _local(name, there.folder)._replace(cached=there.hub)
-    raise RecipeError(unknown.message(name))
+    there = cache.model(name, revision=revision, folder=cache_dir)
+    return _local(name, there.folder)._replace(cached=there.hub) if there else None
 
 
 @lru_cache(maxsize=256)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from validator.diagnostic import RecipeError
@@ -17,6 +17,10 @@ Config = Mapping[str, Any]
 _CHATS = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "tekken.json")
 _SHAPES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+# Folders that training makes below one that is named for the model.
+_PASSING = re.compile(
+    r"checkpoint-\d+|merged|model|final|output|export(?:ed)?|hf|(?:full|lora|qlora|freeze)|(?:pre|post)?train|sft|dpo|kto|rm|ppo"
+)
 # What stands around a turn: a token, one for a role with its line end, a mark in brackets with its space, or a word
 # before a colon.
 _MARK = re.compile(r"<\|(?:user|assistant)\|>\n?|<[^<>\s{}]+>|\[/?[A-Z_]+\](?: (?=\{))?|(?:### )?[A-Za-z]+:")
@@ -40,7 +44,7 @@ class Template(NamedTuple):
 
 def template(folder: Path, config: Config, family: Family) -> Template:
     """The template of the model in a folder."""
-    name, (text, file) = own_name(folder), _chat(folder)
+    name, (text, file) = own_name(folder.absolute()), _chat(folder)
     speaks = frozenset(each for each in table("formats")["formats"] if text and _spoken(each, text))
     sisters = list(_sisters(config))
     if published := _published(sisters, name, str(config.get("_name_or_path", ""))):
@@ -64,16 +68,19 @@ def template(folder: Path, config: Config, family: Family) -> Template:
     )
 
 
-def own_name(folder: Path) -> str:
-    """What the model in a folder is called: the folder's name, but for those that hubs and training make, which take
-    the name above them in."""
-    path = folder.absolute()
+def own_name(path: PurePath) -> str:
+    """What the model at a path is called: its last part, but for those that hubs and training make, which take the name
+    above them in."""
     parts = [part.replace("___", ".") for part in path.parts]
     cached = next((part for part in reversed(parts) if part.startswith("models--")), None)
     if cached:
         return cached.rpartition("--")[2]
-    passing = re.fullmatch(r"checkpoint-\d+|merged|model|final|output|export(?:ed)?|hf", parts[-1])
-    return "-".join(parts[-2:]).strip("/") if passing else parts[-1]
+    if len(parts) > 2 and parts[-2] == "snapshots":
+        return parts[-3].rpartition("--")[2]
+    passing = 0
+    while passing < len(parts) - 1 and _PASSING.fullmatch(parts[-1 - passing]):
+        passing += 1
+    return "-".join(parts[-1 - passing :]).strip("/") if parts else ""
 
 
 def _chosen(candidates: list[str], thinks: bool) -> str | None:

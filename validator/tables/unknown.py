@@ -13,16 +13,20 @@ from validator.read.tree import read_json
 from validator.tables.data import listing
 from validator.tables.suggestion import suggest
 
-_REMEDY = "its config.json in a folder is enough: plan --model FOLDER, or explain RECIPE model_name_or_path=FOLDER"
+_BASE = "write the model that it comes from into the header block, `# base: NAME`"
+_REMEDY = (
+    "its config.json in a folder is enough: plan --model FOLDER, or explain RECIPE model_name_or_path=FOLDER; or "
+    f"{_BASE}"
+)
 
 
 def message(name: str) -> str:
     """That the model is not known, what it is instead where that shows, the name that was likely meant, and what is
     enough to know it."""
-    if other := _other(name):
+    if other := other_kind(name):
         return other
     if name.startswith((".", "/", "~", "$")) or name.count("/") > 1:
-        return f"model `{name}` is not known: it is no folder with a config.json"
+        return f"model `{name}` is not known: it is no folder with a config.json; {_BASE}"
     wanted = name.strip().lower()
     owner, _, own = wanted.rpartition("/")
     near = suggest(wanted, _like(owner, own), 0.85 if owner else 0.6)
@@ -30,7 +34,7 @@ def message(name: str) -> str:
     return f"model `{name}` is not known{where}{f'{near} else ' if near else '; '}{_REMEDY}"
 
 
-def _other(name: str) -> str:
+def other_kind(name: str) -> str:
     """What a folder, file or name stands for that is no model LLaMA-Factory loads; empty where nothing says so."""
     folder = Path(name)
     with suppress(OSError, ValueError, RecipeError):  # a name that no file can have, and an adapter that is no JSON

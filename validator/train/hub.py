@@ -38,7 +38,12 @@ def lacking(job: Job) -> Iterator[Shortage]:
 
 def _other_shapes(job: Job) -> Iterator[Shortage]:
     """A download of the model that is not the one of the catalogue."""
-    if job.model and job.model.id and (there := cache.model(job.model.name, "config.json", *job.origin)):
+    if (
+        job.model
+        and job.model.id
+        and not job.model.taken
+        and (there := cache.model(job.model.name, "config.json", *job.origin))
+    ):
         with suppress(RecipeError):  # a config of images and text, which the catalogue knows by the text's part
             if models.model(str(there.folder)).parameters != job.model.parameters:
                 shapes = f"the config.json in the {there.hub} cache has other shapes than the catalogue"

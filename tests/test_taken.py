@@ -1,0 +1,132 @@
+"""Names that stand for a model of the catalogue, and those that do not."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from validator.job import job
+from validator.read.recipe import parse
+from validator.tables import models, taken
+from validator.tables.data import listing
+
+
+@pytest.mark.parametrize(
+    ("name", "stands_for"),
+    [
+        # the last part of a path
+        ("/data/models/Qwen2.5-32B-Instruct/", "Qwen/Qwen2.5-32B-Instruct"),
+        ("../Meta-Llama-3-8B-Instruct", "meta-llama/Meta-Llama-3-8B-Instruct"),
+        ("C:\\models\\Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B-Instruct"), ("Qwen2.5-7B", "Qwen/Qwen2.5-7B"),
+        # folders of the hubs' caches
+        ("models--Qwen--Qwen3-8B", "Qwen/Qwen3-8B"), ("/x/models--Qwen--Qwen3-8B/snapshots/0123abc", "Qwen/Qwen3-8B"),
+        ("~/.cache/modelscope/hub/Qwen/Qwen2___5-7B-Instruct", "Qwen/Qwen2.5-7B-Instruct"),
+        ("models/Qwen--Qwen3-8B/snapshots/master", "Qwen/Qwen3-8B"),
+        # other owners, other marks between the words
+        ("unsloth/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B-Instruct"), ("x/llama3_8b", "meta-llama/Meta-Llama-3-8B"),
+        ("meta-llama/Llama-3-8B", "meta-llama/Meta-Llama-3-8B"), ("/m/qwen2_5-7b", "Qwen/Qwen2.5-7B"),
+        ("/m/DeepSeek-R1-Distill-Qwen-7B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"),
+        # a variant's word left out
+        ("/m/Llama-2-7b", "meta-llama/Llama-2-7b-hf"), ("/m/gemma-3-4b", "google/gemma-3-4b-it"),
+        # fine-tunes
+        ("/x/Qwen2.5-7B-Instruct-medical", "Qwen/Qwen2.5-7B-Instruct"), ("x/Qwen3-8B-sft_merge", "Qwen/Qwen3-8B"),
+        ("saves/Qwen2.5-7B-Instruct/full/sft/checkpoint-100", "Qwen/Qwen2.5-7B-Instruct"),
+    ],
+)  # fmt: skip
+def test_a_name_that_stands_for_a_model(name: str, stands_for: str) -> None:
+    one = taken.model(name)
+    assert one is not None
+    assert (one.name, one.taken) == (stands_for, "name")
+    assert one.arch == models.model(stands_for).arch
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OpenThinker-32B", "/models/my-run", "models", "/", "", "..", "中文", "\0",
+        # another size, generation or kind
+        "/m/Qwen2.5-33B", "/m/Qwen25-7B", "/m/Phi-4-multimodal", "/m/Qwen2.5-7B-Instruct-VL", "/m/Qwen3-8B-8x7B",
+        "/m/Llama-3.1-8B-Instruct-Minitron-4B", "/m/Qwen3-8B-reranker", "/m/Qwen3-8B-PRM", "/m/Qwen3-8B.1",
+        # layers may be added, and bits are not told how
+        "/m/Qwen2.5-7B-Instruct-mymerge", "/m/Qwen2.5-7B-Instruct-Int4", "x/Qwen3-8B-W4A16",
+        # a known name within another
+        "llava-llama-3-8b", "Hermes-3-Llama-3.1-8B",
+        # recipes call Qwen2.5-7B so, and words say Qwen-7B
+        "/models/qwen7b",
+        # a slip of the finger, as nobody else makes models of that owner
+        "Qwen/Qwen2.5-7B-Instrct",
+        "unsloth/Qwen3-8B-GGUF",
+    ],
+)  # fmt: skip
+def test_a_name_that_is_not_sure(name: str) -> None:
+    assert taken.model(name) is None
+
+
+@pytest.mark.parametrize(
+    ("ending", "method", "bits"),
+    [
+        ("bnb-4bit", "bitsandbytes", 4), ("unsloth-bnb-4bit", "bitsandbytes", 4), ("bnb-8bit", "bitsandbytes", 8),
+        ("GPTQ-Int4", "gptq", 4), ("GPTQ-Int8", "gptq", 8), ("GPTQ", "gptq", 4), ("AWQ", "awq", 4), ("FP8", "fp8", 8),
+    ],
+)  # fmt: skip
+def test_how_a_checkpoint_is_quantized(ending: str, method: str, bits: int) -> None:
+    one = taken.model(f"someone/Qwen2.5-7B-Instruct-{ending}")
+    assert one is not None
+    assert (one.quantized, one.quantized_bits, one.template) == (method, bits, "qwen")
+
+
+def test_further_words_tell_no_template() -> None:
+    told = taken.model("/m/Qwen2.5-7B-Instruct-medical")
+    assert told is not None
+    assert (told.template, told.base, told.positions) == (None, False, None)
+
+
+def test_the_words_of_a_name_are_those_of_one_model() -> None:
+    """Else a path would stand for whichever comes first."""
+    words = Counter(
+        (key, tuple(re.findall(r"\d+|[a-z]+", hub.rpartition("/")[2].lower().removeprefix("meta-"))))
+        for key, entry in listing("models").items()
+        for hub in entry["hub"]
+    )
+    owners = Counter(name for _, name in words)
+    assert {name for name, count in owners.items() if count > 1} == set()
+
+
+@pytest.mark.parametrize("key", models.model_ids())
+def test_every_model_by_the_last_part_of_its_names(key: str) -> None:
+    for hub in models.model(key).hub:
+        one = taken.model(f"/models/{hub.rpartition('/')[2]}")
+        assert one is not None
+        assert (one.id, one.arch) == (key, models.model(hub).arch)
+
+
+def _job(text: str) -> job.Job:
+    return job.resolve(parse("-", text))
+
+
+BASE = "# /// recipe\n# base: {}\n# ///\nmodel_name_or_path: {}\n"
+
+
+def test_the_header_says_where_a_checkpoint_comes_from(tmp_path: Path) -> None:
+    one = _job(BASE.format("Qwen/Qwen3-8B", "/models/my-run"))
+    assert one.model is not None
+    assert (one.model.name, one.model.taken, one.model_name) == ("Qwen/Qwen3-8B", "base", "/models/my-run")
+    # a name that is known needs none
+    one = _job(BASE.format("Qwen/Qwen3-8B", "Qwen/Qwen2.5-7B"))
+    assert one.model is not None
+    assert (one.model.name, one.model.taken) == ("Qwen/Qwen2.5-7B", "")
+    # nor does a folder that can be read
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "qwen2", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, '
+        '"num_attention_heads": 4, "intermediate_size": 128}'
+    )
+    one = _job(BASE.format("Qwen/Qwen3-8B", tmp_path))
+    assert one.model is not None
+    assert one.model.arch.hidden == 64
+
+
+def test_a_base_that_is_not_known() -> None:
+    assert "someone/new-1b" in str(_job(BASE.format("someone/new-1b", "/models/Qwen3-8B")).model_problem)
