@@ -58,11 +58,12 @@ def test_unknown_model(name: str) -> None:
         ("meta-llama/Llama-3.1-8B-Instuct", "did you mean `meta-llama/Llama-3.1-8B-Instruct`"),
         ("./nope", "no folder with a config.json"), ("a/b/c", "no folder with a config.json"),
         # another size or generation is another model
-        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "config.json in a folder"),
+        ("meta-llama/Llama-4-Behemoth-288B-16E-Instruct", "config.json in a folder"),
         ("Qwen/Whatever-9B", "config.json in a folder"), ("qwen3-9b", "config.json in a folder"),
         ("Qwen/Qwen2.5-8B-Instruct", "config.json in a folder"), ("Qwen/Foo-7B", "config.json in a folder"),
         # so is one of another kind
-        ("Qwen/Qwen2.5-VL-7B-Instruct", "holds it; its config.json"), ("qwen2.5-vl-7b", "not known; its config.json"),
+        ("Qwen/Qwen2.5-Vision-7B-Instruct", "holds it; its config.json"),
+        ("qwen2.5-xl-7b", "not known; its config.json"),
         ("Qwen/Qwen2.5-Math-7B-Instruct", "holds it; its config.json"),
         ("Qwen/Qwen2.5-7B-Instrct", "else its config.json in a folder"),
         ("unsloth/Qwen3-8B-GGUF", "llama.cpp's format"), ("./q4.gguf", "llama.cpp's format"),

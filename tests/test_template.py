@@ -15,7 +15,7 @@ from validator.tables.template import own_name, template
 FORMATS: dict[str, dict[str, Any]] = data.table("formats")["formats"]
 FACTS: dict[str, dict[str, Any]] = data.table("templates")["templates"]
 ENTRIES = data.listing("models")
-PUBLISHED = [(key, hub) for key in ENTRIES for hub in ENTRIES[key]["hub"]]
+PUBLISHED = [(key, hub) for key in models.model_ids() for hub in ENTRIES[key]["hub"]]
 
 
 def folder(where: Path, name: str, config: dict[str, Any], files: dict[str, str]) -> Path:

@@ -61,8 +61,8 @@ class Model(NamedTuple):
 
 
 def model_ids() -> list[str]:
-    """Ids of all known models, in the table's order."""
-    return list(listing("models"))
+    """Ids of the models whose shapes are known, in the table's order; of others only names and templates are."""
+    return [key for key, entry in listing("models").items() if entry["config"]["model_type"] in listing("families")]
 
 
 def offered() -> list[str]:
