@@ -78,7 +78,9 @@ class Entries(Mapping[str, Any]):
 
     def matching(self, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
         """The first group of each match in the texts of the entries, with the entry's key; none is parsed."""
-        return ((key, match[1]) for key, text in self._texts.items() for match in pattern.finditer(text))
+        for match in pattern.finditer(self._text):
+            if entry := _ENTRY.match(self._text, max(self._start(match.start()), 0)):
+                yield entry[1], match[1]
 
 
 @cache
