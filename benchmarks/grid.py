@@ -194,14 +194,16 @@ def recorded() -> list[dict[str, str]]:
 
 def simulated(cell: dict[str, Any]) -> dict[str, Any]:
     """The simulator's answer; fused kernels stay in the process that asked for them, so these cells get their own."""
-    from simulate import run_cell_by_depth
+    from simulate import BUILTIN, by_depth
 
-    shape = cell["model"] if cell["model"] in SHAPES_OF else config(cell["model"])
-    asked = {**cell, "model": shape, "steps": 1, "warm": True}
+    from validator.simulate.cell import Cell
+
+    model = BUILTIN[cell["model"]] if cell["model"] in SHAPES_OF else config(cell["model"])
+    asked = Cell(**{**cell, "model": model}, steps=1, warm=True)
     if not cell["liger"]:
-        return run_cell_by_depth(asked)
+        return by_depth(asked)
     with get_context("fork").Pool(1) as pool:
-        return pool.apply(run_cell_by_depth, (asked,))
+        return pool.apply(by_depth, (asked,))
 
 
 def simulate_missing() -> None:

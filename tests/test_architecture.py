@@ -28,7 +28,16 @@ def table(heading: str) -> dict[str, list[str]]:
 ROOMS = {"__init__": [], **table("## The rooms"), "__main__": ["cli", "commands", "edge"]}
 # What is imported from outside the standard library, and where alone; and the stubs that mypy alone reads.
 OUTSIDE = {**table("Outside the standard library"), "_typeshed": ["show/structure"]}
-UPSTREAM = {"llamafactory", "transformers", "torch", "deepspeed", "yaml", "packaging", "huggingface_hub", "omegaconf"}
+# The training packages, which these rooms work with.
+TRAINING = {
+    "upstream": {
+        "llamafactory", "transformers", "torch", "deepspeed", "yaml", "packaging", "huggingface_hub", "omegaconf",
+    },
+    "simulate": {
+        "llamafactory", "transformers", "torch", "torchvision", "accelerate", "bitsandbytes", "liger_kernel", "triton",
+        "trl",
+    },
+}  # fmt: skip
 
 
 def modules() -> list[str]:
@@ -74,8 +83,8 @@ def test_imports_only_rooms_that_its_row_names(module: str) -> None:
         if top == "validator":
             wanted = room(ours(name))
             assert wanted in {room(module), "__init__", *ROOMS[room(module)]}, f"{module} imports {name}"
-        elif top not in sys.stdlib_module_names and room(module) == "upstream":
-            assert top in UPSTREAM, f"{module} imports {name}"
+        elif top not in sys.stdlib_module_names and room(module) in TRAINING:
+            assert top in TRAINING[room(module)], f"{module} imports {name}"
         elif top not in sys.stdlib_module_names:
             assert {module, room(module)} & set(OUTSIDE.get(top, [])), f"{module} imports {name}"
 

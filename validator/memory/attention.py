@@ -2,7 +2,7 @@
 
 Derived from the operators' own rules: a product keeps both factors, softmax its result, flash attention q, k, v, its
 output and one fp32 number per head and token (arXiv 2205.14135). Checked operator by operator against
-benchmarks/simulate.py.
+validator/simulate.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a layer's feed-forward block keeps for its backward pass, and what that pass needs. Bytes of a micro batch.
 
 Derived from the operators' own rules: a product keeps both factors. Checked operator by operator against
-benchmarks/simulate.py.
+validator/simulate.
 """
 
 from __future__ import annotations

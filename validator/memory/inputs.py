@@ -1,7 +1,7 @@
 """What norms and linear modules keep of their inputs for the backward pass. Bytes per token.
 
 Derived from the operators' own rules: autograd keeps a linear module's input only if the weight trains; norms work on
-an fp32 copy. Checked operator by operator against benchmarks/simulate.py.
+an fp32 copy. Checked operator by operator against validator/simulate.
 """
 
 from __future__ import annotations

@@ -1,0 +1,77 @@
+"""Attention on the kernels that CUDA tensors take, and the masks that the real run makes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import torch
+from torch.nn import functional
+
+from validator.simulate.autocast import cast
+
+Tensor: TypeAlias = torch.Tensor
+# transformers looks for a package where a name holds "flash".
+_NAMES = {"sdpa": "sdpa", "eager": "eager", "fa2": "simulated_fa2"}
+
+
+def as_on_cuda(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+               is_causal: bool = False, scale: float | None = None, **_: Any) -> Tensor:  # fmt: skip
+    """scaled_dot_product_attention. Without a mask it is FlashAttention-2, which keeps q, k, v, its output and the fp32
+    log-sum-exp; with one, or with heads of unequal width, PyTorch's own rule takes the memory-efficient kernel."""
+    q, k, v = cast(query, key, value)
+    if attn_mask is None and q.shape[-1] == v.shape[-1]:
+        return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, scale=scale)[0]
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    if attn_mask is None:
+        return efficient(q, k, v, None, True, dropout_p, is_causal, scale=scale)[0]
+    if attn_mask.dtype == torch.bool:  # CUDA turns the bool mask into an additive one of the query's dtype
+        attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype)
+    bias = attn_mask.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    return efficient(q, k, v, bias, True, dropout_p, False, scale=scale)[0]
+
+
+@contextlib.contextmanager
+def cuda_kernels() -> Iterator[None]:
+    """`as_on_cuda` in the place of PyTorch's attention."""
+    real = functional.scaled_dot_product_attention
+    functional.scaled_dot_product_attention = as_on_cuda
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = real
+
+
+def _flash(_module: Any, query: Tensor, key: Tensor, value: Tensor, _mask: Any, dropout: float = 0.0,
+           scaling: float | None = None, **_: Any) -> tuple[Tensor, None]:  # fmt: skip
+    """The flash-attn package, which takes half precision only."""
+    q, k, v = cast(query, key, value)
+    if q.dtype == torch.float32:
+        q, k, v = (tensor.to(torch.bfloat16) for tensor in (q, k, v))
+    out = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout, True, scale=scaling)[0]
+    return out.transpose(1, 2), None
+
+
+def _skips_mask(padded: bool, _mask: Any, query_length: int, kv_length: int, _offset: int = 0,
+                window: int | None = None) -> bool:  # fmt: skip
+    """masking_utils._ignore_causal_mask_sdpa, told whether there is padding: a FakeTensor's values cannot say it."""
+    return not padded and query_length == kv_length and (window is None or kv_length < window)
+
+
+def install(attention: str, padded: bool) -> str:
+    """Registers the kernels with transformers. Returns its name of the implementation.
+
+    A FakeTensor is not a trace: without padding the real run skips the mask and lets SDPA be causal; packed sequences
+    are not looked for when a mask is passed."""
+    from transformers import masking_utils
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if _NAMES["fa2"] not in ALL_ATTENTION_FUNCTIONS.valid_keys():
+        ALL_ATTENTION_FUNCTIONS.register(_NAMES["fa2"], _flash)
+        masking_utils.ALL_MASK_ATTENTION_FUNCTIONS.register(_NAMES["fa2"], lambda *_, **__: None)
+    masking_utils.is_tracing = lambda *_, **__: False
+    masking_utils._ignore_causal_mask_sdpa = functools.partial(_skips_mask, padded)
+    masking_utils.find_packed_sequence_indices = lambda *_, **__: None
+    return _NAMES[attention]

@@ -1,0 +1,148 @@
+"""Training steps, followed."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from validator.simulate import attention, autocast, environment, stages
+from validator.simulate.caching import rounded
+from validator.simulate.cell import Cell
+from validator.simulate.layers import mark_layers
+from validator.simulate.loading import Loaded, load
+from validator.simulate.optimizers import optimizer, states
+from validator.simulate.tracker import Tracker
+
+
+class Followed(NamedTuple):
+    """The log of a run, bytes of all gradients and optimizer states, and counts of parameters."""
+
+    tracker: Tracker
+    gradients: int
+    states: int
+    parameters: int
+    trainable: int
+
+
+def follow(cell: Cell, real: bool = False) -> Followed:
+    """Runs the steps of a cell under fake tensors; `real` computes them on the CPU."""
+    environment.prepare()
+    gc.collect()
+    with contextlib.nullcontext() if real else _fake():
+        torch.manual_seed(0)
+        return _Run(cell, real).steps()
+
+
+@contextlib.contextmanager
+def _fake() -> Iterator[None]:
+    """Tensors without values on the kernels of CUDA."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    FakeTensorMode.__deepcopy__ = lambda mode, _memo: mode  # PEFT copies whole modules
+    with FakeTensorMode(), attention.cuda_kernels():
+        yield
+
+
+class _Run:
+    """A loaded model, its optimizer and what follows them."""
+
+    def __init__(self, cell: Cell, real: bool) -> None:
+        self.cell, self.real = cell, real
+        loaded = load(cell, real)
+        self.model, self.reference, self.vocab = loaded.model, loaded.reference, loaded.vocab
+        self.trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        if cell.precision_mode == "bf16":
+            for model in filter(None, (self.model, self.reference)):
+                autocast.wrap(model)
+        self.tracker = Tracker(self.vocab)
+        for tensor in _held(loaded):
+            self.tracker.see(tensor, "param", "param")
+        self.optimizer = optimizer(cell.optimizer, self.model)
+        mark_layers(self.model, self.tracker)
+
+    def steps(self) -> Followed:
+        """All steps of the cell."""
+        hooks = [parameter.register_post_accumulate_grad_hook(self._mark) for parameter in self.trained]
+        with self.tracker:
+            if self.cell.warm:
+                self._warm()
+            for step in range(self.cell.steps):
+                for _ in range(self.cell.grad_accum):
+                    self._micro_step(step)
+                self.tracker.phase, self.tracker.segment = f"s{step}.opt", ""
+                gradients = self._step()
+        for hook in hooks:
+            hook.remove()
+        return self._followed(gradients)
+
+    def _followed(self, gradients: int) -> Followed:
+        sizes = {id(parameter): parameter.numel() for parameter in self.model.parameters()}
+        trained = sum(parameter.numel() for parameter in self.trained)
+        kept = sum(_bytes(state) for state in states(self.optimizer))
+        return Followed(self.tracker, gradients, kept, sum(sizes.values()), trained)
+
+    def _mark(self, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            self.tracker.mark(parameter.grad, "grad")
+
+    def _warm(self) -> None:
+        self.tracker.phase = "warm.opt"
+        for parameter in self.trained:
+            parameter.grad = torch.zeros_like(parameter)
+        self._step()
+
+    def _step(self) -> int:
+        """The optimizer's step. Returns the bytes of all gradients."""
+        torch.nn.utils.clip_grad_norm_(self.trained, 1.0)
+        self.optimizer.step()
+        for state in states(self.optimizer):
+            self.tracker.see(state, "optim", "state")
+            self.tracker.mark(state, "optim")
+        gradients = sum(_bytes(parameter.grad) for parameter in self.trained if parameter.grad is not None)
+        self.model.zero_grad(set_to_none=True)
+        return gradients
+
+    def _micro_step(self, step: int) -> None:
+        """Forward and backward pass of one micro batch."""
+        with contextlib.nullcontext() if self.real else stages.numbers_unread():
+            self.tracker.phase, self.tracker.segment = f"s{step}.fwd", "pre"
+            items = self._items() if self.cell.stage == "sft" else None  # lives until the end of the step
+            loss = self._loss(items)
+            self.tracker.phase, self.tracker.segment = f"s{step}.bwd", "head"
+            loss.backward()
+
+    def _items(self) -> torch.Tensor:
+        """transformers.Trainer's num_items_in_batch."""
+        return torch.tensor(float(self.cell.micro_batch * self.cell.seq_len)) if self.real else torch.empty(())
+
+    def _loss(self, items: torch.Tensor | None) -> torch.Tensor:
+        shape = (self.cell.micro_batch * stages.sequences(self.cell.stage), self.cell.seq_len)
+        ids = torch.randint(0, self.vocab, shape) if self.real else torch.empty(shape, dtype=torch.int64)
+        mask = torch.ones(shape, dtype=torch.int64)
+        if items is not None:
+            return _supervised_loss(self.model, ids, mask, ids.clone(), items)
+        batch = {"input_ids": ids, "attention_mask": mask, "labels": ids}
+        return stages.loss(self.cell.stage, self.model, self.reference, batch)
+
+
+def _held(loaded: Loaded) -> Iterator[torch.Tensor]:
+    """What stays through the whole run."""
+    yield from loaded.model.parameters()
+    yield from loaded.model.buffers()
+    yield from loaded.extra
+    if loaded.reference is not None:
+        yield from loaded.reference.parameters()
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return rounded(tensor.numel() * tensor.element_size())
+
+
+def _supervised_loss(model: Any, ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor,
+                     items: torch.Tensor) -> Any:  # fmt: skip
+    """transformers.Trainer.compute_loss: the outputs object (and its logits) dies on return."""
+    return model(input_ids=ids, attention_mask=mask, labels=labels, num_items_in_batch=items)["loss"]
