@@ -13,11 +13,20 @@ from validator.read.tree import read_json
 
 
 class Zero(NamedTuple):
-    """A DeepSpeed configuration. `path` is None for one inside the recipe; `problem` says why `config` is empty."""
+    """A DeepSpeed configuration. `path` is None for one inside the recipe; `problem` says why `config` is empty;
+    `assumed`: the file is not there, and its name tells what it most likely holds."""
 
     config: Mapping[str, Any] = MappingProxyType({})
     path: str | None = None
     problem: str | None = None
+    assumed: bool = False
+
+    @property
+    def words(self) -> str:
+        """What it makes of the run, for a message."""
+        kept = {"offload_optimizer": "optimizer", "offload_param": "weights"}
+        offloaded = " and ".join(word for name, word in kept.items() if self.offload(name))
+        return f"ZeRO-{self.stage}{f' with {offloaded} offloaded' if offloaded else ''}"
 
     @property
     def block(self) -> Mapping[str, Any]:

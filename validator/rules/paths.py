@@ -10,6 +10,7 @@ from pathlib import Path
 from validator.diagnostic import RecipeError, Severity
 from validator.job.datasets import REGISTRY
 from validator.job.job import Job
+from validator.job.zero import Zero
 from validator.read.tree import read_json
 from validator.rules import inside
 from validator.rules.rule import Finding, rule
@@ -41,16 +42,30 @@ def deepspeed_missing(job: Job) -> Iterator[Finding]:
     """
     name = _zero_name(job)
     if name and not job.find(name) and not unexpanded(name):
-        yield "deepspeed", f"`{name}` does not exist, here or in a folder above the recipe{_instead(job, name)}"
+        yield (
+            "deepspeed",
+            f"`{name}` does not exist, here or in a folder above the recipe{_judged(job)}{_instead(job, name)}",
+        )
+
+
+def _judged(job: Job) -> str:
+    """What a DeepSpeed file that is not there is taken for."""
+    return f"; judged as {job.zero.words}, as its name says" if job.zero and job.zero.assumed else ""
 
 
 def _instead(job: Job, name: str) -> str:
     """How to get a DeepSpeed file that is not there: from the catalogue, or by another name."""
-    file = Path(name).name
+    file = _alike(job.zero) if job.zero and job.zero.assumed else Path(name).name
     if (home() / "deepspeed" / file).is_file():
         return f"; `lmf-recipes copy {file} .` writes `deepspeed/{file}`"
     known = {path.name for folder in job.folders for path in folder.glob("deepspeed/*.json")}
     return suggest(file, known).replace("`", "`deepspeed/", 1)
+
+
+def _alike(zero: Zero) -> str:
+    """What the catalogue calls its file of the same stage and offload."""
+    offload = "_offload_all" if zero.offload("offload_param") else "_offload" if zero.offloads else ""
+    return f"ds_z{zero.stage}{offload}.json"
 
 
 @rule("PTH002", Severity.NOTE)
@@ -93,7 +108,8 @@ def path_not_expanded(job: Job) -> Iterator[Finding]:
     """
     for key, path in _paths(job, _READ):
         if unexpanded(path) and not path.startswith("{") and not job.find(path):
-            yield key, f"`{path}` is taken literally and does not exist: ~ and variables are not expanded; write it out"
+            why = "is taken literally and does not exist: ~ and variables are not expanded; write it out"
+            yield key, f"`{path}` {why}{_judged(job) if key == 'deepspeed' else ''}"
 
 
 @rule("PTH005", Severity.WARNING)

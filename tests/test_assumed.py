@@ -1,0 +1,50 @@
+"""What the name of a DeepSpeed file says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from validator.job import assumed, job
+from validator.read.recipe import parse
+from validator.tables.checkout import home
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        # LLaMA-Factory's own
+        ("examples/deepspeed/ds_z0_config.json", "ZeRO-0"), ("examples/deepspeed/ds_z2_config.json", "ZeRO-2"),
+        ("examples/deepspeed/ds_z2_offload_config.json", "ZeRO-2 with optimizer offloaded"), ("z3.json", "ZeRO-3"),
+        ("ds_z3_offload_config.json", "ZeRO-3 with optimizer and weights offloaded"),
+        # others', as they are called in public repositories
+        ("zero2.json", "ZeRO-2"), ("ds_config_stage3.json", "ZeRO-3"), ("configs/zero_stage3_config.json", "ZeRO-3"),
+        ("C:\\ds\\stage1.json", "ZeRO-1"), ("zero3_no_offload.json", "ZeRO-3"), ("Zero-3_bf16.JSON", "ZeRO-3"),
+        ("stage3-offload-optim.json", "ZeRO-3 with optimizer offloaded"),
+        ("ds_zero3_cpuoffload.json", "ZeRO-3 with optimizer and weights offloaded"),
+    ],
+)  # fmt: skip
+def test_a_name_that_tells_the_stage(name: str, words: str) -> None:
+    told = assumed.by_name(name)
+    assert told is not None
+    assert (told.words, told.assumed, told.problem) == (words, True, None)
+
+
+@pytest.mark.parametrize(
+    "name", ["ds_config.json", "deepspeed.json", "zero3/config.json", "z30.json", "ds_z4.json", ""]
+)
+def test_a_name_that_does_not(name: str) -> None:
+    assert assumed.by_name(name) is None
+
+
+def test_a_file_that_is_there_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    one = job.resolve(parse("-", "deepspeed: my_zero3.json"))
+    assert (one.zero_stage, one.zero and one.zero.assumed) == (3, True)
+    Path("my_zero3.json").write_text('{"zero_optimization": {"stage": 2}}')
+    one = job.resolve(parse("-", "deepspeed: my_zero3.json"))
+    assert (one.zero_stage, one.zero and one.zero.assumed) == (2, False)
+    one = job.resolve(parse("-", "deepspeed: elsewhere/ds_z3.json"))
+    assert one.zero is not None
+    assert one.zero.path == str(home() / "deepspeed" / "ds_z3.json")
