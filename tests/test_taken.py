@@ -34,6 +34,8 @@ from validator.tables.data import listing
         # fine-tunes
         ("/x/Qwen2.5-7B-Instruct-medical", "Qwen/Qwen2.5-7B-Instruct"), ("x/Qwen3-8B-sft_merge", "Qwen/Qwen3-8B"),
         ("saves/Qwen2.5-7B-Instruct/full/sft/checkpoint-100", "Qwen/Qwen2.5-7B-Instruct"),
+        ("/x/gemma-3-4b-mine", "google/gemma-3-4b-it"), ("/m/Llama-3.1-8B/run1/hf_1834", "meta-llama/Llama-3.1-8B"),
+        ("saves/Qwen2.5-7B-Instruct-Braille/7B_qwen2.5i_train->sft/checkpoint-10000", "Qwen/Qwen2.5-7B-Instruct"),
     ],
 )  # fmt: skip
 def test_a_name_that_stands_for_a_model(name: str, stands_for: str) -> None:
@@ -52,6 +54,7 @@ def test_a_name_that_stands_for_a_model(name: str, stands_for: str) -> None:
         "/m/Llama-3.1-8B-Instruct-Minitron-4B", "/m/Qwen3-8B-reranker", "/m/Qwen3-8B-PRM", "/m/Qwen3-8B.1",
         # layers may be added, and bits are not told how
         "/m/Qwen2.5-7B-Instruct-mymerge", "/m/Qwen2.5-7B-Instruct-Int4", "x/Qwen3-8B-W4A16",
+        "/m/Qwen3-8B/draft-1B/checkpoint-5", "/m/gemma-3-4b-with-depth", "/a/b/Qwen3-8B/c/d/e/f/g",
         # a known name within another
         "llava-llama-3-8b", "Hermes-3-Llama-3.1-8B",
         # recipes call Qwen2.5-7B so, and words say Qwen-7B

@@ -4,7 +4,8 @@ of a path, of another owner's hub name, or of the folder that a hub's cache or a
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from collections.abc import Iterator
+from itertools import pairwise, takewhile
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -23,17 +24,19 @@ _OTHER_SHAPES = re.compile(
     r"(?i)^[-_.]?\d|\d[bm](?![a-z])|\dx\d|\d ?bits?|(?<![a-z])(?:int|fp|w|a)\d|moe|gg[um][fl]|gptq|awq|quant|exl\d|"
     r"mlx|onnx|(?<!lora.)(?<!sft.)(?<!dpo.)merge(?!d)|omni|(?<![a-z])vl(?![a-z])|vision|visual|image|multimodal|llava|"
     r"audio|speech|video|embed|rerank|reward|(?<![a-z])p?rm(?![a-z])|prun|spars|minitron|draft|specul|eagle|medusa|mtp|"
-    r"layer|depth|width|vocab|expan|extend|upscal|classif|(?<![a-z])(?:mini|tiny|nano|small|lite|large|half)(?![a-z])"
+    r"with|layer|depth|width|vocab|expan|extend|upscal|classif|(?<![a-z])(?:mini|tiny|nano|small|lite|large|half)(?![a-z])"
 )
 _WORD = re.compile(r"\d+|[a-z]+")
-_SIZED = re.compile(r"(?i)\d[bm](?![a-z])")
+_SIZED = re.compile(r"(?i)[\d.]+[bm](?![a-z])")
 # What tells variants of the same shapes apart, and is often left out.
 _VARIANT = "(?:[-_.](?:instruct|chat|it|hf|pt|base))*"
+# So many parts of a path, from its end, may hold the name: saves/MODEL/full/sft/checkpoint-100.
+_DEPTH = 5
 
 
 class _Match(NamedTuple):
-    """A catalogue entry, its name that was met, what stands behind that in the name looked for, and whether the name
-    has no word too many or too few."""
+    """A name of the catalogue that was met, and what stands behind it in the name looked for; `exact`: no word is too
+    many or too few."""
 
     key: str
     hub: str
@@ -44,28 +47,32 @@ class _Match(NamedTuple):
 def model(name: str) -> Model | None:
     """The model that a name stands for, `taken` from it; None where that is not sure. A name with other words than the
     known one tells the shapes, not the template: it may be trained for another."""
-    owner, own = _parts(name)
-    quantized = _QUANTIZED.search(own)
-    known = _match(own[: quantized.start()] if quantized else own)
-    if known is None or unknown.other_kind(name) or _misspelt(owner, known):
-        return None
+    path = PurePosixPath(name.replace("\\", "/").strip())
+    owner = path.parts[0].lower() if len(path.parts) == 2 and not name.startswith((".", "/", "~")) else ""
+    for own in _candidates(path):
+        quantized = _QUANTIZED.search(own)
+        known = _match(own[: quantized.start()] if quantized else own)
+        if known:
+            sure = not unknown.other_kind(name) and not _misspelt(owner, known)
+            return _taken(known, quantized) if sure else None
+    return None
+
+
+def _candidates(path: PurePosixPath) -> Iterator[str]:
+    """What the model may be called: the last part of the path, else one above it, with all that follows."""
+    yield own_name(path)
+    for depth in range(2, min(_DEPTH, len(path.parts)) + 1):
+        yield "-".join(path.parts[-depth:])
+
+
+def _taken(known: _Match, quantized: re.Match[str] | None) -> Model:
     one = models.model(known.hub)._replace(taken="name", cached="")
     if not known.exact:
         one = one._replace(template=None, base=False, hub=(), positions=None)
-    return _quantized(one, quantized) if quantized else one
-
-
-def _parts(name: str) -> tuple[str, str]:
-    """The owner of a hub name, empty of a path, and the last part of either."""
-    path = PurePosixPath(name.replace("\\", "/").strip())
-    hub = not name.startswith((".", "/", "~")) and len(path.parts) == 2
-    return path.parts[0].lower() if hub else "", own_name(path)
-
-
-def _quantized(one: Model, ending: re.Match[str]) -> Model:
-    """The model, quantized as the name ends."""
-    method = next(each for each in ("bitsandbytes", "gptq", "awq", "fp8") if ending[each])
-    bits = 8 if method == "fp8" else int(ending["b"] or ending["g"] or 4)
+    if quantized is None:
+        return one
+    method = next(each for each in ("bitsandbytes", "gptq", "awq", "fp8") if quantized[each])
+    bits = 8 if method == "fp8" else int(quantized["b"] or quantized["g"] or 4)
     return one._replace(quantized=method, quantized_bits=bits)
 
 
@@ -78,24 +85,31 @@ def _match(own: str) -> _Match | None:
     best = min(known, key=lambda each: (len(each.rest), not each.exact, len(each.hub)), default=None)
     if best is None or _short_of_another(own, best.key):
         return None
-    sure = best.exact or not best.rest or (_SIZED.search(best.hub) and not _OTHER_SHAPES.search(best.rest))
-    return best if sure else None
+    return best if not best.rest or _keeps_shapes(best) else None
+
+
+def _keeps_shapes(known: _Match) -> bool:
+    """Whether the words behind a known name are those of a fine-tune; the size may be said once more."""
+    size = _SIZED.search(known.hub)
+    rest = re.sub(rf"(?i)(?<![\d.]){re.escape(size[0])}(?![a-z])", "", known.rest) if size else ""
+    return size is not None and not _OTHER_SHAPES.search(rest)
 
 
 def _compared(key: str, hub: str, own: str, words: list[re.Match[str]]) -> _Match:
     """A known name beside the words of `own`, without its `Meta-`."""
-    count, bare = len(_WORD.findall(_bare(hub))), own[-words[-1].endpos :]
-    rest = bare[words[count - 1].end() :] if count <= len(words) else ""
-    return _Match(key, hub, rest, exact=count == len(words) and not rest.strip("-_."))
+    its, bare = _WORD.findall(_bare(hub)), own[-words[-1].endpos :]
+    common = len([*takewhile(lambda pair: pair[0] == pair[1][0], zip(its, words, strict=False))])
+    return _Match(key, hub, bare[words[common - 1].end() :].rstrip("-_."), exact=common == len(its) == len(words))
 
 
 def _begins(words: list[str]) -> re.Pattern[str]:
-    """What finds the last parts of names that are made of the first of these words, one or more."""
-    pattern = _VARIANT
+    """What finds the last parts of names that are made of the first of these words, one or more, but for those that
+    tell variants apart."""
+    pattern = ""
     for before, word in reversed([*pairwise(words)]):
         mark = "[-_.]+" if before.isdigit() and word.isdigit() else "[-_.]*"
         pattern = f"(?:{mark}{word}{pattern})?"
-    return re.compile(rf"(?i)/((?:meta-)?{words[0]}{pattern})(?=[,\]\s])")
+    return re.compile(rf"(?i)/((?:meta-)?{words[0]}{pattern}{_VARIANT})(?=[,\]\s])")
 
 
 def _bare(name: str) -> str:

@@ -17,10 +17,6 @@ Config = Mapping[str, Any]
 _CHATS = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "tekken.json")
 _SHAPES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-# Folders that training makes below one that is named for the model.
-_PASSING = re.compile(
-    r"checkpoint-\d+|merged|model|final|output|export(?:ed)?|hf|(?:full|lora|qlora|freeze)|(?:pre|post)?train|sft|dpo|kto|rm|ppo"
-)
 # What stands around a turn: a token, one for a role with its line end, a mark in brackets with its space, or a word
 # before a colon.
 _MARK = re.compile(r"<\|(?:user|assistant)\|>\n?|<[^<>\s{}]+>|\[/?[A-Z_]+\](?: (?=\{))?|(?:### )?[A-Za-z]+:")
@@ -77,10 +73,8 @@ def own_name(path: PurePath) -> str:
         return cached.rpartition("--")[2]
     if len(parts) > 2 and parts[-2] == "snapshots":
         return parts[-3].rpartition("--")[2]
-    passing = 0
-    while passing < len(parts) - 1 and _PASSING.fullmatch(parts[-1 - passing]):
-        passing += 1
-    return "-".join(parts[-1 - passing :]).strip("/") if parts else ""
+    passing = parts and re.fullmatch(r"checkpoint-\d+|merged|model|final|output|export(?:ed)?|hf", parts[-1])
+    return "-".join(parts[-2:]).strip("/") if passing else "".join(parts[-1:])
 
 
 def _chosen(candidates: list[str], thinks: bool) -> str | None:
