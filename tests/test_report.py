@@ -89,6 +89,7 @@ UNJUDGED = [
     ([(MACHINE,), (MACHINE,)], "; memory not judged in 2 (no machine: give one)"),
     ([(MACHINE,), (MACHINE, MODEL), ()], "; memory not judged in 2 (no machine: give one; model not known: 1)"),
     ([(MODEL,), ()], "; memory not judged in 1 (model not known)"),
+    ([(MODEL._replace(code="A"),), ()], "; memory not judged in 1 (model not known [A])"),
 ]
 
 
@@ -98,6 +99,12 @@ def test_the_last_line_says_for_how_many_files_memory_was_not_judged_and_why(
 ) -> None:
     found = Report("1", [FileReport("x", unjudged=each) for each in gaps])
     assert FORMATS["text"](found).endswith(f": 0 errors, 0 warnings{end}\n")
+
+
+def test_what_the_last_line_tells_of_several_files_is_not_told_of_each() -> None:
+    told = FileReport("x", [Diagnostic("A", Severity.NOTE, "m")], unjudged=(MODEL._replace(code="A"),))
+    assert "note: m [A]" in FORMATS["text"](Report("1", [told]))
+    assert FORMATS["text"](Report("1", [told, FileReport("y")])).count("\n") == 1
 
 
 def test_json_has_the_fixed_shape() -> None:

@@ -76,10 +76,12 @@ class Page(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Why memory was not judged: in a few words, which many files can share, and what it is in this one."""
+    """Why memory was not judged: in a few words, which many files can share, and what it is in this one. `code` is that
+    of the finding that tells it, too."""
 
     words: str
     cause: str
+    code: str = ""
 
 
 @dataclass(eq=False)

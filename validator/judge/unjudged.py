@@ -17,7 +17,8 @@ def gaps(job: Job) -> Iterator[Gap]:
     elif not job.machine:
         yield Gap(_NO_MACHINE, _NO_MACHINE)
     if job.model_problem:
-        yield Gap("model not known", "model not known" if job.machine else job.model_problem)
+        told = bool(job.machine)
+        yield Gap("model not known", "model not known" if told else job.model_problem, "FIT005" if told else "")
     if job.zero and job.zero.problem:
         yield Gap("DeepSpeed file not read", "DeepSpeed file not read")
     if job.accelerate and not job.accelerate.judged:

@@ -93,7 +93,7 @@ def host_memory_tight(job: Job) -> Iterator[Finding]:
         )
 
 
-@rule("FIT005", Severity.WARNING)
+@rule("FIT005", Severity.NOTE)
 def memory_not_judged(job: Job) -> Iterator[Finding]:
     """A machine is named, but memory is not judged, because the model is not known.
 

@@ -71,23 +71,26 @@ _BY_STAGE: Table = (
     ),
     (("use_dft_loss", "use_eaft_loss", "use_asft_loss", "compute_accuracy"), _stage("sft"), "`stage: sft`"),
 )
-_BY_SWITCH: Table = (
+# Whoever sets these up means to use what is switched off.
+_SWITCHED_OFF: Table = (
     (("galore_*",), _switch("use_galore"), "`use_galore`"),
     (("apollo_*",), _switch("use_apollo"), "`use_apollo`"),
     (("badam_*",), _switch("use_badam"), "`use_badam`"),
     (("swanlab_*",), _switch("use_swanlab"), "`use_swanlab`"),
     (("kt_*",), _switch("use_kt"), "`use_kt`"),
-    (("profiler_*",), _switch("enable_torch_profiler"), "`enable_torch_profiler`"),
     (("fp8_backend",), _switch("fp8", "fp8_enable_fsdp_float8_all_gather"), "`fp8`"),
-    (("pissa_iter",), _switch("pissa_init"), "`pissa_init`"),
-    (("loraplus_lr_embedding",), lambda job: job.has("loraplus_lr_ratio"), "`loraplus_lr_ratio`"),
-    (("asft_alpha",), _switch("use_asft_loss"), "`use_asft_loss`"),
-    (("eaft_alpha",), _switch("use_eaft_loss"), "`use_eaft_loss`"),
     (
         ("quantization_type", "double_quantization", "quantization_method"),
         lambda job: job.quantization.asked,
         "`quantization_bit`",
     ),
+)
+_BY_SWITCH: Table = (
+    (("profiler_*",), _switch("enable_torch_profiler"), "`enable_torch_profiler`"),
+    (("pissa_iter",), _switch("pissa_init"), "`pissa_init`"),
+    (("loraplus_lr_embedding",), lambda job: job.has("loraplus_lr_ratio"), "`loraplus_lr_ratio`"),
+    (("asft_alpha",), _switch("use_asft_loss"), "`use_asft_loss`"),
+    (("eaft_alpha",), _switch("use_eaft_loss"), "`use_eaft_loss`"),
     (("buffer_size",), _switch("streaming"), "`streaming`"),
     (("metric_for_best_model", "greater_is_better"), _watches, "`eval_strategy`"),
     (("eval_steps",), lambda job: job.evaluation == "steps", "`eval_strategy: steps`"),
@@ -112,12 +115,12 @@ def _matching(names: list[str], pattern: str) -> list[str]:
     return list(takewhile(lambda name: name.startswith(start), names[bisect_left(names, start) :]))
 
 
-def _unread(job: Job, table: Table) -> Iterator[Finding]:
+def _unread(job: Job, table: Table, remedy: str = "remove it") -> Iterator[Finding]:
     conditions = _conditions(table)
     for key in job.values.keys() & conditions.keys():
         read, words = conditions[key]
         if job.has(key) and job.values[key] != default(key) and not read(job):
-            yield key, f"`{key}` has no effect without {words}; remove it"
+            yield key, f"`{key}` has no effect without {words}; {remedy}"
 
 
 @rule("TRA801", Severity.WARNING)
@@ -143,7 +146,7 @@ def stage_leaves_unread(job: Job) -> Iterator[Finding]:
     yield from _unread(job, _BY_STAGE)
 
 
-@rule("TRA803", Severity.WARNING)
+@rule("TRA803", Severity.NOTE)
 def switch_leaves_unread(job: Job) -> Iterator[Finding]:
     """A setting is given without the switch that makes LLaMA-Factory read it.
 
@@ -153,3 +156,17 @@ def switch_leaves_unread(job: Job) -> Iterator[Finding]:
     Fix: set the switch, or remove the setting.
     """
     yield from _unread(job, _BY_SWITCH)
+
+
+@rule("TRA804", Severity.WARNING)
+def method_switched_off(job: Job) -> Iterator[Finding]:
+    """An optimizer, a tracker or quantization is set up and not switched on.
+
+    Why: the run goes on without it: with the memory of another optimizer or of weights in 16 bits, or without the
+    record of the run.
+    Source: llamafactory/train/trainer_utils.py:create_custom_optimizer,
+    llamafactory/model/model_utils/quantization.py:configure_quantization,
+    llamafactory/train/trainer_utils.py:get_swanlab_callback
+    Fix: set the switch, or remove the setting.
+    """
+    yield from _unread(job, _SWITCHED_OFF, "set that, or remove it")

@@ -10,6 +10,7 @@ from validator.rules.rule import Finding, rule
 from validator.tables import data, families, models
 from validator.tables.suggestion import suggest
 
+_TEMPLATES = "; see the list of templates in LLaMA-Factory's README"
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 
 
@@ -49,8 +50,9 @@ def template_unknown(job: Job) -> Iterator[Finding]:
     known = data.table("templates")["templates"]
     name = str(job.get("template"))
     if job.has("template") and name not in known:
-        near = suggest(name, known) or "; see the list of templates in LLaMA-Factory's README"
-        yield "template", f"template `{name}` does not exist{near}"
+        own = _own_template(job)
+        remedy = f"; the model's is `{own}`" if own else suggest(name, known) or _TEMPLATES
+        yield "template", f"template `{name}` does not exist{remedy}"
 
 
 @rule("TRA602", Severity.ERROR)

@@ -3,32 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from validator.diagnostic import Place, Severity
+from validator.read.text import clip
 from validator.rules.argument import Entry, entry
 from validator.rules.rule import Violation
 from validator.tables import data, releases
 from validator.tables.suggestion import suggest
 
+_ASKING = ("do_train", "do_eval", "do_predict")
 # keys of other commands that the parser of train judges all the same: TRA006 and TRA013
 _JUDGED = ("infer_backend", "export_quantization_bit")
+# Below it a key is another word, not a slip of the hand: `image_max_tokens` is not `image_max_pixels`.
+_LIKENESS = 0.85
+_HINTED = 50  # a file with more strangers is no recipe, and to compare them takes long
+_NAMED = 5
+_IN_REGISTRY = "; they describe data and belong in dataset_info.json"
+_FORK = ", nor of any other release; of a fork?"
+_SHARED = (_IN_REGISTRY, _FORK)
 
 
 def unknown(strangers: list[str], pairs: list[releases.Pair]) -> Iterator[Violation]:
-    """SCH001: keys that one of the releases does not take."""
-    renamed: Mapping[str, Entry] = data.listing("renamed") if strangers else {}
+    """SCH001: keys that one of the releases does not take. Those of one origin are one mistake."""
+    shared: dict[str, list[str]] = {remedy: [] for remedy in _SHARED}
     for key in strangers:
         lacking = _lacking(key, pairs)
-        text = f"`{key}` is not a key of LLaMA-Factory {lacking[0]}"
-        if _came(key, lacking):
-            text += f", which the recipe's range holds; it came with {_came(key, lacking)}"
-        elif key in renamed:
-            text += f" with its transformers{_removed(renamed[key])}"
-        elif key in data.table("arguments")["elsewhere"]:
-            text += f"'s train command; it belongs to `{data.table('arguments')['elsewhere'][key]}`"
+        near = _near(key, pairs) if len(strangers) <= _HINTED else ""
+        remedy = _known(key, lacking) or _meant(key) or near or _FORK
+        if remedy in shared:
+            shared[remedy].append(key)
         else:
-            text += suggest(key, (name for name in data.table("arguments")["arguments"] if entry(name, pairs)))
-        yield _violation("SCH001", Severity.ERROR, key, text)
+            yield _stranger([key], lacking, remedy)
+    yield from (_stranger(keys, _lacking(keys[0], pairs), remedy) for remedy, keys in shared.items() if keys)
+
+
+def _stranger(keys: list[str], lacking: releases.Pair, remedy: str) -> Violation:
+    verb = "is not a key" if len(keys) == 1 else "are not keys"
+    return _violation("SCH001", Severity.ERROR, keys[0], f"{_named(keys)} {verb} of LLaMA-Factory {lacking[0]}{remedy}")
+
+
+def _named(keys: list[str]) -> str:
+    more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
+    return ", ".join(f"`{clip(key)}`" for key in keys[:_NAMED]) + more
+
+
+def _known(key: str, lacking: releases.Pair) -> str:
+    """Of a key that another release takes, which, and what to write today; else empty."""
+    if came := _came(key, lacking):
+        return f", which the recipe's range holds; it came with {came}"
+    change = data.listing("renamed").get(key)
+    return f" with its transformers{_removed(change)}" if change else ""
+
+
+def _meant(key: str) -> str:
+    """What a key of another program or file was meant for; empty where that is not known."""
+    meant = data.listing("strangers").get(key)
+    if meant is None:
+        command = data.table("arguments")["elsewhere"].get(key)
+        return f"'s train command; it belongs to `{command}`" if command else ""
+    if "belongs" in meant:
+        return _IN_REGISTRY
+    return f"; set {meant['variable']} in the environment" if "variable" in meant else f"; {_remedy(meant)}"
+
+
+def _near(key: str, pairs: list[releases.Pair]) -> str:
+    known = (name for name in data.table("arguments")["arguments"] if entry(name, pairs))
+    return suggest(key, known, _LIKENESS)
 
 
 def _lacking(key: str, pairs: list[releases.Pair]) -> releases.Pair:
@@ -49,15 +90,32 @@ def _removed(change: Entry) -> str:
     return f" (gone since {change.get('removed', 'an earlier release')}); {_remedy(change)}"
 
 
-def remarks(accepted: Mapping[str, Entry], pairs: list[releases.Pair]) -> Iterator[Violation]:
+def remarks(
+    accepted: Mapping[str, Entry], values: Mapping[str, Any], pairs: list[releases.Pair]
+) -> Iterator[Violation]:
     """SCH006 and SCH007: keys that go or have gone in a later release, and keys that only another command reads."""
+    others: dict[str, list[str]] = {}
     for key, argument in accepted.items():
         text = _farewell(key, pairs)
         if text:
-            yield _violation("SCH006", Severity.WARNING, key, text)
-        elif argument.get("command") and key not in _JUDGED:
-            text = f"`{key}` has no effect here: only the {argument['command']} command reads it"
-            yield _violation("SCH007", Severity.NOTE, key, text)
+            yield _violation("SCH006", Severity.NOTE, key, text)
+        elif command := _other_command(key, argument):
+            others.setdefault(command, []).append(key)
+    trained = any(values.get(key) for key in _ASKING) or values.get("stage") == "ppo"
+    for command, keys in others.items():
+        text = f"{_named(keys)} {'has' if len(keys) == 1 else 'have'} no effect here: only the {command} command reads "
+        text += "it" if len(keys) == 1 else "them"
+        text += "" if trained else "; no training is asked for (`do_train`)"
+        yield _violation("SCH007", Severity.NOTE, keys[0], text)
+
+
+def of_other_command(key: str) -> bool:
+    """Whether only another command than train reads the key."""
+    return bool(_other_command(key, data.table("arguments")["arguments"].get(key, {})))
+
+
+def _other_command(key: str, argument: Entry) -> str:
+    return str(argument.get("command") or "") if key not in _JUDGED else ""
 
 
 def _farewell(key: str, pairs: list[releases.Pair]) -> str:

@@ -24,7 +24,7 @@ def check(document: Document) -> list[Violation]:
         *unclear,
         *keys.unknown(strangers, pairs),
         *values.wrong(document.values, accepted),
-        *keys.remarks(accepted, pairs),
+        *keys.remarks(accepted, document.values, pairs),
     ]
 
 

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
+from validator.rules.keys import of_other_command
 from validator.rules.paths import PATHS
 from validator.rules.rule import Finding, rule
 from validator.tables.suggestion import suggest
 
 _DAY = 86_400
+_NO_LIMIT = 100_000  # rows; who writes as many means all
 # transformers/integrations/integration_utils.py:INTEGRATION_TO_CALLBACK
 _LOGGERS = (
     *("none", "all", "azure_ml", "comet_ml", "mlflow", "neptune", "tensorboard", "trackio", "wandb", "codecarbon"),
@@ -46,7 +48,9 @@ def nothing_trained(job: Job) -> Iterator[Finding]:
     Source: llamafactory/train/sft/workflow.py:run_sft, transformers/training_args.py:TrainingArguments.do_train
     Fix: `do_train: true`.
     """
-    if not (job.trains or job.evaluates or job.predicts) and job.stage != "ppo":
+    asks = job.trains or job.evaluates or job.predicts or job.stage == "ppo"
+    told = job.get("infer_backend") != "huggingface" or any(map(of_other_command, job.values))  # TRA006, SCH007
+    if not (asks or told):
         yield "do_train", "`do_train` is not set: the model is loaded and nothing is trained; set it to true"
 
 
@@ -168,11 +172,16 @@ def sample_limit(job: Job) -> Iterator[Finding]:
     Fix: remove it for a real run.
     """
     limit = job.number("max_samples")
-    if limit > 0 and job.trains and not job.samples and not job.flag("streaming"):
+    if not 0 < limit < _NO_LIMIT or not job.trains or job.samples or job.flag("streaming"):
+        return
+    counted = [one.rows for one in job.datasets if one.rows and not one.rows.problem]
+    whole = len(counted) == len(job.words("dataset")) and all(rows.number <= limit for rows in counted)
+    told = any(rows.number > 2 * limit for rows in counted)  # by DAT004
+    if not whole and not told:
         yield "max_samples", f"only the first {limit:,.0f} rows of each data set are used; remove `max_samples` for all"
 
 
-@rule("TRA011", Severity.WARNING)
+@rule("TRA011", Severity.NOTE)
 def timeout_of_years(job: Job) -> Iterator[Finding]:
     """The collective timeout is longer than a week.
 

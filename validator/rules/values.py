@@ -25,6 +25,7 @@ _FAILS = {
     "v": "at the first save",
     "h": "by never ending",
 }
+_TOLD = ("quantization_method",)  # by TRA308 and TRA804, which know whether it is read
 _SPOKEN = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text", "list": "a list",
            "dict": "a mapping", "object": "nothing YAML can write"}  # fmt: skip
 
@@ -34,7 +35,7 @@ def wrong(values: Mapping[str, Any], accepted: Mapping[str, Entry]) -> Iterator[
     doubtful = {
         key: value
         for key, value in values.items()
-        if key in accepted and not _plainly_right(value, accepted[key]) and not _splits(key, value)
+        if key in accepted and key not in _TOLD and not _plainly_right(value, accepted[key]) and not _splits(key, value)
     }
     for key, choice in _judge(doubtful, accepted) if doubtful else ():
         yield _wrong(key, values[key], choice, accepted[key])
@@ -123,13 +124,18 @@ def _outcome(key: str, kind: str) -> str:
 def _wrong(key: str, value: Any, choice: bool, entry: Entry) -> Violation:
     outcome = _outcome(key, _kind(value, entry))
     fails = _FAILS.get(outcome)
-    severity = Severity.ERROR if fails else Severity.WARNING
+    severity = Severity.ERROR if fails else Severity.NOTE if _true_or_false(value, entry) else Severity.WARNING
     if choice:
         code, text = "SCH004" if fails else "SCH005", _not_allowed(key, value, entry)
     else:
         code, text = "SCH002" if fails else "SCH003", _not_typed(key, value, entry)
     text += f"; LLaMA-Factory fails on it {fails}" if fails else "; LLaMA-Factory takes it as it is"
     return Violation(code, severity, Place((key,), key=key), text)
+
+
+def _true_or_false(value: Any, entry: Entry) -> bool:
+    """Whether it counts as what it says: 1 as true, 0 and null as false."""
+    return entry["type"] == "bool" and (value is None or value in (0, 1))
 
 
 def _not_allowed(key: str, value: Any, entry: Entry) -> str:

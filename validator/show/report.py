@@ -14,7 +14,7 @@ _LONGEST = 200
 
 def text(report: Report) -> str:
     """For people: one line a finding, the source line with a caret, and a sum."""
-    lines = [line for file in report.files for line in lines_of(file)]
+    lines = [line for file in report.files for line in lines_of(file, len(report.files) > 1)]
     errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
     files = len(report.files)
     numbers = f"{errors} {plural(errors, 'error')}, {warnings} {plural(warnings, 'warning')}"
@@ -28,14 +28,17 @@ def _unjudged(files: Sequence[FileReport]) -> str:
         return ""
     if len(files) == 1:
         return f"; memory not judged ({'; '.join(gap.cause for gap in gaps[0])})"
-    counts = Counter(gap.words for file in gaps for gap in file)
+    counts = Counter(f"{gap.words} [{gap.code}]" if gap.code else gap.words for file in gaps for gap in file)
     reasons = (words if count == len(gaps) else f"{words}: {count}" for words, count in counts.items())
     return f"; memory not judged in {len(gaps)} ({'; '.join(reasons)})"
 
 
-def lines_of(file: FileReport) -> Iterator[str]:
-    """Each finding of a file, with its line of the source."""
+def lines_of(file: FileReport, summed: bool = False) -> Iterator[str]:
+    """Each finding of a file, with its line of the source; `summed`: without what is told once for all files."""
+    told = {gap.code for gap in file.unjudged} if summed else set()
     for diagnostic in file.diagnostics:
+        if diagnostic.code in told:
+            continue
         path, message = diagnostic.path or file.path, _printable(diagnostic.message)
         where = f"{path}:{diagnostic.line}:{diagnostic.column}"
         yield f"{where}: {diagnostic.severity.value}: {message} [{diagnostic.code}]"

@@ -2,13 +2,75 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
+# Of names like no other the longest is long enough to be no slip of the hand.
+_LONGEST = 80
+_SHORT = 3
+_LIKENESS = 0.7
 
-def suggest(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """`; did you mean X?` for a near miss, at least so like, else an empty text."""
-    import difflib
 
-    written = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(name.lower(), list(written), n=1, cutoff=likeness)
-    return f"; did you mean `{written[near[0]]}`?" if near else ""
+def suggest(name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str:
+    """`; did you mean X?` for a near miss, else an empty text."""
+    near = nearest(name, known, likeness)
+    return f"; did you mean `{near}`?" if near else ""
+
+
+def nearest(name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str | None:
+    """The one name that holds all words of this one and some more, else the one that takes the fewest edits, of those
+    at least so like. Case does not count."""
+    if len(name) > _LONGEST:
+        return None
+    names = list(known)
+    return _unabridged(name.lower(), names) or _edited(name.lower(), names, likeness)
+
+
+def _unabridged(word: str, known: list[str]) -> str | None:
+    """Such as `host_ram_gib` for `host_ram`; None where none or several come into question."""
+    parts = _words(word)
+    longer = [each for each in known if _leaves_out(parts, _words(each.lower()))]
+    return longer[0] if len(longer) == 1 else None
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[_\W]+", name)
+
+
+def _leaves_out(some: list[str], all_: list[str]) -> bool:
+    """Whether they are all words but some, in their order, and half of them at least."""
+    rest = iter(all_)
+    return len(some) < len(all_) <= 2 * len(some) and all(word in rest for word in some)
+
+
+def _edited(word: str, known: list[str], likeness: float) -> str | None:
+    """Likeness is the share of the longer name's letters that need no edit. One edit is always a slip, but of three
+    letters only behind the first."""
+    best: tuple[int, str] | None = None
+    for each in known:
+        longer = max(len(word), len(each))
+        slip = longer > _SHORT or (longer == _SHORT and word[0] == each[0].lower())
+        most = max(int((1 - likeness) * longer + 1e-9), int(slip))
+        edits = distance(word, each.lower(), min(most, best[0] - 1) if best else most)
+        if edits is not None:
+            best = edits, each
+    return best[1] if best else None
+
+
+def distance(one: str, other: str, most: int) -> int | None:
+    """How many letters are to be inserted, left out, replaced or exchanged with their neighbour (optimal string
+    alignment: Damerau 1964, Levenshtein 1966); None where more than `most`."""
+    if most < 0 or abs(len(one) - len(other)) > most:
+        return None
+    before, row = [0] * (len(other) + 1), list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        above, before = before, row
+        row = [i]
+        for j, there in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != there))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == there:
+                cost = min(cost, above[j - 2] + 1)
+            row.append(cost)
+        if min(row) > most:
+            return None
+    return row[-1] if row[-1] <= most else None

@@ -1,0 +1,119 @@
+"""Did you mean … ? Apt ones, and words that are no slip of any name."""
+
+from __future__ import annotations
+
+import pytest
+
+from validator.read.recipe import parse
+from validator.rules import schema
+from validator.tables import data
+from validator.tables.suggestion import distance, nearest
+
+TEMPLATES = data.table("templates")["templates"]
+
+
+def said(text: str) -> list[str]:
+    """The messages of SCH001 for a recipe."""
+    return [each.message for each in schema.check(parse("x.yaml", text)) if each.code == "SCH001"]
+
+
+# What strangers wrote on the left is from real files, but for the slips of the hand.
+@pytest.mark.parametrize(
+    ("key", "remedy"),
+    [
+        ("learing_rate", "did you mean `learning_rate`?"),
+        ("eval_step", "did you mean `eval_steps`?"),
+        ("gradient_checkpoint", "did you mean `gradient_checkpointing`?"),
+        ("do_trian", "did you mean `do_train`?"),
+        ("tempalte", "did you mean `template`?"),
+        ("bf_16", "did you mean `bf16`?"),
+        ("max_grad", "did you mean `max_grad_norm`?"),
+        ("messages", "belong in dataset_info.json"),
+        ("formatting", "belong in dataset_info.json"),
+        ("wandb_project", "set WANDB_PROJECT in the environment"),
+        ("wandb_run_name", "write `run_name`"),
+        ("batch_size", "write `per_device_train_batch_size`"),
+        ("train_batch_size", "write `per_device_train_batch_size`"),
+        ("micro_batch_size", "write `per_device_train_batch_size`"),
+        ("num_epochs", "write `num_train_epochs`"),
+        ("base_model", "write `model_name_or_path`"),
+        ("sequence_len", "write `cutoff_len`"),
+        ("lora_r", "write `lora_rank`"),
+        ("lora_target_modules", "write `lora_target`"),
+        ("flash_attention", "write `flash_attn: fa2`"),
+        ("load_in_4bit", "`quantization_bit: 4`"),
+        ("datasets", "a name that dataset_info.json defines"),
+        ("evaluation_strategy", "write `eval_strategy`"),
+        ("use_eaft_losss", "did you mean `use_eaft_loss`?"),
+        ("lang", "it belongs to `eval`"),
+    ],
+)
+def test_a_key_gets_the_remedy_that_is_apt(key: str, remedy: str) -> None:
+    (message,) = said(f"{key}: 1\n")
+    assert message.endswith(remedy) or remedy in message
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "learning_rate_lm", "compute_exact_match", "num_latent_thinking_token", "image_max_tokens", "top_p_2",
+        "reward_model_modpo", "is_caldpo", "train_size", "alpha", "loss_func", "total_pixels", "entropy_type", "x",
+    ],
+)  # fmt: skip
+def test_a_key_of_a_fork_gets_no_name_that_it_was_not_meant_for(key: str) -> None:
+    (message,) = said(f"{key}: 1\n")
+    assert message.endswith("is not a key of LLaMA-Factory 0.9.5, nor of any other release; of a fork?")
+
+
+def test_keys_of_one_origin_are_one_finding() -> None:
+    fork, entry = sorted(said("entropy_type: a\ntop_p_2: 1\nmessages: a\ntags: {}\nis_x: 1\n"))
+    assert fork.startswith("`entropy_type`, `top_p_2`, `is_x` are not keys")
+    assert entry.startswith("`messages`, `tags` are not keys")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("qwen_3", "qwen3"), ("lama3", "llama3"), ("mistrall", "mistral"), ("efficoder", None), ("my_web", None)],
+)
+def test_templates(name: str, near: str | None) -> None:
+    assert nearest(name, TEMPLATES) == near
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "near"),
+    [
+        ("host_ram", ["host_ram_gib", "machine"], "host_ram_gib"),
+        ("rank", ["lora_rank", "oft_rank"], None),  # either
+        ("SFT", ["sft", "pt"], "sft"),
+        ("sfd", ["sft", "pt"], "sft"),
+        ("dpo", ["ipo", "simpo"], None),  # another word of three letters
+        ("a" * 1000, ["a" * 999], None),
+    ],
+)
+def test_nearest(name: str, known: list[str], near: str | None) -> None:
+    assert nearest(name, known) == near
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "edits"),
+    [
+        ("abc", "abc", 0),
+        ("abc", "acb", 1),
+        ("abc", "ab", 1),
+        ("abc", "abxc", 1),
+        ("ca", "abc", 3),
+        ("abc", "xyz", None),
+    ],
+)
+def test_edits(one: str, other: str, edits: int | None) -> None:
+    """`ca` and `abc` are what tells optimal string alignment from unrestricted Damerau-Levenshtein."""
+    assert distance(one, other, 3 if edits is not None else 2) == edits
+
+
+def test_each_stranger_leads_to_a_key_that_there_is() -> None:
+    known, renamed = data.table("arguments")["arguments"], data.listing("renamed")
+    for key, meant in data.listing("strangers").items():
+        assert key not in known, key
+        assert key not in renamed, key
+        assert meant.get("now", "stage") in known, key
+        assert {*meant} <= {"now", "how", "belongs", "variable"}, key
