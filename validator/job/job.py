@@ -14,7 +14,7 @@ from validator.job.datasets import Dataset, Registry
 from validator.job.quantization import Quantization, quantization
 from validator.job.settings import Settings
 from validator.job.values import quantity
-from validator.memory import Estimate, Workload, device_memory, disk, host_memory
+from validator.memory import Encoding, Estimate, Workload, device_memory, disk, host_memory
 from validator.memory.terms import Disk
 from validator.read.recipe import Document
 from validator.tables import data, machines, models
@@ -148,7 +148,17 @@ class Job(Settings):
         """What the memory formulas need; None where the model is not known, or what the DeepSpeed or accelerate file
         makes of it."""
         unknown = (self.zero and self.zero.problem) or (self.accelerate and not self.accelerate.judged)
-        return workload.workload(self, self.model, self.zero) if self.model and not unknown else None
+        if self.model is None or unknown:
+            return None
+        return workload.workload(self, self.model, self.zero, self._encodings)
+
+    @property
+    def _encodings(self) -> tuple[Encoding, ...]:
+        if not (self.model and self.model.modules):
+            return ()
+        from validator.job import media  # which no model of text asks for
+
+        return media.encodings(self, self.model, self.datasets)
 
     @cached_property
     def device_memory(self) -> Estimate | None:

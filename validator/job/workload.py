@@ -10,7 +10,7 @@ from validator.job import zero
 from validator.job.quantization import quantization
 from validator.job.settings import Settings
 from validator.job.zero import Zero
-from validator.memory import Adapter, Sharding, Workload, linear_roles
+from validator.memory import Adapter, Encoding, Sharding, Workload, linear_roles
 from validator.memory.workload import Attention
 from validator.tables.models import Model
 
@@ -39,10 +39,13 @@ _OWN = {"use_apollo": "apollo", "use_badam": "badam", "use_adam_mini": "adam_min
 _WHOLE = ("use_galore", "use_apollo", "use_badam")
 
 
-def workload(settings: Settings, model: Model, engine: Zero | None) -> Workload:
+def workload(settings: Settings, model: Model, engine: Zero | None, encodings: tuple[Encoding, ...] = ()) -> Workload:
     """What is trained and how. Settings the formulas do not model take their nearest costlier neighbour. `engine` is
-    the DeepSpeed configuration, where there is one."""
+    the DeepSpeed configuration, where there is one; `encodings` what is asked of the model's towers."""
     method = settings.method if settings.method in ("full", "freeze", "lora", "oft") else "lora"
+    decoder = not encodings or _trains_decoder(settings, model)
+    if method == "full" and not decoder:
+        method = "freeze"  # of no layer
     weights, fused = quantization(settings, model), _fused(settings, model)
     length = max(int(settings.number("cutoff_len")), 1)
     return Workload(
@@ -54,8 +57,8 @@ def workload(settings: Settings, model: Model, engine: Zero | None) -> Workload:
         double_quant=settings.flag("double_quantization"),
         quant_grouped=weights.kept in ("gptq", "awq"),
         upcast_norms=settings.flag("upcast_layernorm"),
-        adapter=_adapter(settings, model),
-        trainable_layers=min(abs(int(settings.number("freeze_trainable_layers"))), model.arch.layers),
+        adapter=_adapter(settings, model) if decoder else _adapter(settings, model)._replace(targets=()),
+        trainable_layers=min(abs(int(settings.number("freeze_trainable_layers"))), model.arch.layers) * decoder,
         optimizer=_optimizer(settings, engine),
         optimizer_rank=int(settings.number("galore_rank" if settings.flag("use_galore") else "apollo_rank")),
         layerwise_update=_layerwise(settings),
@@ -77,8 +80,15 @@ def workload(settings: Settings, model: Model, engine: Zero | None) -> Workload:
         eval_length=length,
         loader_workers=int(settings.number("dataloader_num_workers")),
         dataset_tokens=(settings.samples or 0) * length,
+        encodings=encodings,
         sharding=_sharding(settings, model, engine),
     )
+
+
+def _trains_decoder(settings: Settings, model: Model) -> bool:
+    from validator.job import media  # which no model of text asks for
+
+    return media.trains_decoder(settings, model)
 
 
 def expandable(settings: Settings) -> bool:

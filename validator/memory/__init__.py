@@ -6,16 +6,19 @@ from .disk import disk
 from .estimate import Estimate
 from .host import host_memory
 from .parameters import linear_roles, parameters, trainable_parameters
-from .workload import Adapter, Architecture, Attn, Ffn, Sharding, Workload
+from .tower import Tower
+from .workload import Adapter, Architecture, Attn, Encoding, Ffn, Sharding, Workload
 
 __all__ = [
     "Adapter",
     "Architecture",
     "Attn",
+    "Encoding",
     "Estimate",
     "Ffn",
     "Runtime",
     "Sharding",
+    "Tower",
     "Workload",
     "device_memory",
     "disk",

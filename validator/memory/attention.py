@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from .inputs import half_norms, input_kept, magnitudes, norm_kept, shares_inputs
 from .run import Run
-from .shapes import Block, key_width, output_width, query_width, value_width
+from .shapes import Block
+from .widths import key_width, output_width, query_width, value_width
 
 
 def _dense_mask(run: Run) -> float:

@@ -57,7 +57,7 @@ def _held_by_hooks(run: Run) -> float:
     The hook that frees a unit without gradients keeps the graph nodes of its inputs (torch
     distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook); under reentrant checkpointing these
     are the checkpoints. Of the gradients all but those of the first two layers are there by then."""
-    if not (run.sharding.fsdp and run.adapts) or run.work.checkpointing != "layer":
+    if not (run.sharding.fsdp and run.adapts) or run.checkpointing != "layer":
         return 0.0
     return checkpoint(run) * (2 * run.arch.layers - 3)
 
@@ -96,7 +96,7 @@ def last_layer(run: Run) -> Terms:
     """The first layer of the backward pass: all checkpoints, few gradients."""
     block, others = run.visited[-1][1], sum(kept(run).values())
     around = Around(base(run, "last layer"), run.head if run.work.method == "full" else 0)
-    if run.work.checkpointing != "off":
+    if run.checkpointing != "off":
         return _peak(run, block, around._replace(checkpoints=others), recomputes=True)
     activations = others - layer(run, block).total
     casts = layer_casts(run) - 2.0 * cast_elements(run, block)
@@ -105,7 +105,7 @@ def last_layer(run: Run) -> Terms:
 
 def first_layer(run: Run) -> Terms:
     """The last layer of the backward pass: one checkpoint, nearly all gradients."""
-    block, checkpointed = run.visited[0][1], run.work.checkpointing != "off"
+    block, checkpointed = run.visited[0][1], run.checkpointing != "off"
     done = sum(number * kind.elements for number, kind in run.visited) - block.elements
     done += run.head if run.work.method == "full" else 0
     checkpoints = checkpoint(run) + _held_by_hooks(run) if checkpointed else 0.0

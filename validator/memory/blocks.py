@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from .shapes import Block, Linear, key_width, output_width, query_width, value_width
+from .shapes import Block, Linear
+from .widths import key_width, output_width, query_width, value_width
 from .workload import Architecture, Attn, Ffn
 
 

@@ -26,10 +26,7 @@ def _unmeasured(run: Run) -> Iterator[str]:
         yield "runs on several nodes"
     if sharding.offload_optimizer or sharding.offload_parameters:
         yield "offload to the host"
-    if run.arch.ffn.experts:
-        yield "mixtures of experts"
-    if run.arch.attn.kv_rank:
-        yield "latent attention"
+    yield from _unmeasured_shapes(run)
     if work.method == "oft":
         yield "orthogonal adapters"
     if work.optimizer not in _OPTIMIZERS:
@@ -40,6 +37,15 @@ def _unmeasured(run: Run) -> Iterator[str]:
         yield "checkpoints on the host"
     if work.length > _LONGEST:
         yield f"samples over {_LONGEST} tokens"
+
+
+def _unmeasured_shapes(run: Run) -> Iterator[str]:
+    if run.arch.ffn.experts:
+        yield "mixtures of experts"
+    if run.arch.towers:
+        yield "models that see or hear"
+    if run.arch.attn.kv_rank:
+        yield "latent attention"
 
 
 def spread(gaps: tuple[str, ...], device_measured: bool) -> float:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from . import head
+from . import encoder, head
 from .attention import mask
 from .casts import head_cast, layer_casts
 from .feedforward import width
@@ -39,8 +39,15 @@ def base(run: Run, where: Where) -> Terms:
         **resident(run),
         Device.GATHER: gathered(run, where),
         Device.BUCKETS: buckets(run),
+        Device.PIXELS: encoder.pixels(run),
+        Device.TOWERS: encoder.kept(run),
         Device.MASK: mask(run),
     }
+
+
+def _casts(run: Run) -> float:
+    """Autocast's copies of all trained matrices but the output layer's."""
+    return layer_casts(run) + encoder.casts(run)
 
 
 def last_layer(run: Run) -> Terms:
@@ -52,8 +59,8 @@ def last_layer(run: Run) -> Terms:
         **base(run, "last layer"),
         **kept(run),
         Device.GRADIENTS: earlier(run),
-        Device.WEIGHT_CASTS: layer_casts(run),
-        Device.RESULTS: results if run.work.checkpointing != "off" else 0.0,
+        Device.WEIGHT_CASTS: _casts(run),
+        Device.RESULTS: results if run.checkpointing != "off" else 0.0,
         Device.REBUILT: dequantized(run, block.linears) + normed(run, block),
     }
 
@@ -74,12 +81,12 @@ def loss_forward(run: Run) -> Terms:
         **base(run, "loss"),
         **kept(run),
         Device.GRADIENTS: earlier(run),
-        Device.WEIGHT_CASTS: layer_casts(run) + head_cast(run),
+        Device.WEIGHT_CASTS: _casts(run) + head_cast(run),
         Device.HIDDEN_STATES: _hidden_states(run),
         Device.HEAD: head.head_kept(run),
         Device.LOGITS: head.logits_forward(run),
     }
-    if not run.work.needs_full_logits or run.work.checkpointing == "off":
+    if not run.work.needs_full_logits or run.checkpointing == "off":
         return inside
     outside = {**inside, Device.WEIGHT_CASTS: head_cast(run)}
     return max(outside, {**inside, Device.LOGITS: head.half_logits(run)}, key=lambda terms: sum(terms.values()))
@@ -87,7 +94,7 @@ def loss_forward(run: Run) -> Terms:
 
 def loss_backward(run: Run) -> Terms:
     """Without checkpoints every layer still holds the half-precision weights that its backward pass will use."""
-    inside = layer_casts(run) if run.work.checkpointing == "off" else 0.0
+    inside = _casts(run) if run.checkpointing == "off" else 0.0
     return {
         **base(run, "loss"),
         **kept(run),
@@ -103,6 +110,6 @@ def evaluation(run: Run) -> Terms:
         return {}
     return {
         **base(run, "loss"),
-        Device.WEIGHT_CASTS: layer_casts(run) + head_cast(run),
+        Device.WEIGHT_CASTS: _casts(run) + head_cast(run),
         Device.LOGITS: head.logits_evaluation(run),
     }

@@ -39,14 +39,15 @@ def progress(run: Run, done: float) -> float:
     full, each, fsdp = accumulated(run), run.sizes.gradient, run.sharding.fsdp
     if run.sharding.zero >= 2 or not full:
         return full
+    later = each * run.trained_in_towers / (run.sharding.world if fsdp else 1)
     if run.work.accumulation > 1:
         waiting = run.arch.tied and run.work.method == "full" and not fsdp
         return full + (each * run.embedding if waiting else 0.0)
     if run.work.method == "full":
         return each * done / (run.sharding.world if fsdp else 1)
     head = min(each, run.sizes.saved) * run.head if run.work.adapter.full_head else 0.0
-    share = done / sum(number * block.elements for number, block in run.visited)
-    return min(full, head + full * share)
+    share = done / max(sum(number * block.elements for number, block in run.visited), 1)
+    return min(full - later, head + (full - later) * share)
 
 
 def in_flight(run: Run, block: Block, elements: float) -> float:

@@ -47,7 +47,7 @@ def _saving(run: Run) -> float:
 
 def _checkpoints(run: Run) -> float:
     """Activation checkpoints moved to the host, of every device."""
-    if run.work.checkpointing != "offloaded":
+    if run.checkpointing != "offloaded":
         return 0.0
     return run.sharding.devices_per_node * checkpoint(run) * run.arch.layers
 

@@ -13,6 +13,8 @@ from .shapes import Linear
 def norm_kept(run: Run, width: int, entering: float, gemma: bool = False) -> float:
     """The fp32 input, and the normalized value if the norm's weight trains; a fused kernel keeps its input as it is
     (Liger Kernel 0.8, ops/rms_norm.py). `entering`: bytes per element of the input."""
+    if run.arch.norm_bias:  # LayerNorm, whose kernel keeps its input, which autocast raises to fp32
+        return width * (4.0 if run.work.precision == "amp" else entering)
     if run.work.fused_kernels:
         return width * entering
     normalized = 0.0 if run.adapts else 4.0 if gemma else entering

@@ -53,7 +53,7 @@ def checkpoint(run: Run) -> float:
 @lru_cache(maxsize=64)
 def kept(run: Run) -> Mapping[Device, float]:
     """What all layers keep; offloaded checkpoints keep two in flight."""
-    match run.work.checkpointing:
+    match run.checkpointing:
         case "layer":
             return {Device.CHECKPOINTS: sum(number for number, _ in run.visited) * checkpoint(run)}
         case "offloaded":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import backward, forward, vocabulary
+from . import backward, encoder, forward, vocabulary
 from .forward import Terms, resident
-from .gradients import gradients
+from .gradients import accumulated, earlier, gradients
+from .layer import checkpoint
 from .run import Run
 from .step import step_bytes
 from .terms import Device
@@ -45,14 +46,43 @@ def step(run: Run) -> Terms:
     }
 
 
+def tower_forward(run: Run) -> Terms:
+    """Before the decoder, one tower after the other."""
+    most = max((needed for needed, _ in encoder.peaks(run)), default=0.0)
+    if not most:
+        return {}
+    return {
+        **resident(run),
+        Device.GRADIENTS: earlier(run),
+        Device.PIXELS: encoder.pixels(run),
+        Device.TOWERS: encoder.kept(run) + most,
+        Device.WEIGHT_CASTS: encoder.casts(run),
+    }
+
+
+def tower_backward(run: Run) -> Terms:
+    """The first layer of it, with everything kept and the decoder's gradients; or the last, with all gradients."""
+    most = max((needed for _, needed in encoder.peaks(run)), default=0.0)
+    if not most:
+        return {}
+    standing = {**forward.base(run, "embedding"), Device.ACTIVATIONS: checkpoint(run)}
+    waiting = run.work.accumulation == 1 and not run.sharding.engine and not run.sharding.fsdp
+    own = run.sizes.gradient * run.trained_in_towers if waiting else 0.0
+    first = {**standing, Device.TOWERS: encoder.kept(run) + most, Device.GRADIENTS: accumulated(run) - own}
+    last = {**standing, Device.TOWERS: most, Device.GRADIENTS: accumulated(run)}
+    return max(first, last, key=lambda terms: sum(terms.values()))
+
+
 MOMENTS: dict[str, Callable[[Run], Terms]] = {
     "loading": loading,
+    "tower forward": tower_forward,
     "last layer forward": forward.last_layer,
     "loss forward": forward.loss_forward,
     "loss backward": forward.loss_backward,
     "output layer gradient": vocabulary.head_gradient,
     "last layer backward": backward.last_layer,
     "first layer backward": backward.first_layer,
+    "tower backward": tower_backward,
     "embedding gradient": vocabulary.embedding_gradient,
     "optimizer step": step,
     "evaluation": forward.evaluation,

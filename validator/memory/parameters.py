@@ -6,12 +6,18 @@ from functools import lru_cache
 
 from .blocks import blocks
 from .shapes import Linear
-from .workload import Architecture, Workload
+from .tower import Tower, elements, linear_elements, projector_elements, tower_elements
+from .workload import Architecture, Encoding, Workload
 
 
 @lru_cache(maxsize=512)
 def parameters(arch: Architecture) -> int:
     """Exact number of parameters, derived from the shapes; a tied embedding counts once."""
+    return decoder_parameters(arch) + sum(elements(tower) for tower in arch.towers)
+
+
+def decoder_parameters(arch: Architecture) -> int:
+    """Parameters without those of towers and projectors."""
     inside = sum(count * block.elements for count, block in blocks(arch))
     final_norm = arch.hidden * (2 if arch.norm_bias else 1)
     return inside + final_norm + embedding(arch) + head(arch)
@@ -31,13 +37,13 @@ def linear_roles(arch: Architecture, fused: bool = True) -> tuple[str, ...]:
     return tuple(dict.fromkeys(linear.role for _, block in blocks(arch, fused) for linear in block.linears))
 
 
-def adapter_elements(linear: Linear, workload: Workload) -> int:
+def adapter_elements(linear: Linear, workload: Workload, targets: tuple[str, ...] | None = None) -> int:
     """Trained elements that the adapter adds to one kind of linear module.
 
     LoRA (arXiv 2106.09685): rank x (inputs + outputs); DoRA (2402.09353) adds a magnitude for each output; orthogonal
     fine-tuning (2306.07280) trains block (block - 1) / 2 elements for each block of the inputs."""
     adapter = workload.adapter
-    if linear.role not in adapter.targets:
+    if linear.role not in (adapter.targets if targets is None else targets):
         return 0
     if workload.method == "oft":
         return linear.number * linear.inputs * (adapter.block - 1) // 2
@@ -47,8 +53,25 @@ def adapter_elements(linear: Linear, workload: Workload) -> int:
 
 def trainable_parameters(arch: Architecture, workload: Workload) -> int:
     """Number of parameters that receive gradients."""
+    encoders = (trained_in_tower(*pair, workload) for pair in zip(arch.towers, workload.encodings, strict=False))
+    return _trained_in_decoder(arch, workload) + sum(encoders)
+
+
+def trained_in_tower(tower: Tower, encoding: Encoding, workload: Workload) -> int:
+    """Parameters of a tower and its projector that receive gradients."""
+    if workload.method in ("lora", "oft"):
+        inside = sum(adapter_elements(linear, workload, encoding.targets) for linear in tower.linears)
+        beside = (*tower.outside, *tower.projector)
+        return tower.layers * inside + sum(adapter_elements(linear, workload, encoding.targets) for linear in beside)
+    layers = min(encoding.trainable_layers, tower.layers) * (linear_elements(tower.linears) + tower.vectors)
+    inside = tower_elements(tower) - tower.loose if encoding.trains else layers
+    projector = projector_elements(tower) if encoding.projector else 0
+    return inside + projector + (tower.loose if encoding.loose else 0)
+
+
+def _trained_in_decoder(arch: Architecture, workload: Workload) -> int:
     if workload.method == "full":
-        return parameters(arch)
+        return decoder_parameters(arch)
     if workload.method == "freeze":
         block = blocks(arch, workload.experts_fused)[-1][1]
         return workload.trainable_layers * block.elements + workload.trainable_extra

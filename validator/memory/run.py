@@ -8,7 +8,7 @@ from . import parameters
 from .blocks import blocks
 from .precision import Bytes, element_bytes
 from .shapes import Block
-from .workload import Architecture, Workload
+from .workload import Architecture, Checkpointing, Workload
 
 # (how many, layer) for each kind of layer, first layers first
 Layers = tuple[tuple[int, Block], ...]
@@ -18,13 +18,15 @@ class Run:
     """What every formula of this room takes. Equal only to itself: use `run_of`, which gives the same run for the same
     architecture and workload, so that formulas that remember their answers are asked once."""
 
-    def __init__(self, arch: Architecture, work: Workload) -> None:
-        self.arch, self.work, self.sharding = arch, work, work.sharding
+    def __init__(self, arch: Architecture, work: Workload, residual: float = 0.0) -> None:
+        """`residual`: bytes per element of hidden states between layers; 0: those that the precision gives."""
+        self.arch, self.work, self.sharding, self._residual = arch, work, work.sharding, residual
 
     @cached_property
     def sizes(self) -> Bytes:
         """Bytes per element of every kind of tensor."""
-        return element_bytes(self.work)
+        sizes = element_bytes(self.work)
+        return sizes._replace(residual=self._residual) if self._residual else sizes
 
     @cached_property
     def tokens(self) -> int:
@@ -56,6 +58,12 @@ class Run:
         return parameters.trainable_parameters(self.arch, self.work)
 
     @cached_property
+    def trained_in_towers(self) -> int:
+        """Of these, those of towers and projectors."""
+        pairs = zip(self.arch.towers, self.work.encodings, strict=False)
+        return sum(parameters.trained_in_tower(*pair, self.work) for pair in pairs)
+
+    @cached_property
     def saved(self) -> int:
         """Elements of embedding and output layer that train whole beside an adapter."""
         return parameters.saved_elements(self.arch, self.work)
@@ -78,6 +86,13 @@ class Run:
     def adapts(self) -> bool:
         """Whether adapters train beside frozen base weights."""
         return self.work.method in ("lora", "oft")
+
+    @cached_property
+    def checkpointing(self) -> Checkpointing:
+        """Of the decoder's layers: those without a trained parameter keep everything that gradients on their way to a
+        tower need (LLaMA-Factory, model_utils/checkpointing.py)."""
+        frozen = self.adapts and not self.work.adapter.targets
+        return "off" if frozen else self.work.checkpointing
 
     @cached_property
     def trains_head(self) -> bool:

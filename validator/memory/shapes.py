@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from .workload import Attn
-
 
 class Linear(NamedTuple):
     """`number` linear modules of one role and shape in one layer."""
@@ -66,20 +64,3 @@ class Block:
     def attention(self) -> tuple[Linear, ...]:
         """All other linear modules."""
         return tuple(linear for linear in self.linears if linear not in (*self.down, *self.readers))
-
-
-def query_width(attn: Attn) -> int:
-    return attn.heads * attn.head_dim
-
-
-def key_width(attn: Attn) -> int:
-    return attn.kv_heads * attn.head_dim
-
-
-def value_width(attn: Attn) -> int:
-    """Elements per token of the values; latent attention expands them to every head."""
-    return (attn.heads if attn.kv_rank else attn.kv_heads) * (attn.value_dim or attn.head_dim)
-
-
-def output_width(attn: Attn) -> int:
-    return attn.heads * (attn.value_dim or attn.head_dim)

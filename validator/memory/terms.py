@@ -34,6 +34,8 @@ class Device(Term):
     REFERENCE = "reference", "model", "a second copy of the model to compare with"
     GATHER = "gather", "model", "parameters of other devices, gathered for the layer at work"
     BUCKETS = "buckets", "trained", "gradients on their way to other devices"
+    PIXELS = "pixels", "batch", "pictures and sound as numbers, of all micro batches of a step"
+    TOWERS = "towers", "batch", "what is kept for gradients of vision and audio towers and their projectors"
     MASK = "mask", "batch", "attention masks, which grow with the square of the length and with the batch"
     CHECKPOINTS = "checkpoints", "batch", "the input of every layer, which grows with length and batch"
     ACTIVATIONS = "activations", "batch", "grow with length and batch where layers are not checkpointed"

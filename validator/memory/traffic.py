@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from .run import Run
+from .tower import elements
 from .trained import largest_tensor
 from .weights import base_weights
 
@@ -57,13 +58,14 @@ def side_pools(run: Run) -> float:
 
 
 def _gathered_fsdp(run: Run) -> float:
-    """FSDP holds the root unit (embedding, output layer) whole, and two layers: the one at work and the one
+    """FSDP holds the root unit (embedding, output layer, towers) whole, and two layers: the one at work and the one
     prefetched."""
     sizes = run.sizes
     if run.sharding.stage == 2:
         return sizes.compute * run.parameters
     quantized = base_weights(run) / (run.work.base_bytes * run.parameters) if run.work.quant_bits else 1.0
-    return sizes.compute * (run.tables + 2 * run.largest_layer * quantized)
+    towers = sum(elements(tower) for tower in run.arch.towers)
+    return sizes.compute * (run.tables + (towers + 2 * run.largest_layer) * quantized)
 
 
 def buckets(run: Run) -> float:

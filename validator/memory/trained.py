@@ -38,10 +38,20 @@ def trained_matrices(run: Run) -> tuple[Matrix, ...]:
         for count, block in trained_layers(run)
         for linear in block.linears
     ]
+    if run.arch.towers:
+        inside += _tower_matrices(run)
     if run.work.method == "freeze":
         return tuple(inside)
     tables = Matrix(run.arch.vocab, run.arch.hidden, 1 if run.arch.tied else 2)
     return (*inside, *_expert_matrices(run.arch), tables)
+
+
+def _tower_matrices(run: Run) -> Iterator[Matrix]:
+    for tower, encoding in zip(run.arch.towers, run.work.encodings, strict=False):
+        layers = tower.layers if encoding.trains else encoding.trainable_layers
+        yield from (Matrix(linear.outputs, linear.inputs, layers) for linear in tower.linears if layers)
+        beside = (*(tower.outside if encoding.trains else ()), *(tower.projector if encoding.projector else ()))
+        yield from (Matrix(linear.outputs, linear.inputs, linear.number) for linear in beside)
 
 
 def _expert_matrices(arch: Architecture) -> Iterator[Matrix]:

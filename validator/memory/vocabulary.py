@@ -43,5 +43,6 @@ def embedding_gradient(run: Run) -> Terms:
         **base(run, "embedding"),
         Device.GRADIENTS: accumulated(run),
         Device.NEW_GRADIENT: copies * each * run.embedding if run.trains_embedding else 0.0,
+        Device.TOWERS: 0.0,
         Device.ACTIVATIONS: checkpoint(run),
     }

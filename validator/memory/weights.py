@@ -7,6 +7,7 @@ from functools import lru_cache
 from .blocks import blocks
 from .precision import frozen
 from .run import Run
+from .tower import all_linears
 from .trained import trained_bytes
 from .workload import Workload
 
@@ -25,21 +26,20 @@ def quantized_bytes(workload: Workload) -> float:
 
 
 def _quantizable(run: Run) -> int:
-    """Elements inside linear modules of the layers; embeddings, output layer, norms and fused experts stay as they
-    are."""
-    return sum(count * block.linear_elements for count, block in run.layers)
+    """Elements inside linear modules of layers, towers and projectors; embeddings, output layer, norms and fused
+    experts stay as they are."""
+    inside = sum(count * block.linear_elements for count, block in run.layers)
+    return inside + sum(all_linears(tower) for tower in run.arch.towers)
 
 
 @lru_cache(maxsize=64)
 def base_weights(run: Run) -> float:
     """The base model's weights, whole."""
     sizes, total, work = run.sizes, run.parameters, run.work
-    if work.method == "full":
-        return sizes.trained * total
-    if work.quant_bits:
+    if work.quant_bits and work.method != "full":
         linear = _quantizable(run)
         return quantized_bytes(work) * linear + sizes.base * (total - linear)
-    if work.method == "freeze":
+    if work.method in ("full", "freeze"):
         return sizes.trained * run.trained + sizes.base * (total - run.trained)
     norms = 2.0 * sum(count * block.vectors for count, block in blocks(run.arch)) if work.upcast_norms else 0.0
     return sizes.base * total + norms

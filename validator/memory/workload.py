@@ -5,6 +5,8 @@ same reason annotations are not postponed here: typing would compile each from i
 
 from typing import Literal, NamedTuple
 
+from .tower import Tower
+
 Method = Literal["full", "freeze", "lora", "oft"]
 Precision = Literal["amp", "pure", "engine", "fp32"]
 Attention = Literal["sdpa", "flash", "eager"]
@@ -65,6 +67,7 @@ class Architecture(NamedTuple):
     head_bias: bool = False
     logit_softcap: bool = False
     parameters: int | None = None  # a published count; None: derived from the shapes
+    towers: tuple[Tower, ...] = ()  # encoders of images, video or sound before the decoder
 
 
 class Adapter(NamedTuple):
@@ -77,6 +80,17 @@ class Adapter(NamedTuple):
     dropout: bool = False  # a dropout mask is kept for every adapted module
     full_embedding: bool = False  # a trained full-precision copy of the embedding
     full_head: bool = False
+
+
+class Encoding(NamedTuple):
+    """What a run asks of one tower of the architecture: how much it reads, and what of it trains."""
+
+    tokens: int = 0  # tower tokens of one sequence
+    trains: bool = False  # its weights train (methods full and freeze)
+    projector: bool = False  # the projector's weights train
+    loose: bool = False  # what is never frozen trains (method full)
+    trainable_layers: int = 0  # how many layers train, at the end; 0: all, where it trains
+    targets: tuple[str, ...] = ()  # roles of adapted linear modules, of the tower and of the projector
 
 
 class Sharding(NamedTuple):
@@ -150,5 +164,6 @@ class Workload(NamedTuple):
     eval_length: int = 0
     loader_workers: int = 0
     dataset_tokens: int = 0
+    encodings: tuple[Encoding, ...] = ()  # one for each tower
     low_memory_load: bool = True  # each process maps the weights instead of materializing them
     sharding: Sharding = Sharding()

@@ -14,7 +14,13 @@ Config = Mapping[str, Any]
 
 
 def architecture(config: Config) -> Architecture:
-    """Shapes from config.json's own fields. Raises RecipeError for a model type or field that is not knfamily."""
+    """Shapes from config.json's own fields. Raises RecipeError for a model type or field that is not known."""
+    if families.composite(config):
+        from validator.tables import composite  # which no check of a model of text waits for
+
+        whole = composite.whole(config)
+        arch = architecture(composite.decoder(whole))
+        return arch._replace(towers=composite.towers(whole, arch.hidden))
     family = families.family(str(config.get("model_type")))
     try:
         return Architecture(

@@ -84,6 +84,26 @@ class Family(NamedTuple):
         return frozenset(name for name in self.linear if there.intersection(self.roles.get(name, there)))
 
 
+# Parts of the config.json of a model that sees or hears
+_PARTS = ("vision_config", "audio_config", "thinker_config")
+
+
+def composite(config: Mapping[str, Any]) -> bool:
+    """Whether this is the config.json of a decoder behind towers, as data/composites.yaml lists them."""
+    parts = any(part in config for part in _PARTS)
+    return parts and str(config.get("model_type")) in listing("composites")
+
+
+@cache
+def seeing(kind: str, decoder: str) -> Family:
+    """The family of a decoder behind towers: its decoder's, but for what LLaMA-Factory does by the model's own type.
+    Raises RecipeError where the table has no such decoder."""
+    own, columns = listing("composites")[kind], table("families")["llamafactory"]
+    told: dict[str, Any] = {column: kind in listed(column) for column in columns if column in Family._fields}
+    inner = family(decoder)
+    return inner._replace(kind=kind, layer=own.get("layer", inner.layer), templates=tuple(own["templates"]), **told)
+
+
 def known() -> list[str]:
     """The model types of the table, sorted."""
     return sorted(listing("families"))

@@ -23,7 +23,8 @@ class Model(NamedTuple):
     `id` is None for a local folder, whose template `how` explains, and whose own chat template writes the turns of the
     templates `speaks`; and for a hub name that is in the cache of the hub `cached` alone. `quantized` names the method
     of a checkpoint that is quantized already. `taken`: the recipe names another, which stands for this one by its name
-    or by the header's `base`."""
+    or by the header's `base`. `decoder` is the model type of the decoder behind towers, and `modules` are each tower's
+    linear modules: full name -> role."""
 
     id: str | None
     name: str
@@ -44,11 +45,13 @@ class Model(NamedTuple):
     speaks: frozenset[str] = frozenset()
     cached: str = ""
     taken: Literal["", "name", "base"] = ""
+    decoder: str = ""
+    modules: tuple[Mapping[str, str], ...] = ()
 
     @property
     def family(self) -> Family:
         """What is peculiar to the model's type."""
-        return families.family(self.kind)
+        return families.seeing(self.kind, self.decoder) if self.decoder else families.family(self.kind)
 
     @property
     def billions(self) -> float:
@@ -163,6 +166,23 @@ def _local(name: str, folder: Path) -> Model:
 def _described(name: str, config: Mapping[str, Any]) -> Model:
     """What a config.json says by itself."""
     arch = architecture(config)
+    if arch.towers:
+        return _seeing(name, config, arch)
+    return _plain(name, config, arch)
+
+
+def _seeing(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
+    """What it says of a decoder behind towers."""
+    from validator.tables import composite  # which no check of a model of text waits for
+
+    whole = composite.whole(config)
+    decoder = composite.decoder(whole)
+    kind, inner = str(config["model_type"]), str(decoder["model_type"])
+    return _plain(name, decoder, arch)._replace(kind=kind, decoder=inner, modules=composite.modules(whole))
+
+
+def _plain(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
+    """What it says of a decoder."""
     described = config.get("quantization_config")
     quantization = described if isinstance(described, Mapping) else {}
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")

@@ -9,7 +9,7 @@ import yaml
 
 from validator.upstream import layers
 from validator.upstream.source import Modules, classes, name_of
-from validator.upstream.templates import constant
+from validator.upstream.templates import calls, constant
 
 # Column -> module of LLaMA-Factory and a word of the branch that it takes for the model types of the column.
 _BRANCHES = {
@@ -28,6 +28,7 @@ def table(
     return {
         "source": {"llamafactory": release, "transformers": next(iter(transformers))},
         "llamafactory": columns(llamafactory),
+        "composites": composites(llamafactory("llamafactory.model.model_utils.visual")),
         "transformers": rows(kinds, transformers),
     }
 
@@ -43,6 +44,16 @@ def columns(llamafactory: Modules) -> dict[str, list[str]]:
     constants = llamafactory("llamafactory.extras.constants")
     branches = {name: sorted(_branch(llamafactory(module), word)) for name, (module, word) in _BRANCHES.items()}
     return branches | {name: sorted(constant(constants, given)) for name, given in _CONSTANTS.items()}
+
+
+def composites(visual: ast.Module) -> dict[str, dict[str, list[str]]]:
+    """Words in the names of parameters by which LLaMA-Factory tells the parts of a model that sees or hears."""
+    function = "_register_composite_model"
+    made = (node for node in visual.body if isinstance(node, ast.FunctionDef) and node.name == function)
+    choices = (part.values for node in made for part in ast.walk(node) if isinstance(part, ast.BoolOp))
+    usual = {ast.unparse(given): ast.literal_eval(otherwise) for given, otherwise in choices}
+    calls_of = ({name: ast.literal_eval(word) for name, word in call.items()} for call in calls(visual, function))
+    return {words["model_type"]: {part: words.get(part, usual[part]) for part in usual} for words in calls_of}
 
 
 def rows(kinds: Iterable[str], transformers: Mapping[str, Modules]) -> dict[str, dict[str, Any]]:

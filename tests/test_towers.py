@@ -1,0 +1,139 @@
+"""Models that see or hear: their config.json as it is published, and what of them a recipe trains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from validator.diagnostic import RecipeError
+from validator.job.job import Job
+from validator.memory import Encoding, parameters
+from validator.tables.architecture import architecture
+from validator.tables.models import model
+
+QWEN2 = {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
+         "num_key_value_heads": 4, "vocab_size": 152064}  # fmt: skip
+QWEN3 = {"model_type": "qwen3_vl_text", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+         "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936}  # fmt: skip
+# As the hub keeps them: Qwen2-VL's fields of the decoder lie beside the others', LLaVA leaves out those of its class.
+CONFIGS: dict[str, Any] = {
+    "qwen2_vl": {"model_type": "qwen2_vl", **QWEN2, "tie_word_embeddings": False,
+                 "vision_config": {"depth": 32, "embed_dim": 1280, "hidden_size": 3584, "num_heads": 16, "mlp_ratio": 4,
+                                   "in_chans": 3, "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2}},
+    "qwen2_5_vl": {"model_type": "qwen2_5_vl", **QWEN2, "tie_word_embeddings": False,
+                   "vision_config": {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16,
+                                     "out_hidden_size": 3584, "patch_size": 14, "temporal_patch_size": 2}},
+    "qwen3_vl": {"model_type": "qwen3_vl", "text_config": QWEN3, "tie_word_embeddings": False,
+                 "vision_config": {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304,
+                                   "num_heads": 16, "out_hidden_size": 4096, "patch_size": 16,
+                                   "num_position_embeddings": 2304, "deepstack_visual_indexes": [8, 16, 24]}},
+    "llava": {"model_type": "llava", "text_config": {"model_type": "llama", "vocab_size": 32064},
+              "vision_config": {"model_type": "clip_vision_model", "hidden_size": 1024, "intermediate_size": 4096,
+                                "num_hidden_layers": 24, "num_attention_heads": 16, "image_size": 336,
+                                "patch_size": 14}},
+    "gemma3": {"model_type": "gemma3",
+               "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+                               "num_hidden_layers": 34},
+               "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304,
+                                 "num_hidden_layers": 27, "num_attention_heads": 16, "image_size": 896,
+                                 "patch_size": 14, "vision_use_head": False}},
+}  # fmt: skip
+# As the repositories on the hub say it: the sum of their safetensors' headers.
+PUBLISHED = {"qwen2_vl": 8_291_375_616, "qwen2_5_vl": 8_292_166_656, "qwen3_vl": 8_767_123_696,
+             "llava": 7_063_427_072, "gemma3": 4_300_079_472}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_parameters_are_as_published(kind: str) -> None:
+    assert parameters(architecture(CONFIGS[kind])) == PUBLISHED[kind]
+
+
+def test_an_omni_model_is_its_thinker() -> None:
+    whole = {
+        "model_type": "qwen2_5_omni",
+        "talker_config": {},
+        "thinker_config": {"vision_config": {"hidden_size": 1280}},
+    }
+    arch = architecture(whole)
+    assert (arch.hidden, [tower.layers for tower in arch.towers]) == (3584, [32, 32])
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "problem"),
+    [("vision_config", {"depth": 0}, "`depth` is 0"), ("text_config", {"model_type": "new"}, "type `new` is not"),
+     ("text_config", {"num_hidden_layers": None}, "`num_hidden_layers` is None")],
+)  # fmt: skip
+def test_what_cannot_be_read_is_no_model(part: str, value: dict[str, Any], problem: str) -> None:
+    with pytest.raises(RecipeError, match=problem):
+        architecture({**CONFIGS["qwen2_5_vl"], part: value})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["qwen2_5_vl"] | {"dtype": "bfloat16"}))
+    return tmp_path
+
+
+def test_a_folder_with_such_a_config_is_known(folder: Path) -> None:
+    known = model(str(folder))
+    assert (known.kind, known.decoder, known.family.templates) == ("qwen2_5_vl", "qwen2", ("qwen2_vl",))
+    assert known.family.layer == "Qwen2_5_VLDecoderLayer"
+
+
+ALL = ("qkv", "o", "gate", "up", "down")
+FREE = {"freeze_vision_tower": False, "freeze_multi_modal_projector": False}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "encoding"),
+    [
+        ({}, Encoding()),
+        ({"freeze_vision_tower": False}, Encoding(targets=ALL)),
+        ({"freeze_vision_tower": False, "lora_target": "q_proj,v_proj"}, Encoding()),
+        ({"freeze_vision_tower": False, "lora_target": "attn.proj"}, Encoding(targets=("o",))),
+        ({"finetuning_type": "full"}, Encoding(loose=True)),
+        ({"finetuning_type": "full", **FREE}, Encoding(trains=True, projector=True, loose=True)),
+        ({"finetuning_type": "freeze"}, Encoding()),
+        ({"finetuning_type": "freeze", **FREE}, Encoding(projector=True, trainable_layers=2)),
+    ],
+)
+def test_what_trains_of_a_tower(recipe: dict[str, Any], encoding: Encoding, folder: Path) -> None:
+    values = {
+        "model_name_or_path": str(folder),
+        "stage": "sft",
+        "finetuning_type": "lora",
+        "cutoff_len": 4096,
+        **recipe,
+    }
+    work = Job(values, folders=(folder,)).workload
+    assert work
+    assert work.encodings[0]._replace(tokens=0) == encoding
+
+
+def test_a_frozen_decoder_trains_no_layer(folder: Path) -> None:
+    values = {"model_name_or_path": str(folder), "finetuning_type": "full", "freeze_language_model": True, **FREE}
+    work = Job(values, folders=(folder,)).workload
+    assert work
+    assert (work.method, work.trainable_layers) == ("freeze", 0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rows", "tokens"),
+    [
+        ({}, None, 3010), ({"image_max_pixels": 196 * 1000}, None, 1000), ({"cutoff_len": 512}, None, 2048),
+        ({}, [{"text": "a"}], 334), ({}, [{"text": "a", "pictures": ["1.png", "2.png"]}], 6019),
+        ({"cutoff_len": 8192}, [{"text": "a", "films": "1.mp4"}], 21400),
+    ],
+)  # fmt: skip
+def test_how_much_a_tower_reads(recipe: dict[str, Any], rows: Any, tokens: int, folder: Path) -> None:
+    columns = {"prompt": "text", "images": "pictures", "videos": "films"}
+    if rows:
+        (folder / "seen.json").write_text(json.dumps(rows))
+        (folder / "dataset_info.json").write_text(json.dumps({"seen": {"file_name": "seen.json", "columns": columns}}))
+    values = {"model_name_or_path": str(folder), "dataset": "seen", "dataset_dir": str(folder), "cutoff_len": 4096}
+    work = Job({**values, **recipe}, folders=(folder,)).workload
+    assert work
+    assert work.encodings[0].tokens == tokens

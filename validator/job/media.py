@@ -1,0 +1,139 @@
+"""What a run asks of a model's towers: how much each reads of a sample, and what of it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from validator.job.datasets import Dataset
+from validator.job.task import Task
+from validator.memory import Encoding, Tower
+from validator.tables import data
+from validator.tables.models import Model
+
+# Side of the white picture beside samples without any, by which all devices run the tower (data/collator.py).
+_BLANK = 64
+# Side that processors at least bring a picture to: that of Qwen3-VL's, the largest of them.
+_SMALLEST = 256
+_Names = Mapping[str, list[str]]
+
+
+def encodings(task: Task, model: Model, datasets: Iterable[Dataset]) -> tuple[Encoding, ...]:
+    """One for each tower of the model."""
+    number = _media(datasets)
+    return tuple(
+        _trained(task, model, names)._replace(tokens=_tokens(task, model, tower, number))
+        for tower, names in zip(model.arch.towers, model.modules, strict=True)
+    )
+
+
+def forbidden(task: Task, model: Model) -> tuple[str, ...]:
+    """Words in the names of parameters that the recipe freezes (model_utils/visual.py, get_forbidden_modules)."""
+    asked = {"freeze_vision_tower": "vision_model_keys", "freeze_multi_modal_projector": "projector_keys",
+             "freeze_language_model": "language_model_keys"}  # fmt: skip
+    keys = _keys(model)
+    return tuple(word for key, part in asked.items() if task.flag(key) for word in keys.get(part, ()))
+
+
+def trains_decoder(task: Task, model: Model) -> bool:
+    """Whether anything of the decoder trains."""
+    return not (task.flag("freeze_language_model") and _keys(model))
+
+
+def _keys(model: Model) -> _Names:
+    """Empty for a type whose parts LLaMA-Factory does not know: it freezes none of them."""
+    entry = data.listing("composites")[model.kind] if model.modules else {}
+    known: Mapping[str, _Names] = data.table("families")["composites"]
+    return known.get(entry.get("registered", model.kind), {})
+
+
+def _trained(task: Task, model: Model, names: Mapping[str, str]) -> Encoding:
+    if task.adapts:
+        return Encoding(targets=_adapted(task, model, names))
+    registered = bool(_keys(model))
+    tower = not (registered and task.flag("freeze_vision_tower"))
+    projector = not (registered and task.flag("freeze_multi_modal_projector"))
+    if task.method == "freeze":
+        return Encoding(projector=projector and registered, trainable_layers=_layers(task, model) if tower else 0)
+    return Encoding(trains=tower, projector=projector, loose=True)
+
+
+def _layers(task: Task, model: Model) -> int:
+    """Layers of the tower whose numbers are those of trained layers of the decoder (model/adapter.py)."""
+    asked, layers = int(task.number("freeze_trainable_layers")), model.arch.layers
+    first = max(layers - asked, 0) if asked > 0 else 0
+    last = layers if asked > 0 else min(-asked, layers)
+    return max(min(last, model.arch.towers[0].layers) - first, 0)
+
+
+def _adapted(task: Task, model: Model, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Roles of the adapted linear modules. `all` means the last parts of the names of linear modules that are neither
+    in the projector nor in a frozen tower; whatever has such a word anywhere in its name is adapted, unless it is
+    frozen (model_utils/misc.py, find_all_linear_modules; model_utils/visual.py, patch_target_modules)."""
+    keys, targets = _keys(model), task.words("lora_target")
+    if targets == ("all",) or not targets:
+        targets = tuple(_all(task, model, keys))
+    spared = (*forbidden(task, model), *keys.get("lora_conflict_keys", ()))
+    return tuple(dict.fromkeys(
+        role for name, role in names.items()
+        if any(target in name for target in targets) and not any(word in name for word in spared)
+    ))  # fmt: skip
+
+
+def _all(task: Task, model: Model, keys: _Names) -> Iterator[str]:
+    left = [
+        *keys.get("projector_keys", ()),
+        *(keys.get("vision_model_keys", ()) if task.flag("freeze_vision_tower") else ()),
+    ]
+    yield from model.family.linear
+    for names in model.modules:
+        yield from (name.rpartition(".")[2] for name in names if not any(word in name for word in left))
+
+
+# How much is read.
+
+
+def _media(datasets: Iterable[Dataset]) -> dict[str, int] | None:
+    """The most pictures, films and sounds that one of the first rows has; None where no row is at hand."""
+    rows = [(one, row) for one in datasets if one.rows for row in one.rows.head]
+    if not rows:
+        return None
+    return {part: max(_count(one, row, part) for one, row in rows) for part in ("images", "videos", "audios")}
+
+
+def _count(dataset: Dataset, row: Mapping[str, Any], part: str) -> int:
+    value = row.get(dataset.mapping.get(part) or "")
+    return len(value) if isinstance(value, list) else int(value is not None)
+
+
+def _tokens(task: Task, model: Model, tower: Tower, number: dict[str, int] | None) -> int:
+    """Tower tokens of a sample, no more than `cutoff_len` admits: a sample that is cut inside a picture cannot be
+    trained. One picture, or one sound, where the data are not at hand."""
+    given = number or {"images": 1, "videos": 0, "audios": 1}
+    if not tower.side:
+        read = max(given["audios"], 1) * tower.whole
+    elif tower.whole:
+        pieces = _pieces(task, model)
+        read = (max(given["images"], 1) * pieces + given["videos"] * int(task.number("video_maxlen"))) * tower.whole
+    else:
+        read = _patches(task, tower, given)
+    return int(min(read, max(int(task.number("cutoff_len")), 1) * tower.merge))
+
+
+def _patches(task: Task, tower: Tower, given: Mapping[str, int]) -> int:
+    """Of pictures as large as the recipe lets them be, and of the longest films."""
+    area = tower.side**2
+    if not given["images"] and not given["videos"]:
+        return max(_BLANK, _SMALLEST) ** 2 // area
+    pictures = given["images"] * int(task.number("image_max_pixels"))
+    films = given["videos"] * int(task.number("video_maxlen")) * int(task.number("video_max_pixels"))
+    return -(-pictures // area) + -(-films // (area * tower.frames))
+
+
+def _pieces(task: Task, model: Model) -> int:
+    """Into how many a picture is cut at most, the whole of it counted."""
+    tiles = data.listing("composites")[model.kind].get("tiles", 1)
+    if isinstance(tiles, list):
+        key, pieces = tiles
+        return int(pieces) if task.flag(key) else 1
+    return int(tiles)

@@ -1,0 +1,146 @@
+"""What towers keep and need between the forward and the backward pass. Bytes on the worst device.
+
+A layer of a tower is that of a decoder without a vocabulary, so the same formulas hold for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from .inputs import norm_kept
+from .layer import Kept, checkpoint, layer
+from .run import Run
+from .shapes import Block, Linear
+from .tower import Tower, block, tower_elements
+from .workload import Adapter, Architecture, Attn, Encoding, Ffn
+
+# Processors hand over fp32 numbers.
+_NUMBER = 4.0
+
+
+class Encoder(NamedTuple):
+    """A tower at work: `run` is that of its layers."""
+
+    run: Run
+    tower: Tower
+    encoding: Encoding
+    block: Block
+
+    @property
+    def inside(self) -> bool:
+        """Whether gradients go into the layers."""
+        roles = {linear.role for linear in (*self.tower.linears, *self.tower.outside)}
+        asked = self.encoding
+        first = asked.loose and self.tower.loose_first
+        return asked.trains or asked.trainable_layers > 0 or first or bool(roles.intersection(asked.targets))
+
+    @property
+    def reached(self) -> bool:
+        """Whether gradients go as far as the projector."""
+        roles = {linear.role for linear in self.tower.projector}
+        return self.inside or self.encoding.projector or bool(roles.intersection(self.encoding.targets))
+
+
+@lru_cache(maxsize=64)
+def encoders(run: Run) -> tuple[Encoder, ...]:
+    """The towers of a run."""
+    pairs = zip(run.arch.towers, run.work.encodings, strict=False)
+    return tuple(Encoder(_run(run, *pair), *pair, block(pair[0])) for pair in pairs)
+
+
+def _run(run: Run, tower: Tower, encoding: Encoding) -> Run:
+    """That of the layers: of a decoder that reads tower tokens."""
+    fused = any(linear.role == "qkv" for linear in tower.linears)
+    attn = Attn(tower.heads, tower.heads, tower.head_dim, fused=fused)
+    arch = Architecture(
+        tower.hidden, tower.layers, 0, attn, Ffn(tower.width, gated=tower.gated), norm_bias=not tower.rms
+    )
+    trains = not run.adapts and (encoding.trains or encoding.trainable_layers > 0)
+    work = run.work._replace(
+        method="full" if trains else "lora",
+        adapter=run.work.adapter._replace(targets=encoding.targets, full_embedding=False, full_head=False),
+        length=max(encoding.tokens, 1),
+        padded=False,
+        fused_kernels=False,
+    )
+    return Run(arch, work, _stream(run, tower, trains))
+
+
+def _stream(run: Run, tower: Tower, trains: bool) -> float:
+    """Bytes of hidden states between the layers: under autocast fp32 where a norm makes them, or embeddings that
+    train."""
+    if run.work.precision != "amp":
+        return run.sizes.compute
+    return 4.0 if tower.fp32 == "always" or (trains and tower.fp32 == "trained") else 2.0
+
+
+def pixels(run: Run) -> float:
+    """What the processors hand over: of all micro batches of an optimizer step, which the Trainer fetches together
+    (transformers, trainer.py, get_batch_samples)."""
+    each = sum(encoder.run.tokens * encoder.tower.inputs for encoder in encoders(run))
+    return _NUMBER * each * run.work.accumulation
+
+
+@lru_cache(maxsize=64)
+def kept(run: Run) -> float:
+    """What is kept for gradients on their way to towers: in these, in their projectors, and in the decoder's frozen
+    layers, which nothing recomputes."""
+    there = [encoder for encoder in encoders(run) if encoder.reached]
+    return sum(_layers(encoder) + _beside(encoder) for encoder in there) + (_passed(run) if there else 0.0)
+
+
+def _layers(encoder: Encoder) -> float:
+    """Their inputs; everything where nothing is recomputed, as in layers that do not train."""
+    if not encoder.inside:
+        return 0.0
+    run, layers = encoder.run, encoder.tower.layers
+    trains = encoder.encoding.trains or bool(encoder.encoding.targets)
+    if run.work.checkpointing == "off" or not trains:
+        return layers * layer(run, encoder.block).total
+    return layers * checkpoint(run)
+
+
+def _beside(encoder: Encoder) -> float:
+    """Of the projector and of the linear modules beside the layers: the norm's input, the inputs of what trains, and
+    those of activations, which are the results of all but the last."""
+    run, tower = encoder.run, encoder.tower
+    tokens = run.tokens / tower.merge
+    projector = _modules(encoder, tower.projector, encoder.encoding.projector)
+    outside = _modules(encoder, tower.outside, encoder.encoding.trains) if encoder.inside else 0.0
+    norm = norm_kept(run, tower.hidden * tower.merge, run.sizes.residual)
+    return tokens * (projector + outside + norm)
+
+
+def _modules(encoder: Encoder, linears: tuple[Linear, ...], trains: bool) -> float:
+    """Bytes per token of linear modules in a row."""
+    run = encoder.run
+    inputs = sum(each.number * each.inputs for each in linears if trains or each.role in encoder.encoding.targets)
+    results = sum(each.number * each.outputs for each in linears[:-1])
+    return run.sizes.compute * (inputs + results)
+
+
+def _passed(run: Run) -> float:
+    """Of the decoder's layers that freeze tuning leaves as they are."""
+    if run.work.method != "freeze":
+        return 0.0
+    work = run.work._replace(method="lora", adapter=Adapter(targets=()), checkpointing="off")
+    through, frozen = Run(run.arch, work), run.arch.layers - run.work.trainable_layers
+    return frozen * layer(through, through.layers[-1][1]).total
+
+
+def casts(run: Run) -> float:
+    """Autocast's half-precision copies of trained towers."""
+    trained = (encoder for encoder in encoders(run) if encoder.run.sizes.casts)
+    return 2.0 * sum(tower_elements(encoder.tower) for encoder in trained)
+
+
+def peaks(run: Run) -> Iterator[tuple[float, float]]:
+    """Of each tower, what the layer at work needs in the forward and in the backward pass."""
+    for encoder in encoders(run):
+        inside = layer(encoder.run, encoder.block)
+        yield inside.total, _backward(inside) if encoder.inside else 0.0
+
+
+def _backward(inside: Kept) -> float:
+    return max(inside.total + inside.ffn_peak, inside.attention + inside.attention_peak)

@@ -1,0 +1,142 @@
+"""Models that see or hear: a decoder behind towers, from the parts of a config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any
+
+from validator.diagnostic import RecipeError
+from validator.memory import Tower
+from validator.memory.shapes import Linear
+from validator.tables.data import listing
+
+Config = Mapping[str, Any]
+_ROLES = ("gate", "up", "down")
+
+
+def whole(config: Config) -> Config:
+    """The part of a config.json that LLaMA-Factory trains: of an omni model its thinker (model/loader.py)."""
+    kind = str(config.get("model_type"))
+    inside = config.get("thinker_config")
+    known = kind in listing("composites") and listing("composites")[kind].get("thinker")
+    return {**inside, "model_type": kind} if known and isinstance(inside, Mapping) else config
+
+
+def decoder(config: Config) -> Config:
+    """The decoder's own config.json. Older files keep its fields beside the others', newer ones in `text_config`, of
+    which some leave out what is the class's default."""
+    entry = _entry(config)
+    given = config.get("text_config")
+    own = {**config, **given} if isinstance(given, Mapping) else dict(config)
+    default, own_kind = entry["text"], str(config["model_type"])
+    kind = str(given.get("model_type", own_kind)) if isinstance(given, Mapping) else own_kind
+    other = kind != default["model_type"] and not kind.startswith(own_kind)
+    tied = config.get("tie_word_embeddings", own.get("tie_word_embeddings", entry["tied"]))
+    return {**({} if other else default), **own, "model_type": kind if other else default["model_type"],
+            "tie_word_embeddings": tied}  # fmt: skip
+
+
+def towers(config: Config, text: int) -> tuple[Tower, ...]:
+    """The towers of a model whose decoder is `text` wide, in the order of the table."""
+    entry = _entry(config)
+    return tuple(_tower(entry, part, config.get(part), text) for part in entry["towers"])
+
+
+def modules(config: Config) -> tuple[Mapping[str, str], ...]:
+    """Of each tower, the linear modules of it and of its projector: full name in the model -> role in its shapes."""
+    entry = _entry(config)
+    return tuple(dict(_modules(entry, part, config.get(part))) for part in entry["towers"])
+
+
+def _modules(entry: Config, part: str, given: Any) -> Iterator[tuple[str, str]]:
+    tower, at = _kind(entry, part, given), entry["at"][part]
+    yield from ((f"{at}.{tower['at']}.{name}", role) for name, role in tower["linears"].items())
+    yield from ((f"{at}.{name}", name) for name in tower.get("outside", ()))
+    yield from ((f"{entry['projector_at'][part]}.{name}", name) for name in entry["projector"][part])
+
+
+def _entry(config: Config) -> Any:
+    return listing("composites")[str(config.get("model_type"))]
+
+
+def _kind(entry: Config, part: str, given: Any) -> Any:
+    named = str(given.get("model_type")) if isinstance(given, Mapping) else ""
+    return listing("towers")[named if named in listing("towers") else entry["towers"][part]]
+
+
+class _Sizes:
+    """What the words of a shape stand for in one part of a config.json."""
+
+    def __init__(self, tower: Config, given: Any, text: int) -> None:
+        self._fields = {**tower["defaults"], **(given if isinstance(given, Mapping) else {}), "text": text}
+
+    def __call__(self, shape: Any) -> int:
+        """Elements of a shape, or one size."""
+        return prod(self._size(word) for word in (shape if isinstance(shape, list) else [shape]))
+
+    def has(self, condition: str) -> bool:
+        """Whether config.json sets a field, or sets it to a value."""
+        name, _, value = condition.partition(".")
+        return name == "always" or (self._fields.get(name) == value if value else bool(self._fields.get(name)))
+
+    def _size(self, word: str | int) -> int:
+        if word == "patches":
+            return (self._size("image_size") // self._size("patch_size")) ** 2
+        value = self._fields.get(word) if isinstance(word, str) else word
+        if isinstance(value, list) and value:
+            value = value[0] if len(set(map(str, value))) == 1 else len(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            raise RecipeError(f"config.json: `{word}` is {value!r}, not a positive whole number")
+        return value
+
+
+def _tower(entry: Config, part: str, given: Any, text: int) -> Tower:
+    tower = _kind(entry, part, given)
+    size = _Sizes(tower, given, text)
+    named = tower["sizes"]
+    hidden, layers, width = size(named["hidden"]), size(named["layers"]), size(named["width"])
+    linears = tuple(_inside(role, hidden, width) for role in tower["linears"].values())
+    biased = [role for role, condition in tower["biased"].items() if condition is True or size.has(condition)]
+    biases = sum(linear.outputs for linear in linears if linear.role in biased)
+    vectors = sum(number for condition, number in tower["vectors"].items() if size.has(condition))
+    heads = size(named["heads"])
+    return Tower(
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        head_dim=hidden // heads,
+        width=width,
+        linears=linears,
+        vectors=hidden * vectors + biases,
+        gated="gate" in tower["linears"].values(),
+        rms=tower.get("rms", False),
+        fp32=tower.get("fp32", "never"),
+        outside=_beside(tower.get("outside", {}), size, size(tower.get("times", 1))),
+        others=_elements(tower["others"], size),
+        loose=_elements(tower.get("loose", {}), size) + _elements(entry.get("loose", {}).get(part, {}), size),
+        loose_first=bool(tower.get("loose")),
+        projector=_beside(entry["projector"][part], size),
+        projector_others=_elements(entry["further"][part], size),
+        merge=size(named["merge"]) ** 2,
+        inputs=size(tower["input"]),
+        side=size(tower["side"]) if "side" in tower else 0,
+        frames=size(tower.get("frames", 1)),
+        whole=sum(size(word) for word in tower.get("whole", ())),
+    )
+
+
+def _inside(role: str, hidden: int, width: int) -> Linear:
+    """A linear module of a layer."""
+    if role == "qkv":
+        return Linear(role, hidden, 3 * hidden)
+    inputs, outputs = (width, hidden) if role == "down" else (hidden, width if role in _ROLES else hidden)
+    return Linear(role, inputs, outputs)
+
+
+def _beside(named: Config, size: _Sizes, number: int = 1) -> tuple[Linear, ...]:
+    return tuple(Linear(name, size(inputs), size(outputs), number) for name, (inputs, outputs) in named.items())
+
+
+def _elements(named: Config, size: _Sizes) -> int:
+    return sum(size(shape) for shape in named.values())
