@@ -67,8 +67,8 @@ def test_model_entry_is_whole(name: str) -> None:
     entry = MODELS[name]
     assert set(entry) >= MODEL_KEYS
     assert set(entry) <= MODEL_KEYS | MODEL_EXTRAS
-    assert set(entry["base"]) <= set(entry["hub"])
-    assert set(entry.get("overrides", {})) <= set(entry["hub"])
+    assert set(entry["base"]) <= {*entry["hub"], *entry["modelscope"]}
+    assert set(entry.get("overrides", {})) <= {*entry["hub"], *entry["modelscope"]}
     assert entry["hub"][0] not in entry.get("overrides", {}), "the entry itself describes the default name"
     assert "model_type" in entry["config"]
     assert entry.get("confidence") is None or entry["note"]

@@ -64,7 +64,7 @@ def test_unknown_model(name: str) -> None:
         # so is one of another kind
         ("Qwen/Qwen2.5-Vision-7B-Instruct", "holds it; its config.json"),
         ("qwen2.5-xl-7b", "not known; its config.json"),
-        ("Qwen/Qwen2.5-Math-7B-Instruct", "holds it; its config.json"),
+        ("Qwen/Qwen2.5-Prover-7B-Instruct", "holds it; its config.json"),
         ("Qwen/Qwen2.5-7B-Instrct", "else its config.json in a folder"),
         ("unsloth/Qwen3-8B-GGUF", "llama.cpp's format"), ("./q4.gguf", "llama.cpp's format"),
     ],

@@ -129,8 +129,10 @@ def _is_folder(name: str) -> bool:
 
 
 def _published(key: str, entry: dict[str, Any], hub: str) -> Model:
-    base = hub.rpartition("/")[2] in {name.rpartition("/")[2] for name in entry["base"]}  # also by modelscope's name
-    special = dict((entry.get("overrides") or {}).get(hub) or {})
+    own = hub.rpartition("/")[2]  # the same on ModelScope, mostly
+    base = own in {name.rpartition("/")[2] for name in entry["base"]}
+    overrides: dict[str, dict[str, Any]] = entry.get("overrides") or {}
+    special = next((more for name, more in overrides.items() if name.rpartition("/")[2] == own), {})
     config = {**entry["config"], **{k: v for k, v in special.items() if k not in entry}}
     entry = {**entry, **{k: v for k, v in special.items() if k in entry}}
     return _described(hub, config)._replace(
