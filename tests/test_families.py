@@ -190,6 +190,7 @@ def generated() -> dict[str, dict[str, object]]:
         "llamafactory.model.model_utils.attention": ast.parse(""),
         "llamafactory.data.collator": ast.parse(""),
         "llamafactory.extras.constants": ast.parse(CONSTANTS),
+        "llamafactory.model.model_utils.visual": ast.parse(""),
     }
     transformers = {"5.6.0": sources(MODELING).__getitem__, "4.57.1": sources(OLDER).__getitem__}
     return generator.table(["nova", "absent"], "0.9.5", llamafactory.__getitem__, transformers)

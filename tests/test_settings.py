@@ -186,6 +186,7 @@ SUBJECTS = {
     ("rules/entries", "script_refused", "script_url"): "the address itself",
     ("rules/fsdp", "fsdp_word_unknown", "fsdp"): "the text as it is written",
     ("rules/inputs", "packing_unread", "packing"): "written where nothing packs",
+    ("rules/keys", "remarks", "stage"): "whether another command's keys are meant, before values are judged",
     ("rules/optimizers", "optimizer_with_deepspeed", "deepspeed"): "refused where it is not null, even if it is empty",
     ("rules/paths", "_zero_name", "deepspeed"): "the file name",
     ("rules/paths", "deepspeed_unreadable", "deepspeed"): "whether it is a file name or JSON",

@@ -49,15 +49,11 @@ def _config(cell: Cell) -> Any:
 
     values = {name: value for name, value in cell.model.items() if name not in _DROPPED}
     kind = values.pop("model_type")
-    if kind == "qwen2":
-        values.setdefault("use_sliding_window", False)
     config = AutoConfig.for_model(kind, **values)
     config.use_cache = False
     config._attn_implementation = attention.install(cell.attn, cell.padded)
     if cell.liger:
         liger.fuse(config, cell.stage)
-    if kind.endswith("moe") or kind in ("mixtral", "deepseek_v2", "deepseek_v3"):
-        config._experts_implementation = "grouped_mm"
     return config
 
 

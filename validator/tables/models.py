@@ -135,12 +135,14 @@ def _published(key: str, entry: dict[str, Any], hub: str) -> Model:
     special = next((more for name, more in overrides.items() if name.rpartition("/")[2] == own), {})
     config = {**entry["config"], **{k: v for k, v in special.items() if k not in entry}}
     entry = {**entry, **{k: v for k, v in special.items() if k in entry}}
-    return _described(hub, config)._replace(
+    told = _described(hub, config)
+    return told._replace(
         id=key,
         short=entry["short"],
         parameters=entry["parameters"],
         dtype_bytes=_BYTES.get(entry["dtype"], 2.0),
-        template=None if base else entry["template"],
+        # LLaMA-Factory registers one for base models, too, where they see or hear.
+        template=None if base and not told.arch.towers else entry["template"],
         base=base,
         vision_parameters=entry.get("vision_parameters") or 0,
         remote_code=bool(entry.get("remote_code")),
