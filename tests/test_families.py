@@ -171,6 +171,15 @@ def apply_liger_kernel(config):
     elif model_type == "zero":
         return
 """
+VISUAL = """
+def _register_composite_model(model_type, projector_keys=None, lora_conflict_keys=None):
+    COMPOSITE_MODELS[model_type] = CompositeModel(
+        projector_keys=projector_keys or ["projector"], lora_conflict_keys=lora_conflict_keys or []
+    )
+
+_register_composite_model(model_type="nova")
+_register_composite_model(model_type="zero", projector_keys=["visual.merger"])
+"""
 CONSTANTS = "MOD_SUPPORTED_MODELS = {'llama'}\nSUPPORTED_CLASS_FOR_S2ATTN = {'llama'}"
 ENTRY = "nova:\n  source: made up\n  router: bias\n  targets: qkv_proj\n  remark: the experts are fused\n"
 CONFIG = {
@@ -190,7 +199,7 @@ def generated() -> dict[str, dict[str, object]]:
         "llamafactory.model.model_utils.attention": ast.parse(""),
         "llamafactory.data.collator": ast.parse(""),
         "llamafactory.extras.constants": ast.parse(CONSTANTS),
-        "llamafactory.model.model_utils.visual": ast.parse(""),
+        "llamafactory.model.model_utils.visual": ast.parse(VISUAL),
     }
     transformers = {"5.6.0": sources(MODELING).__getitem__, "4.57.1": sources(OLDER).__getitem__}
     return generator.table(["nova", "absent"], "0.9.5", llamafactory.__getitem__, transformers)
@@ -202,6 +211,10 @@ def test_columns_are_generated_from_source() -> None:
         "liger": ["llama", "nova", "novae"], "own_kernel": [], "no_neat_packing": [],
         "mixture_of_depths": ["llama"], "shift_attention": ["llama"],
     }  # fmt: skip
+    assert table["composites"] == {
+        "nova": {"projector_keys": ["projector"], "lora_conflict_keys": []},
+        "zero": {"projector_keys": ["visual.merger"], "lora_conflict_keys": []},
+    }
     norms = ["four_norm", "one_norm", "three_norm", "two_norm"]
     assert table["transformers"] == {
         "nova": {

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
 from typing import NamedTuple
@@ -46,7 +45,8 @@ def choose(
     if not guidance.sizes(stage, methods[0]):
         raise RecipeError(f"how many samples suit which model is not known for stage {stage}; name one with --model")
     balance = _Balance(samples, methods[0], stage)
-    known = [model for model in _judged() if _common(model)]
+    readable = set(models.model_ids())
+    known = [model for key in models.offered() if key in readable and _common(model := models.model(key))]
     choices: list[Choice] = []
     sizes: Counter[int] = Counter()
     for model in sorted(known, key=lambda model: (balance.mismatch(model), *balance.order(model))):
@@ -83,16 +83,9 @@ class _Balance(NamedTuple):
         return guidance.samples(self.stage, self.method, model.billions)
 
 
-def _judged() -> Iterator[Model]:
-    """Models on offer whose type the formulas know."""
-    for name in models.offered():
-        with suppress(RecipeError):
-            yield models.model(name)
-
-
 def _common(model: Model) -> bool:
-    """Tuned for chat over text, in 16 bits, and run by transformers' own code."""
-    return not (model.base or model.arch.towers or model.quantized or model.remote_code)
+    """Tuned for chat, in 16 bits, and run by transformers' own code."""
+    return not (model.base or model.quantized or model.remote_code)
 
 
 def _size(billions: float) -> int:

@@ -15,7 +15,7 @@ Config = Mapping[str, Any]
 
 def architecture(config: Config) -> Architecture:
     """Shapes from config.json's own fields. Raises RecipeError for a model type or field that is not known."""
-    if families.composite(config):
+    if families.sees(config):
         from validator.tables import composite  # which no check of a model of text waits for
 
         whole = composite.whole(config)

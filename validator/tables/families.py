@@ -88,10 +88,19 @@ class Family(NamedTuple):
 _PARTS = ("vision_config", "audio_config", "thinker_config")
 
 
-def composite(config: Mapping[str, Any]) -> bool:
+def sees(config: Mapping[str, Any]) -> bool:
     """Whether this is the config.json of a decoder behind towers, as data/composites.yaml lists them."""
     parts = any(part in config for part in _PARTS)
     return parts and str(config.get("model_type")) in listing("composites")
+
+
+def readable(config: Mapping[str, Any]) -> bool:
+    """Whether the shapes that this config.json gives are known."""
+    if not sees(config):
+        return config.get("model_type") in listing("families")
+    from validator.tables import composite  # which no model of text waits for
+
+    return composite.decoder(composite.whole(config))["model_type"] in listing("families")
 
 
 @cache

@@ -65,13 +65,14 @@ class Model(NamedTuple):
 
 def model_ids() -> list[str]:
     """Ids of the models whose shapes are known, in the table's order; of others only names and templates are."""
-    return [key for key, entry in listing("models").items() if entry["config"]["model_type"] in listing("families")]
+    return [key for key, entry in listing("models").items() if families.readable(entry["config"])]
 
 
 def offered() -> list[str]:
-    """Ids of the models that have a short form, which the planner and the shell offer; others are known by name."""
+    """Ids of the models of text that have a short form, which the planner and the shell offer; others are known by
+    name."""
     models = listing("models")
-    unnamed = set(models.mention("short: null"))
+    unnamed = {*models.mention("short: null"), *models.mention("vision_config:"), *models.mention("audio_config:")}
     return [key for key in models if key not in unnamed]
 
 
