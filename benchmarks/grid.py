@@ -207,27 +207,34 @@ def simulated(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def simulate_missing() -> None:
-    done = {key(row) for row in recorded()}
+    done = {key(row) for row in recorded() if not separate(row)}
     fused = find_spec("liger_kernel") is not None
-    versions = " ".join(f"{name}=={version(name)}" for name in PACKAGES)
     for cell in cells():
-        if key(cell) in done or (cell["liger"] and not fused):
-            continue
-        result = simulated(cell)
-        moments = result.pop("moments")
-        row = {
-            **cell,
-            "peak_bytes": result["peak_bytes"],
-            "peak_at": f"{result['peak_phase'].split('.')[1]} {result['peak_seg']}".strip(),
-            "parameters": result["n_params"],
-            "trainable": result["n_trainable"],
-            **{name: moments.get(name, 0) for name in MOMENTS},
-            "weights_gib": result["params_gib"],
-            "gradients_total_gib": result["grads_total_gib"],
-            "optimizer_total_gib": result["optim_total_gib"],
-            "versions": versions,
-        }
-        append(row)
+        if key(cell) not in done and (fused or not cell["liger"]):
+            record(cell, simulated(cell))
+
+
+def record(cell: dict[str, Any], result: dict[str, Any]) -> None:
+    """Append a cell and the simulator's answer."""
+    moments = result.pop("moments")
+    row = {
+        **cell,
+        "peak_bytes": result["peak_bytes"],
+        "peak_at": f"{result['peak_phase'].split('.')[1]} {result['peak_seg']}".strip(),
+        "parameters": result["n_params"],
+        "trainable": result["n_trainable"],
+        **{name: moments.get(name, 0) for name in MOMENTS},
+        "weights_gib": result["params_gib"],
+        "gradients_total_gib": result["grads_total_gib"],
+        "optimizer_total_gib": result["optim_total_gib"],
+        "versions": " ".join(f"{name}=={version(name)}" for name in PACKAGES),
+    }
+    append({name: row[name] for name in recorded()[0]})
+
+
+def separate(row: dict[str, str]) -> bool:
+    """Whether the experts of the cell's model are linear modules, as they were before transformers 5."""
+    return "transformers==4." in row["versions"]
 
 
 def append(row: dict[str, Any]) -> None:
@@ -264,13 +271,15 @@ def architecture(model: str) -> Architecture:
 
 def workload(row: dict[str, str]) -> Workload:
     """The recorded cell as the formulas see it: one device, no evaluation."""
-    targets = ("q", "v") if row["lora_targets"] == "qv" else linear_roles(architecture(row["model"]))
+    fused = not separate(row)
+    targets = ("q", "v") if row["lora_targets"] == "qv" else linear_roles(architecture(row["model"]), fused)
     stage, adapted = row["stage"], row["method"] in ("qlora4", "qlora8", "dora", "lora", "oft")
     saved = row["additional_target"]
     return Workload(
         method="lora" if row["method"] in ("qlora4", "qlora8", "dora") else row["method"],  # type: ignore[arg-type]
         precision=PRECISIONS[row["precision_mode"]],
         base_bytes=4.0 if row["precision_mode"] == "fp32" else 2.0,
+        experts_fused=fused,
         quant_bits={"qlora4": 4, "qlora8": 8}.get(row["method"], 0),
         adapter=Adapter(
             int(row["lora_rank"]),

@@ -51,7 +51,7 @@ def test_the_fixed_shape() -> None:
     found = json.loads(structure.text(explain.explain(resolved(HEAD + BODY))))
     assert list(found) == [
         "path", "machine", "model", "verdict", "device_gib", "host_gib", "disk_gib", "samples", "changes", "command",
-        "spare", "diagnostics", "left_out", "command_problem",
+        "spare", "diagnostics", "left_out", "command_problem", "releases",
     ]  # fmt: skip
     assert list(found["machine"]) == ["nodes", "devices", "device", "device_gib", "usable_gib", "host_ram_gib"]
     assert list(found["model"]) == ["name", "parameters", "trainable_parameters"]
@@ -231,3 +231,14 @@ def test_no_command_that_the_launcher_would_split(
         monkeypatch.chdir(folder / place)
         (line,) = explain.explain(job.resolve(load(f"{way}x.yaml"))).command
         assert line.endswith(f" {way}x.yaml dataset_dir={way}data")
+
+
+def test_experts_are_explained_for_each_release() -> None:
+    body = BODY.replace("Qwen/Qwen2.5-7B-Instruct", "mistralai/Mixtral-8x7B-Instruct-v0.1")
+    answer = explain.explain(resolved("# /// recipe\n# machine: 1xa100-80g\n# ///\nquantization_bit: 4\n" + body))
+    newest, older = answer.releases
+    assert (newest.verdict, older.verdict, answer.verdict) == ("exceeds", "fits", "tight")
+    assert newest.expected > 2 * older.expected
+    lines = chart.text(answer)
+    assert "depends on the release of transformers: exceeds with the newest" in lines
+    assert f"with transformers {older.transformers}, whose experts are linear modules" in lines

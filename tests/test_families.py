@@ -220,6 +220,7 @@ def test_columns_are_generated_from_source() -> None:
         "nova": {
             "layer": "NovaDecoderLayer", "parts": sorted([*norms, "mlp", "self_attn"]),
             "linear": ["o_proj", "qkv_proj"], "norms": 4, "qkv_bias": True, "tied": True, "fused_experts": "5.6.0",
+            "separate": ["o_proj", "qkv_proj"],
         },
     }  # fmt: skip
 

@@ -136,3 +136,35 @@ def test_a_deepspeed_file_that_is_not_there_is_the_catalogues_or_memory_is_unkno
     (tmp_path / "ds_z2.json").write_text("{")
     broken = resolved("8xa100-80g", 1024, deepspeed="ds_z2.json", **values)
     assert (broken.device_memory, broken.host_memory, broken.disk, broken.verdict) == (None, None, None, "unknown")
+
+
+MIXTRAL = {
+    "model_name_or_path": "mistralai/Mixtral-8x7B-Instruct-v0.1", "quantization_bit": 4, "bf16": True,
+    "per_device_train_batch_size": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wanted", "verdicts", "verdict"),
+    [
+        ({"transformers": "4.57.1"}, ["fits"], "fits"),
+        ({"transformers": ">=5"}, ["exceeds"], "exceeds"),
+        ({"llamafactory": "0.9.4"}, ["fits"], "fits"),
+        ({}, ["exceeds", "fits"], "tight"),
+    ],
+)
+def test_experts_are_those_of_the_releases_that_the_recipe_admits(
+    wanted: dict[str, str], verdicts: list[str], verdict: str
+) -> None:
+    one = resolved("1xa100-80g", header=wanted, **MIXTRAL)
+    assert (list(one.device_verdicts.values()), one.device_verdict) == (verdicts, verdict)
+
+
+def test_adapters_reach_experts_that_are_linear_modules() -> None:
+    older, newer = resolved("1xa100-80g", **MIXTRAL).workloads.values()
+    assert newer.adapter.targets == ("q", "k", "v", "o", "router", "gate", "up", "down")
+    assert older.adapter.targets == ("q", "k", "v", "o")
+
+
+def test_a_dense_model_is_the_same_with_every_release() -> None:
+    assert len(resolved(model_name_or_path="Qwen/Qwen2.5-7B-Instruct").workloads) == 1

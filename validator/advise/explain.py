@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from validator.advise import changes, spare
-from validator.advise.explanation import Band, DeviceBand, Disk, Explanation, Samples, Size, Target
+from validator.advise.explanation import Band, DeviceBand, Disk, Explanation, Released, Samples, Size, Target
 from validator.advise.starting import Starting, starting
 from validator.diagnostic import Diagnostic, RecipeError, Severity
 from validator.job.job import GIB, Job
@@ -36,6 +36,7 @@ def explain(job: Job, overrides: Sequence[str] = (), diagnostics: Sequence[Diagn
         diagnostics=[each._replace(path=each.path or job.path) for each in diagnostics],
         left_out=_left_out(job, diagnostics),
         command_problem=started.problem,
+        releases=list(_releases(job)),
     )
 
 
@@ -81,6 +82,12 @@ def _device(estimate: Estimate | None) -> DeviceBand | None:
         return None
     low, expected, high = _gib(estimate.low), _gib(estimate.expected), _gib(estimate.high)
     return DeviceBand(_gib(estimate.allocated), low, expected, high, _terms(estimate.terms), list(estimate.gaps))
+
+
+def _releases(job: Job) -> Iterator[Released]:
+    """Nothing where all releases need the same."""
+    for release, each in job.device_memories.items() if len(job.device_memories) > 1 else ():
+        yield Released(release, _gib(each.low), _gib(each.expected), _gib(each.high), job.device_verdicts[release])
 
 
 def _host(estimate: Estimate | None) -> Band | None:

@@ -59,6 +59,17 @@ class DeviceBand:
 
 
 @dataclass(frozen=True)
+class Released:
+    """Memory of the worst device with a transformers release that the recipe admits."""
+
+    transformers: str
+    low: float
+    expected: float
+    high: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
 class Disk:
     """One checkpoint, and all that the run writes."""
 
@@ -81,7 +92,9 @@ class Explanation:
     """Where every GiB goes, the verdict on memory, the nearest changes, and the launch command of each node, unless an
     error stands against it. None: not known. `spare` is what memory to spare would buy. `diagnostics` is all that
     `check` finds; `left_out` are keys that it does not know or whose value it refuses: all figures are without them.
-    `command_problem` says why there is no command though no error stands against one."""
+    `command_problem` says why there is no command though no error stands against one. `releases`, newest first:
+    where the experts of a mixture are one tensor with some transformers releases that the recipe admits, and linear
+    modules with others, what it needs with each; all other figures are of the first."""
 
     path: str
     machine: Target | None
@@ -97,6 +110,7 @@ class Explanation:
     diagnostics: Sequence[Diagnostic] = ()
     left_out: Sequence[str] = ()
     command_problem: str | None = None
+    releases: Sequence[Released] = ()
 
     @property
     def errors(self) -> int:
@@ -108,10 +122,11 @@ class Explanation:
         return replace(self, device_gib=self.device_gib and _rounded(self.device_gib),
                        host_gib=self.host_gib and _rounded(self.host_gib),
                        disk_gib=self.disk_gib and _rounded(self.disk_gib),
-                       changes=[*map(_rounded, self.changes)], spare=[*map(_rounded, self.spare)])  # fmt: skip
+                       changes=[*map(_rounded, self.changes)], spare=[*map(_rounded, self.spare)],
+                       releases=[*map(_rounded, self.releases)])  # fmt: skip
 
 
-_Sizes = TypeVar("_Sizes", Band, DeviceBand, Disk, Change)
+_Sizes = TypeVar("_Sizes", Band, DeviceBand, Disk, Change, Released)
 
 
 def _rounded(sizes: _Sizes) -> _Sizes:

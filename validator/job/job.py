@@ -144,13 +144,19 @@ class Job(Settings):
         return folder is not None and folder[1] and folder[0].is_dir() and any(folder[0].iterdir())
 
     @cached_property
-    def workload(self) -> Workload | None:
-        """What the memory formulas need; None where the model is not known, or what the DeepSpeed or accelerate file
-        makes of it."""
+    def workloads(self) -> Mapping[str, Workload]:
+        """What the memory formulas need, by a release of transformers where those that the recipe may meet keep the
+        experts of a mixture in different ways, newest first; none where the model is not known, or what the DeepSpeed
+        or accelerate file makes of it."""
         unknown = (self.zero and self.zero.problem) or (self.accelerate and not self.accelerate.judged)
         if self.model is None or unknown:
-            return None
-        return workload.workload(self, self.model, self.zero, self._encodings)
+            return {}
+        forms = self.model.family.forms(self.header) if self.model.arch.ffn.experts else {True: ""}
+        encodings = self._encodings
+        return {
+            release: workload.workload(self, self.model, self.zero, encodings, fused)
+            for fused, release in forms.items()
+        }
 
     @property
     def _encodings(self) -> tuple[Encoding, ...]:
@@ -160,13 +166,23 @@ class Job(Settings):
 
         return media.encodings(self, self.model, self.datasets)
 
+    @property
+    def workload(self) -> Workload | None:
+        """What the memory formulas need with the newest release; None where that is not known."""
+        return next(iter(self.workloads.values()), None)
+
     @cached_property
-    def device_memory(self) -> Estimate | None:
-        """Predicted peak on the worst device, bytes."""
-        if self.model is None or self.workload is None:
-            return None
+    def device_memories(self) -> Mapping[str, Estimate]:
+        """Predicted peak on the worst device, bytes, by release as in `workloads`."""
+        if self.model is None or not self.workloads:
+            return {}
         runtime = self.machine.device.runtime(workload.expandable(self)) if self.machine else None
-        return device_memory(self.model.arch, self.workload, runtime)
+        return {name: device_memory(self.model.arch, work, runtime) for name, work in self.workloads.items()}
+
+    @property
+    def device_memory(self) -> Estimate | None:
+        """Predicted peak on the worst device, bytes, with the newest release."""
+        return next(iter(self.device_memories.values()), None)
 
     @cached_property
     def host_memory(self) -> Estimate | None:
@@ -208,18 +224,26 @@ class Job(Settings):
 
     @property
     def device_verdict(self) -> Verdict:
+        """That of every release that the recipe may meet; `tight` where they differ."""
+        verdicts = set(self.device_verdicts.values())
+        return "tight" if len(verdicts) > 1 else next(iter(verdicts), "unknown")
+
+    @property
+    def device_verdicts(self) -> Mapping[str, Verdict]:
+        """By release as in `workloads`."""
         usable = self.machine.device.usable_gib if self.machine else None
-        return _judge(self.device_memory, usable)
+        return {name: judge(estimate, usable) for name, estimate in self.device_memories.items()}
 
     @property
     def host_verdict(self) -> Verdict:
-        return _judge(self.host_memory, self.machine.host_ram_gib if self.machine else None)
+        return judge(self.host_memory, self.machine.host_ram_gib if self.machine else None)
 
 
 _BADNESS: list[Verdict] = ["unknown", "fits", "tight", "exceeds"]
 
 
-def _judge(estimate: Estimate | None, limit_gib: float | None) -> Verdict:
+def judge(estimate: Estimate | None, limit_gib: float | None) -> Verdict:
+    """Whether an estimate stays within a limit with all of its band, as far as expected, or not."""
     if estimate is None or limit_gib is None:
         return "unknown"
     if estimate.high < limit_gib * GIB:

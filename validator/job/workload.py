@@ -39,9 +39,16 @@ _OWN = {"use_apollo": "apollo", "use_badam": "badam", "use_adam_mini": "adam_min
 _WHOLE = ("use_galore", "use_apollo", "use_badam")
 
 
-def workload(settings: Settings, model: Model, engine: Zero | None, encodings: tuple[Encoding, ...] = ()) -> Workload:
+def workload(
+    settings: Settings,
+    model: Model,
+    engine: Zero | None,
+    encodings: tuple[Encoding, ...] = (),
+    experts_fused: bool = True,
+) -> Workload:
     """What is trained and how. Settings the formulas do not model take their nearest costlier neighbour. `engine` is
-    the DeepSpeed configuration, where there is one; `encodings` what is asked of the model's towers."""
+    the DeepSpeed configuration, where there is one; `encodings` what is asked of the model's towers. `experts_fused`:
+    the release of transformers keeps all experts of a layer as one tensor."""
     method = settings.method if settings.method in ("full", "freeze", "lora", "oft") else "lora"
     decoder = not encodings or _trains_decoder(settings, model)
     if method == "full" and not decoder:
@@ -56,8 +63,9 @@ def workload(settings: Settings, model: Model, engine: Zero | None, encodings: t
         quant_bits=weights.weights,
         double_quant=settings.flag("double_quantization"),
         quant_grouped=weights.kept in ("gptq", "awq"),
+        experts_fused=experts_fused,
         upcast_norms=settings.flag("upcast_layernorm"),
-        adapter=_adapter(settings, model) if decoder else _adapter(settings, model)._replace(targets=()),
+        adapter=_adapter(settings, model, decoder, experts_fused),
         trainable_layers=min(abs(int(settings.number("freeze_trainable_layers"))), model.arch.layers) * decoder,
         optimizer=_optimizer(settings, engine),
         optimizer_rank=int(settings.number("galore_rank" if settings.flag("use_galore") else "apollo_rank")),
@@ -98,12 +106,13 @@ def expandable(settings: Settings) -> bool:
     return vendor == "nvidia" and (settings.world > 1 or settings.engine) and not settings.accelerate
 
 
-def _adapter(settings: Settings, model: Model) -> Adapter:
+def _adapter(settings: Settings, model: Model, decoder: bool, fused: bool) -> Adapter:
+    """`decoder`: the language part is adapted, too."""
     resized = settings.flag("resize_vocab") or settings.has("add_tokens") or settings.has("add_special_tokens")
     saved = settings.words("additional_target")
     return Adapter(
         rank=max(int(settings.number("lora_rank")), 1),
-        targets=targets(settings, model),
+        targets=targets(settings, model, fused) if decoder else (),
         dora=settings.flag("use_dora"),
         block=max(int(settings.number("oft_block_size")), 1),
         dropout=settings.number("lora_dropout") > 0,
@@ -112,14 +121,14 @@ def _adapter(settings: Settings, model: Model) -> Adapter:
     )
 
 
-def targets(settings: Settings, model: Model) -> tuple[str, ...]:
+def targets(settings: Settings, model: Model, fused: bool = True) -> tuple[str, ...]:
     """Roles of the adapted modules, of LoRA and OFT alike by `lora_target`, of which `all` means all linear modules
     where it stands alone (model/adapter.py). Names the formulas do not know count as all."""
     names = settings.words("lora_target")
     if names == ("all",) or not names:
-        return linear_roles(model.arch)
+        return linear_roles(model.arch, fused)
     known = tuple(role for name in names for role in model.family.roles.get(name, ()))
-    return known or linear_roles(model.arch)
+    return known or linear_roles(model.arch, fused)
 
 
 def _optimizer(settings: Settings, engine: Zero | None) -> str:

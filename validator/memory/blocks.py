@@ -34,13 +34,18 @@ def _attention_linears(hidden: int, attn: Attn) -> list[Linear]:
     return [*(Linear(role, hidden, width, bias=attn.qkv_bias) for role, width in widths.items()), out]
 
 
-def _feed_forward(hidden: int, width: int, ffn: Ffn, count: int = 1, bias: bool = False) -> list[Linear]:
-    down = Linear("down", width, hidden, count, bias)
+def _feed_forward(hidden: int, width: int, ffn: Ffn, bias: bool = False) -> list[Linear]:
+    down = Linear("down", width, hidden, bias=bias)
     if not ffn.gated:
-        return [Linear("up", hidden, width, count, bias), down]
+        return [Linear("up", hidden, width, bias=bias), down]
     if ffn.fused_gate_up:
-        return [Linear("gate_up", hidden, 2 * width, count, bias), down]
-    return [Linear("gate", hidden, width, count, bias), Linear("up", hidden, width, count, bias), down]
+        return [Linear("gate_up", hidden, 2 * width, bias=bias), down]
+    return [Linear("gate", hidden, width, bias=bias), Linear("up", hidden, width, bias=bias), down]
+
+
+def _experts(hidden: int, ffn: Ffn) -> list[Linear]:
+    one = _feed_forward(hidden, ffn.expert_width, ffn, ffn.expert_bias)
+    return [linear._replace(number=ffn.experts, routed=True) for linear in one]
 
 
 def _vectors(arch: Architecture) -> int:
@@ -59,21 +64,21 @@ def _dense_block(arch: Architecture) -> Block:
 
 def _mixture_block(arch: Architecture, fused: bool) -> Block:
     ffn, hidden = arch.ffn, arch.hidden
-    experts = _feed_forward(hidden, ffn.expert_width, ffn, ffn.experts, ffn.expert_bias)
+    experts = _experts(hidden, ffn)
     router = ffn.experts * (hidden + (1 if ffn.router_bias else 0))
     linears = _attention_linears(hidden, arch.attn)
     if ffn.shared_width:
         linears += _feed_forward(hidden, ffn.shared_width, ffn)
     if ffn.shared_gate:
         linears.append(Linear("shared_gate", hidden, 1))
-    if ffn.router_linear or not fused:
+    if ffn.router_linear if fused else ffn.separate_router_linear:
         linears.append(Linear("router", hidden, ffn.experts, bias=ffn.router_bias))
         router = 0
     if not fused:
         linears += experts
     biases = sum(linear.bias_elements for linear in linears)
     inside = sum(linear.elements + linear.bias_elements for linear in experts)
-    return Block(tuple(linears), inside if fused else 0, _vectors(arch) + biases + router)
+    return Block(tuple(linears), inside if fused else 0, _vectors(arch) + biases + router, mixture=True)
 
 
 @lru_cache(maxsize=512)

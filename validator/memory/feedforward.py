@@ -14,7 +14,7 @@ from .shapes import Block
 def width(run: Run, block: Block) -> int:
     """Elements per token between the two products of the block."""
     ffn = run.arch.ffn
-    return ffn.experts_per_token * ffn.expert_width if block.experts else ffn.width
+    return ffn.experts_per_token * ffn.expert_width if block.mixture else ffn.width
 
 
 def _dense(run: Run, block: Block, width: int) -> float:
@@ -27,6 +27,16 @@ def _dense(run: Run, block: Block, width: int) -> float:
     return kept + input_kept(run, width, block.down[:1], produced_half=True)
 
 
+def _separate_experts(run: Run, block: Block) -> float:
+    """Bytes per token of routed experts that are linear modules: for each chosen expert what a dense block keeps, its
+    result, the weighted result, which adding up by index keeps, and two indices; the router's input and fp32
+    probabilities."""
+    ffn, hidden, routed = run.arch.ffn, run.arch.hidden, block.routed
+    kept = 4.0 * ffn.experts + input_kept(run, hidden, block.by_role("router"))
+    each = _dense(run, routed, ffn.expert_width) + 2 * run.sizes.compute * hidden + 16.0
+    return kept + ffn.experts_per_token * each
+
+
 def _experts(run: Run) -> float:
     """Bytes per token of routed experts: results of both matrices, the activation, the router's fp32 probabilities;
     clamped ones also the clamped results and the gate in two steps; with trained experts also the router's input, its
@@ -35,7 +45,7 @@ def _experts(run: Run) -> float:
     chosen = ffn.experts_per_token
     parts = (3 if ffn.gated else 2) + (3 if ffn.clamped else 0)
     kept = compute * chosen * (parts * ffn.expert_width + hidden) + 4.0 * ffn.experts
-    if not (run.adapts and run.work.experts_fused):
+    if not run.adapts:
         kept += compute * (chosen * (ffn.expert_width + hidden) + hidden)
     return kept
 
@@ -43,10 +53,10 @@ def _experts(run: Run) -> float:
 def feedforward_kept(run: Run, block: Block) -> float:
     ffn = run.arch.ffn
     per_token = half_norms(run)
-    if block.experts or block.by_role("router"):
-        per_token += _experts(run)
+    if block.mixture:
+        per_token += _experts(run) if block.experts else _separate_experts(run, block)
         if ffn.shared_width:
-            per_token += _dense(run, block, ffn.shared_width)
+            per_token += _dense(run, block.unrouted, ffn.shared_width)
     else:
         per_token += _dense(run, block, ffn.width)
     return run.tokens * per_token
@@ -57,7 +67,9 @@ def feedforward_peak(run: Run, block: Block) -> float:
     which a fused kernel writes all but the first over what it kept; or the fp32 temporaries of a norm on the block's
     result."""
     hidden, sizes, fused = run.arch.hidden, run.sizes, run.work.fused_kernels
-    chosen = sizes.compute * run.arch.ffn.experts_per_token * hidden if block.experts else 0.0
-    inside = (1.0 if fused and not block.experts else 2.0) * sizes.compute * width(run, block) + chosen
+    chosen = sizes.compute * run.arch.ffn.experts_per_token * hidden if block.mixture else 0.0
+    inside = (1.0 if fused and not block.mixture else 2.0) * sizes.compute * width(run, block) + chosen
+    if block.mixture and not block.experts:  # expert by expert, each giving the whole block's input a gradient
+        inside = inside / run.arch.ffn.experts + 2 * sizes.residual * hidden
     norm = 16.0 * hidden if run.arch.norms_per_layer == 4 and not fused else 0.0
     return run.tokens * (max(inside, norm) + sizes.residual * hidden)

@@ -8,13 +8,15 @@ from typing import NamedTuple
 
 
 class Linear(NamedTuple):
-    """`number` linear modules of one role and shape in one layer."""
+    """`number` linear modules of one role and shape in one layer. `routed`: those of experts, which only
+    some tokens reach."""
 
     role: str
     inputs: int
     outputs: int
     number: int = 1
     bias: bool = False
+    routed: bool = False
 
     @property
     def elements(self) -> int:
@@ -28,11 +30,13 @@ class Linear(NamedTuple):
 @dataclass(eq=False)
 class Block:
     """One kind of decoder layer. `experts` are elements of fused 3-D parameters, `vectors` norms, biases, sinks,
-    routers. Equal only to itself, so that looking up what was computed for it costs nothing."""
+    routers; `mixture`: experts are chosen, fused or not. Equal only to itself, so that looking up what was computed for
+    it costs nothing."""
 
     linears: tuple[Linear, ...]
     experts: int
     vectors: int
+    mixture: bool = False
 
     def by_role(self, *roles: str) -> tuple[Linear, ...]:
         return tuple(linear for linear in self.linears if linear.role in roles)
@@ -61,6 +65,16 @@ class Block:
         return self.by_role("gate", "up", "gate_up")
 
     @cached_property
-    def attention(self) -> tuple[Linear, ...]:
+    def routed(self) -> "Block":
+        """The linear modules of routed experts alone; none where the experts are fused."""
+        return Block(tuple(linear for linear in self.linears if linear.routed), 0, 0)
+
+    @cached_property
+    def unrouted(self) -> "Block":
         """All other linear modules."""
+        return Block(tuple(linear for linear in self.linears if not linear.routed), 0, 0)
+
+    @cached_property
+    def attention(self) -> tuple[Linear, ...]:
+        """Linear modules outside the feed-forward block."""
         return tuple(linear for linear in self.linears if linear not in (*self.down, *self.readers))

@@ -43,7 +43,7 @@ def trained_matrices(run: Run) -> tuple[Matrix, ...]:
     if run.work.method == "freeze":
         return tuple(inside)
     tables = Matrix(run.arch.vocab, run.arch.hidden, 1 if run.arch.tied else 2)
-    return (*inside, *_expert_matrices(run.arch), tables)
+    return (*inside, *(_expert_matrices(run.arch) if run.work.experts_fused else ()), tables)
 
 
 def _tower_matrices(run: Run) -> Iterator[Matrix]:

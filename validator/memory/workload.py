@@ -47,6 +47,7 @@ class Ffn(NamedTuple):
     shared_gate: bool = False
     router_bias: bool = False
     router_linear: bool = False  # the router is an ordinary linear module, which adapters reach
+    separate_router_linear: bool = True  # the same, where the experts are linear modules themselves
     router_bias_buffer: bool = False  # a correction bias kept as a buffer, not a parameter
     expert_bias: bool = False
     clamped: bool = False  # experts clamp the results of gate and up

@@ -20,7 +20,16 @@ def _device(job: Job) -> str:
         return ""
     device, usable = job.machine.device, job.machine.device.usable_gib
     digits = decimals(job.device_memory.expected / GIB, usable)
-    return f"{_span(job.device_memory, digits)} per device, {device.id} has {usable:.{digits}f} usable"
+    needs = _span(job.device_memory, digits)
+    if _by_release(job):
+        each = (f"{_span(one, digits)} with transformers {release}" for release, one in job.device_memories.items())
+        needs = " or ".join(each)
+    return f"{needs} per device, {device.id} has {usable:.{digits}f} usable"
+
+
+def _by_release(job: Job) -> bool:
+    """Whether the verdict depends on the transformers release, of which the recipe admits several."""
+    return len(set(job.device_verdicts.values())) > 1
 
 
 def _doubt(job: Job) -> str:
@@ -46,14 +55,17 @@ def device_memory_exceeded(job: Job) -> Iterator[Finding]:
 
 @rule("FIT002", Severity.WARNING)
 def device_memory_tight(job: Job) -> Iterator[Finding]:
-    """The run is expected to fit, but the upper end of the 90 % band does not.
+    """The run is expected to fit, but the upper end of the 90 % band does not; or it depends on transformers' release.
 
-    Why: fragmentation, a longer batch or another release may push it over, often hours into the run.
+    Why: fragmentation, a longer batch or another release may push it over, often hours into the run. Since transformers
+    5 the experts of a mixture are one tensor, which 4 bits and LoRA do not reach; before, they were linear modules.
     Source: own (the memory model)
-    Fix: make room as for FIT001, or try a few steps with the longest samples first.
+    Fix: make room as for FIT001, or try a few steps with the longest samples first; `transformers` in the header block,
+    with the release that is installed where it will run.
     """
     if job.device_verdict == "tight":
-        yield _blame(job), f"may need {_device(job)}{_doubt(job)}: thin margin"
+        why = "name the release in the header block" if _by_release(job) else "thin margin"
+        yield _blame(job), f"may need {_device(job)}{_doubt(job)}: {why}"
 
 
 @rule("FIT003", Severity.ERROR, advised=True)

@@ -124,14 +124,16 @@ def targets_missing(job: Job) -> Iterator[Finding]:
 
 
 def _linear(job: Job) -> frozenset[str]:
-    """Names that LoRA finds in the model; empty where not all are known: of a part that sees images, or of experts that
-    are linear layers with the transformers releases of the recipe."""
+    """Names that LoRA finds in the model with the transformers releases of the recipe; empty where not all are known:
+    of a part that sees images, or of experts that were linear layers in a release that is not read."""
     model = job.model
     if model is None or model.vision_parameters or not model.family.linear:
         return frozenset()
-    if model.family.fused_experts and not model.family.fuses(job.header):
+    family = model.family
+    fused = family.fused_experts is None or family.fuses(job.header)
+    if not fused and not family.separate:
         return frozenset()
-    return model.family.names(linear_roles(model.arch)) | _EVERYWHERE
+    return family.names(linear_roles(model.arch, fused), fused) | _EVERYWHERE
 
 
 def _last(target: str) -> str:

@@ -36,10 +36,15 @@ def _head(explanation: Explanation) -> Iterator[str]:
         ram = f", {machine.host_ram_gib:g} GiB of RAM{each}" if machine.host_ram_gib else ""
         yield f"  machine  {nodes}{machine.devices} x {machine.device}{ram}"
     yield f"  verdict  {_verdict(explanation)}"
+    for other in explanation.releases[1:]:
+        band = f"{other.expected:.1f} GiB ({other.low:.1f} to {other.high:.1f}) per device: {other.verdict}"
+        yield f"           with transformers {other.transformers}, whose experts are linear modules, {band}"
 
 
 def _verdict(explanation: Explanation) -> str:
     memory, errors = _SPOKEN[explanation.verdict], explanation.errors
+    if len({each.verdict for each in explanation.releases}) > 1:
+        memory = f"depends on the release of transformers: {explanation.releases[0].verdict} with the newest"
     if not errors:
         return memory
     without = f", without {', '.join(explanation.left_out)}" if explanation.left_out else ""

@@ -100,6 +100,7 @@ def _feed_forward(config: Config, family: Family) -> Ffn:
         shared_width=_optional(config, "n_shared_experts") * expert_width,
         router_bias=family.router == "bias",
         router_linear=family.router == "linear",
+        separate_router_linear="gate" in family.separate,
         router_bias_buffer=family.router == "buffer",
         expert_bias=family.expert_bias,
         clamped=family.clamped,

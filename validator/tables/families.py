@@ -15,7 +15,7 @@ from validator.tables.data import listing, table
 _ROLES = {
     "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "qkv_proj": "qkv", "q_a_proj": "q_a",
     "q_b_proj": "q_b", "kv_a_proj_with_mqa": "kv_a", "kv_b_proj": "kv_b", "gate_proj": "gate", "up_proj": "up",
-    "gate_up_proj": "gate_up", "down_proj": "down",
+    "gate_up_proj": "gate_up", "down_proj": "down", "gate": "router", "shared_expert_gate": "shared_gate",
 }  # fmt: skip
 
 
@@ -44,10 +44,12 @@ class Family(NamedTuple):
     expert_bias: bool = False
     clamped: bool = False
     # Names in the model's code; empty where they are not known. `layer` is the class that FSDP wraps, `parts` what a
-    # layer holds, by which freeze tuning chooses; `linear` may name some that a config does without.
+    # layer holds, by which freeze tuning chooses; `linear` may name some that a config does without. `separate` is what
+    # `linear` was before the experts were one tensor.
     layer: str | None = None
     parts: frozenset[str] = frozenset()
     linear: frozenset[str] = frozenset()
+    separate: frozenset[str] = frozenset()
     # Linear layer -> roles in the memory formulas.
     roles: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     # LLaMA-Factory's templates for chat-tuned models of the type, the usual one first.
@@ -78,10 +80,21 @@ class Family(NamedTuple):
         """Whether the experts are one tensor with a transformers release that a recipe's header admits."""
         return self.fused_experts is not None and releases.holds(header, f"transformers {self.fused_experts}")
 
-    def names(self, roles: Iterable[str]) -> frozenset[str]:
-        """Linear layers of a model whose matrices have these roles; a layer of no role counts as there."""
+    def forms(self, header: Mapping[str, Any]) -> dict[bool, str]:
+        """Whether the experts are one tensor -> the newest transformers release for it among those that a recipe's
+        header admits, newest first."""
+        forms: dict[bool, str] = {}
+        for pair in releases.admitted(header):
+            reached = self.fused_experts is not None and releases.reached(pair, f"transformers {self.fused_experts}")
+            forms.setdefault(reached, pair[1])
+        return forms
+
+    def names(self, roles: Iterable[str], fused: bool = True) -> frozenset[str]:
+        """Linear layers of a model whose matrices have these roles; a layer of no role counts as there. `fused`: the
+        experts are one tensor."""
         there = set(roles)
-        return frozenset(name for name in self.linear if there.intersection(self.roles.get(name, there)))
+        linear = self.linear if fused or not self.separate else self.separate
+        return frozenset(name for name in linear if there.intersection(self.roles.get(name, there)))
 
 
 # Parts of the config.json of a model that sees or hears
@@ -130,7 +143,7 @@ def family(kind: str) -> Family:
     del facts["source"]
     facts |= {column: kind in listed(column) for column in generated["llamafactory"] if column in Family._fields}
     facts["roles"] = {name: tuple(role.split()) for name, role in {**_ROLES, **roles}.items()}
-    facts |= {name: frozenset(facts.get(name, ())) for name in ("linear", "parts")}
+    facts |= {name: frozenset(facts.get(name, ())) for name in ("linear", "separate", "parts")}
     facts["templates"] = tuple(facts.get("templates", ()))
     facts["successor"] = tuple(facts["successor"]) if "successor" in facts else None
     return Family(kind, **facts)

@@ -57,6 +57,19 @@ def pairs(header: Mapping[str, Any]) -> list[Pair]:
     return list(newest_of.values())
 
 
+def admitted(header: Mapping[str, Any]) -> list[Pair]:
+    """Every pair that the recipe may meet, newest first: all of its range; where it names none, or one that cannot be
+    read, the newest LLaMA-Factory with each transformers release that it admits."""
+    named = {field: header.get(field) for field in FIELDS}
+    try:
+        there = [pair for pair in known() if all(map(admits, named.values(), pair))]
+    except RecipeError:
+        there = []
+    if there and any(wanted is not None for wanted in named.values()):
+        return there
+    return [pair for pair in known() if pair[0] == newest()[0]]
+
+
 def admits(wanted: Any, version: str) -> bool:
     """Whether a range such as `>=0.9.4, <0.9.6` holds a version; a version alone means that one. Null holds all. Raises
     RecipeError where it is no range."""

@@ -80,7 +80,11 @@ def _facts(kind: str, transformers: Mapping[str, Modules]) -> dict[str, Any] | N
         return None
     since = list(_fusing(kind, transformers))
     settings = _module(newest, kind, "configuration")
-    told = {"tied": settings is not None and _tied(settings, kind), "fused_experts": since[-1] if since else None}
+    told = {
+        "tied": settings is not None and _tied(settings, kind),
+        "fused_experts": since[-1] if since else None,
+        "separate": _separate(kind, list(transformers.values())[len(since) :]) if since else [],
+    }
     return layers.facts(tree) | {name: value for name, value in told.items() if value}
 
 
@@ -91,6 +95,13 @@ def _fusing(kind: str, transformers: Mapping[str, Modules]) -> Iterator[str]:
         if tree is None or not layers.fuses_experts(tree):
             return
         yield version
+
+
+def _separate(kind: str, earlier: list[Modules]) -> list[str]:
+    """Linear layers in the last release before the experts were one parameter; none where that has no such class."""
+    tree = _module(earlier[0], kind, "modeling") if earlier else None
+    linear: list[str] = layers.facts(tree)["linear"] if tree else []
+    return linear
 
 
 def _module(transformers: Modules, kind: str, purpose: str) -> ast.Module | None:
