@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from validator.simulate import depth, optimizers, peaks, stages
+from validator.simulate import ask, depth, optimizers, peaks, stages
 from validator.simulate import run as runs
 from validator.simulate.cell import ATTENTIONS, METHODS, PRECISIONS, Cell
 
@@ -112,18 +112,21 @@ def whole(cell: Cell, real: bool = False) -> tuple[dict[str, Any], peaks.Peak]:
 
 
 def by_depth(cell: Cell) -> dict[str, Any]:
-    """The same peak from two shallow copies of the model, one step with warm optimizer states."""
-    result = depth.extended(cell)
+    """The same peak from two shallow copies of the model."""
+    to = depth.depths(ask.shape_of(cell).kinds, cell.freeze_layers if cell.method == "freeze" else 0)
+    result = depth.extended(cell, to) if to else depth.whole(cell)
+    part = result.highest
+    peak = result.parts[part]
     return {
-        "peak_bytes": result.peak,
-        "peak_gib": gib(result.peak),
-        **categories(result.categories, result.gradients, result.states),
-        "peak_phase": result.part[0],
-        "peak_seg": result.part[1],
-        "peak_op": result.operator,
+        "peak_bytes": peak.size,
+        "peak_gib": gib(peak.size),
+        **categories(peak.categories, result.gradients, result.states),
+        "peak_phase": part[0],
+        "peak_seg": part[1],
+        "peak_op": peak.operator,
         "n_params": result.parameters,
         "n_trainable": result.trainable,
-        "moments": result.moments,
+        "moments": {name: moment.size for name, moment in result.moments().items()},
     }
 
 

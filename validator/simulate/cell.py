@@ -17,6 +17,8 @@ class Cell:
     """`model`: config.json's names and values. `precision_mode`: bf16 is autocast over fp32 trained weights, pure_bf16
     and engine keep them in bf16 (an engine has no autocast; its fp32 master weights are not made), fp32 mixes nothing.
 
+    `depth`: so many layers instead of all; 0: all.
+
     `warm`: optimizer states are made before the first step, so that one step is already the steady state."""
 
     model: Mapping[str, Any]
@@ -35,5 +37,10 @@ class Cell:
     padded: bool = False
     liger: bool = False
     additional_target: str = ""
+    depth: int = 0
+    dora: bool = False
+    lora_dropout: float = 0.0
+    base_bytes: int = 2
+    upcast_layernorm: bool = False
     steps: int = 2
     warm: bool = False

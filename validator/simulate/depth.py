@@ -1,78 +1,96 @@
-"""The peak of a deep model from two shallow copies of it."""
+"""The peaks of a deep model from two shallow copies of it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from validator.simulate.cell import Cell
-from validator.simulate.peaks import Categories, PartPeak, by_part
+from validator.simulate.peaks import Categories, Part, PartPeak, by_part
 from validator.simulate.run import follow
+from validator.simulate.shape import period
 
-Part = tuple[str, str]
-# Layers that are told apart, two from each end; whatever lies between is alike.
+# Layers that are told apart, two from each end; whatever lies between is alike. So many more has the larger copy.
 _SHALLOW, _FURTHER = 4, 2
 
 
+class Depths(NamedTuple):
+    """Numbers of layers: of two shallow copies and of the model."""
+
+    small: int
+    large: int
+    whole: int
+
+    def extend(self, near: int, far: int) -> int:
+        """A figure of the model from those of the copies."""
+        return near + (far - near) * (self.whole - self.small) // (self.large - self.small)
+
+
 class Extended(NamedTuple):
-    """Bytes at the peak by category, the part of the step that reaches it, the peak of each moment of a step (bytes),
-    bytes of all gradients and optimizer states, and counts of parameters."""
+    """The peak of every part of a step, bytes of all gradients and optimizer states, and counts of parameters."""
 
-    peak: int
-    categories: Categories
-    part: Part
-    operator: str
-    moments: dict[str, int]
-    gradients: int
-    states: int
-    parameters: int
-    trainable: int
-
-
-class _Copy(NamedTuple):
     parts: dict[Part, PartPeak]
     gradients: int
     states: int
     parameters: int
     trainable: int
 
+    @property
+    def highest(self) -> Part:
+        """The part that reaches the peak."""
+        return max(self.parts, key=lambda part: self.parts[part].size)
 
-def extended(cell: Cell) -> Extended:
+    def moments(self) -> dict[str, PartPeak]:
+        """The highest part of each moment of a step, with the most that comes and goes at that moment."""
+        moments: dict[str, PartPeak] = {}
+        for part, peak in self.parts.items():
+            if part[0].startswith("s"):
+                name = _moment(*part)
+                old = moments.get(name, peak)
+                most = max(old.passing, peak.passing)
+                moments[name] = max(old, peak, key=lambda one: one.size)._replace(passing=most)
+        return moments
+
+
+def depths(kinds: Sequence[int], frozen_but: int = 0) -> Depths | None:
+    """Which copies stand for a model with such layers, of which the last `frozen_but` train (0: no such limit); None
+    where its layers do not repeat, or it is hardly deeper than they would be."""
+    repeats = period(kinds)
+    if repeats is None:
+        return None
+    before, length = repeats
+    step = length if length > 1 else _FURTHER
+    small = max(_SHALLOW, before + _SHALLOW if before else 0, frozen_but + _SHALLOW if frozen_but > 2 else 0)
+    small += (len(kinds) - small) % length
+    return Depths(small, small + step, len(kinds)) if small + step < len(kinds) else None
+
+
+def extended(cell: Cell, to: Depths) -> Extended:
     """Live bytes at a given point of the first two, last two layers, head and optimizer are linear in the number of
-    layers, and points in between lie between their neighbours; so each part's line is extended to the real depth and
-    the highest wins.
+    layers, and points in between lie between their neighbours; so each part's line is extended to the real depth.
 
     Raises RuntimeError where the two copies do not have the same parts."""
-    trained = cell.freeze_layers if cell.method == "freeze" else 0
-    shallow = max(_SHALLOW, trained + _SHALLOW if trained > 2 else 0)
-    small, large = (_copy(cell, depth) for depth in (shallow, shallow + _FURTHER))
+    small, large = (whole(replace(cell, depth=depth)) for depth in to[:2])
     if {part for part in small.parts if part[1] != "mid"} != {part for part in large.parts if part[1] != "mid"}:
         raise RuntimeError("the parts of a step differ between depths")
-    steps = int(cell.model["num_hidden_layers"]) - shallow
-
-    def to_depth(near: int, far: int) -> int:
-        return near + (far - near) * steps // _FURTHER
-
-    peaks = {part: to_depth(near.size, large.parts[part].size) for part, near in small.parts.items()}
-    part = max(peaks, key=lambda part: peaks[part])
-    near, far = small.parts[part].categories, large.parts[part].categories
-    categories = {name: to_depth(near.get(name, 0), far.get(name, 0)) for name in near.keys() | far.keys()}
-    totals = (to_depth(*pair) for pair in zip(small[1:], large[1:], strict=True))
-    return Extended(peaks[part], categories, part, small.parts[part].operator, _moments(peaks), *totals)
+    parts = {part: _extended(near, large.parts[part], to) for part, near in small.parts.items()}
+    return Extended(parts, *(to.extend(*pair) for pair in zip(small[1:], large[1:], strict=True)))
 
 
-def _copy(cell: Cell, depth: int) -> _Copy:
-    run = follow(replace(cell, model={**cell.model, "num_hidden_layers": depth}))
-    return _Copy(by_part(run.tracker), run.gradients, run.states, run.parameters, run.trainable)
+def whole(cell: Cell) -> Extended:
+    """The peaks of all layers of a cell."""
+    run = follow(cell)
+    return Extended(by_part(run.tracker), run.gradients, run.states, run.parameters, run.trainable)
 
 
-def _moments(peaks: dict[Part, int]) -> dict[str, int]:
-    moments: dict[str, int] = {}
-    for part, size in peaks.items():
-        if part[0].startswith("s"):
-            name = _moment(*part)
-            moments[name] = max(moments.get(name, 0), size)
-    return moments
+def _extended(near: PartPeak, far: PartPeak, to: Depths) -> PartPeak:
+    names = near.categories.keys() | far.categories.keys()
+    categories: Categories = {
+        name: to.extend(near.categories.get(name, 0), far.categories.get(name, 0)) for name in names
+    }
+    size, passing = to.extend(near.size, far.size), to.extend(near.passing, far.passing)
+    return PartPeak(size, categories, near.operator, passing)
 
 
 def _moment(phase: str, segment: str) -> str:

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
+from validator.simulate.shape import layers_of
 from validator.simulate.tracker import Tracker
 
 
 def mark_layers(model: Any, tracker: Tracker) -> None:
     """The tracker's segment follows the decoder layers: L0, L1, mid, L-2, L-1, then the head. No tensors are made or
     kept alive for it."""
-    layers = next(m for n, m in model.named_modules() if n.endswith("layers") and isinstance(m, nn.ModuleList))
+    layers = layers_of(model)
     for number, layer in enumerate(layers):
         layer.register_forward_pre_hook(_entering(tracker, number, len(layers)), with_kwargs=True)
     layers[-1].register_forward_hook(lambda *_: _leave(tracker))

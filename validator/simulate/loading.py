@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from validator.simulate import attention, liger, stages
+from validator.simulate import attention, config, liger, stages
 from validator.simulate.cell import ADAPTED, Cell
 from validator.simulate.quantized import quantize
 
-# Keys of config.json that say nothing about shapes, or name code that is not transformers'.
-_DROPPED = ("architectures", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "auto_map")
 _UNMIXED = {"engine": torch.bfloat16, "fp32": torch.float32}
+_BASE = {2: torch.bfloat16, 4: torch.float32}
 _BITS = {"qlora4": 4, "qlora8": 8}
 _TARGETS = {"all": "all", "qv": "q_proj,v_proj"}
 
@@ -31,54 +30,57 @@ class Loaded(NamedTuple):
 
 def load(cell: Cell, real: bool = False) -> Loaded:
     """The model with its adapters, in training mode. `real` computes quantized weights."""
-    config = _config(cell)
+    made = _config(cell)
     with contextlib.nullcontext() if real else _data_replaced():
-        model, extra = _adapted(cell, config, real)
+        model, extra = _adapted(cell, made, real)
         if cell.precision_mode in _UNMIXED:
             for parameter in model.parameters():
                 parameter.data = parameter.data.to(_UNMIXED[cell.precision_mode])
         if cell.stage == "rm":
             model = stages.with_value_head(model)
         model.train()
-    return Loaded(model, _reference(cell, config), extra, config.vocab_size)
+    return Loaded(model, _reference(cell, made), extra, made.vocab_size)
 
 
 def _config(cell: Cell) -> Any:
-    """transformers' configuration, with the attention and the experts of a run on CUDA."""
-    from transformers import AutoConfig
-
-    values = {name: value for name, value in cell.model.items() if name not in _DROPPED}
-    kind = values.pop("model_type")
-    config = AutoConfig.for_model(kind, **values)
-    config.use_cache = False
-    config._attn_implementation = attention.install(cell.attn, cell.padded)
+    """The configuration, with the attention of a run on CUDA."""
+    made = config.build(cell.model, cell.depth)
+    made._attn_implementation = attention.install(cell.attn, cell.padded)
     if cell.liger:
-        liger.fuse(config, cell.stage)
-    return config
+        liger.fuse(made, cell.stage)
+    return made
 
 
-def _built(config: Any) -> Any:
+def _built(made: Any, cell: Cell) -> Any:
+    """The model; where a class knows no such attention, on its own default, as `flash_attn: auto` leaves it."""
     from transformers import AutoModelForCausalLM
 
-    implementation = config._attn_implementation
-    return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=implementation)
+    of, half = AutoModelForCausalLM.from_config, _BASE[cell.base_bytes]
+    try:
+        return of(made, dtype=half, attn_implementation=made._attn_implementation)
+    except (ValueError, ImportError):
+        if cell.attn != "sdpa":
+            raise
+    made._attn_implementation = "eager"
+    return of(made, dtype=half, attn_implementation="eager")
 
 
-def _adapted(cell: Cell, config: Any, real: bool) -> tuple[Any, list[torch.Tensor]]:
+def _adapted(cell: Cell, made: Any, real: bool) -> tuple[Any, list[torch.Tensor]]:
     """load_model's order: quantization, preparation for training, adapter."""
     from llamafactory.hparams import ModelArguments
     from llamafactory.model.adapter import init_adapter
     from llamafactory.model.model_utils.checkpointing import prepare_model_for_training
 
-    model, extra = _built(config), []
-    arguments = ModelArguments(model_name_or_path="none", disable_gradient_checkpointing=not cell.grad_ckpt)
+    model, extra = _built(made, cell), []
+    arguments = ModelArguments(model_name_or_path="none", disable_gradient_checkpointing=not cell.grad_ckpt,
+                               upcast_layernorm=cell.upcast_layernorm)  # fmt: skip
     arguments.compute_dtype = torch.bfloat16
     arguments.quantization_bit = _BITS.get(cell.method)
     if arguments.quantization_bit:
         double, kind = arguments.double_quantization, arguments.quantization_type
         extra = quantize(model, arguments.quantization_bit, double, kind, real)
     prepare_model_for_training(model, arguments)
-    return init_adapter(config, model, arguments, _finetuning(cell), True), extra
+    return init_adapter(made, model, arguments, _finetuning(cell), True), extra
 
 
 def _finetuning(cell: Cell) -> Any:
@@ -86,20 +88,21 @@ def _finetuning(cell: Cell) -> Any:
 
     return FinetuningArguments(
         finetuning_type="lora" if cell.method in ("qlora4", "qlora8", "dora") else cell.method,
-        use_dora=cell.method == "dora",
+        use_dora=cell.method == "dora" or cell.dora,
         lora_rank=cell.lora_rank or 8,
         lora_target=_TARGETS.get(cell.lora_targets, cell.lora_targets or "all"),
+        lora_dropout=cell.lora_dropout,
         freeze_trainable_layers=cell.freeze_layers,
         additional_target=cell.additional_target or None,
         pure_bf16=cell.precision_mode == "pure_bf16",
     )
 
 
-def _reference(cell: Cell, config: Any) -> Any:
+def _reference(cell: Cell, made: Any) -> Any:
     """LLaMA-Factory's create_ref_model: none beside adapters, whose base model is the reference."""
     if not stages.compares(cell.stage) or cell.method in ADAPTED:
         return None
-    return _built(config).requires_grad_(False).eval()
+    return _built(made, cell).requires_grad_(False).eval()
 
 
 @contextlib.contextmanager

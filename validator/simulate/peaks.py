@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from validator.simulate.answer import STATES
 from validator.simulate.caching import CachingAllocator
 from validator.simulate.tracker import Birth, Tracker
 
 Categories = dict[str, int]
+Part = tuple[str, str]
 
 
 class Peak(NamedTuple):
@@ -20,11 +22,13 @@ class Peak(NamedTuple):
 
 
 class PartPeak(NamedTuple):
-    """Bytes by category at the moment when a part of a step holds most, and the operator that reached it."""
+    """Bytes by category at the moment when a part of a step holds most, the operator that reached it, and the most
+    bytes that come and go at any time of the part."""
 
     size: int
     categories: Categories
     operator: str
+    passing: int
 
 
 def _events(tracker: Tracker) -> Iterator[tuple[int, Birth, int]]:
@@ -48,16 +52,19 @@ def peak(tracker: Tracker) -> Peak:
     return Peak(best, last, [tracker.births[number] for number in alive])
 
 
-def by_part(tracker: Tracker) -> dict[tuple[str, str], PartPeak]:
+def by_part(tracker: Tracker) -> dict[Part, PartPeak]:
     """The peak of every (phase, segment)."""
-    now, categories = 0, Categories()
-    peaks: dict[tuple[str, str], PartPeak] = {}
+    now = passing = 0
+    categories, peaks = Categories(), dict[Part, PartPeak]()
     for _, birth, change in _events(tracker):
         now += change
+        passing += 0 if birth.category in STATES else change
         categories[birth.category] = categories.get(birth.category, 0) + change
-        part = (birth.phase, birth.segment)
-        if change > 0 and (part not in peaks or now > peaks[part].size):
-            peaks[part] = PartPeak(now, dict(categories), birth.operator)
+        if change > 0:
+            part = (birth.phase, birth.segment)
+            old = peaks.get(part) or PartPeak(0, {}, "", 0)
+            best = PartPeak(now, dict(categories), birth.operator, 0) if now > old.size else old
+            peaks[part] = best._replace(passing=max(old.passing, passing))
     return peaks
 
 

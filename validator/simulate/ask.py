@@ -1,0 +1,49 @@
+"""One question, answered: the cell is built, stepped through and counted."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+from validator.simulate import config, environment
+from validator.simulate.answer import Answer, Moment
+from validator.simulate.cell import Cell
+from validator.simulate.depth import depths, extended, whole
+from validator.simulate.shape import Shape, measure
+
+PACKAGES = ("torch", "transformers", "peft", "llamafactory", "bitsandbytes", "liger-kernel")
+
+
+def answer(cell: Cell) -> Answer:
+    """Live memory of one warm step, by depth where the layers repeat.
+
+    Raises LookupError for a type that transformers lacks, and whatever its class raises."""
+    environment.prepare()
+    shape = shape_of(cell)
+    to = depths(shape.kinds, abs(cell.freeze_layers) if cell.method == "freeze" else 0)
+    result = extended(cell, to) if to else whole(cell)
+    moments = {name: Moment(peak.size, peak.categories, peak.passing) for name, peak in result.moments().items()}
+    return Answer(moments, shape.parameters, result.trainable, shape.counted, shape.embedding, shape.head, shape.hidden,
+                  shape.vocab, cell.attn, to is None, releases())  # fmt: skip
+
+
+def shape_of(cell: Cell) -> Shape:
+    """The layers of the whole model."""
+    from transformers import AutoModelForCausalLM
+
+    environment.prepare()
+    made = config.build(cell.model)
+    with torch.device("meta"):
+        return measure(AutoModelForCausalLM.from_config(made, dtype=torch.bfloat16), made)
+
+
+def releases() -> dict[str, str]:
+    """Of the installed packages that decide the answer."""
+    there = {}
+    for name in PACKAGES:
+        try:
+            there[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return there
