@@ -8,7 +8,8 @@ TWINS_FILE names another file than the evidence.
 
 A twin keeps what decides whether a recipe trains: the model's class, template, stage, method, optimizer, quantization,
 ZeRO file, and whether it is distributed (two processes then). It shrinks the rest: a random model of four layers, 24
-samples of the demo data, samples of 64 tokens. Recipes that agree in all this are one combination.
+samples of the demo data, samples of 64 tokens; a model that sees or hears has two layers in each tower and a made
+picture or sound in each sample. Recipes that agree in all this are one combination.
 
 Each process is a fork of one that has imported LLaMA-Factory, and enters where `llamafactory-cli train` does: its
 launcher for one process, and for two the function that torchrun would start, in torchrun's environment. What the CPU
@@ -54,9 +55,11 @@ KEPT = (
     *("apollo_target", "apollo_scale", "apollo_scale_type", "use_badam", "badam_mode", "badam_switch_mode"),
     *("badam_switch_interval", "optim", "template", "enable_thinking", "learning_rate", "lr_scheduler_type"),
     *("warmup_steps", "max_grad_norm", "pure_bf16", "bf16", "report_to", "disable_gradient_checkpointing"),
+    *("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model"),
 )
+MEDIA = {"images": "image", "audios": "audio"}  # column of the data -> what a template reads
 SHRUNK: Mapping[str, Any] = {
-    "cutoff_len": 64, "max_steps": 2, "logging_steps": 1, "save_steps": 500, "per_device_train_batch_size": 2,
+    "max_steps": 2, "logging_steps": 1, "save_steps": 500, "per_device_train_batch_size": 2,
     "overwrite_output_dir": True, "preprocessing_num_workers": 1,
 }  # fmt: skip
 CANNOT = {
@@ -157,10 +160,12 @@ def twin(job: Job, folder: Path) -> dict[str, Any]:
         kept["deepspeed"] = str(ROOT / kept["deepspeed"])
     ranks = {f"{name}_rank": 8 for name in ("galore", "apollo") if job.flag(f"use_{name}")}
     precision = {} if job.flag("pure_bf16") else {"bf16": True}
+    media = next((part for part in MEDIA if MEDIA[part] in (job.template or {}).get("media", ())), "")
     own = {
         "model_name_or_path": str(folder / job.model.kind) if job.model else None,
         "dataset_dir": str(folder / "data"),
-        "dataset": job.stage,
+        "dataset": f"{job.stage}_{media}" if media else job.stage,
+        "cutoff_len": 1024 if media else 64,  # a sample that is cut within its picture ends the run
         "output_dir": str(folder / "out"),
         "gradient_accumulation_steps": min(int(job.number("gradient_accumulation_steps")), 2),
         "use_cpu": job.zero is None,
@@ -170,14 +175,18 @@ def twin(job: Job, folder: Path) -> dict[str, Any]:
 
 def prepare(folder: Path, jobs: Iterable[Job]) -> None:
     """Models and data of the twins."""
+    import pictured
     import shrunk
 
     published = yaml.safe_load((data.DATA / "models.yaml").read_text("utf-8"))
     shrunk.data(folder / "data")
+    pictured.data(folder / "data")
     for job in jobs:
         assert job.model
         if not (folder / job.model.kind).exists() and reason(combination(job)) is None:
-            shrunk.model(published[job.model.id or ""]["config"], folder / job.model.kind)
+            config = published[job.model.id or ""]["config"]
+            make = pictured.model if pictured.sight(config) else shrunk.model
+            make(config, folder / job.model.kind)
 
 
 def train(job: Job, folder: Path) -> str:
@@ -221,12 +230,14 @@ def _enter(recipe: Path, *, launched: bool) -> int:
     """What `llamafactory-cli train` runs in this process, or what torchrun runs in each of its own."""
     from llamafactory.launcher import launch
     from llamafactory.train.tuner import run_exp
+    from pictured import senses
 
     sys.argv = ["llamafactory-cli", *([] if launched else ["train"]), str(recipe)]
     try:
         with (
             patch("transformers.training_args.is_torch_bf16_gpu_available", lambda: True),
             patch("llamafactory.hparams.parser.is_torch_bf16_gpu_available", lambda: True),
+            senses(),
         ):
             (run_exp if launched else launch)()
     except SystemExit as ended:
