@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from validator.diagnostic import Place, Severity
@@ -110,8 +109,8 @@ def media_refused(job: Job) -> Iterator[Finding]:
     """The samples hold pictures, films or sound that cannot be used.
 
     Why: "This model does not support image input", or a file that is not there, while the data is tokenized, on every
-    rank; or "The number of images does not match the number of <image> tokens". Looked at is the first sample of a
-    local file, for the marks as many as tell the form.
+    rank; or "The number of images does not match the number of <image> tokens". Looked at are the first rows of a
+    local file.
     Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_input,
     llamafactory/data/mm_plugin.py:MMPluginMixin._validate_messages,
     llamafactory/data/converter.py:DatasetConverter._find_medias
@@ -121,19 +120,15 @@ def media_refused(job: Job) -> Iterator[Finding]:
     known = job.template or {}
     for at, dataset in sets(job) if known and job.stage != "pt" else ():
         for part, kind in _MEDIA.items():
-            paths = _paths(dataset, part)
-            missing = [path for path in paths if not _exists(job, dataset, path)]
-            if paths and kind not in known.get("media", ()):
+            missing = _missing(job, dataset, part)
+            if kind not in known.get("media", ()) and _holds(dataset, part):
                 yield (
                     at("columns", part, against=("template",)),
                     f"`{dataset.name}` holds {part}, which template {job.get('template')} does not take",
                 )
             elif missing:
                 where = job.get("media_dir") or dataset.folder
-                yield (
-                    at("columns", part),
-                    f"`{dataset.name}`: `{missing[0]}` of the first sample is not in `{where}`; set `media_dir`",
-                )
+                yield at("columns", part), f"`{dataset.name}`: {missing} is not in `{where}`; set `media_dir`"
             elif kind in known.get("media", ()) and (why := _miscounted(job, dataset, part)):
                 yield at("columns", part), f"`{dataset.name}`: {why}"
 
@@ -212,21 +207,21 @@ def _package(entry: Mapping[str, Any]) -> str | None:
     return next((package for start, package in _CLOUDS.items() if address.startswith(start)), None)
 
 
-def _paths(dataset: Dataset, part: str) -> list[str]:
-    """Paths in one column of the first sample, where they can be read without reading the file."""
+def _holds(dataset: Dataset, part: str) -> bool:
+    """Whether a row that is at hand has a file in this column."""
     column, rows = dataset.mapping.get(part), dataset.rows
-    if not column or not rows or not rows.head or "num_samples" in dataset.entry:  # which draws samples at random
-        return []
-    value = rows.head[0].get(column)
-    values = value if isinstance(value, list) else [value]
-    return [path for path in values if isinstance(path, str) and path]
+    return bool(column and rows and any(row.get(column) for row in rows.head))
 
 
-def _exists(job: Job, dataset: Dataset, path: str) -> bool:
-    """Whether LLaMA-Factory finds a file of the data in `media_dir`, else in the working directory."""
-    media = job.get("media_dir")
-    place = str(dataset.folder / path) if media is None else f"{media}/{path}"
-    try:
-        return Path(place).is_file() or job.find(place) is not None or Path(path).is_file()
-    except (OSError, ValueError):
-        return False
+def _missing(job: Job, dataset: Dataset, part: str) -> str:
+    """The first file of the rows at hand that LLaMA-Factory finds neither in `media_dir` nor in the working directory,
+    with its row; empty where all are there."""
+    from validator.samples.media import lost_files  # for which a recipe without local data does not wait
+
+    column = dataset.mapping.get(part) or ""
+    folder = str(job.get("media_dir") or dataset.folder)
+    for number, row in enumerate(_read(job, dataset) if column else (), 1):
+        lost = (path for path in lost_files(row.get(column), folder) if not job.find(f"{folder}/{path}"))
+        if path := next(lost, ""):
+            return f"`{path}` of row {number}"
+    return ""

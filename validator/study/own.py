@@ -15,13 +15,12 @@ from validator.job import datasets
 from validator.job.job import Job
 from validator.read.tree import parse_data
 from validator.samples.guess import ENOUGH, Guess, UnknownFormError, guess
+from validator.samples.media import KINDS
 from validator.samples.needs import needs
 from validator.samples.outcome import stopping
 from validator.study import reading
 from validator.study.values import UnreadableError
 from validator.write import registry
-
-_MEDIA = {"images": "image", "videos": "video", "audios": "audio"}
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,9 @@ class Own:
 
     def require_media(self, job: Job) -> None:
         """Raises RecipeError where the rows hold images, films or sound, and the job's template takes none (PTH121)."""
-        held = [part for part in _MEDIA if part in self.form.entry.get("columns", ())] if job.stage != "pt" else []
-        taken = job.template.get("media", ()) if job.template else _MEDIA.values()
-        if refused := [part for part in held if _MEDIA[part] not in taken]:
+        held = [part for part in KINDS if part in self.form.entry.get("columns", ())] if job.stage != "pt" else []
+        taken = job.template.get("media", ()) if job.template else KINDS.values()
+        if refused := [part for part in held if KINDS[part] not in taken]:
             what = " and ".join(refused)
             raise RecipeError(f"`{self}` holds {what}, and {job.model_name} takes none; choose a model for {what}")
 

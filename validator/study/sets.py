@@ -13,6 +13,7 @@ from validator.job.job import Job
 from validator.samples.fate import TURNS
 from validator.samples.form import Form, form
 from validator.samples.guess import ENOUGH
+from validator.samples.media import KINDS, Media
 from validator.samples.outcome import Row, lacking, reason
 from validator.samples.remedy import remedy
 from validator.study import columns, pool, reading
@@ -60,7 +61,14 @@ def surveyed(job: Job, counter: Counter, report: Report) -> list[Set]:
 
 def plan(job: Job, meant: Form, counter: Counter) -> Plan:
     """How the rows of a data set of this form are taken."""
-    return Plan(meant, job.stage, _markup(job, counter), counter, job.length, job.packs)
+    return Plan(meant, job.stage, _markup(job, counter), counter, job.length, job.packs, _media(job))
+
+
+def _media(job: Job) -> Media:
+    """What the template reads; paths count from `media_dir`, by default `dataset_dir` (hparams/data_args.py)."""
+    folder = str(job.get("media_dir") or job.get("dataset_dir"))
+    there = job.find(folder)
+    return Media(frozenset((job.template or {}).get("media", ())), str(there[0]) if there else folder)
 
 
 def _markup(job: Job, counter: Counter) -> Markup:
@@ -149,6 +157,10 @@ def _refused(job: Job, one: Set) -> Iterator[Problem]:
         yield Problem(one.name, f"stage {job.stage} {kind}")
     if one.form.formatting not in ("alpaca", "sharegpt", "openai"):
         yield Problem(one.name, f"`formatting: {one.form.formatting}` is none of alpaca, sharegpt, openai")
+    taken = job.template.get("media", ()) if job.template and job.stage != "pt" else KINDS.values()
+    for part, kind in KINDS.items():
+        if one.form.columns.get(part) and kind not in taken:
+            yield Problem(one.name, f"holds {part}, which template {job.get('template')} does not take")
     if one.dataset.source == "file" and not one.dataset.files:
         yield Problem(where, "does not exist, or holds no file")
     kinds = {datasets.suffixes().get(path.suffix[1:]) for path in one.dataset.files}

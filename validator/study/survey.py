@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from validator.samples.conversion import Sample, StopsRunError, converter
 from validator.samples.fate import KEPT, STOPS, fate
 from validator.samples.form import Form
+from validator.samples.media import Media, unusable
 from validator.study import lengths, reading
 from validator.study.fingerprint import fingerprint
 from validator.study.lengths import Lengths
@@ -37,6 +38,7 @@ class Plan(NamedTuple):
     counter: Counter
     limit: int  # tokens
     packed: bool
+    media: Media
 
 
 @dataclass
@@ -124,6 +126,7 @@ def _row(
         code = fate(sample, plan.stage)
         if code == KEPT:
             _note(known, index, sample)
+            _seen(plan, row, sample)
     except StopsRunError as err:
         code, known.stops[index] = STOPS, str(err)
     known.fates.append(code)
@@ -156,6 +159,12 @@ def _note(known: Survey, index: int, sample: Sample) -> None:
     known.texts.append(fingerprint(answer, first))
     for kind in oddities(asked, answered, prompt + _SEPARATOR + answer if answers else prompt, turns, answers):
         known.odd[kind].append(index)
+
+
+def _seen(plan: Plan, row: dict[str, Any], sample: Sample) -> None:
+    """Raises StopsRunError where the row's pictures, films or sound end the run; pre-training reads none."""
+    if plan.stage != "pt" and (why := unusable(plan.form, plan.media, row, sample)):
+        raise StopsRunError(why)
 
 
 def _measure(known: Survey, start: int, samples: list[Sample | None], plan: Plan) -> None:

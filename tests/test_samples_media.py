@@ -1,0 +1,96 @@
+"""Pictures, films and sound of rows: what of them ends a run, in `data` and for the rules."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from validator import cli
+from validator.samples.conversion import Sample
+from validator.samples.form import form
+from validator.samples.media import Media, lost_files, paths, unusable
+
+ENTRY = {"columns": {"prompt": "q", "response": "a", "images": "images", "videos": "videos"}}
+SEEING = frozenset({"image", "video"})
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "one.png").write_bytes(b"")
+    (tmp_path / "two.png").write_bytes(b"")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("value", "lost"),
+    [
+        (None, []), ([], []), ("one.png", []), (["one.png", "two.png"], []), (["three.png"], ["three.png"]),
+        ([["one.png", "four.png"]], ["four.png"]), ([{"path": "one.png", "bytes": None}], []),
+        ("x" * 5000, ["x" * 5000]),
+    ],
+)  # fmt: skip
+def test_files_are_looked_for_in_the_folder_and_in_the_working_directory(value: object, lost: list[str]) -> None:
+    assert list(lost_files(value, "data")) == lost
+
+
+def test_frames_of_a_film_are_files() -> None:
+    assert list(paths([["a.png", "b.png"], ["c.png"]])) == ["a.png", "b.png", "c.png"]
+
+
+@pytest.mark.parametrize(
+    ("question", "row", "kinds", "said"),
+    [
+        ("<image>what?", {"images": ["one.png"]}, SEEING, ""),
+        ("what?", {"images": None}, SEEING, ""),
+        ("what?", {"images": ["one.png"]}, SEEING, "it has 1 images and 0 <image> in its turns; write one for each"),
+        ("<video>what?", {}, SEEING, "it has 0 videos and 1 <video> in its turns; write one for each"),
+        ("<audio>what?", {}, SEEING, "it has 0 audios and 1 <audio> in its turns; write one for each"),
+        ("<image>what?", {}, frozenset(), ""),
+        ("<image>what?", {"images": ["gone.png"]}, SEEING, "`gone.png` is not in `data`; set `media_dir`"),
+    ],
+)
+def test_what_ends_the_run(question: str, row: dict[str, Any], kinds: frozenset[str], said: str) -> None:
+    sample = Sample([("user", question)], [("assistant", "that")])
+    assert unusable(form(ENTRY), Media(kinds, "data"), row, sample) == said
+
+
+def studied(rows: list[dict[str, Any]], template: str) -> str:
+    entry = {"seen": {"file_name": "seen.json", **ENTRY}}
+    Path("data/seen.json").write_text(json.dumps([{"videos": [], **row} for row in rows]), "utf-8")
+    Path("data/dataset_info.json").write_text(json.dumps(entry), "utf-8")
+    lines = ("model_name_or_path: Qwen/Qwen2-VL-2B-Instruct", "stage: sft", "do_train: true", "dataset: seen",
+             f"template: {template}", "finetuning_type: lora")  # fmt: skip
+    Path("recipe.yaml").write_text("\n".join(lines), "utf-8")
+    return CliRunner().invoke(cli.group, ["data", "recipe.yaml"]).output
+
+
+@pytest.mark.parametrize(
+    ("second", "template", "said"),
+    [
+        ({"q": "<image>two?", "a": "b", "images": ["one.png"]}, "qwen2_vl", "2 trained"),
+        (
+            {"q": "<image>two?", "a": "b", "images": ["gone.png"]},
+            "qwen2_vl",
+            "seen.json:2: error: `gone.png` is not in",
+        ),
+        (
+            {"q": "two?", "a": "b", "images": ["one.png"]},
+            "qwen2_vl",
+            "seen.json:2: error: it has 1 images and 0 <image>",
+        ),
+        (
+            {"q": "<image>two?", "a": "b", "images": ["one.png"]},
+            "qwen",
+            "holds images, which template qwen does not take",
+        ),
+    ],
+)
+def test_data_looks_at_every_row(second: dict[str, Any], template: str, said: str) -> None:
+    first = {"q": "<image>one?", "a": "b", "images": ["one.png"]}
+    assert said in studied([first, second], template)
