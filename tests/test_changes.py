@@ -151,7 +151,7 @@ def test_no_two_of_the_nearest_need_the_same_of_what_is_exceeded() -> None:
 
 def test_it_is_said_where_the_best_are_tight() -> None:
     before = resolved("1xrtx-3090", "lora", 16, "cutoff_len: 8192\n")
-    assert before.verdict == "exceeds"
+    assert before.worst == "exceeds"
     assert before.host_verdict == "tight"
     assert {change.verdict for change in changes.nearest(before)} == {"tight"}
     assert changes.advice(before).startswith("nothing fits with a margin; it is tight if you set `per_device_train_b")

@@ -51,7 +51,7 @@ def test_the_fixed_shape() -> None:
     found = json.loads(structure.text(explain.explain(resolved(HEAD + BODY))))
     assert list(found) == [
         "path", "machine", "model", "verdict", "device_gib", "host_gib", "disk_gib", "samples", "changes", "command",
-        "spare", "diagnostics", "left_out", "command_problem", "releases",
+        "spare", "diagnostics", "left_out", "command_problem", "releases", "enough_for_tokens",
     ]  # fmt: skip
     assert list(found["machine"]) == ["nodes", "devices", "device", "device_gib", "usable_gib", "host_ram_gib"]
     assert list(found["model"]) == ["name", "parameters", "trainable_parameters"]

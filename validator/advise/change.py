@@ -62,7 +62,7 @@ def change(job: Job, settings: Settings, note: str) -> Change:
     after = changed(job, settings)
     device, host = after.device_memory, after.host_memory
     return Change(settings, device.expected / GIB if device else 0.0, host.expected / GIB if host else 0.0,
-                  after.verdict, note, _commands(job, settings), _variables(job, after))  # fmt: skip
+                  after.worst, note, _commands(job, settings), _variables(job, after))  # fmt: skip
 
 
 def _commands(job: Job, settings: Settings) -> list[str]:

@@ -23,9 +23,9 @@ def nearest(job: Job, limit: int = 5) -> list[Change]:
     """Changes that fit, the cheapest first by the order of the ladder, and nothing in any of them that could be left
     out; else those that are tight; else those that come nearest. For a job that fits, or of which nobody can say, the
     easy ways to need less. None brings an error that the job does not have."""
-    if job.verdict not in ("tight", "exceeds"):
+    if job.worst not in ("tight", "exceeds"):
         return list(islice(_easy(job), limit))
-    better: tuple[Verdict, ...] = ("fits", "tight") if job.verdict == "exceeds" else ("fits",)
+    better: tuple[Verdict, ...] = ("fits", "tight") if job.worst == "exceeds" else ("fits",)
     for wanted in better:
         if enough := list(islice(_minimal(job, wanted), limit)):
             return enough
@@ -114,7 +114,7 @@ def _thrifty(job: Job, hard: Way, enough: Sequence[Settings] = ()) -> Iterator[W
 
 
 def _reaches(job: Job, way: Way, wanted: Verdict) -> bool:
-    return _BADNESS[changed(job, way.set).verdict] <= _BADNESS[wanted]
+    return _BADNESS[changed(job, way.set).worst] <= _BADNESS[wanted]
 
 
 def _accepted(job: Job, settings: Settings) -> bool:

@@ -26,6 +26,7 @@ def explain(job: Job, overrides: Sequence[str] = (), diagnostics: Sequence[Diagn
         machine=_target(job),
         model=_size(job),
         verdict=job.verdict,
+        enough_for_tokens=job.enough_for,
         device_gib=_device(job.device_memory),
         host_gib=_host(job.host_memory),
         disk_gib=_disk(job),

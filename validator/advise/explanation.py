@@ -94,7 +94,8 @@ class Explanation:
     `check` finds; `left_out` are keys that it does not know or whose value it refuses: all figures are without them.
     `command_problem` says why there is no command though no error stands against one. `releases`, newest first:
     where the experts of a mixture are one tensor with some transformers releases that the recipe admits, and linear
-    modules with others, what it needs with each; all other figures are of the first."""
+    modules with others, what it needs with each; all other figures are of the first. `enough_for_tokens`: the devices
+    suffice while no sample is longer, and it is not known whether one is."""
 
     path: str
     machine: Target | None
@@ -111,6 +112,7 @@ class Explanation:
     left_out: Sequence[str] = ()
     command_problem: str | None = None
     releases: Sequence[Released] = ()
+    enough_for_tokens: int | None = None
 
     @property
     def errors(self) -> int:

@@ -173,11 +173,20 @@ class Job(Settings):
 
     @cached_property
     def device_memories(self) -> Mapping[str, Estimate]:
-        """Predicted peak on the worst device, bytes, by release as in `workloads`."""
+        """Predicted peak on the worst device, bytes, by release as in `workloads`, with sequences of the longest
+        length; the band begins where all are of the typical length that the header block gives."""
+        longest = self._device_memories(self.longest)
+        if not self.lengths.typical or self.reached == self.longest:
+            return longest
+        typical = self._device_memories(self.reached)
+        return {name: one._replace(low=min(one.low, typical[name].low)) for name, one in longest.items()}
+
+    def _device_memories(self, length: int) -> Mapping[str, Estimate]:
         if self.model is None or not self.workloads:
             return {}
         runtime = self.machine.device.runtime(workload.expandable(self)) if self.machine else None
-        return {name: device_memory(self.model.arch, work, runtime) for name, work in self.workloads.items()}
+        needs = {name: work._replace(length=length, eval_length=length) for name, work in self.workloads.items()}
+        return {name: device_memory(self.model.arch, work, runtime) for name, work in needs.items()}
 
     @property
     def device_memory(self) -> Estimate | None:
@@ -219,24 +228,53 @@ class Job(Settings):
 
     @property
     def verdict(self) -> Verdict:
-        """The worse of device and host; `unknown` without a model or machine."""
+        """The worse of device and host; `unknown` without a model or machine. Where the devices suffice unless samples
+        are longer than anybody knows them to be, theirs is `tight`."""
+        return max("tight" if self.enough_for else self.device_verdict, self.host_verdict, key=_BADNESS.index)
+
+    @property
+    def worst(self) -> Verdict:
+        """The verdict with samples of the longest length."""
         return max(self.device_verdict, self.host_verdict, key=_BADNESS.index)
 
     @property
     def device_verdict(self) -> Verdict:
-        """That of every release that the recipe may meet; `tight` where they differ."""
-        verdicts = set(self.device_verdicts.values())
-        return "tight" if len(verdicts) > 1 else next(iter(verdicts), "unknown")
+        """With samples of the longest length, under every release that the recipe may meet; `tight` where they differ."""
+        return _either(self.device_verdicts)
 
     @property
     def device_verdicts(self) -> Mapping[str, Verdict]:
         """By release as in `workloads`."""
+        return self._judged(self.device_memories)
+
+    @cached_property
+    def enough_for(self) -> int | None:
+        """Tokens of a sample up to which the devices are expected to suffice, where they do not for the longest length,
+        and it is not known that samples reach it; None otherwise."""
+        if self.device_verdict != "exceeds" or self._exceeds(self.reached):
+            return None
+        enough, short = self.reached, self.longest
+        while short - enough > max(8, enough // 50):
+            middle = (enough + short) // 2
+            enough, short = (enough, middle) if self._exceeds(middle) else (middle, short)
+        return enough
+
+    def _exceeds(self, length: int) -> bool:
+        return _either(self._judged(self._device_memories(length))) == "exceeds"
+
+    def _judged(self, memories: Mapping[str, Estimate]) -> Mapping[str, Verdict]:
         usable = self.machine.device.usable_gib if self.machine else None
-        return {name: judge(estimate, usable) for name, estimate in self.device_memories.items()}
+        return {name: judge(estimate, usable) for name, estimate in memories.items()}
 
     @property
     def host_verdict(self) -> Verdict:
         return judge(self.host_memory, self.machine.host_ram_gib if self.machine else None)
+
+
+def _either(verdicts: Mapping[str, Verdict]) -> Verdict:
+    """One for all: `tight` where they differ."""
+    several = set(verdicts.values())
+    return "tight" if len(several) > 1 else next(iter(several), "unknown")
 
 
 _BADNESS: list[Verdict] = ["unknown", "fits", "tight", "exceeds"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from validator.job.lengths import ORDINARY, Lengths, lengths
 from validator.job.task import Task
 from validator.job.values import quantity
 from validator.memory.workload import Checkpointing, Precision
@@ -67,6 +68,27 @@ class Settings(Task):
         """Recommended number of samples, from the header block."""
         value = quantity(self.header.get("samples"))
         return int(value) if value and value > 0 else None
+
+    @property
+    def lengths(self) -> Lengths:
+        """How long samples are, from the header block."""
+        return (lengths(self.header["lengths"]) if "lengths" in self.header else None) or Lengths()
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence: `cutoff_len`, or what the header block says where that is less and nothing
+        packs; batches are padded to a multiple of 8 (data/collator.py)."""
+        most = max(int(self.number("cutoff_len")), 1)
+        told = self.lengths.longest
+        return most if told is None or self.packs else min(most, -(-told // 8) * 8)
+
+    @property
+    def reached(self) -> int:
+        """Tokens that the longest sequence has at least: all of them where that is known, else those of the longest
+        sample of ordinary data, or of a typical one."""
+        if self.packs or self.lengths.longest:
+            return self.longest
+        return min(self.longest, self.lengths.typical or ORDINARY)
 
     @property
     def micro_batch(self) -> int:

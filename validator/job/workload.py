@@ -54,7 +54,7 @@ def workload(
     if method == "full" and not decoder:
         method = "freeze"  # of no layer
     weights, fused = quantization(settings, model), _fused(settings, model)
-    length = max(int(settings.number("cutoff_len")), 1)
+    length = settings.longest
     return Workload(
         method=method,  # type: ignore[arg-type]
         precision=settings.precision,
@@ -87,7 +87,7 @@ def workload(
         eval_batch=int(settings.number("per_device_eval_batch_size")) if settings.evaluates else 0,
         eval_length=length,
         loader_workers=int(settings.number("dataloader_num_workers")),
-        dataset_tokens=(settings.samples or 0) * length,
+        dataset_tokens=(settings.samples or 0) * min(length, settings.lengths.typical or length),
         encodings=encodings,
         sharding=_sharding(settings, model, engine),
     )

@@ -139,7 +139,7 @@ def tight(start: Draft, methods: Sequence[str]) -> Plan | None:
     """The first method's fastest run, one sample at a time, that is expected to fit and at the upper end of the 90 %
     band does not; None: there is none that `check` has nothing else against."""
     runs = (run for method in methods for run in frugal(replace(start, method=method)))
-    return next((run for run in runs if run.draft.job.verdict == "tight" and not obstacles(run.draft)), None)
+    return next((run for run in runs if run.draft.job.worst == "tight" and not obstacles(run.draft)), None)
 
 
 def _engines(start: Draft, speed: str) -> tuple[str | None, ...]:

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from validator.diagnostic import Place, Severity
 from validator.job.job import Job
+from validator.job.lengths import lengths
 from validator.job.values import quantity
 from validator.rules.rule import Finding, rule
 from validator.tables.suggestion import suggest
 
-_FIELDS = ("summary", "machine", "host_ram_gib", "samples", "predicted", "origin", "accelerate", "base", "llamafactory",
-           "transformers")  # fmt: skip
+_FIELDS = ("summary", "machine", "host_ram_gib", "samples", "predicted", "origin", "accelerate", "base", "lengths",
+           "llamafactory", "transformers")  # fmt: skip
 
 
 @rule("LOA010", Severity.WARNING)
@@ -20,8 +21,8 @@ def header_field_unknown(job: Job) -> Iterator[Finding]:
 
     Why: a misspelt field is a setting that does not count.
     Source: own (the header block)
-    Fix: use summary, machine, host_ram_gib, samples, predicted, origin, accelerate, base, llamafactory,
-    transformers.
+    Fix: use summary, machine, host_ram_gib, samples, predicted, origin, accelerate, base, lengths,
+    llamafactory, transformers.
     """
     for field in job.header:
         if field not in _FIELDS:
@@ -36,7 +37,7 @@ def header_value_unusable(job: Job) -> Iterator[Finding]:
     Why: it is left out as if it were not there, and nothing is judged by it.
     Source: own (the header block)
     Fix: text for summary, machine, accelerate and base; a positive number, without quotes or unit, for host_ram_gib and
-    samples.
+    samples; for lengths the typical number of tokens in a sample, or a list of that and the longest.
     """
     for field in ("summary", "machine", "accelerate", "base"):
         if job.header.get(field) is not None and not isinstance(job.header[field], str):
@@ -45,3 +46,6 @@ def header_value_unusable(job: Job) -> Iterator[Finding]:
         number = quantity(job.header.get(field))
         if job.header.get(field) is not None and not (number and number > 0):
             yield field, f"header field `{field}` is {job.header[field]!r:.40}, not a positive number"
+    if job.header.get("lengths") is not None and lengths(job.header["lengths"]) is None:
+        form = "neither a number of tokens nor a list of a typical and a longest one"
+        yield "lengths", f"header field `lengths` is {job.header['lengths']!r:.40}, {form}"

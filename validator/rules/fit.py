@@ -24,12 +24,17 @@ def _device(job: Job) -> str:
     if _by_release(job):
         each = (f"{_span(one, digits)} with transformers {release}" for release, one in job.device_memories.items())
         needs = " or ".join(each)
-    return f"{needs} per device, {device.id} has {usable:.{digits}f} usable"
+    return f"{needs} per device{_if_long(job)}, {device.id} has {usable:.{digits}f} usable"
 
 
 def _by_release(job: Job) -> bool:
     """Whether the verdict depends on the transformers release, of which the recipe admits several."""
     return len(set(job.device_verdicts.values())) > 1
+
+
+def _if_long(job: Job) -> str:
+    """The length that is judged, where it is not known that samples have it."""
+    return f" if samples reach {job.longest:,} tokens" if job.reached < job.longest else ""
 
 
 def _doubt(job: Job) -> str:
@@ -49,7 +54,7 @@ def device_memory_exceeded(job: Job) -> Iterator[Finding]:
     torchrun's expandable segments, `enable_liger_kernel`, a shorter `cutoff_len`, 4-bit weights, a higher ZeRO stage,
     offload, or a smaller method.
     """
-    if job.device_verdict == "exceeds":
+    if job.device_verdict == "exceeds" and not job.enough_for:
         yield _blame(job), f"needs {_device(job)}{_doubt(job)}"
 
 
@@ -66,6 +71,28 @@ def device_memory_tight(job: Job) -> Iterator[Finding]:
     if job.device_verdict == "tight":
         why = "name the release in the header block" if _by_release(job) else "thin margin"
         yield _blame(job), f"may need {_device(job)}{_doubt(job)}: {why}"
+
+
+@rule("FIT011", Severity.WARNING, advised=True)
+def device_memory_for_short_samples(job: Job) -> Iterator[Finding]:
+    """The run needs more device memory than there is once a sample is as long as `cutoff_len` allows.
+
+    Why: without packing a micro batch is as long as its longest sample, so the run goes well until one is too long, and
+    stops there with "out of memory". How long samples are is not known here; that some have 1,024 tokens is assumed.
+    Source: own (the memory model)
+    Fix: `lmf-recipes data RECIPE` shows the lengths where the data are at hand; write them into the header block, as
+    `lengths: [800, 3000]` (typical and longest, in tokens), and the verdict is firm. Else a shorter `cutoff_len`, or
+    make room as for FIT001.
+    """
+    if job.enough_for:
+        enough = f"enough for samples of {_round(job.enough_for):,}"
+        yield _blame(job), f"needs {_device(job)}{_doubt(job)}: {enough}"
+
+
+def _round(tokens: int) -> int:
+    """Two digits of it, rounded down."""
+    unit = int("1".ljust(len(str(tokens)) - 1, "0"))
+    return tokens // unit * unit
 
 
 @rule("FIT003", Severity.ERROR, advised=True)

@@ -45,6 +45,8 @@ def _verdict(explanation: Explanation) -> str:
     memory, errors = _SPOKEN[explanation.verdict], explanation.errors
     if len({each.verdict for each in explanation.releases}) > 1:
         memory = f"depends on the release of transformers: {explanation.releases[0].verdict} with the newest"
+    if enough := explanation.enough_for_tokens:
+        memory = f"tight: fits while no sample is longer than {enough:,} tokens, as far as devices go"
     if not errors:
         return memory
     without = f", without {', '.join(explanation.left_out)}" if explanation.left_out else ""

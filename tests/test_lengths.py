@@ -1,0 +1,91 @@
+"""How long samples are, and what that makes of a verdict."""
+
+from __future__ import annotations
+
+import pytest
+
+from validator.job import job
+from validator.job.lengths import ORDINARY, Lengths, lengths
+from validator.read.recipe import parse
+
+RECIPE = """# /// recipe
+# machine: 8xa100-40g
+# host_ram_gib: 1024
+# {}
+# ///
+model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+stage: sft
+do_train: true
+finetuning_type: full
+cutoff_len: {}
+bf16: true
+per_device_train_batch_size: 1
+deepspeed: ds_z3_config.json
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (800, Lengths(800)), (800.0, Lengths(800)), ([800], Lengths(800)), ([800, 3000], Lengths(800, 3000)),
+        ([800, 800], Lengths(800, 800)), ([3000, 800], None), ("800", None), ([], None), ([1, 2, 3], None), (0, None),
+        (-5, None), (True, None), ({"typical": 800}, None), ([800, "x"], None), (None, None), (float("nan"), None),
+    ],
+)  # fmt: skip
+def test_what_the_header_says(value: object, told: Lengths | None) -> None:
+    assert lengths(value) == told
+
+
+def resolved(header: str = "", cutoff: int = 16384, more: str = "") -> job.Job:
+    return job.resolve(parse("-", RECIPE.format(header, cutoff, more)))
+
+
+@pytest.mark.parametrize(
+    ("header", "cutoff", "more", "reached", "longest"),
+    [
+        ("", 16384, "", ORDINARY, 16384),
+        ("", 512, "", 512, 512),
+        ("lengths: 800", 16384, "", 800, 16384),
+        ("lengths: 800", 512, "", 512, 512),
+        ("lengths: [800, 3001]", 16384, "", 3008, 3008),  # padded to a multiple of 8
+        ("lengths: [800, 3000]", 2048, "", 2048, 2048),
+        ("lengths: [800, 3000]", 16384, "packing: true", 16384, 16384),
+        ("", 16384, "packing: true", 16384, 16384),
+    ],
+)
+def test_the_longest_sequence(header: str, cutoff: int, more: str, reached: int, longest: int) -> None:
+    one = resolved(header, cutoff, more)
+    assert (one.reached, one.longest) == (reached, longest)
+    assert one.workload is not None
+    assert one.workload.length == longest
+
+
+def test_where_lengths_decide_and_are_not_known_the_verdict_is_tight() -> None:
+    one = resolved()
+    assert (one.verdict, one.worst, one.device_verdict) == ("tight", "exceeds", "exceeds")
+    assert one.enough_for is not None
+    assert ORDINARY <= one.enough_for < 16384
+    # and the length named is one at which it does not exceed, while little more does
+    assert resolved(f"lengths: [1, {one.enough_for}]").worst != "exceeds"
+    assert resolved(f"lengths: [1, {one.enough_for * 11 // 10}]").worst == "exceeds"
+
+
+@pytest.mark.parametrize(
+    ("header", "more", "verdict"),
+    [
+        ("lengths: [800, 3000]", "", "fits"), ("lengths: [800, 12000]", "", "exceeds"),
+        ("", "packing: true", "exceeds"), ("", "eval_strategy: epoch\nper_device_eval_batch_size: 64", "exceeds"),
+    ],
+)  # fmt: skip
+def test_what_is_known_makes_it_firm(header: str, more: str, verdict: str) -> None:
+    one = resolved(header, more=more)
+    assert (one.verdict, one.enough_for) == (verdict, None)
+
+
+def test_a_typical_length_widens_the_band_downwards() -> None:
+    usual, told = resolved().device_memory, resolved("lengths: 800").device_memory
+    assert usual is not None
+    assert told is not None
+    assert told.low < usual.low
+    assert (told.expected, told.high) == (usual.expected, usual.high)
