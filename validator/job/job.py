@@ -239,7 +239,7 @@ class Job(Settings):
 
     @property
     def device_verdict(self) -> Verdict:
-        """With samples of the longest length, under every release that the recipe may meet; `tight` where they differ."""
+        """With samples of the longest length under every release it may meet; `tight` where they differ."""
         return _either(self.device_verdicts)
 
     @property
