@@ -90,10 +90,12 @@ FREE = {"freeze_vision_tower": False, "freeze_multi_modal_projector": False}
 @pytest.mark.parametrize(
     ("recipe", "encoding"),
     [
-        ({}, Encoding()),
-        ({"freeze_vision_tower": False}, Encoding(targets=ALL)),
-        ({"freeze_vision_tower": False, "lora_target": "q_proj,v_proj"}, Encoding()),
-        ({"freeze_vision_tower": False, "lora_target": "attn.proj"}, Encoding(targets=("o",))),
+        ({}, Encoding(watched=True)),
+        ({"quantization_bit": 4}, Encoding()),
+        ({"disable_gradient_checkpointing": True}, Encoding()),
+        ({"freeze_vision_tower": False}, Encoding(watched=True, targets=ALL)),
+        ({"freeze_vision_tower": False, "lora_target": "q_proj,v_proj"}, Encoding(watched=True)),
+        ({"freeze_vision_tower": False, "lora_target": "attn.proj"}, Encoding(watched=True, targets=("o",))),
         ({"finetuning_type": "full"}, Encoding(loose=True)),
         ({"finetuning_type": "full", **FREE}, Encoding(trains=True, projector=True, loose=True)),
         ({"finetuning_type": "freeze"}, Encoding()),
@@ -111,6 +113,13 @@ def test_what_trains_of_a_tower(recipe: dict[str, Any], encoding: Encoding, fold
     work = Job(values, folders=(folder,)).workload
     assert work
     assert work.encodings[0]._replace(tokens=0) == encoding
+
+
+def test_before_transformers_5_a_frozen_tower_is_passed_by(folder: Path) -> None:
+    values = {"model_name_or_path": str(folder), "stage": "sft", "finetuning_type": "lora"}
+    work = Job(values, header={"transformers": "4.57.1"}, folders=(folder,)).workload
+    assert work
+    assert not work.encodings[0].watched
 
 
 def test_a_frozen_decoder_trains_no_layer(folder: Path) -> None:

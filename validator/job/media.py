@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from validator.job.datasets import Dataset
+from validator.job.quantization import quantization
+from validator.job.settings import Settings
 from validator.job.task import Task
 from validator.memory import Encoding, Tower
-from validator.tables import data
+from validator.tables import data, releases
 from validator.tables.models import Model
 
 # Side of the white picture beside samples without any, by which all devices run the tower (data/collator.py).
@@ -18,11 +20,11 @@ _SMALLEST = 256
 _Names = Mapping[str, list[str]]
 
 
-def encodings(task: Task, model: Model, datasets: Iterable[Dataset]) -> tuple[Encoding, ...]:
+def encodings(settings: Settings, model: Model, datasets: Iterable[Dataset]) -> tuple[Encoding, ...]:
     """One for each tower of the model."""
-    number = _media(datasets)
+    number, watched = _media(datasets), _watched(settings, model)
     return tuple(
-        _trained(task, model, names)._replace(tokens=_tokens(task, model, tower, number))
+        trained(settings, model, names)._replace(tokens=_tokens(settings, model, tower, number), watched=watched)
         for tower, names in zip(model.arch.towers, model.modules, strict=True)
     )
 
@@ -47,7 +49,17 @@ def _keys(model: Model) -> _Names:
     return known.get(entry.get("registered", model.kind), {})
 
 
-def _trained(task: Task, model: Model, names: Mapping[str, str]) -> Encoding:
+def _watched(settings: Settings, model: Model) -> bool:
+    """Whether gradients run through frozen towers, too. Where layers are checkpointed and nothing is quantized, peft
+    asks for gradients of what the embeddings give (peft_model.py, prepare_model_for_gradient_checkpointing); since
+    transformers 5 that means those of the towers as well (modeling_utils.py, enable_input_require_grads), and
+    LLaMA-Factory recomputes no layer that has nothing to train."""
+    plain = quantization(settings, model).weights == 0 and settings.own_checkpointing != "off"
+    return settings.adapts and plain and releases.holds(settings.header, "transformers 5.0.0")
+
+
+def trained(task: Task, model: Model, names: Mapping[str, str]) -> Encoding:
+    """What trains of one tower, whose linear modules have these names."""
     if task.adapts:
         return Encoding(targets=_adapted(task, model, names))
     registered = bool(_keys(model))

@@ -33,7 +33,8 @@ class Encoder(NamedTuple):
         roles = {linear.role for linear in (*self.tower.linears, *self.tower.outside)}
         asked = self.encoding
         first = asked.loose and self.tower.loose_first
-        return asked.trains or asked.trainable_layers > 0 or first or bool(roles.intersection(asked.targets))
+        asks = asked.trains or asked.trainable_layers > 0 or asked.watched or first
+        return asks or bool(roles.intersection(asked.targets))
 
     @property
     def reached(self) -> bool:

@@ -90,7 +90,8 @@ class Encoding(NamedTuple):
     trains: bool = False  # its weights train (methods full and freeze)
     projector: bool = False  # the projector's weights train
     loose: bool = False  # what is never frozen trains (method full)
-    trainable_layers: int = 0  # how many layers train, at the end; 0: all, where it trains
+    trainable_layers: int = 0  # how many layers train without the rest
+    watched: bool = False  # gradients are asked for what enters the layers, whether or not anything trains there
     targets: tuple[str, ...] = ()  # roles of adapted linear modules, of the tower and of the projector
 
 
