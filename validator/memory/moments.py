@@ -61,15 +61,18 @@ def tower_forward(run: Run) -> Terms:
 
 
 def tower_backward(run: Run) -> Terms:
-    """The first layer of it, with everything kept and the decoder's gradients; or the last, with all gradients."""
+    """The first layer of it, with everything kept and the decoder's gradients; or the last, with all gradients but that
+    of an embedding of its own, which comes after the towers'."""
     most = max((needed for _, needed in encoder.peaks(run)), default=0.0)
     if not most:
         return {}
     standing = {**forward.base(run, "embedding"), Device.ACTIVATIONS: checkpoint(run)}
     waiting = run.work.accumulation == 1 and not run.sharding.engine and not run.sharding.fsdp
-    own = run.sizes.gradient * run.trained_in_towers if waiting else 0.0
-    first = {**standing, Device.TOWERS: encoder.kept(run) + most, Device.GRADIENTS: accumulated(run) - own}
-    last = {**standing, Device.TOWERS: most, Device.GRADIENTS: accumulated(run)}
+    each = run.sizes.gradient if waiting else 0.0
+    there = accumulated(run) - (each * run.embedding if run.trains_embedding and not run.arch.tied else 0.0)
+    first = {**standing, Device.TOWERS: encoder.kept(run) + most,
+             Device.GRADIENTS: there - each * run.trained_in_towers}  # fmt: skip
+    last = {**standing, Device.TOWERS: most, Device.GRADIENTS: there}
     return max(first, last, key=lambda terms: sum(terms.values()))
 
 
