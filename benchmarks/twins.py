@@ -65,7 +65,6 @@ SHRUNK: Mapping[str, Any] = {
 CANNOT = {
     "fsdp": "FSDP needs an accelerator",
     "internlm3": "its class comes with the checkpoint, not with a package",
-    "gemma3": "its template reads images, and so asks for the checkpoint's image processor",
 }
 
 

@@ -27,7 +27,7 @@ SAMPLES = read("samples.yaml")
 RATES = read("rates.yaml")
 
 MODEL_KEYS = {"hub", "modelscope", "short", "template", "base", "licence", "parameters", "dtype", "config", "source"}
-MODEL_EXTRAS = {"overrides", "vision_parameters", "remote_code", "counted", "confidence", "note"}
+MODEL_EXTRAS = {"overrides", "remote_code", "counted", "confidence", "note"}
 DEVICE_KEYS = {
     *("name", "aliases", "vendor", "memory_gib", "usable_gib", "context_gib", "compute_capability", "bf16", "fp8"),
     *("flash_attention", "bitsandbytes", "tflops_bf16", "tflops_fp16", "bandwidth_gb_s", "link", "server"),
@@ -99,7 +99,7 @@ def test_template_is_the_one_the_release_registers(name: str) -> None:
     table = json.loads((DATA / "templates.json").read_text(encoding="utf-8"))
     registered, templates = table["models"], table["templates"]
     entry = MODELS[name]
-    sees = "vision_parameters" in entry or "hidden_size" not in entry["config"]
+    sees = "hidden_size" not in entry["config"]
     blind = {each for each in templates if not sees and templates[each].get("media")}
     assert entry["template"] not in blind
     for hub in entry["hub"]:
@@ -311,20 +311,3 @@ def unknown(config: dict[str, Any], made: Any) -> list[str]:
     nested = {field for field, value in config.items() if isinstance(value, dict) and field not in elsewhere}
     below = [wrong for field in nested for wrong in unknown(config[field], getattr(made, field))]
     return below + [field for field in config if field not in elsewhere | nested and not hasattr(empty, field)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, entry in MODELS.items() if "vision_parameters" in entry])
-def test_image_part_is_exact(name: str) -> None:
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    entry = MODELS[name]
-    text = {key: value for key, value in entry["config"].items() if key != "model_type"}
-    # https://huggingface.co/google/gemma-3-4b-it/blob/main/config.json, the same in all three sizes.
-    vision = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16}
-    vision |= {"image_size": 896, "patch_size": 14, "vision_use_head": False}
-    config = transformers.Gemma3Config(text_config=text, vision_config=vision)
-    with torch.device("meta"):
-        model = transformers.Gemma3ForConditionalGeneration(config)
-    total = sum(weight.numel() for weight in model.parameters())
-    assert total == entry["parameters"] + entry["vision_parameters"]

@@ -47,7 +47,7 @@ REGISTERED = registered()
 def blind(model: models.Model, template: str) -> bool:
     """Whether the template reads images and the model sees none: its preprocessing would fail."""
     entry = listing("models")[str(model.id)]
-    sees = "vision_parameters" in entry or any(f"{part}_config" in entry["config"] for part in ("vision", "audio"))
+    sees = any(f"{part}_config" in entry["config"] for part in ("vision", "audio", "thinker"))
     return not sees and bool(table("templates")["templates"].get(template, {}).get("media"))
 
 

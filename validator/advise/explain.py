@@ -64,7 +64,7 @@ def _target(job: Job) -> Target | None:
 def _size(job: Job) -> Size | None:
     if job.model is None or job.workload is None:
         return None
-    parameters = job.model.parameters + job.model.vision_parameters
+    parameters = job.model.parameters
     return Size(job.model_name, parameters, trainable_parameters(job.model.arch, job.workload))
 
 

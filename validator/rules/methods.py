@@ -127,7 +127,7 @@ def _linear(job: Job) -> frozenset[str]:
     """Names that LoRA finds in the model with the transformers releases of the recipe; empty where not all are known:
     of a part that sees images, or of experts that were linear layers in a release that is not read."""
     model = job.model
-    if model is None or model.vision_parameters or not model.family.linear:
+    if model is None or model.modules or not model.family.linear:
         return frozenset()
     family = model.family
     fused = family.fused_experts is None or family.fuses(job.header)
@@ -301,7 +301,7 @@ def parts_missing(job: Job) -> Iterator[Finding]:
     Source: llamafactory/model/adapter.py:_setup_freeze_tuning
     Fix: `freeze_trainable_modules: all`, or self_attn, mlp and the like.
     """
-    known = job.model.family.parts if job.model and not job.model.vision_parameters else None
+    known = job.model.family.parts if job.model and not job.model.modules else None
     for name in job.words("freeze_trainable_modules"):
         if job.method == "freeze" and known and name not in known | {"all"}:
             at = "freeze_trainable_modules"

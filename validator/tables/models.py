@@ -38,7 +38,6 @@ class Model(NamedTuple):
     positions: int | None = None
     quantized: str | None = None
     quantized_bits: int = 0
-    vision_parameters: int = 0
     remote_code: bool = False
     hub: tuple[str, ...] = ()
     how: str = ""
@@ -145,7 +144,6 @@ def _published(key: str, entry: dict[str, Any], hub: str) -> Model:
         # LLaMA-Factory registers one for base models, too, where they see or hear.
         template=None if base and not told.arch.towers else entry["template"],
         base=base,
-        vision_parameters=entry.get("vision_parameters") or 0,
         remote_code=bool(entry.get("remote_code")),
         hub=tuple(entry["hub"]),
     )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from validator.diagnostic import RecipeError
 from validator.read.tree import read_json
 from validator.tables.data import listing, table
-from validator.tables.families import Family
+from validator.tables.families import Family, sees
 
 Config = Mapping[str, Any]
 # Where transformers looks for a chat template, the file that wins first.
@@ -49,7 +49,7 @@ def template(folder: Path, config: Config, family: Family) -> Template:
         if not text or known in speaks:
             base = hub in entry["base"]
             how = f"that of {hub}, whose name and shapes the folder has"
-            return Template(None if base else known, how, base, speaks, tuple(entry["hub"]))
+            return Template(None if base and not sees(config) else known, how, base, speaks, tuple(entry["hub"]))
     base = bool(_BASE.search(name))
     if text:
         candidates = (*(entry["template"] for _, entry in sisters), *family.templates, *_COMMON)
@@ -119,11 +119,21 @@ def _marks(name: str) -> set[str]:
 
 def _sisters(config: Config) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Models of the catalogue with the same shapes, with their ids."""
-    models = listing("models")
-    alike = set(models.mention(f"model_type: {config.get('model_type')},"))
-    for key in models.mention(f"hidden_size: {config.get('hidden_size')},"):
-        if key in alike and all(config.get(each) == models[key]["config"].get(each) for each in _SHAPES):
+    models, kind, shapes = listing("models"), config.get("model_type"), _shapes(config)
+    alike = set(models.mention(f"model_type: {kind}"))
+    for key in models.mention(f"hidden_size: {shapes[0]},"):
+        there = models[key]["config"] if key in alike else {}
+        if there.get("model_type") == kind and _shapes(there) == shapes:
             yield key, models[key]
+
+
+def _shapes(config: Config) -> list[Any]:
+    """Sizes of the decoder."""
+    if sees(config):
+        from validator.tables import composite  # which no folder of a text model waits for
+
+        config = composite.decoder(composite.whole(config))
+    return [config.get(name) for name in _SHAPES]
 
 
 def _published(sisters: list[tuple[str, Mapping[str, Any]]], *names: str) -> tuple[str, Mapping[str, Any]] | None:
