@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice, product
+from shlex import quote
 
 from validator.advise import ladder
 from validator.advise.change import Change, Settings, change, changed
@@ -34,6 +35,8 @@ def nearest(job: Job, limit: int = 5) -> list[Change]:
 
 def advice(job: Job) -> str:
     """What to do about a job that does not fit, as the end of a message."""
+    if job.simulated:
+        return f"`lmf-recipes explain {quote(job.path)} --simulate` tries changes"
     for wanted, words in _WORDS.items():
         if cheapest := next(_minimal(job, wanted), None):
             return f"{words}set {cheapest}"

@@ -12,14 +12,21 @@ from validator.job.job import GIB, Job
 from validator.memory import Estimate, trainable_parameters
 from validator.memory.terms import Term
 from validator.tables import guidance
+from validator.trial.figures import Simulation
 
 
-def explain(job: Job, overrides: Sequence[str] = (), diagnostics: Sequence[Diagnostic] = ()) -> Explanation:
-    """Where every GiB of the job goes; `diagnostics` are all findings in it.
+def explain(
+    job: Job,
+    overrides: Sequence[str] = (),
+    diagnostics: Sequence[Diagnostic] = (),
+    simulation: Simulation | None = None,
+) -> Explanation:
+    """Where every GiB of the job goes; `diagnostics` are all findings in it, `simulation` what was simulated of it.
 
     Raises RecipeError where model or machine is not known."""
     _require_known(job)
     stopped = any(each.severity is Severity.ERROR for each in diagnostics)
+    settled = job.simulated and job.verdict in ("fits", "unknown")  # each change would take a simulation
     started = Starting() if stopped else starting(job, overrides)
     return Explanation(
         path=job.path,
@@ -31,13 +38,15 @@ def explain(job: Job, overrides: Sequence[str] = (), diagnostics: Sequence[Diagn
         host_gib=_host(job.host_memory),
         disk_gib=_disk(job),
         samples=Samples(job.samples, _rows(job), guidance.basis(job.model, job.method, job.stage, job.samples)),
-        changes=changes.nearest(job),
-        spare=spare.spare(job),
+        changes=[] if settled else changes.nearest(job),
+        spare=() if job.simulated else spare.spare(job),
         command=started.commands,
         diagnostics=[each._replace(path=each.path or job.path) for each in diagnostics],
         left_out=_left_out(job, diagnostics),
         command_problem=started.problem,
         releases=list(_releases(job)),
+        simulated=job.simulated,
+        simulation=simulation,
     )
 
 

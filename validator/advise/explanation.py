@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from validator.advise.change import Change
 from validator.diagnostic import Diagnostic, Severity, Verdict
 from validator.memory.terms import Term
+from validator.trial.figures import Simulation
 
 # The errors that are the verdict itself: device memory, host memory.
 MEMORY = ("FIT001", "FIT003")
@@ -95,7 +96,8 @@ class Explanation:
     `command_problem` says why there is no command though no error stands against one. `releases`, newest first:
     where the experts of a mixture are one tensor with some transformers releases that the recipe admits, and linear
     modules with others, what it needs with each; all other figures are of the first. `enough_for_tokens`: the devices
-    suffice while no sample is longer, and it is not known whether one is."""
+    suffice while no sample is longer, and it is not known whether one is. `simulated`: device memory is not the
+    formulas' but that of the `simulation`, which may also stand beside the formulas'."""
 
     path: str
     machine: Target | None
@@ -113,6 +115,8 @@ class Explanation:
     command_problem: str | None = None
     releases: Sequence[Released] = ()
     enough_for_tokens: int | None = None
+    simulated: bool = False
+    simulation: Simulation | None = None
 
     @property
     def errors(self) -> int:
@@ -122,13 +126,14 @@ class Explanation:
     def rounded(self) -> Explanation:
         """Sizes to 0.01 GiB, as JSON has them; text rounds once, from what is exact."""
         return replace(self, device_gib=self.device_gib and _rounded(self.device_gib),
+                       simulation=self.simulation and _rounded(self.simulation),
                        host_gib=self.host_gib and _rounded(self.host_gib),
                        disk_gib=self.disk_gib and _rounded(self.disk_gib),
                        changes=[*map(_rounded, self.changes)], spare=[*map(_rounded, self.spare)],
                        releases=[*map(_rounded, self.releases)])  # fmt: skip
 
 
-_Sizes = TypeVar("_Sizes", Band, DeviceBand, Disk, Change, Released)
+_Sizes = TypeVar("_Sizes", Band, DeviceBand, Disk, Change, Released, Simulation)
 
 
 def _rounded(sizes: _Sizes) -> _Sizes:

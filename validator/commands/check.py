@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from validator.commands import options, plain
+from validator.commands import options, plain, simulating
 from validator.diagnostic import RecipeError
 from validator.judge.selection import codes
 from validator.show import report as reports
@@ -31,6 +31,7 @@ def _codes(_context: click.Context, _parameter: click.Parameter, words: tuple[st
     "--select", multiple=True, metavar="CODES", callback=_codes, help="Only these codes, such as PAR1,TRA009."
 )
 @click.option("--ignore", multiple=True, metavar="CODES", callback=_codes, help="All codes but these.")
+@simulating.OPTION
 @click.option("--hook", is_flag=True, help="PATHs are a commit's: other files than recipes are passed by.")
 def command(
     paths: Sequence[str],
@@ -40,6 +41,7 @@ def command(
     strict: bool,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
+    simulate: bool,
     hook: bool,
 ) -> None:
     """Report every problem of recipes and DeepSpeed files.
@@ -52,7 +54,8 @@ def command(
         paths = commit.subjects(paths)
     elif not paths:
         paths = _default()
-    plain.check(paths, machine, host_ram, form, strict, select, ignore)
+    with simulating.simulated(simulate) as trial:
+        plain.check(paths, machine, host_ram, form, strict, select, ignore, trial)
 
 
 def _default() -> list[str]:

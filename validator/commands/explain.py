@@ -9,12 +9,15 @@ import click
 
 from validator.advise.explain import explain
 from validator.advise.explanation import MEMORY
-from validator.commands import complete, options
+from validator.commands import complete, options, simulating
 from validator.diagnostic import FileReport, Severity
 from validator.judge.check import judge
 from validator.read.override import overridden
 from validator.recipes.named import named
 from validator.show import chart, report, structure
+
+# Changes that are simulated, where what the run needs is: each takes seconds.
+_CHANGES = 8
 
 
 @click.command("explain")
@@ -22,15 +25,19 @@ from validator.show import chart, report, structure
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @options.MACHINE
 @options.RAM
+@simulating.OPTION
 @options.FORMAT
-def command(recipe: str, overrides: Sequence[str], machine: str | None, host_ram: float | None, form: str) -> None:
+def command(
+    recipe: str, overrides: Sequence[str], machine: str | None, host_ram: float | None, simulate: bool, form: str
+) -> None:
     """Show where every GiB goes, the verdict, and what would fit.
 
     Exit code 1 where `check` ends so.
     """
     recipe, overrides = named(recipe, overrides)
-    judged, job = judge(overridden(recipe, overrides), machine, host_ram)
-    explanation = explain(job, overrides, judged.diagnostics)
+    with simulating.simulated(simulate, _CHANGES) as trial:
+        judged, job = judge(overridden(recipe, overrides), machine, host_ram, trial)
+        explanation = explain(job, overrides, judged.diagnostics, simulating.figures(job) if simulate else None)
     as_text = form == "text"
     shown = "".join(_errors(judged)) + chart.text(explanation) if as_text else structure.text(explanation.rounded())
     click.echo(shown, nl=False)

@@ -21,9 +21,10 @@ def check(
     strict: bool = False,
     select: tuple[str, ...] = (),
     ignore: tuple[str, ...] = (),
+    trial: judge.Trial | None = None,
 ) -> NoReturn:
     """Print every finding of the files, and exit with 1 where one is an error (with `strict`, a warning)."""
-    report = judge.check([_subject(path) for path in paths], machine, host_ram)
+    report = judge.check([_subject(path) for path in paths], machine, host_ram, trial)
     if select or ignore:
         from validator.judge.selection import Selection
 

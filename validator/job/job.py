@@ -193,6 +193,11 @@ class Job(Settings):
         """Predicted peak on the worst device, bytes, with the newest release."""
         return next(iter(self.device_memories.values()), None)
 
+    @property
+    def simulated(self) -> bool:
+        """Whether device memory is that of a simulation, because no formula knows the model."""
+        return False
+
     @cached_property
     def host_memory(self) -> Estimate | None:
         """Predicted peak of one node's main memory, bytes."""

@@ -67,7 +67,7 @@ def workload(
         upcast_norms=settings.flag("upcast_layernorm"),
         adapter=_adapter(settings, model, decoder, experts_fused),
         trainable_layers=min(abs(int(settings.number("freeze_trainable_layers"))), model.arch.layers) * decoder,
-        optimizer=_optimizer(settings, engine),
+        optimizer=optimizer(settings, engine),
         optimizer_rank=int(settings.number("galore_rank" if settings.flag("use_galore") else "apollo_rank")),
         layerwise_update=_layerwise(settings),
         micro_batch=settings.micro_batch,
@@ -131,7 +131,7 @@ def targets(settings: Settings, model: Model, fused: bool = True) -> tuple[str, 
     return known or linear_roles(model.arch, fused)
 
 
-def _optimizer(settings: Settings, engine: Zero | None) -> str:
+def optimizer(settings: Settings, engine: Zero | None) -> str:
     """What keeps the states: LLaMA-Factory's own optimizers come before the one that `optim` names
     (train/trainer_utils.py); one of the DeepSpeed file, and offload, before both: accelerate makes AdamW and all
     else DeepSpeed's CPU Adam, 32-bit Lion its CPU Lion (utils/deepspeed.py)."""

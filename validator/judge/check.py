@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from validator import __version__
@@ -15,42 +15,56 @@ from validator.read.text import read_text
 from validator.rules import engine, manual, schema
 from validator.rules.rule import Rule
 
+# A job -> the same with simulations at hand
+Trial = Callable[[Job], Job]
 
-def check(subjects: Sequence[str | Document], machine: str | None = None, host_ram_gib: float | None = None) -> Report:
+
+def check(
+    subjects: Sequence[str | Document],
+    machine: str | None = None,
+    host_ram_gib: float | None = None,
+    trial: Trial | None = None,
+) -> Report:
     """All findings of all files. Folders stand for the files in them; `-` is standard input; a document has been read
-    already. Never raises."""
+    already. `trial` gives a job what simulates it. Never raises."""
     report = Report(__version__)
     for subject in subjects:
         if isinstance(subject, Document):
-            report.files.append(check_document(subject, machine, host_ram_gib))
+            report.files.append(check_document(subject, machine, host_ram_gib, trial))
             continue
-        files = [check_file(name, machine, host_ram_gib) for name in _expand(subject)]
+        files = [check_file(name, machine, host_ram_gib, trial) for name in _expand(subject)]
         report.files += files or [_unread(subject, "holds no recipe (.yaml) and no DeepSpeed file (.json)")]
     return report
 
 
-def check_file(path: str, machine: str | None = None, host_ram_gib: float | None = None) -> FileReport:
+def check_file(
+    path: str, machine: str | None = None, host_ram_gib: float | None = None, trial: Trial | None = None
+) -> FileReport:
     """All findings of one file: a recipe, or a DeepSpeed JSON file by its suffix. Never raises for bad input."""
     if path.endswith(".json"):
         return _check_zero(path)
-    return check_document(load(path), machine, host_ram_gib)
+    return check_document(load(path), machine, host_ram_gib, trial)
 
 
 def _unread(path: str, why: str) -> FileReport:
     return FileReport(path, [Diagnostic("LOA001", Severity.ERROR, why)])
 
 
-def check_document(document: Document, machine: str | None = None, host_ram_gib: float | None = None) -> FileReport:
+def check_document(
+    document: Document, machine: str | None = None, host_ram_gib: float | None = None, trial: Trial | None = None
+) -> FileReport:
     """All findings of a recipe that has been read."""
     if document.readable and document.values:
-        return judge(document, machine, host_ram_gib)[0]
+        return judge(document, machine, host_ram_gib, trial)[0]
     report = FileReport(document.path, list(document.problems), sources={document.path: document.text})
     if document.readable:
         report.diagnostics.append(Diagnostic("LOA006", Severity.ERROR, "holds no key; a recipe needs at least a model"))
     return report
 
 
-def judge(document: Document, machine: str | None = None, host_ram_gib: float | None = None) -> tuple[FileReport, Job]:
+def judge(
+    document: Document, machine: str | None = None, host_ram_gib: float | None = None, trial: Trial | None = None
+) -> tuple[FileReport, Job]:
     """All findings of a recipe that holds keys, and the job that they are about: without the values they refuse."""
     locations = Locations(document)
     report = FileReport(document.path, list(document.problems), sources=locations.sources)
@@ -60,6 +74,7 @@ def judge(document: Document, machine: str | None = None, host_ram_gib: float | 
     report.diagnostics += [locations.diagnostic(*violation) for violation in schema.check(document)]
     refused = frozenset(d.key for d in report.diagnostics if d.severity is Severity.ERROR and d.key)
     job = resolve(document, machine, host_ram_gib, refused)
+    job = trial(job) if trial else job
     report.diagnostics += _apply(engine.RULES, job, locations, refused)
     report.diagnostics = sorted(_kept(document, report.diagnostics, job.as_written), key=_order)
     report.verdict, report.unjudged = job.verdict, tuple(unjudged.gaps(job))

@@ -7,12 +7,13 @@ from .estimate import Estimate
 from .host import host_memory
 from .parameters import linear_roles, parameters, trainable_parameters
 from .tower import Tower
-from .workload import Adapter, Architecture, Attn, Encoding, Ffn, Sharding, Workload
+from .workload import Adapter, Architecture, Attn, Counted, Encoding, Ffn, Sharding, Workload
 
 __all__ = [
     "Adapter",
     "Architecture",
     "Attn",
+    "Counted",
     "Encoding",
     "Estimate",
     "Ffn",

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from .shapes import Block, Linear
 from .widths import key_width, output_width, query_width, value_width
-from .workload import Architecture, Attn, Ffn
+from .workload import Architecture, Attn, Counted, Ffn
 
 
 def _latent_linears(hidden: int, attn: Attn) -> list[Linear]:
@@ -81,9 +81,16 @@ def _mixture_block(arch: Architecture, fused: bool) -> Block:
     return Block(tuple(linears), inside if fused else 0, _vectors(arch) + biases + router, mixture=True)
 
 
+def _counted(layers: Counted) -> tuple[int, Block]:
+    linears = tuple(Linear(*each) for each in layers.linears)
+    return layers.number, Block(linears, layers.experts, layers.vectors)
+
+
 @lru_cache(maxsize=512)
 def blocks(arch: Architecture, fused: bool = True) -> tuple[tuple[int, Block], ...]:
     """(how many, layer) for each kind of layer, first layers first. `fused`: experts are 3-D parameters."""
+    if arch.counted:
+        return tuple(_counted(each) for each in arch.counted)
     if not arch.ffn.experts:
         return ((arch.layers, _dense_block(arch)),)
     kinds = [(arch.layers - arch.ffn.dense_layers, _mixture_block(arch, fused))]

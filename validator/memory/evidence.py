@@ -22,6 +22,8 @@ def gaps(run: Run, device_measured: bool = True) -> tuple[str, ...]:
 
 def _unmeasured(run: Run) -> Iterator[str]:
     sharding, work = run.sharding, run.work
+    if run.arch.counted:
+        yield "models that no formula knows"
     if sharding.nodes > 1:
         yield "runs on several nodes"
     if sharding.offload_optimizer or sharding.offload_parameters:

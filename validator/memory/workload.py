@@ -54,6 +54,16 @@ class Ffn(NamedTuple):
     dense_layers: int = 0  # leading layers with an ordinary block of `width`
 
 
+class Counted(NamedTuple):
+    """`number` layers that are alike, as their class holds them. Of each: its linear modules (name, inputs, outputs,
+    how many, whether biased), elements of experts in one tensor, and of all else."""
+
+    number: int
+    linears: tuple[tuple[str, int, int, int, bool], ...]
+    experts: int
+    vectors: int
+
+
 class Architecture(NamedTuple):
     """A decoder, by its shapes. All widths are elements, never bytes."""
 
@@ -69,6 +79,7 @@ class Architecture(NamedTuple):
     logit_softcap: bool = False
     parameters: int | None = None  # a published count; None: derived from the shapes
     towers: tuple[Tower, ...] = ()  # encoders of images, video or sound before the decoder
+    counted: tuple[Counted, ...] = ()  # of a model that no formula knows, in place of `attn` and `ffn`
 
 
 class Adapter(NamedTuple):

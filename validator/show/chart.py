@@ -19,6 +19,7 @@ def text(explanation: Explanation) -> str:
     machine = explanation.machine
     usable, ram = (machine.usable_gib, machine.host_ram_gib) if machine else (None, None)
     lines = [*_head(explanation), *_memory("device memory", explanation.device_gib, usable, "usable"),
+             *_simulated(explanation),
              *_memory("host memory per node", explanation.host_gib, ram, "of RAM"),
              *_killed(explanation.host_gib, ram), *_rest(explanation)]  # fmt: skip
     return "\n".join(lines) + "\n"
@@ -71,6 +72,21 @@ def _memory(title: str, band: Band | DeviceBand | None, limit: float | None, wha
     yield f"  {'expected':<18}{band.expected:>8.2f}  {_ruler(band, limit, scale)}"
     if band.terms:
         yield _largest(band)
+
+
+def _simulated(explanation: Explanation) -> Iterator[str]:
+    """What was simulated, beside what the formulas say where they know the model."""
+    if not (there := explanation.simulation):
+        return
+    yield ""
+    device = explanation.device_gib
+    if explanation.simulated or not device:
+        yield f"  simulated: no formula knows the model; {there.allocated:.2f} GiB of live tensors in its real class"
+    else:
+        gap = there.allocated / device.allocated - 1
+        by_formula = f"{device.allocated:.2f} by the formulas ({gap:+.2%})"
+        yield f"  simulated: {there.allocated:.2f} GiB of live tensors, {by_formula}"
+    yield f"  with {', '.join(f'{name} {release}' for name, release in there.releases.items())}"
 
 
 def _killed(band: Band | None, ram: float | None) -> Iterator[str]:

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 # Kinds of bytes that stay from one micro batch to the next; all others come and go.
 STATES = ("param", "grad", "optim")
+# Whose releases decide an answer.
+PACKAGES = ("torch", "transformers", "peft", "trl", "llamafactory", "bitsandbytes", "liger-kernel")
 
 
 class Linear(NamedTuple):
@@ -38,7 +40,8 @@ class Moment(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Live tensors at each moment of a step, counts of elements, the layers, and the releases that it rests on."""
+    """Live tensors at each moment of a step, counts of elements, the layers. `whole`: all layers were stepped
+    through, not two shallow copies."""
 
     moments: dict[str, Moment]
     parameters: int
@@ -48,9 +51,7 @@ class Answer(NamedTuple):
     head: int
     hidden: int
     vocab: int
-    implementation: str
     whole: bool
-    releases: dict[str, str]
 
     @property
     def peak(self) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 import torch
 
 from validator.simulate import config, environment
@@ -11,8 +9,6 @@ from validator.simulate.answer import Answer, Moment
 from validator.simulate.cell import Cell
 from validator.simulate.depth import depths, extended, whole
 from validator.simulate.shape import Shape, measure
-
-PACKAGES = ("torch", "transformers", "peft", "llamafactory", "bitsandbytes", "liger-kernel")
 
 
 def answer(cell: Cell) -> Answer:
@@ -25,7 +21,7 @@ def answer(cell: Cell) -> Answer:
     result = extended(cell, to) if to else whole(cell)
     moments = {name: Moment(peak.size, peak.categories, peak.passing) for name, peak in result.moments().items()}
     return Answer(moments, shape.parameters, result.trainable, shape.counted, shape.embedding, shape.head, shape.hidden,
-                  shape.vocab, cell.attn, to is None, releases())  # fmt: skip
+                  shape.vocab, to is None)  # fmt: skip
 
 
 def shape_of(cell: Cell) -> Shape:
@@ -36,14 +32,3 @@ def shape_of(cell: Cell) -> Shape:
     made = config.build(cell.model)
     with torch.device("meta"):
         return measure(AutoModelForCausalLM.from_config(made, dtype=torch.bfloat16), made)
-
-
-def releases() -> dict[str, str]:
-    """Of the installed packages that decide the answer."""
-    there = {}
-    for name in PACKAGES:
-        try:
-            there[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return there

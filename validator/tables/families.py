@@ -149,6 +149,14 @@ def family(kind: str) -> Family:
     return Family(kind, **facts)
 
 
+def unknown(kind: str, linear: Iterable[str]) -> Family:
+    """The family of a model type that the table lacks, by the linear modules that its class holds: each is a role."""
+    names = frozenset(linear)
+    columns = table("families")["llamafactory"]
+    told: dict[str, Any] = {column: kind in listed(column) for column in columns if column in Family._fields}
+    return Family(kind, linear=names, roles={name: (name,) for name in names}, **told)
+
+
 def listed(column: str) -> list[str]:
     """All model types of a column that is LLaMA-Factory's own, also those of no known family."""
     kinds: list[str] = table("families")["llamafactory"][column]

@@ -24,7 +24,7 @@ class Model(NamedTuple):
     templates `speaks`; and for a hub name that is in the cache of the hub `cached` alone. `quantized` names the method
     of a checkpoint that is quantized already. `taken`: the recipe names another, which stands for this one by its name
     or by the header's `base`. `decoder` is the model type of the decoder behind towers, and `modules` are each tower's
-    linear modules: full name -> role."""
+    linear modules: full name -> role. `told` is the family of a type that the table lacks."""
 
     id: str | None
     name: str
@@ -46,10 +46,13 @@ class Model(NamedTuple):
     taken: Literal["", "name", "base"] = ""
     decoder: str = ""
     modules: tuple[Mapping[str, str], ...] = ()
+    told: Family | None = None
 
     @property
     def family(self) -> Family:
         """What is peculiar to the model's type."""
+        if self.told:
+            return self.told
         return families.seeing(self.kind, self.decoder) if self.decoder else families.family(self.kind)
 
     @property
@@ -99,17 +102,23 @@ def known(name: str, revision: str = "main", cache_dir: str | None = None) -> Mo
 
 @lru_cache(maxsize=256)
 def _catalogued(name: str) -> Model | None:
+    entry = listed(name)
+    return _published(*entry) if entry else None
+
+
+def listed(name: str) -> tuple[str, dict[str, Any], str] | None:
+    """Id, entry of the table and hub name of a model by any of its names; also of one whose type is not known."""
     wanted = name.strip().lower()
     models = listing("models")
     if wanted in models:
-        return _published(wanted, models[wanted], models[wanted]["hub"][0])
+        return wanted, models[wanted], models[wanted]["hub"][0]
     for key in models.mention(wanted):
         entry = models[key]
         for hub in [*entry["hub"], *entry["modelscope"]]:
             if hub.lower() == wanted:
-                return _published(key, entry, hub)
+                return key, entry, hub
         if entry["short"] == wanted:
-            return _published(key, entry, entry["hub"][0])
+            return key, entry, entry["hub"][0]
     return None
 
 
@@ -151,15 +160,25 @@ def _published(key: str, entry: dict[str, Any], hub: str) -> Model:
 
 @lru_cache(maxsize=256)
 def _local(name: str, folder: Path) -> Model:
-    from validator.tables.template import template  # which no check of a hub name waits for
+    config = configuration(folder)
+    return spoken(_described(name, config), folder, config)
 
+
+def configuration(folder: Path) -> dict[str, Any]:
+    """config.json of a folder. Raises RecipeError where it cannot be used."""
     try:
         config = read_json(str(folder / "config.json"))
     except RecipeError as err:
         raise RecipeError(f"model folder: {err}") from None
     if not isinstance(config, dict):
         raise RecipeError(f"`{folder / 'config.json'}` is not a mapping")
-    model = _described(name, config)
+    return config
+
+
+def spoken(model: Model, folder: Path, config: Mapping[str, Any]) -> Model:
+    """The model of a folder with the template that its files tell."""
+    from validator.tables.template import template  # which no check of a hub name waits for
+
     told = template(folder, config, model.family)
     own_code = "auto_map" in config and model.family.layer is None
     return model._replace(template=told.name, base=told.base, how=told.how, speaks=told.speaks, hub=told.hub,
@@ -171,7 +190,7 @@ def _described(name: str, config: Mapping[str, Any]) -> Model:
     arch = architecture(config)
     if arch.towers:
         return _seeing(name, config, arch)
-    return _plain(name, config, arch)
+    return plain(name, config, arch)
 
 
 def _seeing(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
@@ -181,10 +200,10 @@ def _seeing(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
     whole = composite.whole(config)
     decoder = composite.decoder(whole)
     kind, inner = str(config["model_type"]), str(decoder["model_type"])
-    return _plain(name, decoder, arch)._replace(kind=kind, decoder=inner, modules=composite.modules(whole))
+    return plain(name, decoder, arch)._replace(kind=kind, decoder=inner, modules=composite.modules(whole))
 
 
-def _plain(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
+def plain(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
     """What it says of a decoder."""
     described = config.get("quantization_config")
     quantization = described if isinstance(described, Mapping) else {}

@@ -1,0 +1,65 @@
+"""Models of a type that the tables lack, by what their class was counted to hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from validator.memory import Architecture, Attn, Counted, Ffn
+from validator.tables import cache, families, models
+from validator.tables.models import Model
+
+
+class Source(NamedTuple):
+    """A config.json, and the folder that it lies in; None: the catalogue tells it."""
+
+    config: Mapping[str, Any]
+    folder: Path | None
+
+
+def source(name: str, folder: Path | None, revision: str, cache_dir: str | None) -> Source | None:
+    """What tells the shapes of a model: a folder, the catalogue, the local hub caches. Raises RecipeError for a
+    config.json that cannot be used."""
+    if folder and (folder / "config.json").is_file():
+        return Source(models.configuration(folder), folder)
+    if entry := models.listed(name):
+        return Source(entry[1]["config"], None)
+    if there := cache.model(name, revision=revision, folder=cache_dir):
+        return Source(models.configuration(there.folder), there.folder)
+    return None
+
+
+def architecture(config: Mapping[str, Any], layers: Sequence[Counted], size: Sizes) -> Architecture:
+    """The shapes, with what lies outside layers and tables counted to the first layers."""
+    blocks = sum(each.number * _elements(each) for each in layers)
+    rest = size.parameters - blocks - size.embedding - size.head - size.hidden  # which formulas take for a final norm
+    outside = (Counted(1, (), 0, rest),) if rest else ()
+    heads = config.get("num_attention_heads")
+    attention = Attn(heads if isinstance(heads, int) and heads > 0 else 1, 1, 1)
+    return Architecture(size.hidden, sum(each.number for each in layers), size.embedding // size.hidden, attention,
+                        Ffn(4 * size.hidden), not size.head, counted=(*outside, *layers))  # fmt: skip
+
+
+class Sizes(NamedTuple):
+    """Elements of the whole model, of its embedding, of an output layer of its own, and of a hidden state."""
+
+    parameters: int
+    embedding: int
+    head: int
+    hidden: int
+
+
+def model(name: str, source: Source, layers: Sequence[Counted], size: Sizes) -> Model:
+    """The model of a type that the tables lack."""
+    config, kind = source.config, str(source.config.get("model_type"))
+    linear = {each[0] for layer in layers for each in layer.linears}
+    told = models.plain(name, config, architecture(config, layers, size))
+    told = told._replace(told=families.unknown(kind, linear))
+    return models.spoken(told, source.folder, config) if source.folder else told
+
+
+def _elements(layer: Counted) -> int:
+    """Of one layer; the biases of its linear modules are among the vectors."""
+    matrices = sum(number * inputs * outputs for _, inputs, outputs, number, _ in layer.linears)
+    return matrices + layer.experts + layer.vectors

@@ -1,0 +1,83 @@
+"""Job -> Cell: what a simulation of the job's run is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from validator.diagnostic import RecipeError
+from validator.job import workload
+from validator.job.job import Job
+from validator.simulate.cell import Cell
+from validator.tables import families
+
+# The optimizers that the simulator steps; of others the formulas tell the states.
+STEPPED = ("adamw", "adamw_foreach", "adamw_8bit", "adafactor", "sgd")
+_PRECISION = {"amp": "bf16", "pure": "pure_bf16", "engine": "engine", "fp32": "fp32"}
+_ATTENTION = {"disabled": "eager", "fa2": "fa2"}
+# What changes the model or the step in ways that the simulator does not follow.
+_UNLIKE = ("use_unsloth", "use_kt", "mixture_of_depths", "shift_attn", "use_llama_pro", "resize_vocab", "add_tokens",
+           "add_special_tokens", "use_asft_loss", "use_galore", "use_apollo", "use_badam", "use_muon",
+           "use_adam_mini", "ref_model", "adapter_name_or_path", "freeze_extra_modules")  # fmt: skip
+
+
+def cell(job: Job, config: Mapping[str, Any]) -> Cell:
+    """One warm step of the job on one device. Raises RecipeError for what is not simulated, with the reason."""
+    for problem in _problems(job, config):
+        raise RecipeError(f"is not simulated: {problem}")
+    optimizer = workload.optimizer(job, job.zero)
+    kind = str(config.get("model_type"))
+    return Cell(
+        model=config,
+        method=_method(job),
+        lora_rank=max(int(job.number("lora_rank")), 1),
+        lora_targets=",".join(job.words("lora_target")) or "all",
+        precision_mode=_PRECISION[job.precision],
+        seq_len=max(int(job.number("cutoff_len")), 1),
+        micro_batch=1 if job.stage == "kto" else job.micro_batch,
+        grad_ckpt=job.checkpointing != "off",
+        attn=_ATTENTION.get(str(job.get("flash_attn")), "sdpa"),
+        optimizer=optimizer if optimizer in STEPPED and not _spread(job) else "sgd",
+        grad_accum=min(job.accumulation, 2),
+        freeze_layers=int(job.number("freeze_trainable_layers")),
+        stage=_stage(job),
+        padded=not job.packs or job.neat,
+        liger=job.flag("enable_liger_kernel") and kind in families.listed("liger"),
+        additional_target=",".join(job.words("additional_target")),
+        dora=job.flag("use_dora"),
+        lora_dropout=job.number("lora_dropout"),
+        upcast_layernorm=job.flag("upcast_layernorm"),
+        steps=1,
+        warm=True,
+    )
+
+
+def _spread(job: Job) -> bool:
+    """Whether the states are an engine's or spread over devices, which only the formulas tell."""
+    return job.engine or job.world > 1
+
+
+def _problems(job: Job, config: Mapping[str, Any]) -> Iterator[str]:
+    if job.stage not in ("pt", "sft", "rm", "dpo", "kto"):
+        yield f"the stage `{job.stage}`"
+    if job.method not in ("full", "freeze", "lora", "oft"):
+        yield f"`finetuning_type: {job.method}`"
+    if job.stage == "kto" and job.micro_batch > 1:
+        yield "KTO with more than one sample in a batch"
+    if config.get("quantization_config"):
+        yield "a checkpoint that is quantized already"
+    if job.quantization.asked and (job.quantization.method != "bnb" or job.quantization.bits not in (4, 8)):
+        yield f"quantization by {job.quantization.method} to {job.quantization.bits} bits"
+    yield from (f"`{key}`" for key in _UNLIKE if job.flag(key))
+
+
+def _method(job: Job) -> str:
+    return f"qlora{job.quantization.bits}" if job.quantization.asked and job.method == "lora" else job.method
+
+
+def _stage(job: Job) -> str:
+    """The stage by its loss; continued pre-training has that of sft."""
+    if job.stage == "dpo":
+        loss = str(job.get("pref_loss"))
+        return loss if loss in ("orpo", "simpo") else "dpo"
+    return "sft" if job.stage == "pt" else job.stage

@@ -1,0 +1,100 @@
+"""A job whose device memory is simulated where no formula knows its model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+
+from validator.diagnostic import RecipeError
+from validator.job import workload
+from validator.job.job import GIB, Job
+from validator.memory import Counted, Estimate
+from validator.simulate.answer import Answer
+from validator.tables import counted
+from validator.tables.counted import Sizes, Source
+from validator.tables.models import Model
+from validator.trial.asked import STEPPED, cell
+from validator.trial.estimate import estimate
+from validator.trial.figures import Simulation
+from validator.trial.trials import Trials, releases
+
+
+@dataclass(eq=False, repr=False)
+class SimulatedJob(Job):
+    """What is simulated is the recipe's own run, and with other values as many more as `trials` allows."""
+
+    trials: Trials = field(kw_only=True)
+
+    @cached_property
+    def _model(self) -> tuple[Model | None, str | None]:
+        model, problem = super()._model
+        source = self._source if problem else None
+        if model or source is None:
+            return model, problem
+        try:
+            there = self._answer(source)
+        except RecipeError as err:
+            return None, f"model type `{source.config.get('model_type')}` {err}"
+        return self._counted(source, there), None
+
+    @cached_property
+    def device_memory(self) -> Estimate | None:
+        """Predicted peak on the worst device, bytes: simulated for a model that was counted."""
+        if self.model is None or not self.model.arch.counted:
+            return super().device_memory
+        return self._simulated
+
+    @cached_property
+    def _simulated(self) -> Estimate | None:
+        if self.model is None or self.workload is None or self._source is None:
+            return None
+        stepped = workload.optimizer(self, self.zero) in STEPPED
+        runtime = self.machine.device.runtime(workload.expandable(self)) if self.machine else None
+        return estimate(self.model.arch, self.workload, self._answer(self._source), stepped, runtime)
+
+    @property
+    def simulated(self) -> bool:
+        return self.model is not None and bool(self.model.arch.counted)
+
+    @cached_property
+    def simulation(self) -> Simulation | None:
+        """The figures of the simulation, of a model that formulas know, too; None where no config.json tells it, or it
+        cannot be simulated."""
+        try:
+            if self._source is None or self._simulated is None:
+                return None
+        except RecipeError as err:
+            self.trials.tell(f"`{self.get('model_name_or_path')}` {err}")
+            return None
+        band, there = self._simulated, self._answer(self._source)
+        return Simulation(band.allocated / GIB, band.low / GIB, band.expected / GIB, band.high / GIB,
+                          there.parameters, there.trainable, there.whole, releases())  # fmt: skip
+
+    @cached_property
+    def _source(self) -> Source | None:
+        name = self.get("model_name_or_path")
+        if not isinstance(name, str):
+            return None
+        place = self.find(name)
+        try:
+            return counted.source(name, Path(place[0]) if place else None, *self.origin)
+        except RecipeError:
+            return None
+
+    def _answer(self, source: Source) -> Answer:
+        return self.trials.answer(cell(self, source.config))
+
+    def _counted(self, source: Source, there: Answer) -> Model:
+        layers = [
+            Counted(one.number, tuple((*each,) for each in one.linears), one.experts, one.vectors)
+            for one in there.layers
+        ]
+        size = Sizes(there.parameters, there.embedding, there.head, there.hidden)
+        return counted.model(str(self.get("model_name_or_path")), source, layers, size)
+
+
+def simulated(job: Job, trials: Trials) -> SimulatedJob:
+    """The job, with simulations at hand."""
+    trials.begin()
+    return SimulatedJob(**{each.name: getattr(job, each.name) for each in fields(job)}, trials=trials)
