@@ -170,7 +170,7 @@ def test_no_deepspeed_file_is_advised_beside_an_accelerate_file(tmp_path: Path) 
     """The header block names it, which no key of the recipe takes away."""
     for settings, engines in (({}, False), (None, True)):
         large = job(tmp_path, settings, per_device_train_batch_size=16, cutoff_len=4096)
-        assert large.verdict == "exceeds"
+        assert large.worst == "exceeds"
         assert any("deepspeed" in change.set for change in changes.nearest(large)) == engines
 
 

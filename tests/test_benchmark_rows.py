@@ -95,7 +95,7 @@ def test_kind_and_size_of_a_row(name: str, kind: str, gib: float | None) -> None
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("swiftex-049", "vision"),
+        ("swiftex-049", "does not read it"),
         ("swifttuner-001", "not modelled"),
         ("titan-001", "selective checkpointing"),
         ("fms-086", "fp32"),

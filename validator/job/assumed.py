@@ -11,7 +11,7 @@ from validator.job.zero import Zero
 
 _STAGE = re.compile(r"(?:zero|stage|(?<![a-z])z)[-_]?(?:stage[-_]?)?([0-3])(?!\d)")
 _OPTIMIZER_ALONE = re.compile(r"offload[-_]?optim")
-# What LLaMA-Factory's own files hold beside the stage, of releases 0.9.3 to 0.9.5 (examples/deepspeed/).
+# What LLaMA-Factory's own files hold beside the stage (examples/deepspeed/).
 _COMMON = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto",
            "gradient_accumulation_steps": "auto", "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
            "zero_allow_untested_optimizer": True}  # fmt: skip

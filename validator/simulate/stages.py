@@ -1,4 +1,4 @@
-"""The losses of LLaMA-Factory's stages, by LLaMA-Factory's own trainers (0.9.5).
+"""The losses of LLaMA-Factory's stages, by LLaMA-Factory's own trainers.
 
 The trainers are made without transformers' Trainer around them: `get_batch_loss_metrics` and `compute_loss` need no
 more than what is set here.

@@ -50,8 +50,11 @@ def model(name: str) -> Model | None:
     path = PurePosixPath(name.replace("\\", "/").strip())
     owner = path.parts[0].lower() if len(path.parts) == 2 and not name.startswith((".", "/", "~")) else ""
     for own in _candidates(path):
-        quantized = _QUANTIZED.search(own)
-        known = _match(own[: quantized.start()] if quantized else own)
+        quantized, known = _QUANTIZED.search(own), _match(own)
+        if known and known.exact:
+            quantized = None  # the table knows the quantized one, too
+        elif quantized:
+            known = _match(own[: quantized.start()])
         if known:
             sure = not unknown.other_kind(name) and not _misspelt(owner, known)
             return _taken(known, quantized) if sure else None
