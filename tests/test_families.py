@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,6 +120,9 @@ def test_generated_facts_are_those_of_the_real_class(kind: str) -> None:
     # what LLaMA-Factory lets freeze tuning choose from (model/adapter.py)
     parts = {name.split(".0.")[-1].split(".")[0] for name, _ in model.named_parameters() if ".0." in name}
     assert parts == family.parts
+    # and what it lets it add to them
+    outside = {name.split(".")[-2] for name, _ in model.named_parameters() if not re.search(r"\.\d+\.", name)}
+    assert outside == {"embed_tokens", "norm"} | (set() if config.tie_word_embeddings else {"lm_head"})
     assert sum("Norm" in type(part).__name__ for part in layers[0].children()) == family.norms
     assert any(weight.dim() == 3 for weight in model.parameters()) == (family.fused_experts is not None)
     assert transformers.CONFIG_MAPPING[kind]().tie_word_embeddings == family.tied

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from validator import cli
 from validator.diagnostic import RecipeError
+from validator.job.settings import Settings
 from validator.judge import check
 from validator.read.recipe import parse
 from validator.tables import data, releases
@@ -120,6 +121,17 @@ def test_training_starts_with_a_release_in_the_range_only(tmp_path: Path, monkey
     assert "0.9.3 is installed here" in str(done.exception or "") + done.output
 
 
+@pytest.mark.parametrize(
+    ("torch", "older"),
+    [("2.7.1", True), ("2.7", True), ("2.6.0+cu124", True), ("2.8.0", False), ("2.10", False), (2.7, False),
+     (None, False), ("new", False)],
+)  # fmt: skip
+def test_an_older_release_of_another_package(torch: object, older: bool) -> None:
+    assert releases.older({"torch": torch}, "torch", "2.8") is older
+    assert Settings({}, header={"torch": torch}).get("optim") == ("adamw_torch" if older else "adamw_torch_fused")
+    assert Settings({"optim": "lomo"}, header={"torch": torch}).get("optim") == "lomo"
+
+
 def test_installed_releases_are_read() -> None:
     assert launch.installed(["click", "no-such-package"]).keys() == {"click"}
 
@@ -155,6 +167,8 @@ FACTS = [
     ("__init__.py", '"0.1.0"', "our own"),
     ("upstream/releases.py", '"', "the one place: what the tables are generated from"),
     ("job/media.py", "transformers 5.0.0", "since when gradients of the towers' embeddings are asked for"),
+    ("job/settings.py", "torch 2.8", "since when the default optimizer is another"),
+    ("rules/optimizers.py", "torch 2.8", "since when the default optimizer is another"),
     ("rules/columns.py", "0.9.4", "since when `openai` is known"),
     ("samples/needs.py", "0.9.4", "since when `openai` is known"),
     ("rules/inputs.py", "0.9.4", "TRA616 is about the release before"),

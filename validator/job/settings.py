@@ -10,6 +10,7 @@ from validator.job.lengths import ORDINARY, Lengths, lengths
 from validator.job.task import Task
 from validator.job.values import quantity
 from validator.memory.workload import Checkpointing, Precision
+from validator.tables import releases
 from validator.tables.machines import Machine
 
 if TYPE_CHECKING:  # few recipes ask for FSDP or name an accelerate file
@@ -28,6 +29,12 @@ class Settings(Task):
     header: Mapping[str, Any] = field(default_factory=dict)
     machine: Machine | None = None
     accelerate: Accelerate | None = None
+
+    def get(self, key: str) -> Any:
+        """As `Values.get`; the default optimizer is another before torch 2.8 (transformers, training_args.py)."""
+        if key == "optim" and key not in self.values and releases.older(self.header, "torch", "2.8"):
+            return "adamw_torch"
+        return super().get(key)
 
     @property
     def world(self) -> int:

@@ -12,7 +12,7 @@ from validator.rules.rule import Finding, rule
 from validator.tables.suggestion import suggest
 
 _FIELDS = ("summary", "machine", "host_ram_gib", "samples", "predicted", "origin", "accelerate", "base", "lengths",
-           "llamafactory", "transformers")  # fmt: skip
+           "llamafactory", "transformers", "torch")  # fmt: skip
 
 
 @rule("LOA010", Severity.WARNING)
@@ -22,7 +22,7 @@ def header_field_unknown(job: Job) -> Iterator[Finding]:
     Why: a misspelt field is a setting that does not count.
     Source: own (the header block)
     Fix: use summary, machine, host_ram_gib, samples, predicted, origin, accelerate, base, lengths,
-    llamafactory, transformers.
+    llamafactory, transformers, torch.
     """
     for field in job.header:
         if field not in _FIELDS:
@@ -36,10 +36,11 @@ def header_value_unusable(job: Job) -> Iterator[Finding]:
 
     Why: it is left out as if it were not there, and nothing is judged by it.
     Source: own (the header block)
-    Fix: text for summary, machine, accelerate and base; a positive number, without quotes or unit, for host_ram_gib and
-    samples; for lengths the typical number of tokens in a sample, or a list of that and the longest.
+    Fix: text for summary, machine, accelerate, base and torch (`"2.7"`, in quotes); a positive number, without quotes
+    or unit, for host_ram_gib and samples; for lengths the typical number of tokens in a sample, or a list of that and
+    the longest.
     """
-    for field in ("summary", "machine", "accelerate", "base"):
+    for field in ("summary", "machine", "accelerate", "base", "torch"):
         if job.header.get(field) is not None and not isinstance(job.header[field], str):
             yield field, f"header field `{field}` is {job.header[field]!r:.40}, not text"
     for field in ("host_ram_gib", "samples"):

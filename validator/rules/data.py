@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from validator.diagnostic import Severity
 from validator.job.datasets import Rows
@@ -114,6 +115,33 @@ def fewer_than_recommended(job: Job) -> Iterator[Finding]:
     rows = _rows(job)
     if rows and job.samples and rows.number < job.samples / 4 and rows.number >= (_needed(job) or 0):
         yield "dataset", f"{rows.samples}, the recipe is made for {job.samples:,}; add good ones or adapt the schedule"
+
+
+@rule("DAT008", Severity.ERROR)
+def no_sequence_filled(job: Job) -> Iterator[Finding]:
+    """All texts together do not fill one packed sequence.
+
+    Why: pretraining cuts its texts into sequences of exactly `cutoff_len` tokens and drops what is left over, here all
+    of it: "Cannot find sufficient samples, consider increasing dataset size".
+    Source: llamafactory/data/processor/pretrain.py:PretrainDatasetProcessor.preprocess_dataset,
+    llamafactory/data/loader.py:_get_preprocessed_dataset
+    Fix: a smaller `cutoff_len`, more text, or `packing: false`.
+    """
+    rows = _rows(job)
+    if job.stage != "pt" or not job.packs or rows is None:
+        return
+    seen = [row for one in job.datasets if one.rows for row in one.rows.head]
+    if rows.exact and len(seen) >= rows.number and (most := sum(map(_bytes, seen))) < job.number("cutoff_len"):
+        length = f"{job.number('cutoff_len'):,.0f}"
+        yield (
+            "cutoff_len",
+            f"the texts have at most {most:,} tokens, one packed sequence has {length}; lower it, or add text",
+        )
+
+
+def _bytes(row: Mapping[str, Any]) -> int:
+    """No text has more tokens than bytes, with two for its start and end."""
+    return 2 + sum(len(text.encode()) for text in row.values() if isinstance(text, str))
 
 
 def _rows(job: Job) -> Rows | None:

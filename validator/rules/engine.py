@@ -21,6 +21,7 @@ from validator.rules import (
     ignored,
     inputs,
     methods,
+    metrics,
     models,
     optimizers,
     parallel,
@@ -57,7 +58,7 @@ FAMILIES = (
         accelerate,
     ),
     *(environment, data, block, curated, training, ranges, inputs, methods, quantization, precision, optimizers),
-    *(preference, evaluation, ignored, models),
+    *(preference, evaluation, metrics, ignored, models),
 )
 
 

@@ -6,22 +6,11 @@ from collections.abc import Iterator
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
+from validator.rules import metrics
 from validator.rules.precision import widened
 from validator.rules.rule import Finding, rule
 
 _MILLION = 1_000_000
-
-
-def _follows(job: Job) -> bool:
-    """Whether the learning rate follows the evaluation; transformers then watches the loss unless told otherwise."""
-    return job.get("lr_scheduler_type") in ("reduce_lr_on_plateau", "greedy")
-
-
-def _metric(job: Job) -> str | None:
-    """What transformers compares checkpoints by; None where it does not."""
-    if job.has("metric_for_best_model"):
-        return str(job.get("metric_for_best_model")).removeprefix("eval_")
-    return "loss" if job.flag("load_best_model_at_end") or _follows(job) else None
 
 
 @rule("TRA101", Severity.ERROR)
@@ -162,7 +151,7 @@ def schedule_without_evaluation(job: Job) -> Iterator[Finding]:
     Fix: set `eval_strategy` and data for it, or another `lr_scheduler_type`.
     """
     name = job.get("lr_scheduler_type")
-    if _follows(job) and not job.evaluates_while_training:
+    if metrics.follows(job) and not job.evaluates_while_training:
         yield "lr_scheduler_type", f"`{name}` follows the evaluation, and `eval_strategy` is no; set it, or use cosine"
 
 
@@ -178,7 +167,7 @@ def early_stopping_blind(job: Job) -> Iterator[Finding]:
         return
     if not job.evaluates_while_training:
         yield "early_stopping_steps", "early stopping needs evaluations; set `eval_strategy: steps` and data for it"
-    elif _metric(job) is None:
+    elif metrics.compared(job) is None:
         yield "early_stopping_steps", "early stopping has no metric to watch; set `metric_for_best_model: eval_loss`"
 
 
@@ -190,22 +179,8 @@ def best_metric_missing(job: Job) -> Iterator[Finding]:
     Source: transformers/trainer.py:Trainer._validate_args
     Fix: `metric_for_best_model: eval_loss`.
     """
-    if job.get("save_strategy") == "best" and _metric(job) is None:
+    if job.get("save_strategy") == "best" and metrics.compared(job) is None:
         yield "save_strategy", "`save_strategy: best` needs `metric_for_best_model`, such as eval_loss"
-
-
-@rule("TRA111", Severity.ERROR)
-def metric_never_measured(job: Job) -> Iterator[Finding]:
-    """Checkpoints are compared by an accuracy that evaluation does not measure.
-
-    Why: KeyError at the first evaluation, hours into the run, also where the best checkpoint is not loaded.
-    Source: transformers/trainer.py:Trainer._determine_best_metric, llamafactory/train/sft/workflow.py:run_sft
-    Fix: `eval_loss`; in stage sft `compute_accuracy: true`.
-    """
-    measured = job.stage == "rm" or (job.stage == "sft" and job.flag("compute_accuracy"))
-    if job.evaluates_while_training and _metric(job) == "accuracy" and not measured:
-        remedy = "set `compute_accuracy: true`" if job.stage == "sft" else "write eval_loss"
-        yield "metric_for_best_model", f"accuracy is not measured in this run; {remedy}"
 
 
 @rule("TRA112", Severity.WARNING)
@@ -265,26 +240,6 @@ def evaluation_interval_missing(job: Job) -> Iterator[Finding]:
     none = not job.number("eval_steps") and job.get("logging_steps") == 0 and job.get("logging_strategy") != "steps"
     if job.evaluation == "steps" and none:
         yield "eval_strategy", "`eval_strategy: steps` has neither `eval_steps` nor `logging_steps`; set one"
-
-
-@rule("TRA116", Severity.ERROR)
-def metric_of_no_data_set(job: Job) -> Iterator[Finding]:
-    """The best checkpoint is chosen by a metric over all data, while each data set is evaluated by itself.
-
-    Why: metrics are then named eval_<data set>_loss; KeyError at the first evaluation.
-    Source: transformers/trainer.py:Trainer.evaluate, transformers/trainer.py:Trainer._determine_best_metric
-    Fix: `metric_for_best_model: eval_<data set>_loss`, or remove `eval_on_each_dataset`.
-    """
-    metric = _metric(job)
-    apart = job.flag("eval_on_each_dataset") and job.has("eval_dataset")
-    if job.evaluates_while_training and apart and metric in ("loss", "accuracy"):
-        yield (
-            "eval_on_each_dataset",
-            (
-                f"each data set has metrics of its own, such as eval_{job.words('eval_dataset')[0]}_{metric}; "
-                f"`metric_for_best_model` must name one, not {metric}"
-            ),
-        )
 
 
 @rule("TRA117", Severity.WARNING)

@@ -71,6 +71,10 @@ _BY_STAGE: Table = (
     ),
     (("use_dft_loss", "use_eaft_loss", "use_asft_loss", "compute_accuracy"), _stage("sft"), "`stage: sft`"),
 )
+# With one data set there is nothing to mix (data/data_utils.py, merge_dataset).
+_BY_NUMBER: Table = (
+    (("mix_strategy",), lambda job: any(len(job.words(key)) > 1 for key in ("dataset", "eval_dataset")), "several"),
+)
 # Whoever sets these up means to use what is switched off.
 _SWITCHED_OFF: Table = (
     (("galore_*",), _switch("use_galore"), "`use_galore`"),
@@ -113,6 +117,12 @@ def _matching(names: list[str], pattern: str) -> list[str]:
         return [pattern]
     start = pattern[:-1]
     return list(takewhile(lambda name: name.startswith(start), names[bisect_left(names, start) :]))
+
+
+def never_read(job: Job, key: str) -> bool:
+    """Whether the stage, the method or the number of data sets leaves the key unread, whatever its value."""
+    tables = (_conditions(table) for table in (_BY_METHOD, _BY_STAGE, _BY_NUMBER))
+    return any(key in conditions and not conditions[key][0](job) for conditions in tables)
 
 
 def _unread(job: Job, table: Table, remedy: str = "remove it") -> Iterator[Finding]:

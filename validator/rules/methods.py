@@ -306,3 +306,27 @@ def parts_missing(job: Job) -> Iterator[Finding]:
         if job.method == "freeze" and known and name not in known | {"all"}:
             at = "freeze_trainable_modules"
             yield at, f"a layer has no part `{name}`, only {', '.join(sorted(known))}; or write all"
+
+
+@rule("TRA218", Severity.ERROR)
+def extra_part_missing(job: Job) -> Iterator[Finding]:
+    """Freeze tuning is to train a part beside the layers that the model does not have.
+
+    Why: "Module is not found" after the data is tokenized and the model loaded on every rank. A head that is tied to
+    the embedding is no parameter of its own.
+    Source: llamafactory/model/adapter.py:_setup_freeze_tuning
+    Fix: embed_tokens, norm, or lm_head where the model has its own; layers are chosen by `freeze_trainable_modules`.
+    """
+    known = _outer(job)
+    for name in job.words("freeze_extra_modules"):
+        if job.method == "freeze" and known and name not in known:
+            at = "freeze_extra_modules"
+            yield at, f"outside its layers the model has no part `{name}`, only {', '.join(sorted(known))}"
+
+
+def _outer(job: Job) -> frozenset[str]:
+    """Parts outside the layers that hold weights, as transformers' text models call them; empty where not all are
+    known."""
+    if job.model is None or job.model.vision_parameters or job.model.arch.towers or not job.model.family.parts:
+        return frozenset()
+    return frozenset({"embed_tokens", "norm"} if job.model.arch.tied else {"embed_tokens", "norm", "lm_head"})

@@ -121,14 +121,14 @@ def optimizer_name_refused(job: Job) -> Iterator[Finding]:
     """GaLore or APOLLO cannot take the place of the optimizer that `optim` names.
 
     Why: "unknown optim" when the trainer is built, after the data is tokenized and the model loaded on every rank; the
-    default, adamw_torch_fused, is refused too.
+    default since torch 2.8, adamw_torch_fused, is refused too.
     Source: llamafactory/train/trainer_utils.py:_create_galore_optimizer,
     llamafactory/train/trainer_utils.py:_create_apollo_optimizer
-    Fix: `optim: adamw_torch`.
+    Fix: `optim: adamw_torch`; or `torch: "2.7"` in the header block, where that is what runs it.
     """
     for key, places in _PLACES.items():
         if job.method != "lora" and job.flag(key) and job.get("optim") not in places and not job.engine:
-            how = "" if "optim" in job.values else ", the default"
+            how = "" if "optim" in job.values else ", the default since torch 2.8"
             at = "optim" if "optim" in job.values else key
             yield at, f"{_NAMES[key]} does not know `optim: {job.get('optim')}`{how}; set `optim: adamw_torch`"
 
@@ -269,9 +269,9 @@ def warmup_unread(job: Job) -> Iterator[Finding]:
 def ratio_refused(job: Job) -> Iterator[Finding]:
     """BAdam by ratio cannot be made.
 
-    Why: it takes the numbers that plain Adam takes and no others, so the default optimizer, adamw_torch_fused, ends in
-    "unexpected keyword argument"; and it looks for a head of its own, which a model with tied embeddings has not. Both
-    when the trainer is built, after the data is tokenized and the model loaded.
+    Why: it takes the numbers that plain Adam takes and no others, so adamw_torch_fused, the default since torch 2.8,
+    ends in "unexpected keyword argument"; and it looks for a head of its own, which a model with tied embeddings has
+    not. Both when the trainer is built, after the data is tokenized and the model loaded.
     Source: llamafactory/train/trainer_utils.py:_create_badam_optimizer
     Fix: `optim: adamw_torch`; for a model with tied embeddings `badam_mode: layer`.
     """

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from validator.diagnostic import Place, RecipeError, Severity
+from validator.job.job import Job
 from validator.read.recipe import Document
-from validator.rules import keys, values
+from validator.rules import ignored, keys, values
 from validator.rules.argument import entry
 from validator.rules.rule import Violation
 from validator.tables import releases
@@ -23,7 +25,7 @@ def check(document: Document) -> list[Violation]:
     return [
         *unclear,
         *keys.unknown(strangers, pairs),
-        *values.wrong(document.values, accepted),
+        *values.wrong(document.values, accepted, partial(ignored.never_read, Job(document.values))),
         *keys.remarks(accepted, document.values, pairs),
     ]
 

@@ -6,7 +6,7 @@ really happens was measured for each argument and kind of value (data/values.jso
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from validator.diagnostic import Place, Severity
@@ -30,15 +30,19 @@ _SPOKEN = {"bool": "true or false", "int": "a whole number", "float": "a number"
            "dict": "a mapping", "object": "nothing YAML can write"}  # fmt: skip
 
 
-def wrong(values: Mapping[str, Any], accepted: Mapping[str, Entry]) -> Iterator[Violation]:
-    """What is wrong with the values of keys that are accepted."""
+def wrong(
+    values: Mapping[str, Any], accepted: Mapping[str, Entry], never_read: Callable[[str], bool]
+) -> Iterator[Violation]:
+    """What is wrong with the values of keys that are accepted. What is not refused at parsing already does no harm to a
+    run that never reads the key."""
     doubtful = {
         key: value
         for key, value in values.items()
         if key in accepted and key not in _TOLD and not _plainly_right(value, accepted[key]) and not _splits(key, value)
     }
     for key, choice in _judge(doubtful, accepted) if doubtful else ():
-        yield _wrong(key, values[key], choice, accepted[key])
+        if _outcome(key, _kind(values[key], accepted[key])) == "p" or not never_read(key):
+            yield _wrong(key, values[key], choice, accepted[key])
 
 
 def _plainly_right(value: Any, entry: Entry) -> bool:
