@@ -25,6 +25,7 @@ from unittest.mock import patch
 LATE = ("deepspeed", "deepspeed.comm", "matplotlib", "torch.distributed.distributed_c10d")
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 NEED_A_GPU = ("liger-kernel",)
+ANEW = ("deepspeed_plugin", "hf_deepspeed_config", "distributed_state", "accelerator_config")
 SHOWN = ("deepspeed", "fsdp", "bf16", "fp16", "warmup_steps", "learning_rate", "save_total_limit", "max_grad_norm")
 
 
@@ -54,7 +55,15 @@ def parse(words: str) -> dict[str, Any]:
         "evaluates": training.do_eval,
         "eval_strategy": training.eval_strategy,
         "compares": finetuning.use_ref_model,
+        "resolved": {
+            name: str(value) for part in (model, data, training, finetuning) for name, value in settings(part)
+        },
     }
+
+
+def settings(arguments: object) -> list[tuple[str, object]]:
+    """What one of the parser's dataclasses holds, without what each run has anew."""
+    return [(name, value) for name, value in vars(arguments).items() if name not in ANEW and not name.startswith("_")]
 
 
 def alone(path: str) -> bool:

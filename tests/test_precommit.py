@@ -63,10 +63,18 @@ def ours() -> str:
     return yaml.safe_dump(config)
 
 
+def published(name: str) -> str:
+    """A published hook as another repository uses it, but from the tools at hand instead of a new environment."""
+    hooks = {hook["id"]: hook for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())}
+    return yaml.safe_dump({"repos": [{"repo": "local", "hooks": [{**hooks[name], "language": "system"}]}]})
+
+
 def for_others() -> str:
-    """The published hook as another repository uses it, but from the tools at hand instead of a new environment."""
-    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
-    return yaml.safe_dump({"repos": [{"repo": "local", "hooks": [{**hook, "language": "system"}]}]})
+    return published("lmf-recipes")
+
+
+def fixing() -> str:
+    return published("lmf-recipes-fix")
 
 
 def in_readme(page: str = "README.md") -> str:
@@ -75,7 +83,7 @@ def in_readme(page: str = "README.md") -> str:
     return next(block for block in blocks if block.startswith("# .pre-commit-config.yaml")).partition("```")[0]
 
 
-@pytest.mark.parametrize("config", [ours, for_others, in_readme])
+@pytest.mark.parametrize("config", [ours, for_others, fixing, in_readme])
 def test_a_broken_recipe_fails_the_commit_and_a_mended_one_passes(
     config: object, tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -87,6 +95,24 @@ def test_a_broken_recipe_fails_the_commit_and_a_mended_one_passes(
     assert refused.returncode == 1
     assert "did you mean `learning_rate`? [SCH001]" in refused.stdout + refused.stderr
     recipe.write_text(GOOD)
+    passed = commit(folder, environment)
+    assert passed.returncode == 0, passed.stdout + passed.stderr
+
+
+def test_a_fix_fails_the_commit_once_and_touches_no_file_that_is_not_in_it(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    folder = repository(tmp_path / "repo", environment, fixing())
+    staged, other = folder / "recipes" / "staged.yaml", folder / "recipes" / "other.yaml"
+    text = GOOD + "ddp_timeout: 180000000\n"
+
+    other.write_text(text)
+    run(folder, environment, "git", "add", "--all")
+    run(folder, environment, "git", "commit", "--no-verify", "--message", "x")
+    staged.write_text(text)
+    (folder / "deepspeed" / "ds_z2.json").write_text((ROOT / "deepspeed" / "ds_z2.json").read_text() + "\n")
+    assert commit(folder, environment).returncode == 1
+    assert (staged.read_text(), other.read_text()) == (text.replace("180000000", "604800"), text)
     passed = commit(folder, environment)
     assert passed.returncode == 0, passed.stdout + passed.stderr
 

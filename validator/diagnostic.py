@@ -39,6 +39,21 @@ class Place(NamedTuple):
     against: tuple[str, ...] = ()
 
 
+class Edit(NamedTuple):
+    """A change of one key at the top of a recipe: it gets another name (`to`), another value (`to`), or goes."""
+
+    do: Literal["rename", "set", "remove"]
+    key: str
+    to: str | float | bool | tuple[str, ...] | None = None
+
+
+class Fix(NamedTuple):
+    """The remedy of a finding, where it is a definite one. `safe`: what is trained stays the same, or was refused."""
+
+    edits: tuple[Edit, ...]
+    safe: bool = True
+
+
 class Related(NamedTuple):
     """A place that a finding in another file has to do with; `message` says how: "named", or a key that is set there.
     Line and column are 1-based."""
@@ -51,7 +66,8 @@ class Related(NamedTuple):
 
 class Diagnostic(NamedTuple):
     """One finding. `line` and `column` are 1-based; 1, 1 where the whole file is meant. `path` is the file where the
-    fault lies, None for the one that is checked; `key` is the recipe's key that is to blame."""
+    fault lies, None for the one that is checked; `key` is the recipe's key that is to blame. `fix` is what `check
+    --fix` would do."""
 
     code: str
     severity: Severity
@@ -62,6 +78,7 @@ class Diagnostic(NamedTuple):
     help: str | None = None
     path: str | None = None
     related: tuple[Related, ...] = ()
+    fix: Fix | None = None
 
 
 class Page(NamedTuple):
@@ -87,13 +104,16 @@ class Gap(NamedTuple):
 @dataclass(eq=False)
 class FileReport:
     """All findings of one file, and its memory verdict. `sources` are the texts, by path, that findings lie in;
-    `unjudged` says what the verdict lacks."""
+    `unjudged` says what the verdict lacks. `fixed` are findings that `--fix` removed, `left` those that it did not, and
+    why."""
 
     path: str
     diagnostics: list[Diagnostic] = field(default_factory=list)
     verdict: Verdict = "unknown"
     sources: dict[str, str] = field(default_factory=dict)
     unjudged: tuple[Gap, ...] = ()
+    fixed: list[Diagnostic] = field(default_factory=list)
+    left: list[tuple[Diagnostic, str]] = field(default_factory=list)
 
     def count(self, severity: Severity) -> int:
         """Number of findings of this severity."""

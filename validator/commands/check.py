@@ -9,7 +9,7 @@ import click
 
 from validator.commands import options, plain, simulating
 from validator.diagnostic import RecipeError
-from validator.judge.selection import codes
+from validator.judge.selection import Selection, codes
 from validator.show import report as reports
 
 
@@ -32,6 +32,9 @@ def _codes(_context: click.Context, _parameter: click.Parameter, words: tuple[st
 )
 @click.option("--ignore", multiple=True, metavar="CODES", callback=_codes, help="All codes but these.")
 @simulating.OPTION
+@click.option("--fix", is_flag=True, help="Make the fixes that cannot change what is trained.")
+@click.option("--unsafe-fixes", "unsafe", is_flag=True, help="With --fix or --diff: those that may, too.")
+@click.option("--diff", is_flag=True, help="Show what --fix would change, and write nothing.")
 @click.option("--hook", is_flag=True, help="PATHs are a commit's: other files than recipes are passed by.")
 def command(
     paths: Sequence[str],
@@ -42,18 +45,29 @@ def command(
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     simulate: bool,
+    fix: bool,
+    unsafe: bool,
+    diff: bool,
     hook: bool,
 ) -> None:
     """Report every problem of recipes and DeepSpeed files.
 
     Without a PATH those in recipes/.
     """
+    if unsafe and not (fix or diff):
+        raise click.UsageError("--unsafe-fixes goes with --fix or --diff")
+    given = frozenset(paths) if hook else None
     if hook:
         from validator.judge import commit
 
         paths = commit.subjects(paths)
     elif not paths:
         paths = _default()
+    if fix or diff:
+        from validator.commands import fixing  # which a check alone does not need
+
+        wanted = Selection(select, ignore)
+        fixing.fix(paths, fixing.Request(machine, host_ram, wanted, unsafe, diff, given), form, strict)
     with simulating.simulated(simulate) as trial:
         plain.check(paths, machine, host_ram, form, strict, select, ignore, trial)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
-from validator.diagnostic import Severity
+from validator.diagnostic import Report, Severity
 from validator.judge import check as judge
 from validator.read.recipe import Document
 from validator.show import report as reports
@@ -24,22 +24,27 @@ def check(
     trial: judge.Trial | None = None,
 ) -> NoReturn:
     """Print every finding of the files, and exit with 1 where one is an error (with `strict`, a warning)."""
-    report = judge.check([_subject(path) for path in paths], machine, host_ram, trial)
+    report = judge.check([subject(path) for path in paths], machine, host_ram, trial)
     if select or ignore:
         from validator.judge.selection import Selection
 
         Selection(select, ignore).apply(report)
+    show(report, form, strict)
+
+
+def show(report: Report, form: str, strict: bool, stream: TextIO = sys.stdout, failed: bool = False) -> NoReturn:
+    """Print the report, and exit with 1 where it holds an error (with `strict`, a warning), or something failed."""
     if form == "sarif":
         from validator.rules import manual
 
         report.pages = manual.pages(report.codes())
-    sys.stdout.write(reports.FORMATS[form](report))
-    sys.stdout.flush()  # so that a full disk is told here, and not when the process ends
-    failed = report.count(Severity.ERROR) or (strict and report.count(Severity.WARNING))
-    sys.exit(1 if failed else 0)
+    stream.write(reports.FORMATS[form](report))
+    stream.flush()  # so that a full disk is told here, and not when the process ends
+    faults = report.count(Severity.ERROR) or (strict and report.count(Severity.WARNING))
+    sys.exit(1 if faults or failed else 0)
 
 
-def _subject(path: str) -> str | Document:
+def subject(path: str) -> str | Document:
     """The path, or else the recipe of the catalogue that has this name."""
     if path == "-" or os.access(path, os.F_OK):
         return path

@@ -32,8 +32,8 @@ def check(
         if isinstance(subject, Document):
             report.files.append(check_document(subject, machine, host_ram_gib, trial))
             continue
-        files = [check_file(name, machine, host_ram_gib, trial) for name in _expand(subject)]
-        report.files += files or [_unread(subject, "holds no recipe (.yaml) and no DeepSpeed file (.json)")]
+        files = [check_file(name, machine, host_ram_gib, trial) for name in expand(subject)]
+        report.files += files or [empty(subject)]
     return report
 
 
@@ -46,7 +46,13 @@ def check_file(
     return check_document(load(path), machine, host_ram_gib, trial)
 
 
-def _unread(path: str, why: str) -> FileReport:
+def empty(folder: str) -> FileReport:
+    """The report of a folder that holds nothing of ours."""
+    return unread(folder, "holds no recipe (.yaml) and no DeepSpeed file (.json)")
+
+
+def unread(path: str, why: str) -> FileReport:
+    """The report of what cannot be read."""
     return FileReport(path, [Diagnostic("LOA001", Severity.ERROR, why)])
 
 
@@ -71,7 +77,7 @@ def judge(
     if document.path != "-" and not document.path.endswith(SUFFIXES):
         text = "is read by LLaMA-Factory only if its name ends with .yaml or .yml, in lower case; rename it"
         report.diagnostics.append(Diagnostic("LOA007", Severity.ERROR, text))
-    report.diagnostics += [locations.diagnostic(*violation) for violation in schema.check(document)]
+    report.diagnostics += [locations.diagnostic(*each[:4], fix=each.fix) for each in schema.check(document)]
     refused = frozenset(d.key for d in report.diagnostics if d.severity is Severity.ERROR and d.key)
     job = resolve(document, machine, host_ram_gib, refused)
     job = trial(job) if trial else job
@@ -104,7 +110,7 @@ def _check_zero(path: str) -> FileReport:
     try:
         text = read_text(path)
     except RecipeError as err:
-        return _unread(path, str(err))
+        return unread(path, str(err))
     locations = Locations(Document(path, text))
     job = Job({"deepspeed": str(Path(path).absolute())}, path=path, folders=tuple(folders(path)))
     diagnostics = sorted(_apply(engine.FILE_RULES, job, locations), key=_order)
@@ -115,10 +121,11 @@ def _apply(
     rules: Iterable[Rule], job: Job, locations: Locations, refused: frozenset[str] = frozenset()
 ) -> Iterator[Diagnostic]:
     """What the rules say, but nothing more about a key whose value was refused already."""
-    for rule, place, message in engine.findings(rules, job):
+    for rule, place, message, fix in engine.findings(rules, job):
         if place.key not in refused:
             advice = _advice(job) if rule.advised else ""
-            yield locations.diagnostic(rule.code, rule.severity, place, message + advice, manual.remedy(rule.manual))
+            remedy = manual.remedy(rule.manual)
+            yield locations.diagnostic(rule.code, rule.severity, place, message + advice, remedy, fix)
 
 
 def _advice(job: Job) -> str:
@@ -127,7 +134,7 @@ def _advice(job: Job) -> str:
     return f"; {changes.advice(job)}"
 
 
-def _expand(path: str) -> list[str]:
+def expand(path: str) -> list[str]:
     """The files a path stands for; what cannot be looked at is left to the loader to explain."""
     try:
         folder = path != "-" and Path(path).is_dir()

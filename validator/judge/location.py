@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from validator.diagnostic import Diagnostic, Place, RecipeError, Related, Severity
+from validator.diagnostic import Diagnostic, Fix, Place, RecipeError, Related, Severity
 from validator.read import place as routes
 from validator.read.dialect import Position
 from validator.read.recipe import Document
@@ -20,13 +20,19 @@ class Locations:
         self.sources = {document.path: document.text}
 
     def diagnostic(
-        self, code: str, severity: Severity, place: Place, message: str, remedy: str | None = None
+        self,
+        code: str,
+        severity: Severity,
+        place: Place,
+        message: str,
+        remedy: str | None = None,
+        fix: Fix | None = None,
     ) -> Diagnostic:
         """The finding at a place."""
         if place.file is None and not place.against:  # most findings, and the quick way
-            return Diagnostic(code, severity, message, *self.position(place), place.key, remedy)
+            return Diagnostic(code, severity, message, *self.position(place), place.key, remedy, fix=fix)
         path, related = self.path(place), self.related(place)
-        return Diagnostic(code, severity, message, *self.position(place), place.key, remedy, path, related)
+        return Diagnostic(code, severity, message, *self.position(place), place.key, remedy, path, related, fix)
 
     def path(self, place: Place) -> str | None:
         """The file, from the working directory where it lies in that; None for the one that is checked."""

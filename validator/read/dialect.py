@@ -25,6 +25,7 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 if TYPE_CHECKING:  # the class of a protocol takes as long to make as reading a recipe
 
     class _Mark(Protocol):
+        index: int
         line: int
         column: int
 
@@ -117,6 +118,16 @@ def position(node: Node) -> Position:
 def end(node: Node) -> Position:
     """Where the text after a node begins."""
     return (node.end_mark.line + 1, node.end_mark.column + 1)
+
+
+def span(node: Node) -> tuple[int, int]:
+    """Offsets of the text of a node; of a block it reaches to what follows."""
+    return node.start_mark.index, node.end_mark.index
+
+
+def flows(node: Node) -> bool:
+    """Whether it is a list or mapping in brackets."""
+    return bool(getattr(node, "flow_style", False))
 
 
 def pairs(node: Node) -> list[tuple[Node, Node]]:

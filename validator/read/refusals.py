@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from validator.diagnostic import Diagnostic, Severity
+from validator.diagnostic import Diagnostic, Edit, Fix, Severity
 from validator.read import dialect
 from validator.read.dialect import NULL, STRING, Node
 from validator.read.text import clip
@@ -23,15 +23,15 @@ _INTERPOLATION = rf"\$\{{\s*(?:{_NODE}|{_NAMELESS}|{_RESOLVER})\s*\}}"
 _ESCAPED = r"(?<!\\)(?:\\\\)*\\\$\{"
 
 
-def refusals(node: Node) -> Iterator[Diagnostic]:
+def refusals(node: Node, top: bool = True) -> Iterator[Diagnostic]:
     """LOA002 and LOA004 of a document."""
-    yield from _keys(node)
+    yield from _keys(node, top)
     if node.tag in _REFUSED:
         yield at("LOA002", f"`!!{node.tag.rpartition(':')[2]}` is not a type that LLaMA-Factory's reader takes", node)
     elif node.tag == STRING and "${" in node.value and not _interpolates(node.value):
         yield at("LOA002", "`${` begins an interpolation that is not well formed; write `\\${` for the text", node)
     for child in dialect.inner(node):
-        yield from refusals(child)
+        yield from refusals(child, top=False)
 
 
 def surprises(node: Node) -> Iterator[Diagnostic]:
@@ -48,16 +48,24 @@ def at(code: str, message: str, node: Node) -> Diagnostic:
     return Diagnostic(code, Severity.ERROR, message, *dialect.position(node))
 
 
-def _keys(node: Node) -> Iterator[Diagnostic]:
+def _keys(node: Node, top: bool) -> Iterator[Diagnostic]:
     lines: dict[str, int] = {}
-    for key, _ in dialect.pairs(node):
+    first: dict[str, Node] = {}
+    for key, value in dialect.pairs(node):
         if key.tag == NULL:
             yield at("LOA002", "a key is empty or null; write its name", key)
         elif key.tag == STRING and key.value in lines:
             text = f"`{clip(key.value)}` is written twice (first on line {lines[key.value]}); remove one"
-            yield at("LOA004", text, key)._replace(key=key.value)
+            same = top and _same(first[key.value], value)
+            fix = Fix((Edit("remove", key.value),)) if same else None
+            yield at("LOA004", text, key)._replace(key=key.value, fix=fix)
         elif key.tag == STRING:
-            lines[key.value] = key.start_mark.line + 1
+            lines[key.value], first[key.value] = key.start_mark.line + 1, value
+
+
+def _same(one: Node, other: Node) -> bool:
+    """Whether both are the same single value."""
+    return one.id == other.id == "scalar" and (one.tag, one.value) == (other.tag, other.value)
 
 
 def _interpolates(text: str) -> bool:

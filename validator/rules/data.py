@@ -8,6 +8,7 @@ from typing import Any
 from validator.diagnostic import Severity
 from validator.job.datasets import Rows
 from validator.job.job import Job
+from validator.rules import edits
 from validator.rules.rule import Finding, rule
 from validator.tables import guidance
 
@@ -68,9 +69,10 @@ def data_cut_short(job: Job) -> Iterator[Finding]:
     limit = job.get("max_samples")
     if not isinstance(limit, int) or limit < 1 or job.tokenized:
         return
+    fix = edits.drop("max_samples", safe=False)
     for one in job.datasets:
         if one.rows and not one.rows.problem and one.rows.number > 2 * limit:
-            yield "max_samples", f"keeps {limit:,} of {one.rows.samples} of `{one.name}`; remove it to use all"
+            yield "max_samples", f"keeps {limit:,} of {one.rows.samples} of `{one.name}`; remove it to use all", fix
 
 
 @rule("DAT005", Severity.ERROR)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
+from validator.rules import edits
 from validator.rules.rule import Finding, rule
 from validator.tables.devices import Device
 
@@ -42,7 +43,8 @@ def no_bf16(job: Job) -> Iterator[Finding]:
         for key in _BRAIN:
             if job.flag(key):
                 instead = "fp16_full_eval" if key == "bf16_full_eval" else "fp16"
-                yield key, f"{device.id} has no bf16{how}; write `{instead}: true` in place of `{key}`"
+                fix = None if key == "pure_bf16" or instead in job.values else edits.rename(key, instead, safe=False)
+                yield key, f"{device.id} has no bf16{how}; write `{instead}: true` in place of `{key}`", fix
 
 
 @rule("DEV002", Severity.ERROR)
@@ -155,7 +157,7 @@ def no_tf32(job: Job) -> Iterator[Finding]:
     """
     device = _device(job)
     if device and job.flag("tf32") and (device.vendor != "nvidia" or (device.capability or 0) < _AMPERE):
-        yield "tf32", f"{device.id} has no tf32; remove it"
+        yield "tf32", f"{device.id} has no tf32; remove it", edits.drop("tf32")
 
 
 @rule("DEV009", Severity.ERROR)
@@ -168,7 +170,7 @@ def checkpointing_needs_cuda(job: Job) -> Iterator[Finding]:
     """
     device = _device(job)
     if device and device.vendor == "cpu" and job.trains and job.checkpointing == "offloaded":
-        yield "use_unsloth_gc", "`use_unsloth_gc` needs CUDA; remove it"
+        yield "use_unsloth_gc", "`use_unsloth_gc` needs CUDA; remove it", edits.drop("use_unsloth_gc")
 
 
 @rule("DEV010", Severity.WARNING)

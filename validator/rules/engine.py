@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from validator.diagnostic import Place, Severity
+from validator.diagnostic import Fix, Place, Severity
 from validator.job.job import Job
 from validator.rules import (
     accelerate,
@@ -73,12 +73,12 @@ RULES = tuple(rules())
 FILE_RULES = tuple(rule for rule in RULES if rule.code.startswith("PAR1") or rule.code == "PTH003")
 
 
-def findings(chosen: Iterable[Rule], job: Job) -> Iterator[tuple[Rule, Place, str]]:
-    """(rule, place, message) of the rules that hold for the recipe's releases."""
+def findings(chosen: Iterable[Rule], job: Job) -> Iterator[tuple[Rule, Place, str, Fix | None]]:
+    """(rule, place, message, definite remedy) of the rules that hold for the recipe's releases."""
     for rule in chosen:
         if not (rule.since or rule.until) or releases.holds(job.header, rule.since, rule.until):
-            for where, message in rule.check(job):
-                yield rule, place(where), message
+            for finding in rule.check(job):
+                yield rule, place(finding[0]), finding[1], finding[2] if len(finding) == 3 else None
 
 
 def errors(job: Job) -> set[tuple[str, str | None]]:
@@ -94,4 +94,4 @@ def problems(job: Job) -> set[tuple[str, str | None]]:
 
 def _found(job: Job, *severities: Severity) -> set[tuple[str, str | None]]:
     judged = (rule for rule in RULES if rule.severity in severities and rule.code[:3] not in ("FIT", "CUR"))
-    return {(rule.code, where.key) for rule, where, _ in findings(judged, job)}
+    return {(rule.code, where.key) for rule, where, *_ in findings(judged, job)}

@@ -176,7 +176,7 @@ def _why(job: Job, at: At, dataset: Dataset, rows: Sequence[Mapping[str, Any]]) 
     untrained, route = reason(dataset.entry, job.stage, rows), at().route
     why = f"no row can be trained: {untrained}" if untrained else ""
     why = why or stopping(dataset.entry, job.stage, _read(job, dataset))
-    told = (place for each in _BEFORE for place, _ in each.check(job)) if why else ()
+    told = (place for each in _BEFORE for place, *_ in each.check(job)) if why else ()
     return "" if any(isinstance(place, Place) and place.route[: len(route)] == route for place in told) else why
 
 

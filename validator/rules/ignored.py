@@ -10,6 +10,7 @@ from itertools import takewhile
 from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.job.values import default
+from validator.rules import edits
 from validator.rules.rule import Finding, rule
 from validator.tables import data
 
@@ -125,12 +126,13 @@ def never_read(job: Job, key: str) -> bool:
     return any(key in conditions and not conditions[key][0](job) for conditions in tables)
 
 
-def _unread(job: Job, table: Table, remedy: str = "remove it") -> Iterator[Finding]:
+def _unread(job: Job, table: Table, meant: bool = False) -> Iterator[Finding]:
     conditions = _conditions(table)
+    remedy = "set that, or remove it" if meant else "remove it"
     for key in job.values.keys() & conditions.keys():
         read, words = conditions[key]
         if job.has(key) and job.values[key] != default(key) and not read(job):
-            yield key, f"`{key}` has no effect without {words}; {remedy}"
+            yield key, f"`{key}` has no effect without {words}; {remedy}", None if meant else edits.drop(key)
 
 
 @rule("TRA801", Severity.WARNING)
@@ -179,4 +181,4 @@ def method_switched_off(job: Job) -> Iterator[Finding]:
     llamafactory/train/trainer_utils.py:get_swanlab_callback
     Fix: set the switch, or remove the setting.
     """
-    yield from _unread(job, _SWITCHED_OFF, "set that, or remove it")
+    yield from _unread(job, _SWITCHED_OFF, meant=True)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
+from validator.rules import edits
 from validator.rules.rule import Finding, rule
 from validator.tables import data, families, models
-from validator.tables.suggestion import suggest
+from validator.tables.suggestion import nearest, suggest
 
 _TEMPLATES = "; see the list of templates in LLaMA-Factory's README"
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
@@ -52,7 +53,9 @@ def template_unknown(job: Job) -> Iterator[Finding]:
     if job.has("template") and name not in known:
         own = _own_template(job)
         remedy = f"; the model's is `{own}`" if own else suggest(name, known) or _TEMPLATES
-        yield "template", f"template `{name}` does not exist{remedy}"
+        to = own or nearest(name, known)
+        fix = edits.put("template", to, safe=False) if to else None
+        yield "template", f"template `{name}` does not exist{remedy}", fix
 
 
 @rule("TRA602", Severity.ERROR)
@@ -136,7 +139,8 @@ def template_of_another_family(job: Job) -> Iterator[Finding]:
         return
     media = "image" in (job.template or {}).get("media", ())
     if not (media and not data.table("templates")["templates"].get(own, {}).get("media")):
-        yield "template", f"template {name} is not the one of {job.get('model_name_or_path')}; write `template: {own}`"
+        text = f"template {name} is not the one of {job.get('model_name_or_path')}; write `template: {own}`"
+        yield "template", text, edits.put("template", own, safe=False)
 
 
 @rule("TRA606", Severity.ERROR)
@@ -151,7 +155,8 @@ def packed_length_uneven(job: Job) -> Iterator[Finding]:
     """
     length = job.number("cutoff_len")
     if job.stage == "sft" and job.packs and job.trains and length % 8:
-        yield "cutoff_len", f"`cutoff_len` is {length:.0f}, packing needs a multiple of 8; set {length // 8 * 8:.0f}"
+        text = f"`cutoff_len` is {length:.0f}, packing needs a multiple of 8; set {length // 8 * 8:.0f}"
+        yield "cutoff_len", text, edits.put("cutoff_len", int(length // 8 * 8), safe=False)
 
 
 @rule("TRA607", Severity.WARNING)
@@ -214,7 +219,8 @@ def longer_than_model(job: Job) -> Iterator[Finding]:
     """
     limit, length = job.model.positions if job.model else None, job.number("cutoff_len")
     if limit and length > limit and not job.has("rope_scaling"):
-        yield "cutoff_len", f"`cutoff_len` is {length:.0f}, the model has {limit} positions; set at most {limit}"
+        text = f"`cutoff_len` is {length:.0f}, the model has {limit} positions; set at most {limit}"
+        yield "cutoff_len", text, edits.put("cutoff_len", limit, safe=False)
 
 
 @rule("TRA611", Severity.ERROR)

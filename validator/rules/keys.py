@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from validator.diagnostic import Place, Severity
+from validator.diagnostic import Fix, Place, Severity
 from validator.read.text import clip
+from validator.rules import edits
 from validator.rules.argument import Entry, entry
 from validator.rules.rule import Violation
 from validator.tables import data, releases
-from validator.tables.suggestion import suggest
+from validator.tables.suggestion import nearest
 
 _ASKING = ("do_train", "do_eval", "do_predict")
 # keys of other commands that the parser of train judges all the same: TRA006 and TRA013
@@ -24,17 +25,18 @@ _FORK = ", nor of any other release; of a fork?"
 _SHARED = (_IN_REGISTRY, _FORK)
 
 
-def unknown(strangers: list[str], pairs: list[releases.Pair]) -> Iterator[Violation]:
+def unknown(strangers: list[str], values: Mapping[str, Any], pairs: list[releases.Pair]) -> Iterator[Violation]:
     """SCH001: keys that one of the releases does not take. Those of one origin are one mistake."""
     shared: dict[str, list[str]] = {remedy: [] for remedy in _SHARED}
     for key in strangers:
         lacking = _lacking(key, pairs)
-        near = _near(key, pairs) if len(strangers) <= _HINTED else ""
-        remedy = _known(key, lacking) or _meant(key) or near or _FORK
+        near = _near(key, pairs) if len(strangers) <= _HINTED else None
+        guess = f"; did you mean `{near}`?" if near else _FORK
+        remedy = _known(key, lacking) or _meant(key) or guess
         if remedy in shared:
             shared[remedy].append(key)
         else:
-            yield _stranger([key], lacking, remedy)
+            yield _stranger([key], lacking, remedy)._replace(fix=_fix(key, near, values, pairs))
     yield from (_stranger(keys, _lacking(keys[0], pairs), remedy) for remedy, keys in shared.items() if keys)
 
 
@@ -67,9 +69,32 @@ def _meant(key: str) -> str:
     return f"; set {meant['variable']} in the environment" if "variable" in meant else f"; {_remedy(meant)}"
 
 
-def _near(key: str, pairs: list[releases.Pair]) -> str:
+def _near(key: str, pairs: list[releases.Pair]) -> str | None:
     known = (name for name in data.table("arguments")["arguments"] if entry(name, pairs))
-    return suggest(key, known, _LIKENESS)
+    return nearest(key, known, _LIKENESS)
+
+
+def _fix(key: str, near: str | None, values: Mapping[str, Any], pairs: list[releases.Pair]) -> Fix | None:
+    """What a key that is not known becomes. Only LLaMA-Factory's own renaming is no guess."""
+    if key in data.listing("renamed"):
+        return _renewed(key, values, pairs)
+    meant = data.listing("strangers").get(key, {})
+    now = near if not meant else meant.get("now") if "how" not in meant else None
+    return edits.rename(key, now, safe=False) if now and now not in values else None
+
+
+def _renewed(key: str, values: Mapping[str, Any], pairs: list[releases.Pair]) -> Fix | None:
+    """What a key becomes that LLaMA-Factory or transformers renamed, where each of the releases takes that."""
+    change, value = data.listing("renamed")[key], values[key]
+    if change.get("leave") or ("as" in change and value is False):
+        return edits.drop(key)
+    now = change.get("now")
+    if now is None or now in values or entry(now, pairs) is None:
+        return None
+    if "as" in change:
+        return edits.rename(key, now, value=change["as"]) if value is True else None
+    below = type(value) in (int, float) and 0 <= value < change.get("below", 0)
+    return edits.rename(key, now) if "how" not in change or below else None
 
 
 def _lacking(key: str, pairs: list[releases.Pair]) -> releases.Pair:
@@ -98,7 +123,10 @@ def remarks(
     for key, argument in accepted.items():
         text = _farewell(key, pairs)
         if text:
-            yield _violation("SCH006", Severity.NOTE, key, text)
+            replaced = all(releases.reached(pair, _replaced(key)) for pair in pairs)
+            yield _violation("SCH006", Severity.NOTE, key, text)._replace(
+                fix=_renewed(key, values, pairs) if replaced else None
+            )
         elif command := _other_command(key, argument):
             others.setdefault(command, []).append(key)
     trained = any(values.get(key) for key in _ASKING) or values.get("stage") == "ppo"
@@ -106,7 +134,8 @@ def remarks(
         text = f"{_named(keys)} {'has' if len(keys) == 1 else 'have'} no effect here: only the {command} command reads "
         text += "it" if len(keys) == 1 else "them"
         text += "" if trained else "; no training is asked for (`do_train`)"
-        yield _violation("SCH007", Severity.NOTE, keys[0], text)
+        fix = edits.drop(*keys, safe=False) if trained else None
+        yield _violation("SCH007", Severity.NOTE, keys[0], text)._replace(fix=fix)
 
 
 def of_other_command(key: str) -> bool:
@@ -129,6 +158,12 @@ def _farewell(key: str, pairs: list[releases.Pair]) -> str:
     if "deprecated" not in change or not any(releases.reached(pair, change["deprecated"]) for pair in pairs):
         return ""
     return f"`{key}` will go ({change['deprecated']} warns about it); {_remedy(change)}"
+
+
+def _replaced(key: str) -> str:
+    """The release with which what replaces a key came."""
+    change = data.listing("renamed").get(key, {})
+    return str(change.get("deprecated") or change.get("removed") or "")
 
 
 def _remedy(change: Entry) -> str:

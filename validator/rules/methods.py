@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.memory import linear_roles
+from validator.rules import edits
 from validator.rules.rule import Finding, rule
 
 _LORA_ONLY = ("loraplus_lr_ratio", "use_rslora", "use_dora", "pissa_init")
+_ALL = edits.put("lora_target", "all", safe=False)
 _EVERYWHERE = {"lm_head", "embed_tokens"}
 
 
@@ -103,7 +105,11 @@ def all_beside_names(job: Job) -> Iterator[Finding]:
     targets = job.words("lora_target")
     if job.adapts and "all" in targets and len(targets) > 1:
         others = ", ".join(name for name in targets if name != "all")
-        yield "lora_target", f"`all` beside other names is not expanded: only {others} is adapted; write all alone"
+        yield (
+            "lora_target",
+            f"`all` beside other names is not expanded: only {others} is adapted; write all alone",
+            _ALL,
+        )
 
 
 @rule("TRA207", Severity.ERROR)
@@ -327,6 +333,6 @@ def extra_part_missing(job: Job) -> Iterator[Finding]:
 def _outer(job: Job) -> frozenset[str]:
     """Parts outside the layers that hold weights, as transformers' text models call them; empty where not all are
     known."""
-    if job.model is None or job.model.vision_parameters or job.model.arch.towers or not job.model.family.parts:
+    if job.model is None or job.model.arch.towers or not job.model.family.parts:
         return frozenset()
     return frozenset({"embed_tokens", "norm"} if job.model.arch.tied else {"embed_tokens", "norm", "lm_head"})

@@ -3,11 +3,12 @@ earlier runs in resuming.py."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from validator.diagnostic import RecipeError, Severity
+from validator.diagnostic import Edit, Fix, RecipeError, Severity
 from validator.job.datasets import REGISTRY
 from validator.job.job import Job
 from validator.job.zero import Zero
@@ -42,15 +43,25 @@ def deepspeed_missing(job: Job) -> Iterator[Finding]:
     """
     name = _zero_name(job)
     if name and not job.find(name) and not unexpanded(name):
-        yield (
-            "deepspeed",
-            f"`{name}` does not exist, here or in a folder above the recipe{_judged(job)}{_instead(job, name)}",
-        )
+        missing = f"`{name}` does not exist, here or in a folder above the recipe"
+        registry = astray(job)
+        both = f", nor does `{registry}`: start in the folder that holds both" if registry else ""
+        yield "deepspeed", f"{missing}{both}{_judged(job)}{_instead(job, name)}"
 
 
 def _judged(job: Job) -> str:
     """What a DeepSpeed file that is not there is taken for."""
     return f"; judged as {job.zero.words}, as its name says" if job.zero and job.zero.assumed else ""
+
+
+def astray(job: Job) -> str | None:
+    """The registry, where neither it nor the DeepSpeed file is found from the folder that both are written for."""
+    name, folder = _zero_name(job), job.get("dataset_dir")
+    if job.registry is None or job.tokenized or not name or not isinstance(folder, str) or unexpanded(name):
+        return None
+    registry = f"{folder}/{REGISTRY}"
+    relative = not (Path(name).is_absolute() or Path(folder).is_absolute())
+    return registry if relative and not job.find(name) and not job.find(registry) else None
 
 
 def _instead(job: Job, name: str) -> str:
@@ -82,7 +93,8 @@ def found_from_elsewhere(job: Job) -> Iterator[Finding]:
         wanted = Path(dict(_relative(job))[key])
         folder = place.parents[len(wanted.parts) - 1]
         others = f" (and {', '.join(list(places)[1:])})" if len(places) > 1 else ""
-        yield key, f"`{wanted}`{others} is not in the working directory; it works when started in `{folder}`"
+        text = f"`{wanted}`{others} is not in the working directory; it works when started in `{folder}`"
+        yield key, text, _from_here(job, {key: place for key, (place, _) in places.items()})
 
 
 @rule("PTH003", Severity.ERROR)
@@ -248,6 +260,19 @@ def _paths(job: Job, keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:
             yield from ((key, word) for word in job.words(key) if word)
         elif isinstance(value, str) and value:
             yield key, value
+
+
+def _from_here(job: Job, places: Mapping[str, Path]) -> Fix | None:
+    """The paths as they are written from the working directory, where they lie in that."""
+    here = Path.cwd()
+    sets = []
+    for key, place in places.items():
+        inside_here = Path(os.path.normpath(place.absolute()))
+        target = inside_here.parent if key == "dataset_dir" else inside_here
+        if not target.is_relative_to(here) or not isinstance(job.values.get(key), str) or "," in job.values[key]:
+            return None
+        sets.append(Edit("set", key, target.relative_to(here).as_posix()))
+    return Fix(tuple(sets))
 
 
 def _relative(job: Job) -> Iterator[tuple[str, str]]:

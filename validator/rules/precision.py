@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
+from validator.rules import edits
 from validator.rules.rule import Finding, rule
 from validator.tables import releases
 
@@ -77,7 +78,8 @@ def checkpointing_stays_on(job: Job) -> Iterator[Finding]:
         if job.values.get("gradient_checkpointing") is False:
             yield (
                 "gradient_checkpointing",
-                ("`gradient_checkpointing: false` leaves it on; write `disable_gradient_checkpointing: true`"),
+                "`gradient_checkpointing: false` leaves it on; write `disable_gradient_checkpointing: true`",
+                edits.rename("gradient_checkpointing", "disable_gradient_checkpointing", safe=False, value=True),
             )
     elif job.flag("gradient_checkpointing"):
         yield (
@@ -97,7 +99,9 @@ def two_liger_switches(job: Job) -> Iterator[Finding]:
     """
     if job.flag("use_liger_kernel"):
         how = "remove it" if job.flag("enable_liger_kernel") else "write `enable_liger_kernel: true`"
-        yield "use_liger_kernel", f"`use_liger_kernel` goes past LLaMA-Factory's own switch; {how}"
+        own = job.flag("enable_liger_kernel")
+        fix = edits.drop("use_liger_kernel") if own else edits.rename("use_liger_kernel", "enable_liger_kernel", False)
+        yield "use_liger_kernel", f"`use_liger_kernel` goes past LLaMA-Factory's own switch; {how}", fix
 
 
 @rule("TRA707", Severity.WARNING)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.job.quantization import TAKEN
+from validator.rules import edits
 from validator.rules.rule import Finding, rule
 
 
@@ -136,7 +137,8 @@ def nothing_quantized(job: Job) -> Iterator[Finding]:
     if asked.loads and not asked.works:
         yield (
             "quantization_method" if "quantization_method" in job.values else "quantization_bit",
-            (f"`quantization_method: {asked.method}` quantizes nothing while loading; use bnb"),
+            f"`quantization_method: {asked.method}` quantizes nothing while loading; use bnb",
+            edits.put("quantization_method", "bnb", safe=False),
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from validator.diagnostic import Place, Severity
 from validator.job import datasets
 from validator.job.job import Job
-from validator.rules import inside
+from validator.rules import inside, paths
 from validator.rules.rule import Finding, rule
 from validator.rules.sets import sets
 from validator.tables.suggestion import suggest
@@ -31,7 +31,7 @@ def registry_missing(job: Job) -> Iterator[Finding]:
     Fix: `lmf-recipes data FILE --register NAME` creates it; or set `dataset_dir` to its folder (default `data`, from
     the working directory).
     """
-    if _missing(job) and not job.tokenized:
+    if _missing(job) and not job.tokenized and not paths.astray(job):  # else told by PTH001
         files = (_register(job, name) for key in ("dataset", "eval_dataset") for name in job.words(key))
         remedy = next((command for command in files if command), "create it, or set `dataset_dir` to its folder")
         missing = f"`{job.get('dataset_dir')}/{datasets.REGISTRY}` does not exist, so no data set is defined"

@@ -5,12 +5,13 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from validator.diagnostic import Place, Severity
+from validator.diagnostic import Fix, Place, Severity
 from validator.job.job import Job
 
 # Where the fault lies, and the message without its code. A text is the value of that key of the recipe or its header
-# block, None the whole file; inside.py gives places in values and in the files that a recipe names.
-Finding = tuple[Place | str | None, str]
+# block, None the whole file; inside.py gives places in values and in the files that a recipe names. A definite remedy
+# stands behind (edits.py).
+Finding = tuple[Place | str | None, str] | tuple[Place | str | None, str, Fix | None]
 Check = Callable[[Job], Iterable[Finding]]
 
 
@@ -21,6 +22,7 @@ class Violation(NamedTuple):
     severity: Severity
     place: Place
     message: str
+    fix: Fix | None = None
 
 
 class Rule(NamedTuple):

@@ -24,7 +24,7 @@ def check(document: Document) -> list[Violation]:
     strangers = [key for key in known if key not in accepted]
     return [
         *unclear,
-        *keys.unknown(strangers, pairs),
+        *keys.unknown(strangers, document.values, pairs),
         *values.wrong(document.values, accepted, partial(ignored.never_read, Job(document.values))),
         *keys.remarks(accepted, document.values, pairs),
     ]

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
+from validator.rules import edits
 from validator.rules.keys import of_other_command
 from validator.rules.paths import PATHS
 from validator.rules.rule import Finding, rule
 from validator.tables.suggestion import suggest
 
 _DAY = 86_400
-_NO_LIMIT = 100_000  # rows; who writes as many means all
+_WEEK = 7 * _DAY
+_UNLIMITED = edits.drop("max_samples", safe=False)
+_NO_LIMIT = 10_000  # rows; who writes more means all, or knows how many
 # transformers/integrations/integration_utils.py:INTEGRATION_TO_CALLBACK
 _LOGGERS = (
     *("none", "all", "azure_ml", "comet_ml", "mlflow", "neptune", "tensorboard", "trackio", "wandb", "codecarbon"),
@@ -101,7 +104,11 @@ def inference_backend(job: Job) -> Iterator[Finding]:
     Fix: remove `infer_backend`.
     """
     if job.get("infer_backend") != "huggingface":
-        yield "infer_backend", f"`infer_backend: {job.get('infer_backend')}` cannot train; remove it"
+        yield (
+            "infer_backend",
+            f"`infer_backend: {job.get('infer_backend')}` cannot train; remove it",
+            edits.drop("infer_backend"),
+        )
 
 
 @rule("TRA007", Severity.ERROR)
@@ -119,7 +126,8 @@ def interval_refused(job: Job) -> Iterator[Finding]:
         if key == "logging_steps" and job.get(key) == 0:
             yield key, "`logging_steps` is 0; set at least 1, or `logging_strategy: epoch`"
         elif value > 1 and value != int(value):
-            yield key, f"`{key}` is {value:g}, above 1 it must be a whole number; write {int(value)}"
+            text = f"`{key}` is {value:g}, above 1 it must be a whole number; write {int(value)}"
+            yield key, text, edits.put(key, int(value))
 
 
 @rule("TRA008", Severity.ERROR)
@@ -135,11 +143,15 @@ def report_target_unknown(job: Job) -> Iterator[Finding]:
     value = job.get("report_to")
     for name in value if isinstance(value, list) else [value]:
         if isinstance(name, str) and "," in name:
-            yield "report_to", f"`report_to: {name}` is read as one name; write a list: [{name}]"
+            several = tuple(word.strip() for word in name.split(","))
+            fix = edits.put("report_to", several) if set(several) <= {*_LOGGERS} else None
+            yield "report_to", f"`report_to: {name}` is read as one name; write a list: [{name}]", fix
         elif name not in _LOGGERS:
             shown = "null" if name is None else name
             hint = suggest(str(name), _LOGGERS) or "; for no report write none"
-            yield "report_to", f"`report_to` holds `{shown}`, which transformers does not know{hint}"
+            only = str(name).lower() if name is value and str(name).lower() in _LOGGERS else None
+            fix = edits.put("report_to", only) if only else None
+            yield "report_to", f"`report_to` holds `{shown}`, which transformers does not know{hint}", fix
 
 
 @rule("TRA009", Severity.WARNING)
@@ -160,6 +172,7 @@ def sample_limit_contradicts(job: Job) -> Iterator[Finding]:
                 f"`max_samples: {limit:.0f}` leaves at most {limit * sets:,.0f} rows of the {job.samples:,} "
                 "recommended; remove it"
             ),
+            _UNLIMITED,
         )
 
 
@@ -172,13 +185,14 @@ def sample_limit(job: Job) -> Iterator[Finding]:
     Fix: remove it for a real run.
     """
     limit = job.number("max_samples")
-    if not 0 < limit < _NO_LIMIT or not job.trains or job.samples or job.flag("streaming"):
+    if not 0 < limit <= _NO_LIMIT or not job.trains or job.samples or job.flag("streaming"):
         return
     counted = [one.rows for one in job.datasets if one.rows and not one.rows.problem]
     whole = len(counted) == len(job.words("dataset")) and all(rows.number <= limit for rows in counted)
     told = any(rows.number > 2 * limit for rows in counted)  # by DAT004
     if not whole and not told:
-        yield "max_samples", f"only the first {limit:,.0f} rows of each data set are used; remove `max_samples` for all"
+        text = f"only the first {limit:,.0f} rows of each data set are used; remove `max_samples` for all"
+        yield "max_samples", text, _UNLIMITED
 
 
 @rule("TRA011", Severity.NOTE)
@@ -192,13 +206,14 @@ def timeout_of_years(job: Job) -> Iterator[Finding]:
     `tokenized_path`.
     """
     seconds = job.number("ddp_timeout")
-    if seconds > 7 * _DAY:
+    if seconds > _WEEK:
         yield (
             "ddp_timeout",
             (
                 f"`ddp_timeout` is {seconds / _DAY:,.0f} days: a process that hangs stops the run silently; "
                 "set 7200 (two hours)"
             ),
+            edits.put("ddp_timeout", _WEEK),
         )
 
 
@@ -231,7 +246,8 @@ def export_without_data(job: Job) -> Iterator[Finding]:
     Fix: remove the export keys from a training recipe.
     """
     if job.has("export_quantization_bit") and not job.has("export_quantization_dataset"):
-        yield "export_quantization_bit", "`export_quantization_bit` needs `export_quantization_dataset`; remove it"
+        text = "`export_quantization_bit` needs `export_quantization_dataset`; remove it"
+        yield "export_quantization_bit", text, edits.drop("export_quantization_bit")
 
 
 @rule("TRA014", Severity.ERROR, since="llamafactory 0.9.5")
@@ -255,7 +271,8 @@ def steps_over_epochs(job: Job) -> Iterator[Finding]:
     Fix: remove one.
     """
     if job.number("max_steps") > 0 and "num_train_epochs" in job.values:
-        yield "num_train_epochs", f"`max_steps: {job.get('max_steps')}` wins; `num_train_epochs` has no effect"
+        text = f"`max_steps: {job.get('max_steps')}` wins; `num_train_epochs` has no effect"
+        yield "num_train_epochs", text, edits.drop("num_train_epochs")
 
 
 @rule("TRA016", Severity.ERROR)
@@ -280,7 +297,8 @@ def resume_unread(job: Job) -> Iterator[Finding]:
     Fix: `finetuning_type: lora`, or remove `resume_from_checkpoint`.
     """
     if job.stage in ("rm", "ppo") and job.method in ("full", "freeze") and job.has("resume_from_checkpoint"):
-        yield "resume_from_checkpoint", f"stage {job.stage} with {job.method} never resumes; the run starts anew"
+        text = f"stage {job.stage} with {job.method} never resumes; the run starts anew"
+        yield "resume_from_checkpoint", text, edits.drop("resume_from_checkpoint")
 
 
 @rule("TRA019", Severity.ERROR)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from validator.diagnostic import Place, Severity
+from validator.rules import edits
 from validator.rules.argument import Entry
 from validator.rules.rule import Violation
 from validator.tables import data
@@ -134,7 +135,38 @@ def _wrong(key: str, value: Any, choice: bool, entry: Entry) -> Violation:
     else:
         code, text = "SCH002" if fails else "SCH003", _not_typed(key, value, entry)
     text += f"; LLaMA-Factory fails on it {fails}" if fails else "; LLaMA-Factory takes it as it is"
-    return Violation(code, severity, Place((key,), key=key), text)
+    to = _choice(value, entry) if choice else _typed(value, entry)
+    # What the run refuses cannot have been trained; true and false count as what was written for them.
+    safe = bool(fails) or (isinstance(to, bool) and to is bool(value))
+    return Violation(code, severity, Place((key,), key=key), text, None if to is None else edits.put(key, to, safe))
+
+
+def _choice(value: Any, entry: Entry) -> str | None:
+    """The choice that is meant where only its case is wrong, or YAML made false of `no`."""
+    word = "no" if value is False else str(value).strip().lower()
+    return next((str(each) for each in entry["choices"] if str(each).lower() == word), None)
+
+
+def _typed(value: Any, entry: Entry) -> bool | float | str | None:
+    """The value in the type wanted, where it can stand for one only."""
+    kinds = entry["type"].split("|")
+    if value is False and "no" in (entry["choices"] or ()):
+        return "no"
+    if kinds == ["bool"]:
+        words = {"true": True, "false": False, "1": True, "0": False, "none": False}
+        return words.get(str(value).strip().lower())
+    number = _finite(value) if isinstance(value, (str, float)) else None
+    if number is not None and "int" in kinds and number.is_integer() and "e" not in str(value).lower():
+        return int(number)
+    return number if "float" in kinds else None
+
+
+def _finite(value: str | float) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if abs(number) < 1e18 else None
 
 
 def _true_or_false(value: Any, entry: Entry) -> bool:

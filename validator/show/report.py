@@ -18,7 +18,28 @@ def text(report: Report) -> str:
     errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
     files = len(report.files)
     numbers = f"{errors} {plural(errors, 'error')}, {warnings} {plural(warnings, 'warning')}"
-    return "\n".join([*lines, f"{files} {plural(files, 'file')}: {numbers}{_unjudged(report.files)}"]) + "\n"
+    fixes = [line for file in report.files for line in _fixes(file)]
+    end = f"{files} {plural(files, 'file')}: {numbers}{_unjudged(report.files)}"
+    return "\n".join([*lines, *fixes, end, *_fixable(report.files)]) + "\n"
+
+
+def _fixes(file: FileReport) -> Iterator[str]:
+    """What was fixed in a file, and what was left and why."""
+    for diagnostic in file.fixed:
+        yield f"{file.path}: fixed `{diagnostic.key}` [{diagnostic.code}]"
+    for diagnostic, why in file.left:
+        yield f"{file.path}:{diagnostic.line}: left `{diagnostic.key}` [{diagnostic.code}]: {why}"
+
+
+def _fixable(files: Sequence[FileReport]) -> Iterator[str]:
+    """How many findings can be fixed, where nothing was said of that yet."""
+    fixes = [each.fix for file in files if not file.left for each in file.diagnostics if each.fix]
+    safe = sum(fix.safe for fix in fixes)
+    unsafe = len(fixes) - safe
+    if safe:
+        yield f"{safe} fixable with `--fix`" + (f", {unsafe} more with `--unsafe-fixes`" if unsafe else "")
+    elif unsafe:
+        yield f"{unsafe} fixable with `--fix --unsafe-fixes`"
 
 
 def _unjudged(files: Sequence[FileReport]) -> str:
@@ -84,12 +105,17 @@ def as_json(report: Report) -> str:
 def _file(file: FileReport) -> dict[str, object]:
     diagnostics = [_fields(file, diagnostic) for diagnostic in file.diagnostics]
     unjudged = [gap.cause for gap in file.unjudged]
-    return {"path": file.path, "diagnostics": diagnostics, "verdict": file.verdict, "unjudged": unjudged}
+    fixed = [_fields(file, diagnostic) for diagnostic in file.fixed]
+    left = [{**_fields(file, diagnostic), "why": why} for diagnostic, why in file.left]
+    known = {"path": file.path, "diagnostics": diagnostics, "verdict": file.verdict, "unjudged": unjudged}
+    return {**known, "fixed": fixed, "left": left}
 
 
 def _fields(file: FileReport, diagnostic: Diagnostic) -> dict[str, object]:
     related = [place._asdict() for place in diagnostic.related]
-    return {**diagnostic._asdict(), "path": diagnostic.path or file.path, "related": related}
+    fix = diagnostic.fix
+    edits = {"safe": fix.safe, "edits": [edit._asdict() for edit in fix.edits]} if fix else None
+    return {**diagnostic._asdict(), "path": diagnostic.path or file.path, "related": related, "fix": edits}
 
 
 def github(report: Report) -> str:
