@@ -28,7 +28,7 @@ from validator.memory import (
 )
 from validator.memory.workload import Precision
 from validator.tables import architecture as families
-from validator.tables import data
+from validator.tables import composite, data
 
 RECORD = Path(__file__).parent / "evidence" / "grid.csv"
 PACKAGES = ("torch", "transformers", "peft", "llamafactory", "bitsandbytes")
@@ -66,7 +66,12 @@ DEEPSEEK_V3 = {
     "first_k_dense_replace": 1, "n_group": 8, "topk_group": 4, "tie_word_embeddings": False,
 }  # fmt: skip
 MIXTURES = ("qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v3-small", "mixtral-8x7b", "gpt-oss-20b")
-MODELS = [*SHAPES_OF, *FAMILIES, "deepseek-v3-small"]
+# Of these a few settings are enough: their parts are those of the families above.
+MIXED = [
+    "glm-4.5-air", "glm-4.7-flash", "qwen2-57b-a14b", "ernie-4.5-21b-a3b", "hunyuan-a13b", "minimax-m2", "hy3",
+    "moonlight-16b-a3b", "deepseek-v3", "glm-4.5",
+]  # fmt: skip
+MODELS = [*SHAPES_OF, *FAMILIES, "deepseek-v3-small", *MIXED]
 MOMENTS = ("fwd_pre", "fwd_layers", "fwd_head", "bwd_head", "bwd_layers", "bwd_emb", "opt")
 DEFAULTS = {
     "method": "lora", "precision_mode": "bf16", "lora_rank": 8, "lora_targets": "all", "freeze_layers": 2,
@@ -116,6 +121,7 @@ FAMILY = [
     }.items()
     for setting in settings
 ]
+FEW = [FAMILY[0], FAMILY[1], FAMILY[4], FAMILY[6], FAMILY[9]]
 STAGED_MODELS = ["qwen3-4b", "qwen2.5-7b", "mistral-7b", "gemma-2-9b", "llama-3.1-70b"]
 STAGED = [
     {**DEFAULTS, **setting, "method": method, "stage": stage}
@@ -163,7 +169,7 @@ def cells() -> list[dict[str, Any]]:
     for models, settings, shapes in (
         (list(SHAPES_OF), SETTINGS, SHAPES), (RARE_MODELS, RARE, []),
         ([*FAMILIES, "deepseek-v3-small"], FAMILY, SHAPES[:5]), (STAGED_MODELS, STAGED, SHAPES[:4]),
-        (STAGED_MODELS, FURTHER, SHAPES[:5]), (STAGED_MODELS, FUSED, SHAPES[1:6]),
+        (STAGED_MODELS, FURTHER, SHAPES[:5]), (STAGED_MODELS, FUSED, SHAPES[1:6]), (MIXED, FEW, SHAPES[2:4]),
     ):  # fmt: skip
         for m, model in enumerate(models):
             for s, setting in enumerate(settings):
@@ -251,8 +257,11 @@ PRECISIONS: dict[str, Precision] = {"bf16": "amp", "pure_bf16": "pure", "engine"
 
 @cache
 def config(model: str) -> dict[str, Any]:
-    """config.json of a family's model."""
-    return DEEPSEEK_V3 if model == "deepseek-v3-small" else data.listing("models")[model]["config"]
+    """config.json of a family's model; of one that sees the decoder's."""
+    if model == "deepseek-v3-small":
+        return DEEPSEEK_V3
+    published = data.listing("models")[model]["config"]
+    return dict(composite.decoder(published)) if "text_config" in published else published
 
 
 def architecture(model: str) -> Architecture:

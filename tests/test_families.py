@@ -43,6 +43,9 @@ def test_the_generated_table_holds_the_types_that_transformers_has() -> None:
     assert set(families.known()) - GENERATED["transformers"].keys() == without
 
 
+EXPERTS = {"gate", "gate_proj", "up_proj", "down_proj"}
+
+
 @pytest.mark.parametrize(
     ("kind", "field", "expected"),
     [
@@ -53,6 +56,10 @@ def test_the_generated_table_holds_the_types_that_transformers_has() -> None:
         ("glm", "norms", 2), ("glm4", "norms", 4), ("gemma2", "norms", 4), ("gemma2", "tied", True),
         ("qwen3_moe", "fused_experts", "5.0.0"), ("deepseek_v3", "fused_experts", "5.0.0"),
         ("gpt_oss", "fused_experts", "4.57.1"), ("llama", "fused_experts", None),
+        ("glm4_moe", "head_norms", True), ("glm4_moe", "asked_norms", True), ("minimax_m2", "head_norms", False),
+        ("minimax_m2", "wide_norms", True), ("hunyuan_v1_moe", "router", "module"), ("hy_v3", "dense_layers", 1),
+        ("qwen2_moe", "qkv_bias", True), ("qwen3_moe", "separate", EXPERTS | {"q_proj", "k_proj", "v_proj", "o_proj"}),
+        ("olmoe", "separate", EXPERTS | {"q_proj", "k_proj", "v_proj", "o_proj"}), ("minimax_m2", "separate", set()),
         ("gpt_oss", "sinks", True), ("gpt_oss", "router", "bias"), ("deepseek_v2", "router", "linear"),
         ("qwen3", "liger", True), ("deepseek_v3", "liger", False), ("internlm2", "liger", False),
         ("mistral", "mixture_of_depths", True), ("qwen2", "mixture_of_depths", False),
@@ -62,6 +69,36 @@ def test_the_generated_table_holds_the_types_that_transformers_has() -> None:
 )  # fmt: skip
 def test_fact(kind: str, field: str, expected: object) -> None:
     assert getattr(families.family(kind), field) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "header", "forms"),
+    [
+        ("mixtral", {}, {True: "5.6.0", False: "4.57.1"}), ("mixtral", {"transformers": ">=5"}, {True: "5.6.0"}),
+        ("mixtral", {"llamafactory": "0.9.4"}, {False: "4.57.1"}), ("mixtral", {"transformers": "?"}, None),
+        ("gpt_oss", {}, {True: "5.6.0"}), ("minimax_m2", {}, {True: "5.6.0"}),
+    ],
+)  # fmt: skip
+def test_the_experts_are_those_of_the_releases_that_a_header_admits(
+    kind: str, header: dict[str, str], forms: dict[bool, str] | None
+) -> None:
+    family = families.family(kind)
+    assert family.forms(header) == (forms or family.forms({}))
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "shape", "expected"),
+    [
+        ("hunyuan-a13b", {"moe_topk": [8, 4], "moe_intermediate_size": [3072, 3072]}, "experts_per_token", 8),
+        ("hunyuan-a13b", {}, "shared_width", 3072), ("qwen2-57b-a14b", {}, "shared_width", 20480),
+        ("ernie-4.5-21b-a3b", {}, "shared_width", 3072), ("ernie-4.5-21b-a3b", {}, "dense_layers", 1),
+        ("hy3", {}, "dense_layers", 1), ("glm-4.5", {}, "dense_layers", 3),
+        ("qwen1.5-moe-a2.7b", {}, "shared_gate", True),
+    ],
+)  # fmt: skip
+def test_a_mixture_of_a_new_family(name: str, config: dict[str, Any], shape: str, expected: object) -> None:
+    published = data.listing("models")[name]["config"]
+    assert getattr(architecture({**published, **config}).ffn, shape) == expected
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,9 @@ def _core(run: Run) -> float:
     attn, count, compute = run.arch.attn, run.tokens, run.sizes.compute
     queries, output = query_width(attn), output_width(attn)
     narrow = key_width(attn) + value_width(attn)
-    wide = queries + output
+    if attn.kv_rank:  # the values are a view of a result that holds the keys before their rotation, too
+        narrow += attn.heads * (attn.head_dim - attn.rope_dim)
+    wide = max(queries + output, narrow)
     if run.attends_in_squares:
         repeated = wide if attn.kv_heads != attn.heads else narrow
         return count * compute * (queries + repeated) + _scores(run)
@@ -77,7 +79,7 @@ def attention_kept(run: Run, block: Block) -> float:
     readers = block.by_role("q", "k", "v", "qkv", "q_a", "kv_a")
     per_token = half_norms(run) + input_kept(run, run.arch.hidden, readers)
     per_token += magnitudes(run, (*readers, *block.by_role("q_b", "kv_b", "o")))
-    if attn.head_norms:
+    if attn.head_norms or attn.wide_norms:
         per_token += norm_kept(run, query_width(attn) + key_width(attn), 2)
     per_token += _latent_kept(run, block)
     in_core = not (run.attends_in_squares or attn.concatenated)

@@ -57,6 +57,7 @@ def feedforward_kept(run: Run, block: Block) -> float:
         per_token += _experts(run) if block.experts else _separate_experts(run, block)
         if ffn.shared_width:
             per_token += _dense(run, block.unrouted, ffn.shared_width)
+            per_token += run.sizes.compute * run.arch.hidden if ffn.shared_gate else 0.0  # the result that is gated
     else:
         per_token += _dense(run, block, ffn.width)
     return run.tokens * per_token

@@ -70,11 +70,12 @@ def trained_in_tower(tower: Tower, encoding: Encoding, workload: Workload) -> in
 
 
 def _trained_in_decoder(arch: Architecture, workload: Workload) -> int:
+    fixed = arch.ffn.experts if arch.ffn.router_bias_fixed else 0  # elements of each mixture
     if workload.method == "full":
-        return decoder_parameters(arch)
+        return decoder_parameters(arch) - fixed * (arch.layers - arch.ffn.dense_layers)
     if workload.method == "freeze":
         block = blocks(arch, workload.experts_fused)[-1][1]
-        return workload.trainable_layers * block.elements + workload.trainable_extra
+        return workload.trainable_layers * (block.elements - fixed) + workload.trainable_extra
     inside = sum(
         count * adapter_elements(linear, workload)
         for count, block in blocks(arch, workload.experts_fused)

@@ -62,7 +62,7 @@ class Block:
     @cached_property
     def readers(self) -> tuple[Linear, ...]:
         """Linear modules that read what enters the feed-forward block."""
-        return self.by_role("gate", "up", "gate_up")
+        return self.by_role("gate", "up", "gate_up", "shared_gate")
 
     @cached_property
     def routed(self) -> "Block":

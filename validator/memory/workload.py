@@ -27,6 +27,7 @@ class Attn(NamedTuple):
     qkv_bias: bool = False
     out_bias: bool = False
     head_norms: bool = False  # a norm weight of head_dim on queries and on keys
+    wide_norms: bool = False  # a norm weight over all queries and one over all keys
     sinks: bool = False  # one learned scalar for each head
     window: int = 0  # sliding window in tokens; 0: none
     fused: bool = False  # one linear module makes q, k and v
@@ -48,6 +49,7 @@ class Ffn(NamedTuple):
     router_bias: bool = False
     router_linear: bool = False  # the router is an ordinary linear module, which adapters reach
     separate_router_linear: bool = True  # the same, where the experts are linear modules themselves
+    router_bias_fixed: bool = False  # the router's bias is a parameter that never trains
     router_bias_buffer: bool = False  # a correction bias kept as a buffer, not a parameter
     expert_bias: bool = False
     clamped: bool = False  # experts clamp the results of gate and up

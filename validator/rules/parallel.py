@@ -259,7 +259,7 @@ def router_adapted_in_ddp(job: Job) -> Iterator[Finding]:
     Fix: name the layers in `lora_target` without `gate`, or use ZeRO-2.
     """
     plain = job.world > 1 and not job.zero and not job.fsdp and not job.flag("ddp_find_unused_parameters")
-    routed = job.model is not None and job.model.arch.ffn.router_linear and job.method == "lora"
+    routed = job.model is not None and job.model.family.router == "linear" and job.method == "lora"
     if plain and routed and job.trains and {"all", "gate"} & set(job.words("lora_target")):
         yield "lora_target", "the adapter of the router gets no gradient, which DDP refuses; name the layers but `gate`"
 

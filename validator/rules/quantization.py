@@ -228,4 +228,4 @@ def router_rounded(job: Job) -> Iterator[Finding]:
 
 def _routed_by_bits(job: Job) -> bool:
     quantized = job.quantization.loads and job.quantization.method == "bnb"
-    return quantized and job.trains and job.model is not None and job.model.arch.ffn.router_linear
+    return quantized and job.trains and job.model is not None and job.model.family.router == "linear"

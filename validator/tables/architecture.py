@@ -61,7 +61,8 @@ def _attention(config: Config, family: Family) -> Attn:
         or _size(config, "hidden_size") // heads,
         qkv_bias=biased,
         out_bias=bool(config.get("attention_bias") and family.output_bias),
-        head_norms=family.head_norms,
+        head_norms=family.head_norms and bool(config.get("use_qk_norm", not family.asked_norms)),
+        wide_norms=family.wide_norms,
         sinks=family.sinks,
         window=windowed,
         fused=family.fused_qkv,
@@ -71,38 +72,57 @@ def _attention(config: Config, family: Family) -> Attn:
 
 def _latent(config: Config) -> Attn:
     rope = _size(config, "qk_rope_head_dim")
-    heads = _size(config, "num_attention_heads")
+    heads, value = _size(config, "num_attention_heads"), _size(config, "v_head_dim")
+    head = _size(config, "qk_nope_head_dim") + rope
     return Attn(
         heads=heads,
         kv_heads=heads,
-        head_dim=_size(config, "qk_nope_head_dim") + rope,
-        value_dim=_size(config, "v_head_dim"),
+        head_dim=head,
+        value_dim=value,
         q_rank=_optional(config, "q_lora_rank"),
         kv_rank=_size(config, "kv_lora_rank"),
         rope_dim=rope,
         out_bias=bool(config.get("attention_bias")),
+        concatenated=head == value,  # else another kernel writes the output in the order that it is read in
     )
+
+
+# May have a number for each layer.
+_BY_LAYER = ("moe_topk", "moe_intermediate_size", "num_shared_expert")
+
+
+def _first(config: Config, *names: str) -> int:
+    """The first of these fields that is there, the largest where it has a number for each layer; 0 for none."""
+    for name in names:
+        value = config.get(name)
+        if isinstance(value, list) and value and name in _BY_LAYER:
+            value = max(value)
+        if number := _optional({name: value}, name):
+            return number
+    return 0
 
 
 def _feed_forward(config: Config, family: Family) -> Ffn:
     width = _size(config, "intermediate_size")
-    names = ("n_routed_experts", "num_experts", "num_local_experts")
-    experts = next((number for name in names if (number := _optional(config, name))), 0)
+    experts = _first(config, "n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
     if not experts:
         return Ffn(width // 2 if family.halved_width else width, fused_gate_up=family.fused_gate_up,
                    bias=bool(config.get("mlp_bias")))  # fmt: skip
-    expert_width = _optional(config, "moe_intermediate_size") or width
+    expert_width = _first(config, "moe_intermediate_size") or width
+    shared = _first(config, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
     return Ffn(
         width,
         experts=experts,
-        experts_per_token=_size(config, "num_experts_per_tok"),
+        experts_per_token=_first(config, "num_experts_per_tok", "moe_k", "moe_topk") or _size(config, "moe_topk"),
         expert_width=expert_width,
-        shared_width=_optional(config, "n_shared_experts") * expert_width,
-        router_bias=family.router == "bias",
-        router_linear=family.router == "linear",
-        separate_router_linear="gate" in family.separate,
+        shared_width=_optional(config, "shared_expert_intermediate_size") or shared * expert_width,
+        shared_gate="shared_expert_gate" in family.linear,
+        router_bias=family.router in ("bias", "fixed"),
+        router_bias_fixed=family.router == "fixed",
+        router_linear=family.router in ("linear", "module"),
+        separate_router_linear=bool(family.separate & {"gate", "wg"}),
         router_bias_buffer=family.router == "buffer",
         expert_bias=family.expert_bias,
         clamped=family.clamped,
-        dense_layers=_optional(config, "first_k_dense_replace"),
+        dense_layers=_first(config, "first_k_dense_replace", "moe_layer_start_index") or family.dense_layers,
     )

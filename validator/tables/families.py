@@ -15,7 +15,8 @@ from validator.tables.data import listing, table
 _ROLES = {
     "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "qkv_proj": "qkv", "q_a_proj": "q_a",
     "q_b_proj": "q_b", "kv_a_proj_with_mqa": "kv_a", "kv_b_proj": "kv_b", "gate_proj": "gate", "up_proj": "up",
-    "gate_up_proj": "gate_up", "down_proj": "down", "gate": "router", "shared_expert_gate": "shared_gate",
+    "gate_up_proj": "gate_up", "down_proj": "down", "gate": "router", "wg": "router",
+    "shared_expert_gate": "shared_gate",
 }  # fmt: skip
 
 
@@ -25,8 +26,11 @@ class Family(NamedTuple):
 
     kind: str
     # What a layer is made of. `norms`: those over the hidden width; `head_norms`: one over each head of q and of k.
+    # `wide_norms`: one over all heads of q and one over all of k; `asked_norms`: only where use_qk_norm is set.
     norms: int = 2
     head_norms: bool = False
+    asked_norms: bool = False
+    wide_norms: bool = False
     qkv_bias: bool = False
     # Whether attention_bias of config.json means the output matrix, too.
     output_bias: bool = True
@@ -38,9 +42,11 @@ class Family(NamedTuple):
     # Whether embedding and head are one where config.json does not say.
     tied: bool = False
     # The experts: the transformers release since which they are one tensor and no linear layers (None: they are not);
-    # what chooses them: a parameter, one with a bias, one beside a bias that is not trained, or a plain linear layer.
+    # what chooses them: a parameter, one with a bias, with one that never trains, beside one that is a buffer, a linear
+    # module, or one whose weight is read past it; leading layers without, where config.json does not say.
     fused_experts: str | None = None
-    router: Literal["parameter", "bias", "buffer", "linear"] = "parameter"
+    router: Literal["parameter", "bias", "fixed", "buffer", "module", "linear"] = "parameter"
+    dense_layers: int = 0
     expert_bias: bool = False
     clamped: bool = False
     # Names in the model's code; empty where they are not known. `layer` is the class that FSDP wraps, `parts` what a
@@ -82,10 +88,10 @@ class Family(NamedTuple):
 
     def forms(self, header: Mapping[str, Any]) -> dict[bool, str]:
         """Whether the experts are one tensor -> the newest transformers release for it among those that a recipe's
-        header admits, newest first."""
+        header admits, newest first. A release that has no class for the type counts as the newest."""
         forms: dict[bool, str] = {}
         for pair in releases.admitted(header):
-            reached = self.fused_experts is not None and releases.reached(pair, f"transformers {self.fused_experts}")
+            reached = not self.separate or releases.reached(pair, f"transformers {self.fused_experts}")
             forms.setdefault(reached, pair[1])
         return forms
 

@@ -12,7 +12,7 @@ Part = tuple[str, ast.Call]
 def facts(tree: ast.Module) -> dict[str, Any]:
     """What a modeling module says of its decoder layer; a fact that is false or empty is left out."""
     layer = _layer(tree)
-    nodes = classes(tree)
+    nodes = _nodes(tree)
     built = [part for node in _built(nodes, layer) for part in _parts(nodes, node)]
     own = list(_parts(nodes, nodes[layer]))
     told = {
@@ -20,7 +20,7 @@ def facts(tree: ast.Module) -> dict[str, Any]:
         "parts": sorted({name for name, call in own if name_of(call.func) in nodes}),
         "linear": sorted({name for name, call in built if name_of(call.func) == "Linear"}),
         "norms": len({name for name, call in own if name_of(call.func).endswith("Norm")}),
-        "head_norms": any(name == "q_norm" and "head_dim" in ast.unparse(call) for name, call in built),
+        "head_norms": any(name == "q_norm" and _over_a_head(call) for name, call in built),
         "qkv_bias": any(name in ("q_proj", "qkv_proj") and _biased(call) for name, call in built),
         "sinks": any(name == "sinks" for name, _ in built),
         "concatenated": _concatenates(tree),
@@ -30,10 +30,21 @@ def facts(tree: ast.Module) -> dict[str, Any]:
 
 def fuses_experts(tree: ast.Module) -> bool:
     """Whether a layer holds the weights of all experts as one tensor of three dimensions, not as linear layers."""
-    nodes = classes(tree)
+    nodes = _nodes(tree)
     calls = (call for node in _built(nodes, _layer(tree)) for _, call in _parts(nodes, node))
     tensors = (call.args[0] for call in calls if name_of(call.func) == "Parameter")
     return any(isinstance(tensor, ast.Call) and len(tensor.args) == 3 for tensor in tensors)
+
+
+def _nodes(tree: ast.Module) -> dict[str, ast.ClassDef]:
+    """Classes by name; by the name of a table of classes, its first, as older releases chose attention by."""
+    nodes = classes(tree)
+    for item in tree.body:
+        if isinstance(item, ast.Assign) and isinstance(item.value, ast.Dict) and item.value.values:
+            made = name_of(item.value.values[0])
+            if made in nodes:
+                nodes[name_of(item.targets[0])] = nodes[made]
+    return nodes
 
 
 def _layer(tree: ast.Module) -> str:
@@ -52,7 +63,7 @@ def _built(nodes: dict[str, ast.ClassDef], name: str) -> list[ast.ClassDef]:
     reached, waiting = {name: nodes[name]}, [name]
     while waiting:
         for _, call in _parts(nodes, nodes[waiting.pop()]):
-            made = name_of(call.func)
+            made = name_of(call.func.value if isinstance(call.func, ast.Subscript) else call.func)
             if made in nodes and made not in reached:
                 reached[made] = nodes[made]
                 waiting.append(made)
@@ -69,6 +80,12 @@ def _parts(nodes: dict[str, ast.ClassDef], node: ast.ClassDef) -> Iterator[Part]
     for item in assigned:
         calls = [call for call in ast.walk(item.value) if isinstance(call, ast.Call)]
         yield from ((name_of(item.targets[0]), call) for call in calls)
+
+
+def _over_a_head(call: ast.Call) -> bool:
+    """Whether a norm's width is that of one head, not of all."""
+    written = ast.unparse(call)
+    return "head_dim" in written and "*" not in written
 
 
 def _biased(call: ast.Call) -> bool:
