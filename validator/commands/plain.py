@@ -32,12 +32,15 @@ def check(
     show(report, form, strict)
 
 
-def show(report: Report, form: str, strict: bool, stream: TextIO = sys.stdout, failed: bool = False) -> NoReturn:
-    """Print the report, and exit with 1 where it holds an error (with `strict`, a warning), or something failed."""
+def show(report: Report, form: str, strict: bool, stream: TextIO | None = None, failed: bool = False) -> NoReturn:
+    """Print the report, and exit with 1 where it holds an error (with `strict`, a warning), or something failed.
+
+    Without a `stream` it goes to standard output."""
     if form == "sarif":
         from validator.rules import manual
 
         report.pages = manual.pages(report.codes())
+    stream = stream or sys.stdout
     stream.write(reports.FORMATS[form](report))
     stream.flush()  # so that a full disk is told here, and not when the process ends
     faults = report.count(Severity.ERROR) or (strict and report.count(Severity.WARNING))
