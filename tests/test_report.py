@@ -111,9 +111,11 @@ def test_json_has_the_fixed_shape() -> None:
     found = json.loads(FORMATS["json"](report()))
     assert list(found) == ["version", "files", "errors", "warnings"]
     assert (found["version"], found["errors"], found["warnings"]) == ("1.2.3", 4, 2)
-    assert [list(file) for file in found["files"]] == [["path", "diagnostics", "verdict", "unjudged"]] * 3
+    assert [list(file) for file in found["files"]] == [
+        ["path", "diagnostics", "verdict", "unjudged", "fixed", "left"]
+    ] * 3
     assert list(found["files"][0]["diagnostics"][0]) == [
-        "code", "severity", "message", "line", "column", "key", "help", "path", "related",
+        "code", "severity", "message", "line", "column", "key", "help", "path", "related", "fix",
     ]  # fmt: skip
     *_, inner = found["files"][0]["diagnostics"]
     assert found["files"][0]["diagnostics"][0]["path"] == "recipes/a b.yaml"

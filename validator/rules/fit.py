@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from validator.diagnostic import Severity, decimals
 from validator.job.job import GIB, Job
 from validator.memory import Estimate
+from validator.rules.paths import model_absent
 from validator.rules.rule import Finding, rule
 
 
@@ -168,7 +169,7 @@ def model_taken_by_name(job: Job) -> Iterator[Finding]:
     Source: own (how people name folders and copies of models)
     Fix: nothing to do where it is that model; else `base:` in the header block, or a folder with its config.json.
     """
-    if job.model and job.model.taken == "name":
+    if job.model and job.model.taken == "name" and not model_absent(job):
         quantized = f", quantized by {job.model.quantized}" if job.model.quantized else ""
         taken = f"taken for {job.model.name}{quantized}, by its name"
         yield "model_name_or_path", f"{taken}; if that is wrong, write `# base: NAME` into the header block"

@@ -46,12 +46,16 @@ def deepspeed_missing(job: Job) -> Iterator[Finding]:
         missing = f"`{name}` does not exist, here or in a folder above the recipe"
         registry = astray(job)
         both = f", nor does `{registry}`: start in the folder that holds both" if registry else ""
-        yield "deepspeed", f"{missing}{both}{_judged(job)}{_instead(job, name)}"
+        yield "deepspeed", f"{missing}{both}{_judged(job, 'deepspeed')}{_instead(job, name)}"
 
 
-def _judged(job: Job) -> str:
-    """What a DeepSpeed file that is not there is taken for."""
-    return f"; judged as {job.zero.words}, as its name says" if job.zero and job.zero.assumed else ""
+def _judged(job: Job, key: str) -> str:
+    """What a DeepSpeed file or a model that is not there is taken for."""
+    if key == "deepspeed" and job.zero and job.zero.assumed:
+        return f"; judged as {job.zero.words}, as its name says"
+    if key == "model_name_or_path" and job.model and job.model.taken == "name":
+        return f"; judged as {job.model.name}, by its name"
+    return ""
 
 
 def astray(job: Job) -> str | None:
@@ -121,7 +125,7 @@ def path_not_expanded(job: Job) -> Iterator[Finding]:
     for key, path in _paths(job, _READ):
         if unexpanded(path) and not path.startswith("{") and not job.find(path):
             why = "is taken literally and does not exist: ~ and variables are not expanded; write it out"
-            yield key, f"`{path}` {why}{_judged(job) if key == 'deepspeed' else ''}"
+            yield key, f"`{path}` {why}{_judged(job, key)}"
 
 
 @rule("PTH005", Severity.WARNING)
@@ -148,7 +152,14 @@ def model_missing(job: Job) -> Iterator[Finding]:
     """
     for key, path in _paths(job, _MODELS):
         if _local(path) and not job.find(path) and not unexpanded(path):
-            yield key, f"`{path}` does not exist; make or download it, or name a hub model such as `Qwen/Qwen3-8B`"
+            remedy = "make or download it, or name a hub model such as `Qwen/Qwen3-8B`"
+            yield key, f"`{path}` does not exist; {remedy}{_judged(job, key)}"
+
+
+def model_absent(job: Job) -> bool:
+    """Whether the model is a path where nothing is, which PTH004 or PTH006 tells."""
+    path = job.get("model_name_or_path")
+    return isinstance(path, str) and _local(path) and not job.find(path)
 
 
 @rule("PTH017", Severity.ERROR)

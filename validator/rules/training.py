@@ -15,7 +15,7 @@ from validator.tables.suggestion import suggest
 _DAY = 86_400
 _WEEK = 7 * _DAY
 _UNLIMITED = edits.drop("max_samples", safe=False)
-_NO_LIMIT = 10_000  # rows; who writes more means all, or knows how many
+_EXAMPLE = 1_000  # rows, as every example of LLaMA-Factory has it; a larger number its author chose
 # transformers/integrations/integration_utils.py:INTEGRATION_TO_CALLBACK
 _LOGGERS = (
     *("none", "all", "azure_ml", "comet_ml", "mlflow", "neptune", "tensorboard", "trackio", "wandb", "codecarbon"),
@@ -185,7 +185,7 @@ def sample_limit(job: Job) -> Iterator[Finding]:
     Fix: remove it for a real run.
     """
     limit = job.number("max_samples")
-    if not 0 < limit <= _NO_LIMIT or not job.trains or job.samples or job.flag("streaming"):
+    if not 0 < limit <= _EXAMPLE or not job.trains or job.samples or job.flag("streaming"):
         return
     counted = [one.rows for one in job.datasets if one.rows and not one.rows.problem]
     whole = len(counted) == len(job.words("dataset")) and all(rows.number <= limit for rows in counted)
