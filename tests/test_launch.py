@@ -54,7 +54,7 @@ def test_accelerate_gets_the_numbers_of_the_machine_and_its_place_among_the_node
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A PATH with nothing on it, and none of the variables that matter."""
-    for name in ("NODE_RANK", "RANK", "MASTER_ADDR", "MASTER_PORT", "NPROC_PER_NODE"):
+    for name in ("NODE_RANK", "RANK", "RDZV_ID", "MASTER_ADDR", "MASTER_PORT", "NPROC_PER_NODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path
@@ -86,6 +86,33 @@ def test_several_nodes_need_rank_and_address(bare: Path, monkeypatch: pytest.Mon
         launch.ready(2, "0.9.5")
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
     launch.ready(2, "0.9.5")
+
+
+def test_an_elastic_launch_needs_no_rank(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(bare, "llamafactory-cli", "exit 0")
+    monkeypatch.setenv("RDZV_ID", "7")
+    with pytest.raises(RecipeError, match="needs MASTER_ADDR"):
+        launch.ready(2, "0.9.5")
+    monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
+    launch.ready(2, "0.9.5")
+    with pytest.raises(RecipeError, match="needs NODE_RANK"):
+        launch.ready(2, "0.9.5", launch.accelerate("f.yaml", 2, 8))
+
+
+def test_ray_is_refused(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(bare, "llamafactory-cli", "exit 0")
+    monkeypatch.setenv("USE_RAY", "0")
+    launch.ready(1, "0.9.5")
+    monkeypatch.setenv("USE_RAY", "1")
+    with pytest.raises(RecipeError, match="10 CPUs for each device; unset it"):
+        launch.ready(1, "0.9.5")
+
+
+def test_nodes_meet_at_one_port(bare: Path) -> None:
+    tool(bare, "llamafactory-cli", f'echo "port $MASTER_PORT" >> {bare}/ports')
+    for nodes in (1, 2):
+        assert launch.run(Path("x.yaml"), [], launch.environment(nodes, 8, engine=True)) == 0
+    assert (bare / "ports").read_text() == "port \nport 29500\n"
 
 
 @pytest.mark.parametrize("rank", ["-1", "2", "node-1", "", "0.5"])

@@ -19,7 +19,7 @@ _SWITCHES = (
 _TRAINERS = {
     "USE_V1": "its new trainer, which has other keys",
     "USE_MCA": "Megatron, which has other keys",
-    "USE_RAY": "Ray, which starts the processes itself",
+    "USE_RAY": "Ray, which waits for ever where there are fewer than 10 CPUs for each device",
 }
 
 
@@ -41,8 +41,11 @@ def switch_not_on(_job: Job) -> Iterator[Finding]:
 def another_trainer(_job: Job) -> Iterator[Finding]:
     """The environment hands the recipe to another trainer of LLaMA-Factory.
 
-    Why: the keys are read by another code base, so this verdict does not hold there.
-    Source: llamafactory/cli.py:main, llamafactory/launcher.py:launch
+    Why: the keys are read by another code base, so this verdict does not hold there. Ray starts the same trainer, but
+    first reserves 10 CPUs for each device of its cluster, and waits without end where they are not there
+    (github.com/hiyouga/LLaMA-Factory/issues/10348).
+    Source: llamafactory/cli.py:main, llamafactory/launcher.py:launch,
+    llamafactory/train/trainer_utils.py:get_placement_group
     Fix: unset the variable.
     """
     for name, what in _TRAINERS.items():
@@ -73,11 +76,12 @@ def processes_against_machine(job: Job) -> Iterator[Finding]:
 def node_rank_missing(job: Job) -> Iterator[Finding]:
     """The environment says which node this is by RANK, which LLaMA-Factory does not read.
 
-    Why: without NODE_RANK every node takes itself for the first, and all wait for each other until the timeout.
+    Why: without NODE_RANK every node takes itself for the first, and all wait for each other until the timeout. With
+    RDZV_ID the launch is elastic, and the nodes find their ranks themselves.
     Source: llamafactory/launcher.py:launch
     Fix: `NODE_RANK=$RANK`.
     """
-    several = job.machine is not None and job.machine.nodes > 1
+    several = job.machine is not None and job.machine.nodes > 1 and "RDZV_ID" not in os.environ
     if several and "RANK" in os.environ and "NODE_RANK" not in os.environ and "LOCAL_RANK" not in os.environ:
         yield "machine", f"the environment has RANK={os.environ['RANK']}; LLaMA-Factory reads NODE_RANK, set that"
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from validator.diagnostic import RecipeError
+from validator.tables import switch
 
 PORT = "29500"
 CLI = ("llamafactory-cli", "train")
@@ -83,13 +84,22 @@ def installed(names: Sequence[str]) -> dict[str, str]:
     return versions
 
 
-def ready(nodes: int, release: str) -> None:
+def ready(nodes: int, release: str, starter: Sequence[str] = CLI) -> None:
     """Refuse what cannot be started here. Raises RecipeError with one sentence; `release` of LLaMA-Factory is the one
-    to install."""
+    to install.
+
+    With RDZV_ID its launcher starts torchrun elastically, where nodes meet and take their ranks (launcher.py); Ray
+    reserves 10 CPUs for each device and waits for them without end (train/trainer_utils.py, get_placement_group)."""
     if shutil.which("llamafactory-cli") is None:
         raise RecipeError(f"llamafactory-cli is not installed here: pip install llamafactory=={release}")
+    if switch.on("USE_RAY"):
+        raise RecipeError(
+            "USE_RAY hands the run to Ray, which waits for ever where there are fewer than 10 CPUs for each device; "
+            "unset it, torchrun starts the processes"
+        )
     known = place(nodes)
-    if nodes > 1 and "NODE_RANK" not in known:
+    elastic = starter == CLI and "RDZV_ID" in os.environ
+    if nodes > 1 and "NODE_RANK" not in known and not elastic:
         rank = " (RANK is set, but LLaMA-Factory reads NODE_RANK)" if "RANK" in os.environ else ""
         raise RecipeError(f"a run on {nodes} nodes needs NODE_RANK and MASTER_ADDR in the environment{rank}")
     if nodes > 1 and "MASTER_ADDR" not in known:
@@ -104,8 +114,10 @@ def run(
     chosen: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Hand the recipe to the starter, which inherits the terminal. What the user has set wins over `variables`, and
-    `chosen` over both. Returns the starter's exit code; 128 + n for signal n."""
-    env = {**variables, **os.environ, **chosen}
+    `chosen` over both. Nodes meet at one port, where LLaMA-Factory would draw one on each. Returns the starter's exit
+    code; 128 + n for signal n."""
+    meeting = {"MASTER_PORT": PORT} if "NNODES" in variables else {}
+    env = {**meeting, **variables, **os.environ, **chosen}
     place = {name: env.get(name, PORT) for name in _PLACE}
     words = [*(place.get(word, word) for word in starter), str(recipe), *overrides]
     try:

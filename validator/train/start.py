@@ -14,5 +14,5 @@ def start(job: Job, prepared: Handoff) -> int:
     here are not of the recipe's releases, or this machine cannot start it."""
     for problem in releases.outside(job.header, launch.installed(releases.FIELDS)):
         raise RecipeError(problem)
-    launch.ready(handoff.size(job)[0], releases.pairs(job.header)[0][0])
+    launch.ready(handoff.size(job)[0], releases.pairs(job.header)[0][0], prepared.starter)
     return launch.run(prepared.recipe, prepared.overrides, prepared.variables, prepared.starter, prepared.chosen)
