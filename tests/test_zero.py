@@ -36,7 +36,10 @@ def test_what_cannot_be_read_is_a_problem_and_no_exception(text: str, tmp_path: 
     [
         ({}, 0, False, False, False),
         ({"zero_optimization": {"stage": 2}}, 2, False, False, False),
-        ({"zero_optimization": {"stage": "3"}}, 0, False, False, False),
+        ({"zero_optimization": {"stage": "3"}}, 3, False, False, False),
+        ({"zero_optimization": {"stage": 3.0}}, 3, False, False, False),
+        ({"zero_optimization": {"stage": 2.5}}, 0, False, False, False),
+        ({"zero_optimization": {"stage": "auto"}}, 2, False, False, False),
         ({"zero_optimization": {"stage": True}}, 0, False, False, False),
         ({"zero_optimization": 3}, 0, False, False, False),
         ({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}, 2, True, False, False),

@@ -35,8 +35,25 @@ class Zero(NamedTuple):
 
     @property
     def stage(self) -> int:
-        stage = self.block.get("stage", 0)
-        return stage if isinstance(stage, int) and not isinstance(stage, bool) else 0
+        """As pydantic reads it: "3" and 3.0 are 3. For "auto" accelerate writes its default, 2 (utils/dataclasses.py,
+        DeepSpeedPlugin)."""
+        match self.block.get("stage", 0):
+            case "auto":
+                return 2
+            case str(text) if text.isdecimal():
+                return int(text)
+            case int(number) if not isinstance(number, bool):
+                return number
+            case float(number) if number.is_integer():
+                return int(number)
+        return 0
+
+    def value(self, path: str) -> Any:
+        """What stands at a dotted path of the configuration; None where nothing does."""
+        value: Any = self.config
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
 
     def offload(self, name: str) -> bool:
         """Whether `offload_optimizer` or `offload_param` names a device."""

@@ -34,8 +34,10 @@ from validator.rules import (
     resuming,
     sources,
     training,
+    zeroengine,
     zerofile,
     zerokeys,
+    zerosteps,
 )
 from validator.rules.rule import Rule, place
 from validator.tables import releases
@@ -54,6 +56,8 @@ FAMILIES = (
         parallel,
         zerokeys,
         zerofile,
+        zeroengine,
+        zerosteps,
         fsdp,
         accelerate,
     ),

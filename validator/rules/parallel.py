@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +89,11 @@ def precision_contradicted(job: Job) -> Iterator[Finding]:
     both = all(_value(job, f"{name}.enabled") is True for name in ("fp16", "bf16"))
     for name in ("fp16", "bf16") if not both else ():
         fixed, wanted = _value(job, f"{name}.enabled"), job.flag(name) or job.flag(f"{name}_full_eval")
-        if fixed not in (None, "auto") and bool(fixed) != wanted:
+        if fixed not in (None, "auto") and fixed != wanted:
             yield (
                 _at(job, f"{name}.enabled", name),
                 (
-                    f"{_file(job)} sets {name}.enabled to {str(fixed).lower()}, the recipe has {name} "
+                    f"{_file(job)} sets {name}.enabled to {json.dumps(fixed)}, the recipe has {name} "
                     f'{"on" if wanted else "off"}; write "auto" in the JSON'
                 ),
             )
@@ -265,10 +266,7 @@ def router_adapted_in_ddp(job: Job) -> Iterator[Finding]:
 
 
 def _value(job: Job, path: str) -> Any:
-    value: Any = job.zero.config if job.zero else None
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    return job.zero.value(path) if job.zero else None
 
 
 def _at(job: Job, path: str, *keys: str) -> Place:

@@ -1,5 +1,5 @@
-"""PAR104 to PAR113: what a DeepSpeed JSON file asks for, by itself. Its keys and values are in zerokeys.py, what must
-agree with the recipe in parallel.py."""
+"""PAR104 to PAR111, PAR116 and PAR117: what a DeepSpeed JSON file asks for, by itself. Its keys and values are in
+zerokeys.py, its optimizer and scheduler in zeroengine.py, what must agree with the recipe in parallel.py."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.rules.inside import deepspeed
 from validator.rules.rule import Finding, rule
-from validator.tables import data
-from validator.tables.suggestion import suggest
-
-# deepspeed/runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS, as types of the `optimizer` block
-_ZERO_OPTIMIZERS = {"adam", "adamw", "adagrad", "lion", "muon"}
 
 
 @rule("PAR104", Severity.ERROR)
@@ -25,7 +20,8 @@ def zero_block_missing(job: Job) -> Iterator[Finding]:
     Source: accelerate/utils/dataclasses.py:DeepSpeedPlugin.__post_init__
     Fix: `"zero_optimization": {"stage": 2}`; stage 0 shards nothing.
     """
-    if _config(job) and not isinstance(_config(job).get("zero_optimization"), Mapping):
+    read = job.zero is not None and (job.zero.config or job.zero.path) and not job.zero.problem
+    if read and not isinstance(_config(job).get("zero_optimization"), Mapping):
         yield (
             deepspeed(job, "zero_optimization"),
             'has no `zero_optimization` object; write `"zero_optimization": {"stage": 2}` (0 shards nothing)',
@@ -156,43 +152,35 @@ def offload_without_sharding(job: Job) -> Iterator[Finding]:
         yield place, 'the Trainer does not know `cpu_offload`; write `"offload_optimizer": {"device": "cpu"}`'
 
 
-@rule("PAR112", Severity.ERROR)
-def optimizer_untested(job: Job) -> Iterator[Finding]:
-    """The optimizer in the DeepSpeed JSON is not one that ZeRO was tested with.
+@rule("PAR116", Severity.NOTE)
+def recomputation_unread(job: Job) -> Iterator[Finding]:
+    """The DeepSpeed JSON has an `activation_checkpointing` block, which nothing reads.
 
-    Why: "You are using an untested ZeRO Optimizer", after the model is loaded on every rank.
-    Source: deepspeed/runtime/engine.py:DeepSpeedEngine._do_optimizer_sanity_check,
-    deepspeed/runtime/zero/utils.py:is_zero_supported_optimizer
-    Fix: remove the block, so that the recipe's `optim` applies; or `"zero_allow_untested_optimizer": true`.
+    Why: it configures deepspeed.checkpointing, which no model of transformers calls; activations are recomputed as the
+    recipe says, by default always, and none of them goes to main memory.
+    Source: deepspeed/runtime/activation_checkpointing/checkpointing.py:configure,
+    transformers/modeling_utils.py:PreTrainedModel.gradient_checkpointing_enable
+    Fix: remove the block; `disable_gradient_checkpointing` in the recipe is the switch.
     """
-    kind = _type(job, "optimizer")
-    allowed = _config(job).get("zero_allow_untested_optimizer")
-    if kind and kind.lower() not in _ZERO_OPTIMIZERS and job.zero_stage > 0 and not allowed:
-        yield (
-            deepspeed(job, "optimizer", "type"),
-            f"optimizer {kind} is untested with ZeRO; remove the block: the recipe's `optim` applies then",
-        )
+    if "activation_checkpointing" in _config(job):
+        place = deepspeed(job, "activation_checkpointing", at_key=True)
+        yield place, "nothing reads `activation_checkpointing`; `disable_gradient_checkpointing` in the recipe decides"
 
 
-@rule("PAR113", Severity.ERROR)
-def scheduler_parameter_unknown(job: Job) -> Iterator[Finding]:
-    """The scheduler in the DeepSpeed JSON does not take one of its parameters.
+@rule("PAR117", Severity.WARNING)
+def gradients_overtaken(job: Job) -> Iterator[Finding]:
+    """ZeRO-2 overlaps communication with the contiguous buffer of gradients.
 
-    Why: TypeError when the engine is built, after the model is loaded on every rank.
-    Source: deepspeed/runtime/engine.py:DeepSpeedEngine._scheduler_from_config,
-    deepspeed/runtime/lr_schedules.py:WarmupLR.__init__, deepspeed/runtime/lr_schedules.py:WarmupDecayLR.__init__,
-    deepspeed/runtime/lr_schedules.py:WarmupCosineLR.__init__, deepspeed/runtime/lr_schedules.py:OneCycle.__init__,
-    deepspeed/runtime/lr_schedules.py:LRRangeTest.__init__
-    Fix: remove the block, so that the recipe's `lr_scheduler_type` and `warmup_steps` apply; or correct the name.
+    Why: before release 0.19.0 (LLaMA-Factory asks for at most 0.18.4) DeepSpeed can overwrite or free a buffer that is
+    still being reduced: grad_norm becomes nan and the loss 0, on some runs only (github.com/deepspeedai/DeepSpeed
+    issues 7188 and 5347, pull requests 7371, 7805 and 7965; LLaMA-Factory issues 4850, 5627 and 8137).
+    Source: deepspeed/runtime/zero/stage_1_and_2.py:DeepSpeedZeroOptimizer.allreduce_and_copy
+    Fix: `"overlap_comm": false`, as in LLaMA-Factory's own ZeRO-2 files.
     """
-    known = data.table("deepspeed")["schedulers"].get(_type(job, "scheduler") or "", [])
-    block = _config(job).get("scheduler")
-    given = block.get("params") if isinstance(block, Mapping) else None
-    for name in given if known and isinstance(given, Mapping) else ():
-        if name not in known:
-            kind = _type(job, "scheduler")
-            place = deepspeed(job, "scheduler", "params", name, at_key=True)
-            yield place, f"scheduler {kind} takes no parameter `{name}`{suggest(name, known)}"
+    block = job.zero.block if job.zero else {}
+    if job.zero_stage == 2 and block.get("overlap_comm") is True and block.get("contiguous_gradients", True) is True:
+        place = deepspeed(job, "zero_optimization", "overlap_comm")
+        yield place, "overlap_comm in ZeRO-2 can turn gradients into nan before DeepSpeed 0.19.0; write false"
 
 
 def _config(job: Job) -> Mapping[str, Any]:
@@ -202,12 +190,6 @@ def _config(job: Job) -> Mapping[str, Any]:
 def _block(job: Job, name: str) -> Mapping[str, Any]:
     block = job.zero.block.get(name) if job.zero else None
     return block if isinstance(block, Mapping) else {}
-
-
-def _type(job: Job, name: str) -> str | None:
-    block = _config(job).get(name)
-    kind = block.get("type") if isinstance(block, Mapping) else None
-    return kind if isinstance(kind, str) else None
 
 
 def _enabled(job: Job, name: str) -> Any:

@@ -28,6 +28,13 @@ _FILLED = {
     "zero_optimization.offload_param.device", "zero_optimization.offload_param.nvme_path",
 }  # fmt: skip
 
+# Words outside the blocks that have a table, in any spelling (deepspeed/runtime/config.py).
+_WORDS = {
+    "communication_data_type": ("fp16", "bf16", "fp32"),
+    "seq_parallel_communication_data_type": ("fp16", "bf16", "fp32"),
+    "checkpoint.tag_validation": ("warn", "ignore", "fail"),
+}
+
 
 @rule("PAR101", Severity.WARNING)
 def key_ignored(job: Job) -> Iterator[Finding]:
@@ -73,7 +80,11 @@ def value_refused(job: Job) -> Iterator[Finding]:
 
     Why: pydantic refuses it when the engine is built, after the model is loaded on every rank; a block that is no
     object already while the arguments are parsed.
-    Source: deepspeed/runtime/config_utils.py:DeepSpeedConfigModel, deepspeed/runtime/zero/config.py:DeepSpeedZeroConfig
+    Source: deepspeed/runtime/config_utils.py:DeepSpeedConfigModel,
+    deepspeed/runtime/zero/config.py:DeepSpeedZeroConfig,
+    deepspeed/runtime/config.py:get_communication_data_type,
+    deepspeed/runtime/config.py:get_checkpoint_tag_validation_mode,
+    accelerate/accelerator.py:Accelerator._prepare_deepspeed
     Fix: give a value of the type named, or "auto" where the Trainer fills it in.
     """
     config, tables = _config(job), data.table("deepspeed")["blocks"]
@@ -81,11 +92,26 @@ def value_refused(job: Job) -> Iterator[Finding]:
         wanted = key in {*tables, "optimizer", "scheduler"} - {"zero_optimization"}
         if wanted and not isinstance(config[key], Mapping):
             yield deepspeed(job, key), f"`{key}` is {spoken(config[key])}, not an object"
+    yield from _outside_blocks(job)
     for path, block, facts in _blocks(job):
         for key, fact in _names(facts).items():
             fault = problem(block[key], fact) if key in block and facts["unknown"] == "error" else None
             if fault:
                 yield _at(job, path, key), f"`{path}.{key}` is {spoken(block[key])}, {fault}"
+
+
+def _outside_blocks(job: Job) -> Iterator[Finding]:
+    """Values that no table of a block describes."""
+    for path, words in _WORDS.items():
+        value = job.zero.value(path) if job.zero else None
+        if value not in (None, "auto") and str(value).lower() not in words:
+            yield deepspeed(job, *path.split(".")), f"`{path}` is {spoken(value)}, not one of {', '.join(words)}"
+    if isinstance(clock := _config(job).get("wall_clock_breakdown"), str) and clock != "auto":
+        yield deepspeed(job, "wall_clock_breakdown"), f"`wall_clock_breakdown` is {spoken(clock)}, not true or false"
+    block = job.zero.block if job.zero else {}
+    if "offload_optimizer" in block and block["offload_optimizer"] is None:
+        place = deepspeed(job, "zero_optimization", "offload_optimizer")
+        yield place, "`offload_optimizer` is null, at which accelerate stops; leave it out"
 
 
 @rule("PAR114", Severity.ERROR)
