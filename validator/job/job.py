@@ -146,10 +146,10 @@ class Job(Settings):
     @cached_property
     def workloads(self) -> Mapping[str, Workload]:
         """What the memory formulas need, by a release of transformers where those that the recipe may meet keep the
-        experts of a mixture in different ways, newest first; none where the model is not known, or what the DeepSpeed
-        or accelerate file makes of it."""
+        experts of a mixture in different ways, newest first; none where nothing is trained, or where the model is not
+        known, or what the DeepSpeed or accelerate file makes of it."""
         unknown = (self.zero and self.zero.problem) or (self.accelerate and not self.accelerate.judged)
-        if self.model is None or unknown:
+        if self.model is None or unknown or self.only_evaluates:
             return {}
         forms = self.model.family.forms(self.header) if self.model.arch.ffn.experts else {True: ""}
         encodings = self._encodings

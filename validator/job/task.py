@@ -38,6 +38,11 @@ class Task(Values):
         return self.flag("do_train")
 
     @property
+    def only_evaluates(self) -> bool:
+        """Whether the run is meant to evaluate or to predict, and to train nothing."""
+        return not self.trains and ("do_train" in self.values or self.flag("do_eval") or self.predicts)
+
+    @property
     def template(self) -> Mapping[str, Any] | None:
         """What is known of the template (data/template.py); None where the recipe names none or an unknown one."""
         known: Mapping[str, Mapping[str, Any]] = data.table("templates")["templates"]

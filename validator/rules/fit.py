@@ -53,10 +53,17 @@ def device_memory_exceeded(job: Job) -> Iterator[Finding]:
     Source: own (the memory model)
     Fix: `lmf-recipes explain` lists the cheapest changes that fit: a smaller micro batch with more accumulation,
     torchrun's expandable segments, `enable_liger_kernel`, a shorter `cutoff_len`, 4-bit weights, a higher ZeRO stage,
-    offload, or a smaller method.
+    offload, or a smaller method. Where the launch adds what the recipe lacks, judge that: `lmf-recipes explain RECIPE
+    deepspeed=FILE`, or `# accelerate: FILE` in the header block for `accelerate launch`.
     """
     if job.device_verdict == "exceeds" and not job.enough_for:
-        yield _blame(job), f"needs {_device(job)}{_doubt(job)}"
+        yield _blame(job), f"needs {_device(job)}{_doubt(job)}{_unsharded(job)}"
+
+
+def _unsharded(job: Job) -> str:
+    """That nothing spreads the states of several devices, which the launch may do and the recipe does not say."""
+    spread = job.world == 1 or job.engine or job.fsdp or job.accelerate or job.adapts
+    return "" if spread else "; without `deepspeed` or `fsdp` each device holds the whole model"
 
 
 @rule("FIT002", Severity.WARNING)

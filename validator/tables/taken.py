@@ -26,6 +26,8 @@ _OTHER_SHAPES = re.compile(
     r"audio|speech|video|embed|rerank|reward|(?<![a-z])p?rm(?![a-z])|prun|spars|minitron|draft|specul|eagle|medusa|mtp|"
     r"with|layer|depth|width|vocab|expan|extend|upscal|classif|(?<![a-z])(?:mini|tiny|nano|small|lite|large|half)(?![a-z])"
 )
+# Two digits behind letters, and no size behind them: qwen25, llama31, v03.
+_POINTLESS = re.compile(r"(?i)(?<=[a-z])(\d)(\d)(?![\dbm])")
 _WORD = re.compile(r"\d+|[a-z]+")
 _SIZED = re.compile(r"(?i)[\d.]+[bm](?![a-z])")
 # What tells variants of the same shapes apart, and is often left out.
@@ -81,7 +83,9 @@ def _taken(known: _Match, quantized: re.Match[str] | None) -> Model:
 
 def _match(own: str) -> _Match | None:
     """The longest known name that `own` is, or begins with where that tells the size and nothing speaks for other
-    shapes. Case and the marks between words do not count, nor `Meta-`; those within a number do."""
+    shapes. Case and the marks between words do not count, nor `Meta-`; those within a number do, but for a version's
+    point."""
+    own = _POINTLESS.sub(r"\1.\2", own)
     words = [*_WORD.finditer(_bare(own))][:32]
     lasts = listing("models").matching(_begins([word[0] for word in words])) if words else ()
     known = [_compared(key, hub, own, words) for key, last in lasts for hub in _hubs(key, last)]
