@@ -166,6 +166,8 @@ _RELEASE = re.compile(
 FACTS = [
     ("__init__.py", '"0.1.0"', "our own"),
     ("upstream/releases.py", '"', "the one place: what the tables are generated from"),
+    ("job/workload.py", "0.9.4", "since when checkpoints are loaded in their own format"),
+    ("job/settings.py", "2.8", "since when AdamW's fused form is the default"),
     ("job/media.py", "transformers 5.0.0", "since when gradients of the towers' embeddings are asked for"),
     ("job/settings.py", "torch 2.8", "since when the default optimizer is another"),
     ("rules/optimizers.py", "torch 2.8", "since when the default optimizer is another"),

@@ -142,3 +142,28 @@ def test_new_tokens_train_embedding_and_head() -> None:
 def test_a_quantized_checkpoint_brings_its_own_bits() -> None:
     found = workload(model="Qwen/Qwen2.5-7B-Instruct", quantization_bit=4, quantization_method="gptq")
     assert found.quant_bits == 0
+
+
+@pytest.mark.parametrize(
+    ("header", "optimizer"),
+    [
+        ({}, "adamw"), ({"torch": "<2.8"}, "adamw_foreach"), ({"torch": "2.6.0"}, "adamw_foreach"),
+        ({"torch": ">=2.8"}, "adamw"), ({"torch": "new"}, "adamw"), ({"transformers": "4.52.4"}, "adamw_foreach"),
+        ({"transformers": "4.57.1"}, "adamw"), ({"llamafactory": ">=0.9.3"}, "adamw_foreach"),
+    ],
+)  # fmt: skip
+def test_the_default_optimizer_is_that_of_the_releases(header: dict[str, str], optimizer: str) -> None:
+    document = Document("x.yaml", values={"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct"}, header=header)
+    work = job.resolve(document).workload
+    assert work is not None
+    assert work.optimizer == optimizer
+
+
+@pytest.mark.parametrize(
+    ("release", "half", "stored"), [("0.9.3", True, 2.0), ("0.9.4", True, 4.0), ("0.9.3", False, 4.0)]
+)
+def test_a_checkpoint_in_32_bits_is_halved_before_0_9_4(release: str, half: bool, stored: float) -> None:
+    values = {"model_name_or_path": "HuggingFaceTB/SmolLM-135M", "bf16": half}
+    work = job.resolve(Document("x.yaml", values=values, header={"llamafactory": release})).workload
+    assert work is not None
+    assert work.base_bytes == stored

@@ -95,8 +95,11 @@ def _device(estimate: Estimate | None) -> DeviceBand | None:
 
 
 def _releases(job: Job) -> Iterator[Released]:
-    """Nothing where all releases need the same."""
-    for release, each in job.device_memories.items() if len(job.device_memories) > 1 else ():
+    """Nothing where all releases need the same, to a hundredth."""
+    needs = [each.expected for each in job.device_memories.values()]
+    if not needs or max(needs) < 1.01 * min(needs):
+        return
+    for release, each in job.device_memories.items():
         yield Released(release, _gib(each.low), _gib(each.expected), _gib(each.high), job.device_verdicts[release])
 
 

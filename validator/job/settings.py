@@ -12,6 +12,7 @@ from validator.job.values import quantity
 from validator.memory.workload import Checkpointing, Precision
 from validator.tables import releases
 from validator.tables.machines import Machine
+from validator.tables.releases import before_torch, defaults
 
 if TYPE_CHECKING:  # few recipes ask for FSDP or name an accelerate file
     from validator.job.accelerate import Accelerate
@@ -166,6 +167,16 @@ class Settings(Task):
         """LLaMA-Factory's, else that of FSDP."""
         own = self.own_checkpointing
         return "layer" if own == "off" and self.fsdp and self.fsdp.recomputes else own
+
+    @property
+    def optim(self) -> str:
+        """transformers' optimizer. Left out it is AdamW's fused form, but with an older transformers, or torch before
+        2.8, the form that holds the roots of all second moments at once (training_args.py, default_optim)."""
+        if "optim" in self.values or not self.header:
+            return str(self.get("optim"))
+        plain = "adamw_torch"
+        older = before_torch(self.header, 8) or plain in defaults(self.header, "optim")
+        return plain if older else str(self.get("optim"))
 
     @property
     def optimizers(self) -> list[str]:

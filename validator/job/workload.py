@@ -12,6 +12,7 @@ from validator.job.settings import Settings
 from validator.job.zero import Zero
 from validator.memory import Adapter, Encoding, Sharding, Workload, linear_roles
 from validator.memory.workload import Attention
+from validator.tables import releases
 from validator.tables.models import Model
 
 # Names of transformers (trainer_optimizer.py); those that are not here are counted as AdamW. PyTorch's own steps go
@@ -59,7 +60,7 @@ def workload(
         method=method,  # type: ignore[arg-type]
         precision=settings.precision,
         half=settings.half or "bf16",
-        base_bytes=model.dtype_bytes,
+        base_bytes=_stored(settings, model),
         quant_bits=weights.weights,
         double_quant=settings.flag("double_quantization"),
         quant_grouped=weights.kept in ("gptq", "awq"),
@@ -99,6 +100,13 @@ def _trains_decoder(settings: Settings, model: Model) -> bool:
     return media.trains_decoder(settings, model)
 
 
+def _stored(settings: Settings, model: Model) -> float:
+    """Bytes per element of weights as they are loaded: in the checkpoint's format, before LLaMA-Factory 0.9.4 in that
+    of the products (model/loader.py; before, model/patcher.py)."""
+    halved = settings.half and not releases.holds(settings.header, "llamafactory 0.9.4")
+    return min(model.dtype_bytes, 2.0) if halved else model.dtype_bytes
+
+
 def expandable(settings: Settings) -> bool:
     """LLaMA-Factory's launcher sets expandable_segments under torchrun, not under `accelerate launch`, and only CUDA
     reads it (launcher.py)."""
@@ -135,7 +143,7 @@ def optimizer(settings: Settings, engine: Zero | None) -> str:
     """What keeps the states: LLaMA-Factory's own optimizers come before the one that `optim` names
     (train/trainer_utils.py); one of the DeepSpeed file, and offload, before both: accelerate makes AdamW and all
     else DeepSpeed's CPU Adam, 32-bit Lion its CPU Lion (utils/deepspeed.py)."""
-    name = str(settings.get("optim"))
+    name = settings.optim
     if engine and (engine.steps_on_cpu or "optimizer" in engine.config):
         return "lion" if name.endswith("lion_32bit") else "adamw"
     own = next((key for key in settings.optimizers if not (settings.adapts and key in _WHOLE)), None)

@@ -70,6 +70,23 @@ def admitted(header: Mapping[str, Any]) -> list[Pair]:
     return [pair for pair in known() if pair[0] == newest()[0]]
 
 
+def defaults(header: Mapping[str, Any], key: str) -> set[Any]:
+    """What a key that is left out stands for, with each pair that the recipe may meet."""
+    table = data.table("arguments")
+    newest_one, changes = table["arguments"].get(key, {}).get("default"), table["changes"]
+    each = (changes.get(name(pair), {}).get(key, {}) for pair in admitted(header))
+    return {fields.get("default", newest_one) for fields in each}
+
+
+def before_torch(header: Mapping[str, Any], minor: int) -> bool:
+    """Whether the header's range of torch holds a release before 2.minor; false where it names none, or no range."""
+    wanted, earlier = header.get("torch"), (f"2.{number}.{patch}" for number in range(minor) for patch in range(3))
+    try:
+        return wanted is not None and any(admits(wanted, version) for version in earlier)
+    except RecipeError:
+        return False
+
+
 def admits(wanted: Any, version: str) -> bool:
     """Whether a range such as `>=0.9.4, <0.9.6` holds a version; a version alone means that one. Null holds all. Raises
     RecipeError where it is no range."""
