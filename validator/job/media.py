@@ -24,7 +24,9 @@ def encodings(settings: Settings, model: Model, datasets: Iterable[Dataset]) -> 
     """One for each tower of the model."""
     number, watched = _media(datasets), _watched(settings, model)
     return tuple(
-        trained(settings, model, names)._replace(tokens=_tokens(settings, model, tower, number), watched=watched)
+        trained(settings, model, names)._replace(
+            tokens=_tokens(settings, model, tower, number), watched=watched and tower.exposed
+        )
         for tower, names in zip(model.arch.towers, model.modules, strict=True)
     )
 

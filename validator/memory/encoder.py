@@ -12,7 +12,7 @@ from .inputs import norm_kept
 from .layer import Kept, checkpoint, layer
 from .run import Run
 from .shapes import Block, Linear
-from .tower import Tower, block, tower_elements
+from .tower import Tower, block, projector_elements, tower_elements
 from .workload import Adapter, Architecture, Attn, Encoding, Ffn
 
 # Processors hand over fp32 numbers.
@@ -55,7 +55,7 @@ def _run(run: Run, tower: Tower, encoding: Encoding) -> Run:
     fused = any(linear.role == "qkv" for linear in tower.linears)
     attn = Attn(tower.heads, tower.heads, tower.head_dim, fused=fused)
     arch = Architecture(
-        tower.hidden, tower.layers, 0, attn, Ffn(tower.width, gated=tower.gated), norm_bias=not tower.rms
+        tower.hidden, tower.layers, 0, attn, Ffn(tower.width, tower.gated, tower.quick), norm_bias=not tower.rms
     )
     trains = not run.adapts and (encoding.trains or encoding.trainable_layers > 0)
     work = run.work._replace(
@@ -85,10 +85,8 @@ def pixels(run: Run) -> float:
 
 @lru_cache(maxsize=64)
 def kept(run: Run) -> float:
-    """What is kept for gradients on their way to towers: in these, in their projectors, and in the decoder's frozen
-    layers, which nothing recomputes."""
-    there = [encoder for encoder in encoders(run) if encoder.reached]
-    return sum(_layers(encoder) + _beside(encoder) for encoder in there) + (_passed(run) if there else 0.0)
+    """What towers and projectors keep for their gradients."""
+    return sum(_layers(encoder) + _beside(encoder) for encoder in encoders(run) if encoder.reached)
 
 
 def _layers(encoder: Encoder) -> float:
@@ -121,9 +119,11 @@ def _modules(encoder: Encoder, linears: tuple[Linear, ...], trains: bool) -> flo
     return run.sizes.compute * (inputs + results)
 
 
-def _passed(run: Run) -> float:
-    """Of the decoder's layers that freeze tuning leaves as they are."""
-    if run.work.method != "freeze":
+@lru_cache(maxsize=64)
+def passed(run: Run) -> float:
+    """What the decoder's layers that freeze tuning leaves as they are keep for gradients on their way to towers:
+    nothing recomputes them."""
+    if run.work.method != "freeze" or not any(encoder.reached for encoder in encoders(run)):
         return 0.0
     work = run.work._replace(method="lora", adapter=Adapter(targets=()), checkpointing="off")
     through, frozen = Run(run.arch, work), run.arch.layers - run.work.trainable_layers
@@ -132,8 +132,9 @@ def _passed(run: Run) -> float:
 
 def casts(run: Run) -> float:
     """Autocast's half-precision copies of trained towers."""
-    trained = (encoder for encoder in encoders(run) if encoder.run.sizes.casts)
-    return 2.0 * sum(tower_elements(encoder.tower) for encoder in trained)
+    trained = [encoder for encoder in encoders(run) if run.sizes.casts]
+    towers = sum(tower_elements(encoder.tower) for encoder in trained if encoder.encoding.trains)
+    return 2.0 * (towers + sum(projector_elements(each.tower) for each in trained if each.encoding.projector))
 
 
 def peaks(run: Run) -> Iterator[tuple[float, float]]:

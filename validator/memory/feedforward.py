@@ -20,7 +20,7 @@ def width(run: Run, block: Block) -> int:
 def _dense(run: Run, block: Block, width: int) -> float:
     """Bytes per token: results of gate and up, the activation, and their product if `down` trains or is adapted. A
     fused kernel makes the activation again (Liger Kernel 0.8, ops/swiglu.py)."""
-    parts = (2 if run.work.fused_kernels else 3) if run.arch.ffn.gated else 1
+    parts = (2 if run.work.fused_kernels else 3) if run.arch.ffn.gated else 2 if run.arch.ffn.quick else 1
     kept = parts * run.sizes.compute * width
     kept += input_kept(run, run.arch.hidden, block.readers)
     kept += magnitudes(run, (*block.readers, *block.down))

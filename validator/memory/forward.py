@@ -40,7 +40,7 @@ def base(run: Run, where: Where) -> Terms:
         Device.GATHER: gathered(run, where),
         Device.BUCKETS: buckets(run),
         Device.PIXELS: encoder.pixels(run),
-        Device.TOWERS: encoder.kept(run),
+        Device.TOWERS: encoder.kept(run) + encoder.passed(run),
         Device.MASK: mask(run),
     }
 

@@ -21,6 +21,7 @@ class Tower(NamedTuple):
     linears: tuple[Linear, ...]  # of one layer
     vectors: int  # of one layer: norms, biases, scales
     gated: bool = False
+    quick: bool = False  # its activation is quick GELU
     rms: bool = False  # norms are RMSNorm, else LayerNorm
     fp32: Literal["never", "trained", "always"] = "never"  # when hidden states between layers are under autocast
     outside: tuple[Linear, ...] = ()  # further linear modules, which train with the layers
@@ -30,6 +31,7 @@ class Tower(NamedTuple):
     projector: tuple[Linear, ...] = ()
     projector_others: int = 0
     merge: int = 1
+    exposed: bool = True  # its class tells what makes the layers' input, so that gradients can be asked of it
     inputs: int = 0  # numbers that the processor hands over for one tower token
     side: int = 0  # pixels along a patch
     frames: int = 1  # pictures of a film in a patch

@@ -39,6 +39,7 @@ class Ffn(NamedTuple):
 
     width: int
     gated: bool = True
+    quick: bool = False  # the activation is its input times a sigmoid, and keeps both (quick GELU)
     fused_gate_up: bool = False
     bias: bool = False
     experts: int = 0
