@@ -17,6 +17,10 @@ from validator.tables.savers import savers
 
 _DATA = {"sft": "alpaca_gpt4_en,alpaca_gpt4_zh", "dpo": "dpo_mix_en,dpo_mix_zh", "rm": "dpo_mix_en,dpo_mix_zh",
          "kto": "kto_mix_en", "pt": "wikipedia_en"}  # fmt: skip
+# For models that see, by stage; the others are trained on text.
+_PICTURES = {"sft": "llava_1k_en,llava_1k_zh", "dpo": "rlhf_v", "rm": "rlhf_v"}
+# As in LLaMA-Factory's own examples: half a megapixel and more, the default, is as many tokens as a long answer.
+_PIXELS = 512 * 512
 STAGES = tuple(_DATA)
 # Above this, the mask that sdpa builds for padded samples outgrows everything else.
 _LONG = 16384
@@ -97,8 +101,15 @@ class Draft:
         may share a name of the catalogue's."""
         return f"saves/{self.stem or self.name}"
 
+    @property
+    def sees(self) -> bool:
+        """Whether the model reads pictures."""
+        return any(tower.side for tower in self.model.arch.towers)
+
     def _settings(self) -> Iterator[tuple[str, Any]]:
         yield "model_name_or_path", self.model.name
+        if self.sees:
+            yield "image_max_pixels", _PIXELS
         if self.model.remote_code:
             yield "trust_remote_code", True
         if self.length > _LONG and self.machine.device.flash_attention:
@@ -123,6 +134,8 @@ class Draft:
         if self.method in ("lora", "qlora"):
             # LLaMA-Factory's own defaults: rank 8, alpha twice the rank.
             yield from {"lora_rank": 8, "lora_alpha": 16, "lora_target": self.model.family.targets}.items()
+        if self.model.arch.towers:
+            yield "freeze_vision_tower", True
         if self.method == "freeze":
             yield from {"freeze_trainable_layers": 2, "freeze_trainable_modules": "all"}.items()
         if self.stage in ("dpo", "kto"):
@@ -138,7 +151,7 @@ class Draft:
             yield "deepspeed", f"deepspeed/{self.engine}"
 
     def _data(self) -> Iterator[tuple[str, Any]]:
-        yield "dataset", self.dataset or _DATA[self.stage]
+        yield "dataset", self.dataset or (_PICTURES if self.sees else {}).get(self.stage, _DATA[self.stage])
         template = self.template
         if template and self.stage != "pt":
             yield "template", template

@@ -107,9 +107,17 @@ def _remark(draft: Draft, key: str) -> str:
         "dataset": "short samples, to try it; put your long ones here"
         if draft.length >= naming.LONG and not draft.dataset
         else "",
+        "image_max_pixels": f"larger pictures are scaled down to it{_tokens(draft)}",
+        "freeze_vision_tower": "false trains the tower, too",
         "deepspeed": "its launch by torchrun wastes less memory on varied lengths" if _alone(draft) else "",
     }
     return f"  # {remark}" if (remark := remarks.get(key)) else ""
+
+
+def _tokens(draft: Draft) -> str:
+    """How many tokens a picture of so many pixels becomes, where that grows with them."""
+    areas = (tower.side**2 * tower.merge for tower in draft.model.arch.towers if tower.side and not tower.whole)
+    return "".join(f": some {draft.job.number('image_max_pixels') / area:.0f} tokens" for area in areas)
 
 
 def _alone(draft: Draft) -> bool:
