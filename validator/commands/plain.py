@@ -33,13 +33,9 @@ def check(
 
 
 def show(report: Report, form: str, strict: bool, stream: TextIO | None = None, failed: bool = False) -> NoReturn:
-<<<<<<< ours
     """Print the report, and exit with 1 where it holds an error (with `strict`, a warning), or something failed.
 
     Without a `stream` it goes to standard output."""
-=======
-    """Print the report, and exit with 1 where it holds an error (with `strict`, a warning), or something failed."""
->>>>>>> theirs
     if form == "sarif":
         from validator.rules import manual
 
