@@ -22,8 +22,8 @@ def header_field_unknown(job: Job) -> Iterator[Finding]:
     Why: a misspelt field is a setting that does not count.
     Source: own (the header block)
     Fix: use summary, machine, host_ram_gib, samples, predicted, origin, accelerate (the file that `accelerate launch`
-    is given), base (`Qwen/Qwen2.5-7B`: the model that a checkpoint of one's own comes from, where its config.json is not
-    at hand), lengths (`[800, 3000]`: tokens of a usual sample and of the longest), llamafactory, transformers and torch
+    is given), base (`Qwen/Qwen2.5-7B`: the model that a checkpoint of one's own comes from, where no config.json is at
+    hand), lengths (`[800, 3000]`: tokens of a usual sample and of the longest), llamafactory, transformers and torch
     (releases that the recipe is for).
     """
     for field in job.header:
