@@ -58,6 +58,11 @@ FAMILIES = [
     "glm-4-9b", "glm-4-9b-0414", "phi-4", "phi-4-mini", "deepseek-v2-lite", "mixtral-8x7b", "gpt-oss-20b",
     "gemma-3-4b", "gemma-3-12b", "mistral-small-24b",
 ]  # fmt: skip
+# Further families of ordinary decoders: norms, biases, halves and dropout of other forms.
+DECODERS = [
+    "gemma-2b", "gemma-7b", "granite-3-8b", "ernie-4.5-0.3b", "hunyuan-4b", "hunyuan-7b", "seed-oss-36b", "smollm3-3b",
+    "olmo-1b", "olmo-7b", "aya-23-8b", "command-r-plus-104b", "starcoder2-3b", "starcoder2-15b", "youtu-llm-2b",
+]  # fmt: skip
 DEEPSEEK_V3 = {
     "model_type": "deepseek_v3", "vocab_size": 129280, "hidden_size": 2048, "intermediate_size": 6144,
     "num_hidden_layers": 12, "num_attention_heads": 16, "num_key_value_heads": 16, "q_lora_rank": 768,
@@ -71,7 +76,7 @@ MIXED = [
     "glm-4.5-air", "glm-4.7-flash", "qwen2-57b-a14b", "ernie-4.5-21b-a3b", "hunyuan-a13b", "minimax-m2", "hy3",
     "moonlight-16b-a3b", "deepseek-v3", "glm-4.5",
 ]  # fmt: skip
-MODELS = [*SHAPES_OF, *FAMILIES, "deepseek-v3-small", *MIXED]
+MODELS = [*SHAPES_OF, *FAMILIES, *DECODERS, "deepseek-v3-small", *MIXED]
 MOMENTS = ("fwd_pre", "fwd_layers", "fwd_head", "bwd_head", "bwd_layers", "bwd_emb", "opt")
 DEFAULTS = {
     "method": "lora", "precision_mode": "bf16", "lora_rank": 8, "lora_targets": "all", "freeze_layers": 2,
@@ -122,6 +127,7 @@ FAMILY = [
     for setting in settings
 ]
 FEW = [FAMILY[0], FAMILY[1], FAMILY[4], FAMILY[6], FAMILY[9]]
+DECODER = [FAMILY[number] for number in (0, 1, 3, 5, 6, 8, 9, 11, 12)]
 STAGED_MODELS = ["qwen3-4b", "qwen2.5-7b", "mistral-7b", "gemma-2-9b", "llama-3.1-70b"]
 STAGED = [
     {**DEFAULTS, **setting, "method": method, "stage": stage}
@@ -168,8 +174,9 @@ def cells() -> list[dict[str, Any]]:
     chosen = []
     for models, settings, shapes in (
         (list(SHAPES_OF), SETTINGS, SHAPES), (RARE_MODELS, RARE, []),
-        ([*FAMILIES, "deepseek-v3-small"], FAMILY, SHAPES[:5]), (STAGED_MODELS, STAGED, SHAPES[:4]),
-        (STAGED_MODELS, FURTHER, SHAPES[:5]), (STAGED_MODELS, FUSED, SHAPES[1:6]), (MIXED, FEW, SHAPES[2:4]),
+        ([*FAMILIES, "deepseek-v3-small"], FAMILY, SHAPES[:5]), (DECODERS, DECODER, SHAPES[1:5]),
+        (STAGED_MODELS, STAGED, SHAPES[:4]), (STAGED_MODELS, FURTHER, SHAPES[:5]), (STAGED_MODELS, FUSED, SHAPES[1:6]),
+        (MIXED, FEW, SHAPES[2:4]),
     ):  # fmt: skip
         for m, model in enumerate(models):
             for s, setting in enumerate(settings):
@@ -274,7 +281,7 @@ def architecture(model: str) -> Architecture:
     gemma = model.startswith("gemma")
     return Architecture(
         hidden, layers, vocab, Attn(heads, kv_heads, head_dim, **more), ffn, tied,
-        norms_per_layer=4 if gemma else 2, logit_softcap=gemma,
+        norms_per_layer=4 if gemma else 2, norm="rms_fp32" if gemma else "rms", logit_softcap=gemma,
     )  # fmt: skip
 
 

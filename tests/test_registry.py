@@ -16,6 +16,8 @@ from validator.tables import models  # noqa: E402
 from validator.tables.data import listing, table  # noqa: E402
 
 GROUPS = list(registry.groups())
+# Registered for a tuned model, as which LLaMA-Factory takes them.
+SLIPS = {"AI-ModelScope/gemma-7b"}
 
 
 def test_no_group_is_missing() -> None:
@@ -59,4 +61,5 @@ def test_templates_are_those_of_llamafactory(group: registry.Group) -> None:
         model = models.model(place)
         ours = model.template
         if not blind(model, template):
-            assert ours == (template or None) or (ours is None and kind == "base"), place
+            untuned = model.base and (kind != "chat" or place in SLIPS)
+            assert ours == (template or None) or (ours is None and untuned), place

@@ -7,7 +7,7 @@ validator/simulate.
 
 from __future__ import annotations
 
-from .inputs import half_norms, input_kept, magnitudes, norm_kept, shares_inputs
+from .inputs import dropped, half_norms, input_kept, magnitudes, norm_kept, shares_inputs
 from .run import Run
 from .shapes import Block
 from .widths import key_width, output_width, query_width, value_width
@@ -46,12 +46,13 @@ def _core(run: Run) -> float:
         narrow += attn.heads * (attn.head_dim - attn.rope_dim)
     wide = max(queries + output, narrow)
     if run.attends_in_squares:
-        repeated = wide if attn.kv_heads != attn.heads else narrow
+        alone = attn.kv_heads == 1 and run.tokens == run.work.length  # a view of one head serves all
+        repeated = narrow if attn.kv_heads == attn.heads or alone else wide
         return count * compute * (queries + repeated) + _scores(run)
     dense = _dense_mask(run)
     if attn.fused:  # the values are a view, which holds the queries and keys as they were before their rotation
         narrow += queries + key_width(attn)
-    keys = narrow + dense * (wide - narrow)
+    keys = narrow + (dense * (wide - narrow) if attn.kv_heads > 1 else 0.0)
     return count * (compute * (queries + keys + output) + 4 * attn.heads) + dense * 2.0 * count * run.work.length
 
 
@@ -61,7 +62,8 @@ def _scores(run: Run) -> float:
     square = float(run.tokens * attn.heads * run.work.length)
     half = compute if compute < 4 else 0.0
     capped = compute if run.arch.logit_softcap else 0.0
-    return square * (compute if attn.sinks else 4 + half + capped)
+    masked = 1.0 if run.arch.dropout else 0.0
+    return square * (compute if attn.sinks else 4 + half + capped + masked)
 
 
 def _latent_kept(run: Run, block: Block) -> float:
@@ -77,14 +79,14 @@ def _latent_kept(run: Run, block: Block) -> float:
 def attention_kept(run: Run, block: Block) -> float:
     attn = run.arch.attn
     readers = block.by_role("q", "k", "v", "qkv", "q_a", "kv_a")
-    per_token = half_norms(run) + input_kept(run, run.arch.hidden, readers)
+    per_token = half_norms(run) + dropped(run) + input_kept(run, run.arch.hidden, readers)
     per_token += magnitudes(run, (*readers, *block.by_role("q_b", "kv_b", "o")))
     if attn.head_norms or attn.wide_norms:
         per_token += norm_kept(run, query_width(attn) + key_width(attn), 2)
     per_token += _latent_kept(run, block)
     in_core = not (run.attends_in_squares or attn.concatenated)
     if not in_core or not shares_inputs(run):
-        per_token += input_kept(run, output_width(attn), block.by_role("o"), produced_half=True, elsewhere=in_core)
+        per_token += input_kept(run, output_width(attn), block.by_role("o"), "attention" if in_core else "product")
     return run.tokens * per_token + _core(run)
 
 
@@ -95,7 +97,7 @@ def attention_peak(run: Run) -> float:
     wide = query_width(attn) + output_width(attn)
     gradients = sizes.compute * (wide + key_width(attn) + value_width(attn)) + 2 * sizes.residual * run.arch.hidden
     if run.attends_in_squares:
-        square = 8.0 - (sizes.compute if sizes.compute < 4 else 0.0)
+        square = 8.0 - (sizes.compute if sizes.compute < 4 else 0.0) - (1.0 if run.arch.dropout else 0.0)
         return run.tokens * (gradients + square * attn.heads * run.work.length)
     expanded = 2 * sizes.compute * query_width(attn) if attn.kv_heads != attn.heads else 0.0
     return run.tokens * (gradients + 4.0 * query_width(attn) + expanded)

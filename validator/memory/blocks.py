@@ -48,9 +48,14 @@ def _experts(hidden: int, ffn: Ffn) -> list[Linear]:
     return [linear._replace(number=ffn.experts, routed=True) for linear in one]
 
 
+def norm_elements(arch: Architecture) -> int:
+    """Parameters of a norm over the hidden width."""
+    return {"layer": 2, "bare": 0}.get(arch.norm, 1) * arch.hidden
+
+
 def _vectors(arch: Architecture) -> int:
     attn = arch.attn
-    norms = arch.norms_per_layer * arch.hidden * (2 if arch.norm_bias else 1)
+    norms = arch.norms_per_layer * norm_elements(arch)
     heads = (2 * attn.head_dim if attn.head_norms else 0) + (attn.heads if attn.sinks else 0)
     heads += query_width(attn) + key_width(attn) if attn.wide_norms else 0
     return norms + heads + attn.q_rank + attn.kv_rank

@@ -55,7 +55,12 @@ def _run(run: Run, tower: Tower, encoding: Encoding) -> Run:
     fused = any(linear.role == "qkv" for linear in tower.linears)
     attn = Attn(tower.heads, tower.heads, tower.head_dim, fused=fused)
     arch = Architecture(
-        tower.hidden, tower.layers, 0, attn, Ffn(tower.width, tower.gated, tower.quick), norm_bias=not tower.rms
+        tower.hidden,
+        tower.layers,
+        0,
+        attn,
+        Ffn(tower.width, tower.gated, tower.quick),
+        norm="rms" if tower.rms else "layer",
     )
     trains = not run.adapts and (encoding.trains or encoding.trainable_layers > 0)
     work = run.work._replace(

@@ -6,7 +6,7 @@ validator/simulate.
 
 from __future__ import annotations
 
-from .inputs import half_norms, input_kept, magnitudes
+from .inputs import dropped, half_norms, input_kept, magnitudes
 from .run import Run
 from .shapes import Block
 
@@ -21,10 +21,17 @@ def _dense(run: Run, block: Block, width: int) -> float:
     """Bytes per token: results of gate and up, the activation, and their product if `down` trains or is adapted. A
     fused kernel makes the activation again (Liger Kernel 0.8, ops/swiglu.py)."""
     parts = (2 if run.work.fused_kernels else 3) if run.arch.ffn.gated else 2 if run.arch.ffn.quick else 1
-    kept = parts * run.sizes.compute * width
-    kept += input_kept(run, run.arch.hidden, block.readers)
+    kept = parts * (4.0 if run.raised else run.sizes.compute) * width
+    alike = run.arch.parallel and run.arch.norms_per_layer == 1 and _attention_reads(run, block)
+    kept += input_kept(run, run.arch.hidden, block.readers, "first half" if alike else "norm")
     kept += magnitudes(run, (*block.readers, *block.down))
-    return kept + input_kept(run, width, block.down[:1], produced_half=True)
+    return kept + input_kept(run, width, block.down[:1], "product")
+
+
+def _attention_reads(run: Run, block: Block) -> bool:
+    """Whether attention keeps what it reads: its own weights train, or it is adapted."""
+    readers = block.by_role("q", "k", "v", "qkv")
+    return not run.adapts or any(linear.role in run.work.adapter.targets for linear in readers)
 
 
 def _separate_experts(run: Run, block: Block) -> float:
@@ -52,7 +59,7 @@ def _experts(run: Run) -> float:
 
 def feedforward_kept(run: Run, block: Block) -> float:
     ffn = run.arch.ffn
-    per_token = half_norms(run)
+    per_token = half_norms(run, second=True) + dropped(run)
     if block.mixture:
         per_token += _experts(run) if block.experts else _separate_experts(run, block)
         if ffn.shared_width:

@@ -9,7 +9,7 @@ from .run import Run
 def head_kept(run: Run) -> float:
     """The final norm's copies and, if the output layer trains, its input."""
     head_input = run.sizes.compute * run.arch.hidden if run.trains_head else 0.0
-    norm = norm_kept(run, run.arch.hidden, run.sizes.residual, gemma=run.arch.norms_per_layer == 4)
+    norm = norm_kept(run, run.arch.hidden, run.sizes.residual)
     return run.tokens * (norm + head_input)
 
 

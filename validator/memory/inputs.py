@@ -6,26 +6,41 @@ an fp32 copy. Checked operator by operator against validator/simulate.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from .run import Run
 from .shapes import Linear
 
 
-def norm_kept(run: Run, width: int, entering: float, gemma: bool = False) -> float:
-    """The fp32 input, and the normalized value if the norm's weight trains; a fused kernel keeps its input as it is
-    (Liger Kernel 0.8, ops/rms_norm.py). `entering`: bytes per element of the input."""
-    if run.arch.norm_bias:  # LayerNorm, whose kernel keeps its input, which autocast raises to fp32
+def norm_kept(run: Run, width: int, entering: float) -> float:
+    """The fp32 input, and the normalized value if the norm's weight trains. `entering`: bytes per element of the input.
+
+    A kernel keeps its input as it is: that of nn.LayerNorm, which autocast gives fp32, and a fused one (Liger Kernel
+    0.8, ops/rms_norm.py). A LayerNorm that is written out keeps the centred input twice."""
+    kind = run.arch.norm
+    if kind == "layer":
         return width * (4.0 if run.work.precision == "amp" else entering)
+    if kind == "bare":
+        return width * 4.0
     if run.work.fused_kernels:
         return width * entering
-    normalized = 0.0 if run.adapts else 4.0 if gemma else entering
-    return width * (4.0 + normalized)
+    normalized = 0.0 if run.adapts else entering if kind == "rms" else 4.0
+    return width * ((8.0 if kind == "layer_fp32" else 4.0) + normalized)
 
 
-def half_norms(run: Run) -> float:
-    """Half a layer's norms: one on the hidden state, and with four a layer one on the result too."""
-    gemma, hidden = run.arch.norms_per_layer == 4, run.arch.hidden
-    before = norm_kept(run, hidden, run.sizes.residual, gemma)
-    return before + (norm_kept(run, hidden, 2, gemma) if gemma else 0.0)
+def half_norms(run: Run, second: bool = False) -> float:
+    """Half a layer's norms: one on the hidden state, which parallel halves may share, and with four a layer one on the
+    result too. `second`: the feed-forward half."""
+    hidden, number = run.arch.hidden, run.arch.norms_per_layer
+    if number == 1 and second:
+        return 0.0
+    before = norm_kept(run, hidden, run.sizes.residual)
+    return before + (norm_kept(run, hidden, 2) if number == 4 else 0.0)
+
+
+def dropped(run: Run) -> float:
+    """The mask of what a half of a layer adds."""
+    return float(run.arch.hidden) if run.arch.dropout else 0.0
 
 
 def shares_inputs(run: Run) -> bool:
@@ -36,14 +51,19 @@ def shares_inputs(run: Run) -> bool:
     return same and not run.work.adapter.dropout
 
 
-def _adapted_input(run: Run, width: int, modules: int) -> float:
+def _gives_half(run: Run) -> bool:
+    """Whether a norm gives hidden states of compute precision in it, though its weight is fp32."""
+    return run.arch.norm in ("rms_fp32", "layer_fp32", "bare") and run.sizes.residual == run.sizes.compute
+
+
+def _adapted_input(run: Run, width: int, modules: int, shared: bool) -> float:
     """What `modules` adapted modules keep of one shared input of `width`.
 
     Under autocast each casts to the adapter's fp32 and back: a half-precision copy each. Without autocast the fp32 copy
     itself is kept. bitsandbytes modules and half-precision adapters share the input as it is."""
     if modules == 0:
         return 0.0
-    if shares_inputs(run):
+    if shared:
         return run.sizes.compute * width
     masks = float(modules * width) if run.work.adapter.dropout else 0.0
     each = run.sizes.compute if run.work.precision == "amp" else run.sizes.adapter
@@ -51,19 +71,26 @@ def _adapted_input(run: Run, width: int, modules: int) -> float:
 
 
 def input_kept(
-    run: Run, width: int, readers: tuple[Linear, ...], produced_half: bool = False, elsewhere: bool = False
+    run: Run,
+    width: int,
+    readers: tuple[Linear, ...],
+    made_by: Literal["norm", "product", "attention", "first half"] = "norm",
 ) -> float:
-    """Kept as input of linear modules that read the same tensor. `produced_half`: it is already in compute precision.
-    `elsewhere`: another operator keeps it as it is, which the caller counts."""
+    """Kept as input of linear modules that read the same tensor. Results of products and of attention are already in
+    compute precision; what attention made it keeps itself, which the caller counts, and so does the first of two
+    parallel halves with what both read."""
     sizes, work = run.sizes, run.work
     if not run.adapts:
-        copies = len(readers) if sizes.casts and not produced_half else 1
-        return copies * sizes.compute * width
+        if sizes.casts and made_by in ("norm", "first half") and not _gives_half(run):
+            return len(readers) * sizes.compute * width
+        return 0.0 if made_by == "first half" else sizes.compute * width
     adapted = sum(linear.role in work.adapter.targets for linear in readers)
     inner = sizes.compute if work.precision == "amp" else sizes.adapter
     low_rank = work.adapter.rank * inner * adapted if work.method == "lora" else 0.0
-    eight = 0.0 if elsewhere else _kept_by_8bit(run, width, adapted)
-    return _adapted_input(run, width, adapted) + low_rank + eight
+    eight = 0.0 if made_by == "attention" else _kept_by_8bit(run, width, adapted)
+    shared = shares_inputs(run) and not (made_by == "norm" and run.raised)
+    own = 0.0 if shared and made_by == "first half" else _adapted_input(run, width, adapted, shared) + eight
+    return own + low_rank
 
 
 def _kept_by_8bit(run: Run, width: int, adapted: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from .blocks import blocks
+from .blocks import blocks, norm_elements
 from .shapes import Linear
 from .tower import Tower, elements, linear_elements, projector_elements, tower_elements
 from .workload import Architecture, Encoding, Workload
@@ -19,7 +19,7 @@ def parameters(arch: Architecture) -> int:
 def decoder_parameters(arch: Architecture) -> int:
     """Parameters without those of towers and projectors."""
     inside = sum(count * block.elements for count, block in blocks(arch))
-    final_norm = arch.hidden * (2 if arch.norm_bias else 1)
+    final_norm = norm_elements(arch)
     return inside + final_norm + embedding(arch) + head(arch)
 
 

@@ -26,7 +26,16 @@ class Run:
     def sizes(self) -> Bytes:
         """Bytes per element of every kind of tensor."""
         sizes = element_bytes(self.work)
-        return sizes._replace(residual=self._residual) if self._residual else sizes
+        residual = self._residual or (4.0 if self.raised else sizes.residual)
+        return sizes._replace(residual=residual)
+
+    @cached_property
+    def raised(self) -> bool:
+        """Whether modules that read a norm, and so the residual stream, give fp32: autocast gives LayerNorm fp32, and
+        bitsandbytes (nn/modules.py, Linear4bit.forward) and orthogonal adapters (peft, tuners/oft/layer.py) hand
+        results back in the precision of the input."""
+        turned = self.work.quant_bits > 0 or self.work.method == "oft"
+        return self.arch.norm == "layer" and turned and self.work.precision == "amp"
 
     @cached_property
     def tokens(self) -> int:

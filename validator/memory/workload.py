@@ -12,6 +12,9 @@ Precision = Literal["amp", "pure", "engine", "fp32"]
 Attention = Literal["sdpa", "flash", "eager"]
 Checkpointing = Literal["layer", "off", "offloaded"]
 Loss = Literal["upcast", "shifted", "fused"]
+# RMSNorm, its weight applied before (rms) or after (rms_fp32) the result is rounded; nn.LayerNorm; a LayerNorm without
+# bias that is written out in fp32; one without any weight
+Norm = Literal["rms", "rms_fp32", "layer", "layer_fp32", "bare"]
 
 
 class Attn(NamedTuple):
@@ -76,8 +79,10 @@ class Architecture(NamedTuple):
     attn: Attn
     ffn: Ffn
     tied: bool = False
-    norms_per_layer: int = 2
-    norm_bias: bool = False
+    norms_per_layer: int = 2  # 1: parallel halves share it; 4: each half norms its result, too
+    norm: Norm = "rms"
+    parallel: bool = False  # attention and feed-forward block read the same hidden state
+    dropout: bool = False  # a mask drops a part of what each half of a layer adds
     head_bias: bool = False
     logit_softcap: bool = False
     parameters: int | None = None  # a published count; None: derived from the shapes

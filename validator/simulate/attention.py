@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import torch
-from torch.nn import functional
 
 from validator.simulate.autocast import cast
 
@@ -17,9 +14,11 @@ Tensor: TypeAlias = torch.Tensor
 _NAMES = {"sdpa": "sdpa", "eager": "eager", "fa2": "simulated_fa2"}
 
 
-def as_on_cuda(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-               is_causal: bool = False, scale: float | None = None, **_: Any) -> Tensor:  # fmt: skip
-    """scaled_dot_product_attention. Without a mask it is FlashAttention-2, which keeps q, k, v, its output and the fp32
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, **_: Any,
+) -> Tensor:  # fmt: skip
+    """As CUDA does it. Without a mask it is FlashAttention-2, which keeps q, k, v, its output and the fp32
     log-sum-exp; with one, or with heads of unequal width, PyTorch's own rule takes the memory-efficient kernel."""
     q, k, v = cast(query, key, value)
     if attn_mask is None and q.shape[-1] == v.shape[-1]:
@@ -31,17 +30,6 @@ def as_on_cuda(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | No
         attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype)
     bias = attn_mask.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     return efficient(q, k, v, bias, True, dropout_p, False, scale=scale)[0]
-
-
-@contextlib.contextmanager
-def cuda_kernels() -> Iterator[None]:
-    """`as_on_cuda` in the place of PyTorch's attention."""
-    real = functional.scaled_dot_product_attention
-    functional.scaled_dot_product_attention = as_on_cuda
-    try:
-        yield
-    finally:
-        functional.scaled_dot_product_attention = real
 
 
 def _flash(_module: Any, query: Tensor, key: Tensor, value: Tensor, _mask: Any, dropout: float = 0.0,

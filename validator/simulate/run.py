@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from validator.simulate import attention, autocast, environment, stages
+from validator.simulate import autocast, environment, operators, stages
 from validator.simulate.caching import rounded
 from validator.simulate.cell import Cell
 from validator.simulate.layers import mark_layers
@@ -43,7 +43,7 @@ def _fake() -> Iterator[None]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     FakeTensorMode.__deepcopy__ = lambda mode, _memo: mode  # PEFT copies whole modules
-    with FakeTensorMode(), attention.cuda_kernels():
+    with FakeTensorMode(), operators.as_on_cuda():
         yield
 
 

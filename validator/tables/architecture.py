@@ -31,6 +31,9 @@ def architecture(config: Config) -> Architecture:
             ffn=_feed_forward(config, family),
             tied=bool(config.get("tie_word_embeddings", family.tied)),
             norms_per_layer=family.norms,
+            norm=family.norm,
+            parallel=family.parallel,
+            dropout=family.residual_dropout and config.get("residual_dropout") != 0,
             logit_softcap=bool(config.get("final_logit_softcapping")),
         )
     except KeyError as err:
@@ -51,7 +54,8 @@ def _optional(config: Config, name: str) -> int:
 
 def _attention(config: Config, family: Family) -> Attn:
     heads = _size(config, "num_attention_heads")
-    biased = bool(config.get("attention_bias") or config.get("qkv_bias") or family.qkv_bias)
+    everywhere = bool(config.get("use_bias"))
+    biased = bool(everywhere or config.get("attention_bias") or config.get("qkv_bias") or family.qkv_bias)
     windowed = _optional(config, "sliding_window") if config.get("use_sliding_window", True) else 0
     return Attn(
         heads=heads,
@@ -60,9 +64,10 @@ def _attention(config: Config, family: Family) -> Attn:
         or _optional(config, "kv_channels")
         or _size(config, "hidden_size") // heads,
         qkv_bias=biased,
-        out_bias=bool(config.get("attention_bias") and family.output_bias),
+        out_bias=everywhere
+        or bool(config.get("attention_out_bias", config.get("attention_bias") and family.output_bias)),
         head_norms=family.head_norms and bool(config.get("use_qk_norm", not family.asked_norms)),
-        wide_norms=family.wide_norms,
+        wide_norms=family.wide_norms and bool(config.get("use_qk_norm", True)),
         sinks=family.sinks,
         window=windowed,
         fused=family.fused_qkv,
@@ -106,8 +111,12 @@ def _feed_forward(config: Config, family: Family) -> Ffn:
     width = _size(config, "intermediate_size")
     experts = _first(config, "n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
     if not experts:
-        return Ffn(width // 2 if family.halved_width else width, fused_gate_up=family.fused_gate_up,
-                   bias=bool(config.get("mlp_bias")))  # fmt: skip
+        return Ffn(
+            width // 2 if family.halved_width else width,
+            gated=family.gated,
+            fused_gate_up=family.fused_gate_up,
+            bias=bool(config.get("mlp_bias") or config.get("use_bias")),
+        )
     expert_width = _first(config, "moe_intermediate_size") or width
     shared = _first(config, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
     return Ffn(

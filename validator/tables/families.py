@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from validator.diagnostic import RecipeError
+from validator.memory.workload import Norm
 from validator.tables import releases
 from validator.tables.data import listing, table
 
@@ -31,6 +32,11 @@ class Family(NamedTuple):
     head_norms: bool = False
     asked_norms: bool = False
     wide_norms: bool = False
+    # What memory/workload.py calls the norms, whether both halves of a layer read the same hidden state, and whether
+    # a part of what they add is dropped.
+    norm: Norm = "rms"
+    parallel: bool = False
+    residual_dropout: bool = False
     qkv_bias: bool = False
     # Whether attention_bias of config.json means the output matrix, too.
     output_bias: bool = True
@@ -76,6 +82,11 @@ class Family(NamedTuple):
     def fused_qkv(self) -> bool:
         """Whether one matrix makes q, k and v."""
         return any("qkv" in self.roles.get(name, ()) for name in self.linear)
+
+    @property
+    def gated(self) -> bool:
+        """Whether the feed-forward part multiplies by a gate."""
+        return any({"gate", "gate_up"} & set(self.roles.get(name, ())) for name in self.linear)
 
     @property
     def fused_gate_up(self) -> bool:

@@ -49,7 +49,7 @@ def _edited(word: str, known: list[str], likeness: float) -> str | None:
     best: tuple[int, str] | None = None
     for each in known:
         longer = max(len(word), len(each))
-        slip = longer > _SHORT or (longer == _SHORT and word[0] == each[0].lower())
+        slip = longer > _SHORT or (longer == _SHORT and word[:1] == each[:1].lower())
         most = max(int((1 - likeness) * longer + 1e-9), int(slip))
         edits = distance(word, each.lower(), min(most, best[0] - 1) if best else most)
         if edits is not None:

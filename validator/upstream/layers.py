@@ -7,6 +7,7 @@ from typing import Any
 from validator.upstream.source import classes, name_of
 
 Part = tuple[str, ast.Call]
+_QUERY_NORMS = ("q_norm", "query_layernorm")
 
 
 def facts(tree: ast.Module) -> dict[str, Any]:
@@ -20,7 +21,7 @@ def facts(tree: ast.Module) -> dict[str, Any]:
         "parts": sorted({name for name, call in own if name_of(call.func) in nodes}),
         "linear": sorted({name for name, call in built if name_of(call.func) == "Linear"}),
         "norms": len({name for name, call in own if name_of(call.func).endswith("Norm")}),
-        "head_norms": any(name == "q_norm" and _over_a_head(call) for name, call in built),
+        "head_norms": any(name in _QUERY_NORMS and _over_a_head(call) for name, call in built),
         "qkv_bias": any(name in ("q_proj", "qkv_proj") and _biased(call) for name, call in built),
         "sinks": any(name == "sinks" for name, _ in built),
         "concatenated": _concatenates(tree),
@@ -85,7 +86,7 @@ def _parts(nodes: dict[str, ast.ClassDef], node: ast.ClassDef) -> Iterator[Part]
 def _over_a_head(call: ast.Call) -> bool:
     """Whether a norm's width is that of one head, not of all."""
     written = ast.unparse(call)
-    return "head_dim" in written and "*" not in written
+    return "head_dim" in written and "*" not in written and "num_attention_heads" not in written
 
 
 def _biased(call: ast.Call) -> bool:

@@ -1,0 +1,34 @@
+"""Operators of the simulator keep what CUDA's keep."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from validator.simulate.autocast import Amp  # noqa: E402
+from validator.simulate.operators import as_on_cuda  # noqa: E402
+
+pytestmark = pytest.mark.slow  # they import torch
+
+
+def test_autocast_gives_a_layer_norm_fp32() -> None:
+    hidden, norm = torch.ones(2, 8, dtype=torch.bfloat16), torch.nn.LayerNorm(8, dtype=torch.bfloat16)
+    with as_on_cuda():
+        with Amp():
+            assert norm(hidden).dtype == torch.float32
+        assert norm(hidden).dtype == torch.bfloat16
+    with Amp():
+        assert norm(hidden).dtype == torch.bfloat16, "the CPU's own"
+
+
+@pytest.mark.parametrize(("p", "training", "kept"), [(0.5, True, torch.bool), (0.0, True, None), (0.5, False, None)])
+def test_dropout_keeps_a_mask_of_one_byte(p: float, training: bool, kept: object) -> None:
+    saved = []
+    hidden = torch.ones(4, 4, requires_grad=True)
+    with (
+        as_on_cuda(),
+        torch.autograd.graph.saved_tensors_hooks(lambda each: saved.append(each.dtype), lambda each: each),
+    ):
+        torch.nn.functional.dropout(hidden, p, training)
+    assert saved == ([kept] if kept else [])
