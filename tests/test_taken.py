@@ -35,6 +35,8 @@ from validator.tables.data import listing
         ("/x/Qwen2.5-7B-Instruct-medical", "Qwen/Qwen2.5-7B-Instruct"), ("x/Qwen3-8B-sft_merge", "Qwen/Qwen3-8B"),
         ("saves/Qwen2.5-7B-Instruct/full/sft/checkpoint-100", "Qwen/Qwen2.5-7B-Instruct"),
         ("x/qwen25-7b-instruct-rft-20k_bz8", "Qwen/Qwen2.5-7B-Instruct"), ("llama31-8b", "meta-llama/Llama-3.1-8B"),
+        ("/m/Qwen2-VL-7B-mine", "Qwen/Qwen2-VL-7B"),
+        ("/m/Phi4-14B", "microsoft/phi-4"), ("qwen3_30b_dpo_merged", "Qwen/Qwen3-30B-A3B"),
         ("/x/gemma-3-4b-mine", "google/gemma-3-4b-it"), ("/m/Llama-3.1-8B/run1/hf_1834", "meta-llama/Llama-3.1-8B"),
         ("saves/Qwen2.5-7B-Instruct-Braille/7B_qwen2.5i_train->sft/checkpoint-10000", "Qwen/Qwen2.5-7B-Instruct"),
     ],
@@ -51,7 +53,8 @@ def test_a_name_that_stands_for_a_model(name: str, stands_for: str) -> None:
     [
         "OpenThinker-32B", "/models/my-run", "models", "/", "", "..", "中文", "\0",
         # another size, generation or kind
-        "/m/Qwen2.5-33B", "/m/Qwen-257B", "/m/Phi-4-multimodal", "/m/Qwen2.5-7B-Instruct-VL", "/m/Qwen3-8B-8x7B",
+        "/m/Qwen2.5-33B", "/m/Qwen-257B", "/m/Phi4-4B", "/m/Phi-4-multimodal", "/m/Qwen2.5-7B-Instruct-VL",
+        "/m/Qwen3-8B-8x7B",
         "/m/Llama-3.1-8B-Instruct-Minitron-4B", "/m/Qwen3-8B-reranker", "/m/Qwen3-8B-PRM", "/m/Qwen3-8B.1",
         # layers may be added, and bits are not told how
         "/m/Qwen2.5-7B-Instruct-mymerge", "/m/Qwen2.5-7B-Instruct-Int4", "x/Qwen3-8B-W4A16",

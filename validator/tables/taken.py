@@ -29,9 +29,9 @@ _OTHER_SHAPES = re.compile(
 # Two digits behind letters, and no size behind them: qwen25, llama31, v03.
 _POINTLESS = re.compile(r"(?i)(?<=[a-z])(\d)(\d)(?![\dbm])")
 _WORD = re.compile(r"\d+|[a-z]+")
-_SIZED = re.compile(r"(?i)[\d.]+[bm](?![a-z])")
+_SIZED = re.compile(r"(?i)\d[\d.]*[bm](?![a-z])")
 # What tells variants of the same shapes apart, and is often left out.
-_VARIANT = "(?:[-_.](?:instruct|chat|it|hf|pt|base))*"
+_VARIANT = r"(?:[-_.](?:instruct|chat|it|hf|pt|base|a\d+b))*"
 # So many parts of a path, from its end, may hold the name: saves/MODEL/full/sft/checkpoint-100.
 _DEPTH = 5
 
@@ -96,10 +96,20 @@ def _match(own: str) -> _Match | None:
 
 
 def _keeps_shapes(known: _Match) -> bool:
-    """Whether the words behind a known name are those of a fine-tune; the size may be said once more."""
-    size = _SIZED.search(known.hub)
-    rest = re.sub(rf"(?i)(?<![\d.]){re.escape(size[0])}(?![a-z])", "", known.rest) if size else ""
-    return size is not None and not _OTHER_SHAPES.search(rest)
+    """Whether the words behind a known name are those of a fine-tune. The size may be said once more, or where the
+    known name leaves it out."""
+    size, said = _SIZED.search(known.hub), _SIZED.search(known.rest)
+    if size is None and said and _close(said[0], listing("models")[known.key]["parameters"]):
+        size = said
+    if size is None:
+        return False
+    return not _OTHER_SHAPES.search(re.sub(rf"(?i)(?<![\d.]){re.escape(size[0])}(?![a-z])", "", known.rest))
+
+
+def _close(size: str, parameters: int) -> bool:
+    """Whether 14B says so many parameters, by the tenth that names are rounded by."""
+    said = float(size[:-1]) * (1e9 if size[-1] in "bB" else 1e6)
+    return abs(said / parameters - 1) < 0.1
 
 
 def _compared(key: str, hub: str, own: str, words: list[re.Match[str]]) -> _Match:
