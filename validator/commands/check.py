@@ -63,12 +63,12 @@ def command(
         paths = commit.subjects(paths)
     elif not paths:
         paths = _default()
-    if fix or diff:
-        from validator.commands import fixing  # which a check alone does not need
-
-        wanted = Selection(select, ignore)
-        fixing.fix(paths, fixing.Request(machine, host_ram, wanted, unsafe, diff, given), form, strict)
     with simulating.simulated(simulate) as trial:
+        if fix or diff:
+            from validator.commands import fixing  # which a check alone does not need
+
+            target = fixing.Target(machine, host_ram, trial)
+            fixing.fix(paths, fixing.Request(target, Selection(select, ignore), unsafe, diff, given), form, strict)
         plain.check(paths, machine, host_ram, form, strict, select, ignore, trial)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import NamedTuple, NoReturn
 
 from validator import __version__
@@ -18,12 +17,19 @@ from validator.judge.selection import Selection
 from validator.read.recipe import Document, parse
 
 
+class Target(NamedTuple):
+    """What files are judged for, as `judge.check` takes it."""
+
+    machine: str | None
+    host_ram_gib: float | None
+    trial: judge.Trial | None
+
+
 class Request(NamedTuple):
     """What is asked for: the target, the findings that count, whether fixes may change what is trained, and whether the
     change is shown in place of being written. `among`: the files that may be changed, where not all."""
 
-    machine: str | None
-    host_ram: float | None
+    target: Target
     selection: Selection
     unsafe: bool
     diff: bool
@@ -59,25 +65,28 @@ def fix(paths: Sequence[str], request: Request, form: str, strict: bool) -> NoRe
 
 def _fixed(subject: str | Document, request: Request) -> Iterator[Fixed]:
     """The files that a subject stands for; a recipe of the catalogue and a DeepSpeed file are only judged."""
-    check = partial(judge.check_document, machine=request.machine, host_ram_gib=request.host_ram)
     if isinstance(subject, Document):
-        yield Fixed(check(subject))
+        yield Fixed(judge.check_document(subject, *request.target))
         return
     files = judge.expand(subject)
     if not files:
         yield Fixed(judge.empty(subject))
     for path in files:
         if path.endswith(".json") or (request.among is not None and path not in request.among):
-            yield Fixed(judge.check_file(path, request.machine, request.host_ram))
+            yield Fixed(judge.check_file(path, *request.target))
             continue
         try:
             original = file.read(path)
         except RecipeError as err:
             yield Fixed(judge.unread(path, str(err)))
             continue
-        now = repair.repair(parse(path, original.text), check, request.selection.holds, request.unsafe)
+        now = repair.repair(parse(path, original.text), _judge(request), request.selection.holds, request.unsafe)
         now.report.fixed, now.report.left = now.done, repair.left(now, request.selection.holds)
         yield Fixed(now.report, original, now.document.text)
+
+
+def _judge(request: Request) -> repair.Judge:
+    return lambda document: judge.check_document(document, *request.target)
 
 
 def _written(fixed: Fixed) -> bool:
