@@ -1,0 +1,68 @@
+"""benchmarks/real.py on made files: what it counts, and as what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import real
+
+RECIPE = """model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+stage: sft
+do_train: true
+finetuning_type: lora
+dataset: of_a_stranger
+template: qwen
+cutoff_len: 1024
+output_dir: saves/out
+bf16: true
+"""
+
+
+def judged(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch, machine: str = "") -> real.Row:
+    monkeypatch.chdir(folder)
+    Path("recipe.yaml").write_text(text)
+    row = real.Row("owner/name", "configs/sft.yaml", "0" * 40, machine, parser="ok")
+    real.ours(row)
+    return row
+
+
+def test_what_is_not_there_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = judged(RECIPE + "deepspeed: /mnt/there/ds_z3_config.json\n", tmp_path, monkeypatch)
+    assert (row.errors, row.verdict, row.reason) == ("", "fits", "")
+
+
+def test_the_machine_that_is_stated_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert judged(RECIPE.replace(": lora", ": full"), tmp_path, monkeypatch, "1xrtx-4090").verdict == "exceeds"
+
+
+def test_a_model_that_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = judged(RECIPE.replace("Qwen/Qwen2.5-7B-Instruct", "saves/mine"), tmp_path, monkeypatch)
+    assert (row.verdict, row.judged) == ("unknown", False)
+    assert row.reason
+
+
+def test_an_error_is_false_where_the_parser_accepts_and_nothing_fails_later() -> None:
+    rows = [
+        real.Row("a/b", "x", "", parser=parser, errors=errors)
+        for parser, errors in (("ok", ""), ("ok", "TRA601"), ("ok", "CUR001"), ("ValueError: no", "SCH001"))
+    ]
+    assert "TRA601" in real.late()
+    assert [row.errors for row in real.false_errors(rows)] == ["CUR001"]
+    assert real.missed(rows) == []
+    assert real.missed([real.Row("a/b", "x", "", parser="ValueError: no")])
+
+
+def test_bars_and_tables() -> None:
+    good = real.Row("a/b", "x", "", "1xa100-80g", "ran", "ok", "", "fits", "", 2, 1)
+    assert all(met for _, _, met in real.scores([good]).values())
+    bad = real.Row("a/c", "y", "", parser="ok", errors="CUR001", verdict="unknown", reason="no model", fixed=9)
+    assert not any(met for name, (*_, met) in real.scores([bad]).items() if "missed" not in name)
+    text = "\n".join(real.lines([good, bad]))
+    assert all(words in text for words in ("2 recipes of 2 repositories", "no model", "1xa100-80g", "MISSED"))
+
+
+def test_rows_are_kept_as_they_are(tmp_path: Path) -> None:
+    rows = [real.Row("a/b", "x, y.yaml", "0", says='"quoted"', parser="ok", verdict="tight", findings=3, fixed=1)]
+    real.write(rows, tmp_path / "real.csv")
+    assert real.read(tmp_path / "real.csv") == rows

@@ -1,0 +1,96 @@
+"""The real Trainer with the real DeepSpeed on a made model of one layer: what the rules PAR say of a JSON is so."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from validator.diagnostic import Severity
+from validator.judge.check import check_file
+
+pytestmark = pytest.mark.slow
+
+PLAIN: dict[str, Any] = {
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto",
+    "zero_optimization": {"stage": 1},
+}
+STEPS = {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto", "total_num_steps": "auto"}
+RECIPE = {
+    **{"model_name_or_path": "Qwen/Qwen3-8B", "stage": "sft", "do_train": True, "finetuning_type": "full"},
+    **{"dataset": "identity", "template": "qwen3_nothink", "cutoff_len": 1024, "output_dir": "out"},
+    **{"per_device_train_batch_size": 1, "gradient_accumulation_steps": 1, "max_steps": 1, "warmup_steps": 1},
+    **{"learning_rate": 5.0e-5, "deepspeed": "ds.json"},
+}
+CASES: dict[str, tuple[dict[str, Any], str, str]] = {  # changes, code of our error, word of the real one
+    "plain": ({}, "", ""),
+    "the same steps": ({"scheduler": {"type": "WarmupDecayLR", "params": {**STEPS, "warmup_num_steps": 1}}}, "", ""),
+    "warm-up": (
+        {"scheduler": {"type": "WarmupDecayLR", "params": {**STEPS, "warmup_num_steps": 9}}},
+        "PAR020",
+        "mismatch",
+    ),
+    "steps": (
+        {"scheduler": {"type": "WarmupDecayLR", "params": {**STEPS, "total_num_steps": 9}}},
+        "PAR020",
+        "mismatch",
+    ),
+    "no such scheduler": ({"scheduler": {"type": "CosineAnnealing", "params": {}}}, "PAR115", "does not recognize"),
+    "torch's": ({"scheduler": {"type": "CosineAnnealingLR", "params": {"T_max": 9}}}, "PAR115", "is not an Optimizer"),
+    "lacking": ({"scheduler": {"type": "WarmupDecayLR", "params": {}}}, "PAR113", "missing 1 required"),
+    "amp": ({"amp": {"enabled": True}}, "PAR119", "not currently compatible"),
+    "elastic": (
+        {"elasticity": {"enabled": True, "max_train_batch_size": 4, "micro_batch_sizes": [1]}},
+        "PAR119",
+        "batch",
+    ),
+    "data type": ({"communication_data_type": "float7"}, "PAR103", "Invalid communication_data_type"),
+    "recomputation": ({"activation_checkpointing": {"partition_activations": True, "nonsense": 1}}, "", ""),
+    "stage as text": ({"zero_optimization": {"stage": "1", "reduce_bucket_size": 5e8}}, "", ""),
+    "no ZeRO": ({"zero_optimization": None}, "PAR104", "ZeRO optimization config"),
+}
+PROGRAM = """
+import json, sys, torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+small = LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9)
+rows = [{"input_ids": torch.arange(4), "labels": torch.arange(4)}] * 2
+try:
+    arguments = TrainingArguments("out", deepspeed="ds.json", max_steps=1, warmup_steps=1, learning_rate=5.0e-5,
+        per_device_train_batch_size=1, bf16=False, report_to="none", save_strategy="no", disable_tqdm=True)
+    Trainer(LlamaForCausalLM(small), arguments, train_dataset=rows).train()
+    answer = ""
+except BaseException as error:
+    answer = f"{type(error).__name__}: {error}"
+open("answer", "w").write(answer)
+"""
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_engine_stops_where_we_say_so(
+    case: tuple[dict[str, Any], str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes, code, word = case
+    monkeypatch.chdir(tmp_path)
+    Path("ds.json").write_text(json.dumps({name: each for name, each in {**PLAIN, **changes}.items() if each}))
+    Path("recipe.yaml").write_text(json.dumps(RECIPE))
+    errors = {each.code for each in check_file("recipe.yaml").diagnostics if each.severity is Severity.ERROR}
+    assert {each for each in errors if each.startswith("PAR")} == ({code} if code else set())
+    answer = real()
+    assert word in answer if word else not answer
+
+
+def real() -> str:
+    """Why the Trainer stopped; empty where it trained a step."""
+    cache = Path(__file__).parents[1] / ".cache" / "torch_extensions"  # operators that DeepSpeed compiles on first use
+    process = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
+    environment = {"TORCH_EXTENSIONS_DIR": str(cache), **os.environ, **process, "CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, timeout=600, check=False)
+    return Path("answer").read_text()
