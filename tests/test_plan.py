@@ -688,3 +688,24 @@ def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:
 )
 def test_a_plan_is_little_work(words: tuple[str, ...]) -> None:
     assert calls(lambda: run(*words)) < 600_000
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("model", "stage", "lines"),
+    [
+        ("qwen2.5-vl-7b", "sft", ["image_max_pixels: 262144  # larger pictures are scaled down to it: some 334 tokens",
+                                  "freeze_vision_tower: true  # false trains the tower, too",
+                                  "dataset: llava_1k_en,llava_1k_zh", "template: qwen2_vl"]),
+        ("llava-1.5-7b", "sft", ["image_max_pixels: 262144  # larger pictures are scaled down to it"]),
+        ("qwen2.5-vl-7b", "dpo", ["dataset: rlhf_v"]),
+        ("qwen2-audio-7b", "sft", ["freeze_vision_tower: true  # false trains the tower, too",
+                                   "dataset: alpaca_gpt4_en,alpaca_gpt4_zh"]),
+    ],
+)  # fmt: skip
+def test_a_model_that_sees_is_given_pictures(model: str, stage: str, lines: list[str]) -> None:
+    words = ("--model", model, "--machine", "8xa100-80g", "--stage", stage, "--method", "lora")
+    assert "wrote mine.yaml" in run(*words, "--write", "mine.yaml").output
+    written = Path("mine.yaml").read_text("utf-8").splitlines()
+    assert set(lines) <= set(written)
+    assert any(line.startswith("image_max_pixels") for line in written) is ("audio" not in model)
