@@ -146,7 +146,8 @@ def memory_not_judged(job: Job) -> Iterator[Finding]:
 
     Why: without the model's shapes nothing can be predicted, so the run may stop with "out of memory" all the same.
     Source: own (the memory model)
-    Fix: give a folder that holds the model's config.json, which is enough, as `model_name_or_path`; or add the model
+    Fix: give a folder that holds the model's config.json, which is enough, as `model_name_or_path`; for a type that no
+    formula knows, `lmf-recipes explain RECIPE --simulate` where torch and LLaMA-Factory are installed; or add the model
     to validator/data/models.yaml.
     """
     if job.machine and job.model_problem:

@@ -12,6 +12,7 @@ from validator.memory.workload import Norm
 from validator.tables import releases
 from validator.tables.data import listing, table
 
+_SIMULATE = "where torch and LLaMA-Factory are installed, explain RECIPE --simulate judges it by its class"
 # What the classes of transformers call the matrices of a layer -> their role in the memory formulas.
 _ROLES = {
     "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "qkv_proj": "qkv", "q_a_proj": "q_a",
@@ -152,7 +153,7 @@ def known() -> list[str]:
 def family(kind: str) -> Family:
     """The family of a model type. Raises RecipeError where the table has none."""
     if kind not in listing("families"):
-        raise RecipeError(f"model type `{kind}` is not among the supported ones ({', '.join(known())})")
+        raise RecipeError(f"model type `{kind}` is not among the supported ones; {_SIMULATE}")
     generated, own = table("families"), listing("families")[kind]
     roles = own.get("roles", {})
     # Without a class in transformers, the linear layers are those that have a role.

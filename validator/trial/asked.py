@@ -8,6 +8,7 @@ from typing import Any
 from validator.diagnostic import RecipeError
 from validator.job import workload
 from validator.job.job import Job
+from validator.job.quantization import quantization
 from validator.simulate.cell import Cell
 from validator.tables import families
 
@@ -21,8 +22,10 @@ _UNLIKE = ("use_unsloth", "use_kt", "mixture_of_depths", "shift_attn", "use_llam
            "use_adam_mini", "ref_model", "adapter_name_or_path", "freeze_extra_modules")  # fmt: skip
 
 
-def cell(job: Job, config: Mapping[str, Any]) -> Cell:
-    """One warm step of the job on one device. Raises RecipeError for what is not simulated, with the reason."""
+def cell(job: Job, config: Mapping[str, Any], length: int) -> Cell:
+    """One warm step of the job on one device, with sequences of a length in tokens.
+
+    Raises RecipeError for what is not simulated, with the reason."""
     for problem in _problems(job, config):
         raise RecipeError(f"is not simulated: {problem}")
     optimizer = workload.optimizer(job, job.zero)
@@ -33,7 +36,7 @@ def cell(job: Job, config: Mapping[str, Any]) -> Cell:
         lora_rank=max(int(job.number("lora_rank")), 1),
         lora_targets=",".join(job.words("lora_target")) or "all",
         precision_mode=_PRECISION[job.precision],
-        seq_len=max(int(job.number("cutoff_len")), 1),
+        seq_len=length,
         micro_batch=1 if job.stage == "kto" else job.micro_batch,
         grad_ckpt=job.checkpointing != "off",
         attn=_ATTENTION.get(str(job.get("flash_attn")), "sdpa"),
@@ -66,13 +69,15 @@ def _problems(job: Job, config: Mapping[str, Any]) -> Iterator[str]:
         yield "KTO with more than one sample in a batch"
     if config.get("quantization_config"):
         yield "a checkpoint that is quantized already"
-    if job.quantization.asked and (job.quantization.method != "bnb" or job.quantization.bits not in (4, 8)):
-        yield f"quantization by {job.quantization.method} to {job.quantization.bits} bits"
+    asked = quantization(job, None)
+    if asked.asked and (asked.method != "bnb" or asked.bits not in (4, 8)):
+        yield f"quantization by {asked.method} to {asked.bits} bits"
     yield from (f"`{key}`" for key in _UNLIKE if job.flag(key))
 
 
 def _method(job: Job) -> str:
-    return f"qlora{job.quantization.bits}" if job.quantization.asked and job.method == "lora" else job.method
+    asked = quantization(job, None)
+    return f"qlora{asked.bits}" if asked.asked and job.method == "lora" else job.method
 
 
 def _stage(job: Job) -> str:

@@ -54,12 +54,13 @@ def _alone(run: Run, moment: Moment, stepped: bool, name: str) -> Terms:
 def _spread(run: Run, moment: Moment, name: str, answer: Answer) -> Terms:
     """Of what comes and goes the most at any time of the moment counts, since states of another size may move the
     peak. Gradients are all there while they are made, but for plain data parallelism's share of them."""
+    if name == "opt":
+        return {**formulas.step(run), **_passing(moment.categories, moment.passing)}
     return {
         **resident(run),
-        Device.GATHER: 0.0 if name == "opt" else gathered(run, _WHERE.get(name, "last layer")),
+        Device.GATHER: gathered(run, _WHERE.get(name, "last layer")),
         Device.BUCKETS: buckets(run),
         Device.GRADIENTS: _gradients(run, moment, name, answer),
-        Device.STEP: step_bytes(run) if name == "opt" else 0.0,
         **_passing(moment.categories, moment.passing),
     }
 
@@ -67,7 +68,7 @@ def _spread(run: Run, moment: Moment, name: str, answer: Answer) -> Terms:
 def _gradients(run: Run, moment: Moment, name: str, answer: Answer) -> float:
     if name.startswith("fwd"):
         return earlier(run)
-    if run.sharding.zero >= 2 or name == "opt":
+    if run.sharding.zero >= 2:
         return gradients(run)
     most = max(one.categories.get("grad", 0) for one in answer.moments.values())
     return gradients(run) * (moment.categories.get("grad", 0) / most if most else 1.0)

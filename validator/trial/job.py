@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -33,25 +34,35 @@ class SimulatedJob(Job):
         if model or source is None:
             return model, problem
         try:
-            there = self._answer(source)
+            there = self._answer(source, self.longest)
         except RecipeError as err:
             return None, f"model type `{source.config.get('model_type')}` {err}"
         return self._counted(source, there), None
 
-    @cached_property
-    def device_memory(self) -> Estimate | None:
-        """Predicted peak on the worst device, bytes: simulated for a model that was counted."""
-        if self.model is None or not self.model.arch.counted:
-            return super().device_memory
-        return self._simulated
+    def _device_memories(self, length: int) -> Mapping[str, Estimate]:
+        """Simulated for a model that was counted; none where that length is not."""
+        if not self.simulated:
+            return super()._device_memories(length)
+        try:
+            there = self._estimate(length)
+        except RecipeError:
+            return {}
+        return {"": there} if there else {}
 
-    @cached_property
-    def _simulated(self) -> Estimate | None:
+    def _estimate(self, length: int) -> Estimate | None:
         if self.model is None or self.workload is None or self._source is None:
             return None
         stepped = workload.optimizer(self, self.zero) in STEPPED
         runtime = self.machine.device.runtime(workload.expandable(self)) if self.machine else None
-        return estimate(self.model.arch, self.workload, self._answer(self._source), stepped, runtime)
+        work = self.workload._replace(length=length, eval_length=length)
+        return estimate(self.model.arch, work, self._answer(self._source, length), stepped, runtime)
+
+    @cached_property
+    def enough_for(self) -> int | None:
+        """As of other jobs, but no lengths in between are simulated."""
+        if not self.simulated:
+            return super().enough_for
+        return self.reached if self.device_verdict == "exceeds" and not self._exceeds(self.reached) else None
 
     @property
     def simulated(self) -> bool:
@@ -62,12 +73,13 @@ class SimulatedJob(Job):
         """The figures of the simulation, of a model that formulas know, too; None where no config.json tells it, or it
         cannot be simulated."""
         try:
-            if self._source is None or self._simulated is None:
-                return None
+            band = self._estimate(self.longest)
         except RecipeError as err:
             self.trials.tell(f"`{self.get('model_name_or_path')}` {err}")
             return None
-        band, there = self._simulated, self._answer(self._source)
+        if band is None or self._source is None:
+            return None
+        there = self._answer(self._source, self.longest)
         return Simulation(band.allocated / GIB, band.low / GIB, band.expected / GIB, band.high / GIB,
                           there.parameters, there.trainable, there.whole, releases())  # fmt: skip
 
@@ -82,8 +94,8 @@ class SimulatedJob(Job):
         except RecipeError:
             return None
 
-    def _answer(self, source: Source) -> Answer:
-        return self.trials.answer(cell(self, source.config))
+    def _answer(self, source: Source, length: int) -> Answer:
+        return self.trials.answer(cell(self, source.config, length))
 
     def _counted(self, source: Source, there: Answer) -> Model:
         layers = [

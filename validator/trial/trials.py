@@ -51,8 +51,8 @@ class Trials:
             self._simulator.close()
 
     def begin(self) -> None:
-        """The allowance of a run, for its own simulation and for changes to it."""
-        self._left = self._more + 1
+        """The allowance of a run: with sequences of two lengths at most, and for changes to it."""
+        self._left = self._more + 2
 
     def answer(self, cell: Cell) -> Answer:
         """Raises RecipeError with the reason where there is none, also when the allowance is spent."""
