@@ -57,7 +57,7 @@ EXPERTS = {"gate", "gate_proj", "up_proj", "down_proj"}
         ("qwen3_moe", "fused_experts", "5.0.0"), ("deepseek_v3", "fused_experts", "5.0.0"),
         ("gpt_oss", "fused_experts", "4.57.1"), ("llama", "fused_experts", None),
         ("glm4_moe", "head_norms", True), ("glm4_moe", "asked_norms", True), ("minimax_m2", "head_norms", False),
-        ("minimax_m2", "wide_norms", True), ("hunyuan_v1_moe", "router", "module"), ("hy_v3", "dense_layers", 1),
+        ("minimax_m2", "whole_norms", True), ("hunyuan_v1_moe", "router", "module"), ("hy_v3", "dense_layers", 1),
         ("qwen2_moe", "qkv_bias", True), ("qwen3_moe", "separate", EXPERTS | {"q_proj", "k_proj", "v_proj", "o_proj"}),
         ("olmoe", "separate", EXPERTS | {"q_proj", "k_proj", "v_proj", "o_proj"}), ("minimax_m2", "separate", set()),
         ("gpt_oss", "sinks", True), ("gpt_oss", "router", "bias"), ("deepseek_v2", "router", "linear"),
@@ -239,6 +239,7 @@ def generated() -> dict[str, dict[str, object]]:
         "llamafactory.model.model_utils.liger_kernel": ast.parse(LIGER),
         "llamafactory.model.model_utils.attention": ast.parse(""),
         "llamafactory.data.collator": ast.parse(""),
+        "llamafactory.model.model_utils.moe": ast.parse(""),
         "llamafactory.extras.constants": ast.parse(CONSTANTS),
         "llamafactory.model.model_utils.visual": ast.parse(VISUAL),
     }
@@ -249,7 +250,7 @@ def generated() -> dict[str, dict[str, object]]:
 def test_columns_are_generated_from_source() -> None:
     table = generated()
     assert table["llamafactory"] == {
-        "liger": ["llama", "nova", "novae"], "own_kernel": [], "no_neat_packing": [],
+        "liger": ["llama", "nova", "novae"], "own_kernel": [], "no_neat_packing": [], "aux_loss": [],
         "mixture_of_depths": ["llama"], "shift_attention": ["llama"],
     }  # fmt: skip
     assert table["composites"] == {

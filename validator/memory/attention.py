@@ -81,7 +81,7 @@ def attention_kept(run: Run, block: Block) -> float:
     readers = block.by_role("q", "k", "v", "qkv", "q_a", "kv_a")
     per_token = half_norms(run) + dropped(run) + input_kept(run, run.arch.hidden, readers)
     per_token += magnitudes(run, (*readers, *block.by_role("q_b", "kv_b", "o")))
-    if attn.head_norms or attn.wide_norms:
+    if attn.head_norms or attn.whole_norms:
         per_token += norm_kept(run, query_width(attn) + key_width(attn), 2)
     per_token += _latent_kept(run, block)
     in_core = not (run.attends_in_squares or attn.concatenated)

@@ -57,7 +57,7 @@ def _vectors(arch: Architecture) -> int:
     attn = arch.attn
     norms = arch.norms_per_layer * norm_elements(arch)
     heads = (2 * attn.head_dim if attn.head_norms else 0) + (attn.heads if attn.sinks else 0)
-    heads += query_width(attn) + key_width(attn) if attn.wide_norms else 0
+    heads += query_width(attn) + key_width(attn) if attn.whole_norms else 0
     return norms + heads + attn.q_rank + attn.kv_rank
 
 

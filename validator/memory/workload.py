@@ -30,7 +30,7 @@ class Attn(NamedTuple):
     qkv_bias: bool = False
     out_bias: bool = False
     head_norms: bool = False  # a norm weight of head_dim on queries and on keys
-    wide_norms: bool = False  # a norm weight over all queries and one over all keys
+    whole_norms: bool = False  # a norm weight over all queries and one over all keys
     sinks: bool = False  # one learned scalar for each head
     window: int = 0  # sliding window in tokens; 0: none
     fused: bool = False  # one linear module makes q, k and v

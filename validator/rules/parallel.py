@@ -265,6 +265,21 @@ def router_adapted_in_ddp(job: Job) -> Iterator[Finding]:
         yield "lora_target", "the adapter of the router gets no gradient, which DDP refuses; name the layers but `gate`"
 
 
+@rule("PAR022", Severity.ERROR, since="transformers 5.0.0")
+def mixture_not_found(job: Job) -> Iterator[Finding]:
+    """ZeRO-3 trains a mixture that LLaMA-Factory looks for by the name of a class that is gone.
+
+    Why: "No modules of type ['DeepseekV2MoE'] found in model" once the model is loaded on every rank: transformers 5
+    spells the class otherwise (seen in a run).
+    Source: llamafactory/model/model_utils/moe.py:add_z3_leaf_module
+    Fix: ZeRO-2, FSDP, or transformers 4.
+    """
+    lost = job.model.family.lost_leaf if job.model else None
+    if lost and job.zero_stage == 3 and job.trains:
+        found = f"LLaMA-Factory looks for {lost} under ZeRO-3, which transformers 5 names otherwise"
+        yield "deepspeed", f"{found}; use ZeRO-2, FSDP or transformers 4"
+
+
 def _value(job: Job, path: str) -> Any:
     return job.zero.value(path) if job.zero else None
 

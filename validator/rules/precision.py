@@ -173,6 +173,18 @@ def formats_meet(job: Job) -> Iterator[Finding]:
         yield key, f"{_WIDENED[key]} in 32 bits beside 16-bit weights needs mixed precision; set `bf16: true`"
 
 
+@rule("TRA712", Severity.WARNING)
+def routers_without_loss(job: Job) -> Iterator[Finding]:
+    """A coefficient of the routers' loss is set for a model that gets none.
+
+    Why: LLaMA-Factory hands it on to some mixtures; elsewhere it has no effect, and experts are not balanced.
+    Source: llamafactory/model/model_utils/moe.py:configure_moe
+    Fix: remove `moe_aux_loss_coef`.
+    """
+    if job.flag("moe_aux_loss_coef") and job.trains and job.model and not job.model.family.aux_loss:
+        yield "moe_aux_loss_coef", f"LLaMA-Factory gives the routers of {job.model.kind} no loss; it has no effect"
+
+
 # keys that make LLaMA-Factory keep some weights in 32 bits (model/adapter.py, model/model_utils/checkpointing.py)
 _WIDENED = {
     "finetuning_type": "freeze tuning",

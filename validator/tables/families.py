@@ -28,7 +28,7 @@ class Family(NamedTuple):
 
     kind: str
     # What a layer is made of. `norms`: those over the hidden width; `head_norms`: one over each head of q and of k.
-    # `wide_norms`: one over all heads of q and one over all of k; `asked_norms`: only where use_qk_norm is set.
+    # `whole_norms`: one over all heads of q and one over all of k; `asked_norms`: only where use_qk_norm is set.
     norms: int = 2
     head_norms: bool = False
     asked_norms: bool = False
@@ -72,9 +72,12 @@ class Family(NamedTuple):
     remark: str = ""
     # (start of a name, what replaces it) where the models' own code fails with transformers 5.
     successor: tuple[str, str] | None = None
-    # LLaMA-Factory has liger kernels, loads an attention kernel of its own, converts to mixture-of-depths, and shifts
-    # attention (S^2).
+    # What LLaMA-Factory looks for under ZeRO-3 by the name of a class that transformers has since named otherwise.
+    lost_leaf: str | None = None
+    # LLaMA-Factory has liger kernels, hands on the coefficient of the routers' loss, loads an attention kernel of its
+    # own, converts to mixture-of-depths, and shifts attention (S^2).
     liger: bool = False
+    aux_loss: bool = False
     own_kernel: bool = False
     mixture_of_depths: bool = False
     shift_attention: bool = False

@@ -15,6 +15,7 @@ from validator.upstream.templates import calls, constant
 _BRANCHES = {
     "liger": ("llamafactory.model.model_utils.liger_kernel", "apply_liger_kernel"),
     "own_kernel": ("llamafactory.model.model_utils.attention", "load_and_register_kernel"),
+    "aux_loss": ("llamafactory.model.model_utils.moe", "router_aux_loss_coef"),
     "no_neat_packing": ("llamafactory.data.collator", "Neat packing is not supported"),
 }
 _CONSTANTS = {"mixture_of_depths": "MOD_SUPPORTED_MODELS", "shift_attention": "SUPPORTED_CLASS_FOR_S2ATTN"}
@@ -42,7 +43,7 @@ def kinds() -> list[str]:
 def columns(llamafactory: Modules) -> dict[str, list[str]]:
     """The model types that LLaMA-Factory does something for."""
     constants = llamafactory("llamafactory.extras.constants")
-    branches = {name: sorted(_branch(llamafactory(module), word)) for name, (module, word) in _BRANCHES.items()}
+    branches = {name: sorted(set(_branch(llamafactory(module), word))) for name, (module, word) in _BRANCHES.items()}
     return branches | {name: sorted(constant(constants, given)) for name, given in _CONSTANTS.items()}
 
 
