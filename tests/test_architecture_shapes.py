@@ -40,7 +40,7 @@ def test_every_supported_type_is_read(kind: str) -> None:
         ("mistral", {"sliding_window": None}, "attn.window", 0),
         ("qwen2", {"sliding_window": 4096, "use_sliding_window": False}, "attn.window", 0),
         ("gpt_oss", {}, "attn.sinks", True), ("gemma", {}, "norm", "rms_fp32"), ("llama", {}, "norm", "rms"),
-        ("cohere", {}, "parallel", True), ("cohere", {"use_qk_norm": False}, "attn.wide_norms", False),
+        ("cohere", {}, "parallel", True), ("cohere", {"use_qk_norm": False}, "attn.whole_norms", False),
         ("cohere", {}, "norms_per_layer", 1), ("llama", {}, "parallel", False),
         ("starcoder2", {}, "ffn.gated", False), ("starcoder2", {"use_bias": True}, "ffn.bias", True),
         ("starcoder2", {"use_bias": True}, "attn.out_bias", True), ("starcoder2", {}, "attn.qkv_bias", False),

@@ -48,7 +48,7 @@ FAMILIES = [
     ("olmo", {}, model(norm="bare")),
     ("cohere", {"use_qk_norm": False}, model(tied=True, norms_per_layer=1, norm="layer_fp32", parallel=True)),
     ("cohere", {"use_qk_norm": True},
-     model(Attn(4, 2, 16, wide_norms=True), tied=True, norms_per_layer=1, norm="layer_fp32", parallel=True)),
+     model(Attn(4, 2, 16, whole_norms=True), tied=True, norms_per_layer=1, norm="layer_fp32", parallel=True)),
     ("seed_oss", {}, model(Attn(4, 2, 16, qkv_bias=True), dropout=True)),
     ("hunyuan_v1_dense", {"tie_word_embeddings": True}, model(Attn(4, 2, 16, head_norms=True), tied=True)),
     ("qwen3_moe", {**ROUTED, "num_experts": 8},

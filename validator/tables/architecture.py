@@ -67,7 +67,7 @@ def _attention(config: Config, family: Family) -> Attn:
         out_bias=everywhere
         or bool(config.get("attention_out_bias", config.get("attention_bias") and family.output_bias)),
         head_norms=family.head_norms and bool(config.get("use_qk_norm", not family.asked_norms)),
-        wide_norms=family.wide_norms and bool(config.get("use_qk_norm", True)),
+        whole_norms=family.whole_norms and bool(config.get("use_qk_norm", True)),
         sinks=family.sinks,
         window=windowed,
         fused=family.fused_qkv,

@@ -32,7 +32,7 @@ class Family(NamedTuple):
     norms: int = 2
     head_norms: bool = False
     asked_norms: bool = False
-    wide_norms: bool = False
+    whole_norms: bool = False
     # What memory/workload.py calls the norms, whether both halves of a layer read the same hidden state, and whether
     # a part of what they add is dropped.
     norm: Norm = "rms"
