@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from validator.simulate import config, environment
+from validator.simulate import config, environment, pictures
 from validator.simulate.answer import Answer, Moment
 from validator.simulate.cell import Cell
 from validator.simulate.depth import depths, extended, whole
@@ -26,9 +26,7 @@ def answer(cell: Cell) -> Answer:
 
 def shape_of(cell: Cell) -> Shape:
     """The layers of the whole model."""
-    from transformers import AutoModelForCausalLM
-
     environment.prepare()
     made = config.build(cell.model)
     with torch.device("meta"):
-        return measure(AutoModelForCausalLM.from_config(made, dtype=torch.bfloat16), made)
+        return measure(pictures.maker(made).from_config(made, dtype=torch.bfloat16), made)

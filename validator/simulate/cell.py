@@ -19,6 +19,8 @@ class Cell:
 
     `depth`: so many layers instead of all; 0: all.
 
+    `pixels`: of the one picture in each sequence of a model that sees.
+
     `warm`: optimizer states are made before the first step, so that one step is already the steady state."""
 
     model: Mapping[str, Any]
@@ -42,5 +44,9 @@ class Cell:
     lora_dropout: float = 0.0
     base_bytes: int = 2
     upcast_layernorm: bool = False
+    pixels: int = 768 * 768
+    freeze_vision_tower: bool = True
+    freeze_multi_modal_projector: bool = True
+    freeze_language_model: bool = False
     steps: int = 2
     warm: bool = False

@@ -19,6 +19,8 @@ def build(values: Mapping[str, Any], depth: int = 0) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind = str(values.get("model_type"))
+    if isinstance(values.get("vision_config"), Mapping) and isinstance(values.get("text_config"), Mapping):
+        return _seeing(kind, values, depth)
     if kind not in CONFIG_MAPPING or CONFIG_MAPPING[kind] not in AutoModelForCausalLM._model_mapping:
         raise LookupError(f"transformers has no causal language model of the type `{kind}`")
     mine = {name: value for name, value in values.items() if name not in (*_DROPPED, "model_type")}
@@ -29,6 +31,30 @@ def build(values: Mapping[str, Any], depth: int = 0) -> Any:
     config = AutoConfig.for_model(kind, **mine)
     config.use_cache = False
     return config
+
+
+def _seeing(kind: str, values: Mapping[str, Any], depth: int) -> Any:
+    """Of a model that sees, whose decoder alone is made shallower."""
+    from transformers import AutoConfig
+
+    text = {name: value for name, value in values["text_config"].items() if name not in _DROPPED}
+    text["use_sliding_window"] = False
+    if depth:
+        whole = text.get(_DEPTH)
+        text = {name: _cut(value, whole, depth) for name, value in text.items()} | {_DEPTH: depth}
+    mine = {name: value for name, value in values.items() if name not in (*_DROPPED, "model_type")}
+    config = AutoConfig.for_model(kind, **{**mine, "text_config": text})
+    config.text_config.use_cache = False
+    _rotate(config.text_config)
+    return config
+
+
+def _rotate(text: Any) -> None:
+    """Rotation by time, height and width, where the type has it and config.json was not asked for its shares."""
+    shares = "mrope_section" in getattr(text, "ignore_keys_at_rope_validation", ())
+    if shares and "mrope_section" not in text.rope_parameters:
+        half = (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads) // 2
+        text.rope_parameters["mrope_section"] = [half - 6 * (half // 8), 3 * (half // 8), 3 * (half // 8)]
 
 
 def _cut(value: Any, whole: Any, depth: int) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from validator.simulate import attention, config, liger, stages
+from validator.simulate import attention, config, liger, pictures, stages
 from validator.simulate.cell import ADAPTED, Cell
 from validator.simulate.quantized import quantize
 
@@ -20,9 +20,11 @@ _TARGETS = {"all": "all", "qv": "q_proj,v_proj"}
 
 
 class Loaded(NamedTuple):
-    """The model, its reference where the stage asks one, tensors of both that are no parameters or buffers."""
+    """The model, its configuration, its reference where the stage asks one, tensors of both that are no parameters or
+    buffers."""
 
     model: Any
+    config: Any
     reference: Any
     extra: list[torch.Tensor]
     vocab: int
@@ -39,7 +41,7 @@ def load(cell: Cell, real: bool = False) -> Loaded:
         if cell.stage == "rm":
             model = stages.with_value_head(model)
         model.train()
-    return Loaded(model, _reference(cell, made), extra, made.vocab_size)
+    return Loaded(model, made, _reference(cell, made), extra, made.get_text_config().vocab_size)
 
 
 def _config(cell: Cell) -> Any:
@@ -53,9 +55,7 @@ def _config(cell: Cell) -> Any:
 
 def _built(made: Any, cell: Cell) -> Any:
     """The model; where a class knows no such attention, on its own default, as `flash_attn: auto` leaves it."""
-    from transformers import AutoModelForCausalLM
-
-    of, half = AutoModelForCausalLM.from_config, _BASE[cell.base_bytes]
+    of, half = pictures.maker(made).from_config, _BASE[cell.base_bytes]
     try:
         return of(made, dtype=half, attn_implementation=made._attn_implementation)
     except (ValueError, ImportError):
@@ -95,6 +95,9 @@ def _finetuning(cell: Cell) -> Any:
         freeze_trainable_layers=cell.freeze_layers,
         additional_target=cell.additional_target or None,
         pure_bf16=cell.precision_mode == "pure_bf16",
+        freeze_vision_tower=cell.freeze_vision_tower,
+        freeze_multi_modal_projector=cell.freeze_multi_modal_projector,
+        freeze_language_model=cell.freeze_language_model,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from validator.simulate import autocast, environment, operators, stages
+from validator.simulate import autocast, environment, operators, pictures, stages
 from validator.simulate.caching import rounded
 from validator.simulate.cell import Cell
 from validator.simulate.layers import mark_layers
@@ -53,7 +53,8 @@ class _Run:
     def __init__(self, cell: Cell, real: bool) -> None:
         self.cell, self.real = cell, real
         loaded = load(cell, real)
-        self.model, self.reference, self.vocab = loaded.model, loaded.reference, loaded.vocab
+        self.model, self.config, self.reference = loaded.model, loaded.config, loaded.reference
+        self.vocab = loaded.vocab
         self.trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         if cell.precision_mode == "bf16":
             for model in filter(None, (self.model, self.reference)):
@@ -71,8 +72,9 @@ class _Run:
             if self.cell.warm:
                 self._warm()
             for step in range(self.cell.steps):
-                for _ in range(self.cell.grad_accum):
-                    self._micro_step(step)
+                self.tracker.phase, self.tracker.segment = f"s{step}.fwd", "pre"
+                for seen in self._seen():  # transformers' Trainer fetches all micro batches of a step together
+                    self._micro_step(step, seen)
                 self.tracker.phase, self.tracker.segment = f"s{step}.opt", ""
                 gradients = self._step()
         for hook in hooks:
@@ -106,12 +108,27 @@ class _Run:
         self.model.zero_grad(set_to_none=True)
         return gradients
 
-    def _micro_step(self, step: int) -> None:
+    def _seen(self) -> list[dict[str, torch.Tensor]]:
+        """What the micro batches of a step hold beside their tokens."""
+        if not hasattr(self.config, "vision_config"):
+            return [{}] * self.cell.grad_accum
+        sequences = self.cell.micro_batch * stages.sequences(self.cell.stage)
+        return [
+            pictures.batch(self.config, self.cell.pixels, sequences, self.cell.seq_len)
+            for _ in range(self.cell.grad_accum)
+        ]
+
+    def _unread(self, seen: dict[str, torch.Tensor]) -> contextlib.AbstractContextManager[None]:
+        if self.real:
+            return contextlib.nullcontext()
+        return pictures.values_known(pictures.tokens(self.config, seen)) if seen else stages.numbers_unread()
+
+    def _micro_step(self, step: int, seen: dict[str, torch.Tensor]) -> None:
         """Forward and backward pass of one micro batch."""
-        with contextlib.nullcontext() if self.real else stages.numbers_unread():
+        with self._unread(seen):
             self.tracker.phase, self.tracker.segment = f"s{step}.fwd", "pre"
             items = self._items() if self.cell.stage == "sft" else None  # lives until the end of the step
-            loss = self._loss(items)
+            loss = self._loss(items, seen)
             self.tracker.phase, self.tracker.segment = f"s{step}.bwd", "head"
             loss.backward()
 
@@ -119,13 +136,15 @@ class _Run:
         """transformers.Trainer's num_items_in_batch."""
         return torch.tensor(float(self.cell.micro_batch * self.cell.seq_len)) if self.real else torch.empty(())
 
-    def _loss(self, items: torch.Tensor | None) -> torch.Tensor:
+    def _loss(self, items: torch.Tensor | None, seen: dict[str, torch.Tensor]) -> torch.Tensor:
         shape = (self.cell.micro_batch * stages.sequences(self.cell.stage), self.cell.seq_len)
         ids = torch.randint(0, self.vocab, shape) if self.real else torch.empty(shape, dtype=torch.int64)
         mask = torch.ones(shape, dtype=torch.int64)
         if items is not None:
-            return _supervised_loss(self.model, ids, mask, ids.clone(), items)
-        batch = {"input_ids": ids, "attention_mask": mask, "labels": ids}
+            return _supervised_loss(
+                self.model, {"input_ids": ids, "attention_mask": mask, "labels": ids.clone(), **seen}, items
+            )
+        batch = {"input_ids": ids, "attention_mask": mask, "labels": ids, **seen}
         return stages.loss(self.cell.stage, self.model, self.reference, batch)
 
 
@@ -142,7 +161,6 @@ def _bytes(tensor: torch.Tensor) -> int:
     return rounded(tensor.numel() * tensor.element_size())
 
 
-def _supervised_loss(model: Any, ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor,
-                     items: torch.Tensor) -> Any:  # fmt: skip
+def _supervised_loss(model: Any, batch: dict[str, torch.Tensor], items: torch.Tensor) -> Any:
     """transformers.Trainer.compute_loss: the outputs object (and its logits) dies on return."""
-    return model(input_ids=ids, attention_mask=mask, labels=labels, num_items_in_batch=items)["loss"]
+    return model(**batch, num_items_in_batch=items)["loss"]

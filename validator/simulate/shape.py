@@ -25,10 +25,12 @@ class Shape(NamedTuple):
 
 
 def layers_of(model: Any) -> nn.ModuleList:
-    """The decoder's layers: of the lists of modules that lie in no other, the one that holds most.
+    """The decoder's layers: of the lists of modules that lie in no other, the one that holds most; of a model that sees
+    one of its decoder's.
 
     Raises LookupError where there is none."""
     lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
+    lists = {name: module for name, module in lists.items() if "language_model." in name} or lists
     outer = [module for name, module in lists.items() if not any(name.startswith(f"{other}.") for other in lists)]
     if not outer:
         raise LookupError(f"{type(model).__name__} has no list of layers")

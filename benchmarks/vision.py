@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""Models that see against the simulator: cells of families, methods and what is frozen, recorded in
+evidence/vision.csv.
+
+python benchmarks/vision.py            # simulates the cells that are missing, a minute each
+python benchmarks/vision.py --compare  # prints the error of the formulas
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from grid import PACKAGES, PRECISIONS
+
+from validator.job import media
+from validator.job.settings import Settings
+from validator.memory import Adapter, Workload, device_memory, linear_roles
+from validator.tables import models
+from validator.tables.data import listing
+from validator.tables.models import Model
+
+RECORD = Path(__file__).parent / "evidence" / "vision.csv"
+DEFAULTS: dict[str, Any] = {
+    "method": "lora", "precision_mode": "bf16", "grad_ckpt": True, "freeze_layers": 2, "seq_len": 2048,
+    "micro_batch": 1, "pixels": 768 * 768, "freeze_vision_tower": True, "freeze_multi_modal_projector": True,
+    "freeze_language_model": False,
+}  # fmt: skip
+FREE = {"freeze_vision_tower": False, "freeze_multi_modal_projector": False}
+TOWER, PROJECTOR = {"freeze_vision_tower": False}, {"freeze_multi_modal_projector": False}
+USUAL: list[dict[str, Any]] = [{}, TOWER, {"method": "qlora4"}, {"method": "full"}, {"method": "full", **FREE}]
+RARE: list[dict[str, Any]] = [
+    {"method": "full", "precision_mode": "pure_bf16", **FREE}, {"method": "full", **PROJECTOR},
+    {"method": "full", **PROJECTOR, "freeze_language_model": True}, {"grad_ckpt": False, **TOWER},
+    {"method": "freeze", **PROJECTOR}, {"method": "qlora4", **TOWER}, {"method": "full", "grad_ckpt": False, **FREE},
+]  # fmt: skip
+MODELS = {"qwen2.5-vl-7b": [*USUAL, *RARE], "qwen2-vl-2b": USUAL, "internvl3-8b": USUAL, "llava-1.5-7b": USUAL,
+          "qwen3-vl-8b": USUAL}  # fmt: skip
+
+
+def cells() -> list[dict[str, Any]]:
+    """Every model with its settings."""
+    return [{"model": model, **DEFAULTS, **setting} for model, settings in MODELS.items() for setting in settings]
+
+
+def recorded() -> list[dict[str, str]]:
+    """The rows of the record."""
+    if not RECORD.exists():
+        return []
+    with RECORD.open() as stream:
+        return list(csv.DictReader(stream))
+
+
+def _key(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(row[name]) for name in ("model", *DEFAULTS))
+
+
+def simulate_missing() -> None:
+    """Adds the cells that are not recorded, one by one."""
+    from validator.simulate.cell import Cell
+    from validator.simulate.depth import depths, extended
+
+    done = {_key(row) for row in recorded()}
+    for cell in (cell for cell in cells() if _key(cell) not in done):
+        values = listing("models")[cell["model"]]["config"]
+        settings = {name: cell[name] for name in DEFAULTS}
+        to = depths([0] * values["text_config"]["num_hidden_layers"])
+        if to is None:
+            raise SystemExit(f"{cell['model']} has too few layers")
+        result = extended(Cell(model=values, **settings, steps=1, warm=True), to)
+        part, peak = result.highest, result.parts[result.highest]
+        append({**cell, "peak_bytes": peak.size, "peak_at": " ".join(part), "trainable": result.trainable})
+
+
+def append(row: dict[str, Any]) -> None:
+    """One row, with the releases that made it."""
+    row["versions"] = " ".join(f"{name}=={version(name)}" for name in PACKAGES)
+    new = not RECORD.exists()
+    with RECORD.open("a", newline="") as stream:
+        writer = csv.DictWriter(stream, list(row), lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def workload(row: dict[str, str]) -> Workload:
+    """The recorded cell as the formulas see it: one device, no padding."""
+    model = models.model(row["model"])
+    method = "lora" if row["method"] == "qlora4" else row["method"]
+    frozen = {key: row[key] == "True" for key in DEFAULTS if key.startswith("freeze_") and key != "freeze_layers"}
+    values = {"finetuning_type": method, "cutoff_len": 1 << 20, "image_max_pixels": seen(row, model),
+              "disable_gradient_checkpointing": row["grad_ckpt"] == "False", **frozen}  # fmt: skip
+    if row["method"] == "qlora4":
+        values["quantization_bit"] = 4
+    settings = Settings(values)
+    decoder = media.trains_decoder(settings, model)
+    return Workload(
+        method=method if decoder or method == "lora" else "freeze",  # type: ignore[arg-type]
+        precision=PRECISIONS[row["precision_mode"]],
+        quant_bits=4 if row["method"] == "qlora4" else 0,
+        adapter=Adapter(8, linear_roles(model.arch)),
+        trainable_layers=int(row["freeze_layers"]) * decoder,
+        length=int(row["seq_len"]),
+        checkpointing="layer" if row["grad_ckpt"] == "True" else "off",
+        padded=False,
+        encodings=media.encodings(settings, model, ()),
+    )
+
+
+def seen(row: dict[str, str], model: Model) -> int:
+    """Pixels of the picture once its sides are multiples of what the processor merges."""
+    tower = model.arch.towers[0]
+    step = int(tower.side * tower.merge**0.5)
+    side: int = int(int(row["pixels"]) ** 0.5) // step * step
+    return side**2
+
+
+def errors() -> list[tuple[float, dict[str, str]]]:
+    """Signed relative error of the predicted peak of every row."""
+    return [(_predicted(row) / float(row["peak_bytes"]) - 1, row) for row in recorded()]
+
+
+def _predicted(row: dict[str, str]) -> float:
+    return device_memory(models.model(row["model"]).arch, workload(row)).allocated
+
+
+def compare() -> None:
+    """Prints each error, and the median and largest."""
+    found = errors()
+    for error, row in found:
+        setting = " ".join(f"{name}={row[name]}" for name, usual in DEFAULTS.items() if row[name] != str(usual))
+        print(f"{row['model']:16}{float(row['peak_bytes']) / (1 << 30):9.3f} GiB{error:9.2%}  {setting}")
+    sizes = sorted(abs(error) for error, _ in found)
+    print(f"{len(sizes)} cells: median {sizes[len(sizes) // 2]:.2%}, worst {sizes[-1]:.2%}")
+
+
+def main() -> None:
+    """Simulates, or compares."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--compare", action="store_true", help="print the error of the formulas")
+    if parser.parse_args().compare:
+        compare()
+    else:
+        simulate_missing()
+
+
+if __name__ == "__main__":
+    main()

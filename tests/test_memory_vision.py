@@ -1,0 +1,110 @@
+"""Models that see: the closed form against the simulator's record, and against what LLaMA-Factory really trains."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import vision
+
+from validator.job import media
+from validator.job.settings import Settings
+from validator.memory import Adapter, Workload, device_memory, linear_roles, parameters, trainable_parameters
+from validator.tables import models
+
+ROWS = vision.recorded()
+
+
+def test_the_record_covers_families_methods_and_what_is_frozen() -> None:
+    assert len({row["model"] for row in ROWS}) >= 4
+    assert {row["method"] for row in ROWS} == {"lora", "qlora4", "full", "freeze"}
+    for key in ("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model"):
+        assert {row[key] for row in ROWS} == {"True", "False"}
+
+
+def test_predicted_peaks_are_the_simulated_ones() -> None:
+    errors = sorted(abs(error) for error, _ in vision.errors())
+    assert errors[len(errors) // 2] < 0.002
+    assert errors[-1] < 0.01
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['model']}-{row['method']}-{row['peak_bytes']}")
+def test_recorded_counts_of_trained_parameters_are_the_derived_ones(row: dict[str, str]) -> None:
+    arch = models.model(row["model"]).arch
+    assert int(row["trainable"]) == trainable_parameters(arch, vision.workload(row))
+
+
+TEXT = {"num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 131}  # fmt: skip
+GRID = {"depth": 4, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 40, "num_heads": 4}
+PLAIN = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4,
+         "image_size": 56, "patch_size": 14}  # fmt: skip
+TINY: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "qwen2_vl": ({}, {"depth": 4, "embed_dim": 32, "hidden_size": 64, "num_heads": 4}),
+    "qwen2_5_vl": ({}, GRID),
+    "qwen3_vl": ({"head_dim": 16}, {**GRID, "num_position_embeddings": 16, "deepstack_visual_indexes": [1, 2]}),
+    "glm4v": ({}, {**GRID, "image_size": 56}),
+    "internvl": ({"model_type": "qwen2"}, {**PLAIN, "image_size": [56, 56], "patch_size": [14, 14]}),
+    "llava": ({"model_type": "llama"}, {**PLAIN, "model_type": "clip_vision_model"}),
+    "llava_next": ({"model_type": "mistral"}, {**PLAIN, "model_type": "clip_vision_model"}),
+    "gemma3": ({"head_dim": 16}, {**PLAIN, "model_type": "siglip_vision_model", "vision_use_head": False}),
+    "mistral3": ({"model_type": "mistral", "head_dim": 16}, {**PLAIN, "model_type": "pixtral", "head_dim": 8}),
+}  # fmt: skip
+FREEZES: list[dict[str, Any]] = [
+    {}, vision.TOWER, vision.PROJECTOR, vision.FREE, {"freeze_language_model": True, **vision.FREE},
+]  # fmt: skip
+
+
+def tiny(kind: str) -> dict[str, Any]:
+    text, seen = TINY[kind]
+    return {"model_type": kind, "text_config": {**TEXT, **text}, "vision_config": seen, "tie_word_embeddings": False}
+
+
+@pytest.mark.slow  # it imports torch and LLaMA-Factory
+@pytest.mark.parametrize("freezes", FREEZES, ids=lambda freezes: "-".join(freezes) or "as usual")
+@pytest.mark.parametrize("method", ["lora", "full"])
+@pytest.mark.parametrize("kind", TINY)
+def test_what_trains_is_what_llamafactory_trains(kind: str, method: str, freezes: dict[str, Any]) -> None:
+    pytest.importorskip("llamafactory")
+    from validator.simulate import environment
+    from validator.simulate.cell import Cell
+    from validator.simulate.loading import load
+
+    environment.prepare()
+    cell = Cell(model=tiny(kind), method=method, **freezes)
+    if (kind, method) == ("glm4v", "lora") and freezes.items() >= vision.FREE.items():
+        with pytest.raises(ValueError, match="Target module LayerNorm"):  # its name holds that of a linear module
+            load(cell, real=True)
+        return
+    loaded = load(cell, real=True).model
+    model = models._described(kind, tiny(kind))
+    settings = Settings({"finetuning_type": method, **freezes})
+    decoder = media.trains_decoder(settings, model)
+    work = Workload(
+        method="full" if method == "full" and decoder else "freeze" if method == "full" else "lora",
+        adapter=Adapter(8, linear_roles(model.arch) if decoder else ()),
+        trainable_layers=0,
+        encodings=media.encodings(settings, model, ()),
+    )
+    assert sum(p.numel() for p in loaded.parameters() if p.requires_grad) == trainable_parameters(model.arch, work)
+    if method == "full":
+        assert sum({id(p): p.numel() for p in loaded.parameters()}.values()) == parameters(model.arch)
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-vl-7b", "qwen3-vl-8b", "internvl3-8b", "llava-1.5-7b", "gemma-3-4b"])
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_freezing_never_needs_more_nor_more_pixels_less(name: str, method: str) -> None:
+    def needed(**recipe: Any) -> float:
+        settings = Settings({"finetuning_type": method, "cutoff_len": 4096, **recipe})
+        work = Workload(method=method, encodings=media.encodings(settings, model, ()))  # type: ignore[arg-type]
+        return device_memory(model.arch, work).allocated
+
+    model = models.model(name)
+    sizes = [needed(image_max_pixels=side * side, **vision.FREE) for side in (128, 256, 512, 768, 1024)]
+    assert sizes == sorted(sizes)
+    if method == "full":
+        assert needed() <= needed(**vision.PROJECTOR) <= needed(**vision.FREE)

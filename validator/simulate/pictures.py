@@ -1,0 +1,109 @@
+"""Models that see: their class, and one picture in each sequence, as LLaMA-Factory's collator hands it over.
+
+What the classes compute from the grids of patches decides shapes, so these small tensors keep their values. Where a
+picture stands in a sequence does not: a mask of its tokens is taken to name as many as there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+Tensors = dict[str, torch.Tensor]
+Described = dict[str, Sequence[int]]
+# Tensors of up to so many elements keep their values.
+_KNOWN = 1 << 22
+
+
+def maker(config: Any) -> Any:
+    """The family of classes that LLaMA-Factory loads a model of this configuration by (model/loader.py)."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    return AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
+
+
+def batch(config: Any, pixels: int, sequences: int, length: int) -> Tensors:
+    """What a batch holds beside its tokens: one picture of so many pixels in each sequence."""
+    seen = config.vision_config
+    shaped = _patches(seen, pixels) if hasattr(seen, "temporal_patch_size") else _square(seen)
+    with values_known(0):
+        made = {name: _made(described, sequences) for name, described in shaped.items()}
+    if "mrope_section" in (config.text_config.rope_parameters or {}):
+        made["position_ids"] = torch.empty((4, sequences, length), dtype=torch.int64)
+    if hasattr(config, "mm_tokens_per_image"):  # these tokens see each other
+        marks = [int(place < config.mm_tokens_per_image) for place in range(length)]
+        with values_known(0):
+            made["token_type_ids"] = torch.tensor([marks] * sequences)
+    return made
+
+
+def _patches(seen: Any, pixels: int) -> Described:
+    """Of the grid, a multiple of what is merged along each side."""
+    step = seen.patch_size * seen.spatial_merge_size
+    side = max(int(math.sqrt(pixels)) // step, 1) * seen.spatial_merge_size
+    inputs = seen.in_channels * seen.temporal_patch_size * seen.patch_size**2
+    return {"pixel_values": (side * side, inputs), "image_grid_thw": [1, side, side]}
+
+
+def _square(seen: Any) -> Described:
+    """Brought to one size."""
+    size = seen.image_size if isinstance(seen.image_size, int) else seen.image_size[0]
+    return {"pixel_values": (1, getattr(seen, "num_channels", 3), size, size)}
+
+
+def _made(described: Sequence[int], number: int) -> torch.Tensor:
+    """Of a shape, a tensor for all pictures; of numbers, a row for each."""
+    if isinstance(described, tuple):
+        return torch.empty((number * described[0], *described[1:]))
+    return torch.tensor([described] * number)
+
+
+def tokens(config: Any, given: Tensors) -> int:
+    """Tokens that stand for the pictures of a batch."""
+    pictures = int(given["pixel_values"].shape[0])
+    if "image_grid_thw" in given:
+        return pictures // int(config.vision_config.spatial_merge_size) ** 2
+    side = int(given["pixel_values"].shape[-1]) // _side(config.vision_config)
+    return pictures * int(getattr(config, "mm_tokens_per_image", 0) or side**2 // _merged(config))
+
+
+def _side(seen: Any) -> int:
+    return seen.patch_size if isinstance(seen.patch_size, int) else int(seen.patch_size[0])
+
+
+def _merged(config: Any) -> int:
+    return int(1 / config.downsample_ratio**2) if hasattr(config, "downsample_ratio") else 1
+
+
+@contextlib.contextmanager
+def values_known(number: int) -> Iterator[None]:
+    """Small tensors of whole numbers keep their values, and a mask without any names `number` tokens."""
+    from torch._subclasses import fake_tensor
+
+    limit, fake = fake_tensor.CONSTANT_NUMEL_LIMIT, fake_tensor.FakeTensor
+    arange, read, get, put = torch.arange, torch.Tensor.item, torch.Tensor.__getitem__, torch.Tensor.__setitem__
+
+    def place(tensor: torch.Tensor, index: Any) -> Any:
+        mask = index[0] if isinstance(index, tuple) and index else index
+        if not (isinstance(mask, fake) and mask.dtype == torch.bool and mask.constant is None):
+            return index
+        each = tensor.shape[-1] if mask.dim() == tensor.dim() else 1
+        return tuple(torch.empty(number * each, dtype=torch.int64) for _ in range(mask.dim()))
+
+    def counted(*bounds: Any, **more: Any) -> torch.Tensor:
+        whole = not more.get("dtype") and bounds and all(type(bound) is int for bound in bounds)
+        return torch.tensor(list(range(*bounds))) if whole and range(*bounds) else arange(*bounds, **more)
+
+    fake_tensor.CONSTANT_NUMEL_LIMIT, torch.arange = _KNOWN, counted
+    torch.Tensor.item = lambda self: read(self) if getattr(self, "constant", None) is not None else 0.0
+    torch.Tensor.__getitem__ = lambda self, index: get(self, place(self, index))
+    torch.Tensor.__setitem__ = lambda self, index, value: put(self, place(self, index), value)
+    try:
+        yield
+    finally:
+        fake_tensor.CONSTANT_NUMEL_LIMIT, torch.arange, torch.Tensor.item = limit, arange, read
+        torch.Tensor.__getitem__, torch.Tensor.__setitem__ = get, put
