@@ -17,6 +17,8 @@ from validator.tables.models import Model
 _BLANK = 64
 # Side that processors at least bring a picture to: that of Qwen3-VL's, the largest of them.
 _SMALLEST = 256
+# What a sample holds where no data are at hand.
+_ONE = {"images": 1, "videos": 0, "audios": 1}
 _Names = Mapping[str, list[str]]
 
 
@@ -123,15 +125,29 @@ def _count(dataset: Dataset, row: Mapping[str, Any], part: str) -> int:
 def _tokens(task: Task, model: Model, tower: Tower, number: dict[str, int] | None) -> int:
     """Tower tokens of a sample, no more than `cutoff_len` admits: a sample that is cut inside a picture cannot be
     trained. One picture, or one sound, where the data are not at hand."""
-    given = number or {"images": 1, "videos": 0, "audios": 1}
+    given = number or _ONE
+    return int(min(_read(task, model, tower, given), max(int(task.number("cutoff_len")), 1) * tower.merge))
+
+
+def longest(task: Task, model: Model, datasets: Iterable[Dataset]) -> int:
+    """Tokens of the decoder that the pictures and films of the fullest of the first rows become at most; those of one
+    picture where no row is at hand."""
+    given = _media(datasets) or _ONE
+    if not given["images"] and not given["videos"]:
+        return 0
+    return max(
+        (_read(task, model, tower, given) // tower.merge for tower in model.arch.towers if tower.side), default=0
+    )
+
+
+def _read(task: Task, model: Model, tower: Tower, given: Mapping[str, int]) -> int:
+    """Tower tokens of so many pictures, films and sounds, at most."""
     if not tower.side:
-        read = max(given["audios"], 1) * tower.whole
-    elif tower.whole:
-        pieces = _pieces(task, model)
-        read = (max(given["images"], 1) * pieces + given["videos"] * int(task.number("video_maxlen"))) * tower.whole
-    else:
-        read = _patches(task, tower, given)
-    return int(min(read, max(int(task.number("cutoff_len")), 1) * tower.merge))
+        return int(max(given["audios"], 1) * tower.whole)
+    if not tower.whole:
+        return _patches(task, tower, given)
+    pieces = max(given["images"], 1) * _pieces(task, model) + given["videos"] * int(task.number("video_maxlen"))
+    return int(pieces * tower.whole)
 
 
 def _patches(task: Task, tower: Tower, given: Mapping[str, int]) -> int:

@@ -101,6 +101,11 @@ _BY_SWITCH: Table = (
     (("eval_steps",), lambda job: job.evaluation == "steps", "`eval_strategy: steps`"),
     (("save_steps",), lambda job: job.get("save_strategy") in ("steps", "best"), "`save_strategy: steps`"),
     (("image_*", "video_*"), _media, "a template for images"),
+    (
+        ("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model"),
+        lambda job: job.model is None or bool(job.model.arch.towers),
+        "a model that sees or hears",
+    ),
     (("enable_thinking", "preserve_thinking"), _reasons, "a template that thinks"),
 )
 

@@ -1,0 +1,187 @@
+"""TRA91x: models that see or hear: what of them trains, how their samples are cut and packed, which files they need."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from validator.diagnostic import RecipeError, Severity
+from validator.job.job import Job
+from validator.read.tree import read_json
+from validator.rules.rule import Finding, rule
+
+# Checkpoints in the layout of their own repositories, and what is published of them in that of transformers.
+_OWN = re.compile(r"(?i)OpenGVLab/(?:Mini-)?InternVL[\w.-]*|liuhaotian/llava-[\w.-]+")
+_CONVERTED = re.compile(r"(?i)OpenGVLab/InternVL(2_5-[28]B-MPO|3-\d+B|3_5-\d+B(?:-A\d+B)?)(?:-Instruct)?")
+_CLASSES = {"InternVLChatModel", "LlavaLlamaForCausalLM"}
+
+
+@rule("TRA911", Severity.ERROR)
+def all_frozen(job: Job) -> Iterator[Finding]:
+    """Every part of a model that sees or hears is frozen.
+
+    Why: tower and projector are frozen unless the recipe says otherwise. Full and freeze tuning end at the first step
+    with "element 0 of tensors does not require grad", LoRA with "No `target_modules` passed" when the adapter is made.
+    Source: llamafactory/model/model_utils/visual.py:get_forbidden_modules,
+    llamafactory/model/model_utils/visual.py:patch_target_modules
+    Fix: `freeze_multi_modal_projector: false`, `freeze_vision_tower: false`, or the language model trained, too.
+    """
+    work = job.workload if job.trains and _reaches(job) and not _trains_decoder(job) else None
+    if work is None or job.model is None or job.has("adapter_name_or_path"):
+        return
+    trained = any(part.targets or part.trains or part.projector or part.trainable_layers for part in work.encodings)
+    loose = job.method == "full" and any(tower.loose for tower in job.model.arch.towers)
+    if not trained and not loose:
+        remedy = "freeze_vision_tower: false" if job.adapts else "freeze_multi_modal_projector: false"
+        yield "freeze_language_model", f"tower and projector are frozen, too: nothing is left to train; set `{remedy}`"
+
+
+@rule("TRA912", Severity.ERROR)
+def targets_frozen(job: Job) -> Iterator[Finding]:
+    """LoRA's targets all lie in a frozen part of a model that sees or hears, or in none.
+
+    Why: "No `target_modules` passed" when the adapter is made, after the data is tokenized and the model loaded on
+    every rank.
+    Source: llamafactory/model/model_utils/visual.py:patch_target_modules
+    Fix: `lora_target: all`, or `freeze_vision_tower: false`.
+    """
+    targets = _named_targets(job)
+    if not targets or not job.model or not job.workload or not _trains_decoder(job):
+        return
+    decoder = any(target in f"layers.0.self_attn.mlp.{name}" for target in targets for name in job.model.family.linear)
+    if not decoder and not any(part.targets for part in job.workload.encodings):
+        there = any(target in name for target in targets for names in job.model.modules for name in names)
+        where = "only a frozen part" if there else "no part"
+        remedy = "write `freeze_vision_tower: false`" if there else "write `lora_target: all`"
+        yield "lora_target", f"{', '.join(targets)} names {where} of {job.model.kind}: nothing would train; {remedy}"
+
+
+@rule("TRA913", Severity.ERROR)
+def target_is_a_block(job: Job) -> Iterator[Finding]:
+    """LoRA's target is part of the name of a whole block of a model that sees or hears.
+
+    Why: for these models LLaMA-Factory takes every module whose name holds the word: "Target module … is not supported"
+    when the adapter is made, after the data is tokenized and the model loaded on every rank.
+    Source: llamafactory/model/model_utils/visual.py:patch_target_modules, peft/tuners/lora/model.py:LoraModel
+    Fix: names of linear layers, such as q_proj, or `lora_target: all`.
+    """
+    targets = _named_targets(job)
+    parts = sorted(job.model.family.parts) if targets and job.model and _trains_decoder(job) else []
+    for target in targets:
+        if blocks := [part for part in parts if target in part]:
+            yield "lora_target", f"`{target}` is in the name of the block {blocks[0]}, too; name its linear layers"
+
+
+@rule("TRA914", Severity.WARNING)
+def thawed_without_effect(job: Job) -> Iterator[Finding]:
+    """LoRA adapts nothing in the part that the recipe unfreezes.
+
+    Why: LoRA trains adapters alone; a projector or a tower without a target stays as it is.
+    Source: llamafactory/model/model_utils/misc.py:find_all_linear_modules
+    Fix: remove it; full or freeze tuning trains the part itself.
+    """
+    if not job.adapts or not job.model or not _reaches(job) or not job.workload:
+        return
+    adapted = [set(part.targets) for part in job.workload.encodings]
+    projectors = [{linear.role for linear in tower.projector} for tower in job.model.arch.towers]
+    pairs = list(zip(adapted, projectors, strict=True))
+    touched = {"freeze_multi_modal_projector": any(roles & own for roles, own in pairs),
+               "freeze_vision_tower": any(roles - own for roles, own in pairs)}  # fmt: skip
+    for key, reached in touched.items():
+        if key in job.values and not job.flag(key) and not reached:
+            part = "tower" if key == "freeze_vision_tower" else "projector"
+            yield key, f"LoRA adapts nothing in the {part}: `{key}: false` has no effect; remove it"
+
+
+@rule("TRA915", Severity.ERROR)
+def omni_packed(job: Job) -> Iterator[Finding]:
+    """Samples of an omni model are packed with their borders kept.
+
+    Why: "Omni models are not supported for packed sequences" at the first step.
+    Source: llamafactory/data/collator.py:MultiModalDataCollatorForSeq2Seq
+    Fix: remove `neat_packing`.
+    """
+    omni = job.model is not None and job.model.kind in ("qwen2_5_omni", "qwen3_omni_moe")
+    if omni and job.stage == "sft" and job.trains and job.flag("neat_packing"):
+        yield "neat_packing", "LLaMA-Factory cannot pack samples of omni models so; remove `neat_packing`"
+
+
+@rule("TRA916", Severity.WARNING)
+def pictures_cut(job: Job) -> Iterator[Finding]:
+    """The pictures of one sample can be longer than `cutoff_len`.
+
+    Why: a sample is cut wherever `cutoff_len` falls, within a picture, too; the first such sample ends the run with
+    "Image features and image tokens do not match". Pictures count as large as `image_max_pixels` lets them be, and as
+    many as the fullest of the first rows has; where only the registry is at hand, one.
+    Source: llamafactory/data/processor/supervised.py:SupervisedDatasetProcessor._encode_data_example
+    Fix: a larger `cutoff_len`, or a smaller `image_max_pixels` (films: `video_max_pixels`, `video_maxlen`).
+    """
+    if not job.model or not _reaches(job) or not job.trains or job.stage == "pt" or job.tokenized:
+        return
+    if not any(dataset.mapping.get(part) for dataset in job.datasets for part in ("images", "videos")):
+        return
+    from validator.job import media  # which no model of text waits for
+
+    tokens, limit = media.longest(job, job.model, job.datasets), int(job.number("cutoff_len"))
+    smaller = any(tower.side and not tower.whole for tower in job.model.arch.towers)
+    if tokens > limit > 0:
+        yield (
+            "cutoff_len",
+            f"the pictures of a sample are up to {tokens:,} tokens, `cutoff_len` is {limit:,}: one that is cut "
+            f"ends the run; set {-(-tokens // 1024) * 1024:,}{' or a smaller `image_max_pixels`' if smaller else ''}",
+        )
+
+
+@rule("TRA917", Severity.ERROR)
+def own_layout(job: Job) -> Iterator[Finding]:
+    """The checkpoint is in the layout of its own repository, not in that of transformers.
+
+    Why: LLaMA-Factory refuses it once the data is tokenized: "Please download the internvl models in a Hugging
+    Face-compatible format".
+    Source: llamafactory/model/patcher.py:patch_config
+    Fix: the published name with -hf in the end; for LLaVA those of llava-hf.
+    """
+    name = str(job.get("model_name_or_path"))
+    local = job.find(f"{name}/config.json")
+    if local:
+        refused = not _CLASSES.isdisjoint(_architectures(str(local[0])))
+    else:
+        refused = bool(_OWN.fullmatch(name)) and not name.lower().endswith("-hf")
+    if refused:
+        yield (
+            "model_name_or_path",
+            f"LLaMA-Factory does not load {name}: it is not in transformers' layout; {_hf(name)}",
+        )
+
+
+def _reaches(job: Job) -> bool:
+    """Whether the parts of a model that sees or hears are known by name."""
+    return job.model is not None and bool(job.model.modules)
+
+
+def _trains_decoder(job: Job) -> bool:
+    from validator.job import media  # which no model of text waits for
+
+    return job.model is None or media.trains_decoder(job, job.model)
+
+
+def _named_targets(job: Job) -> tuple[str, ...]:
+    """LoRA's targets of a model that sees or hears, where they are named."""
+    targets = job.words("lora_target") if job.adapts and _reaches(job) else ()
+    return () if targets == ("all",) else tuple(target for target in targets if target)
+
+
+def _architectures(file: str) -> list[str]:
+    try:
+        config = read_json(file)
+    except RecipeError:
+        return []
+    named = config.get("architectures") if isinstance(config, dict) else None
+    return [str(each) for each in named] if isinstance(named, list) else []
+
+
+def _hf(name: str) -> str:
+    if match := _CONVERTED.fullmatch(name):
+        ending = "-HF" if match[1].startswith("3_5") else "-hf"
+        return f"take `OpenGVLab/InternVL{match[1]}{ending}`"
+    return "take one of llava-hf" if "llava" in name.lower() else "take one whose name ends in -hf"
