@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 import validator
+from validator.tables.architecture import usual
+from validator.tables.families import family
 
 DATA = Path(validator.__file__).parent / "data"
 
@@ -237,6 +239,13 @@ def stand_in(config: dict[str, Any], known: Any) -> tuple[str, dict[str, Any]]:
     kind = config["model_type"]
     if kind in known:
         return kind, settings
+    settings = dict(usual(settings, family(kind)))
+    if kind == "chatglm":
+        return "glm", settings | {
+            "attention_bias": settings["add_qkv_bias"],
+            "head_dim": settings["kv_channels"],
+            "pad_token_id": None,
+        }
     if kind == "qwen":
         # Its intermediate_size is that of both halves of the gated layer together.
         settings["intermediate_size"] //= 2

@@ -22,6 +22,7 @@ def architecture(config: Config) -> Architecture:
         arch = architecture(composite.decoder(whole))
         return arch._replace(towers=composite.towers(whole, arch.hidden))
     family = families.family(str(config.get("model_type")))
+    config = usual(config, family)
     try:
         return Architecture(
             hidden=_size(config, "hidden_size"),
@@ -38,6 +39,11 @@ def architecture(config: Config) -> Architecture:
         )
     except KeyError as err:
         raise RecipeError(f"config.json of a `{family.kind}` model lacks {err}") from None
+
+
+def usual(config: Config, family: Family) -> Config:
+    """The config.json with the names that most types give its fields."""
+    return {**config, **{name: config[own] for name, own in family.fields.items() if own in config}}
 
 
 def _size(config: Config, name: str) -> int:

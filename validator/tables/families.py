@@ -65,6 +65,8 @@ class Family(NamedTuple):
     separate: frozenset[str] = frozenset()
     # Linear layer -> roles in the memory formulas.
     roles: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    # The usual name of a field of config.json -> the type's own.
+    fields: Mapping[str, str] = MappingProxyType({})
     # LLaMA-Factory's templates for chat-tuned models of the type, the usual one first.
     templates: tuple[str, ...] = ()
     # What LoRA should name, and why.

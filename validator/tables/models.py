@@ -216,7 +216,7 @@ def plain(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
         parameters=parameters(arch),
         kind=str(config.get("model_type")),
         dtype_bytes=_BYTES.get(dtype, 2.0),
-        positions=config.get("max_position_embeddings"),
+        positions=config.get("max_position_embeddings") or config.get("seq_length"),
         quantized=quantization.get("quant_method"),
         quantized_bits=quantization.get("bits") or 0,
     )

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from validator.diagnostic import RecipeError
 from validator.read.tree import read_json
+from validator.tables.architecture import usual
 from validator.tables.data import listing, table
-from validator.tables.families import Family, sees
+from validator.tables.families import Family, family, sees
 
 Config = Mapping[str, Any]
 # Where transformers looks for a chat template, the file that wins first.
@@ -133,7 +134,9 @@ def _shapes(config: Config) -> list[Any]:
         from validator.tables import composite  # which no folder of a text model waits for
 
         config = composite.decoder(composite.whole(config))
-    return [config.get(name) for name in _SHAPES]
+    kind = str(config.get("model_type"))
+    named = usual(config, family(kind)) if kind in listing("families") else config
+    return [named.get(name) for name in _SHAPES]
 
 
 def _published(sisters: list[tuple[str, Mapping[str, Any]]], *names: str) -> tuple[str, Mapping[str, Any]] | None:
