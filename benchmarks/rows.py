@@ -158,6 +158,8 @@ def _model(facts: Mapping[str, str], stack: Stack) -> Architecture:
     if config["model_type"] not in families.known():
         raise Skip(f"model family {config['model_type']}: the validator does not read it")
     shape = architecture(config)
+    if shape.ffn.experts and ("experts" in facts["notes"] or "8-bit base" in facts["notes"]):
+        raise Skip("experts quantized by axolotl itself, which LLaMA-Factory cannot")
     return shape._replace(tied=False) if stack.untied else shape
 
 
