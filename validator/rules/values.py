@@ -39,7 +39,7 @@ def wrong(
     doubtful = {
         key: value
         for key, value in values.items()
-        if key in accepted and key not in _TOLD and not _plainly_right(value, accepted[key]) and not _splits(key, value)
+        if key in accepted and not (key in _TOLD or _plainly_right(value, accepted[key]) or _taken(key, value))
     }
     for key, choice in _judge(doubtful, accepted) if doubtful else ():
         if _outcome(key, _kind(values[key], accepted[key])) == "p" or not never_read(key):
@@ -54,8 +54,11 @@ def _plainly_right(value: Any, entry: Entry) -> bool:
     return typed and (not entry["choices"] or (isinstance(value, str) and value in entry["choices"]))
 
 
-def _splits(key: str, value: Any) -> bool:
-    """Whether it is a list where LLaMA-Factory, which splits text at commas there, was seen to take lists too."""
+def _taken(key: str, value: Any) -> bool:
+    """Whether it is a list where LLaMA-Factory, which splits text at commas there, was seen to take lists too; or says
+    whether to resume from the last checkpoint (transformers/trainer.py:Trainer.train)."""
+    if key == "resume_from_checkpoint" and isinstance(value, bool):
+        return True
     return isinstance(value, list) and all(isinstance(word, str) for word in value) and _outcome(key, "list") == "."
 
 
