@@ -322,6 +322,12 @@ def placeholder_kept(job: Job) -> Iterator[Finding]:
     Source: llamafactory/hparams/parser.py:read_args
     Fix: write the value out, or give it on the command line, where the shell fills it in.
     """
-    for key, value in job.values.items():
-        if isinstance(value, str) and key not in PATHS and (value == "???" or "${" in value.replace("\\${", "")):
-            yield key, f"`{key}` stays `{value}`: LLaMA-Factory fills in no placeholder; write the value out"
+    kept = {key: value for key, value in job.values.items() if key not in PATHS and _holds_a_place(value)}
+    if kept:
+        key, *others = kept
+        too = f" (and so {', '.join(others)})" if others else ""
+        yield key, f"`{key}` stays `{kept[key]}`{too}: LLaMA-Factory fills in no placeholder; write the value out"
+
+
+def _holds_a_place(value: object) -> bool:
+    return isinstance(value, str) and (value == "???" or "${" in value.replace("\\${", ""))
