@@ -11,6 +11,8 @@ from pathlib import Path
 
 import cases
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from validator.diagnostic import Diagnostic, FileReport
 from validator.fix.repair import Repair, left, repair
@@ -101,6 +103,32 @@ def test_safe_fixes(planted: str, after: str | None) -> None:
 )
 def test_unsafe_fixes(planted: str, after: str) -> None:
     assert fixed(BASE + planted, unsafe=True).document.text == BASE + after
+
+
+LINES = [line for planted, _ in PLANTED for line in planted.splitlines() if "*" not in line and "&" not in line]
+
+
+@given(
+    st.lists(st.sampled_from(LINES), max_size=6, unique_by=lambda line: line.partition(":")[0]),
+    st.lists(st.sampled_from(["", "  # why", " #"]), min_size=6, max_size=6),
+    st.sampled_from(["\n", "\r\n"]),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_planted_no_other_line_changes_and_nothing_is_found_that_was_not(
+    planted: list[str], comments: list[str], end: str, unsafe: bool
+) -> None:
+    lines = [line + comment for line, comment in zip(planted, comments, strict=False) if "#" not in line]
+    text = BASE.replace("cutoff_len: 1024\n", "").replace("\n", end) + "".join(line + end for line in lines)
+    before = parse("x.yaml", text)
+    now = repair(before, check_document, everything, unsafe)
+    assert not faults(now.report) - faults(check_document(before))
+    assert repair(now.document, check_document, everything, unsafe).done == []
+    keys = {edit.key for each in now.done if each.fix for edit in each.fix.edits}
+    stays = [line for line in text.splitlines(keepends=True) if line.partition(":")[0] not in keys]
+    after = iter(now.document.text.splitlines(keepends=True))
+    assert all(line in after for line in stays)  # in their order
+    assert len(now.document.text.splitlines()) <= len(text.splitlines())
 
 
 def test_what_is_left_is_told_with_the_reason() -> None:
