@@ -58,39 +58,57 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {  # changes, code of our er
     "no ZeRO": ({"zero_optimization": None}, "PAR104", "ZeRO optimization config"),
 }
 PROGRAM = """
-import json, sys, torch
+import json, os, sys, torch, deepspeed
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 small = LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9)
+model = LlamaForCausalLM(small)
 rows = [{"input_ids": torch.arange(4), "labels": torch.arange(4)}] * 2
-try:
-    arguments = TrainingArguments("out", deepspeed="ds.json", max_steps=1, warmup_steps=1, learning_rate=5.0e-5,
-        per_device_train_batch_size=1, bf16=False, report_to="none", save_strategy="no", disable_tqdm=True)
-    Trainer(LlamaForCausalLM(small), arguments, train_dataset=rows).train()
-    answer = ""
-except BaseException as error:
-    answer = f"{type(error).__name__}: {error}"
-open("answer", "w").write(answer)
+
+def answer(name):
+    try:
+        arguments = TrainingArguments("out", deepspeed=name, max_steps=1, warmup_steps=1, learning_rate=5.0e-5,
+            per_device_train_batch_size=1, bf16=False, report_to="none", save_strategy="no", disable_tqdm=True)
+        Trainer(model, arguments, train_dataset=rows).train()
+        return ""
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+
+for place, name in enumerate(sys.argv[1:]):
+    if os.fork() == 0:
+        os.environ["MASTER_PORT"] = str(29517 + place)
+        said = answer(name)
+        open(name + ".answer", "w").write(said)
+        os._exit(0)
+    os.wait()
 """
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def configuration(changes: dict[str, Any]) -> str:
+    return json.dumps({name: each for name, each in {**PLAIN, **changes}.items() if each})
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Why the Trainer stopped, each case in a fork of one process; empty where it trained a step."""
+    folder = tmp_path_factory.mktemp("real")
+    for place, (changes, *_) in enumerate(CASES.values()):
+        (folder / f"{place}.json").write_text(configuration(changes))
+    cache = Path(__file__).parents[1] / ".cache" / "torch_extensions"  # operators that DeepSpeed compiles on first use
+    process = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    environment = {"TORCH_EXTENSIONS_DIR": str(cache), **os.environ, **process, "CUDA_VISIBLE_DEVICES": ""}
+    words = [sys.executable, "-c", PROGRAM, *(f"{place}.json" for place in range(len(CASES)))]
+    subprocess.run(words, env=environment, cwd=folder, capture_output=True, timeout=1200, check=True)
+    return {name: (folder / f"{place}.json.answer").read_text() for place, name in enumerate(CASES)}
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_the_engine_stops_where_we_say_so(
-    case: tuple[dict[str, Any], str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, answers: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes, code, word = case
+    changes, code, word = CASES[name]
     monkeypatch.chdir(tmp_path)
-    Path("ds.json").write_text(json.dumps({name: each for name, each in {**PLAIN, **changes}.items() if each}))
+    Path("ds.json").write_text(configuration(changes))
     Path("recipe.yaml").write_text(json.dumps(RECIPE))
     errors = {each.code for each in check_file("recipe.yaml").diagnostics if each.severity is Severity.ERROR}
     assert {each for each in errors if each.startswith("PAR")} == ({code} if code else set())
-    answer = real()
-    assert word in answer if word else not answer
-
-
-def real() -> str:
-    """Why the Trainer stopped; empty where it trained a step."""
-    cache = Path(__file__).parents[1] / ".cache" / "torch_extensions"  # operators that DeepSpeed compiles on first use
-    process = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
-    environment = {"TORCH_EXTENSIONS_DIR": str(cache), **os.environ, **process, "CUDA_VISIBLE_DEVICES": ""}
-    subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, timeout=600, check=False)
-    return Path("answer").read_text()
+    assert word in answers[name] if word else not answers[name]
