@@ -135,6 +135,8 @@ def test_a_frozen_decoder_trains_no_layer(folder: Path) -> None:
         ({}, None, 3010), ({"image_max_pixels": 196 * 1000}, None, 1000), ({"cutoff_len": 512}, None, 2048),
         ({}, [{"text": "a"}], 334), ({}, [{"text": "a", "pictures": ["1.png", "2.png"]}], 6019),
         ({"cutoff_len": 8192}, [{"text": "a", "films": "1.mp4"}], 21400),
+        ({"stage": "sft", "packing": True, "cutoff_len": 2048}, None, 8192),
+        ({"stage": "sft", "packing": True, "cutoff_len": 2048}, [{"text": "a"}], 334),
     ],
 )  # fmt: skip
 def test_how_much_a_tower_reads(recipe: dict[str, Any], rows: Any, tokens: int, folder: Path) -> None:

@@ -124,9 +124,9 @@ def _count(dataset: Dataset, row: Mapping[str, Any], part: str) -> int:
 
 def _tokens(task: Task, model: Model, tower: Tower, number: dict[str, int] | None) -> int:
     """Tower tokens of a sample, no more than `cutoff_len` admits: a sample that is cut inside a picture cannot be
-    trained. One picture, or one sound, where the data are not at hand."""
-    given = number or _ONE
-    return int(min(_read(task, model, tower, given), max(int(task.number("cutoff_len")), 1) * tower.merge))
+    trained. One picture, or one sound, where the data are not at hand; a packed sequence may hold nothing else."""
+    given, most = number or _ONE, max(int(task.number("cutoff_len")), 1) * tower.merge
+    return int(most if task.packs and any(given.values()) else min(_read(task, model, tower, given), most))
 
 
 def longest(task: Task, model: Model, datasets: Iterable[Dataset]) -> int:
