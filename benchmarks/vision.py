@@ -3,7 +3,7 @@
 evidence/vision.csv.
 
 python benchmarks/vision.py            # simulates the cells that are missing, a minute each
-python benchmarks/vision.py --compare  # prints the error of the formulas
+python benchmarks/vision.py --compare  # prints the error of the formulas, and beside public runs
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from grid import PACKAGES, PRECISIONS
 
 from validator.job import media
 from validator.job.settings import Settings
-from validator.memory import Adapter, Workload, device_memory, linear_roles
+from validator.memory import Adapter, Encoding, Estimate, Sharding, Workload, device_memory, linear_roles
 from validator.tables import models
 from validator.tables.data import listing
 from validator.tables.models import Model
 
+PUBLIC = Path(__file__).parent / "evidence" / "vision_public.csv"
 RECORD = Path(__file__).parent / "evidence" / "vision.csv"
 DEFAULTS: dict[str, Any] = {
     "method": "lora", "precision_mode": "bf16", "grad_ckpt": True, "freeze_layers": 2, "seq_len": 2048,
@@ -137,12 +138,42 @@ def compare() -> None:
     print(f"{len(sizes)} cells: median {sizes[len(sizes) // 2]:.2%}, worst {sizes[-1]:.2%}")
 
 
+def public() -> list[tuple[dict[str, str], Estimate]]:
+    """Runs whose authors say what their device showed, rounded, with the lengths that their data make likely; LoRA by
+    releases before transformers 5, whole models by ZeRO-3 with fused kernels."""
+    with PUBLIC.open() as stream:
+        return [(row, _public(row)) for row in csv.DictReader(stream)]
+
+
+def _public(row: dict[str, str]) -> Estimate:
+    full = row["method"] == "full"
+    encoding = Encoding(int(row["patches"]), trains=full, projector=full, loose=full)
+    work = Workload(
+        method="full" if full else "lora", precision="engine" if full else "amp", attention="flash",
+        micro_batch=int(row["micro_batch"]), length=int(row["tokens"]), accumulation=1 if full else 16,
+        checkpointing="layer" if row["checkpointing"] == "layer" else "off", padded=not full,
+        loss="fused" if full else "shifted", fused_kernels=full, encodings=(encoding,),
+        sharding=Sharding(1, int(row["devices"]), 3, engine=True) if full else Sharding(),
+    )  # fmt: skip
+    return device_memory(models.model(row["model"]).arch, work)
+
+
+def compare_public() -> None:
+    """Prints what was shown, what is expected and its band."""
+    gib = float(1 << 30)
+    for row, estimate in public():
+        band = f"{estimate.low / gib:.1f} to {estimate.high / gib:.1f}"
+        error = estimate.expected / gib / float(row["shown_gib"]) - 1
+        print(f"{row['source'].split('/')[-1][:40]:42}{row['shown_gib']:>4} GiB{error:8.1%}  {band}")
+
+
 def main() -> None:
     """Simulates, or compares."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--compare", action="store_true", help="print the error of the formulas")
     if parser.parse_args().compare:
         compare()
+        compare_public()
     else:
         simulate_missing()
 
