@@ -135,9 +135,9 @@ def longest(task: Task, model: Model, datasets: Iterable[Dataset]) -> int:
     given = _media(datasets) or _ONE
     if not given["images"] and not given["videos"]:
         return 0
-    return max(
-        (_read(task, model, tower, given) // tower.merge for tower in model.arch.towers if tower.side), default=0
-    )
+    pooled = data.listing("composites")[model.kind].get("pooled", 1)
+    read = (_read(task, model, tower, given) // tower.merge for tower in model.arch.towers if tower.side)
+    return int(max(read, default=0) // pooled)
 
 
 def _read(task: Task, model: Model, tower: Tower, given: Mapping[str, int]) -> int:
