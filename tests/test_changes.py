@@ -350,3 +350,15 @@ def test_there_is_no_sentence_beside_them() -> None:
     docs = {ast.get_docstring(node, clean=False) for node in ast.walk(tree)
             if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef))}  # fmt: skip
     assert said - docs - {"; "} == set(SENTENCES)
+
+
+def test_data_sets_that_are_not_here_do_not_stand_against_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "model_name_or_path: Qwen/Qwen2.5-7B-Instruct\ndo_train: true\ndataset: mine\ntemplate: qwen\nbf16: true\n"
+    before = job.resolve(
+        parse("x.yaml", f"{text}finetuning_type: lora\nper_device_train_batch_size: 8\n"), "1xa100-40g"
+    )
+    assert before.worst == "exceeds"
+    assert [change.verdict for change in changes.nearest(before, limit=1)] == ["fits"]

@@ -121,8 +121,10 @@ def _reaches(job: Job, way: Way, wanted: Verdict) -> bool:
 
 
 def _accepted(job: Job, settings: Settings) -> bool:
-    """Whether the settings bring no error that the job does not have, other than of memory."""
-    return _errors(changed(job, settings)) <= _errors(job)
+    """Whether the settings bring no error that the job does not have, other than of memory and of data sets: no change
+    touches those, and the catalogue's, where its DeepSpeed files are looked for, are not the job's."""
+    new = _errors(changed(job, settings)) - _errors(job)
+    return all(code.startswith("PTH1") for code, _ in new)
 
 
 _errors = lru_cache(maxsize=64)(engine.errors)
