@@ -64,10 +64,11 @@ def model(name: str) -> Model | None:
 
 
 def _candidates(path: PurePosixPath) -> Iterator[str]:
-    """What the model may be called: the last part of the path, else one above it, with all that follows."""
-    yield own_name(path)
-    for depth in range(2, min(_DEPTH, len(path.parts)) + 1):
-        yield "-".join(path.parts[-depth:])
+    """What the model may be called: the last part of the path, else one above it, with all that follows; each also with
+    a point in its version."""
+    above = ("-".join(path.parts[-depth:]) for depth in range(2, min(_DEPTH, len(path.parts)) + 1))
+    for name in (own_name(path), *above):
+        yield from dict.fromkeys((name, _POINTLESS.sub(r"\1.\2", name)))
 
 
 def _taken(known: _Match, quantized: re.Match[str] | None) -> Model:
@@ -83,9 +84,7 @@ def _taken(known: _Match, quantized: re.Match[str] | None) -> Model:
 
 def _match(own: str) -> _Match | None:
     """The longest known name that `own` is, or begins with where that tells the size and nothing speaks for other
-    shapes. Case and the marks between words do not count, nor `Meta-`; those within a number do, but for a version's
-    point."""
-    own = _POINTLESS.sub(r"\1.\2", own)
+    shapes. Case and the marks between words do not count, nor `Meta-`; those within a number do."""
     words = [*_WORD.finditer(_bare(own))][:32]
     lasts = listing("models").matching(_begins([word[0] for word in words])) if words else ()
     known = [_compared(key, hub, own, words) for key, last in lasts for hub in _hubs(key, last)]
