@@ -59,7 +59,7 @@ class _Run:
         if cell.precision_mode == "bf16":
             for model in filter(None, (self.model, self.reference)):
                 autocast.wrap(model)
-        self.tracker = Tracker(self.vocab)
+        self.tracker = Tracker(self.vocab, cell.padded)
         for tensor in _held(loaded):
             self.tracker.see(tensor, "param", "param")
         self.optimizer = optimizer(cell.optimizer, self.model)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from validator.simulate.caching import rounded
@@ -36,9 +37,9 @@ _Entry = tuple[int | None, "weakref.ref[torch.UntypedStorage]"]
 class Tracker(TorchDispatchMode):
     """The log holds the number of a birth plus one, negative at its death."""
 
-    def __init__(self, vocab: int | None = None) -> None:
+    def __init__(self, vocab: int | None = None, padded: bool = False) -> None:
         super().__init__()
-        self.vocab = vocab
+        self.vocab, self.padded = vocab, padded
         self.births: list[Birth] = []
         self.log: list[int] = []
         self.phase, self.segment = "init", ""
@@ -69,6 +70,8 @@ class Tracker(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, _types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         if func is torch.ops.prim.device.default:
             return torch.device("cpu")
+        if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
+            return self._told(args[0])
         out = func(*args, **(kwargs or {}))
         name = func._schema.name.split("::")[-1] if hasattr(func, "_schema") else str(func)
         if name == "add" and self._accumulates(args, out):
@@ -78,6 +81,18 @@ class Tracker(TorchDispatchMode):
             self.see(tensor, "wcast" if casts else "act", name)
         self._pass(workspace(name, args), name)
         return out
+
+    def _told(self, tensor: torch.Tensor) -> bool | float:
+        """The value of one element, which a fake tensor does not have: whether all of a mask is set, or any of it is
+        not, is known; of other conditions none holds, and a number is zero. Raises TypeError for a whole number, as
+        sizes may hang on it."""
+        if tensor.dtype.is_floating_point:
+            return 0.0
+        if tensor.dtype != torch.bool:
+            raise TypeError("sizes hang on values, which a simulation does not have")
+        number = self._number(tensor)
+        operator = "" if number is None else self.births[number].operator
+        return not self.padded if operator == "all" else self.padded and operator == "any"
 
     def _born(self, size: int, category: str, operator: str, shape: tuple[int, ...], dtype: str) -> int:
         dtype = dtype.removeprefix("torch.")
