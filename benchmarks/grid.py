@@ -74,7 +74,7 @@ MIXTURES = ("qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v3-small", "mixtral-8
 # Of these a few settings are enough: their parts are those of the families above.
 MIXED = [
     "glm-4.5-air", "glm-4.7-flash", "qwen2-57b-a14b", "ernie-4.5-21b-a3b", "hunyuan-a13b", "minimax-m2", "hy3",
-    "moonlight-16b-a3b", "deepseek-v3", "glm-4.5",
+    "moonlight-16b-a3b", "deepseek-v3", "glm-4.5", "phi-3.5-moe",
 ]  # fmt: skip
 MODELS = [*SHAPES_OF, *FAMILIES, *DECODERS, "deepseek-v3-small", *MIXED]
 MOMENTS = ("fwd_pre", "fwd_layers", "fwd_head", "bwd_head", "bwd_layers", "bwd_emb", "opt")

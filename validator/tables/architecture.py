@@ -33,6 +33,7 @@ def architecture(config: Config) -> Architecture:
             tied=bool(config.get("tie_word_embeddings", family.tied)),
             norms_per_layer=family.norms,
             norm=family.norm,
+            head_bias=bool(config.get("lm_head_bias")),
             parallel=family.parallel,
             dropout=family.residual_dropout and config.get("residual_dropout") != 0,
             logit_softcap=bool(config.get("final_logit_softcapping")),

@@ -18,7 +18,7 @@ def facts(tree: ast.Module) -> dict[str, Any]:
     own = list(_parts(nodes, nodes[layer]))
     told = {
         "layer": layer,
-        "parts": sorted({name for name, call in own if name_of(call.func) in nodes}),
+        "parts": sorted({name for name, call in own if name_of(call.func) in {*nodes, "LayerNorm"}}),
         "linear": sorted({name for name, call in built if name_of(call.func) == "Linear"}),
         "norms": len({name for name, call in own if name_of(call.func).endswith("Norm")}),
         "head_norms": any(name in _QUERY_NORMS and _over_a_head(call) for name, call in built),
