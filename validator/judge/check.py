@@ -81,10 +81,16 @@ def judge(
     refused = frozenset(d.key for d in report.diagnostics if d.severity is Severity.ERROR and d.key)
     job = resolve(document, machine, host_ram_gib, refused)
     job = trial(job) if trial else job
-    report.diagnostics += _apply(engine.RULES, job, locations, refused)
+    report.diagnostics += _apply(engine.RULES, job, locations, refused | _misnamed(report.diagnostics))
     report.diagnostics = sorted(_kept(document, report.diagnostics, job.as_written), key=_order)
     report.verdict, report.unjudged = job.verdict, tuple(unjudged.gaps(job))
     return report, job
+
+
+def _misnamed(diagnostics: Iterable[Diagnostic]) -> frozenset[str]:
+    """Keys that are written under another name, so that the recipe seems to lack them."""
+    fixes = [each.fix for each in diagnostics if each.fix and each.severity is Severity.ERROR]
+    return frozenset(str(edit.to) for fix in fixes for edit in fix.edits if edit.do == "rename")
 
 
 def _kept(document: Document, diagnostics: list[Diagnostic], as_written: bool) -> list[Diagnostic]:
