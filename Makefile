@@ -20,7 +20,7 @@ export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(VENV)/bin/python -m pip install -qq --no-compile --constraint constraints.txt
 
 .PHONY: help demo test test-checks test-trainings check tables lint types clean benchmark-speed benchmark-memory benchmark-fields benchmark-conformity benchmark-twins \
-  benchmark-data
+  benchmark-data benchmark-real
 
 help:
 	@sed -n 's/^# //p' Makefile | head -4
@@ -68,6 +68,10 @@ benchmark-fields: $(VENV)/check.done
 
 benchmark-conformity: $(VENV)/check.done
 	python benchmarks/conformity.py
+
+benchmark-real: $(VENV)/check.done
+	python benchmarks/zerofiles.py
+	python benchmarks/real.py
 
 benchmark-twins: $(VENV)/check.done
 	python benchmarks/twins.py
