@@ -39,9 +39,14 @@ def with_value_head(model: Any) -> Any:
 
 @contextlib.contextmanager
 def numbers_unread() -> Iterator[None]:
-    """Fake tensors have no values: metrics are read as zero, and a gradient is never known to be one."""
+    """Fake tensors have no values: metrics are read as zero, and a gradient is never known to be one. Conditions and
+    whole numbers are the tracker's to answer or refuse."""
     read, equal = torch.Tensor.item, torch.equal
-    torch.Tensor.item, torch.equal = lambda _tensor: 0.0, lambda *_: False
+
+    def unread(tensor: torch.Tensor) -> Any:
+        return 0.0 if tensor.dtype.is_floating_point else read(tensor)
+
+    torch.Tensor.item, torch.equal = unread, lambda *_: False
     try:
         yield
     finally:
