@@ -18,7 +18,7 @@ from validator.read.recipe import load
 TALK = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
 PAIR = {"prompt": "q", "chosen": "a", "rejected": "b"}
 LABEL = {"prompt": "q", "completion": "a", "label": True}
-TEXT = {"text": "words"}
+TEXT = {"text": "words " * 200}
 
 
 @pytest.fixture(autouse=True)

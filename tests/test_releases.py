@@ -179,6 +179,7 @@ FACTS = [
     ("rules/preference.py", "LLaMA-Factory 0.9.3 with its own trl", "the last with PPO"),
     ("rules/preference.py", "from trl 0.20 on", "since when"),
     ("rules/parallel.py", "since 0.16.5", "since when"),
+    ("rules/zerofile.py", "0.19.0", "since when buffers of gradients are safe"),
     ("rules/precision.py", "transformers below 4.48", "the range that the patch asks for"),
     ("rules/rule.py", "such as", "the form of a bound"),
     ("show/sarif.py", "2.1.0", "a format's, no package's"),

@@ -120,6 +120,11 @@ def test_what_is_not_simulated_is_refused_with_the_reason(
     assert not told
 
 
+def test_weights_are_loaded_in_the_format_of_the_checkpoint(tmp_path: Path) -> None:
+    assert asked.cell(job(tmp_path), CONFIG, 128, 4.0).base_bytes == 4
+    assert asked.cell(job(tmp_path), CONFIG, 128, 2.0).base_bytes == 2
+
+
 def test_a_quantized_checkpoint_is_not_simulated(told: list[Cell], tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="quantized already"):
         asked.cell(job(tmp_path), {**CONFIG, "quantization_config": {"quant_method": "gptq"}}, 128)

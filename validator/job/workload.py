@@ -60,7 +60,7 @@ def workload(
         method=method,  # type: ignore[arg-type]
         precision=settings.precision,
         half=settings.half or "bf16",
-        base_bytes=_stored(settings, model),
+        base_bytes=loaded_bytes(settings, model.dtype_bytes),
         quant_bits=weights.weights,
         double_quant=settings.flag("double_quantization"),
         quant_grouped=weights.kept in ("gptq", "awq"),
@@ -100,11 +100,11 @@ def _trains_decoder(settings: Settings, model: Model) -> bool:
     return media.trains_decoder(settings, model)
 
 
-def _stored(settings: Settings, model: Model) -> float:
-    """Bytes per element of weights as they are loaded: in the checkpoint's format, before LLaMA-Factory 0.9.4 in that
-    of the products (model/loader.py; before, model/patcher.py)."""
+def loaded_bytes(settings: Settings, stored: float) -> float:
+    """Bytes per element of weights as they are loaded: in the checkpoint's format, `stored`; before LLaMA-Factory 0.9.4
+    in that of the products (model/loader.py; before, model/patcher.py)."""
     halved = settings.half and not releases.holds(settings.header, "llamafactory 0.9.4")
-    return min(model.dtype_bytes, 2.0) if halved else model.dtype_bytes
+    return min(stored, 2.0) if halved else stored
 
 
 def expandable(settings: Settings) -> bool:

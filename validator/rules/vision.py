@@ -102,7 +102,7 @@ def omni_packed(job: Job) -> Iterator[Finding]:
     Fix: remove `neat_packing`.
     """
     omni = job.model is not None and job.model.kind in ("qwen2_5_omni", "qwen3_omni_moe")
-    if omni and job.stage == "sft" and job.trains and job.flag("neat_packing"):
+    if omni and job.stage == "sft" and job.trains and job.neat:
         yield "neat_packing", "LLaMA-Factory cannot pack samples of omni models so; remove `neat_packing`"
 
 

@@ -86,7 +86,7 @@ def scheduler_unknown(job: Job) -> Iterator[Finding]:
     """
     known, block = data.table("deepspeed")["schedulers"], _value(job, "scheduler")
     kind = _kind(job, "scheduler")
-    wrapped = job.zero_stage > 0 or job.flag("bf16") or job.flag("fp16")  # else a class of torch gets torch's own
+    wrapped = job.zero_stage > 0 or job.half  # else a class of torch gets torch's own
     if isinstance(block, Mapping) and kind not in known and (wrapped or kind is None):
         what = f"DeepSpeed has no scheduler {kind}{suggest(kind, known)}" if kind else "the scheduler has no `type`"
         place = deepspeed(job, "scheduler", "type") if kind else deepspeed(job, "scheduler", at_key=True)

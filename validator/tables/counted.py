@@ -12,22 +12,28 @@ from validator.tables.models import Model
 
 
 class Source(NamedTuple):
-    """A config.json, and the folder that it lies in; None: the catalogue tells it."""
+    """A config.json, bytes per element of its weights, and the folder that it lies in; None: the catalogue tells it."""
 
     config: Mapping[str, Any]
-    folder: Path | None
+    stored_bytes: float
+    folder: Path | None = None
 
 
 def source(name: str, folder: Path | None, revision: str, cache_dir: str | None) -> Source | None:
     """What tells the shapes of a model: a folder, the catalogue, the local hub caches. Raises RecipeError for a
     config.json that cannot be used."""
     if folder and (folder / "config.json").is_file():
-        return Source(models.configuration(folder), folder)
+        return _kept(folder)
     if entry := models.listed(name):
-        return Source(entry[1]["config"], None)
+        return Source(entry[1]["config"], models.stored_bytes(entry[1]))
     if there := cache.model(name, revision=revision, folder=cache_dir):
-        return Source(models.configuration(there.folder), there.folder)
+        return _kept(there.folder)
     return None
+
+
+def _kept(folder: Path) -> Source:
+    config = models.configuration(folder)
+    return Source(config, models.stored_bytes(config), folder)
 
 
 def architecture(config: Mapping[str, Any], layers: Sequence[Counted], size: Sizes) -> Architecture:

@@ -149,7 +149,7 @@ def _published(key: str, entry: dict[str, Any], hub: str) -> Model:
         id=key,
         short=entry["short"],
         parameters=entry["parameters"],
-        dtype_bytes=_BYTES.get(entry["dtype"], 2.0),
+        dtype_bytes=stored_bytes(entry),
         # LLaMA-Factory registers one for base models, too, where they see or hear.
         template=None if base and not told.arch.towers else entry["template"],
         base=base,
@@ -203,11 +203,15 @@ def _seeing(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
     return plain(name, decoder, arch)._replace(kind=kind, decoder=inner, modules=composite.modules(whole))
 
 
+def stored_bytes(config: Mapping[str, Any]) -> float:
+    """Bytes per element of the weights beside a config.json: 32 bits where it does not say (transformers)."""
+    return _BYTES.get(str(config.get("dtype") or config.get("torch_dtype") or "float32"), 2.0)
+
+
 def plain(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
     """What it says of a decoder."""
     described = config.get("quantization_config")
     quantization = described if isinstance(described, Mapping) else {}
-    dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     return Model(
         id=None,
         name=name,
@@ -215,7 +219,7 @@ def plain(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
         arch=arch,
         parameters=parameters(arch),
         kind=str(config.get("model_type")),
-        dtype_bytes=_BYTES.get(dtype, 2.0),
+        dtype_bytes=stored_bytes(config),
         positions=config.get("max_position_embeddings") or config.get("seq_length"),
         quantized=quantization.get("quant_method"),
         quantized_bits=quantization.get("bits") or 0,

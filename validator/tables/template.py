@@ -20,7 +20,9 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vo
 _SHAPES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 # What stands around a turn: a token, one for a role with its line end, a mark in brackets with its space, or a word
 # before a colon.
-_MARK = re.compile(r"<\|(?:user|assistant)\|>\n?|<[^<>\s{}]+>|\[/?[A-Z_]+\](?: (?=\{))?|(?:### )?[A-Za-z]+:")
+_MARK = re.compile(
+    r"<\|(?:user|assistant)\|>\n?|<[^<>\s{}]+>|\[/?[A-Z_]+\](?: (?=\{))?|\[e~\[|\]~b\]|(?:### )?[A-Za-z]+:"
+)
 _ROLE = re.compile("(?i)<.*(?:user|assistant)")
 # Formats of fine-tunes by others, the most marks first: what a model of any type may speak.
 _COMMON = ("chatml", "llama3", "phi", "gemma2", "mistral", "zephyr", "vicuna", "alpaca")

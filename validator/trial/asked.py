@@ -22,8 +22,9 @@ _UNLIKE = ("use_unsloth", "use_kt", "mixture_of_depths", "shift_attn", "use_llam
            "use_adam_mini", "ref_model", "adapter_name_or_path", "freeze_extra_modules")  # fmt: skip
 
 
-def cell(job: Job, config: Mapping[str, Any], length: int) -> Cell:
-    """One warm step of the job on one device, with sequences of a length in tokens.
+def cell(job: Job, config: Mapping[str, Any], length: int, stored_bytes: float = 2.0) -> Cell:
+    """One warm step of the job on one device, with sequences of a length in tokens and a checkpoint of so many bytes
+    per element.
 
     Raises RecipeError for what is not simulated, with the reason."""
     for problem in _problems(job, config):
@@ -50,6 +51,7 @@ def cell(job: Job, config: Mapping[str, Any], length: int) -> Cell:
         dora=job.flag("use_dora"),
         lora_dropout=job.number("lora_dropout"),
         upcast_layernorm=job.flag("upcast_layernorm"),
+        base_bytes=int(workload.loaded_bytes(job, stored_bytes)),
         steps=1,
         warm=True,
     )

@@ -95,7 +95,7 @@ class SimulatedJob(Job):
             return None
 
     def _answer(self, source: Source, length: int) -> Answer:
-        return self.trials.answer(cell(self, source.config, length))
+        return self.trials.answer(cell(self, source.config, length, source.stored_bytes))
 
     def _counted(self, source: Source, there: Answer) -> Model:
         layers = [
