@@ -116,17 +116,21 @@ def _removed(change: Entry) -> str:
 
 
 def remarks(
-    accepted: Mapping[str, Entry], values: Mapping[str, Any], pairs: list[releases.Pair]
+    accepted: Mapping[str, Entry],
+    values: Mapping[str, Any],
+    pairs: list[releases.Pair],
+    admitted: list[releases.Pair],
 ) -> Iterator[Violation]:
-    """SCH006 and SCH007: keys that go or have gone in a later release, and keys that only another command reads."""
+    """SCH006 and SCH007: keys that go or have gone in a later release, and keys that only another command reads. A new
+    name is sure where all releases `admitted` read it so: a share as `warmup_steps` is no warm-up at all before."""
     others: dict[str, list[str]] = {}
     for key, argument in accepted.items():
         text = _farewell(key, pairs)
         if text:
             replaced = all(releases.reached(pair, _replaced(key)) for pair in pairs)
-            yield _violation("SCH006", Severity.NOTE, key, text)._replace(
-                fix=_renewed(key, values, pairs) if replaced else None
-            )
+            sure = all(releases.reached(pair, _replaced(key)) for pair in admitted)
+            fix = _renewed(key, values, pairs) if replaced else None
+            yield _violation("SCH006", Severity.NOTE, key, text)._replace(fix=fix and fix._replace(safe=sure))
         elif command := _other_command(key, argument):
             others.setdefault(command, []).append(key)
     trained = any(values.get(key) for key in _ASKING) or values.get("stage") == "ppo"

@@ -26,7 +26,7 @@ def check(document: Document) -> list[Violation]:
         *unclear,
         *keys.unknown(strangers, document.values, pairs),
         *values.wrong(document.values, accepted, partial(ignored.never_read, Job(document.values))),
-        *keys.remarks(accepted, document.values, pairs),
+        *keys.remarks(accepted, document.values, pairs, releases.admitted(document.header)),
     ]
 
 
