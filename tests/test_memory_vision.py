@@ -14,6 +14,8 @@ import vision
 from validator.job import media
 from validator.job.settings import Settings
 from validator.memory import Adapter, Workload, device_memory, linear_roles, parameters, trainable_parameters
+from validator.memory.terms import Device
+from validator.memory.tower import elements
 from validator.tables import models
 
 ROWS = vision.recorded()
@@ -108,3 +110,11 @@ def test_freezing_never_needs_more_nor_more_pixels_less(name: str, method: str) 
     assert sizes == sorted(sizes)
     if method == "full":
         assert needed() <= needed(**vision.PROJECTOR) <= needed(**vision.FREE)
+
+
+def test_a_checkpoint_that_is_quantized_already_has_its_tower_whole() -> None:
+    """Its decoder alone is quantized (vLLM pull request 10169); bitsandbytes reaches all linear layers."""
+    arch = models.model("Qwen/Qwen2-VL-7B-Instruct-AWQ").arch
+    sizes = [device_memory(each, Workload(method="lora", quant_bits=4, quant_grouped=True)).terms[Device.WEIGHTS]
+             for each in (arch, arch._replace(towers=()))]  # fmt: skip
+    assert sizes[0] - sizes[1] == 2 * elements(arch.towers[0])

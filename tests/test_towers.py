@@ -61,6 +61,14 @@ def test_an_omni_model_is_its_thinker() -> None:
     assert (arch.hidden, [tower.layers for tower in arch.towers]) == (3584, [32, 32])
 
 
+def test_a_quantized_omni_model_says_so_beside_its_parts(tmp_path: Path) -> None:
+    whole = {"model_type": "qwen2_5_omni", "thinker_config": {"vision_config": {"hidden_size": 1280}}}
+    quantized = {"dtype": "float16", "quantization_config": {"quant_method": "awq", "bits": 4}}
+    (tmp_path / "config.json").write_text(json.dumps(whole | quantized))
+    known = model(str(tmp_path))
+    assert (known.quantized, known.quantized_bits, known.dtype_bytes) == ("awq", 4, 2.0)
+
+
 @pytest.mark.parametrize(
     ("part", "value", "problem"),
     [("vision_config", {"depth": 0}, "`depth` is 0"), ("text_config", {"model_type": "new"}, "type `new` is not"),

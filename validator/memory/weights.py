@@ -27,9 +27,9 @@ def quantized_bytes(workload: Workload) -> float:
 
 def _quantizable(run: Run) -> int:
     """Elements inside linear modules of layers, towers and projectors; embeddings, output layer, norms and fused
-    experts stay as they are."""
+    experts stay as they are, and in checkpoints that are quantized already the towers (vLLM pull request 10169)."""
     inside = sum(count * block.linear_elements for count, block in run.layers)
-    return inside + sum(all_linears(tower) for tower in run.arch.towers)
+    return inside + (0 if run.work.quant_grouped else sum(all_linears(tower) for tower in run.arch.towers))
 
 
 @lru_cache(maxsize=64)

@@ -11,9 +11,12 @@ from validator.read.tree import read_json
 from validator.rules.rule import Finding, rule
 
 # Checkpoints in the layout of their own repositories, and what is published of them in that of transformers.
-_OWN = re.compile(r"(?i)OpenGVLab/(?:Mini-)?InternVL[\w.-]*|liuhaotian/llava-[\w.-]+")
+_OWN = {
+    "InternVLChatModel": re.compile(r"(?i)OpenGVLab/(?:Mini-)?InternVL[\w.-]*"),
+    "LlavaLlamaForCausalLM": re.compile(r"(?i)liuhaotian/llava-[\w.-]+"),
+}
+_PUBLISHED = {"InternVLChatModel": "one whose name ends in -hf", "LlavaLlamaForCausalLM": "one of llava-hf"}
 _CONVERTED = re.compile(r"(?i)OpenGVLab/InternVL(2_5-[28]B-MPO|3-\d+B|3_5-\d+B(?:-A\d+B)?)(?:-Instruct)?")
-_CLASSES = {"InternVLChatModel", "LlavaLlamaForCausalLM"}
 
 
 @rule("TRA911", Severity.ERROR)
@@ -143,14 +146,11 @@ def own_layout(job: Job) -> Iterator[Finding]:
     """
     name = str(job.get("model_name_or_path"))
     local = job.find(f"{name}/config.json")
-    if local:
-        refused = not _CLASSES.isdisjoint(_architectures(str(local[0])))
-    else:
-        refused = bool(_OWN.fullmatch(name)) and not name.lower().endswith("-hf")
-    if refused:
+    classes = _architectures(str(local[0])) if local else _named(name)
+    if refused := next((each for each in classes if each in _OWN), None):
         yield (
             "model_name_or_path",
-            f"LLaMA-Factory does not load {name}: it is not in transformers' layout; {_hf(name)}",
+            f"LLaMA-Factory does not load {name}: it is not in transformers' layout; take {_hf(name, refused)}",
         )
 
 
@@ -180,8 +180,13 @@ def _architectures(file: str) -> list[str]:
     return [str(each) for each in named] if isinstance(named, list) else []
 
 
-def _hf(name: str) -> str:
+def _named(name: str) -> list[str]:
+    """The class of a published checkpoint that its own repository reads."""
+    return [kind for kind, names in _OWN.items() if names.fullmatch(name) and not name.lower().endswith("-hf")]
+
+
+def _hf(name: str, kind: str) -> str:
     if match := _CONVERTED.fullmatch(name):
         ending = "-HF" if match[1].startswith("3_5") else "-hf"
-        return f"take `OpenGVLab/InternVL{match[1]}{ending}`"
-    return "take one of llava-hf" if "llava" in name.lower() else "take one whose name ends in -hf"
+        return f"`OpenGVLab/InternVL{match[1]}{ending}`"
+    return _PUBLISHED[kind]

@@ -13,6 +13,8 @@ from validator.tables.data import listing
 
 Config = Mapping[str, Any]
 _ROLES = ("gate", "up", "down")
+# What a config.json says of a model as a whole.
+_BESIDE = ("dtype", "torch_dtype", "quantization_config")
 
 
 def whole(config: Config) -> Config:
@@ -20,7 +22,10 @@ def whole(config: Config) -> Config:
     kind = str(config.get("model_type"))
     inside = config.get("thinker_config")
     known = kind in listing("composites") and listing("composites")[kind].get("thinker")
-    return {**inside, "model_type": kind} if known and isinstance(inside, Mapping) else config
+    if not known or not isinstance(inside, Mapping):
+        return config
+    beside = {name: config[name] for name in _BESIDE if name in config}
+    return {**beside, **inside, "model_type": kind}
 
 
 def decoder(config: Config) -> Config:
