@@ -70,13 +70,15 @@ DEEPSEEK_V3 = {
     "moe_intermediate_size": 1024, "n_routed_experts": 64, "n_shared_experts": 1, "num_experts_per_tok": 8,
     "first_k_dense_replace": 1, "n_group": 8, "topk_group": 4, "tie_word_embeddings": False,
 }  # fmt: skip
-MIXTURES = ("qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v3-small", "mixtral-8x7b", "gpt-oss-20b")
+MIXTURES = ("qwen3-30b-a3b", "qwen3.5-35b-a3b", "deepseek-v2-lite", "deepseek-v3-small", "mixtral-8x7b", "gpt-oss-20b")
 # Of these a few settings are enough: their parts are those of the families above.
 MIXED = [
     "glm-4.5-air", "glm-4.7-flash", "qwen2-57b-a14b", "ernie-4.5-21b-a3b", "hunyuan-a13b", "minimax-m2", "hy3",
     "moonlight-16b-a3b", "deepseek-v3", "glm-4.5", "phi-3.5-moe",
 ]  # fmt: skip
-MODELS = [*SHAPES_OF, *FAMILIES, *DECODERS, "deepseek-v3-small", *MIXED]
+# Gated delta nets in three layers of four.
+ALTERNATING = ["qwen3.5-0.8b", "qwen3.5-4b", "qwen3.5-35b-a3b"]
+MODELS = [*SHAPES_OF, *FAMILIES, *DECODERS, "deepseek-v3-small", *MIXED, *ALTERNATING]
 MOMENTS = ("fwd_pre", "fwd_layers", "fwd_head", "bwd_head", "bwd_layers", "bwd_emb", "opt")
 DEFAULTS = {
     "method": "lora", "precision_mode": "bf16", "lora_rank": 8, "lora_targets": "all", "freeze_layers": 2,
@@ -128,6 +130,13 @@ FAMILY = [
 ]
 FEW = [FAMILY[0], FAMILY[1], FAMILY[4], FAMILY[6], FAMILY[9]]
 DECODER = [FAMILY[number] for number in (0, 1, 3, 5, 6, 8, 9, 11, 12)]
+LINEAR = [
+    {**DEFAULTS, **setting, "method": method}
+    for method, setting in [
+        ("lora", {}), ("lora", OFF), ("lora", {**BF16, **OFF}), ("qlora4", {}), ("full", BF16), ("full", {}),
+        ("freeze", BF16),
+    ]
+]  # fmt: skip
 STAGED_MODELS = ["qwen3-4b", "qwen2.5-7b", "mistral-7b", "gemma-2-9b", "llama-3.1-70b"]
 STAGED = [
     {**DEFAULTS, **setting, "method": method, "stage": stage}
@@ -176,7 +185,7 @@ def cells() -> list[dict[str, Any]]:
         (list(SHAPES_OF), SETTINGS, SHAPES), (RARE_MODELS, RARE, []),
         ([*FAMILIES, "deepseek-v3-small"], FAMILY, SHAPES[:5]), (DECODERS, DECODER, SHAPES[1:5]),
         (STAGED_MODELS, STAGED, SHAPES[:4]), (STAGED_MODELS, FURTHER, SHAPES[:5]), (STAGED_MODELS, FUSED, SHAPES[1:6]),
-        (MIXED, FEW, SHAPES[2:4]),
+        (MIXED, FEW, SHAPES[2:4]), (ALTERNATING, LINEAR, SHAPES[1:3]),
     ):  # fmt: skip
         for m, model in enumerate(models):
             for s, setting in enumerate(settings):
@@ -268,7 +277,9 @@ def config(model: str) -> dict[str, Any]:
     if model == "deepseek-v3-small":
         return DEEPSEEK_V3
     published = data.listing("models")[model]["config"]
-    return dict(composite.decoder(published)) if "text_config" in published else published
+    if "text_config" not in published:
+        return published
+    return {name: value for name, value in composite.decoder(published).items() if not name.endswith("_config")}
 
 
 def architecture(model: str) -> Architecture:

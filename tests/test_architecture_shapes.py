@@ -15,11 +15,15 @@ DENSE: dict[str, Any] = {
     "intermediate_size": 128, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
 }  # fmt: skip
 PLAIN = {key: value for key, value in DENSE.items() if "expert" not in key and "moe" not in key}
+LINEAR = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12,
+    "linear_conv_kernel_dim": 4, "full_attention_interval": 2,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", families.known())
 def test_every_supported_type_is_read(kind: str) -> None:
-    shapes = architecture({**PLAIN, "model_type": kind})
+    shapes = architecture({**PLAIN, **LINEAR, "model_type": kind})
     assert (shapes.hidden, shapes.layers, shapes.vocab) == (64, 2, 100)
 
 
@@ -53,6 +57,25 @@ def test_peculiarity(kind: str, extra: dict[str, Any], path: str, expected: obje
     for name in path.split("."):
         value = getattr(value, name)
     assert value == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "every"),
+    [({}, 2), ({"layer_types": ["full_attention"] * 2}, 1),
+     ({"layer_types": ["linear_attention", "full_attention"], "full_attention_interval": 1}, 2)],
+)  # fmt: skip
+def test_how_many_layers_attend_fully(fields: dict[str, Any], every: int) -> None:
+    assert architecture({**PLAIN, **LINEAR, "model_type": "qwen3_5_text", **fields}).full_every == every
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [({"layer_types": ["full_attention", "linear_attention"]}, "`layer_types` repeats in no simple order"),
+     ({"full_attention_interval": 4}, "`num_hidden_layers` is 2, no multiple of 4")],
+)  # fmt: skip
+def test_layers_in_another_order_are_not_read(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(RecipeError, match=problem):
+        architecture({**PLAIN, **LINEAR, "model_type": "qwen3_5_text", **fields})
 
 
 def test_mixture_of_experts() -> None:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from validator.memory import Architecture, Attn, Ffn, Runtime, Sharding, Workload, device_memory
+from validator.memory import (
+    Architecture,
+    Attn,
+    Delta,
+    Ffn,
+    Runtime,
+    Sharding,
+    Workload,
+    device_memory,
+    trainable_parameters,
+)
 from validator.memory.evidence import spread
 
 QWEN_32B = Architecture(5120, 64, 152064, Attn(40, 8, 128, qkv_bias=True), Ffn(27648))
@@ -80,3 +90,35 @@ def test_what_nobody_measured_is_named_and_widens_the_band(
     assert device_memory(arch, work, Runtime(evidence="thin")).gaps == ("this kind of device", *words)
     assert spread(words, device_measured=True) == (0.06 if words else 0.03)
     assert spread(words, device_measured=False) == 0.08
+
+
+HYBRID = Architecture(
+    2560,
+    32,
+    248320,
+    Attn(16, 4, 256, head_norms=True, gated=True),
+    Ffn(9216),
+    delta=Delta(16, 32, 128, 128, 4),
+    full_every=4,
+)
+
+
+def test_the_band_of_linear_attention_reaches_down_to_fused_kernels() -> None:
+    work = WORK._replace(checkpointing="off", length=1024)
+    plain, fused = (
+        device_memory(HYBRID._replace(delta=Delta(16, 32, 128, 128, 4, kernels=kernels)), work)
+        for kernels in (False, True)
+    )
+    assert plain.low == fused.low < fused.allocated < 0.7 * plain.allocated
+    assert any("flash-linear-attention" in gap for gap in plain.gaps)
+    assert not any("linear" in gap for gap in device_memory(QWEN_32B, work).gaps)
+
+
+def test_the_last_layers_of_a_pattern_train() -> None:
+    def trained(layers: int) -> int:
+        return trainable_parameters(HYBRID, Workload(method="freeze", trainable_layers=layers))
+
+    full, linear = trained(1), trained(2) - trained(1)
+    assert full != linear
+    assert trained(4) == full + 3 * linear
+    assert trained(5) == trained(4) + full

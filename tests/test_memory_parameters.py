@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from validator.memory import Adapter, Architecture, Attn, Ffn, Workload, linear_roles, parameters, trainable_parameters
+from validator.memory import (
+    Adapter,
+    Architecture,
+    Attn,
+    Delta,
+    Ffn,
+    Workload,
+    linear_roles,
+    parameters,
+    trainable_parameters,
+)
 
 pytestmark = pytest.mark.slow  # they import torch
 
@@ -28,6 +38,17 @@ MLA = Attn(4, 4, 24, value_dim=12, kv_rank=20, rope_dim=8)
 
 def model(attn: Attn = GQA, ffn: Ffn | None = None, **more: Any) -> Architecture:
     return Architecture(64, 3, 131, attn, ffn or Ffn(96), **more)
+
+
+GATED = {"num_hidden_layers": 4}
+DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+         "linear_value_head_dim": 12, "linear_conv_kernel_dim": 4}  # fmt: skip
+SHARED = Ffn(96, experts=8, experts_per_token=2, expert_width=24, shared_width=40, shared_gate=True)
+
+
+def hybrid(delta: Delta, ffn: Ffn) -> Architecture:
+    attn = Attn(4, 2, 16, head_norms=True, gated=True)
+    return Architecture(64, 4, 131, attn, ffn, norm="rms_fp32", delta=delta, full_every=4)
 
 
 FAMILIES = [
@@ -56,6 +77,11 @@ FAMILIES = [
     ("qwen2_moe", {**ROUTED, "num_experts": 8, "shared_expert_intermediate_size": 40},
      model(Attn(4, 2, 16, qkv_bias=True),
            Ffn(96, experts=8, experts_per_token=2, expert_width=24, shared_width=40, shared_gate=True))),
+    ("qwen3_5_text", {**GATED, **DELTA}, hybrid(Delta(2, 4, 8, 12, 4), Ffn(96))),
+    ("qwen3_5_moe_text", {**GATED, **DELTA, **ROUTED, "num_experts": 8, "shared_expert_intermediate_size": 40},
+     hybrid(Delta(2, 4, 8, 12, 4), SHARED)),
+    ("qwen3_next", {**GATED, **DELTA, **ROUTED, "num_experts": 8, "shared_expert_intermediate_size": 40},
+     hybrid(Delta(2, 4, 8, 12, 4, paired=True), SHARED)),
     ("mixtral", {"num_local_experts": 8},
      model(ffn=Ffn(96, experts=8, experts_per_token=2, expert_width=96))),
     ("gpt_oss", {"num_local_experts": 8, "num_experts_per_tok": 2},
@@ -91,6 +117,8 @@ ROLES = {
     "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "qkv_proj": "qkv", "gate_proj": "gate", "up_proj": "up",
     "down_proj": "down", "gate_up_proj": "gate_up", "q_a_proj": "q_a", "q_b_proj": "q_b", "kv_a_proj_with_mqa": "kv_a",
     "kv_b_proj": "kv_b", "shared_expert_gate": "shared_gate", "c_fc": "up", "c_proj": "down", "gate": "router",
+    "in_proj_qkv": "in_qkv", "in_proj_z": "in_z", "in_proj_b": "in_b", "in_proj_a": "in_a", "in_proj_qkvz": "in_qkvz",
+    "in_proj_ba": "in_ba", "out_proj": "out",
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from .disk import disk
 from .estimate import Estimate
 from .host import host_memory
 from .parameters import linear_roles, parameters, trainable_parameters
+from .shapes import Delta
 from .tower import Tower
 from .workload import Adapter, Architecture, Attn, Counted, Encoding, Ffn, Sharding, Workload
 
@@ -14,6 +15,7 @@ __all__ = [
     "Architecture",
     "Attn",
     "Counted",
+    "Delta",
     "Encoding",
     "Estimate",
     "Ffn",

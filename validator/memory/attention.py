@@ -7,6 +7,7 @@ validator/simulate.
 
 from __future__ import annotations
 
+from . import delta
 from .inputs import dropped, half_norms, input_kept, magnitudes, norm_kept, shares_inputs
 from .run import Run
 from .shapes import Block
@@ -76,7 +77,15 @@ def _latent_kept(run: Run, block: Block) -> float:
     return kept
 
 
+def _gate(run: Run) -> float:
+    """Bytes per token of a gate: its sigmoid, and what it scales, where that had to be copied."""
+    attn = run.arch.attn
+    return run.sizes.compute * output_width(attn) * (2 if attn.concatenated else 1)
+
+
 def attention_kept(run: Run, block: Block) -> float:
+    if block.delta:
+        return delta.kept(run, block, block.delta)
     attn = run.arch.attn
     readers = block.by_role("q", "k", "v", "qkv", "q_a", "kv_a")
     per_token = half_norms(run) + dropped(run) + input_kept(run, run.arch.hidden, readers)
@@ -84,17 +93,22 @@ def attention_kept(run: Run, block: Block) -> float:
     if attn.head_norms or attn.whole_norms:
         per_token += norm_kept(run, query_width(attn) + key_width(attn), 2)
     per_token += _latent_kept(run, block)
-    in_core = not (run.attends_in_squares or attn.concatenated)
+    per_token += _gate(run) if attn.gated else 0.0
+    in_core = not (run.attends_in_squares or attn.concatenated or attn.gated)
     if not in_core or not shares_inputs(run):
         per_token += input_kept(run, output_width(attn), block.by_role("o"), "attention" if in_core else "product")
     return run.tokens * per_token + _core(run)
 
 
-def attention_peak(run: Run) -> float:
-    """Transients of the attention backward: gradients of q, k, v and the output, flash attention's fp32 accumulator and
-    expanded key gradients (FlashAttention-2, arXiv 2307.08691); eager attention holds three squares in fp32."""
+def attention_peak(run: Run, block: Block) -> float:
+    """Transients of the attention backward: gradients of q, k, v and the output, of a gate and of what makes and takes
+    it, flash attention's fp32 accumulator and expanded key gradients (FlashAttention-2, arXiv 2307.08691); eager
+    attention holds three squares in fp32."""
+    if block.delta:
+        return delta.peak(run, block.delta)
     attn, sizes = run.arch.attn, run.sizes
     wide = query_width(attn) + output_width(attn)
+    wide += 5 * output_width(attn) if attn.gated else 0
     gradients = sizes.compute * (wide + key_width(attn) + value_width(attn)) + 2 * sizes.residual * run.arch.hidden
     if run.attends_in_squares:
         square = 8.0 - (sizes.compute if sizes.compute < 4 else 0.0) - (1.0 if run.arch.dropout else 0.0)

@@ -94,10 +94,15 @@ def _peak(run: Run, block: Block, around: Around, recomputes: bool) -> Terms:
 
 def last_layer(run: Run) -> Terms:
     """The first layer of the backward pass: all checkpoints, few gradients."""
-    block, others = run.visited[-1][1], sum(kept(run).values())
+    return max((_closing(run, *each) for each in run.closing), key=lambda terms: sum(terms.values()))
+
+
+def _closing(run: Run, before: int, block: Block) -> Terms:
+    """A layer when the backward pass has visited `before` others."""
+    others = sum(kept(run).values())
     around = Around(base(run, "last layer"), run.head if run.work.method == "full" else 0)
     if run.checkpointing != "off":
-        return _peak(run, block, around._replace(checkpoints=others), recomputes=True)
+        return _peak(run, block, around._replace(checkpoints=others - before * checkpoint(run)), recomputes=True)
     activations = others - layer(run, block).total
     casts = layer_casts(run) - 2.0 * cast_elements(run, block)
     return _peak(run, block, around._replace(activations=activations, casts=casts), recomputes=True)

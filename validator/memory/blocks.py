@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from .shapes import Block, Linear
-from .widths import key_width, output_width, query_width, value_width
+from .shapes import Block, Delta, Linear
+from .widths import delta_key_width, delta_value_width, key_width, output_width, query_width, value_width
 from .workload import Architecture, Attn, Counted, Ffn
 
 
@@ -24,11 +24,21 @@ def _latent_linears(hidden: int, attn: Attn) -> list[Linear]:
     ]
 
 
-def _attention_linears(hidden: int, attn: Attn) -> list[Linear]:
+def _delta_linears(hidden: int, delta: Delta) -> list[Linear]:
+    keys, values, heads = delta_key_width(delta), delta_value_width(delta), delta.value_heads
+    inputs = {"in_qkv": 2 * keys + values, "in_z": values, "in_b": heads, "in_a": heads}
+    if delta.paired:
+        inputs = {"in_qkvz": 2 * (keys + values), "in_ba": 2 * heads}
+    return [*(Linear(role, hidden, width) for role, width in inputs.items()), Linear("out", values, hidden)]
+
+
+def _attention_linears(hidden: int, attn: Attn, delta: Delta | None) -> list[Linear]:
+    if delta:
+        return _delta_linears(hidden, delta)
     if attn.kv_rank:
         return _latent_linears(hidden, attn)
     out = Linear("o", output_width(attn), hidden, bias=attn.out_bias)
-    widths = {"q": query_width(attn), "k": key_width(attn), "v": value_width(attn)}
+    widths = {"q": (2 if attn.gated else 1) * query_width(attn), "k": key_width(attn), "v": value_width(attn)}
     if attn.fused:
         return [Linear("qkv", hidden, sum(widths.values()), bias=attn.qkv_bias), out]
     return [*(Linear(role, hidden, width, bias=attn.qkv_bias) for role, width in widths.items()), out]
@@ -53,26 +63,35 @@ def norm_elements(arch: Architecture) -> int:
     return {"layer": 2, "bare": 0}.get(arch.norm, 1) * arch.hidden
 
 
-def _vectors(arch: Architecture) -> int:
+def _delta_vectors(delta: Delta) -> int:
+    """Its convolution, decay and bias of each head, and a norm over one."""
+    convolved = 2 * delta_key_width(delta) + delta_value_width(delta)
+    return delta.kernel * convolved + 2 * delta.value_heads + delta.value_dim
+
+
+def _vectors(arch: Architecture, delta: Delta | None) -> int:
     attn = arch.attn
     norms = arch.norms_per_layer * norm_elements(arch)
+    if delta:
+        return norms + _delta_vectors(delta)
     heads = (2 * attn.head_dim if attn.head_norms else 0) + (attn.heads if attn.sinks else 0)
     heads += query_width(attn) + key_width(attn) if attn.whole_norms else 0
     return norms + heads + attn.q_rank + attn.kv_rank
 
 
-def _dense_block(arch: Architecture) -> Block:
-    linears = _attention_linears(arch.hidden, arch.attn) + _feed_forward(
+def _dense_block(arch: Architecture, delta: Delta | None = None) -> Block:
+    linears = _attention_linears(arch.hidden, arch.attn, delta) + _feed_forward(
         arch.hidden, arch.ffn.width, arch.ffn, bias=arch.ffn.bias
     )
-    return Block(tuple(linears), 0, _vectors(arch) + sum(linear.bias_elements for linear in linears))
+    biases = sum(linear.bias_elements for linear in linears)
+    return Block(tuple(linears), 0, _vectors(arch, delta) + biases, delta=delta)
 
 
-def _mixture_block(arch: Architecture, fused: bool) -> Block:
+def _mixture_block(arch: Architecture, fused: bool, delta: Delta | None = None) -> Block:
     ffn, hidden = arch.ffn, arch.hidden
     experts = _experts(hidden, ffn)
     router = ffn.experts * (hidden + (1 if ffn.router_bias else 0))
-    linears = _attention_linears(hidden, arch.attn)
+    linears = _attention_linears(hidden, arch.attn, delta)
     if ffn.shared_width:
         linears += _feed_forward(hidden, ffn.shared_width, ffn)
     if ffn.shared_gate:
@@ -84,7 +103,8 @@ def _mixture_block(arch: Architecture, fused: bool) -> Block:
         linears += experts
     biases = sum(linear.bias_elements for linear in linears)
     inside = sum(linear.elements + linear.bias_elements for linear in experts)
-    return Block(tuple(linears), inside if fused else 0, _vectors(arch) + biases + router, mixture=True)
+    vectors = _vectors(arch, delta) + biases + router
+    return Block(tuple(linears), inside if fused else 0, vectors, mixture=True, delta=delta)
 
 
 def _counted(layers: Counted) -> tuple[int, Block]:
@@ -92,11 +112,30 @@ def _counted(layers: Counted) -> tuple[int, Block]:
     return layers.number, Block(linears, layers.experts, layers.vectors)
 
 
+def _alternating(arch: Architecture, fused: bool) -> tuple[tuple[int, Block], ...]:
+    linear, full = (
+        _mixture_block(arch, fused, delta) if arch.ffn.experts else _dense_block(arch, delta)
+        for delta in (arch.delta, None)
+    )
+    number = arch.layers // arch.full_every
+    return (arch.layers - number, linear), (number, full)
+
+
+def last_layers(arch: Architecture, number: int, fused: bool = True) -> tuple[tuple[int, Block], ...]:
+    """The last `number` layers, as `blocks` gives all."""
+    kinds = blocks(arch, fused)
+    full = -(-number // arch.full_every)
+    alternate = ((number - full, kinds[0][1]),) if number > full else ()
+    return (*alternate, (full, kinds[-1][1]))
+
+
 @lru_cache(maxsize=512)
 def blocks(arch: Architecture, fused: bool = True) -> tuple[tuple[int, Block], ...]:
     """(how many, layer) for each kind of layer, first layers first. `fused`: experts are 3-D parameters."""
     if arch.counted:
         return tuple(_counted(each) for each in arch.counted)
+    if arch.delta:
+        return _alternating(arch, fused)
     if not arch.ffn.experts:
         return ((arch.layers, _dense_block(arch)),)
     kinds = [(arch.layers - arch.ffn.dense_layers, _mixture_block(arch, fused))]

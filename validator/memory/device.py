@@ -24,6 +24,13 @@ def live_moments(run: Run) -> dict[str, Live]:
     return {name: _live(terms_of(run)) for name, terms_of in MOMENTS.items()}
 
 
+def _with_kernels(arch: Architecture, workload: Workload, runtime: Runtime) -> float:
+    """The low end where flash-linear-attention is installed, which no recipe says."""
+    if not arch.delta or arch.delta.kernels:
+        return float("inf")
+    return device_memory(arch._replace(delta=arch.delta._replace(kernels=True)), workload, runtime).low
+
+
 def device_memory(arch: Architecture, workload: Workload, runtime: Runtime | None = None) -> Estimate:
     """Peak of live tensors on the worst device, by term, and what the device's own tool would show. Bytes."""
     run, runtime = run_of(arch, workload), runtime or Runtime()
@@ -33,4 +40,5 @@ def device_memory(arch: Architecture, workload: Workload, runtime: Runtime | Non
     terms: dict[Term, float] = {term: size for term, size in moments[moment].items() if size}
     fixed = sum(resident(run).values())
     low, expected, high = band(run, lives.values(), fixed, runtime)
+    low = min(low, _with_kernels(arch, workload, runtime))
     return Estimate(terms, low, expected, high, moment, evidence.gaps(run, runtime.evidence == "good"))

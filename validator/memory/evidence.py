@@ -48,6 +48,8 @@ def _unmeasured_shapes(run: Run) -> Iterator[str]:
         yield "models that see or hear"
     if run.arch.attn.kv_rank:
         yield "latent attention"
+    if run.arch.delta:
+        yield "linear attention (less is needed with flash-linear-attention)"
 
 
 def spread(gaps: tuple[str, ...], device_measured: bool) -> float:

@@ -40,7 +40,7 @@ def layer(run: Run, block: Block) -> Kept:
     return Kept(
         attention=attention_kept(run, block) + _rotations(run, block),
         ffn=feedforward_kept(run, block),
-        attention_peak=attention_peak(run),
+        attention_peak=attention_peak(run, block),
         ffn_peak=feedforward_peak(run, block),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from .blocks import blocks, norm_elements
+from .blocks import blocks, last_layers, norm_elements
 from .shapes import Linear
 from .tower import Tower, elements, linear_elements, projector_elements, tower_elements
 from .workload import Architecture, Encoding, Workload
@@ -74,8 +74,8 @@ def _trained_in_decoder(arch: Architecture, workload: Workload) -> int:
     if workload.method == "full":
         return decoder_parameters(arch) - fixed * (arch.layers - arch.ffn.dense_layers)
     if workload.method == "freeze":
-        block = blocks(arch, workload.experts_fused)[-1][1]
-        return workload.trainable_layers * (block.elements - fixed) + workload.trainable_extra
+        layers = last_layers(arch, workload.trainable_layers, workload.experts_fused)
+        return sum(number * (block.elements - fixed) for number, block in layers) + workload.trainable_extra
     inside = sum(
         count * adapter_elements(linear, workload)
         for count, block in blocks(arch, workload.experts_fused)

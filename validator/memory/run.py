@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property, lru_cache
 
 from . import parameters
-from .blocks import blocks
+from .blocks import blocks, last_layers
 from .precision import Bytes, element_bytes
 from .shapes import Block
 from .workload import Architecture, Checkpointing, Workload
@@ -49,8 +49,15 @@ class Run:
     @cached_property
     def visited(self) -> Layers:
         """The layers that the backward pass visits: below the first trained layer nothing is kept."""
-        last = self.layers[-1][1]
-        return ((self.work.trainable_layers, last),) if self.work.method == "freeze" else self.layers
+        if self.work.method != "freeze":
+            return self.layers
+        return last_layers(self.arch, self.work.trainable_layers, self.work.experts_fused)
+
+    @cached_property
+    def closing(self) -> tuple[tuple[int, Block], ...]:
+        """Kinds of the layers that the backward pass visits first, each with the layers visited before it."""
+        kinds = self.visited if self.arch.delta else self.visited[-1:]
+        return tuple(enumerate(block for _, block in reversed(kinds)))
 
     @cached_property
     def largest_layer(self) -> int:

@@ -7,6 +7,18 @@ from functools import cached_property
 from typing import NamedTuple
 
 
+class Delta(NamedTuple):
+    """Shapes of one gated delta net (arXiv 2412.06464), attention that is linear in the length."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel: int  # tokens that the convolution before it sees
+    paired: bool = False  # two linear modules make all inputs, instead of four
+    kernels: bool = False  # flash-linear-attention computes it, which keeps little more than inputs and output
+
+
 class Linear(NamedTuple):
     """`number` linear modules of one role and shape in one layer. `routed`: those of experts, which only
     some tokens reach."""
@@ -30,13 +42,14 @@ class Linear(NamedTuple):
 @dataclass(eq=False)
 class Block:
     """One kind of decoder layer. `experts` are elements of fused 3-D parameters, `vectors` norms, biases, sinks,
-    routers; `mixture`: experts are chosen, fused or not. Equal only to itself, so that looking up what was computed for
-    it costs nothing."""
+    routers, convolutions; `mixture`: experts are chosen, fused or not; `delta`: what it has in place of attention.
+    Equal only to itself, so that looking up what was computed for it costs nothing."""
 
     linears: tuple[Linear, ...]
     experts: int
     vectors: int
     mixture: bool = False
+    delta: Delta | None = None
 
     def by_role(self, *roles: str) -> tuple[Linear, ...]:
         return tuple(linear for linear in self.linears if linear.role in roles)

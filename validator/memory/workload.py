@@ -5,6 +5,7 @@ same reason annotations are not postponed here: typing would compile each from i
 
 from typing import Literal, NamedTuple
 
+from .shapes import Delta
 from .tower import Tower
 
 Method = Literal["full", "freeze", "lora", "oft"]
@@ -35,6 +36,7 @@ class Attn(NamedTuple):
     window: int = 0  # sliding window in tokens; 0: none
     fused: bool = False  # one linear module makes q, k and v
     concatenated: bool = False  # rotated and plain parts are joined head by head, so the output is copied once more
+    gated: bool = False  # queries are made with a gate as wide, whose sigmoid scales what attention gives
 
 
 class Ffn(NamedTuple):
@@ -88,6 +90,8 @@ class Architecture(NamedTuple):
     parameters: int | None = None  # a published count; None: derived from the shapes
     towers: tuple[Tower, ...] = ()  # encoders of images, video or sound before the decoder
     counted: tuple[Counted, ...] = ()  # of a model that no formula knows, in place of `attn` and `ffn`
+    delta: Delta | None = None  # of all layers but every `full_every`th, in place of `attn`
+    full_every: int = 1
 
 
 class Adapter(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from validator.diagnostic import RecipeError
-from validator.memory import Architecture, Attn, Ffn
+from validator.memory import Architecture, Attn, Delta, Ffn
 from validator.tables import families
 from validator.tables.families import Family
 
@@ -37,6 +37,8 @@ def architecture(config: Config) -> Architecture:
             parallel=family.parallel,
             dropout=family.residual_dropout and config.get("residual_dropout") != 0,
             logit_softcap=bool(config.get("final_logit_softcapping")),
+            delta=_delta(config, family),
+            full_every=_full_every(config) if family.delta else 1,
         )
     except KeyError as err:
         raise RecipeError(f"config.json of a `{family.kind}` model lacks {err}") from None
@@ -79,7 +81,34 @@ def _attention(config: Config, family: Family) -> Attn:
         window=windowed,
         fused=family.fused_qkv,
         concatenated=family.concatenated,
+        gated=family.delta,
     )
+
+
+def _delta(config: Config, family: Family) -> Delta | None:
+    if not family.delta:
+        return None
+    return Delta(
+        key_heads=_size(config, "linear_num_key_heads"),
+        value_heads=_size(config, "linear_num_value_heads"),
+        key_dim=_size(config, "linear_key_head_dim"),
+        value_dim=_size(config, "linear_value_head_dim"),
+        kernel=_size(config, "linear_conv_kernel_dim"),
+        paired="in_proj_ba" in family.linear,
+    )
+
+
+def _full_every(config: Config) -> int:
+    """Of how many layers one attends fully, the last of them. Raises RecipeError for another order."""
+    every, kinds = _optional(config, "full_attention_interval") or 4, config.get("layer_types")
+    layers = _size(config, "num_hidden_layers")
+    if isinstance(kinds, list) and "full_attention" in kinds:
+        every = kinds.index("full_attention") + 1
+        if any((kind == "full_attention") is bool(number % every) for number, kind in enumerate(kinds, 1)):
+            raise RecipeError("config.json: `layer_types` repeats in no simple order")
+    if layers % every:
+        raise RecipeError(f"config.json: `num_hidden_layers` is {layers}, no multiple of {every}")
+    return every
 
 
 def _latent(config: Config) -> Attn:

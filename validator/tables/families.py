@@ -18,7 +18,8 @@ _ROLES = {
     "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "qkv_proj": "qkv", "q_a_proj": "q_a",
     "q_b_proj": "q_b", "kv_a_proj_with_mqa": "kv_a", "kv_b_proj": "kv_b", "gate_proj": "gate", "up_proj": "up",
     "gate_up_proj": "gate_up", "down_proj": "down", "gate": "router", "wg": "router",
-    "shared_expert_gate": "shared_gate",
+    "shared_expert_gate": "shared_gate", "in_proj_qkv": "in_qkv", "in_proj_z": "in_z", "in_proj_b": "in_b",
+    "in_proj_a": "in_a", "in_proj_qkvz": "in_qkvz", "in_proj_ba": "in_ba", "out_proj": "out",
 }  # fmt: skip
 
 
@@ -44,6 +45,8 @@ class Family(NamedTuple):
     sinks: bool = False
     # Only a part of each head is rotated, and joined with the rest.
     concatenated: bool = False
+    # Gated delta nets alternate with attention, whose result is gated, too.
+    delta: bool = False
     # intermediate_size of config.json counts the gate and the up matrix together.
     halved_width: bool = False
     # Whether embedding and head are one where config.json does not say.
