@@ -45,10 +45,13 @@ TEXT = {"num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 96, "num
 GRID = {"depth": 4, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 40, "num_heads": 4}
 PLAIN = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4,
          "image_size": 56, "patch_size": 14}  # fmt: skip
+DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+         "linear_value_head_dim": 12, "linear_conv_kernel_dim": 4}  # fmt: skip
 TINY: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "qwen2_vl": ({}, {"depth": 4, "embed_dim": 32, "hidden_size": 64, "num_heads": 4}),
     "qwen2_5_vl": ({}, GRID),
     "qwen3_vl": ({"head_dim": 16}, {**GRID, "num_position_embeddings": 16, "deepstack_visual_indexes": [1, 2]}),
+    "qwen3_5": ({"head_dim": 16, "num_hidden_layers": 4, **DELTA}, {**GRID, "num_position_embeddings": 16}),
     "glm4v": ({}, {**GRID, "image_size": 56}),
     "internvl": ({"model_type": "qwen2"}, {**PLAIN, "image_size": [56, 56], "patch_size": [14, 14]}),
     "llava": ({"model_type": "llama"}, {**PLAIN, "model_type": "clip_vision_model"}),
