@@ -246,6 +246,8 @@ def stand_in(config: dict[str, Any], known: Any) -> tuple[str, dict[str, Any]]:
             "head_dim": settings["kv_channels"],
             "pad_token_id": None,
         }
+    if kind == "deepseek":
+        return "glm4_moe", settings | {"head_dim": settings["hidden_size"] // settings["num_attention_heads"]}
     if kind == "qwen":
         # Its intermediate_size is that of both halves of the gated layer together.
         settings["intermediate_size"] //= 2

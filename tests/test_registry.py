@@ -32,6 +32,11 @@ def test_a_group_is_known_or_has_a_reason(group: registry.Group) -> None:
     assert group.known or group.reason, f"no entry for {', '.join(group.unknown)}"
 
 
+def test_no_reason_is_stale() -> None:
+    """A group that is known whole needs none."""
+    assert registry.reasons()["groups"].keys() & {group.name for group in GROUPS if group.known} == set()
+
+
 def test_reasons_are_of_the_registry() -> None:
     assert registry.reasons()["groups"].keys() <= {group.name for group in GROUPS}
     assert registry.reasons()["places"].keys() <= {place for group in GROUPS for place in group.places}
