@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from validator.diagnostic import RecipeError
+from validator.job import media
 from validator.job.job import Job
+from validator.job.settings import Settings
 from validator.memory import Encoding, parameters
 from validator.tables.architecture import architecture
 from validator.tables.models import model
@@ -77,6 +79,24 @@ def test_a_quantized_omni_model_says_so_beside_its_parts(tmp_path: Path) -> None
 def test_what_cannot_be_read_is_no_model(part: str, value: dict[str, Any], problem: str) -> None:
     with pytest.raises(RecipeError, match=problem):
         architecture({**CONFIGS["qwen2_5_vl"], part: value})
+
+
+def test_grids_of_a_config_tell_how_many_pieces_a_picture_has() -> None:
+    next_ = CONFIGS["llava"] | {"model_type": "llava_next", "image_grid_pinpoints": [[336, 672], [1008, 1008]]}
+    assert [tower.tiles for tower in architecture(next_).towers] == [10]
+    assert [tower.tiles for tower in architecture(CONFIGS["llava"]).towers] == [0]
+
+
+def test_a_projector_of_several_layers_of_the_tower_reads_them_side_by_side() -> None:
+    one = architecture(CONFIGS["llava"] | {"model_type": "llava_next"})
+    four = architecture(CONFIGS["llava"] | {"model_type": "llava_next", "vision_feature_layer": [-24, -20, -12, -1]})
+    assert [arch.towers[0].projector[0].inputs for arch in (one, four)] == [1024, 4096]
+
+
+def test_llamafactory_does_not_freeze_a_decoder_that_has_another_name() -> None:
+    settings = Settings({"finetuning_type": "full", "freeze_language_model": True})
+    assert media.trains_decoder(settings, model("qwen3-omni-30b-a3b"))
+    assert not media.trains_decoder(settings, model("qwen2.5-omni-7b"))
 
 
 @pytest.fixture

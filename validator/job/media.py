@@ -43,7 +43,9 @@ def forbidden(task: Task, model: Model) -> tuple[str, ...]:
 
 def trains_decoder(task: Task, model: Model) -> bool:
     """Whether anything of the decoder trains."""
-    return not (task.flag("freeze_language_model") and _keys(model))
+    place = data.listing("composites")[model.kind].get("decoder", "model.language_model") if model.modules else ""
+    words = _keys(model).get("language_model_keys", ())
+    return not (task.flag("freeze_language_model") and any(word in place for word in words))
 
 
 def _keys(model: Model) -> _Names:
@@ -146,7 +148,8 @@ def _read(task: Task, model: Model, tower: Tower, given: Mapping[str, int]) -> i
         return int(max(given["audios"], 1) * tower.whole)
     if not tower.whole:
         return _patches(task, tower, given)
-    pieces = max(given["images"], 1) * _pieces(task, model) + given["videos"] * int(task.number("video_maxlen"))
+    tiles = tower.tiles or _pieces(task, model)
+    pieces = max(given["images"], 1) * tiles + given["videos"] * int(task.number("video_maxlen"))
     return int(pieces * tower.whole)
 
 

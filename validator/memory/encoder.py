@@ -53,7 +53,7 @@ def encoders(run: Run) -> tuple[Encoder, ...]:
 def _run(run: Run, tower: Tower, encoding: Encoding) -> Run:
     """That of the layers: of a decoder that reads tower tokens."""
     fused = any(linear.role == "qkv" for linear in tower.linears)
-    attn = Attn(tower.heads, tower.heads, tower.head_dim, fused=fused)
+    attn = Attn(tower.heads, tower.heads, tower.head_dim, fused=fused, head_norms=tower.head_norms)
     arch = Architecture(
         tower.hidden,
         tower.layers,

@@ -36,6 +36,8 @@ class Tower(NamedTuple):
     side: int = 0  # pixels along a patch
     frames: int = 1  # pictures of a film in a patch
     whole: int = 0  # tokens of one picture or sound, where each is brought to one size
+    tiles: int = 0  # pieces of a picture at most, with the whole of it, where the model's configuration lists them
+    head_norms: bool = False  # heads of queries and keys have norms
 
 
 def linear_elements(linears: tuple[Linear, ...]) -> int:

@@ -44,8 +44,18 @@ def decoder(config: Config) -> Config:
 
 def towers(config: Config, text: int) -> tuple[Tower, ...]:
     """The towers of a model whose decoder is `text` wide, in the order of the table."""
-    entry = _entry(config)
-    return tuple(_tower(entry, part, config.get(part), text) for part in entry["towers"])
+    entry, layers = _entry(config), config.get("vision_feature_layer")
+    beside = {"text": text, "features": len(layers) if isinstance(layers, list) else 1, "tiles": _tiles(config)}
+    return tuple(_tower(entry, part, config.get(part), beside) for part in entry["towers"])
+
+
+def _tiles(config: Config) -> int:
+    """Pieces that a picture is cut into at most, with the whole of it, where config.json lists their grids; else 0."""
+    grids, seen = config.get("image_grid_pinpoints"), config.get("vision_config")
+    side = seen.get("image_size") if isinstance(seen, Mapping) else None
+    if not isinstance(side, int) or not isinstance(grids, list):
+        return 0
+    return 1 + max((-(-height // side) * -(-width // side) for height, width in grids), default=0)
 
 
 def modules(config: Config) -> tuple[Mapping[str, str], ...]:
@@ -62,19 +72,27 @@ def _modules(entry: Config, part: str, given: Any) -> Iterator[tuple[str, str]]:
 
 
 def _entry(config: Config) -> Any:
-    return listing("composites")[str(config.get("model_type"))]
+    return _with(listing("composites")[str(config.get("model_type"))], config)
 
 
 def _kind(entry: Config, part: str, given: Any) -> Any:
-    named = str(given.get("model_type")) if isinstance(given, Mapping) else ""
-    return listing("towers")[named if named in listing("towers") else entry["towers"][part]]
+    fields = given if isinstance(given, Mapping) else {}
+    named = str(fields.get("model_type"))
+    tower = listing("towers")[named if named in listing("towers") else entry["towers"][part]]
+    return _with(tower, {**tower["defaults"], **fields})
+
+
+def _with(entry: Config, fields: Config) -> Config:
+    """An entry with what it has only `where` fields of config.json are true."""
+    more = [added for name, added in entry.get("where", {}).items() if fields.get(name)]
+    return {**entry, **{key: {**entry.get(key, {}), **part} for added in more for key, part in added.items()}}
 
 
 class _Sizes:
     """What the words of a shape stand for in one part of a config.json."""
 
-    def __init__(self, tower: Config, given: Any, text: int) -> None:
-        self._fields = {**tower["defaults"], **(given if isinstance(given, Mapping) else {}), "text": text}
+    def __init__(self, tower: Config, given: Any, beside: Mapping[str, int]) -> None:
+        self._fields = {**tower["defaults"], **(given if isinstance(given, Mapping) else {}), **beside}
 
     def __call__(self, shape: Any) -> int:
         """Elements of a shape, or one size."""
@@ -96,9 +114,9 @@ class _Sizes:
         return value
 
 
-def _tower(entry: Config, part: str, given: Any, text: int) -> Tower:
+def _tower(entry: Config, part: str, given: Any, beside: Mapping[str, int]) -> Tower:
     tower = _kind(entry, part, given)
-    size = _Sizes(tower, given, text)
+    size = _Sizes(tower, given, beside)
     named = tower["sizes"]
     hidden, layers, width = size(named["hidden"]), size(named["layers"]), size(named["width"])
     linears = tuple(_inside(role, hidden, width) for role in tower["linears"].values())
@@ -113,7 +131,7 @@ def _tower(entry: Config, part: str, given: Any, text: int) -> Tower:
         head_dim=hidden // heads,
         width=width,
         linears=linears,
-        vectors=hidden * vectors + biases,
+        vectors=hidden * vectors + biases + (2 * (hidden // heads) if tower.get("head_norms") else 0),
         gated="gate" in tower["linears"].values(),
         quick=size.has("hidden_act.quick_gelu"),
         rms=tower.get("rms", False),
@@ -130,6 +148,8 @@ def _tower(entry: Config, part: str, given: Any, text: int) -> Tower:
         side=size(tower["side"]) if "side" in tower else 0,
         frames=size(tower.get("frames", 1)),
         whole=sum(size(word) for word in tower.get("whole", ())),
+        tiles=beside["tiles"],
+        head_norms=tower.get("head_norms", False),
     )
 
 
