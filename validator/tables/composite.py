@@ -75,16 +75,23 @@ def _entry(config: Config) -> Any:
     return _with(listing("composites")[str(config.get("model_type"))], config)
 
 
+def _holds(fields: Config, condition: str) -> bool:
+    """Whether config.json sets a field, or sets it to a value."""
+    name, _, value = condition.partition(".")
+    return str(fields.get(name)) == value if value else bool(fields.get(name))
+
+
 def _kind(entry: Config, part: str, given: Any) -> Any:
     fields = given if isinstance(given, Mapping) else {}
     named = str(fields.get("model_type"))
-    tower = listing("towers")[named if named in listing("towers") else entry["towers"][part]]
+    known = named in listing("towers") and not entry.get("own_towers")
+    tower = listing("towers")[named if known else entry["towers"][part]]
     return _with(tower, {**tower["defaults"], **fields})
 
 
 def _with(entry: Config, fields: Config) -> Config:
-    """An entry with what it has only `where` fields of config.json are true."""
-    more = [added for name, added in entry.get("where", {}).items() if fields.get(name)]
+    """An entry with what it has only `where` fields of config.json are true, or have a value."""
+    more = [added for condition, added in entry.get("where", {}).items() if _holds(fields, condition)]
     return {**entry, **{key: {**entry.get(key, {}), **part} for added in more for key, part in added.items()}}
 
 
@@ -100,8 +107,7 @@ class _Sizes:
 
     def has(self, condition: str) -> bool:
         """Whether config.json sets a field, or sets it to a value."""
-        name, _, value = condition.partition(".")
-        return name == "always" or (self._fields.get(name) == value if value else bool(self._fields.get(name)))
+        return condition == "always" or _holds(self._fields, condition)
 
     def _size(self, word: str | int) -> int:
         if word == "patches":

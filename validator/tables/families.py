@@ -111,7 +111,8 @@ class Family(NamedTuple):
         header admits, newest first. A release that has no class for the type counts as the newest."""
         forms: dict[bool, str] = {}
         for pair in releases.admitted(header):
-            reached = not self.separate or releases.reached(pair, f"transformers {self.fused_experts}")
+            first = self.fused_experts
+            reached = not self.separate or (first is not None and releases.reached(pair, f"transformers {first}"))
             forms.setdefault(reached, pair[1])
         return forms
 
@@ -149,6 +150,8 @@ def seeing(kind: str, decoder: str) -> Family:
     own, columns = listing("composites")[kind], table("families")["llamafactory"]
     told: dict[str, Any] = {column: kind in listed(column) for column in columns if column in Family._fields}
     inner = family(decoder)
+    if own.get("separate_experts"):
+        inner = inner._replace(fused_experts=None)
     return inner._replace(kind=kind, layer=own.get("layer", inner.layer), templates=tuple(own["templates"]), **told)
 
 
