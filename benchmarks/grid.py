@@ -62,6 +62,7 @@ FAMILIES = [
 DECODERS = [
     "gemma-2b", "gemma-7b", "granite-3-8b", "ernie-4.5-0.3b", "hunyuan-4b", "hunyuan-7b", "seed-oss-36b", "smollm3-3b",
     "olmo-1b", "olmo-7b", "aya-23-8b", "command-r-plus-104b", "starcoder2-3b", "starcoder2-15b", "youtu-llm-2b",
+    "bloom-3b",
 ]  # fmt: skip
 DEEPSEEK_V3 = {
     "model_type": "deepseek_v3", "vocab_size": 129280, "hidden_size": 2048, "intermediate_size": 6144,
@@ -78,7 +79,9 @@ MIXED = [
 ]  # fmt: skip
 # Gated delta nets in three layers of four.
 ALTERNATING = ["qwen3.5-0.8b", "qwen3.5-4b", "qwen3.5-35b-a3b"]
-MODELS = [*SHAPES_OF, *FAMILIES, *DECODERS, "deepseek-v3-small", *MIXED, *ALTERNATING]
+# Of these balanced.py asks: what an expert gets decides their shapes.
+BALANCED = ["granite-3-1b-a400m"]
+MODELS = [*SHAPES_OF, *FAMILIES, *DECODERS, "deepseek-v3-small", *MIXED, *ALTERNATING, *BALANCED]
 MOMENTS = ("fwd_pre", "fwd_layers", "fwd_head", "bwd_head", "bwd_layers", "bwd_emb", "opt")
 DEFAULTS = {
     "method": "lora", "precision_mode": "bf16", "lora_rank": 8, "lora_targets": "all", "freeze_layers": 2,

@@ -44,24 +44,27 @@ def _separate_experts(run: Run, block: Block) -> float:
     return kept + ffn.experts_per_token * each
 
 
-def _experts(run: Run) -> float:
+def _experts(run: Run, block: Block) -> float:
     """Bytes per token of routed experts: results of both matrices, the activation, the router's fp32 probabilities;
-    clamped ones also the clamped results and the gate in two steps; with trained experts also the router's input, its
-    copy for each chosen expert, and the product."""
+    clamped ones also the clamped results and the gate in two steps; those added up by index the weighted result and
+    three indices, and an adapted router its input; with trained experts also the router's input, its copy for each
+    chosen expert, and the product."""
     ffn, hidden, compute = run.arch.ffn, run.arch.hidden, run.sizes.compute
     chosen = ffn.experts_per_token
     parts = (3 if ffn.gated else 2) + (3 if ffn.clamped else 0)
     kept = compute * chosen * (parts * ffn.expert_width + hidden) + 4.0 * ffn.experts
-    if not run.adapts:
-        kept += compute * (chosen * (ffn.expert_width + hidden) + hidden)
-    return kept
+    if ffn.indexed:
+        kept += chosen * ((4.0 if run.sizes.casts else compute) * hidden + 24.0)
+    if run.adapts:
+        return kept + (input_kept(run, hidden, block.by_role("router")) if ffn.indexed else 0.0)
+    return kept + compute * (chosen * (ffn.expert_width + hidden) + hidden)
 
 
 def feedforward_kept(run: Run, block: Block) -> float:
     ffn = run.arch.ffn
     per_token = half_norms(run, second=True) + dropped(run)
     if block.mixture:
-        per_token += _experts(run) if block.experts else _separate_experts(run, block)
+        per_token += _experts(run, block) if block.experts else _separate_experts(run, block)
         if ffn.shared_width:
             per_token += _dense(run, block.unrouted, ffn.shared_width)
             per_token += run.sizes.compute * run.arch.hidden if ffn.shared_gate else 0.0  # the result that is gated

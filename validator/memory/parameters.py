@@ -19,8 +19,8 @@ def parameters(arch: Architecture) -> int:
 def decoder_parameters(arch: Architecture) -> int:
     """Parameters without those of towers and projectors."""
     inside = sum(count * block.elements for count, block in blocks(arch))
-    final_norm = norm_elements(arch)
-    return inside + final_norm + embedding(arch) + head(arch)
+    norms = (2 if arch.embedding_norm else 1) * norm_elements(arch)
+    return inside + norms + embedding(arch) + head(arch)
 
 
 def embedding(arch: Architecture) -> int:

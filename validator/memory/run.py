@@ -26,7 +26,8 @@ class Run:
     def sizes(self) -> Bytes:
         """Bytes per element of every kind of tensor."""
         sizes = element_bytes(self.work)
-        residual = self._residual or (4.0 if self.raised else sizes.residual)
+        lifted = self.raised or (self.arch.embedding_norm and self.work.precision == "amp")
+        residual = self._residual or (4.0 if lifted else sizes.residual)
         return sizes._replace(residual=residual)
 
     @cached_property
@@ -125,7 +126,8 @@ class Run:
     @cached_property
     def attends_in_squares(self) -> bool:
         """Whether scores of all pairs of tokens are made. PyTorch's fused attention knows no sinks."""
-        return self.work.attention == "eager" or (self.arch.attn.sinks and self.work.attention == "sdpa")
+        attn, asked = self.arch.attn, self.work.attention
+        return attn.written or asked == "eager" or (attn.sinks and asked == "sdpa")
 
 
 @lru_cache(maxsize=64)

@@ -35,6 +35,7 @@ class Attn(NamedTuple):
     sinks: bool = False  # one learned scalar for each head
     window: int = 0  # sliding window in tokens; 0: none
     fused: bool = False  # one linear module makes q, k and v
+    written: bool = False  # biases by distance: no kernel is used, all pairs of tokens are written out
     concatenated: bool = False  # rotated and plain parts are joined head by head, so the output is copied once more
     gated: bool = False  # queries are made with a gate as wide, whose sigmoid scales what attention gives
 
@@ -59,6 +60,7 @@ class Ffn(NamedTuple):
     router_bias_buffer: bool = False  # a correction bias kept as a buffer, not a parameter
     expert_bias: bool = False
     clamped: bool = False  # experts clamp the results of gate and up
+    indexed: bool = False  # what the chosen experts of a token give is added up by index, which keeps each of them
     dense_layers: int = 0  # leading layers with an ordinary block of `width`
 
 
@@ -86,6 +88,7 @@ class Architecture(NamedTuple):
     parallel: bool = False  # attention and feed-forward block read the same hidden state
     dropout: bool = False  # a mask drops a part of what each half of a layer adds
     head_bias: bool = False
+    embedding_norm: bool = False  # the first layer reads a norm's result
     logit_softcap: bool = False
     parameters: int | None = None  # a published count; None: derived from the shapes
     towers: tuple[Tower, ...] = ()  # encoders of images, video or sound before the decoder

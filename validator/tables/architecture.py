@@ -34,6 +34,7 @@ def architecture(config: Config) -> Architecture:
             norms_per_layer=family.norms,
             norm=family.norm,
             head_bias=bool(config.get("lm_head_bias")),
+            embedding_norm=family.embedding_norm,
             parallel=family.parallel,
             dropout=family.residual_dropout and config.get("residual_dropout") != 0,
             logit_softcap=bool(config.get("final_logit_softcapping")),
@@ -63,7 +64,7 @@ def _optional(config: Config, name: str) -> int:
 
 def _attention(config: Config, family: Family) -> Attn:
     heads = _size(config, "num_attention_heads")
-    everywhere = bool(config.get("use_bias"))
+    everywhere = bool(config.get("use_bias", family.biased))
     biased = bool(everywhere or config.get("attention_bias") or config.get("qkv_bias") or family.qkv_bias)
     windowed = _optional(config, "sliding_window") if config.get("use_sliding_window", True) else 0
     return Attn(
@@ -78,6 +79,7 @@ def _attention(config: Config, family: Family) -> Attn:
         head_norms=family.head_norms and bool(config.get("use_qk_norm", not family.asked_norms)),
         whole_norms=family.whole_norms and bool(config.get("use_qk_norm", True)),
         sinks=family.sinks,
+        written=family.written,
         window=windowed,
         fused=family.fused_qkv,
         concatenated=family.concatenated,
@@ -143,15 +145,21 @@ def _first(config: Config, *names: str) -> int:
     return 0
 
 
+def _width(config: Config, family: Family) -> int:
+    if family.fourfold and config.get("intermediate_size") is None:
+        return 4 * _size(config, "hidden_size")
+    return _size(config, "intermediate_size")
+
+
 def _feed_forward(config: Config, family: Family) -> Ffn:
-    width = _size(config, "intermediate_size")
+    width = _width(config, family)
     experts = _first(config, "n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
     if not experts:
         return Ffn(
             width // 2 if family.halved_width else width,
             gated=family.gated,
             fused_gate_up=family.fused_gate_up,
-            bias=bool(config.get("mlp_bias") or config.get("use_bias")),
+            bias=bool(config.get("mlp_bias") or config.get("use_bias", family.biased)),
         )
     expert_width = _first(config, "moe_intermediate_size") or width
     shared = _first(config, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
@@ -169,5 +177,6 @@ def _feed_forward(config: Config, family: Family) -> Ffn:
         router_bias_buffer=family.router == "buffer",
         expert_bias=family.expert_bias,
         clamped=family.clamped,
+        indexed=family.indexed,
         dense_layers=_first(config, "first_k_dense_replace", "moe_layer_start_index") or family.dense_layers,
     )

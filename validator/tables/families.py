@@ -43,22 +43,31 @@ class Family(NamedTuple):
     # Whether attention_bias of config.json means the output matrix, too.
     output_bias: bool = True
     sinks: bool = False
+    # No attention kernel is used: biases by distance are added to the scores of all pairs of tokens.
+    written: bool = False
+    # All matrices of a layer have biases; the first layer reads a norm's result.
+    biased: bool = False
+    embedding_norm: bool = False
     # Only a part of each head is rotated, and joined with the rest.
     concatenated: bool = False
     # Gated delta nets alternate with attention, whose result is gated, too.
     delta: bool = False
     # intermediate_size of config.json counts the gate and the up matrix together.
     halved_width: bool = False
+    # The feed-forward part is four times as wide as the hidden state where config.json does not say.
+    fourfold: bool = False
     # Whether embedding and head are one where config.json does not say.
     tied: bool = False
     # The experts: the transformers release since which they are one tensor and no linear layers (None: they are not);
     # what chooses them: a parameter, one with a bias, with one that never trains, beside one that is a buffer, a linear
-    # module, or one whose weight is read past it; leading layers without, where config.json does not say.
+    # module, or one whose weight is read past it; leading layers without, where config.json does not say; whether their
+    # results are added up by index.
     fused_experts: str | None = None
     router: Literal["parameter", "bias", "fixed", "buffer", "module", "linear"] = "parameter"
     dense_layers: int = 0
     expert_bias: bool = False
     clamped: bool = False
+    indexed: bool = False
     # Names in the model's code; empty where they are not known. `layer` is the class that FSDP wraps, `parts` what a
     # layer holds, by which freeze tuning chooses; `linear` may name some that a config does without. `separate` is what
     # `linear` was before the experts were one tensor.

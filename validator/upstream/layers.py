@@ -53,7 +53,7 @@ def _layer(tree: ast.Module) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and name_of(node.targets[0]) == "_no_split_modules":
             kept: list[str] = ast.literal_eval(node.value) or []
-            yours = [name for name in kept if name.endswith("DecoderLayer")]
+            yours = [name for name in kept if name.endswith(("DecoderLayer", "Block"))]
             if yours:
                 return yours[0]
     raise LookupError("no decoder layer among _no_split_modules")
