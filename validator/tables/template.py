@@ -123,8 +123,8 @@ def _marks(name: str) -> set[str]:
 def _sisters(config: Config) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Models of the catalogue with the same shapes, with their ids."""
     models, kind, shapes = listing("models"), config.get("model_type"), _shapes(config)
-    alike = set(models.mention(f"model_type: {kind}"))
-    for key in models.mention(f"hidden_size: {shapes[0]},"):
+    alike = set(models.mention(f"model_type: {kind}".lower()))
+    for key in models.mention(f"hidden_size: {shapes[0]}"):
         there = models[key]["config"] if key in alike else {}
         if there.get("model_type") == kind and _shapes(there) == shapes:
             yield key, models[key]
