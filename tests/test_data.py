@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import yaml
@@ -276,6 +277,12 @@ def loaded(transformers: Any, config: Any) -> Any:
         config.enable_audio_output = False
     classes = [getattr(transformers, name) for name in order]
     chosen = next((each for each in classes if type(config) in each._model_mapping), transformers.AutoModelForCausalLM)
+    if getattr(config, "is_yi_vl_derived_model", False):
+        visual = pytest.importorskip("llamafactory.model.model_utils.visual")
+        with patch(
+            "transformers.models.llava.modeling_llava.LlavaMultiModalProjector", visual.LlavaMultiModalProjectorForYiVL
+        ):
+            return chosen.from_config(config)
     model = chosen.from_config(config)
     return model.thinker if sound else model
 
@@ -324,9 +331,10 @@ def test_every_config_field_is_one_its_class_knows(name: str) -> None:
 def unknown(config: dict[str, Any], made: Any) -> list[str]:
     """Fields that the configuration made of them, or one within it, does not know."""
     # Read by the modelling code alone (head_dim of Qwen3 MoE, the head of SigLIP), turned into layer_types (the
-    # pattern, the interval), open to any checkpoint (quantization).
+    # pattern, the interval), open to any checkpoint (quantization), read by LLaMA-Factory (Yi-VL).
     elsewhere = {
         *("head_dim", "vision_use_head", "sliding_window_pattern", "full_attention_interval", "quantization_config"),
+        "is_yi_vl_derived_model",
     }
     empty = type(made)()
     nested = {field for field, value in config.items() if isinstance(value, dict) and field not in elsewhere}
