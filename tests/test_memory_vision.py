@@ -56,6 +56,7 @@ TINY: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "glm_ocr": ({"head_dim": 16}, GRID),
     "internvl": ({"model_type": "qwen2"}, {**PLAIN, "image_size": [56, 56], "patch_size": [14, 14]}),
     "llava": ({"model_type": "llama"}, {**PLAIN, "model_type": "clip_vision_model"}),
+    "video_llava": ({"model_type": "llama"}, {**PLAIN, "model_type": "clip_vision_model"}),
     "llava_next": ({"model_type": "mistral"}, {**PLAIN, "model_type": "clip_vision_model"}),
     "gemma3": ({"head_dim": 16}, {**PLAIN, "model_type": "siglip_vision_model", "vision_use_head": False}),
     "mistral3": ({"model_type": "mistral", "head_dim": 16}, {**PLAIN, "model_type": "pixtral", "head_dim": 8}),

@@ -99,6 +99,12 @@ def test_llamafactory_does_not_freeze_a_decoder_that_has_another_name() -> None:
     assert not media.trains_decoder(settings, model("qwen2.5-omni-7b"))
 
 
+def test_llamafactory_does_not_freeze_towers_that_have_another_name() -> None:
+    seen = model("video-llava-7b")
+    encodings = media.encodings(Settings({"finetuning_type": "full"}), seen, ())
+    assert [(each.trains, each.projector) for each in encodings] == [(True, False)] * 2
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS["qwen2_5_vl"] | {"dtype": "bfloat16"}))

@@ -69,7 +69,8 @@ def trained(task: Task, model: Model, names: Mapping[str, str]) -> Encoding:
     if task.adapts:
         return Encoding(targets=_adapted(task, model, names))
     registered = bool(_keys(model))
-    tower = not (registered and task.flag("freeze_vision_tower"))
+    words = _keys(model).get("vision_model_keys", ())
+    tower = not (task.flag("freeze_vision_tower") and any(word in name for name in names for word in words))
     projector = not (registered and task.flag("freeze_multi_modal_projector"))
     if task.method == "freeze":
         return Encoding(projector=projector and registered, trainable_layers=_layers(task, model) if tower else 0)

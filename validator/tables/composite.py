@@ -46,7 +46,7 @@ def towers(config: Config, text: int) -> tuple[Tower, ...]:
     """The towers of a model whose decoder is `text` wide, in the order of the table."""
     entry, layers = _entry(config), config.get("vision_feature_layer")
     beside = {"text": text, "features": len(layers) if isinstance(layers, list) else 1, "tiles": _tiles(config)}
-    return tuple(_tower(entry, part, config.get(part), beside) for part in entry["towers"])
+    return tuple(_tower(entry, part, _given(config, entry, part), beside) for part in entry["towers"])
 
 
 def _tiles(config: Config) -> int:
@@ -61,7 +61,12 @@ def _tiles(config: Config) -> int:
 def modules(config: Config) -> tuple[Mapping[str, str], ...]:
     """Of each tower, the linear modules of it and of its projector: full name in the model -> role in its shapes."""
     entry = _entry(config)
-    return tuple(dict(_modules(entry, part, config.get(part))) for part in entry["towers"])
+    return tuple(dict(_modules(entry, part, _given(config, entry, part))) for part in entry["towers"])
+
+
+def _given(config: Config, entry: Config, part: str) -> Any:
+    """What config.json says of a tower; two may share a part."""
+    return config.get(entry.get("shares", {}).get(part, part))
 
 
 def _modules(entry: Config, part: str, given: Any) -> Iterator[tuple[str, str]]:
