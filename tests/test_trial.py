@@ -52,18 +52,23 @@ class Told:
     """In place of the process that simulates: the same answer to every cell, and a list of what was asked."""
 
     asked: list[Cell]
+    fails_at = 0  # tokens of a sequence
+    answer = ANSWER
+    ended = 0
 
     def ask(self, cell: Cell) -> Answer:
         self.asked.append(cell)
-        return ANSWER
+        if cell.seq_len == self.fails_at:
+            raise RecipeError("is not simulated: no answer")
+        return Told.answer
 
     def close(self) -> None:
-        pass
+        Told.ended += 1
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Cell]:
-    Told.asked = []
+    Told.asked, Told.ended = [], 0
     monkeypatch.setattr(trials, "Simulator", Told)
     monkeypatch.setattr(trials, "lacking", list)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -255,3 +260,28 @@ def test_a_model_that_formulas_know_stays_theirs(told: list[Cell], tmp_path: Pat
     assert (there.simulated, len(told)) == (False, 0)
     assert there.simulation
     assert there.simulation.allocated == 3000 / GIB
+
+
+HUGE = ANSWER._replace(moments={"bwd_head": Moment(200 << 30, {"act": 200 << 30}, 200 << 30)})
+
+
+def test_a_second_length_that_is_not_simulated_makes_nothing_fit(
+    told: list[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Told, "answer", HUGE)
+    monkeypatch.setattr(Told, "fails_at", 1024)
+    there = job(tmp_path, "cutoff_len: 4096")
+    assert (there.device_verdict, there.enough_for, there.verdict) == ("exceeds", None, "exceeds")
+    assert [cell.seq_len for cell in told] == [4096, 1024]
+
+
+def test_a_typical_length_that_is_not_simulated_leaves_the_longest_one_s_band(
+    told: list[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Told, "fails_at", 800)
+    file = recipe(tmp_path, "cutoff_len: 4096")
+    text = f"# /// recipe\n# lengths: 800\n# ///\n{file.read_text()}"
+    there = simulated(resolve(parse("recipe.yaml", text), "1xa100-80g"), trials.Trials(lambda _: None))
+    assert there.device_memory
+    assert there.device_memory.allocated == 3000
+    assert [cell.seq_len for cell in told] == [4096, 800]

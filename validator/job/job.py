@@ -179,6 +179,8 @@ class Job(Settings):
         if not self.lengths.typical or self.reached == self.longest:
             return longest
         typical = self._device_memories(self.reached)
+        if not typical:  # a second simulation may fail
+            return longest
         return {name: one._replace(low=min(one.low, typical[name].low)) for name, one in longest.items()}
 
     def _device_memories(self, length: int) -> Mapping[str, Estimate]:

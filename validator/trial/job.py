@@ -59,10 +59,12 @@ class SimulatedJob(Job):
 
     @cached_property
     def enough_for(self) -> int | None:
-        """As of other jobs, but no lengths in between are simulated."""
+        """As of other jobs, but no lengths in between are simulated; None where the shorter one is not, either."""
         if not self.simulated:
             return super().enough_for
-        return self.reached if self.device_verdict == "exceeds" and not self._exceeds(self.reached) else None
+        if self.device_verdict != "exceeds" or not self._device_memories(self.reached):
+            return None
+        return None if self._exceeds(self.reached) else self.reached
 
     @property
     def simulated(self) -> bool:
