@@ -96,6 +96,9 @@ def job(folder: Path, *lines: str, more: int = 0) -> SimulatedJob:
         (("optim: lion_32bit",), {"optimizer": "sgd"}),
         (("deepspeed: '{\"zero_optimization\": {\"stage\": 2}}'",), {"precision_mode": "engine", "optimizer": "sgd"}),
         (("enable_liger_kernel: true",), {"liger": False}),
+        ((), {"freeze_vision_tower": True, "freeze_multi_modal_projector": True, "freeze_language_model": False}),
+        (("freeze_vision_tower: false", "freeze_language_model: true"),
+         {"freeze_vision_tower": False, "freeze_multi_modal_projector": True, "freeze_language_model": True}),
     ],
 )  # fmt: skip
 def test_what_is_asked(told: list[Cell], tmp_path: Path, lines: tuple[str, ...], wanted: dict[str, Any]) -> None:
@@ -133,6 +136,15 @@ def test_weights_are_loaded_in_the_format_of_the_checkpoint(tmp_path: Path) -> N
 def test_a_quantized_checkpoint_is_not_simulated(told: list[Cell], tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="quantized already"):
         asked.cell(job(tmp_path), {**CONFIG, "quantization_config": {"quant_method": "gptq"}}, 128)
+    assert not told
+
+
+@pytest.mark.parametrize("part", ["vision_config", "audio_config", "thinker_config"])
+def test_what_an_unknown_type_sees_and_hears_is_not_simulated(told: list[Cell], tmp_path: Path, part: str) -> None:
+    with pytest.raises(RecipeError, match="pictures and sounds of a type that the formulas do not know"):
+        asked.cell(job(tmp_path), {**CONFIG, part: {"hidden_size": 64}}, 128)
+    known = {"model_type": "qwen2_5_omni", "thinker_config": {"vision_config": {"hidden_size": 1280}}}
+    assert asked.cell(job(tmp_path), known, 128).model == known
     assert not told
 
 

@@ -134,12 +134,12 @@ class Family(NamedTuple):
 
 
 # Parts of the config.json of a model that sees or hears
-_PARTS = ("vision_config", "audio_config", "thinker_config")
+PARTS = ("vision_config", "audio_config", "thinker_config")
 
 
 def sees(config: Mapping[str, Any]) -> bool:
     """Whether this is the config.json of a decoder behind towers, as data/composites.yaml lists them."""
-    parts = any(part in config for part in _PARTS)
+    parts = any(part in config for part in PARTS)
     return parts and str(config.get("model_type")) in listing("composites")
 
 

@@ -11,6 +11,7 @@ from validator.job.job import Job
 from validator.job.quantization import quantization
 from validator.simulate.cell import Cell
 from validator.tables import families
+from validator.tables.architecture import architecture
 
 # The optimizers that the simulator steps; of others the formulas tell the states.
 STEPPED = ("adamw", "adamw_foreach", "adamw_8bit", "adafactor", "sgd")
@@ -51,6 +52,9 @@ def cell(job: Job, config: Mapping[str, Any], length: int, stored_bytes: float =
         dora=job.flag("use_dora"),
         lora_dropout=job.number("lora_dropout"),
         upcast_layernorm=job.flag("upcast_layernorm"),
+        freeze_vision_tower=job.flag("freeze_vision_tower"),
+        freeze_multi_modal_projector=job.flag("freeze_multi_modal_projector"),
+        freeze_language_model=job.flag("freeze_language_model"),
         base_bytes=int(workload.loaded_bytes(job, stored_bytes)),
         steps=1,
         warm=True,
@@ -71,10 +75,20 @@ def _problems(job: Job, config: Mapping[str, Any]) -> Iterator[str]:
         yield "KTO with more than one sample in a batch"
     if config.get("quantization_config"):
         yield "a checkpoint that is quantized already"
+    if any(part in config for part in families.PARTS) and not _shaped(config):
+        yield "pictures and sounds of a type that the formulas do not know"
     asked = quantization(job, None)
     if asked.asked and (asked.method != "bnb" or asked.bits not in (4, 8)):
         yield f"quantization by {asked.method} to {asked.bits} bits"
     yield from (f"`{key}`" for key in _UNLIKE if job.flag(key))
+
+
+def _shaped(config: Mapping[str, Any]) -> bool:
+    """Whether the formulas know its shapes, and judge by them; then what is simulated is only shown beside."""
+    try:
+        return bool(architecture(config))
+    except RecipeError:
+        return False
 
 
 def _method(job: Job) -> str:
