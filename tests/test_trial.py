@@ -297,3 +297,24 @@ def test_a_typical_length_that_is_not_simulated_leaves_the_longest_one_s_band(
     assert there.device_memory
     assert there.device_memory.allocated == 3000
     assert [cell.seq_len for cell in told] == [4096, 800]
+
+
+def test_after_a_failure_a_new_process_answers(told: list[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Told] = []
+    monkeypatch.setattr(trials, "Simulator", lambda: made.append(Told()) or made[-1])
+    monkeypatch.setattr(Told, "fails_at", 128)
+    with trials.Trials(lambda _: None) as ours:
+        ours.begin()
+        with pytest.raises(RecipeError, match="no answer"):
+            ours.answer(Cell(CONFIG, seq_len=128))
+        assert Told.ended == 1
+        assert ours.answer(Cell(CONFIG, seq_len=64)) == ANSWER
+    assert (len(told), len(made), Told.ended) == (2, 2, 2)
+
+
+def test_what_is_kept_is_not_written_again(told: list[Cell], tmp_path: Path) -> None:
+    assert job(tmp_path).verdict == "fits"
+    (file,) = (tmp_path / "cache/lmf-recipes/simulations").iterdir()
+    before = file.stat().st_ino
+    assert job(tmp_path).verdict == "fits"
+    assert (file.stat().st_ino, len(told)) == (before, 1)

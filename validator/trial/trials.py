@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -47,8 +48,7 @@ class Trials:
 
     def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None,
                  _trace: TracebackType | None) -> None:  # fmt: skip
-        if self._simulator:
-            self._simulator.close()
+        self._end()
 
     def begin(self) -> None:
         """The allowance of a run: with sequences of two lengths at most, and for changes to it."""
@@ -58,15 +58,14 @@ class Trials:
         """Raises RecipeError with the reason where there is none, also when the allowance is spent."""
         path = kept.place(cell, self._releases)
         if str(path) not in self._answers:
-            self._answers[str(path)] = kept.read(path) or self._simulated(cell)
-            if isinstance(there := self._answers[str(path)], Answer):
-                kept.keep(path, there)
+            self._answers[str(path)] = kept.read(path) or self._simulated(cell, path)
         there = self._answers[str(path)]
         if isinstance(there, RecipeError):
             raise there
         return there
 
-    def _simulated(self, cell: Cell) -> Answer | RecipeError:
+    def _simulated(self, cell: Cell, path: Path) -> Answer | RecipeError:
+        """The answer, which is kept at the path, or why there is none; the process is then of no use any more."""
         if not self._left:
             return RecipeError("is not simulated: no further simulation is made")
         self._left -= 1
@@ -76,6 +75,13 @@ class Trials:
             self._simulator = self._simulator or Simulator()
             there = self._simulator.ask(cell)
         except RecipeError as err:
+            self._end()
             return err
         self.tell(f"simulated in {time.monotonic() - started:.0f} s")
+        kept.keep(path, there)
         return there
+
+    def _end(self) -> None:
+        if self._simulator:
+            self._simulator.close()
+        self._simulator = None
