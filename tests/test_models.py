@@ -101,17 +101,27 @@ def test_a_config_with_a_wrong_field_is_an_error_with_its_name(field: str, value
 
 
 @pytest.mark.parametrize("field", ["sliding_window", "head_dim", "num_experts", "kv_lora_rank"])
-@pytest.mark.parametrize("value", ["x", -1, [1], 1.5])
+@pytest.mark.parametrize("value", ["x", -1, [1], 1.5, 10**9 + 1, pytest.param(10**400, id="huge")])
 def test_a_config_with_a_wrong_further_field(field: str, value: object, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, field: value}))
     with pytest.raises(RecipeError, match=rf"config\.json: `{field}`"):
         models.model(str(tmp_path))
 
 
-@pytest.mark.parametrize("extra", [{"quantization_config": []}, {"quantization_config": "x"}, {"dtype": []}])
+@pytest.mark.parametrize("extra", [{"quantization_config": []}, {"quantization_config": "x"}, {"dtype": []},
+                                   {"quantization_config": {"quant_method": [4]}}])  # fmt: skip
 def test_what_decides_no_shape_may_be_strange(extra: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **extra}))
     assert models.model(str(tmp_path)).quantized is None
+
+
+@pytest.mark.parametrize("value", ["4", [4], float("inf"), 4.5, True, -4, 0, pytest.param(10**400, id="huge"), {}])
+def test_what_is_no_number_is_not_told(value: object, tmp_path: Path) -> None:
+    described = {"quant_method": "gptq", "bits": value}
+    told = {**CONFIG, "max_position_embeddings": value, "quantization_config": described}
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    model = models.model(str(tmp_path))
+    assert (model.positions, model.quantized, model.quantized_bits) == (None, "gptq", 0)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null"])

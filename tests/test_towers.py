@@ -74,7 +74,8 @@ def test_a_quantized_omni_model_says_so_beside_its_parts(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("part", "value", "problem"),
     [("vision_config", {"depth": 0}, "`depth` is 0"), ("text_config", {"model_type": "new"}, "type `new` is not"),
-     ("text_config", {"num_hidden_layers": None}, "`num_hidden_layers` is None")],
+     ("text_config", {"num_hidden_layers": None}, "`num_hidden_layers` is None"),
+     ("vision_config", {"depth": 10**400}, "`depth` is more than 1000000000")],
 )  # fmt: skip
 def test_what_cannot_be_read_is_no_model(part: str, value: dict[str, Any], problem: str) -> None:
     with pytest.raises(RecipeError, match=problem):

@@ -9,6 +9,7 @@ from validator.diagnostic import RecipeError
 from validator.memory import Architecture, Attn, Delta, Ffn
 from validator.tables import families
 from validator.tables.families import Family
+from validator.tables.sizes import checked
 
 Config = Mapping[str, Any]
 
@@ -51,10 +52,7 @@ def usual(config: Config, family: Family) -> Config:
 
 
 def _size(config: Config, name: str) -> int:
-    value = config[name]
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise RecipeError(f"config.json: `{name}` is {value!r}, not a positive whole number")
-    return value
+    return checked(name, config[name])
 
 
 def _optional(config: Config, name: str) -> int:

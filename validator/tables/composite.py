@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
-from validator.diagnostic import RecipeError
 from validator.memory import Tower
 from validator.memory.shapes import Linear
 from validator.tables.data import listing
+from validator.tables.sizes import checked
 
 Config = Mapping[str, Any]
 _ROLES = ("gate", "up", "down")
@@ -120,9 +120,7 @@ class _Sizes:
         value = self._fields.get(word) if isinstance(word, str) else word
         if isinstance(value, list) and value:
             value = value[0] if len(set(map(str, value))) == 1 else len(value)
-        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            raise RecipeError(f"config.json: `{word}` is {value!r}, not a positive whole number")
-        return value
+        return checked(str(word), value)
 
 
 def _tower(entry: Config, part: str, given: Any, beside: Mapping[str, int]) -> Tower:

@@ -14,6 +14,7 @@ from validator.tables import families
 from validator.tables.architecture import architecture
 from validator.tables.data import listing
 from validator.tables.families import Family
+from validator.tables.sizes import checked
 
 _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 
@@ -212,6 +213,7 @@ def plain(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
     """What it says of a decoder."""
     described = config.get("quantization_config")
     quantization = described if isinstance(described, Mapping) else {}
+    method = quantization.get("quant_method")
     return Model(
         id=None,
         name=name,
@@ -220,7 +222,15 @@ def plain(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
         parameters=parameters(arch),
         kind=str(config.get("model_type")),
         dtype_bytes=stored_bytes(config),
-        positions=config.get("max_position_embeddings") or config.get("seq_length"),
-        quantized=quantization.get("quant_method"),
-        quantized_bits=quantization.get("bits") or 0,
+        positions=_told(config, "max_position_embeddings") or _told(config, "seq_length"),
+        quantized=method if isinstance(method, str) else None,
+        quantized_bits=_told(quantization, "bits") or 0,
     )
+
+
+def _told(config: Mapping[str, Any], name: str) -> int | None:
+    """A number that decides no shape; None where it is not there, or cannot be one."""
+    try:
+        return checked(name, config.get(name))
+    except RecipeError:
+        return None
