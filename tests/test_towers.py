@@ -72,6 +72,24 @@ def test_a_quantized_omni_model_says_so_beside_its_parts(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("kind", "fields", "like"),
+    [
+        ("llava", {"image_size": [336, 336], "patch_size": [14]}, {}),
+        ("llava", {"image_size": [168, 672]}, {}),
+        ("llava", {"image_size": [672, 336]}, {"image_size": [336, 672]}),
+        ("qwen3_vl", {"deepstack_visual_indexes": [16, 24]}, {"deepstack_visual_indexes": [24, 25]}),
+        ("qwen3_vl", {"deepstack_visual_indexes": [16]}, {"deepstack_visual_indexes": [24]}),
+    ],
+)  # fmt: skip
+def test_lists_count_by_what_they_say(kind: str, fields: dict[str, Any], like: dict[str, Any]) -> None:
+    one, other = (
+        architecture({**CONFIGS[kind], "vision_config": {**CONFIGS[kind]["vision_config"], **more}})
+        for more in (fields, like)
+    )
+    assert one == other
+
+
+@pytest.mark.parametrize(
     ("part", "value", "problem"),
     [("vision_config", {"depth": 0}, "`depth` is 0"), ("text_config", {"model_type": "new"}, "type `new` is not"),
      ("text_config", {"num_hidden_layers": None}, "`num_hidden_layers` is None"),
@@ -183,3 +201,13 @@ def test_how_much_a_tower_reads(recipe: dict[str, Any], rows: Any, tokens: int, 
     work = Job({**values, **recipe}, folders=(folder,)).workload
     assert work
     assert work.encodings[0].tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [({"image_size": 10}, "`patches` is 0"), ({"image_size": [336, "x"]}, "`image_size` is 'x'"),
+     ({"hidden_size": [1024, 512]}, r"`hidden_size` is \[1024, 512\]"), ({"image_size": [1, 2, 3]}, "`image_size` is")],
+)  # fmt: skip
+def test_a_tower_that_cannot_be_is_no_model(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(RecipeError, match=problem):
+        architecture({**CONFIGS["llava"], "vision_config": {**CONFIGS["llava"]["vision_config"], **fields}})

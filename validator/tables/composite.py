@@ -13,6 +13,8 @@ from validator.tables.sizes import checked
 
 Config = Mapping[str, Any]
 _ROLES = ("gate", "up", "down")
+# Lists of layers, of which only the number counts.
+_INDEXES = ("deepstack_visual_indexes",)
 # What a config.json says of a model as a whole.
 _BESIDE = ("dtype", "torch_dtype", "quantization_config")
 
@@ -116,11 +118,24 @@ class _Sizes:
 
     def _size(self, word: str | int) -> int:
         if word == "patches":
-            return (self._size("image_size") // self._size("patch_size")) ** 2
+            return self._patches()
         value = self._fields.get(word) if isinstance(word, str) else word
-        if isinstance(value, list) and value:
-            value = value[0] if len(set(map(str, value))) == 1 else len(value)
+        if isinstance(value, list) and word in _INDEXES:
+            value = len(value)
+        elif isinstance(value, list) and len(set(map(str, value))) == 1:
+            value = value[0]
         return checked(str(word), value)
+
+    def _patches(self) -> int:
+        """Of an image, over both of its sides."""
+        sides = zip(self._sides("image_size"), self._sides("patch_size"), strict=True)
+        return checked("patches", prod(image // patch for image, patch in sides))
+
+    def _sides(self, word: str) -> list[int]:
+        value = self._fields.get(word)
+        if isinstance(value, list) and len(value) == 2:
+            return [checked(word, each) for each in value]
+        return [self._size(word)] * 2
 
 
 def _tower(entry: Config, part: str, given: Any, beside: Mapping[str, int]) -> Tower:
