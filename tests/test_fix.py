@@ -212,6 +212,14 @@ def test_a_diff_writes_nothing(recipe: Path) -> None:
     assert (lmf("--diff", recipe).returncode, lmf("--diff", recipe).stdout) == (0, b"")
 
 
+@pytest.mark.parametrize("again", [".", "./x.yaml"])
+def test_a_file_named_twice_is_fixed_once(recipe: Path, again: str) -> None:
+    twice = (recipe, f"{recipe.parent}/{again}")
+    assert lmf("--diff", *twice).stdout == lmf("--diff", recipe).stdout
+    done = lmf("--fix", *twice, "--format", "json")
+    assert (done.returncode, done.stderr, len(json.loads(done.stdout)["files"])) == (0, b"", 1)
+
+
 def test_json_says_what_was_done_and_what_can_be(recipe: Path) -> None:
     (plain,) = json.loads(lmf(recipe, "--format", "json").stdout)["files"]
     fixes = {each["code"]: each["fix"] for each in plain["diagnostics"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, NoReturn
@@ -52,7 +53,8 @@ class Fixed(NamedTuple):
 def fix(paths: Sequence[str], request: Request, form: str, strict: bool) -> NoReturn:
     """Fix the files and print what is left to find. With `diff` print the changes only, and exit with 1 where there are
     any."""
-    results = [each for path in paths for each in _fixed(plain.subject(path), request)]
+    seen: set[str] = set()
+    results = [each for path in paths for each in _fixed(plain.subject(path), request, seen)]
     if request.diff:
         sys.stdout.write("".join(_diff(each.before, each.after) for each in results if each.before))
         sys.exit(1 if any(each.changed for each in results) else 0)
@@ -63,8 +65,9 @@ def fix(paths: Sequence[str], request: Request, form: str, strict: bool) -> NoRe
     plain.show(report, form, strict, sys.stderr if streamed else sys.stdout, any(failed))
 
 
-def _fixed(subject: str | Document, request: Request) -> Iterator[Fixed]:
-    """The files that a subject stands for; a recipe of the catalogue and a DeepSpeed file are only judged."""
+def _fixed(subject: str | Document, request: Request, seen: set[str]) -> Iterator[Fixed]:
+    """The files that a subject stands for, but those that were `seen` by another name; a recipe of the catalogue and a
+    DeepSpeed file are only judged."""
     if isinstance(subject, Document):
         yield Fixed(judge.check_document(subject, *request.target))
         return
@@ -72,6 +75,9 @@ def _fixed(subject: str | Document, request: Request) -> Iterator[Fixed]:
     if not files:
         yield Fixed(judge.empty(subject))
     for path in files:
+        if (real := os.path.realpath(path)) in seen:
+            continue
+        seen.add(real)
         if path.endswith(".json") or (request.among is not None and path not in request.among):
             yield Fixed(judge.check_file(path, *request.target))
             continue

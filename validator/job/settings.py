@@ -10,7 +10,6 @@ from validator.job.lengths import ORDINARY, Lengths, lengths
 from validator.job.task import Task
 from validator.job.values import quantity
 from validator.memory.workload import Checkpointing, Precision
-from validator.tables import releases
 from validator.tables.machines import Machine
 from validator.tables.releases import before_torch, defaults
 
@@ -32,9 +31,13 @@ class Settings(Task):
     accelerate: Accelerate | None = None
 
     def get(self, key: str) -> Any:
-        """As `Values.get`; the default optimizer is another before torch 2.8 (transformers, training_args.py)."""
-        if key == "optim" and key not in self.values and releases.older(self.header, "torch", "2.8"):
-            return "adamw_torch"
+        """As `Values.get`. The default optimizer is AdamW's fused form, but where the header block admits an older
+        transformers, or torch before 2.8, the form that holds the roots of all second moments at once
+        (transformers, training_args.py, default_optim)."""
+        if key == "optim" and key not in self.values and self.header:
+            plain = "adamw_torch"
+            if before_torch(self.header, 8) or plain in defaults(self.header, "optim"):
+                return plain
         return super().get(key)
 
     @property
@@ -167,16 +170,6 @@ class Settings(Task):
         """LLaMA-Factory's, else that of FSDP."""
         own = self.own_checkpointing
         return "layer" if own == "off" and self.fsdp and self.fsdp.recomputes else own
-
-    @property
-    def optim(self) -> str:
-        """transformers' optimizer. Left out it is AdamW's fused form, but with an older transformers, or torch before
-        2.8, the form that holds the roots of all second moments at once (training_args.py, default_optim)."""
-        if "optim" in self.values or not self.header:
-            return str(self.get("optim"))
-        plain = "adamw_torch"
-        older = before_torch(self.header, 8) or plain in defaults(self.header, "optim")
-        return plain if older else str(self.get("optim"))
 
     @property
     def optimizers(self) -> list[str]:

@@ -143,7 +143,7 @@ def optimizer(settings: Settings, engine: Zero | None) -> str:
     """What keeps the states: LLaMA-Factory's own optimizers come before the one that `optim` names
     (train/trainer_utils.py); one of the DeepSpeed file, and offload, before both: accelerate makes AdamW and all
     else DeepSpeed's CPU Adam, 32-bit Lion its CPU Lion (utils/deepspeed.py)."""
-    name = settings.optim
+    name = str(settings.get("optim"))
     if engine and (engine.steps_on_cpu or "optimizer" in engine.config):
         return "lion" if name.endswith("lion_32bit") else "adamw"
     own = next((key for key in settings.optimizers if not (settings.adapts and key in _WHOLE)), None)

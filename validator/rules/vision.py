@@ -51,7 +51,9 @@ def targets_frozen(job: Job) -> Iterator[Finding]:
     targets = _named_targets(job)
     if not targets or not job.model or not job.workload or not _trains_decoder(job):
         return
-    decoder = any(target in f"layers.0.self_attn.mlp.{name}" for target in targets for name in job.model.family.linear)
+    family = job.model.family
+    linear = [f"layers.0.{part}.{name}" for part in family.parts for name in family.linear]
+    decoder = any(target in name for target in targets for name in linear)
     if not decoder and not any(part.targets for part in job.workload.encodings):
         there = any(target in name for target in targets for names in job.model.modules for name in names)
         where = "only a frozen part" if there else "no part"

@@ -112,15 +112,6 @@ def holds(header: Mapping[str, Any], since: str = "", until: str = "") -> bool:
     return any(reached(pair, since) and not (until and reached(pair, until)) for pair in judged)
 
 
-def older(header: Mapping[str, Any], package: str, limit: str) -> bool:
-    """Whether the header block names a release of the package before the limit; what is no release names none."""
-    version = header.get(package)
-    try:
-        return isinstance(version, str) and admits(f"<{limit}", version)
-    except RecipeError:
-        return False
-
-
 def reached(pair: Pair, limit: str) -> bool:
     """Whether the pair has come to a limit such as "transformers 5.0.0"; to an empty one, always."""
     field, _, version = limit.partition(" ")
