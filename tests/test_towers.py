@@ -211,3 +211,20 @@ def test_how_much_a_tower_reads(recipe: dict[str, Any], rows: Any, tokens: int, 
 def test_a_tower_that_cannot_be_is_no_model(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(RecipeError, match=problem):
         architecture({**CONFIGS["llava"], "vision_config": {**CONFIGS["llava"]["vision_config"], **fields}})
+
+
+@pytest.mark.parametrize("value", ["x", [1, 2], 0, False, ""])
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [("qwen2_5_vl", "vision_config"), ("llava", "text_config"), ("qwen2_5_omni", "thinker_config"),
+     ("qwen2_audio", "audio_config")],
+)  # fmt: skip
+def test_a_part_that_is_no_mapping_is_not_taken_for_its_default(kind: str, part: str, value: object) -> None:
+    with pytest.raises(RecipeError, match=f"`{part}` is .*, not a mapping"):
+        architecture({**CONFIGS.get(kind, {"model_type": kind}), part: value})
+
+
+def test_a_part_that_is_null_is_its_default() -> None:
+    null, absent = ({"model_type": "qwen2_audio", **part} for part in ({"text_config": None, "audio_config": None},
+                                                                      {"audio_config": {}}))  # fmt: skip
+    assert architecture(null) == architecture(absent)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
+from validator.diagnostic import RecipeError
 from validator.memory import Tower
 from validator.memory.shapes import Linear
 from validator.tables.data import listing
@@ -22,9 +23,9 @@ _BESIDE = ("dtype", "torch_dtype", "quantization_config")
 def whole(config: Config) -> Config:
     """The part of a config.json that LLaMA-Factory trains: of an omni model its thinker (model/loader.py)."""
     kind = str(config.get("model_type"))
-    inside = config.get("thinker_config")
+    inside = _part(config, "thinker_config")
     known = kind in listing("composites") and listing("composites")[kind].get("thinker")
-    if not known or not isinstance(inside, Mapping):
+    if not known or inside is None:
         return config
     beside = {name: config[name] for name in _BESIDE if name in config}
     return {**beside, **inside, "model_type": kind}
@@ -34,10 +35,10 @@ def decoder(config: Config) -> Config:
     """The decoder's own config.json. Older files keep its fields beside the others', newer ones in `text_config`, of
     which some leave out what is the class's default."""
     entry = _entry(config)
-    given = config.get("text_config")
-    own = {**config, **given} if isinstance(given, Mapping) else dict(config)
+    given = _part(config, "text_config") or {}
+    own = {**config, **given}
     default, own_kind = entry["text"], str(config["model_type"])
-    kind = str(given.get("model_type", own_kind)) if isinstance(given, Mapping) else own_kind
+    kind = str(given.get("model_type", own_kind))
     other = kind != default["model_type"] and not kind.startswith(own_kind)
     tied = config.get("tie_word_embeddings", own.get("tie_word_embeddings", entry["tied"]))
     return {**({} if other else default), **own, "model_type": kind if other else default["model_type"],
@@ -66,16 +67,24 @@ def modules(config: Config) -> tuple[Mapping[str, str], ...]:
     return tuple(dict(_modules(entry, part, _given(config, entry, part))) for part in entry["towers"])
 
 
-def _given(config: Config, entry: Config, part: str) -> Any:
+def _given(config: Config, entry: Config, part: str) -> Config:
     """What config.json says of a tower; two may share a part."""
-    return config.get(entry.get("shares", {}).get(part, part))
+    return _part(config, entry.get("shares", {}).get(part, part)) or {}
 
 
-def _modules(entry: Config, part: str, given: Any) -> Iterator[tuple[str, str]]:
+def _modules(entry: Config, part: str, given: Config) -> Iterator[tuple[str, str]]:
     tower, at = _kind(entry, part, given), entry["at"][part]
     yield from ((f"{at}.{tower['at']}.{name}", role) for name, role in tower["linears"].items())
     yield from ((f"{at}.{name}", name) for name in tower.get("outside", ()))
     yield from ((f"{entry['projector_at'][part]}.{name}", name) for name in entry["projector"][part])
+
+
+def _part(config: Config, name: str) -> Config | None:
+    """None where it is absent or null, and its class's defaults hold. Raises RecipeError for what is no mapping."""
+    given = config.get(name)
+    if given is not None and not isinstance(given, Mapping):
+        raise RecipeError(f"config.json: `{name}` is {given!r}, not a mapping")
+    return given
 
 
 def _entry(config: Config) -> Any:
