@@ -274,6 +274,7 @@ def _workload(facts: Mapping[str, str], stack: Stack, model: Architecture) -> Wo
         padded=not packed or stack.bins,
         loss=stack.loss,
         fused_kernels=stack.fused_kernels and stack.loss == "fused",
+        low_memory_load=facts["zero_stage"] != "3",  # whose initialization reads checkpoint files whole
         sharding=automatic(_sharding(facts), model.hidden),
     )
 
