@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from validator.commands import check, explain
 from validator.diagnostic import RecipeError
 from validator.job.job import GIB, resolve
-from validator.memory import Architecture, Attn, Ffn, Sharding, Workload, device_memory
+from validator.memory import Architecture, Attn, Ffn, Sharding, Workload, device_memory, disk, host_memory
 from validator.read.recipe import parse
 from validator.simulate.answer import Answer, Kind, Linear, Moment, from_json
 from validator.simulate.cell import Cell
@@ -275,6 +275,25 @@ def test_a_model_that_formulas_know_stays_theirs(told: list[Cell], tmp_path: Pat
 
 
 HUGE = ANSWER._replace(moments={"bwd_head": Moment(200 << 30, {"act": 200 << 30}, 200 << 30)})
+
+
+@pytest.mark.parametrize("method", ["full", "freeze", "lora"])
+@pytest.mark.parametrize("precision", ["amp", "engine"])
+@pytest.mark.parametrize("sharding", [Sharding(), Sharding(1, 4), Sharding(1, 4, 3, engine=True)])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_what_is_not_known_of_a_counted_model_decides_nothing(
+    told: list[Cell], tmp_path: Path, method: Any, precision: Any, sharding: Sharding, attention: Any
+) -> None:
+    model = job(tmp_path).model
+    assert told
+    assert model
+    assert (model.arch.attn, model.arch.ffn) == (Attn(1, 1, 1), Ffn(1))
+    other = model.arch._replace(attn=Attn(64, 8, 128), ffn=Ffn(1 << 20))
+    work = Workload(method, precision, sharding=sharding, attention=attention, eval_batch=8)
+    one, two = (estimate(arch, work, ANSWER, stepped=False, runtime=None) for arch in (model.arch, other))
+    assert one == two
+    assert host_memory(model.arch, work) == host_memory(other, work)
+    assert disk(model.arch, work, 1, True) == disk(other, work, 1, True)
 
 
 def test_a_second_length_that_is_not_simulated_makes_nothing_fit(

@@ -36,15 +36,17 @@ def _kept(folder: Path) -> Source:
     return Source(config, models.stored_bytes(config), folder)
 
 
-def architecture(config: Mapping[str, Any], layers: Sequence[Counted], size: Sizes) -> Architecture:
+# In place of what is not known. What a layer keeps, which alone is reckoned from it, is simulated for these models.
+_ATTENTION, _FEED_FORWARD = Attn(1, 1, 1), Ffn(1)
+
+
+def architecture(layers: Sequence[Counted], size: Sizes) -> Architecture:
     """The shapes, with what lies outside layers and tables counted to the first layers."""
     blocks = sum(each.number * _elements(each) for each in layers)
     rest = size.parameters - blocks - size.embedding - size.head - size.hidden  # which formulas take for a final norm
     outside = (Counted(1, (), 0, rest),) if rest else ()
-    heads = config.get("num_attention_heads")
-    attention = Attn(heads if isinstance(heads, int) and heads > 0 else 1, 1, 1)
-    return Architecture(size.hidden, sum(each.number for each in layers), size.embedding // size.hidden, attention,
-                        Ffn(4 * size.hidden), not size.head, counted=(*outside, *layers))  # fmt: skip
+    return Architecture(size.hidden, sum(each.number for each in layers), size.embedding // size.hidden, _ATTENTION,
+                        _FEED_FORWARD, not size.head, counted=(*outside, *layers))  # fmt: skip
 
 
 class Sizes(NamedTuple):
@@ -60,7 +62,7 @@ def model(name: str, source: Source, layers: Sequence[Counted], size: Sizes) -> 
     """The model of a type that the tables lack."""
     config, kind = source.config, str(source.config.get("model_type"))
     linear = {each[0] for layer in layers for each in layer.linears}
-    told = models.plain(name, config, architecture(config, layers, size))
+    told = models.plain(name, config, architecture(layers, size))
     told = told._replace(told=families.unknown(kind, linear))
     return models.spoken(told, source.folder, config) if source.folder else told
 
