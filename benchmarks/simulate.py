@@ -13,9 +13,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from validator.simulate import ask, depth, optimizers, peaks, stages
+from validator.simulate import ask, depth, peaks, stages
 from validator.simulate import run as runs
-from validator.simulate.cell import ATTENTIONS, METHODS, PRECISIONS, Cell
+from validator.simulate.cell import ATTENTIONS, METHODS, OPTIMIZERS, PRECISIONS, Cell
 
 GIB = 1 << 30
 
@@ -154,7 +154,7 @@ def arguments() -> argparse.Namespace:
     ap.add_argument("--micro-batch", type=int, default=1)
     ap.add_argument("--no-grad-ckpt", dest="grad_ckpt", action="store_false")
     ap.add_argument("--attn", default="sdpa", choices=ATTENTIONS)
-    ap.add_argument("--optimizer", default="adamw", choices=optimizers.OPTIMIZERS)
+    ap.add_argument("--optimizer", default="adamw", choices=OPTIMIZERS)
     ap.add_argument("--grad-accum", type=int, default=1, help="2 stands for any value above 1")
     ap.add_argument("--freeze-layers", type=int, default=2)
     ap.add_argument("--stage", default="sft", choices=stages.STAGES)

@@ -31,7 +31,6 @@ ANSWER = Answer(
     embedding=64000,
     head=0,
     hidden=64,
-    vocab=1000,
     whole=False,
 )
 

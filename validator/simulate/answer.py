@@ -50,7 +50,6 @@ class Answer(NamedTuple):
     embedding: int
     head: int
     hidden: int
-    vocab: int
     whole: bool
 
     @property

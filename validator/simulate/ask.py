@@ -21,7 +21,7 @@ def answer(cell: Cell) -> Answer:
     result = extended(cell, to) if to else whole(cell)
     moments = {name: Moment(peak.size, peak.categories, peak.passing) for name, peak in result.moments().items()}
     return Answer(moments, shape.parameters, result.trainable, shape.counted, shape.embedding, shape.head, shape.hidden,
-                  shape.vocab, to is None)  # fmt: skip
+                  to is None)  # fmt: skip
 
 
 def shape_of(cell: Cell) -> Shape:

@@ -9,6 +9,8 @@ from typing import Any
 METHODS = ("full", "freeze", "lora", "qlora4", "qlora8", "dora", "oft")
 PRECISIONS = ("bf16", "pure_bf16", "engine", "fp32")
 ATTENTIONS = ("sdpa", "fa2", "eager")
+# Of others the formulas tell the states.
+OPTIMIZERS = ("adamw", "adamw_foreach", "adamw_8bit", "adafactor", "sgd")
 ADAPTED = ("lora", "qlora4", "qlora8", "dora", "oft")
 
 

@@ -16,7 +16,7 @@ from validator.simulate.quantized import quantize
 _UNMIXED = {"engine": torch.bfloat16, "fp32": torch.float32}
 _BASE = {2: torch.bfloat16, 4: torch.float32}
 _BITS = {"qlora4": 4, "qlora8": 8}
-_TARGETS = {"all": "all", "qv": "q_proj,v_proj"}
+_TARGETS = {"qv": "q_proj,v_proj"}
 
 
 class Loaded(NamedTuple):

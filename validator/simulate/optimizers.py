@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-OPTIMIZERS = ("adamw", "adamw_foreach", "adamw_8bit", "adafactor", "sgd")
 # bitsandbytes quantizes the moments of tensors that have so many elements or more, in blocks.
 _QUANTIZED_FROM, _BLOCK = 4096, 256
 

@@ -13,7 +13,8 @@ from validator.simulate.answer import Kind, Linear
 
 class Shape(NamedTuple):
     """`kinds`: a number for each layer, equal for layers that are alike. `counted`: what a layer of each run of alike
-    layers holds. Elements of embedding and output layer; `rest` is what lies outside of all."""
+    layers holds. Elements of the whole model, of its embedding, of an output layer of its own, and of a hidden
+    state."""
 
     kinds: list[int]
     counted: list[Kind]
@@ -21,7 +22,6 @@ class Shape(NamedTuple):
     embedding: int
     head: int
     hidden: int
-    vocab: int
 
 
 def layers_of(model: Any) -> nn.ModuleList:
@@ -46,8 +46,7 @@ def measure(model: Any, config: Any) -> Shape:
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
     own = head.weight.numel() if head is not None and head.weight is not embedding else 0
     parameters = sum({id(each): each.numel() for each in model.parameters()}.values())
-    return Shape(kinds, _counted(layers, kinds), parameters, embedding.numel(), own, embedding.shape[1],
-                 embedding.shape[0])  # fmt: skip
+    return Shape(kinds, _counted(layers, kinds), parameters, embedding.numel(), own, embedding.shape[1])
 
 
 def period(kinds: Sequence[int]) -> tuple[int, int] | None:

@@ -9,12 +9,10 @@ from validator.diagnostic import RecipeError
 from validator.job import workload
 from validator.job.job import Job
 from validator.job.quantization import quantization
-from validator.simulate.cell import Cell
+from validator.simulate.cell import OPTIMIZERS, Cell
 from validator.tables import families
 from validator.tables.architecture import architecture
 
-# The optimizers that the simulator steps; of others the formulas tell the states.
-STEPPED = ("adamw", "adamw_foreach", "adamw_8bit", "adafactor", "sgd")
 _PRECISION = {"amp": "bf16", "pure": "pure_bf16", "engine": "engine", "fp32": "fp32"}
 _ATTENTION = {"disabled": "eager", "fa2": "fa2"}
 # What changes the model or the step in ways that the simulator does not follow.
@@ -42,7 +40,7 @@ def cell(job: Job, config: Mapping[str, Any], length: int, stored_bytes: float =
         micro_batch=1 if job.stage == "kto" else job.micro_batch,
         grad_ckpt=job.checkpointing != "off",
         attn=_ATTENTION.get(str(job.get("flash_attn")), "sdpa"),
-        optimizer=optimizer if optimizer in STEPPED and not _spread(job) else "sgd",
+        optimizer=optimizer if optimizer in OPTIMIZERS and not _spread(job) else "sgd",
         grad_accum=min(job.accumulation, 2),
         freeze_layers=int(job.number("freeze_trainable_layers")),
         stage=_stage(job),

@@ -12,10 +12,11 @@ from validator.job import workload
 from validator.job.job import GIB, Job
 from validator.memory import Counted, Estimate
 from validator.simulate.answer import Answer
+from validator.simulate.cell import OPTIMIZERS
 from validator.tables import counted
 from validator.tables.counted import Sizes, Source
 from validator.tables.models import Model
-from validator.trial.asked import STEPPED, cell
+from validator.trial.asked import cell
 from validator.trial.estimate import estimate
 from validator.trial.figures import Simulation
 from validator.trial.trials import Trials, releases
@@ -52,7 +53,7 @@ class SimulatedJob(Job):
     def _estimate(self, length: int) -> Estimate | None:
         if self.model is None or self.workload is None or self._source is None:
             return None
-        stepped = workload.optimizer(self, self.zero) in STEPPED
+        stepped = workload.optimizer(self, self.zero) in OPTIMIZERS
         runtime = self.machine.device.runtime(workload.expandable(self)) if self.machine else None
         work = self.workload._replace(length=length, eval_length=length)
         return estimate(self.model.arch, work, self._answer(self._source, length), stepped, runtime)
