@@ -90,6 +90,45 @@ def test_safe_fixes(planted: str, after: str | None) -> None:
     assert fixed(BASE + planted).document.text == BASE + (planted if after is None else after)
 
 
+# A method for preferences, and settings that only it reads: nothing is removed before it is written right.
+HANGING = [
+    (
+        "stage: sft\n",
+        "stage: dpo\ndpo_loss: simpo\nsimpo_gamma: 1.4\n",
+        "stage: dpo\npref_loss: simpo\nsimpo_gamma: 1.4\n",
+    ),
+    ("stage: sft\n", "stag: dpo\npref_loss: orpo\n", None),
+    *(
+        ("stage: sft\n", f"stage: {word}\npref_loss: simpo\npref_beta: 0.2\n", None)
+        for word in ("grpo", "orpo", "null")
+    ),
+    ("finetuning_type: lora\n", "fine_tuning_type: freeze\nfreeze_trainable_layers: 4\n", None),
+    ("bf16: true\n", "bf16: true\nloraplus_ratio: 16\nloraplus_lr_embedding: 1.0e-5\n", None),
+    ("bf16: true\n", "bf16: true\nuse_pissa: true\npissa_iter: 8\n", None),
+    (
+        "bf16: true\n",
+        "bf16: true\nval_size: 0.1\nevaluation_strategy: steps\neval_steps: 100\nmetric_for_best_model: loss\n",
+        "bf16: true\nval_size: 0.1\neval_strategy: steps\neval_steps: 100\nmetric_for_best_model: loss\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("sound", "planted", "after"), HANGING)
+def test_what_hangs_on_a_key_that_is_written_wrong_stays(sound: str, planted: str, after: str | None) -> None:
+    assert fixed(BASE.replace(sound, planted)).document.text == BASE.replace(sound, after or planted)
+
+
+def test_what_hangs_on_a_key_that_is_written_wrong_is_not_said_to_have_no_effect() -> None:
+    for switch in (
+        "evaluation_strategy: steps\nval_size: 0.1\neval_steps: 100\n",
+        "dpo_loss: simpo\nsimpo_gamma: 1.4\n",
+    ):
+        stage = "stage: dpo\n" if "dpo" in switch else "stage: sft\n"
+        report = check_document(parse("x.yaml", BASE.replace("stage: sft\n", stage) + switch))
+        assert "no effect" not in "".join(each.message for each in report.diagnostics if "steps" in str(each.key))
+        assert [each.code for each in report.diagnostics if each.key == "simpo_gamma"] == []
+
+
 @pytest.mark.parametrize(
     ("planted", "after"),
     [

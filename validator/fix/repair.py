@@ -12,6 +12,7 @@ from validator.read.recipe import Document
 
 Judge = Callable[[Document], FileReport]
 _Fault = tuple[str, str | None]
+_READING = ("LOA", "SCH")
 _UNSAFE = "it may change what is trained: --unsafe-fixes"
 
 
@@ -29,7 +30,9 @@ def repair(document: Document, judge: Judge, wanted: Callable[[Diagnostic], bool
     """The recipe after every fix of a wanted finding that can be made, and all findings that are left."""
     now = Repair(document, judge(document))
     together = True
-    while todo := [each for each in _fixable(now, wanted) if unsafe or (each.fix and each.fix.safe)]:
+    while safe := [each for each in _fixable(now, wanted) if unsafe or (each.fix and each.fix.safe)]:
+        # What hangs on a key can be judged only once that is written as LLaMA-Factory reads it.
+        todo = [each for each in safe if each.code.startswith(_READING)] or safe
         problem = _try(now, todo if together else todo[:1], judge)
         if problem and not together:
             now.refused[_fault(todo[0])] = problem

@@ -28,12 +28,14 @@ GIB = float(1 << 30)
 @dataclass(eq=False, repr=False)
 class Job(Settings):
     """What LLaMA-Factory would run. `folders` are where a relative path may be meant from, the working directory first;
-    `as_written` is false where the command line changed a value or the machine."""
+    `as_written` is false where the command line changed a value or the machine. `unclear` are keys that are meant
+    to be set, in a way that LLaMA-Factory does not take."""
 
     path: str = field(default="-", kw_only=True)
     machine_problem: str | None = field(default=None, kw_only=True)
     folders: tuple[Path, ...] = field(default=(), kw_only=True)
     as_written: bool = field(default=True, kw_only=True)
+    unclear: frozenset[str] = field(default=frozenset(), kw_only=True)
 
     def find(self, path: str) -> tuple[Path, bool] | None:
         """Where a path exists, and whether that is where LLaMA-Factory looks (the working directory)."""
@@ -303,7 +305,7 @@ def resolve(
     refused: frozenset[str] = frozenset(),
 ) -> Job:
     """The job a document describes. The machine is the one asked for, else the header's; `refused` are keys whose value
-    was reported already and that later checks shall not trip over."""
+    was reported already, or stands under another name, and that later checks shall not trip over."""
     header = document.header
     values = {key: _meant(key, value) if key in refused else value for key, value in document.values.items()}
     values = {key: value for key, value in values.items() if value is not None or key not in refused}
@@ -311,7 +313,8 @@ def resolve(
     there, problem = _machine(machine or header.get("machine"), ram if ram and ram > 0 else None)
     as_written = machine is None and host_ram_gib is None and not document.overridden
     job = Job(values, header, there, path=document.path, machine_problem=problem,
-              folders=tuple(folders(document.path)), as_written=as_written)  # fmt: skip
+              folders=tuple(folders(document.path)), as_written=as_written,
+              unclear=refused - values.keys())  # fmt: skip
     named = header.get("accelerate")
     if isinstance(named, str):
         from validator.job import accelerate  # which hardly any recipe asks for

@@ -17,6 +17,8 @@ from validator.rules.rule import Rule
 
 # A job -> the same with simulations at hand
 Trial = Callable[[Job], Job]
+# Keys and values that LLaMA-Factory does not take
+_MISREAD = ("SCH001", "SCH002", "SCH004")
 
 
 def check(
@@ -79,9 +81,12 @@ def judge(
         report.diagnostics.append(Diagnostic("LOA007", Severity.ERROR, text))
     report.diagnostics += [locations.diagnostic(*each[:4], fix=each.fix) for each in schema.check(document)]
     refused = frozenset(d.key for d in report.diagnostics if d.severity is Severity.ERROR and d.key)
+    refused |= _misnamed(report.diagnostics)
     job = resolve(document, machine, host_ram_gib, refused)
     job = trial(job) if trial else job
-    report.diagnostics += _apply(engine.RULES, job, locations, refused | _misnamed(report.diagnostics))
+    findings = _apply(engine.RULES, job, locations, refused)
+    misread = any(each.code in _MISREAD for each in report.diagnostics)
+    report.diagnostics += map(_doubted, findings) if misread else findings
     report.diagnostics = sorted(_kept(document, report.diagnostics, job.as_written), key=_order)
     report.verdict, report.unjudged = job.verdict, tuple(unjudged.gaps(job))
     return report, job
@@ -91,6 +96,14 @@ def _misnamed(diagnostics: Iterable[Diagnostic]) -> frozenset[str]:
     """Keys that are written under another name, so that the recipe seems to lack them."""
     fixes = [each.fix for each in diagnostics if each.fix and each.severity is Severity.ERROR]
     return frozenset(str(edit.to) for fix in fixes for edit in fix.edits if edit.do == "rename")
+
+
+def _doubted(diagnostic: Diagnostic) -> Diagnostic:
+    """The finding of a recipe that is misread: what seems to have no effect may hang on what is meant."""
+    fix = diagnostic.fix
+    if fix is None or all(edit.do != "remove" for edit in fix.edits):
+        return diagnostic
+    return diagnostic._replace(fix=fix._replace(safe=False))
 
 
 def _kept(document: Document, diagnostics: list[Diagnostic], as_written: bool) -> list[Diagnostic]:

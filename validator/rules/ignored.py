@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -43,10 +44,14 @@ def _reasons(job: Job) -> bool:
     return job.template is None or bool(job.template.get("reasoning"))
 
 
-# Keys (patterns), when LLaMA-Factory reads them, and that in words
+# Keys (patterns), when LLaMA-Factory reads them, and that in words, which name the keys that decide
 _BY_METHOD: Table = (
     (("lora_rank", "lora_alpha", "lora_dropout"), _method("lora"), "`finetuning_type: lora`"),
-    (("lora_target", "additional_target", "create_new_adapter"), _method("lora", "oft"), "lora or oft"),
+    (
+        ("lora_target", "additional_target", "create_new_adapter"),
+        _method("lora", "oft"),
+        "`finetuning_type: lora` or `oft`",
+    ),
     (("oft_rank", "oft_block_size", "module_dropout"), _method("oft"), "`finetuning_type: oft`"),
     (("freeze_trainable_modules", "freeze_extra_modules"), _method("freeze"), "`finetuning_type: freeze`"),
     (
@@ -56,7 +61,7 @@ _BY_METHOD: Table = (
     ),
 )
 _BY_STAGE: Table = (
-    (("pref_beta", "pref_ftx"), _stage("dpo", "kto"), "stage dpo or kto"),
+    (("pref_beta", "pref_ftx"), _stage("dpo", "kto"), "`stage: dpo` or `kto`"),
     (("pref_loss", "pref_bco_weight", "dpo_label_smoothing", "ld_alpha"), _stage("dpo"), "`stage: dpo`"),
     (
         ("simpo_gamma",),
@@ -131,12 +136,17 @@ def never_read(job: Job, key: str) -> bool:
     return any(key in conditions and not conditions[key][0](job) for conditions in tables)
 
 
+def _open(job: Job, words: str) -> bool:
+    """Whether a key that decides is written in a way that LLaMA-Factory does not take, so that it says nothing yet."""
+    return bool(job.unclear) and not job.unclear.isdisjoint(re.findall(r"\w+", words))
+
+
 def _unread(job: Job, table: Table, meant: bool = False) -> Iterator[Finding]:
     conditions = _conditions(table)
     remedy = "set that, or remove it" if meant else "remove it"
     for key in job.values.keys() & conditions.keys():
         read, words = conditions[key]
-        if job.has(key) and job.values[key] != default(key) and not read(job):
+        if job.has(key) and job.values[key] != default(key) and not (_open(job, words) or read(job)):
             yield key, f"`{key}` has no effect without {words}; {remedy}", None if meant else edits.drop(key)
 
 

@@ -179,8 +179,14 @@ def _true_or_false(value: Any, entry: Entry) -> bool:
 
 def _not_allowed(key: str, value: Any, entry: Entry) -> str:
     choices = [str(choice) for choice in entry["choices"]]
-    hint = suggest(str(value).lower(), choices)
+    hint = _loss(key, str(value).lower()) or suggest(str(value).lower(), choices)
     return f"`{key}` is {_show(value)}, not one of {', '.join(choices)}" + hint
+
+
+def _loss(key: str, word: str) -> str:
+    """That a stage is one of the losses of dpo; empty where it is none."""
+    losses = data.table("arguments")["arguments"]["pref_loss"]["choices"]
+    return f"; write `stage: dpo` with `pref_loss: {word}`" if key == "stage" and word in losses else ""
 
 
 def _not_typed(key: str, value: Any, entry: Entry) -> str:
