@@ -62,7 +62,7 @@ FAMILIES = [
 DECODERS = [
     "gemma-2b", "gemma-7b", "granite-3-8b", "ernie-4.5-0.3b", "hunyuan-4b", "hunyuan-7b", "seed-oss-36b", "smollm3-3b",
     "olmo-1b", "olmo-7b", "aya-23-8b", "command-r-plus-104b", "starcoder2-3b", "starcoder2-15b", "youtu-llm-2b",
-    "bloom-3b",
+    "bloom-3b", "mobilellm-r1-950m",
 ]  # fmt: skip
 DEEPSEEK_V3 = {
     "model_type": "deepseek_v3", "vocab_size": 129280, "hidden_size": 2048, "intermediate_size": 6144,

@@ -64,7 +64,7 @@ def _scores(run: Run) -> float:
     half = compute if compute < 4 else 0.0
     capped = compute if run.arch.logit_softcap else 0.0
     masked = 1.0 if run.arch.dropout else 0.0
-    return square * (compute if attn.sinks else 4 + half + capped + masked)
+    return square * (compute if attn.sinks or attn.half_scores else 4 + half + capped + masked)
 
 
 def _latent_kept(run: Run, block: Block) -> float:
@@ -92,7 +92,7 @@ def attention_kept(run: Run, block: Block) -> float:
     per_token += magnitudes(run, (*readers, *block.by_role("q_b", "kv_b", "o")))
     if attn.head_norms or attn.whole_norms:
         per_token += norm_kept(run, query_width(attn) + key_width(attn), 2)
-    per_token += _latent_kept(run, block)
+    per_token += 4.0 * attn.bare_norms * (query_width(attn) + key_width(attn)) + _latent_kept(run, block)
     per_token += _gate(run) if attn.gated else 0.0
     in_core = not (run.attends_in_squares or attn.concatenated or attn.gated)
     if not in_core or not shares_inputs(run):

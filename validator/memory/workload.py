@@ -32,6 +32,8 @@ class Attn(NamedTuple):
     out_bias: bool = False
     head_norms: bool = False  # a norm weight of head_dim on queries and on keys
     whole_norms: bool = False  # a norm weight over all queries and one over all keys
+    bare_norms: float = 0.0  # share of the layers with norms without weights over each head of queries and keys
+    half_scores: bool = False  # where all pairs of tokens are written out, their softmax is made in half precision
     sinks: bool = False  # one learned scalar for each head
     window: int = 0  # sliding window in tokens; 0: none
     fused: bool = False  # one linear module makes q, k and v

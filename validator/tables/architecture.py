@@ -76,6 +76,8 @@ def _attention(config: Config, family: Family) -> Attn:
         or bool(config.get("attention_out_bias", config.get("attention_bias") and family.output_bias)),
         head_norms=family.head_norms and bool(config.get("use_qk_norm", not family.asked_norms)),
         whole_norms=family.whole_norms and bool(config.get("use_qk_norm", True)),
+        bare_norms=_rotating(config) if family.bare_norms and config.get("use_qk_norm", True) else 0.0,
+        half_scores=family.half_scores,
         sinks=family.sinks,
         written=family.written,
         window=windowed,
@@ -109,6 +111,15 @@ def _full_every(config: Config) -> int:
     if layers % every:
         raise RecipeError(f"config.json: `num_hidden_layers` is {layers}, no multiple of {every}")
     return every
+
+
+def _rotating(config: Config) -> float:
+    """Share of the layers that rotate queries and keys: by default all but each fourth."""
+    layers = _size(config, "num_hidden_layers")
+    told = config.get("no_rope_layers")
+    if isinstance(told, list) and told:
+        return sum(map(bool, told)) / len(told)
+    return 1 - layers // (_optional(config, "no_rope_layer_interval") or 4) / layers
 
 
 def _latent(config: Config) -> Attn:
@@ -152,13 +163,15 @@ def _width(config: Config, family: Family) -> int:
 def _feed_forward(config: Config, family: Family) -> Ffn:
     width = _width(config, family)
     experts = _first(config, "n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
-    if not experts:
+    if not experts or (family.unmixed and not families.mixes(config)):
         return Ffn(
             width // 2 if family.halved_width else width,
             gated=family.gated,
             fused_gate_up=family.fused_gate_up,
             bias=bool(config.get("mlp_bias") or config.get("use_bias", family.biased)),
         )
+    if family.unmixed:
+        raise RecipeError(f"the experts of a `{family.kind}` model are not known by their shapes")
     expert_width = _first(config, "moe_intermediate_size") or width
     shared = _first(config, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
     return Ffn(

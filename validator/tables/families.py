@@ -34,6 +34,11 @@ class Family(NamedTuple):
     head_norms: bool = False
     asked_norms: bool = False
     whole_norms: bool = False
+    # Norms of heads that have no weights, in the layers that rotate; experts of the type are not known by shapes.
+    bare_norms: bool = False
+    unmixed: bool = False
+    # Eager attention makes its softmax in half precision.
+    half_scores: bool = False
     # What memory/workload.py calls the norms, whether both halves of a layer read the same hidden state, and whether
     # a part of what they add is dropped.
     norm: Norm = "rms"
@@ -146,10 +151,20 @@ def sees(config: Mapping[str, Any]) -> bool:
 def readable(config: Mapping[str, Any]) -> bool:
     """Whether the shapes that this config.json gives are known."""
     if not sees(config):
-        return config.get("model_type") in listing("families")
+        return _shaped(config)
     from validator.tables import composite  # which no model of text waits for
 
-    return composite.decoder(composite.whole(config))["model_type"] in listing("families")
+    return _shaped(composite.decoder(composite.whole(config)))
+
+
+def mixes(config: Mapping[str, Any]) -> bool:
+    """Whether a decoder of a type that has layers with and without experts has any with them."""
+    return bool(config.get("num_local_experts")) and config.get("moe_layers") != []
+
+
+def _shaped(decoder: Mapping[str, Any]) -> bool:
+    kind = listing("families").get(str(decoder.get("model_type")))
+    return kind is not None and not (kind.get("unmixed") and mixes(decoder))
 
 
 @cache
