@@ -13,7 +13,18 @@ import vision
 
 from validator.job import media
 from validator.job.settings import Settings
-from validator.memory import Adapter, Workload, device_memory, linear_roles, parameters, trainable_parameters
+from validator.memory import (
+    Adapter,
+    Encoding,
+    Sharding,
+    Workload,
+    device_memory,
+    linear_roles,
+    parameters,
+    trainable_parameters,
+)
+from validator.memory.moments import MOMENTS
+from validator.memory.run import Run
 from validator.memory.terms import Device
 from validator.memory.tower import elements
 from validator.tables import models
@@ -120,6 +131,18 @@ def test_freezing_never_needs_more_nor_more_pixels_less(name: str, method: str) 
 def test_a_checkpoint_that_is_quantized_already_has_its_tower_whole() -> None:
     """Its decoder alone is quantized (vLLM pull request 10169); bitsandbytes reaches all linear layers."""
     arch = models.model("Qwen/Qwen2-VL-7B-Instruct-AWQ").arch
-    sizes = [device_memory(each, Workload(method="lora", quant_bits=4, quant_grouped=True)).terms[Device.WEIGHTS]
-             for each in (arch, arch._replace(towers=()))]  # fmt: skip
+    work = Workload(method="lora", quant_bits=4, quant_grouped=True)
+    sizes = [device_memory(arch, work._replace(encodings=(Encoding(),))).terms[Device.WEIGHTS],
+             device_memory(arch._replace(towers=()), work).terms[Device.WEIGHTS]]  # fmt: skip
     assert sizes[0] - sizes[1] == 2 * elements(arch.towers[0])
+
+
+def test_while_a_tower_reads_a_sharded_run_holds_what_it_does_in_the_decoder() -> None:
+    """ZeRO-3 gathers layers and fetches ahead there, too, and its buckets stand."""
+    model = models.model("qwen2.5-vl-72b")
+    settings = Settings({"finetuning_type": "full", "cutoff_len": 2048})
+    run = Run(model.arch, Workload(method="full", precision="engine", encodings=media.encodings(settings, model, ()),
+                                   sharding=Sharding(1, 8, 3, engine=True)))  # fmt: skip
+    tower, decoder = MOMENTS["tower forward"](run), MOMENTS["last layer forward"](run)
+    for term in (Device.GATHER, Device.BUCKETS):
+        assert tower.get(term) == decoder[term] > 0

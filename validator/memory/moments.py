@@ -47,14 +47,14 @@ def step(run: Run) -> Terms:
 
 
 def tower_forward(run: Run) -> Terms:
-    """Before the decoder, one tower after the other."""
+    """Before the decoder, one tower after the other. ZeRO-3 gathers their layers and fetches ahead as it does in the
+    decoder; under FSDP the root unit holds the towers whole."""
     most = max((needed for needed, _ in encoder.peaks(run)), default=0.0)
     if not most:
         return {}
     return {
-        **resident(run),
+        **forward.base(run, "last layer"),
         Device.GRADIENTS: earlier(run),
-        Device.PIXELS: encoder.pixels(run),
         Device.TOWERS: encoder.kept(run) + most,
         Device.WEIGHT_CASTS: encoder.casts(run),
     }
