@@ -274,7 +274,8 @@ def _paths(job: Job, keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 
 def _from_here(job: Job, places: Mapping[str, Path]) -> Fix | None:
-    """The paths as they are written from the working directory, where they lie in that."""
+    """The paths as they are written from the working directory, where they lie in that. Started from where they are
+    right today, the recipe works; so it is no safe fix."""
     here = Path.cwd()
     sets = []
     for key, place in places.items():
@@ -283,7 +284,7 @@ def _from_here(job: Job, places: Mapping[str, Path]) -> Fix | None:
         if not target.is_relative_to(here) or not isinstance(job.values.get(key), str) or "," in job.values[key]:
             return None
         sets.append(Edit("set", key, target.relative_to(here).as_posix()))
-    return Fix(tuple(sets))
+    return Fix(tuple(sets), safe=False)
 
 
 def _relative(job: Job) -> Iterator[tuple[str, str]]:
