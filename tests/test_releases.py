@@ -58,10 +58,31 @@ def test_what_is_no_range_is_said_so(wanted: object) -> None:
         ({"llamafactory": "0.9.3"}, ["0.9.3/4.52.4"]),
         ({"transformers": "<5"}, ["0.9.5/4.57.1", "0.9.4/4.57.1", "0.9.3/4.52.4"]),
         ({"llamafactory": ">=0.9.5", "transformers": "<5"}, ["0.9.5/4.57.1"]),
+        # none of the tables: the nearest at or below it in its major release, else the nearest above
+        ({"transformers": "4.57.3"}, ["0.9.5/4.57.1"]),
+        ({"transformers": "5.1.0"}, ["0.9.5/5.0.0"]),
+        ({"transformers": ">=5.1, <5.2"}, ["0.9.5/5.0.0"]),
+        ({"transformers": "4.55.4"}, ["0.9.5/4.57.1", "0.9.4/4.52.4"]),
+        ({"llamafactory": "0.9.5", "transformers": "4.56.2"}, ["0.9.5/4.57.1"]),
+        ({"transformers": "4.50.0"}, ["0.9.4/4.52.4", "0.9.3/4.52.4"]),
     ],
 )
 def test_the_releases_of_a_recipe(header: dict[str, str], expected: list[str]) -> None:
     assert [releases.name(pair) for pair in releases.pairs(header)] == expected
+
+
+def test_a_release_between_those_of_the_tables_admits_what_it_is_judged_as() -> None:
+    assert releases.admitted({"transformers": "4.57.3"}) == [("0.9.5", "4.57.1")]
+    assert not releases.holds({"transformers": "4.57.3"}, since="transformers 5.0.0")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [{"transformers": "4.40.0"}, {"transformers": "5.7.0"}, {"llamafactory": "0.9.3", "transformers": "4.57"}],
+)
+def test_a_release_that_llamafactory_does_not_take_is_not_judged_as_another(header: dict[str, str]) -> None:
+    with pytest.raises(RecipeError, match="no release in the tables fits"):
+        releases.pairs(header)
 
 
 def test_a_range_without_a_release_names_those_there_are() -> None:

@@ -43,13 +43,13 @@ def series(version: str) -> str:
 
 def pairs(header: Mapping[str, Any]) -> list[Pair]:
     """What the recipe must run with, newest first: the newest pair where the header names no range, each LLaMA-Factory
-    release of its range with the newest transformers. Raises RecipeError where a range is malformed or holds none."""
+    release of its range with the newest transformers, or with what stands for it. Raises RecipeError where a range is
+    malformed or holds none."""
     if not any(header.get(field) is not None for field in FIELDS):
         return [newest()]
     newest_of: dict[str, Pair] = {}
-    for pair in known():
-        if all(admits(header.get(field), version) for field, version in zip(FIELDS, pair, strict=True)):
-            newest_of.setdefault(pair[0], pair)
+    for pair in _named(header) or stand_ins(header):
+        newest_of.setdefault(pair[0], pair)
     if not newest_of:
         asked = " with ".join(f"{field} {header[field]}" for field in FIELDS if header.get(field) is not None)
         table = "; ".join(f"{release} with {', '.join(versions)}" for release, versions in _releases().items())
@@ -60,14 +60,40 @@ def pairs(header: Mapping[str, Any]) -> list[Pair]:
 def admitted(header: Mapping[str, Any]) -> list[Pair]:
     """Every pair that the recipe may meet, newest first: all of its range; where it names none, or one that cannot be
     read, the newest LLaMA-Factory with each transformers release that it admits."""
-    named = {field: header.get(field) for field in FIELDS}
     try:
-        there = [pair for pair in known() if all(map(admits, named.values(), pair))]
+        there = _named(header) or stand_ins(header)
     except RecipeError:
         there = []
-    if there and any(wanted is not None for wanted in named.values()):
+    if there and any(header.get(field) is not None for field in FIELDS):
         return there
     return [pair for pair in known() if pair[0] == newest()[0]]
+
+
+def stand_ins(header: Mapping[str, Any]) -> list[Pair]:
+    """Where the tables hold no release of the header's range, what it is judged as with each LLaMA-Factory that takes
+    it, newest first: the nearest transformers at or below, else the nearest above, of the same major release. Empty
+    where a release is in the range, or none takes it. Raises RecipeError where a range is malformed."""
+    wanted = header.get("transformers")
+    if wanted is None or _named(header):
+        return []
+    least = min((part.strip(" <>=!") for part in str(wanted).split(",")), key=lambda part: _numbers(part, wanted))
+    return [
+        (release, near)
+        for release, versions in _releases().items()
+        if admits(header.get(FIELDS[0]), release) and admits(f">={_oldest(release)}, <={versions[0]}", least)
+        for near in _nearest(versions, least)
+    ]
+
+
+def _named(header: Mapping[str, Any]) -> list[Pair]:
+    """The pairs of the tables in the header's ranges, newest first."""
+    wanted = [header.get(field) for field in FIELDS]
+    return [pair for pair in known() if all(map(admits, wanted, pair))]
+
+
+def _nearest(versions: list[str], version: str) -> list[str]:
+    alike = [each for each in versions if each.partition(".")[0] == version.partition(".")[0]]
+    return [each for each in alike if admits(f"<={version}", each)][:1] or alike[-1:]
 
 
 def defaults(header: Mapping[str, Any], key: str) -> set[Any]:
@@ -133,6 +159,11 @@ def outside(header: Mapping[str, Any], installed: Mapping[str, str]) -> Iterator
     for field in FIELDS:
         if field in installed and not admits(header.get(field), installed[field]):
             yield f"the recipe is for {field} {header[field]}, and {installed[field]} is installed here"
+
+
+def _oldest(release: str) -> str:
+    """The oldest transformers that a LLaMA-Factory release takes."""
+    return str(data.table("arguments")["releases"][release]["oldest"])
 
 
 def _releases() -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from validator.upstream.annotation import Enums, Kind, parse
-from validator.upstream.releases import TRANSFORMERS, pair
+from validator.upstream.releases import OLDEST, TRANSFORMERS, pair
 from validator.upstream.source import Modules, classes, members, name_of
 
 Entry = dict[str, Any]
@@ -74,7 +74,10 @@ def merge(by_pair: dict[str, dict[str, Entry]]) -> dict[str, Any]:
         for name, table in by_pair.items()
     }
     return {
-        "releases": {release: {"transformers": list(versions)} for release, versions in TRANSFORMERS.items()},
+        "releases": {
+            release: {"transformers": list(versions), "oldest": OLDEST[release]}
+            for release, versions in TRANSFORMERS.items()
+        },
         "arguments": {key: entry | _presence(key, by_pair) for key, entry in sorted(newest.items())},
         "changes": {name: change for name, change in changes.items() if change},
     }

@@ -7,6 +7,8 @@ TRANSFORMERS = {
     "0.9.4": ("4.57.1", "4.52.4"),
     "0.9.3": ("4.52.4",),
 }
+# LLaMA-Factory release -> the oldest transformers release it admits, from the same place.
+OLDEST = {"0.9.5": "4.55.0", "0.9.4": "4.49.0", "0.9.3": "4.45.0"}
 NEWEST = next(iter(TRANSFORMERS))
 DEEPSPEED = "0.18.4"
 
