@@ -170,3 +170,14 @@ def test_images_are_refused_for_a_model_that_takes_none(words: list[str], here: 
 def test_images_are_planned_for_a_model_that_takes_them() -> None:
     write("shown.jsonl", {**TALK, "images": ["a.png"]})
     assert run("plan", "--model", "google/gemma-3-4b-it", "--machine", "1x48g", "--data", "shown.jsonl").exit_code == 0
+
+
+def test_no_length_is_recommended_where_pictures_count_too() -> None:
+    write("shown.jsonl", {**TALK, "images": ["a.png"]})
+    run("plan", "--model", "qwen2.5-vl-3b", "--machine", "1xa100-80g", "--data", "shown.jsonl", "--write", "r.yaml")
+    found = json.loads(run("data", "r.yaml", "--format", "json").stdout)
+    assert (found["tokens"]["recommended_cutoff_len"], found["memory"]) == (None, None)
+    text = run("data", "r.yaml", "--html", "r.html").stdout
+    assert "would cut" not in text
+    assert "each adds tokens" in text
+    assert "Recommended" not in Path("r.html").read_text()

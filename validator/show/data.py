@@ -63,8 +63,9 @@ def _tokens(study: Study) -> Iterator[str]:
     for interval in tokens.histogram:
         edge = f"{interval.from_:,} to {interval.to:,}"
         yield f"  {edge:>19} {interval.rows:>9,}  {bar(interval.rows, most)}".rstrip()
+    better = tokens.recommended_cutoff_len
     yield (f"  cutoff_len {study.cutoff_len:,} cuts {tokens.rows_cut:,} rows and {tokens.tokens_cut:,} tokens"
-           f"; {tokens.recommended_cutoff_len:,} would cut at most one row in 200")  # fmt: skip
+           f"{f'; {better:,} would cut at most one row in 200' if better else ''}")  # fmt: skip
     if memory := study.memory:
         usable = f", of {memory.usable_gib:.1f} usable" if memory.usable_gib else ""
         yield (f"  device memory: {memory.longest_gib:.1f} GiB with the longest batch there is "

@@ -95,12 +95,13 @@ def _lengths(study: Study) -> Iterator[str]:
     if not tokens.histogram:
         return
     yield f"<h2>Lengths in tokens ({escape(tokens.source)})</h2>"
-    limit, recommended = study.cutoff_len, tokens.recommended_cutoff_len or 0
-    marks = [(limit, f"cutoff_len {limit:,}"), (recommended, f"recommended {recommended:,}")]
+    limit, recommended = study.cutoff_len, tokens.recommended_cutoff_len
+    better = [(recommended, f"recommended {recommended:,}")] if recommended else []
+    marks = [(limit, f"cutoff_len {limit:,}"), *better]
     yield picture.histogram(tokens.histogram, marks)
     yield (f"<p>Median {tokens.median:,}, 99 % up to {tokens.p99:,}, longest {tokens.longest:,}. "
            f"{tokens.rows_cut:,} rows and {tokens.tokens_cut:,} tokens are cut at cutoff_len. "
-           f"Recommended: {recommended:,}.</p>")  # fmt: skip
+           f"{f'Recommended: {recommended:,}.' if recommended else ''}</p>")  # fmt: skip
     if memory := study.memory:
         yield (f"<p>Device memory: {memory.longest_gib:.1f} GiB with the longest batch ({memory.longest:,} "
                f"tokens), {memory.cutoff_gib:.1f} GiB at cutoff_len.</p>")  # fmt: skip

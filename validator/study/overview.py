@@ -91,11 +91,16 @@ def _notes(job: Job, run: Training, reason: str) -> Iterator[str]:
         yield "no `template`: what the tokenizer's own chat template adds to a sample is not counted"
     if any(one.rows.approximate for one in run.sets):
         yield "descriptions and calls of tools are counted as they stand in the data, not as the template writes them"
-    if any(one.form.columns.get(kind) for one in run.sets for kind in ("images", "videos", "audios")):
+    if _shows(run):
         yield "images, videos and audios are not counted; each adds tokens"
     if job.flag("streaming"):
         yield "streamed data are read row by row until `max_steps`; the counts are those of the files"
     yield from run.why_not
+
+
+def _shows(run: Training) -> bool:
+    """Whether rows hold more than text, so that their tokens alone say neither where to cut nor what a batch needs."""
+    return any(one.form.columns.get(kind) for one in run.sets for kind in ("images", "videos", "audios"))
 
 
 def _drops(run: Training) -> Iterator[Drop]:
@@ -129,7 +134,7 @@ def _tokens(job: Job, run: Training, counter: Counter, trained: Sequence[int]) -
         answers_per_epoch=sum(answer) - sum(lost),
         rows_cut=sum(map(gt, lengths, kept)),
         tokens_cut=sum(lengths) - sum(kept),
-        recommended_cutoff_len=distribution.recommended(ordered, positions) if ordered else None,
+        recommended_cutoff_len=distribution.recommended(ordered, positions) if ordered and not _shows(run) else None,
     )
 
 
@@ -140,7 +145,7 @@ def _memory(job: Job, run: Training, rows: Sequence[int]) -> Memory | None:
     most = max(map(kept.__getitem__, rows), default=0)
     longest = limit if job.packs else min(-(-most // 8) * 8, limit)
     real = replace(job, values={**job.values, "cutoff_len": longest})
-    if not longest or job.device_memory is None or real.device_memory is None:
+    if not longest or _shows(run) or job.device_memory is None or real.device_memory is None:
         return None
     usable = job.machine.device.usable_gib if job.machine else None
     longest_gib, cutoff_gib = (round(each.expected / GIB, 2) for each in (real.device_memory, job.device_memory))
