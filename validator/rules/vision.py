@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
 from validator.read.tree import read_json
 from validator.rules.rule import Finding, rule
-
-# Checkpoints in the layout of their own repositories, and what is published of them in that of transformers.
-_OWN = {
-    "InternVLChatModel": re.compile(r"(?i)OpenGVLab/(?:Mini-)?InternVL[\w.-]*"),
-    "LlavaLlamaForCausalLM": re.compile(r"(?i)liuhaotian/llava-[\w.-]+"),
-}
-_PUBLISHED = {"InternVLChatModel": "one whose name ends in -hf", "LlavaLlamaForCausalLM": "one of llava-hf"}
-_CONVERTED = re.compile(r"(?i)OpenGVLab/InternVL(2_5-[28]B-MPO|3-\d+B|3_5-\d+B(?:-A\d+B)?)(?:-Instruct)?")
 
 
 @rule("TRA911", Severity.ERROR)
@@ -106,8 +97,11 @@ def omni_packed(job: Job) -> Iterator[Finding]:
     Source: llamafactory/data/collator.py:MultiModalDataCollatorForSeq2Seq
     Fix: remove `neat_packing`.
     """
-    omni = job.model is not None and job.model.kind in ("qwen2_5_omni", "qwen3_omni_moe")
-    if omni and job.stage == "sft" and job.trains and job.neat:
+    if not job.model or not _reaches(job) or job.stage != "sft" or not job.trains or not job.neat:
+        return
+    from validator.tables import composite  # which no model of text waits for
+
+    if composite.thinks(job.model.kind):
         yield "neat_packing", "LLaMA-Factory cannot pack samples of omni models so; remove `neat_packing`"
 
 
@@ -146,14 +140,15 @@ def own_layout(job: Job) -> Iterator[Finding]:
     Source: llamafactory/model/patcher.py:patch_config
     Fix: the published name with -hf in the end; for LLaVA those of llava-hf.
     """
+    if job.model and not _reaches(job):
+        return
+    from validator.tables import layout  # which no model of text waits for
+
     name = str(job.get("model_name_or_path"))
     local = job.find(f"{name}/config.json")
-    classes = _architectures(str(local[0])) if local else _named(name)
-    if refused := next((each for each in classes if each in _OWN), None):
-        yield (
-            "model_name_or_path",
-            f"LLaMA-Factory does not load {name}: it is not in transformers' layout; take {_hf(name, refused)}",
-        )
+    if remedy := layout.instead(name, _architectures(str(local[0])) if local else None):
+        text = f"LLaMA-Factory does not load {name}: it is not in transformers' layout; take {remedy}"
+        yield "model_name_or_path", text
 
 
 def _reaches(job: Job) -> bool:
@@ -180,15 +175,3 @@ def _architectures(file: str) -> list[str]:
         return []
     named = config.get("architectures") if isinstance(config, dict) else None
     return [str(each) for each in named] if isinstance(named, list) else []
-
-
-def _named(name: str) -> list[str]:
-    """The class of a published checkpoint that its own repository reads."""
-    return [kind for kind, names in _OWN.items() if names.fullmatch(name) and not name.lower().endswith("-hf")]
-
-
-def _hf(name: str, kind: str) -> str:
-    if match := _CONVERTED.fullmatch(name):
-        ending = "-HF" if match[1].startswith("3_5") else "-hf"
-        return f"`OpenGVLab/InternVL{match[1]}{ending}`"
-    return _PUBLISHED[kind]

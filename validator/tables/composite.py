@@ -20,12 +20,16 @@ _INDEXES = ("deepstack_visual_indexes",)
 _BESIDE = ("dtype", "torch_dtype", "quantization_config")
 
 
+def thinks(kind: str) -> bool:
+    """Whether models of this type are omni models: a thinker, which alone is trained, beside what speaks."""
+    return kind in listing("composites") and bool(listing("composites")[kind].get("thinker"))
+
+
 def whole(config: Config) -> Config:
     """The part of a config.json that LLaMA-Factory trains: of an omni model its thinker (model/loader.py)."""
     kind = str(config.get("model_type"))
     inside = _part(config, "thinker_config")
-    known = kind in listing("composites") and listing("composites")[kind].get("thinker")
-    if not known or inside is None:
+    if not thinks(kind) or inside is None:
         return config
     beside = {name: config[name] for name in _BESIDE if name in config}
     return {**beside, **inside, "model_type": kind}
