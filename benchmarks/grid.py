@@ -276,7 +276,7 @@ PRECISIONS: dict[str, Precision] = {"bf16": "amp", "pure_bf16": "pure", "engine"
 
 @cache
 def config(model: str) -> dict[str, Any]:
-    """config.json of a family's model; of one that sees the decoder's."""
+    """config.json of a family's model; of a model that sees, the part that describes its decoder."""
     if model == "deepseek-v3-small":
         return DEEPSEEK_V3
     published = data.listing("models")[model]["config"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import os
 import re
 import shutil
@@ -34,6 +35,7 @@ from judged import table
 
 from validator.diagnostic import FileReport, Severity
 from validator.fix.repair import repair
+from validator.job import assumed
 from validator.judge.check import check_document
 from validator.read.recipe import Document, load
 
@@ -54,7 +56,7 @@ _LATE = {
 MISSES = {
     "SachinKonan/LLaMA-Factory-AutoReviewer": "FSDP by accelerate launch, which the recipe does not say: judged as DDP",
 }
-_STAGE = re.compile(r"z(?:ero)?[-_]?(?:stage)?[-_]?([0-3])", re.IGNORECASE)
+_PLAIN = "ds_z2.json"  # for a DeepSpeed file whose name tells no stage
 
 
 @dataclass
@@ -179,7 +181,7 @@ def parsed(file: Path) -> str:
     """What the real parser says of a recipe: "ok", or why it refuses. Its DeepSpeed file is put beside it."""
     text = file.read_text("utf-8")
     if named := re.search(r"(?m)^deepspeed: *[\"']?([^\s\"'#]+\.json)", text):
-        shutil.copyfile(_shipped(Path(named[1]).name), "named.json")
+        Path("named.json").write_text(assumed_file(named[1]), "utf-8")
         text = text.replace(named[1], "named.json")
     Path("recipe.yaml").write_text(text, "utf-8")
     port = str(20000 + os.getpid() % 20000)
@@ -197,11 +199,10 @@ def parsed(file: Path) -> str:
     return "ok" if letter == "." else message.splitlines()[0]
 
 
-def _shipped(name: str) -> Path:
-    """The file of this repository that is of the stage which a name says; stage 2 where it says none."""
-    stage = match[1] if (match := _STAGE.search(name)) else "2"
-    offload = "_offload" if "offload" in name and stage in ("2", "3") else ""
-    return harness.ROOT / "deepspeed" / f"ds_z{stage}{offload}.json"
+def assumed_file(name: str) -> str:
+    """The JSON that the product takes a DeepSpeed file of this name to hold; of stage 2 where it says no stage."""
+    zero = assumed.by_name(name) or assumed.by_name(_PLAIN)
+    return json.dumps(zero.config if zero else {})
 
 
 def late() -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,11 @@ def judged(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch, machine: st
 def test_what_is_not_there_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = judged(RECIPE + "deepspeed: /mnt/there/ds_z3_config.json\n", tmp_path, monkeypatch)
     assert (row.errors, row.verdict, row.reason) == ("", "fits", "")
+
+
+@pytest.mark.parametrize(("name", "stage"), [("a/ds_stage3.json", 3), ("zero0.json", 0), ("ds_config.json", 2)])
+def test_the_parser_gets_a_file_of_the_stage_that_the_name_tells(name: str, stage: int) -> None:
+    assert json.loads(real.assumed_file(name))["zero_optimization"]["stage"] == stage
 
 
 def test_the_machine_that_is_stated_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

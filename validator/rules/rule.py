@@ -1,4 +1,5 @@
-"""How a rule is declared: a function from Job to (place, message) pairs; code and severity are in its decorator."""
+"""How a rule is declared: a function from Job to findings, (place, message) or (place, message, fix); code and severity
+are in its decorator."""
 
 # Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
