@@ -7,14 +7,13 @@ python benchmarks/grid.py --compare    error of the closed form by method (needs
 from __future__ import annotations
 
 import argparse
-import csv
 import random
 from functools import cache
-from importlib.metadata import version
 from importlib.util import find_spec
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
+
+import records
 
 from validator.memory import (
     Adapter,
@@ -30,8 +29,7 @@ from validator.memory.workload import Precision
 from validator.tables import architecture as families
 from validator.tables import composite, data
 
-RECORD = Path(__file__).parent / "evidence" / "grid.csv"
-PACKAGES = ("torch", "transformers", "peft", "llamafactory", "bitsandbytes")
+RECORD = records.EVIDENCE / "grid.csv"
 QWEN3 = {"head_norms": True}
 QWEN2 = {"qkv_bias": True}
 # name: hidden, feed-forward, layers, heads, key/value heads, head width, vocabulary, tied, more about the attention
@@ -207,14 +205,11 @@ def _possible(model: str, setting: dict[str, Any]) -> dict[str, Any]:
 
 
 def key(row: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(str(row[name]) for name in ("model", *DEFAULTS, "seq_len", "micro_batch"))
+    return records.key(row, ("model", *DEFAULTS, "seq_len", "micro_batch"))
 
 
 def recorded() -> list[dict[str, str]]:
-    if not RECORD.exists():
-        return []
-    with RECORD.open() as stream:
-        return list(csv.DictReader(stream))
+    return records.read(RECORD)
 
 
 def simulated(cell: dict[str, Any]) -> dict[str, Any]:
@@ -252,23 +247,13 @@ def record(cell: dict[str, Any], result: dict[str, Any]) -> None:
         "weights_gib": result["params_gib"],
         "gradients_total_gib": result["grads_total_gib"],
         "optimizer_total_gib": result["optim_total_gib"],
-        "versions": " ".join(f"{name}=={version(name)}" for name in PACKAGES),
     }
-    append({name: row[name] for name in recorded()[0]})
+    records.append({name: row[name] for name in recorded()[0] if name != "versions"}, RECORD)
 
 
 def separate(row: dict[str, str]) -> bool:
     """Whether the experts of the cell's model are linear modules, as they were before transformers 5."""
     return "transformers==4." in row["versions"]
-
-
-def append(row: dict[str, Any]) -> None:
-    new = not RECORD.exists()
-    with RECORD.open("a", newline="") as stream:
-        writer = csv.DictWriter(stream, list(row), lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 PRECISIONS: dict[str, Precision] = {"bf16": "amp", "pure_bf16": "pure", "engine": "engine", "fp32": "fp32"}

@@ -24,13 +24,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import chdir
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
 import conformity
 import conformity_values as harness
+import records
 from judged import table
 
 from validator.diagnostic import FileReport, Severity
@@ -39,7 +40,7 @@ from validator.job import assumed
 from validator.judge.check import check_document
 from validator.read.recipe import Document, load
 
-RECORD = harness.ROOT / "benchmarks" / "evidence" / "real.csv"
+RECORD = records.EVIDENCE / "real.csv"
 MACHINE = "8xa100-80g"
 HOST_RAM = 2048.0
 MOST = 3  # recipes of a repository
@@ -91,28 +92,15 @@ class Row:
 
 def read(path: Path = RECORD) -> list[Row]:
     """The recorded rows."""
-    with path.open(newline="", encoding="utf-8") as lines:
-        next(lines)  # the releases
-        rows = [Row(**row) for row in csv.DictReader(lines)]
-    for row in rows:
-        row.findings, row.fixed = int(row.findings), int(row.fixed)
-    return rows
-
-
-def write(rows: Iterable[Row], path: Path = RECORD) -> None:
-    """Store the rows, with the releases they hold for."""
-    with path.open("w", newline="", encoding="utf-8") as out:
-        out.write("# " + ", ".join(conformity.versions()) + "\n")
-        writer = csv.DictWriter(out, [field.name for field in fields(Row)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
+    numbers = ("findings", "fixed")
+    return [Row(**row | {name: int(row[name]) for name in numbers}) for row in records.read(path)]  # type: ignore[arg-type]
 
 
 def record(folder: Path) -> list[Row]:
     """Judge the recipes that the folder's index says are for training: by us and, where that is not recorded yet, by
     the real parser."""
     rows = listed(folder)
-    known = {(row.repository, row.path, row.commit): row.parser for row in read()} if RECORD.is_file() else {}
+    known = {(row.repository, row.path, row.commit): row.parser for row in read()}
     with ProcessPoolExecutor(WORKERS) as pool:
         judged = list(pool.map(answer, rows))
         for row in judged:
@@ -277,7 +265,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path, metavar="FOLDER", help="judge the files of this folder anew")
     options = parser.parse_args()
     if options.record:
-        write(record(options.record))
+        records.write(record(options.record), RECORD, conformity.versions())
     rows = read()
     print("\n".join(lines(rows)))
     sys.exit(not all(met for _, _, met in scores(rows).values()))

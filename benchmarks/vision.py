@@ -9,12 +9,10 @@ python benchmarks/vision.py --compare  # prints the error of the formulas, and b
 from __future__ import annotations
 
 import argparse
-import csv
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-from grid import PACKAGES, PRECISIONS
+import records
+from grid import PRECISIONS
 
 from validator.job import media
 from validator.job.settings import Settings
@@ -23,8 +21,8 @@ from validator.tables import models
 from validator.tables.data import listing
 from validator.tables.models import Model
 
-PUBLIC = Path(__file__).parent / "evidence" / "vision_public.csv"
-RECORD = Path(__file__).parent / "evidence" / "vision.csv"
+PUBLIC = records.EVIDENCE / "vision_public.csv"
+RECORD = records.EVIDENCE / "vision.csv"
 DEFAULTS: dict[str, Any] = {
     "method": "lora", "precision_mode": "bf16", "grad_ckpt": True, "freeze_layers": 2, "seq_len": 2048,
     "micro_batch": 1, "pixels": 768 * 768, "freeze_vision_tower": True, "freeze_multi_modal_projector": True,
@@ -49,14 +47,7 @@ def cells() -> list[dict[str, Any]]:
 
 def recorded() -> list[dict[str, str]]:
     """The rows of the record."""
-    if not RECORD.exists():
-        return []
-    with RECORD.open() as stream:
-        return list(csv.DictReader(stream))
-
-
-def _key(row: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(str(row[name]) for name in ("model", *DEFAULTS))
+    return records.read(RECORD)
 
 
 def simulate_missing() -> None:
@@ -64,8 +55,9 @@ def simulate_missing() -> None:
     from validator.simulate.cell import Cell
     from validator.simulate.depth import depths, extended
 
-    done = {_key(row) for row in recorded()}
-    for cell in (cell for cell in cells() if _key(cell) not in done):
+    names = ("model", *DEFAULTS)
+    done = {records.key(row, names) for row in recorded()}
+    for cell in (cell for cell in cells() if records.key(cell, names) not in done):
         values = listing("models")[cell["model"]]["config"]
         settings = {name: cell[name] for name in DEFAULTS}
         to = depths([0] * values["text_config"]["num_hidden_layers"])
@@ -73,18 +65,8 @@ def simulate_missing() -> None:
             raise SystemExit(f"{cell['model']} has too few layers")
         result = extended(Cell(model=values, **settings, steps=1, warm=True), to)
         part, peak = result.highest, result.parts[result.highest]
-        append({**cell, "peak_bytes": peak.size, "peak_at": " ".join(part), "trainable": result.trainable})
-
-
-def append(row: dict[str, Any]) -> None:
-    """One row, with the releases that made it."""
-    row["versions"] = " ".join(f"{name}=={version(name)}" for name in PACKAGES)
-    new = not RECORD.exists()
-    with RECORD.open("a", newline="") as stream:
-        writer = csv.DictWriter(stream, list(row), lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
+        made = {"peak_bytes": peak.size, "peak_at": " ".join(part), "trainable": result.trainable}
+        records.append({**cell, **made}, RECORD)
 
 
 def workload(row: dict[str, str]) -> Workload:
@@ -141,8 +123,7 @@ def compare() -> None:
 def public() -> list[tuple[dict[str, str], Estimate]]:
     """Runs whose authors say what their device showed, rounded, with the lengths that their data make likely; LoRA by
     releases before transformers 5, whole models by ZeRO-3 with fused kernels."""
-    with PUBLIC.open() as stream:
-        return [(row, _public(row)) for row in csv.DictReader(stream)]
+    return [(row, _public(row)) for row in records.read(PUBLIC)]
 
 
 def _public(row: dict[str, str]) -> Estimate:

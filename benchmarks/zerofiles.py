@@ -19,22 +19,23 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import chdir
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import conformity
 import conformity_values as harness
+import records
 from judged import table
 
 from validator.diagnostic import Severity
 from validator.job.zero import Zero
 from validator.judge.check import check_file
 
-RECORD = harness.ROOT / "benchmarks" / "evidence" / "zerofiles.csv"
+RECORD = records.EVIDENCE / "zerofiles.csv"
 MODEL = harness.ROOT / "build" / "tiny-qwen3"
 SECONDS = 600
 PLAIN = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 1, "max_steps": 2, "learning_rate": 1.0e-4,
@@ -74,18 +75,7 @@ class Row:
 
 def read() -> list[Row]:
     """The recorded rows."""
-    with RECORD.open(newline="", encoding="utf-8") as lines:
-        next(lines)  # the releases
-        return [Row(**row) for row in csv.DictReader(lines)]
-
-
-def write(rows: Iterable[Row]) -> None:
-    """Store the rows, with the releases they hold for."""
-    with RECORD.open("w", newline="", encoding="utf-8") as out:
-        out.write("# " + ", ".join(conformity.versions()) + "\n")
-        writer = csv.DictWriter(out, [field.name for field in fields(Row)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
+    return [Row(**row) for row in records.read(RECORD)]
 
 
 def agreeing(text: str) -> dict[str, Any]:
@@ -204,7 +194,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path, metavar="FOLDER", help="run the files of this folder anew")
     options = parser.parse_args()
     if options.record:
-        write(record(options.record))
+        records.write(record(options.record), RECORD, conformity.versions())
     rows = read()
     print("\n".join(lines(rows)))
     sys.exit(not all(row.agreed for row in rows))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import real
+import records
 
 RECIPE = """model_name_or_path: Qwen/Qwen2.5-7B-Instruct
 stage: sft
@@ -70,5 +71,5 @@ def test_bars_and_tables() -> None:
 
 def test_rows_are_kept_as_they_are(tmp_path: Path) -> None:
     rows = [real.Row("a/b", "x, y.yaml", "0", says='"quoted"', parser="ok", verdict="tight", findings=3, fixed=1)]
-    real.write(rows, tmp_path / "real.csv")
+    records.write(rows, tmp_path / "real.csv", ["one 1.0"])
     assert real.read(tmp_path / "real.csv") == rows
