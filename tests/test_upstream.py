@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import enum
 import importlib
+import inspect
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 import validator
+from validator.rules.zeroengine import OF_ADAM
 from validator.upstream import annotation, arguments, lookups, scope, templates
 from validator.upstream.releases import DEEPSPEED, NEWEST, TRANSFORMERS, pair
 
@@ -332,6 +334,23 @@ def test_deepspeed_blocks_equal_the_models(block: str, module: str, name: str) -
         if "default" in table[field]:
             assert table[field]["default"] == info.default
         assert table[field].get("deprecated", False) == bool((info.json_schema_extra or {}).get("deprecated"))
+
+
+@pytest.mark.slow
+def test_deepspeed_schedulers_and_adam_take_what_is_said() -> None:
+    needs("deepspeed", DEEPSPEED)
+    from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
+    from deepspeed.runtime import lr_schedules
+    from torch.optim import AdamW
+
+    table = read("deepspeed.json")
+    for name, taken in table["schedulers"].items():
+        real = list(inspect.signature(getattr(lr_schedules, name)).parameters.values())[1:]
+        assert [each.name for each in real] == taken
+        assert [each.name for each in real if each.default is each.empty] == table["needed"].get(name, [])
+    adams = {name for adam in (FusedAdam, DeepSpeedCPUAdam, AdamW) for name in inspect.signature(adam).parameters}
+    # The models' parameters, and what the engine gives the CPU Adam itself; it takes `torch_adam` for its own use.
+    assert adams - {"params", "model_params", "adamw_mode"} | {"torch_adam"} == OF_ADAM
 
 
 @pytest.mark.slow

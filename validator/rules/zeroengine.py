@@ -14,16 +14,11 @@ from validator.tables.suggestion import suggest
 
 # deepspeed/runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS, as types of the `optimizer` block
 _ZERO_OPTIMIZERS = {"adam", "adamw", "adagrad", "lion", "muon"}
-# What the Adam of DeepSpeed, its CPU Adam or torch's takes (deepspeed/ops/adam/), or the engine reads before.
-_OF_ADAM = {
+# What the Adam of DeepSpeed, its CPU Adam or torch's takes (deepspeed/ops/adam/fused_adam.py, cpu_adam.py;
+# torch/optim/adamw.py), or the engine reads before (runtime/engine.py, _configure_basic_optimizer).
+OF_ADAM = {
     *("lr", "betas", "eps", "weight_decay", "bias_correction", "amsgrad", "torch_adam", "adam_w_mode"),
     *("set_grad_none", "fp32_optimizer_states", "fused", "foreach", "capturable", "differentiable", "maximize"),
-}
-# Parameters without a default (deepspeed/runtime/lr_schedules.py).
-_NEEDED = {
-    "WarmupDecayLR": ("total_num_steps",),
-    "WarmupCosineLR": ("total_num_steps",),
-    "OneCycle": ("cycle_min_lr", "cycle_max_lr"),
 }
 
 
@@ -68,7 +63,7 @@ def scheduler_parameters(job: Job) -> Iterator[Finding]:
         if name not in known:
             place = deepspeed(job, "scheduler", "params", name, at_key=True)
             yield place, f"scheduler {kind} takes no parameter `{name}`{suggest(name, known)}"
-    for name in _NEEDED.get(kind, ()):
+    for name in data.table("deepspeed")["needed"].get(kind, ()):
         if name not in given:
             yield deepspeed(job, "scheduler", "params"), f"scheduler {kind} needs the parameter `{name}`"
 
@@ -106,9 +101,9 @@ def optimizer_parameter_unknown(job: Job) -> Iterator[Finding]:
     given = _value(job, "optimizer.params")
     if (_kind(job, "optimizer") or "").lower() in ("adam", "adamw") and isinstance(given, Mapping):
         for name in given:
-            if name not in _OF_ADAM:
+            if name not in OF_ADAM:
                 place = deepspeed(job, "optimizer", "params", name, at_key=True)
-                yield place, f"Adam takes no parameter `{name}`{suggest(name, _OF_ADAM)}"
+                yield place, f"Adam takes no parameter `{name}`{suggest(name, OF_ADAM)}"
 
 
 @rule("PAR119", Severity.ERROR)

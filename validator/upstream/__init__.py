@@ -45,6 +45,7 @@ deepspeed.json
                "auto" is dropped before anything is judged, and pydantic is lenient (tried with this release): an int
                takes 5e8 and "5", not 5.5 or "5e8"; a bool takes 0, 1, 1.0, "true" and "yes"; null only where optional
     schedulers {type: [parameters besides the optimizer]}
+    needed     {scheduler type: [those of its parameters without a default]}, where it has any
     names      {"optimizers": [lower-case types DeepSpeed builds itself]}; any other name is taken from torch.optim
 
 values.json is measured, not generated: benchmarks/conformity_values.py runs LLaMA-Factory with wrong values.

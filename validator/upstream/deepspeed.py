@@ -60,12 +60,14 @@ def table(release: str, deepspeed: Modules) -> dict[str, Any]:
         blocks |= dict(_blocks(scope, key, module, name))
     blocks |= {key: _loose(scope, *place) for key, place in _LOOSE.items()}
     types = dict.fromkeys(blocks, "dict") | _TYPES
+    schedulers = [*_schedulers(scope)]
     top = {key: _plain(default) for key, default in _top(scope)}
     return {
         "source": {"deepspeed": release},
         "keys": {key: top[key] | ({"type": types[key]} if key in types else {}) for key in sorted(top)},
         "blocks": blocks,
-        "schedulers": dict(_schedulers(scope)),
+        "schedulers": {name: taken for name, taken, _ in schedulers},
+        "needed": {name: needed for name, _, needed in schedulers if needed},
         "names": {"optimizers": scope.value(_CONFIG, ast.Name("DEEPSPEED_OPTIMIZERS"))},
     }
 
@@ -143,10 +145,11 @@ def _kind(scope: Scope, module: str, annotation: ast.expr) -> tuple[Kind, list[A
     return Kind(frozenset({name_of(node.bases[0])})), list(dict.fromkeys(ast.literal_eval(value) for value in values))
 
 
-def _schedulers(scope: Scope) -> Iterator[tuple[str, list[str]]]:
-    """Scheduler classes and the parameters each takes besides the optimizer."""
+def _schedulers(scope: Scope) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Scheduler classes, the parameters each takes besides the optimizer, and those of them without a default."""
     module = "deepspeed.runtime.lr_schedules"
     nodes = classes(scope.tree(module))
     for name in scope.value(module, ast.Name("VALID_LR_SCHEDULES")):
         start = next(part for part in nodes[name].body if isinstance(part, ast.FunctionDef) and part.name == "__init__")
-        yield name, [argument.arg for argument in start.args.args[2:]]
+        names = [argument.arg for argument in start.args.args]
+        yield name, names[2:], names[2 : len(names) - len(start.args.defaults)]
