@@ -12,7 +12,8 @@ from validator.diagnostic import RecipeError
 from validator.job import media
 from validator.job.job import Job
 from validator.job.settings import Settings
-from validator.memory import Encoding, parameters
+from validator.job.task import Task
+from validator.memory import Encoding, device_memory, parameters
 from validator.tables.architecture import architecture
 from validator.tables.models import model
 
@@ -228,3 +229,51 @@ def test_a_part_that_is_null_is_its_default() -> None:
     null, absent = ({"model_type": "qwen2_audio", **part} for part in ({"text_config": None, "audio_config": None},
                                                                       {"audio_config": {}}))  # fmt: skip
     assert architecture(null) == architecture(absent)
+
+
+ROWS = [{"text": "a", "pictures": ["1.png"]}]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rows", "wider"),
+    [
+        ({}, None, True),
+        ({"dataset": "seen"}, ROWS, False),
+        ({"dataset": "llava_1k_en,llava_1k_zh"}, None, False),  # of which is known that they have one
+        ({"dataset": "llava_1k_en,own"}, None, True),
+        ({"image_max_pixels": 4096 * 784, "dataset": "own"}, None, False),  # one picture fills all of it
+    ],
+)
+def test_the_band_ends_where_pictures_of_unknown_number_fill_the_length(
+    recipe: dict[str, Any], rows: Any, wider: bool, folder: Path
+) -> None:
+    if rows:
+        columns = {"prompt": "text", "images": "pictures"}
+        (folder / "seen.json").write_text(json.dumps(rows))
+        (folder / "dataset_info.json").write_text(json.dumps({"seen": {"file_name": "seen.json", "columns": columns}}))
+    values = {"model_name_or_path": str(folder), "dataset_dir": str(folder), "stage": "sft", "bf16": True,
+              "finetuning_type": "lora", "cutoff_len": 4096, **recipe}  # fmt: skip
+    job = Job(values, folders=(folder,))
+    assert job.device_memory
+    assert job.workload
+    assert job.model
+    one = device_memory(job.model.arch, job.workload)
+    assert job.device_memory.expected == one.expected
+    assert (job.device_memory.high > one.high) == wider
+    if wider:  # and `lengths` of the header block tell how long samples are with their pictures
+        short = Job(values, header={"lengths": [800, 2000]}, folders=(folder,)).device_memory
+        assert short
+        assert short.high < job.device_memory.high
+        full = job.workload.encodings[0]._replace(tokens=4 * 4096)
+        assert job.device_memory.high == device_memory(job.model.arch, job.workload._replace(encodings=(full,))).high
+
+
+def test_layers_of_each_tower_are_counted_by_its_own() -> None:
+    known = model("Qwen/Qwen2.5-Omni-7B")
+    short = known._replace(arch=known.arch._replace(towers=tuple(
+        tower._replace(layers=layers) for tower, layers in zip(known.arch.towers, (8, 4), strict=True)
+    )))  # fmt: skip
+    task = Task({"finetuning_type": "freeze", "freeze_trainable_layers": -6, **FREE})
+    layers = [media.trained(task, short, *part).trainable_layers
+              for part in zip(short.arch.towers, short.modules, strict=True)]  # fmt: skip
+    assert layers == [6, 4]

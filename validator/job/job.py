@@ -156,7 +156,7 @@ class Job(Settings):
         forms = self.model.family.forms(self.header) if self.model.arch.ffn.experts else {True: ""}
         encodings = self._encodings
         return {
-            release: workload.workload(self, self.model, self.zero, encodings, fused)
+            release: workload.workload(self, self.model, self.zero, encodings, fused, self.trains_decoder)
             for fused, release in forms.items()
         }
 
@@ -168,6 +168,15 @@ class Job(Settings):
 
         return media.encodings(self, self.model, self.datasets)
 
+    @cached_property
+    def trains_decoder(self) -> bool:
+        """Whether anything of a model trains that does not see or hear."""
+        if not (self.model and self.model.modules):
+            return True
+        from validator.job import media  # which no model of text asks for
+
+        return media.trains_decoder(self, self.model)
+
     @property
     def workload(self) -> Workload | None:
         """What the memory formulas need with the newest release; None where that is not known."""
@@ -176,7 +185,15 @@ class Job(Settings):
     @cached_property
     def device_memories(self) -> Mapping[str, Estimate]:
         """Predicted peak on the worst device, bytes, by release as in `workloads`, with sequences of the longest
-        length; the band begins where all are of the typical length that the header block gives."""
+        length; the band begins where all are of the typical length that the header block gives. It is expected for one
+        picture in a sample where no data tell how many there are, and the band ends where they fill `cutoff_len`."""
+        many = self._crowded
+        return {name: one._replace(high=max(one.high, many[name].high)) if many else one
+                for name, one in self._with_one_picture.items()}  # fmt: skip
+
+    @cached_property
+    def _with_one_picture(self) -> Mapping[str, Estimate]:
+        """As `device_memories`, where no sample has more than one picture unless data tell so."""
         longest = self._device_memories(self.longest)
         if not self.lengths.typical or self.reached == self.longest:
             return longest
@@ -185,12 +202,27 @@ class Job(Settings):
             return longest
         return {name: one._replace(low=min(one.low, typical[name].low)) for name, one in longest.items()}
 
+    @property
+    def _crowded(self) -> Mapping[str, Estimate]:
+        """With as many pictures in a sample as `cutoff_len` admits; empty where their number is known."""
+        if self.model is None or self.workload is None or not self.workload.encodings:
+            return {}
+        from validator.job import media  # which no model of text asks for
+
+        many = media.crowded(self, self.model, self.datasets, self.workload.encodings)
+        if many == self.workload.encodings:
+            return {}
+        return self._needed({name: work._replace(encodings=many) for name, work in self.workloads.items()})
+
     def _device_memories(self, length: int) -> Mapping[str, Estimate]:
-        if self.model is None or not self.workloads:
+        works = self.workloads.items()
+        return self._needed({name: work._replace(length=length, eval_length=length) for name, work in works})
+
+    def _needed(self, works: Mapping[str, Workload]) -> Mapping[str, Estimate]:
+        if self.model is None or not works:
             return {}
         runtime = self.machine.device.runtime(workload.expandable(self)) if self.machine else None
-        needs = {name: work._replace(length=length, eval_length=length) for name, work in self.workloads.items()}
-        return {name: device_memory(self.model.arch, work, runtime) for name, work in needs.items()}
+        return {name: device_memory(self.model.arch, work, runtime) for name, work in works.items()}
 
     @property
     def device_memory(self) -> Estimate | None:
@@ -255,6 +287,12 @@ class Job(Settings):
     def device_verdicts(self) -> Mapping[str, Verdict]:
         """By release as in `workloads`."""
         return self._judged(self.device_memories)
+
+    @property
+    def enough_for_one_picture(self) -> bool:
+        """Whether the devices suffice where a sample has one picture, but not where it has as many as `cutoff_len`
+        admits, and the number is not known."""
+        return self.device_verdict == "tight" and _either(self._judged(self._with_one_picture)) == "fits"
 
     @cached_property
     def enough_for(self) -> int | None:

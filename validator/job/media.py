@@ -13,10 +13,6 @@ from validator.memory import Encoding, Tower
 from validator.tables import data, releases
 from validator.tables.models import Model
 
-# Side of the white picture beside samples without any, by which all devices run the tower (data/collator.py).
-_BLANK = 64
-# Side that processors at least bring a picture to: that of Qwen3-VL's, the largest of them.
-_SMALLEST = 256
 # What a sample holds where no data are at hand.
 _ONE = {"images": 1, "videos": 0, "audios": 1}
 _Names = Mapping[str, list[str]]
@@ -26,7 +22,7 @@ def encodings(settings: Settings, model: Model, datasets: Iterable[Dataset]) -> 
     """One for each tower of the model."""
     number, watched = _media(datasets), _watched(settings, model)
     return tuple(
-        trained(settings, model, names)._replace(
+        trained(settings, model, tower, names)._replace(
             tokens=_tokens(settings, model, tower, number), watched=watched and tower.exposed
         )
         for tower, names in zip(model.arch.towers, model.modules, strict=True)
@@ -64,25 +60,27 @@ def _watched(settings: Settings, model: Model) -> bool:
     return settings.adapts and plain and releases.holds(settings.header, "transformers 5.0.0")
 
 
-def trained(task: Task, model: Model, names: Mapping[str, str]) -> Encoding:
-    """What trains of one tower, whose linear modules have these names."""
+def trained(task: Task, model: Model, tower: Tower, names: Mapping[str, str]) -> Encoding:
+    """What trains of a tower, whose linear modules have these names."""
     if task.adapts:
         return Encoding(targets=_adapted(task, model, names))
     registered = bool(_keys(model))
     words = _keys(model).get("vision_model_keys", ())
-    tower = not (task.flag("freeze_vision_tower") and any(word in name for name in names for word in words))
+    thawed = not (task.flag("freeze_vision_tower") and any(word in name for name in names for word in words))
     projector = not (registered and task.flag("freeze_multi_modal_projector"))
     if task.method == "freeze":
-        return Encoding(projector=projector and registered, trainable_layers=_layers(task, model) if tower else 0)
-    return Encoding(trains=tower, projector=projector, loose=True)
+        return Encoding(
+            projector=projector and registered, trainable_layers=_layers(task, model, tower) if thawed else 0
+        )
+    return Encoding(trains=thawed, projector=projector, loose=True)
 
 
-def _layers(task: Task, model: Model) -> int:
+def _layers(task: Task, model: Model, tower: Tower) -> int:
     """Layers of the tower whose numbers are those of trained layers of the decoder (model/adapter.py)."""
     asked, layers = int(task.number("freeze_trainable_layers")), model.arch.layers
     first = max(layers - asked, 0) if asked > 0 else 0
     last = layers if asked > 0 else min(-asked, layers)
-    return max(min(last, model.arch.towers[0].layers) - first, 0)
+    return max(min(last, tower.layers) - first, 0)
 
 
 def _adapted(task: Task, model: Model, names: Mapping[str, str]) -> tuple[str, ...]:
@@ -111,6 +109,27 @@ def _all(task: Task, model: Model, keys: _Names) -> Iterator[str]:
 
 # How much is read.
 
+# Data sets of LLaMA-Factory's own registry whose samples have one picture each.
+_PICTURED = frozenset(
+    {"llava_1k_en", "llava_1k_zh", "llava_150k_en", "llava_150k_zh", "mllm_demo", "pokemon_cap", "rlhf_v"}
+)
+
+
+def crowded(
+    settings: Settings, model: Model, datasets: Iterable[Dataset], given: tuple[Encoding, ...]
+) -> tuple[Encoding, ...]:
+    """The encodings where a sample has as many pictures as its longest length admits; as given where their number is
+    known: from rows at hand, from the registry's columns, or by the name of a published data set."""
+    datasets = tuple(datasets)
+    plain = {one.name for one in datasets if not one.mapping.get("images") and not one.mapping.get("videos")}
+    named = set(settings.words("dataset"))
+    if _media(datasets) is not None or (named and named <= plain | _PICTURED):
+        return given
+    return tuple(
+        encoding._replace(tokens=settings.longest * tower.merge) if tower.side else encoding
+        for tower, encoding in zip(model.arch.towers, given, strict=True)
+    )
+
 
 def _media(datasets: Iterable[Dataset]) -> dict[str, int] | None:
     """The most pictures, films and sounds that one of the first rows has; None where no row is at hand."""
@@ -128,8 +147,13 @@ def _count(dataset: Dataset, row: Mapping[str, Any], part: str) -> int:
 def _tokens(task: Task, model: Model, tower: Tower, number: dict[str, int] | None) -> int:
     """Tower tokens of a sample, no more than `cutoff_len` admits: a sample that is cut inside a picture cannot be
     trained. One picture, or one sound, where the data are not at hand; a packed sequence may hold nothing else."""
-    given, most = number or _ONE, max(int(task.number("cutoff_len")), 1) * tower.merge
+    given, most = number or _ONE, _admitted(task, tower)
     return int(most if task.packs and any(given.values()) else min(_read(task, model, tower, given), most))
+
+
+def _admitted(task: Task, tower: Tower) -> int:
+    """Tower tokens that a sequence of `cutoff_len` tokens holds at most."""
+    return max(int(task.number("cutoff_len")), 1) * tower.merge
 
 
 def longest(task: Task, model: Model, datasets: Iterable[Dataset]) -> int:
@@ -157,8 +181,8 @@ def _read(task: Task, model: Model, tower: Tower, given: Mapping[str, int]) -> i
 def _patches(task: Task, tower: Tower, given: Mapping[str, int]) -> int:
     """Of pictures as large as the recipe lets them be, and of the longest films."""
     area = tower.side**2
-    if not given["images"] and not given["videos"]:
-        return max(_BLANK, _SMALLEST) ** 2 // area
+    if not given["images"] and not given["videos"]:  # a white picture, by which all devices run it (data/collator.py)
+        return tower.smallest // area
     pictures = given["images"] * int(task.number("image_max_pixels"))
     films = given["videos"] * int(task.number("video_maxlen")) * int(task.number("video_max_pixels"))
     return -(-pictures // area) + -(-films // (area * tower.frames))

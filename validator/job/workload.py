@@ -46,12 +46,12 @@ def workload(
     engine: Zero | None,
     encodings: tuple[Encoding, ...] = (),
     experts_fused: bool = True,
+    decoder: bool = True,
 ) -> Workload:
     """What is trained and how. Settings the formulas do not model take their nearest costlier neighbour. `engine` is
     the DeepSpeed configuration, where there is one; `encodings` what is asked of the model's towers. `experts_fused`:
-    the release of transformers keeps all experts of a layer as one tensor."""
+    the release of transformers keeps all experts of a layer as one tensor. `decoder`: something of it trains."""
     method = settings.method if settings.method in ("full", "freeze", "lora", "oft") else "lora"
-    decoder = not encodings or _trains_decoder(settings, model)
     if method == "full" and not decoder:
         method = "freeze"  # of no layer
     weights, fused = quantization(settings, model), _fused(settings, model)
@@ -92,12 +92,6 @@ def workload(
         encodings=encodings,
         sharding=_sharding(settings, model, engine),
     )
-
-
-def _trains_decoder(settings: Settings, model: Model) -> bool:
-    from validator.job import media  # which no model of text asks for
-
-    return media.trains_decoder(settings, model)
 
 
 def loaded_bytes(settings: Settings, stored: float) -> float:

@@ -34,6 +34,7 @@ class Tower(NamedTuple):
     exposed: bool = True  # its class tells what makes the layers' input, so that gradients can be asked of it
     inputs: int = 0  # numbers that the processor hands over for one tower token
     side: int = 0  # pixels along a patch
+    smallest: int = 0  # pixels of the smallest picture that its processor hands over
     frames: int = 1  # pictures of a film in a patch
     whole: int = 0  # tokens of one picture or sound, where each is brought to one size
     tiles: int = 0  # pieces of a picture at most, with the whole of it, where the model's configuration lists them

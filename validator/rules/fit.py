@@ -72,12 +72,16 @@ def device_memory_tight(job: Job) -> Iterator[Finding]:
 
     Why: fragmentation, a longer batch or another release may push it over, often hours into the run. Since transformers
     5 the experts of a mixture are one tensor, which 4 bits and LoRA do not reach; before, they were linear modules.
+    Where no data tell how many pictures a sample has, one is expected, and the band ends where they fill `cutoff_len`.
     Source: own (the memory model)
     Fix: make room as for FIT001, or try a few steps with the longest samples first; `transformers` in the header block,
-    with the release that is installed where it will run.
+    with the release that is installed where it will run; the data where the recipe looks for them, or a shorter
+    `cutoff_len`.
     """
     if job.device_verdict == "tight":
         why = "name the release in the header block" if _by_release(job) else "thin margin"
+        if job.enough_for_one_picture:
+            why = "fits if no sample has more than one picture; have the data at hand, or a shorter `cutoff_len`"
         yield _blame(job), f"may need {_device(job)}{_doubt(job)}: {why}"
 
 

@@ -20,7 +20,7 @@ def all_frozen(job: Job) -> Iterator[Finding]:
     llamafactory/model/model_utils/visual.py:patch_target_modules
     Fix: `freeze_multi_modal_projector: false`, `freeze_vision_tower: false`, or the language model trained, too.
     """
-    work = job.workload if job.trains and _reaches(job) and not _trains_decoder(job) else None
+    work = job.workload if job.trains and _reaches(job) and not job.trains_decoder else None
     if work is None or job.model is None or job.has("adapter_name_or_path"):
         return
     trained = any(part.targets or part.trains or part.projector or part.trainable_layers for part in work.encodings)
@@ -40,7 +40,7 @@ def targets_frozen(job: Job) -> Iterator[Finding]:
     Fix: `lora_target: all`, or `freeze_vision_tower: false`.
     """
     targets = _named_targets(job)
-    if not targets or not job.model or not job.workload or not _trains_decoder(job):
+    if not targets or not job.model or not job.workload or not job.trains_decoder:
         return
     family = job.model.family
     linear = [f"layers.0.{part}.{name}" for part in family.parts for name in family.linear]
@@ -62,7 +62,7 @@ def target_is_a_block(job: Job) -> Iterator[Finding]:
     Fix: names of linear layers, such as q_proj, or `lora_target: all`.
     """
     targets = _named_targets(job)
-    parts = sorted(job.model.family.parts) if targets and job.model and _trains_decoder(job) else []
+    parts = sorted(job.model.family.parts) if targets and job.model and job.trains_decoder else []
     for target in targets:
         if blocks := [part for part in parts if target in part]:
             yield "lora_target", f"`{target}` is in the name of the block {blocks[0]}, too; name its linear layers"
@@ -154,12 +154,6 @@ def own_layout(job: Job) -> Iterator[Finding]:
 def _reaches(job: Job) -> bool:
     """Whether the parts of a model that sees or hears are known by name."""
     return job.model is not None and bool(job.model.modules)
-
-
-def _trains_decoder(job: Job) -> bool:
-    from validator.job import media  # which no model of text waits for
-
-    return job.model is None or media.trains_decoder(job, job.model)
 
 
 def _named_targets(job: Job) -> tuple[str, ...]:

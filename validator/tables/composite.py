@@ -183,6 +183,7 @@ def _tower(entry: Config, part: str, given: Any, beside: Mapping[str, int]) -> T
         exposed=tower.get("exposed", True),
         inputs=size(tower["input"]),
         side=size(tower["side"]) if "side" in tower else 0,
+        smallest=tower.get("smallest", 0) ** 2,
         frames=size(tower.get("frames", 1)),
         whole=sum(size(word) for word in tower.get("whole", ())),
         tiles=beside["tiles"],
