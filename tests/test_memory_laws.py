@@ -13,6 +13,7 @@ from validator.memory import (
     Adapter,
     Architecture,
     Attn,
+    Encoding,
     Ffn,
     Runtime,
     Sharding,
@@ -79,6 +80,11 @@ def shardings(draw: st.DrawFn) -> Sharding:
     )  # fmt: skip
 
 
+def passed_by(arch: Architecture) -> tuple[Encoding, ...]:
+    """What is asked of towers that do not train."""
+    return tuple(Encoding() for _ in arch.towers)
+
+
 @st.composite
 def runs(draw: st.DrawFn) -> tuple[Architecture, Workload]:
     """A model and a run that LLaMA-Factory could be asked for."""
@@ -110,6 +116,7 @@ def runs(draw: st.DrawFn) -> tuple[Architecture, Workload]:
         loader_workers=draw(st.sampled_from([0, 4])),
         dataset_tokens=draw(st.sampled_from([0, 10**8])),
         low_memory_load=draw(st.booleans()),
+        encodings=passed_by(arch),
         sharding=sharding,
     )  # fmt: skip
     return arch, work._replace(**draw(st.sampled_from(STAGES)))
@@ -221,7 +228,9 @@ def test_every_kept_checkpoint_takes_the_same_room(run: tuple[Architecture, Work
 @given(st.one_of(st.sampled_from(ARCHITECTURES), invented()), st.sampled_from([8, 16, 128]))
 def test_adapters_train_rank_times_the_widths(arch: Architecture, rank: int) -> None:
     def trained(rank: int) -> int:
-        return trainable_parameters(arch, Workload(adapter=Adapter(rank, linear_roles(arch))))
+        return trainable_parameters(
+            arch, Workload(adapter=Adapter(rank, linear_roles(arch)), encodings=passed_by(arch))
+        )
 
     assert trained(rank) == rank * trained(1) > 0
 
@@ -229,7 +238,8 @@ def test_adapters_train_rank_times_the_widths(arch: Architecture, rank: int) -> 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_no_optimizer_keeps_more_than_three_full_moments(optimizer: str) -> None:
     for arch in ARCHITECTURES:
-        run = Run(arch, Workload(method="full", optimizer=optimizer, optimizer_rank=128))
+        work = Workload(method="full", optimizer=optimizer, optimizer_rank=128, encodings=passed_by(arch))
+        run = Run(arch, work)
         assert 0 <= state_bytes(run) <= 12 * run.trained
 
 

@@ -29,13 +29,21 @@ ROWS: list[Term] = [*Device, *Host, *Disk]
 TOWER = Tower(640, 8, 8, 80, 2560, (Linear("qkv", 640, 1920), Linear("up", 640, 2560)), 1280, others=9999, inputs=588)
 SMALL = Architecture(2048, 16, 128256, Attn(32, 8, 64), Ffn(8192), towers=(TOWER,))
 OFFLOADED = Sharding(1, 8, 3, engine=True, offload_optimizer=True, offload_parameters=True, gather_on_save=True)
+PASSED = (Encoding(),)
 RUNS = [
-    Workload(dataset_tokens=10**6, reference_copies=1),
-    Workload(adapter=Adapter(dora=True), checkpointing="off", value_head=True),
-    Workload(method="full", optimizer="adamw_foreach", sharding=Sharding(1, 2)),
-    Workload(method="full", precision="engine", checkpointing="offloaded", reference_copies=1, sharding=OFFLOADED),
+    Workload(dataset_tokens=10**6, reference_copies=1, encodings=PASSED),
+    Workload(adapter=Adapter(dora=True), checkpointing="off", value_head=True, encodings=PASSED),
+    Workload(method="full", optimizer="adamw_foreach", sharding=Sharding(1, 2), encodings=PASSED),
+    Workload(
+        method="full",
+        precision="engine",
+        checkpointing="offloaded",
+        reference_copies=1,
+        sharding=OFFLOADED,
+        encodings=PASSED,
+    ),
     Workload(method="full", encodings=(Encoding(1024, trains=True, projector=True),)),
-    Workload(low_memory_load=False, sharding=Sharding(1, 8, 3, fsdp=True)),
+    Workload(low_memory_load=False, sharding=Sharding(1, 8, 3, fsdp=True), encodings=PASSED),
 ]
 
 

@@ -146,3 +146,9 @@ def test_while_a_tower_reads_a_sharded_run_holds_what_it_does_in_the_decoder() -
     tower, decoder = MOMENTS["tower forward"](run), MOMENTS["last layer forward"](run)
     for term in (Device.GATHER, Device.BUCKETS):
         assert tower.get(term) == decoder[term] > 0
+
+
+def test_a_workload_that_says_nothing_of_a_tower_is_refused() -> None:
+    """It would be judged as if there were none."""
+    with pytest.raises(ValueError, match="shorter"):
+        device_memory(models.model("qwen2.5-vl-7b").arch, Workload())

@@ -46,8 +46,7 @@ class Encoder(NamedTuple):
 @lru_cache(maxsize=64)
 def encoders(run: Run) -> tuple[Encoder, ...]:
     """The towers of a run."""
-    pairs = zip(run.arch.towers, run.work.encodings, strict=False)
-    return tuple(Encoder(_run(run, *pair), *pair, block(pair[0])) for pair in pairs)
+    return tuple(Encoder(_run(run, *pair), *pair, block(pair[0])) for pair in run.encoded)
 
 
 def _run(run: Run, tower: Tower, encoding: Encoding) -> Run:
@@ -69,6 +68,7 @@ def _run(run: Run, tower: Tower, encoding: Encoding) -> Run:
         length=max(encoding.tokens, 1),
         padded=False,
         fused_kernels=False,
+        encodings=(),
     )
     return Run(arch, work, _stream(run, tower, trains))
 

@@ -53,8 +53,19 @@ def adapter_elements(linear: Linear, workload: Workload, targets: tuple[str, ...
 
 def trainable_parameters(arch: Architecture, workload: Workload) -> int:
     """Number of parameters that receive gradients."""
-    encoders = (trained_in_tower(*pair, workload) for pair in zip(arch.towers, workload.encodings, strict=False))
-    return _trained_in_decoder(arch, workload) + sum(encoders)
+    return _trained_in_decoder(arch, workload) + trained_in_towers(arch, workload)
+
+
+def encoded(arch: Architecture, workload: Workload) -> tuple[tuple[Tower, Encoding], ...]:
+    """Each tower of the architecture with what the run asks of it.
+
+    Raises ValueError where the workload has not one encoding for each: no tower may be left out unseen."""
+    return tuple(zip(arch.towers, workload.encodings, strict=True))
+
+
+def trained_in_towers(arch: Architecture, workload: Workload) -> int:
+    """Parameters of all towers and projectors that receive gradients."""
+    return sum(trained_in_tower(*pair, workload) for pair in encoded(arch, workload))
 
 
 def trained_in_tower(tower: Tower, encoding: Encoding, workload: Workload) -> int:

@@ -8,7 +8,8 @@ from . import parameters
 from .blocks import blocks, last_layers
 from .precision import Bytes, element_bytes
 from .shapes import Block
-from .workload import Architecture, Checkpointing, Workload
+from .tower import Tower
+from .workload import Architecture, Checkpointing, Encoding, Workload
 
 # (how many, layer) for each kind of layer, first layers first
 Layers = tuple[tuple[int, Block], ...]
@@ -77,8 +78,12 @@ class Run:
     @cached_property
     def trained_in_towers(self) -> int:
         """Of these, those of towers and projectors."""
-        pairs = zip(self.arch.towers, self.work.encodings, strict=False)
-        return sum(parameters.trained_in_tower(*pair, self.work) for pair in pairs)
+        return parameters.trained_in_towers(self.arch, self.work)
+
+    @cached_property
+    def encoded(self) -> tuple[tuple[Tower, Encoding], ...]:
+        """Each tower with what is asked of it."""
+        return parameters.encoded(self.arch, self.work)
 
     @cached_property
     def saved(self) -> int:

@@ -47,7 +47,7 @@ def trained_matrices(run: Run) -> tuple[Matrix, ...]:
 
 
 def _tower_matrices(run: Run) -> Iterator[Matrix]:
-    for tower, encoding in zip(run.arch.towers, run.work.encodings, strict=False):
+    for tower, encoding in run.encoded:
         layers = tower.layers if encoding.trains else encoding.trainable_layers
         yield from (Matrix(linear.outputs, linear.inputs, layers) for linear in tower.linears if layers)
         beside = (*(tower.outside if encoding.trains else ()), *(tower.projector if encoding.projector else ()))
