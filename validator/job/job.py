@@ -151,7 +151,7 @@ class Job(Settings):
         experts of a mixture in different ways, newest first; none where nothing is trained, or where the model is not
         known, or what the DeepSpeed or accelerate file makes of it."""
         unknown = (self.zero and self.zero.problem) or (self.accelerate and not self.accelerate.judged)
-        if self.model is None or unknown or self.only_evaluates:
+        if self.model is None or unknown or self.trains_nothing:
             return {}
         forms = self.model.family.forms(self.header) if self.model.arch.ffn.experts else {True: ""}
         encodings = self._encodings

@@ -38,9 +38,18 @@ class Task(Values):
         return self.flag("do_train")
 
     @property
-    def only_evaluates(self) -> bool:
-        """Whether the run is meant to evaluate or to predict, and to train nothing."""
-        return not self.trains and ("do_train" in self.values or self.flag("do_eval") or self.predicts)
+    def asked(self) -> bool:
+        """Whether the train command is asked for something: to train, to evaluate or to predict. PPO trains unasked
+        (train/ppo/workflow.py)."""
+        return self.trains or self.evaluates or self.predicts or self.stage == "ppo"
+
+    @property
+    def trains_nothing(self) -> bool:
+        """Whether the run is meant to train nothing: to evaluate, to predict, or, of the other commands, to chat or to
+        export."""
+        elsewhere = not self.asked and (self.has("infer_backend") or self.has("export_dir"))
+        otherwise = "do_train" in self.values or self.flag("do_eval") or self.predicts
+        return not self.trains and (otherwise or elsewhere)
 
     @property
     def template(self) -> Mapping[str, Any] | None:

@@ -19,7 +19,7 @@ def gaps(job: Job) -> Iterator[Gap]:
     if job.model_problem:
         told = bool(job.machine)
         yield Gap("model not known", "model not known" if told else job.model_problem, "FIT005" if told else "")
-    if job.only_evaluates:
+    if job.trains_nothing:
         yield Gap("nothing is trained", "nothing is trained: the formulas are of training")
     if job.zero and job.zero.problem:
         yield Gap("DeepSpeed file not read", "DeepSpeed file not read")

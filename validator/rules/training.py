@@ -51,9 +51,8 @@ def nothing_trained(job: Job) -> Iterator[Finding]:
     Source: llamafactory/train/sft/workflow.py:run_sft, transformers/training_args.py:TrainingArguments.do_train
     Fix: `do_train: true`.
     """
-    asks = job.trains or job.evaluates or job.predicts or job.stage == "ppo"
-    told = job.get("infer_backend") != "huggingface" or any(map(of_other_command, job.values))  # TRA006, SCH007
-    if not (asks or told):
+    other = job.get("infer_backend") != "huggingface" or any(map(of_other_command, job.values))  # to chat, or SCH007
+    if not (job.asked or other):
         yield "do_train", "`do_train` is not set: the model is loaded and nothing is trained; set it to true"
 
 
@@ -97,13 +96,13 @@ def prompt_and_history(job: Job) -> Iterator[Finding]:
 
 @rule("TRA006", Severity.ERROR)
 def inference_backend(job: Job) -> Iterator[Finding]:
-    """A serving backend is set for training.
+    """A serving backend is set for a run of the train command.
 
     Why: refused at parse, on every rank; vLLM and SGLang serve the API, chat and web commands.
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: remove `infer_backend`.
     """
-    if job.get("infer_backend") != "huggingface":
+    if job.asked and job.get("infer_backend") != "huggingface":
         yield (
             "infer_backend",
             f"`infer_backend: {job.get('infer_backend')}` cannot train; remove it",
