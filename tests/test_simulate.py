@@ -31,8 +31,8 @@ TINY = {
     "tie_word_embeddings": False,
 }  # fmt: skip
 GEMMA = {
-    **TINY, "model_type": "gemma3_text", "num_hidden_layers": 13, "sliding_window": 64,
-    "layer_types": ([*["sliding_attention"] * 4, "full_attention"] * 3)[:13],
+    **TINY, "model_type": "gemma3_text", "num_hidden_layers": 18, "sliding_window": 64,
+    "layer_types": ([*["sliding_attention"] * 4, "full_attention"] * 4)[:18],
 }  # fmt: skip
 UNKNOWN = {
     "model_type": "mamba2", "hidden_size": 128, "num_hidden_layers": 7, "vocab_size": 1000, "num_heads": 8,
