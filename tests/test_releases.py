@@ -189,7 +189,6 @@ FACTS = [
     ("upstream/releases.py", '"', "the one place: what the tables are generated from"),
     ("job/workload.py", "0.9.4", "since when checkpoints are loaded in their own format"),
     ("job/media.py", "transformers 5.0.0", "since when gradients of the towers' embeddings are asked for"),
-    ("job/settings.py", "torch 2.8", "since when the default optimizer is another"),
     ("rules/optimizers.py", "torch 2.8", "since when the default optimizer is another"),
     ("rules/columns.py", "0.9.4", "since when `openai` is known"),
     ("samples/needs.py", "0.9.4", "since when `openai` is known"),
