@@ -183,7 +183,9 @@ def test_a_saving_optimizer_is_taken_only_where_all_else_is_slow_or_does_not_fit
     model: str, machine: str, host: float, savers: list[str | None]
 ) -> None:
     """It takes one device with bf16; offload takes host memory. Those that approximate do not stand beside it."""
-    found = plan.search(models.model(model), machines.machine(machine, host), methods=("full",))
+    found = plan.search(
+        draft.Draft(models.model(model), machines.machine(machine, host), "full"), ["full"], plan.LENGTHS
+    )
     assert list(dict.fromkeys(each.draft.saver for each in found)) == savers
 
 
@@ -425,6 +427,43 @@ def test_a_plan_with_data_is_what_explain_says_of_the_file() -> None:
     assert run(*words, "--write", "mine.yaml").exit_code == 0
     predicted = load("mine.yaml").header["predicted"]
     assert (predicted["device_gib"], predicted["host_gib"]) == (best["device_gib"], best["host_gib"])
+
+
+TURNS = [{"role": "user", "content": "<image>" * 7 + "?"}, {"role": "assistant", "content": "seven"}]
+FILES = [f"{number}.jpg" for number in range(7)]
+PICTURES = [{"messages": TURNS, "images": FILES}]
+SEEN = ("--model", "qwen2.5-vl-7b", "--machine", "1xrtx-4090", "--data", "pictures.json")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_plan_counts_the_pictures_of_the_data() -> None:
+    """Seven of 334 tokens are longer than the usual length, and take memory of the tower."""
+    Path("pictures.json").write_text(json.dumps(PICTURES * 100), "utf-8")
+    Path("data").mkdir(exist_ok=True)
+    for name in FILES:
+        Path("data", name).touch()
+    best = plans(*SEEN)["plans"][0]
+    assert run(*SEEN, "--write", "mine.yaml").exit_code == 0
+    report = check.check_file("mine.yaml")
+    assert best["cutoff_len"] == 3072
+    assert {each.code for each in report.diagnostics if each.severity is not Severity.NOTE} == {"DAT001"}
+    assert load("mine.yaml").header["predicted"]["device_gib"] == best["device_gib"]
+    written = job.resolve(load("mine.yaml"))
+    assert written.device_memory is not None
+    assert round(written.device_memory.expected / job.GIB, 1) == best["device_gib"]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_length_that_cuts_the_pictures_is_refused() -> None:
+    Path("pictures.json").write_text(json.dumps(PICTURES), "utf-8")
+    refused = run(*SEEN, "--cutoff-len", "2048").exception
+    assert "up to 2,340 tokens" in str(refused)
+    assert "give --cutoff-len 3072" in str(refused)
+
+
+def test_a_model_whose_one_picture_is_longer_than_the_usual_length_is_planned() -> None:
+    found = plans("--model", "llava-next-7b", "--machine", "1xa100-80g")["plans"]
+    assert {each["cutoff_len"] for each in found} == {4096}
 
 
 def test_a_stage_without_a_published_rate_for_a_method_leaves_it_out() -> None:

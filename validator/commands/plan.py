@@ -86,7 +86,9 @@ def command(
         raise click.UsageError("--fsdp is for one model; give --model")
     stage, samples = planner.meant(stage, samples, data)
     made_for = None if model and data else samples  # beside data of one's own the header says how many are recommended
-    answer = planner.answer(model, machine, made_for, host_ram, cutoff_len, method, stage, fsdp)
+    answer = planner.answer(
+        model, machine, made_for, host_ram, cutoff_len, method, stage, fsdp, data.registry if data else None
+    )
     answer = replace(answer, samples=samples)
     if data and answer.best:
         data.require_media(answer.best.draft.job)

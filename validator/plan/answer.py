@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validator.diagnostic import RecipeError
+from validator.job.datasets import Registry
 from validator.plan import choice, upgrade, writing
 from validator.plan.choice import Choice
 from validator.plan.draft import Draft, can_wrap
-from validator.plan.search import ADAPTERS, LENGTHS, METHODS, ORDER, Plan, obstacles, search, tight
+from validator.plan.search import ADAPTERS, LENGTHS, METHODS, ORDER, Plan, obstacles, search, tight, usual
 from validator.plan.upgrade import Upgrade
 from validator.recipes.place import Placed, place
 from validator.samples.kinds import KINDS, STAGES
@@ -64,31 +64,38 @@ def answer(
     method: str | None = None,
     stage: str = "sft",
     fsdp: bool = False,
+    own: Registry | None = None,
 ) -> Answer:
-    """Plans for the model, or models for the machine. Raises RecipeError for what is not known."""
+    """Plans for the model, or models for the machine; `own` holds the user's data. Raises RecipeError for what is not
+    known, and for a length that cuts the pictures of the data."""
     target = _machine(machine, host_ram_gib)
     if model is None:
-        chosen = choice.choose(target, samples, length, [method] if method else ADAPTERS, stage)
+        chosen = choice.choose(target, samples, length, [method] if method else ADAPTERS, stage, own)
         return Answer(None, target, samples, choices=chosen, stage=stage)
     wanted = models.model_by_any_name(model)
     methods = [method] if method else guidance.rated(ORDER.get(stage, METHODS), stage)
     if fsdp:
         _require_sharding(wanted, target, methods)
     engine = "fsdp" if fsdp else None
-    start = Draft(wanted, target, methods[0], engine, length=length or LENGTHS[0], samples=samples, stage=stage)
+    start = Draft(
+        wanted, target, methods[0], engine, length=length or LENGTHS[0], samples=samples, stage=stage, own=own
+    )
+    if own and length:
+        _require_length(start)
+    lengths = [length] if length else usual(start)
+    start = replace(start, length=lengths[0])
     left_out = () if method else [each for each in METHODS if each not in methods]
     unanswered = Answer(wanted, target, samples, stage=stage, unrated=left_out)
-    return _planned(unanswered, start, methods, partial(search, wanted, target, samples, length, methods, stage, fsdp))
+    return _planned(unanswered, start, methods, lengths)
 
 
-def _planned(unanswered: Answer, start: Draft, methods: Sequence[str], plans_for: Callable[..., list[Plan]]) -> Answer:
-    """The answer about one model: plans, those for an earlier transformers, what forbids any, or what would help.
-    `plans_for` looks for plans, for the newest transformers or the release that it is given."""
-    if plans := plans_for():
+def _planned(unanswered: Answer, start: Draft, methods: Sequence[str], lengths: Sequence[int]) -> Answer:
+    """The answer about one model: plans, those for an earlier transformers, what forbids any, or what would help."""
+    if plans := search(start, methods, lengths):
         return replace(unanswered, plans=plans)
     if reasons := _obstacles(start, methods):
         older = releases.previous()[1]
-        if plans := plans_for(older):
+        if plans := search(replace(start, transformers=older), methods, lengths):
             return replace(unanswered, plans=plans, outdated=reasons)
         lasting = _obstacles(replace(start, transformers=older), methods)
         return replace(unanswered, reasons=lasting or reasons, upgrades=upgrade.other_method(start, methods, older))
@@ -105,6 +112,12 @@ def _reasons(against: Sequence[Sequence[str]]) -> list[str]:
         return []
     alike = [message for message in against[0] if all(message in each for each in against)]
     return alike or [*dict.fromkeys(message for each in against for message in each)]
+
+
+def _require_length(start: Draft) -> None:
+    if start.pictures > start.length:
+        said = f"the pictures of one row are up to {start.pictures:,} tokens, and one that is cut ends the run"
+        raise RecipeError(f"{said}; give --cutoff-len {start.holding}, or leave it out")
 
 
 def _require_sharding(model: Model, target: Machine, methods: Sequence[str]) -> None:
@@ -137,7 +150,7 @@ def write(best: Plan | None, path: Path, own: Own | None = None) -> Placed:
         raise RecipeError(f"nothing fits, so `{path}` is not written")
     draft = replace(best.draft, stem=path.stem)
     if own:  # the header recommends; the samples that there are stand in the data
-        draft = replace(draft, dataset=own.name, samples=None if draft.recommended else own.rows)
+        draft = replace(draft, samples=None if draft.recommended else own.rows)
     return place(path, writing.text(draft), draft.job.values, own)
 
 

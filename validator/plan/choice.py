@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2
 from typing import NamedTuple
 
 from validator.diagnostic import RecipeError
-from validator.plan.search import ADAPTERS, SPEEDS, Plan, first
+from validator.job.datasets import Registry
+from validator.plan.draft import Draft
+from validator.plan.search import ADAPTERS, LENGTHS, SPEEDS, Plan, first
 from validator.tables import guidance, models
 from validator.tables.machines import Machine
 from validator.tables.models import Model
@@ -35,6 +37,7 @@ def choose(
     length: int | None = None,
     methods: Sequence[str] = ADAPTERS,
     stage: str = "sft",
+    own: Registry | None = None,
 ) -> list[Choice]:
     """Models that fit, the best balance first. Raises RecipeError where no guidance for the stage is known.
 
@@ -47,11 +50,16 @@ def choose(
     balance = _Balance(samples, methods[0], stage)
     readable = set(models.model_ids())
     known = [model for key in models.offered() if key in readable and _common(model := models.model(key))]
+
+    def started(model: Model) -> Draft:
+        start = Draft(model, machine, methods[0], length=length or LENGTHS[0], samples=samples, stage=stage, own=own)
+        return start if length else replace(start, length=start.holding)
+
     choices: list[Choice] = []
     sizes: Counter[int] = Counter()
     for model in sorted(known, key=lambda model: (balance.mismatch(model), *balance.order(model))):
         wanted = len(choices) < _ENOUGH and sizes[_size(model.billions)] < (_ALIKE if samples else 1)
-        if wanted and (best := first(model, machine, samples, length, methods, stage)):
+        if wanted and (best := first(started(model), methods)):
             slower = SPEEDS.index(best.speed) - SPEEDS.index("fast")
             sizes[_size(model.billions)] += 1
             choices.append(Choice(best, best.draft.recommended, balance.mismatch(model) + slower))

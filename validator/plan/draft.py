@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from validator.job import naming
+from validator.job import media, naming
+from validator.job.datasets import Registry
 from validator.job.job import Job
 from validator.tables import guidance, models
 from validator.tables.checkout import home
@@ -26,13 +27,15 @@ STAGES = tuple(_DATA)
 _LONG = 16384
 # Billions of parameters from which one checkpoint of a full fine-tune takes some 400 GiB.
 _HUGE = 30
+# Tokens of a sample that are left for its text where its pictures make it long.
+_TEXT = 512
 
 
 @dataclass(frozen=True)
 class Draft:
     """What is decided about a run. `engine` is a file of deepspeed/ or `fsdp`; `samples` None: as many as the guidance
     says. `saver`: one of the optimizers for full fine-tuning on one device, `bf16` for AdamW in 16 bits.
-    `transformers`: the release that the recipe is for; None: the newest. `dataset`: the name of the user's own data.
+    `transformers`: the release that the recipe is for; None: the newest. `own`: the registry of the user's own data.
     `workers`: processes that load samples beside each of a device. `stem`: the name of the file that it is written to,
     without its suffix."""
 
@@ -48,7 +51,7 @@ class Draft:
     stage: str = "sft"
     saver: str | None = None
     transformers: str | None = None
-    dataset: str | None = None
+    own: Registry | None = None
     workers: int = 4
     stem: str | None = None
 
@@ -62,7 +65,10 @@ class Draft:
     def job(self) -> Job:
         """The job it would be, judged by the same formulas as any other."""
         header = {"samples": self.amount, "transformers": self.transformers}
-        return Job(dict(self._settings()), header, self.machine, path="plan", folders=(home(),))
+        job = Job(dict(self._settings()), header, self.machine, path="plan", folders=(home(),))
+        if self.own:
+            job.registry = self.own
+        return job
 
     @property
     def amount(self) -> int | None:
@@ -105,6 +111,17 @@ class Draft:
     def sees(self) -> bool:
         """Whether the model reads pictures."""
         return any(tower.side for tower in self.model.arch.towers)
+
+    @property
+    def pictures(self) -> int:
+        """Tokens of the pictures and films of the fullest sample, of one picture where the data are not at hand."""
+        reads = self.sees and self.stage != "pt"
+        return media.longest(self.job, self.model, self.job.datasets) if reads else 0
+
+    @property
+    def holding(self) -> int:
+        """Its length in tokens; where the pictures of a sample are longer, a length that holds them and some text."""
+        return self.length if self.pictures <= self.length else -(-(self.pictures + _TEXT) // 1024) * 1024
 
     def _settings(self) -> Iterator[tuple[str, Any]]:
         yield "model_name_or_path", self.model.name
@@ -151,7 +168,12 @@ class Draft:
             yield "deepspeed", f"deepspeed/{self.engine}"
 
     def _data(self) -> Iterator[tuple[str, Any]]:
-        yield "dataset", self.dataset or (_PICTURES if self.sees else {}).get(self.stage, _DATA[self.stage])
+        yield (
+            "dataset",
+            ",".join(self.own.entries)
+            if self.own
+            else (_PICTURES if self.sees else {}).get(self.stage, _DATA[self.stage]),
+        )
         template = self.template
         if template and self.stage != "pt":
             yield "template", template

@@ -19,8 +19,6 @@ from validator.plan import draft, writing
 from validator.plan.draft import Draft
 from validator.read.recipe import parse
 from validator.tables.checkout import home
-from validator.tables.machines import Machine
-from validator.tables.models import Model
 from validator.tables.savers import run_on, savers
 
 METHODS = ("lora", "full", "qlora")
@@ -62,34 +60,24 @@ class Plan:
         return (self.draft.machine.device.usable_gib or 0.0) - (memory.high / GIB if memory else 0.0)
 
 
-def search(
-    model: Model,
-    machine: Machine,
-    samples: int | None = None,
-    length: int | None = None,
-    methods: Sequence[str] = METHODS,
-    stage: str = "sft",
-    fsdp: bool = False,
-    transformers: str | None = None,
-) -> list[Plan]:
-    """The fastest way of each method that fits and that `check` passes, and its next one; best first.
-
-    Without a length the longest usual one at which anything fits is taken."""
-    longest = model.positions or LENGTHS[0]
-    for each in [length] if length else [n for n in LENGTHS if n <= longest]:
-        start = Draft(model, machine, "lora", "fsdp" if fsdp else None, length=each, samples=samples, stage=stage,
-                      transformers=transformers)  # fmt: skip
-        plans = [plan for method in methods for plan in _fastest(replace(start, method=method))]
+def search(start: Draft, methods: Sequence[str], lengths: Sequence[int]) -> list[Plan]:
+    """The fastest way of each method that fits and that `check` passes, and its next one; best first. The first of the
+    lengths at which anything fits is taken."""
+    for each in lengths:
+        plans = [plan for method in methods for plan in _fastest(replace(start, method=method, length=each))]
         if plans:
             return sorted(plans, key=lambda plan: (SPEEDS.index(plan.speed), methods.index(plan.draft.method)))
     return []
 
 
-def first(
-    model: Model, machine: Machine, samples: int | None, length: int | None, methods: Sequence[str], stage: str
-) -> Plan | None:
+def usual(start: Draft) -> list[int]:
+    """The lengths to try where none is asked for, longest first: the usual ones, but no shorter than its pictures."""
+    longest = start.model.positions or LENGTHS[0]
+    return list(dict.fromkeys(replace(start, length=n).holding for n in LENGTHS if n <= longest))
+
+
+def first(start: Draft, methods: Sequence[str]) -> Plan | None:
     """The fastest plan that recomputes activations, without a look at what else there is."""
-    start = Draft(model, machine, methods[0], length=length or LENGTHS[0], samples=samples, stage=stage)
     plans = (plan for method in methods for plan in _fastest(replace(start, method=method), "fast"))
     return min(plans, key=lambda plan: SPEEDS.index(plan.speed), default=None)
 

@@ -60,7 +60,7 @@ def _other_methods(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
 def _shorter(start: Draft, methods: Sequence[str]) -> Iterator[Upgrade]:
     """Half the length, and again, down to the shortest usual one."""
     length = start.length // 2
-    while length >= LENGTHS[-1]:
+    while length >= max(LENGTHS[-1], start.pictures):
         if draft := _fitting(replace(start, length=length), start.machine, methods):
             yield Upgrade(draft, f"with --cutoff-len {length}")
         length //= 2

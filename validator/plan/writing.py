@@ -105,7 +105,7 @@ def _remark(draft: Draft, key: str) -> str:
         if draft.saver in ("galore", "apollo")
         else "",
         "dataset": "short samples, to try it; put your long ones here"
-        if draft.length >= naming.LONG and not draft.dataset
+        if draft.length >= naming.LONG and not draft.own
         else "",
         "image_max_pixels": f"larger pictures are scaled down to it{_tokens(draft)}",
         "freeze_vision_tower": "false trains the tower, too",

@@ -40,6 +40,11 @@ class Own:
         """The entry for a registry in this folder."""
         return {"file_name": registry.relative(self.path, folder), **self.form.entry}
 
+    @property
+    def registry(self) -> datasets.Registry:
+        """One that holds nothing else."""
+        return datasets.Registry(Path(), {self.name: self.entry(Path())})
+
     def require_media(self, job: Job) -> None:
         """Raises RecipeError where the rows hold images, films or sound, and the job's template takes none (PTH121)."""
         held = [part for part in KINDS if part in self.form.entry.get("columns", ())] if job.stage != "pt" else []
