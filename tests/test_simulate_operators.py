@@ -8,6 +8,8 @@ torch = pytest.importorskip("torch")
 
 from validator.simulate.autocast import Amp  # noqa: E402
 from validator.simulate.operators import as_on_cuda  # noqa: E402
+from validator.simulate.pictures import values_known  # noqa: E402
+from validator.simulate.tracker import Tracker  # noqa: E402
 
 pytestmark = pytest.mark.slow  # they import torch
 
@@ -32,3 +34,11 @@ def test_dropout_keeps_a_mask_of_one_byte(p: float, training: bool, kept: object
     ):
         torch.nn.functional.dropout(hidden, p, training)
     assert saved == ([kept] if kept else [])
+
+
+def test_a_picture_s_grid_is_read_and_an_unknown_number_refused() -> None:
+    with torch._subclasses.fake_tensor.FakeTensorMode(), Tracker(), values_known(0):
+        assert torch.tensor([[1, 4, 6]]).tolist() == [[1, 4, 6]]
+        assert torch.triu(torch.ones(3, 3, dtype=torch.bool)).shape == (3, 3)
+        with pytest.raises(TypeError, match="sizes hang on values"):
+            int(torch.empty(1, dtype=torch.int64))

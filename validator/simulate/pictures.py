@@ -96,7 +96,9 @@ def values_known(number: int) -> Iterator[None]:
 
     def counted(*bounds: Any, **more: Any) -> torch.Tensor:
         whole = not more.get("dtype") and bounds and all(type(bound) is int for bound in bounds)
-        return torch.tensor(list(range(*bounds))) if whole and range(*bounds) else arange(*bounds, **more)
+        if not whole or not range(*bounds):
+            return arange(*bounds, **more)
+        return torch.tensor(list(range(*bounds)), device=more.get("device"))
 
     fake_tensor.CONSTANT_NUMEL_LIMIT, torch.arange = _KNOWN, counted
     torch.Tensor.item = lambda self: read(self) if getattr(self, "constant", None) is not None else 0.0

@@ -70,7 +70,7 @@ class Tracker(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, _types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         if func is torch.ops.prim.device.default:
             return torch.device("cpu")
-        if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
+        if func is torch.ops.aten._local_scalar_dense.default and _valueless(args[0]):
             return self._told(args[0])
         out = func(*args, **(kwargs or {}))
         name = func._schema.name.split("::")[-1] if hasattr(func, "_schema") else str(func)
@@ -148,3 +148,8 @@ class Tracker(TorchDispatchMode):
             self._alive[key] = (of, weakref.ref(storage, functools.partial(self._died, key, of)))
         self.births[number].operator = "grad_accumulate"
         return True
+
+
+def _valueless(tensor: torch.Tensor) -> bool:
+    """Whether nothing is known of what it holds; small tensors may keep their values (see `pictures`)."""
+    return isinstance(tensor, FakeTensor) and tensor.constant is None
