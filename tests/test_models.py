@@ -96,7 +96,7 @@ def test_a_config_with_a_wrong_field_is_an_error_with_its_name(field: str, value
     if field == "num_key_value_heads" and value in (None, 0, [], {}):
         assert models.model(str(tmp_path)).arch.attn.kv_heads == 4
         return
-    with pytest.raises(RecipeError, match=field if field != "model_type" else "model type"):
+    with pytest.raises(RecipeError, match=field if field != "model_type" else "model.type"):
         models.model(str(tmp_path))
 
 

@@ -142,7 +142,7 @@ def test_what_cannot_be_built_is_told(simulator: Simulator, model: dict[str, Any
 def test_a_process_that_dies_is_told() -> None:
     there = Simulator()
     there._process.kill()
-    with pytest.raises(RecipeError, match="the process died"):
+    with pytest.raises(RecipeError, match="the process was killed; is there memory for it"):
         there.ask(Cell(TINY))
     there.close()
     assert trials.lacking() == []

@@ -17,9 +17,11 @@ from validator.memory import Architecture, Attn, Ffn, Sharding, Workload, device
 from validator.read.recipe import parse
 from validator.simulate.answer import Answer, Kind, Linear, Moment, from_json
 from validator.simulate.cell import Cell
+from validator.tables.releases import newest
 from validator.trial import asked, kept, trials
 from validator.trial.estimate import estimate
 from validator.trial.job import SimulatedJob, simulated
+from validator.trial.process import Simulator
 
 QWEN = Architecture(3584, 28, 152064, Attn(28, 4, 128, qkv_bias=True), Ffn(18944))
 CONFIG = {"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 4, "vocab_size": 1000}
@@ -241,7 +243,7 @@ def test_without_the_packages_it_is_wrong_usage_and_says_what_to_install(
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(command, [str(recipe(tmp_path)), "--simulate"])
     assert done.exit_code == 2
-    assert "needs peft, which this Python lacks; run `pip install 'llamafactory-recipes[train]'`" in done.stderr
+    assert f"needs peft, which this Python lacks; run `pip install torch llamafactory=={newest()[0]}`" in done.stderr
 
 
 def test_explain_says_what_was_simulated(told: list[Cell], tmp_path: Path) -> None:
@@ -258,10 +260,43 @@ def test_explain_says_what_was_simulated(told: list[Cell], tmp_path: Path) -> No
 
 def test_check_names_the_way_and_takes_it(told: list[Cell], tmp_path: Path) -> None:
     words = [str(recipe(tmp_path)), "--machine", "1xa100-80g", "--select", "FIT"]
-    assert "explain RECIPE --simulate judges it" in CliRunner().invoke(check.command, words).stdout
+    assert "explain RECIPE --simulate may judge it" in CliRunner().invoke(check.command, words).stdout
     assert not told
     assert "FIT005" not in CliRunner().invoke(check.command, [*words, "--simulate"]).stdout
     assert len(told) == 1
+
+
+@pytest.mark.usefixtures("told")
+@pytest.mark.parametrize("more", [[], ["--simulate"]])
+def test_of_several_files_each_says_why_its_simulation_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    def fail(_self: Told, _cell: Cell) -> Answer:
+        raise RecipeError("is not simulated: LookupError: no class")
+
+    monkeypatch.setattr(Told, "ask", fail)
+    words = [str(recipe(tmp_path)), str(recipe(tmp_path)), "--machine", "1xa100-80g", "--select", "FIT", *more]
+    said = CliRunner().invoke(check.command, words).stdout
+    assert said.count("model type `mamba` is not simulated: LookupError: no class [FIT005]") == (2 if more else 0)
+    assert "memory not judged in 2 (model not known" in said
+
+
+def test_liger_s_kernels_need_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(asked, "find_spec", lambda _name: None)
+    fused, plain = job(tmp_path, "enable_liger_kernel: true"), {"model_type": "qwen2"}
+    with pytest.raises(RecipeError, match="pip install liger-kernel"):
+        asked.cell(fused, plain, 128)
+    assert not asked.cell(fused, CONFIG, 128).liger
+
+
+def test_a_process_that_cannot_import_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise OSError('libcudart.so.12: cannot open shared object file')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    simulator = Simulator()
+    with pytest.raises(RecipeError, match=r"OSError: libcudart\.so"):
+        simulator.ask(Cell(CONFIG))
+    simulator.close()
 
 
 def test_a_model_that_formulas_know_stays_theirs(told: list[Cell], tmp_path: Path) -> None:

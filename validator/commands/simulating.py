@@ -12,16 +12,17 @@ if TYPE_CHECKING:
     from validator.job.job import Job
     from validator.trial.figures import Simulation
 
-_LACKS = "--simulate needs {}, which this Python lacks; run `pip install 'llamafactory-recipes[train]'`"
+_LACKS = "--simulate needs {}, which this Python lacks; run `pip install torch llamafactory=={}`"
 
 
 def _possible(context: click.Context, _parameter: click.Parameter, wanted: bool) -> bool:
     """Refused as wrong usage, with what to install, where the packages are not there."""
     if wanted and not context.resilient_parsing:
-        from validator.trial import trials  # only where it is asked for
+        from validator.tables import releases  # only where it is asked for
+        from validator.trial import trials
 
         if lacking := trials.lacking():
-            raise click.UsageError(_LACKS.format(", ".join(lacking)))
+            raise click.UsageError(_LACKS.format(", ".join(lacking), releases.newest()[0]))
     return wanted
 
 

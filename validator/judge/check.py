@@ -88,7 +88,7 @@ def judge(
     misread = any(each.code in _MISREAD for each in report.diagnostics)
     report.diagnostics += map(_doubted, findings) if misread else findings
     report.diagnostics = sorted(_kept(document, report.diagnostics, job.as_written), key=_order)
-    report.verdict, report.unjudged = job.verdict, tuple(unjudged.gaps(job))
+    report.verdict, report.unjudged = job.verdict, tuple(unjudged.gaps(job, tried=trial is not None))
     return report, job
 
 

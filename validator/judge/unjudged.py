@@ -10,15 +10,17 @@ from validator.job.job import Job
 _NO_MACHINE = "no machine named: give --machine 8xa100-80g"
 
 
-def gaps(job: Job) -> Iterator[Gap]:
-    """What a verdict lacks. A model that is not known is told in full where no finding (FIT005) does it."""
+def gaps(job: Job, tried: bool = False) -> Iterator[Gap]:
+    """What a verdict lacks. A model that is not known is told in full where no finding (FIT005) does it; where a
+    simulation was tried, the finding says of each file why it failed, and no sum stands for it."""
     if job.machine_problem:
         yield Gap("machine not known", "machine not known")
     elif not job.machine:
         yield Gap(_NO_MACHINE, _NO_MACHINE)
     if job.model_problem:
         told = bool(job.machine)
-        yield Gap("model not known", "model not known" if told else job.model_problem, "FIT005" if told else "")
+        code = "FIT005" if told and not tried else ""
+        yield Gap("model not known", "model not known" if told else job.model_problem, code)
     if job.trains_nothing:
         yield Gap("nothing is trained", "nothing is trained: the formulas are of training")
     if job.zero and job.zero.problem:

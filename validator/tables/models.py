@@ -173,6 +173,8 @@ def configuration(folder: Path) -> dict[str, Any]:
         raise RecipeError(f"model folder: {err}") from None
     if not isinstance(config, dict):
         raise RecipeError(f"`{folder / 'config.json'}` is not a mapping")
+    if not config.get("model_type"):
+        raise RecipeError(f"`{folder / 'config.json'}` has no `model_type`")
     return config
 
 

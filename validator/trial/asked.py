@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from validator.diagnostic import RecipeError
@@ -29,7 +30,6 @@ def cell(job: Job, config: Mapping[str, Any], length: int, stored_bytes: float =
     for problem in _problems(job, config):
         raise RecipeError(f"is not simulated: {problem}")
     optimizer = workload.optimizer(job, job.zero)
-    kind = str(config.get("model_type"))
     return Cell(
         model=config,
         method=_method(job),
@@ -45,7 +45,7 @@ def cell(job: Job, config: Mapping[str, Any], length: int, stored_bytes: float =
         freeze_layers=int(job.number("freeze_trainable_layers")),
         stage=_stage(job),
         padded=not job.packs or job.neat,
-        liger=job.flag("enable_liger_kernel") and kind in families.listed("liger"),
+        liger=_fused(job, config),
         additional_target=",".join(job.words("additional_target")),
         dora=job.flag("use_dora"),
         lora_dropout=job.number("lora_dropout"),
@@ -79,6 +79,13 @@ def _problems(job: Job, config: Mapping[str, Any]) -> Iterator[str]:
     if asked.asked and (asked.method != "bnb" or asked.bits not in (4, 8)):
         yield f"quantization by {asked.method} to {asked.bits} bits"
     yield from (f"`{key}`" for key in _UNLIKE if job.flag(key))
+    if _fused(job, config) and find_spec("liger_kernel") is None:
+        yield "`enable_liger_kernel` needs a package that is not installed: pip install liger-kernel"
+
+
+def _fused(job: Job, config: Mapping[str, Any]) -> bool:
+    """Whether LLaMA-Factory fuses kernels for this type of model."""
+    return job.flag("enable_liger_kernel") and str(config.get("model_type")) in families.listed("liger")
 
 
 def _shaped(config: Mapping[str, Any]) -> bool:

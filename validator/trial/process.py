@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from multiprocessing.connection import Connection
 
 from validator.diagnostic import RecipeError
@@ -35,10 +36,17 @@ class Simulator:
                 raise RecipeError(f"is not simulated: no answer within {LIMIT} seconds")
             answer = self._mine.recv()
         except (EOFError, OSError):
-            raise RecipeError("is not simulated: the process died; is there memory for it?") from None
+            raise RecipeError(f"is not simulated: {self._end()}") from None
         if not isinstance(answer, Answer):
             raise RecipeError(f"is not simulated: {answer}")
         return answer
+
+    def _end(self) -> str:
+        """How a process that is gone ended."""
+        self._process.join()
+        if self._process.exitcode == -signal.SIGKILL:
+            return "the process was killed; is there memory for it?"
+        return f"the process ended with exit code {self._process.exitcode}"
 
     def close(self) -> None:
         """Ends the process."""
@@ -53,15 +61,15 @@ def _serve(connection: Connection) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)
-    from validator.simulate import ask  # after the environment, which the packages read when they are imported
-
     while True:
         try:
             cell = connection.recv()
         except EOFError:
             return
         try:
+            from validator.simulate import ask  # after the environment, which the packages read when they are imported
+
             connection.send(ask.answer(cell))
-        except Exception as err:
+        except (Exception, SystemExit) as err:  # also of a package that cannot be imported
             first = (str(err).strip() or repr(err)).splitlines()[0]
             connection.send(f"{type(err).__name__}: {first}"[:300])
