@@ -42,3 +42,14 @@ def test_a_picture_s_grid_is_read_and_an_unknown_number_refused() -> None:
         assert torch.triu(torch.ones(3, 3, dtype=torch.bool)).shape == (3, 3)
         with pytest.raises(TypeError, match="sizes hang on values"):
             int(torch.empty(1, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_experts_are_multiplied_in_fp32_too(dtype: torch.dtype) -> None:
+    with torch._subclasses.fake_tensor.FakeTensorMode(), as_on_cuda():
+        rows = torch.empty(32, 16, dtype=dtype, requires_grad=True)
+        weights = torch.empty(4, 16, 64, dtype=dtype, requires_grad=True)
+        made = torch.nn.functional.grouped_mm(rows, weights, offs=torch.empty(4, dtype=torch.int32))
+        made.backward(torch.empty_like(made))
+    assert (made.shape, made.dtype) == ((32, 64), dtype)
+    assert (rows.grad.shape, weights.grad.shape) == (rows.shape, weights.shape)

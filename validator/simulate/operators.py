@@ -28,13 +28,37 @@ def _dropout(entering: torch.Tensor, p: float = 0.5, training: bool = True, inpl
     return dropped
 
 
+class _Grouped(torch.autograd.Function):
+    """A product of each expert's rows: what it allocates, forward and backward."""
+
+    @staticmethod
+    def forward(context: Any, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(rows, weights)
+        return rows.new_empty(rows.shape[0], weights.shape[-1])
+
+    @staticmethod
+    def backward(context: Any, _gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, weights = context.saved_tensors
+        return torch.empty_like(rows), torch.empty_like(weights)
+
+
+def _grouped_mm(rows: torch.Tensor, weights: torch.Tensor, **more: Any) -> torch.Tensor:
+    """CUDA takes fp32, too, by one product for each group (aten, GroupedMMUtils.h), which the kernel's fake twin
+    refuses."""
+    if rows.dtype == torch.bfloat16:
+        return torch._grouped_mm(rows, weights, **more)
+    made: torch.Tensor = _Grouped.apply(rows, weights)
+    return made
+
+
 @contextlib.contextmanager
 def as_on_cuda() -> Iterator[None]:
     """CUDA's operators in the place of the CPU's, for models that call them by torch.nn.functional."""
-    own = {"scaled_dot_product_attention": scaled_dot_product_attention, "layer_norm": _layer_norm, "dropout": _dropout}
-    real = {name: getattr(functional, name) for name in own}
-    for name, operator in own.items():
-        setattr(functional, name, operator)
+    own = {"scaled_dot_product_attention": scaled_dot_product_attention, "layer_norm": _layer_norm,
+           "dropout": _dropout, "grouped_mm": _grouped_mm}  # fmt: skip
+    real = {name: getattr(functional, name) for name in own if hasattr(functional, name)}
+    for name in real:
+        setattr(functional, name, own[name])
     try:
         yield
     finally:
