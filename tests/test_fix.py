@@ -57,7 +57,12 @@ PLANTED = [
     ("warmup_ratio: 1\n", None),  # all steps; as warmup_steps one step
     ("warmup_ratio: 0.1\nwarmup_steps: 0\n", None),
     ("save_safetensors: true\n", ""),
-    ("group_by_length: true\n", "train_sampling_strategy: group_by_length\n"),
+    ("group_by_length: true\n", None),  # the new name came with transformers 5.2
+    ("half_precision_backend: apex\n", None),
+    ("fp16_opt_level: O2\n", None),
+    ("save_safetensors: false\n", None),
+    ("jit_mode_eval: true\n", None),
+    ("no_cuda: true\n", "use_cpu: true\n"),  # both names with 4.57.1
     ("group_by_length: false\n", ""),
     ("learning_rate: '1e-4'\n", "learning_rate: 0.0001\n"),
     ("num_train_epochs: \"3\"\n", "num_train_epochs: 3.0\n"),
@@ -186,6 +191,19 @@ def test_only_what_is_wanted_is_fixed() -> None:
     document = parse("x.yaml", FIVE + BASE + "ddp_timeout: 180000000\nwarmup_ratio: 0.1\n")
     now = repair(document, check_document, lambda each: each.code == "SCH006", unsafe=False)
     assert now.document.text == FIVE + BASE + "ddp_timeout: 180000000\nwarmup_steps: 0.1\n"
+
+
+@pytest.mark.parametrize(
+    ("planted", "after"),
+    [
+        ("group_by_length: true\n", "train_sampling_strategy: group_by_length\n"),
+        ("half_precision_backend: apex\n", ""),
+        ("save_safetensors: false\n", ""),
+    ],
+)
+def test_a_key_that_no_release_of_the_range_reads_is_renamed_or_removed(planted: str, after: str) -> None:
+    header = "# /// recipe\n# transformers: '>=5.2'\n# ///\n"
+    assert fixed(header + BASE + planted).document.text == header + BASE + after
 
 
 def test_a_suppressed_finding_is_not_fixed() -> None:

@@ -25,7 +25,12 @@ _FORK = ", nor of any other release; of a fork?"
 _SHARED = (_IN_REGISTRY, _FORK)
 
 
-def unknown(strangers: list[str], values: Mapping[str, Any], pairs: list[releases.Pair]) -> Iterator[Violation]:
+def unknown(
+    strangers: list[str],
+    values: Mapping[str, Any],
+    pairs: list[releases.Pair],
+    admitted: list[releases.Pair],
+) -> Iterator[Violation]:
     """SCH001: keys that one of the releases does not take. Those of one origin are one mistake."""
     shared: dict[str, list[str]] = {remedy: [] for remedy in _SHARED}
     for key in strangers:
@@ -36,7 +41,7 @@ def unknown(strangers: list[str], values: Mapping[str, Any], pairs: list[release
         if remedy in shared:
             shared[remedy].append(key)
         else:
-            yield _stranger([key], lacking, remedy)._replace(fix=_fix(key, near, values, pairs))
+            yield _stranger([key], lacking, remedy)._replace(fix=_fix(key, near, values, pairs, admitted))
     yield from (_stranger(keys, _lacking(keys[0], pairs), remedy) for remedy, keys in shared.items() if keys)
 
 
@@ -60,7 +65,7 @@ def _known(key: str, lacking: releases.Pair) -> str:
 
 def _meant(key: str) -> str:
     """What a key of another program or file was meant for; empty where that is not known."""
-    meant = data.listing("strangers").get(key)
+    meant = data.listing("strangers").get(key.lower())
     if meant is None:
         command = data.table("arguments")["elsewhere"].get(key)
         return f"'s train command; it belongs to `{command}`" if command else ""
@@ -74,27 +79,49 @@ def _near(key: str, pairs: list[releases.Pair]) -> str | None:
     return nearest(key, known, _LIKENESS)
 
 
-def _fix(key: str, near: str | None, values: Mapping[str, Any], pairs: list[releases.Pair]) -> Fix | None:
+def _fix(
+    key: str,
+    near: str | None,
+    values: Mapping[str, Any],
+    pairs: list[releases.Pair],
+    admitted: list[releases.Pair],
+) -> Fix | None:
     """What a key that is not known becomes. Only LLaMA-Factory's own renaming is no guess."""
     if key in data.listing("renamed"):
-        return _renewed(key, values, pairs)
-    meant = data.listing("strangers").get(key, {})
+        return _renewed(key, values, pairs, admitted)
+    meant = data.listing("strangers").get(key.lower(), {})
     now = near if not meant else meant.get("now") if "how" not in meant else None
     return edits.rename(key, now, safe=False) if now and now not in values else None
 
 
-def _renewed(key: str, values: Mapping[str, Any], pairs: list[releases.Pair]) -> Fix | None:
-    """What a key becomes that LLaMA-Factory or transformers renamed, where each of the releases takes that."""
+def _renewed(
+    key: str, values: Mapping[str, Any], pairs: list[releases.Pair], admitted: list[releases.Pair]
+) -> Fix | None:
+    """What a key becomes that LLaMA-Factory or transformers renamed, where each of the releases takes that; safe where
+    none of those `admitted` loses by it."""
     change, value = data.listing("renamed")[key], values[key]
     if change.get("leave") or ("as" in change and value is False):
-        return edits.drop(key)
+        return edits.drop(key, safe=not any(_heeds(pair, key, value) for pair in admitted))
     now = change.get("now")
     if now is None or now in values or entry(now, pairs) is None:
         return None
+    safe = all(_replaced(pair, change) for pair in admitted if _heeds(pair, key, value))
     if "as" in change:
-        return edits.rename(key, now, value=change["as"]) if value is True else None
+        return edits.rename(key, now, safe, change["as"]) if value is True else None
     below = type(value) in (int, float) and 0 <= value < change.get("below", 0)
-    return edits.rename(key, now) if "how" not in change or below else None
+    return edits.rename(key, now, safe) if "how" not in change or below else None
+
+
+def _heeds(pair: releases.Pair, key: str, value: object) -> bool:
+    """Whether the release takes the key, and for something else than is so without it."""
+    argument = entry(key, [pair])
+    return argument is not None and argument["default"] != value
+
+
+def _replaced(pair: releases.Pair, change: Entry) -> bool:
+    """Whether the release takes what stands for a key today, as it is meant: a share as `warmup_steps` is no warm-up at
+    all before the release that lets the share go."""
+    return entry(change["now"], [pair]) is not None and releases.reached(pair, change.get("deprecated", ""))
 
 
 def _lacking(key: str, pairs: list[releases.Pair]) -> releases.Pair:
@@ -121,16 +148,14 @@ def remarks(
     pairs: list[releases.Pair],
     admitted: list[releases.Pair],
 ) -> Iterator[Violation]:
-    """SCH006 and SCH007: keys that go or have gone in a later release, and keys that only another command reads. A new
-    name is sure where all releases `admitted` read it so: a share as `warmup_steps` is no warm-up at all before."""
+    """SCH006 and SCH007: keys that go or have gone in a later release, and keys that only another command reads."""
     others: dict[str, list[str]] = {}
     for key, argument in accepted.items():
-        text = _farewell(key, pairs)
+        text = _farewell(key, values, pairs)
         if text:
-            replaced = all(releases.reached(pair, _replaced(key)) for pair in pairs)
-            sure = all(releases.reached(pair, _replaced(key)) for pair in admitted)
-            fix = _renewed(key, values, pairs) if replaced else None
-            yield _violation("SCH006", Severity.NOTE, key, text)._replace(fix=fix and fix._replace(safe=sure))
+            reached = all(releases.reached(pair, _parting(key)) for pair in pairs)
+            fix = _renewed(key, values, pairs, admitted) if reached else None
+            yield _violation("SCH006", Severity.NOTE, key, text)._replace(fix=fix)
         elif command := _other_command(key, argument):
             others.setdefault(command, []).append(key)
     trained = any(values.get(key) for key in _ASKING) or values.get("stage") == "ppo"
@@ -151,7 +176,7 @@ def _other_command(key: str, argument: Entry) -> str:
     return str(argument.get("command") or "") if key not in _JUDGED else ""
 
 
-def _farewell(key: str, pairs: list[releases.Pair]) -> str:
+def _farewell(key: str, values: Mapping[str, Any], pairs: list[releases.Pair]) -> str:
     """That a later release will not take the key, or already does not; empty where it stays, and where no release of
     the recipe's has come to what replaces it."""
     change = data.listing("renamed").get(key, {})
@@ -161,11 +186,17 @@ def _farewell(key: str, pairs: list[releases.Pair]) -> str:
         return f"`{key}` is gone since {gone}, so the recipe ends with the older releases it names{remedy}"
     if "deprecated" not in change or not any(releases.reached(pair, change["deprecated"]) for pair in pairs):
         return ""
-    return f"`{key}` will go ({change['deprecated']} warns about it); {_remedy(change)}"
+    remedy = _remedy(change)
+    if "below" in change:  # a share: beside a number of steps it is not read
+        now = values.get(change["now"])
+        beside = isinstance(now, (int, float)) and now > 0
+        remedy = remedy.replace("{}", clip(str(values[key])))
+        remedy = f"it has no effect beside `{change['now']}`, remove it" if beside else remedy
+    return f"`{key}` will go ({change['deprecated']} warns about it); {remedy}"
 
 
-def _replaced(key: str) -> str:
-    """The release with which what replaces a key came."""
+def _parting(key: str) -> str:
+    """The release that lets a key go, or says that it will."""
     change = data.listing("renamed").get(key, {})
     return str(change.get("deprecated") or change.get("removed") or "")
 

@@ -20,14 +20,15 @@ def check(document: Document) -> list[Violation]:
     remarks = list(_range_problem(document.header))
     unclear = any(each.severity is Severity.WARNING for each in remarks)
     pairs = [releases.newest()] if unclear else releases.pairs(document.header)
+    admitted = releases.admitted(document.header)
     known = {str(key): entry(str(key), pairs) for key in document.values}
     accepted = {key: argument for key, argument in known.items() if argument is not None}
     strangers = [key for key in known if key not in accepted]
     return [
         *remarks,
-        *keys.unknown(strangers, document.values, pairs),
+        *keys.unknown(strangers, document.values, pairs, admitted),
         *values.wrong(document.values, accepted, partial(ignored.never_read, Job(document.values))),
-        *keys.remarks(accepted, document.values, pairs, releases.admitted(document.header)),
+        *keys.remarks(accepted, document.values, pairs, admitted),
     ]
 
 
