@@ -277,3 +277,12 @@ def test_layers_of_each_tower_are_counted_by_its_own() -> None:
     layers = [media.trained(task, short, *part).trainable_layers
               for part in zip(short.arch.towers, short.modules, strict=True)]  # fmt: skip
     assert layers == [6, 4]
+
+
+@pytest.mark.parametrize(("length", "tokens"), [(128, 2048), (256, 4096), (2048, 4096)])
+def test_tokens_that_a_projector_pools_fill_a_sample_by_what_they_become(length: int, tokens: int) -> None:
+    """A picture of Gemma 3 is 4,096 tokens of its tower, and 256 of the decoder."""
+    values = {"model_name_or_path": "google/gemma-3-4b-it", "finetuning_type": "lora", "cutoff_len": length}
+    work = Job(values, folders=()).workload
+    assert work
+    assert work.encodings[0].tokens == tokens

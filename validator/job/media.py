@@ -126,7 +126,7 @@ def crowded(
     if _media(datasets) is not None or (named and named <= plain | _PICTURED):
         return given
     return tuple(
-        encoding._replace(tokens=settings.longest * tower.merge) if tower.side else encoding
+        encoding._replace(tokens=settings.longest * _merged(model, tower)) if tower.side else encoding
         for tower, encoding in zip(model.arch.towers, given, strict=True)
     )
 
@@ -147,13 +147,19 @@ def _count(dataset: Dataset, row: Mapping[str, Any], part: str) -> int:
 def _tokens(task: Task, model: Model, tower: Tower, number: dict[str, int] | None) -> int:
     """Tower tokens of a sample, no more than `cutoff_len` admits: a sample that is cut inside a picture cannot be
     trained. One picture, or one sound, where the data are not at hand; a packed sequence may hold nothing else."""
-    given, most = number or _ONE, _admitted(task, tower)
+    given, most = number or _ONE, _admitted(task, model, tower)
     return int(most if task.packs and any(given.values()) else min(_read(task, model, tower, given), most))
 
 
-def _admitted(task: Task, tower: Tower) -> int:
+def _admitted(task: Task, model: Model, tower: Tower) -> int:
     """Tower tokens that a sequence of `cutoff_len` tokens holds at most."""
-    return max(int(task.number("cutoff_len")), 1) * tower.merge
+    return max(int(task.number("cutoff_len")), 1) * _merged(model, tower)
+
+
+def _merged(model: Model, tower: Tower) -> int:
+    """Tower tokens that become one token of the decoder, by the tower's own merging or by the projector's."""
+    pooled: int = data.listing("composites")[model.kind].get("pooled", 1)
+    return tower.merge * pooled
 
 
 def longest(task: Task, model: Model, datasets: Iterable[Dataset]) -> int:
@@ -162,9 +168,8 @@ def longest(task: Task, model: Model, datasets: Iterable[Dataset]) -> int:
     given = _media(datasets) or _ONE
     if not given["images"] and not given["videos"]:
         return 0
-    pooled = data.listing("composites")[model.kind].get("pooled", 1)
-    read = (_read(task, model, tower, given) // tower.merge for tower in model.arch.towers if tower.side)
-    return int(max(read, default=0) // pooled)
+    read = (_read(task, model, tower, given) // _merged(model, tower) for tower in model.arch.towers if tower.side)
+    return max(read, default=0)
 
 
 def _read(task: Task, model: Model, tower: Tower, given: Mapping[str, int]) -> int:
