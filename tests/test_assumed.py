@@ -32,7 +32,7 @@ def test_a_name_that_tells_the_stage(name: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["ds_config.json", "deepspeed.json", "zero3/config.json", "z30.json", "ds_z4.json", ""]
+    "name", ["ds_config.json", "deepspeed.json", "zero3/config.json", "z30.json", "ds_z4.json", "ds_z2_z3.json", ""]
 )
 def test_a_name_that_does_not(name: str) -> None:
     assert assumed.by_name(name) is None

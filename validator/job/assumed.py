@@ -25,12 +25,12 @@ _CPU = {"device": "cpu", "pin_memory": True}
 def by_name(path: str) -> Zero | None:
     """The configuration that a file of this name most likely holds: LLaMA-Factory's of that stage, with offload where
     the name has the word, in stage 3 of the parameters, too, unless it says `offload_optimizer`. None where the name
-    tells no stage."""
+    tells no stage, or several."""
     name = Path(path.replace("\\", "/")).name.lower()
-    told = _STAGE.search(name)
-    if told is None:
+    told = {int(stage) for stage in _STAGE.findall(name)}
+    if len(told) != 1:
         return None
-    stage = int(told[1])
+    (stage,) = told
     own = _SHARDED if stage == 3 else _BUCKETS
     return Zero({**_COMMON, "zero_optimization": {"stage": stage, **own, **_offload(name, stage)}}, assumed=True)
 
