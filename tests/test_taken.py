@@ -33,6 +33,7 @@ from validator.tables.data import listing
         ("/m/Llama-2-7b", "meta-llama/Llama-2-7b-hf"), ("/m/gemma-3-4b", "google/gemma-3-4b-it"),
         # fine-tunes
         ("/x/Qwen2.5-7B-Instruct-medical", "Qwen/Qwen2.5-7B-Instruct"), ("x/Qwen3-8B-sft_merge", "Qwen/Qwen3-8B"),
+        ("x/Qwen3-8B-lora-merged", "Qwen/Qwen3-8B"),
         ("saves/Qwen2.5-7B-Instruct/full/sft/checkpoint-100", "Qwen/Qwen2.5-7B-Instruct"),
         ("x/qwen25-7b-instruct-rft-20k_bz8", "Qwen/Qwen2.5-7B-Instruct"), ("llama31-8b", "meta-llama/Llama-3.1-8B"),
         ("/m/Qwen2-VL-7B-mine", "Qwen/Qwen2-VL-7B"),
@@ -56,6 +57,9 @@ def test_a_name_that_stands_for_a_model(name: str, stands_for: str) -> None:
         "/m/Qwen2.5-33B", "/m/Qwen-257B", "/m/Phi4-4B", "/m/Phi-4-multimodal", "/m/Qwen2.5-7B-Instruct-VL",
         "/m/Qwen3-8B-8x7B",
         "/m/Llama-3.1-8B-Instruct-Minitron-4B", "/m/Qwen3-8B-reranker", "/m/Qwen3-8B-PRM", "/m/Qwen3-8B.1",
+        # adapters, parts of a model, and what a model wrote
+        "x/Qwen2.5-7B-Instruct-lora-adapter", "x/Qwen2.5-7B-Instruct-LoRA", "saves/Qwen2.5-7B-Instruct/lora/sft",
+        "x/gemma-3-4b-it-text-only", "x/Qwen2.5-VL-7B-Instruct-llm-only", "/m/Qwen3-8B-data", "/m/Qwen3-8B-generated",
         # layers may be added, and bits are not told how
         "/m/Qwen2.5-7B-Instruct-mymerge", "/m/Qwen2.5-7B-Instruct-Int4", "x/Qwen3-8B-W4A16",
         "/m/Qwen3-8B/draft-1B/checkpoint-5", "/m/gemma-3-4b-with-depth", "/a/b/Qwen3-8B/c/d/e/f/g",

@@ -19,11 +19,12 @@ _QUANTIZED = re.compile(
     r"(?i)[-_.](?:(?:unsloth-)?(?P<bitsandbytes>bnb)-(?P<b>[48])bit|(?P<gptq>gptq)(?:-int(?P<g>[348]))?|(?P<awq>awq)"
     r"(?:-int4)?|(?P<fp8>fp8))$"
 )
-# Of a name that begins with a known one: words after which the shapes may be others.
+# Of a name that begins with a known one: words after which the shapes may be others, or it is an adapter.
 _OTHER_SHAPES = re.compile(
     r"(?i)^[-_.]?\d|\d[bm](?![a-z])|\dx\d|\d ?bits?|(?<![a-z])(?:int|fp|w|a)\d|moe|gg[um][fl]|gptq|awq|quant|exl\d|"
     r"mlx|onnx|(?<!lora.)(?<!sft.)(?<!dpo.)merge(?!d)|omni|(?<![a-z])vl(?![a-z])|vision|visual|image|multimodal|llava|"
     r"audio|speech|video|embed|rerank|reward|(?<![a-z])p?rm(?![a-z])|prun|spars|minitron|draft|specul|eagle|medusa|mtp|"
+    r"adapter|(?<![a-z])q?lora(?![a-z])(?!.*merge)|(?<![a-z])only(?![a-z])|data(?![a-z])|generated|"
     r"with|layer|depth|width|vocab|expan|extend|upscal|classif|(?<![a-z])(?:mini|tiny|nano|small|lite|large|half)(?![a-z])"
 )
 # Two digits behind letters, and no size behind them: qwen25, llama31, v03.
