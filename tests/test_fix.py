@@ -339,6 +339,14 @@ def test_unsafe_fixes_alone_are_wrong_usage(recipe: Path) -> None:
     assert lmf("--unsafe-fixes", recipe).returncode == 2
 
 
+@pytest.mark.parametrize("form", ["json", "sarif", "github"])
+def test_a_diff_has_no_other_format(recipe: Path, form: str) -> None:
+    before = recipe.read_bytes()
+    done = lmf("--diff", "--format", form, recipe)
+    assert (done.returncode, done.stdout, recipe.read_bytes()) == (2, b"", before)
+    assert b"--diff prints a plain diff; leave --format out" in done.stderr
+
+
 @pytest.mark.slow
 def test_the_real_parser_resolves_the_same_after_safe_fixes(tmp_path: Path) -> None:
     """Or refused it before. What was left out was ignored, so nothing but itself may differ."""

@@ -56,6 +56,8 @@ def command(
     """
     if unsafe and not (fix or diff):
         raise click.UsageError("--unsafe-fixes goes with --fix or --diff")
+    if diff and form != "text":
+        raise click.UsageError("--diff prints a plain diff; leave --format out")
     given = frozenset(paths) if hook else None
     if hook:
         from validator.judge import commit

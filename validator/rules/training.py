@@ -210,7 +210,7 @@ def timeout_of_years(job: Job) -> Iterator[Finding]:
             "ddp_timeout",
             (
                 f"`ddp_timeout` is {seconds / _DAY:,.0f} days: a process that hangs stops the run silently; "
-                "set 7200 (two hours)"
+                f"set {_WEEK} (a week) or less"
             ),
             edits.put("ddp_timeout", _WEEK),
         )
