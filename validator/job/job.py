@@ -62,10 +62,12 @@ class Job(Settings):
         if there := models.known(name, *self.origin):
             return there
         base = self.header.get("base")
-        if isinstance(base, str):
-            return models.model(base)._replace(taken="base")
+        if isinstance(base, str) and (there := models.known(base)):
+            return there._replace(taken="base")
         from validator.tables import taken, unknown  # which no model of the catalogue waits for
 
+        if isinstance(base, str):
+            raise RecipeError(unknown.base(base))
         if there := taken.model(name):
             return there
         raise RecipeError(unknown.message(name))

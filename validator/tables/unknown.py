@@ -27,11 +27,16 @@ def message(name: str) -> str:
         return other
     if name.startswith((".", "/", "~", "$")) or name.count("/") > 1:
         return f"model `{name}` is not known: it is no folder with a config.json; {_BASE}"
-    wanted = name.strip().lower()
-    owner, _, own = wanted.rpartition("/")
-    near = suggest(wanted, _like(owner, own), 0.85 if owner else 0.6)
+    owner, near = name.strip().rpartition("/")[0], _near(name)
     where = ", and no local hub cache holds it" if owner and not near else ""
     return f"model `{name}` is not known{where}{f'{near} else ' if near else '; '}{_REMEDY}"
+
+
+def base(name: str) -> str:
+    """That what the header block names as the base of a checkpoint is not known, and what it may name."""
+    if other := other_kind(name):
+        return other
+    return f"`base: {name}` is not known{_near(name)}; name one of docs/models.md, or a folder with its config.json"
 
 
 def other_kind(name: str) -> str:
@@ -46,6 +51,13 @@ def other_kind(name: str) -> str:
         if "gguf" in folder.name.lower() or next(folder.glob("*.gguf"), None):
             return f"`{name}` is in llama.cpp's format (GGUF); LLaMA-Factory needs the original weights"
     return ""
+
+
+def _near(name: str) -> str:
+    """The name that was likely meant, as a question; empty where none is near."""
+    wanted = name.strip().lower()
+    owner, _, own = wanted.rpartition("/")
+    return suggest(wanted, _like(owner, own), 0.85 if owner else 0.6)
 
 
 def _like(owner: str, own: str) -> Iterator[str]:
