@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
 from validator.read.tree import read_json
 from validator.rules.rule import Finding, rule
+from validator.tables.models import Model
 
 
 @rule("TRA911", Severity.ERROR)
@@ -37,19 +39,38 @@ def targets_frozen(job: Job) -> Iterator[Finding]:
     Why: "No `target_modules` passed" when the adapter is made, after the data is tokenized and the model loaded on
     every rank.
     Source: llamafactory/model/model_utils/visual.py:patch_target_modules
-    Fix: `lora_target: all`, or `freeze_vision_tower: false`.
+    Fix: `lora_target: all`, or the part's own key: `freeze_vision_tower: false`, `freeze_multi_modal_projector: false`.
     """
     targets = _named_targets(job)
     if not targets or not job.model or not job.workload or not job.trains_decoder:
         return
-    family = job.model.family
-    linear = [f"layers.0.{part}.{name}" for part in family.parts for name in family.linear]
-    decoder = any(target in name for target in targets for name in linear)
+    family, bare = job.model.family, [_unnumbered(target) for target in targets]
+    linear = [f"language_model.layers.{part}.{name}" for part in family.parts for name in family.linear]
+    decoder = any(target in name for target in bare for name in linear)
     if not decoder and not any(part.targets for part in job.workload.encodings):
-        there = any(target in name for target in targets for names in job.model.modules for name in names)
-        where = "only a frozen part" if there else "no part"
-        remedy = "write `freeze_vision_tower: false`" if there else "write `lora_target: all`"
-        yield "lora_target", f"{', '.join(targets)} names {where} of {job.model.kind}: nothing would train; {remedy}"
+        key = _kept_frozen(job.model, bare)
+        if key and not job.flag(key):
+            return  # a module of one layer, by its number
+        where, remedy = ("only a frozen part", f"{key}: false") if key else ("no part", "lora_target: all")
+        yield (
+            "lora_target",
+            f"{', '.join(targets)} names {where} of {job.model.kind}: nothing would train; write `{remedy}`",
+        )
+
+
+def _unnumbered(target: str) -> str:
+    """A target without the number of its layer."""
+    return re.sub(r"\.\d+(?=\.|$)", "", target)
+
+
+def _kept_frozen(model: Model, targets: list[str]) -> str | None:
+    """The key that freezes the part of a tower or a projector which one of the targets names; None: none names any."""
+    for tower, names in zip(model.arch.towers, model.modules, strict=True):
+        projector = {linear.role for linear in tower.projector}
+        for name, role in names.items():
+            if any(target in name for target in targets):
+                return "freeze_multi_modal_projector" if role in projector else "freeze_vision_tower"
+    return None
 
 
 @rule("TRA913", Severity.ERROR)
@@ -78,6 +99,8 @@ def thawed_without_effect(job: Job) -> Iterator[Finding]:
     """
     if not job.adapts or not job.model or not _reaches(job) or not job.workload:
         return
+    if any("." in target for target in _named_targets(job)):
+        return  # a path to modules, which the parts' names do not tell
     adapted = [set(part.targets) for part in job.workload.encodings]
     projectors = [{linear.role for linear in tower.projector} for tower in job.model.arch.towers]
     pairs = list(zip(adapted, projectors, strict=True))
