@@ -695,6 +695,23 @@ def test_a_model_that_needs_an_older_transformers_is_planned_and_written_for_it(
     assert not [each for each in report.diagnostics if each.severity is not Severity.NOTE]
 
 
+def test_a_method_that_an_earlier_transformers_cures_stands_beside_the_others() -> None:
+    """Without --method, too: its experts are then quantized."""
+    shown = answer.answer("mixtral-8x7b", "1xa100-80g")
+    assert {(each.draft.method, each.draft.transformers) for each in shown.plans} == {("qlora", "4.57.1")}
+    assert [note for note in rows(shown).notes if note.startswith("qlora for transformers 4.57.1, as a written recipe")]
+    both = answer.answer("mixtral-8x7b", "8xa100-80g")
+    assert {each.draft.method: each.draft.transformers for each in both.plans}["lora"] is None
+
+
+def test_memory_is_not_said_to_be_no_reason_where_a_release_cures_the_rest() -> None:
+    words = ("--model", "hunyuan-a13b", "--machine", "1xa100-80g", "--method", "qlora")
+    found = plans(*words)
+    assert found["reasons"] == []
+    assert "more host memory per node" in [each["note"] for each in found["upgrades"]]
+    assert plans(*words, "--host-ram", "512")["plans"]
+
+
 @pytest.mark.parametrize(
     ("model", "machine", "method", "message"),
     [

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from validator.job.datasets import Registry
 from validator.plan import choice, upgrade, writing
 from validator.plan.choice import Choice
 from validator.plan.draft import Draft, can_wrap
-from validator.plan.search import ADAPTERS, LENGTHS, METHODS, ORDER, Plan, obstacles, search, tight, usual
+from validator.plan.search import ADAPTERS, LENGTHS, METHODS, ORDER, Plan, cured, obstacles, search, tight, usual
 from validator.plan.upgrade import Upgrade
 from validator.recipes.place import Placed, place
 from validator.samples.kinds import KINDS, STAGES
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Answer:
     """What fits, best first: plans for the model, or choices of a model. Where nothing does: the reasons that memory
-    cannot cure, or machines on which it would, and a run that is tight. `outdated`: what `check` has against the model
-    with the newest transformers, where the plans are for an earlier one."""
+    cannot cure, or machines on which it would, and a run that is tight. `outdated`: by method that is planned for an
+    earlier transformers, what `check` has against it with the newest."""
 
     model: Model | None
     machine: Machine
@@ -40,7 +40,7 @@ class Answer:
     tight: Plan | None = None
     stage: str = "sft"
     unrated: Sequence[str] = ()
-    outdated: Sequence[str] = ()
+    outdated: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def method(self) -> str:
@@ -90,16 +90,25 @@ def answer(
 
 
 def _planned(unanswered: Answer, start: Draft, methods: Sequence[str], lengths: Sequence[int]) -> Answer:
-    """The answer about one model: plans, those for an earlier transformers, what forbids any, or what would help."""
+    """The answer about one model: plans, what forbids any, or what would help."""
     if plans := search(start, methods, lengths):
-        return replace(unanswered, plans=plans)
-    if reasons := _obstacles(start, methods):
+        aged = dict.fromkeys(plan.draft.method for plan in plans if plan.draft.transformers)
+        return replace(unanswered, plans=plans, outdated=_outdated(start, aged))
+    cures = [each for each in methods if cured(replace(start, method=each))]
+    if not cures and (reasons := _obstacles(start, methods)):
         older = releases.previous()[1]
-        if plans := search(replace(start, transformers=older), methods, lengths):
-            return replace(unanswered, plans=plans, outdated=reasons)
         lasting = _obstacles(replace(start, transformers=older), methods)
         return replace(unanswered, reasons=lasting or reasons, upgrades=upgrade.other_method(start, methods, older))
-    return replace(unanswered, upgrades=upgrade.nearest(start, methods), tight=tight(start, methods))
+    if cures:
+        start = replace(start, transformers=releases.previous()[1])
+    helpful, near = upgrade.nearest(start, methods), tight(start, methods)
+    return replace(unanswered, upgrades=helpful, tight=near, outdated=_outdated(start, cures))
+
+
+def _outdated(start: Draft, methods: Iterable[str]) -> Mapping[str, Sequence[str]]:
+    """By method that is planned for an earlier transformers, what `check` has against the newest."""
+    newest = replace(start, transformers=None)
+    return {method: obstacles(replace(newest, method=method)) for method in methods}
 
 
 def _obstacles(start: Draft, methods: Sequence[str]) -> list[str]:

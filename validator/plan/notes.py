@@ -13,9 +13,11 @@ from validator.tables.models import Model
 def notes(answer: Answer) -> Iterator[str]:
     """Which device and model were meant, what is left out, and whether the samples suffice."""
     machine = answer.machine
-    if answer.outdated and answer.best:
-        older, newest = answer.best.draft.transformers, releases.newest()[1]
-        yield f"for transformers {older}, as a written recipe says; not for {newest}: {'; '.join(answer.outdated)}"
+    if answer.outdated:
+        older, newest = releases.previous()[1], releases.newest()[1]
+        why = "; ".join(dict.fromkeys(reason for reasons in answer.outdated.values() for reason in reasons))
+        methods = ", ".join(answer.outdated)
+        yield f"{methods} for transformers {older}, as a written recipe says; not for {newest}: {why}"
     if machine.note:
         yield machine.note
     if machine.device.vendor == "unknown":

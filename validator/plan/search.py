@@ -18,6 +18,7 @@ from validator.judge import check
 from validator.plan import draft, writing
 from validator.plan.draft import Draft
 from validator.read.recipe import parse
+from validator.tables import releases
 from validator.tables.checkout import home
 from validator.tables.savers import run_on, savers
 
@@ -62,12 +63,25 @@ class Plan:
 
 def search(start: Draft, methods: Sequence[str], lengths: Sequence[int]) -> list[Plan]:
     """The fastest way of each method that fits and that `check` passes, and its next one; best first. The first of the
-    lengths at which anything fits is taken."""
+    lengths at which anything fits is taken. A method that an earlier transformers cures is planned for that."""
     for each in lengths:
-        plans = [plan for method in methods for plan in _fastest(replace(start, method=method, length=each))]
+        plans = [plan for method in methods for plan in _any_release(replace(start, method=method, length=each))]
         if plans:
             return sorted(plans, key=lambda plan: (SPEEDS.index(plan.speed), methods.index(plan.draft.method)))
     return []
+
+
+def cured(start: Draft) -> Draft | None:
+    """For the last transformers before the newest major release, where `check` has nothing against that and something
+    against the newest, whatever the memory."""
+    older = replace(start, transformers=releases.previous()[1])
+    return older if obstacles(start) and not obstacles(older) else None
+
+
+def _any_release(start: Draft) -> list[Plan]:
+    plans = [*_fastest(start)]
+    older = None if plans else cured(start)
+    return [*_fastest(older)] if older else plans
 
 
 def usual(start: Draft) -> list[int]:
