@@ -16,9 +16,11 @@ from click.testing import CliRunner
 
 from validator.commands import explain
 from validator.diagnostic import RecipeError
-from validator.memory import device_memory
+from validator.memory import device_memory, parameters
 from validator.simulate.cell import Cell
 from validator.tables import families
+from validator.tables.architecture import architecture
+from validator.tables.data import listing
 from validator.trial import trials
 from validator.trial.process import Simulator
 
@@ -125,6 +127,22 @@ def test_copies_end_as_the_model_does(kinds: list[int], trained: int, depths: tu
     assert there == depths
     if there:
         assert kinds[: there.small][-4:] == kinds[: there.large][-4:] == kinds[-4:]
+
+
+def shallow(config: dict[str, Any]) -> dict[str, Any]:
+    """Four layers of the decoder and two of the tower that sees, of an omni model's thinker, too."""
+    if "thinker_config" in config:
+        return {**config, "thinker_config": shallow(config["thinker_config"])}
+    text = {name: each[:4] if name == "layer_types" else each for name, each in config["text_config"].items()}
+    seen = {**config["vision_config"], "depth": 2}
+    return {**config, "text_config": {**text, "num_hidden_layers": 4}, "vision_config": seen}
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-vl-7b", "glm-4.1v-9b", "qwen3.5-4b", "qwen2.5-omni-7b"])
+def test_models_that_see_are_stepped_through_with_a_picture(simulator: Simulator, name: str) -> None:
+    config = shallow(listing("models")[name]["config"])
+    there = simulator.ask(Cell(config, seq_len=1024, steps=1, warm=True))
+    assert there.parameters == parameters(architecture(config))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ def build(values: Mapping[str, Any], depth: int = 0) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    kind = str(values.get("model_type"))
+    kind, thinker = str(values.get("model_type")), values.get("thinker_config")
+    if isinstance(thinker, Mapping):  # all that LLaMA-Factory trains of an omni model (model/loader.py)
+        return build({**thinker, "model_type": f"{kind}_thinker"}, depth)
     if isinstance(values.get("vision_config"), Mapping) and isinstance(values.get("text_config"), Mapping):
         return _seeing(kind, values, depth)
     if kind not in CONFIG_MAPPING or CONFIG_MAPPING[kind] not in AutoModelForCausalLM._model_mapping:
