@@ -362,3 +362,34 @@ def test_data_sets_that_are_not_here_do_not_stand_against_a_change(
     )
     assert before.worst == "exceeds"
     assert [change.verdict for change in changes.nearest(before, limit=1)] == ["fits"]
+
+
+MIXTURE = """# /// recipe
+# machine: 1xa100-80g
+# host_ram_gib: 256
+# transformers: {release}
+# ///
+model_name_or_path: mistralai/Mixtral-8x7B-Instruct-v0.1
+do_train: true
+finetuning_type: lora
+quantization_bit: {bits}
+dataset: mine
+template: mistral
+bf16: true
+"""
+
+
+@pytest.mark.parametrize(
+    ("release", "bits", "named"), [("5.6.0", 4, True), (">=4.57", 4, True), ("5.6.0", "null", False)]
+)
+def test_the_release_with_which_four_bits_reach_the_experts_comes_first(
+    release: str, bits: object, named: bool
+) -> None:
+    """Followed, it fits."""
+    before = job.resolve(parse("x.yaml", MIXTURE.format(release=f'"{release}"', bits=bits)))
+    after = job.resolve(parse("x.yaml", MIXTURE.format(release="4.57.1", bits=bits)))
+    said = changes.advice(before)
+    assert said.startswith("write `# transformers: 4.57.1` into the header block and install it (") is named
+    assert (after.worst == "fits") is named
+    if named and after.device_memory:
+        assert f"({after.device_memory.expected / GIB:.1f} GiB per device)" in said

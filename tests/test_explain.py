@@ -51,7 +51,7 @@ def test_the_fixed_shape() -> None:
     found = json.loads(structure.text(explain.explain(resolved(HEAD + BODY))))
     assert list(found) == [
         "path", "machine", "model", "verdict", "device_gib", "host_gib", "disk_gib", "samples", "changes", "command",
-        "spare", "diagnostics", "left_out", "command_problem", "releases", "enough_for_tokens",
+        "spare", "diagnostics", "left_out", "command_problem", "releases", "enough_for_tokens", "older",
         "simulated", "simulation",
     ]  # fmt: skip
     assert list(found["machine"]) == ["nodes", "devices", "device", "device_gib", "usable_gib", "host_ram_gib"]
@@ -243,3 +243,4 @@ def test_experts_are_explained_for_each_release() -> None:
     lines = chart.text(answer)
     assert "depends on the release of transformers: exceeds with the newest" in lines
     assert f"with transformers {older.transformers}, whose experts are linear modules" in lines
+    assert f"fits with `# transformers: {older.transformers}` in the header block" in lines

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import islice, product
 from shlex import quote
 
-from validator.advise import ladder
+from validator.advise import ladder, release
 from validator.advise.change import Change, Settings, change, changed
 from validator.advise.ladder import Step, Way
 from validator.diagnostic import Verdict
@@ -37,6 +37,9 @@ def advice(job: Job) -> str:
     """What to do about a job that does not fit, as the end of a message."""
     if job.simulated:
         return f"`lmf-recipes explain {quote(job.path)} --simulate` tries changes"
+    if cure := release.older(job):
+        written = f"write `# transformers: {cure.transformers}` into the header block and install it"
+        return f"{written} ({cure.expected:.1f} GiB per device)"
     for wanted, words in _WORDS.items():
         if cheapest := next(_minimal(job, wanted), None):
             return f"{words}set {cheapest}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from validator.advise import changes, spare
+from validator.advise import changes, release, spare
 from validator.advise.explanation import Band, DeviceBand, Disk, Explanation, Released, Samples, Size, Target
 from validator.advise.starting import Starting, starting
 from validator.diagnostic import Diagnostic, RecipeError, Severity
@@ -45,6 +45,7 @@ def explain(
         left_out=_left_out(job, diagnostics),
         command_problem=started.problem,
         releases=list(_releases(job)),
+        older=release.older(job),
         simulated=job.simulated,
         simulation=simulation,
     )
@@ -99,8 +100,8 @@ def _releases(job: Job) -> Iterator[Released]:
     needs = [each.expected for each in job.device_memories.values()]
     if not needs or max(needs) < 1.01 * min(needs):
         return
-    for release, each in job.device_memories.items():
-        yield Released(release, _gib(each.low), _gib(each.expected), _gib(each.high), job.device_verdicts[release])
+    for version, each in job.device_memories.items():
+        yield Released(version, _gib(each.low), _gib(each.expected), _gib(each.high), job.device_verdicts[version])
 
 
 def _host(estimate: Estimate | None) -> Band | None:

@@ -95,7 +95,8 @@ class Explanation:
     `check` finds; `left_out` are keys that it does not know or whose value it refuses: all figures are without them.
     `command_problem` says why there is no command though no error stands against one. `releases`, newest first:
     where the experts of a mixture are one tensor with some transformers releases that the recipe admits, and linear
-    modules with others, what it needs with each; all other figures are of the first. `enough_for_tokens`: the devices
+    modules with others, what it needs with each; all other figures are of the first. `older`: that release,
+    where the run fits with it alone. `enough_for_tokens`: the devices
     suffice while no sample is longer, and it is not known whether one is. `simulated`: device memory is not the
     formulas' but that of the `simulation`, which may also stand beside the formulas'."""
 
@@ -115,6 +116,7 @@ class Explanation:
     command_problem: str | None = None
     releases: Sequence[Released] = ()
     enough_for_tokens: int | None = None
+    older: Released | None = None
     simulated: bool = False
     simulation: Simulation | None = None
 
@@ -130,7 +132,8 @@ class Explanation:
                        host_gib=self.host_gib and _rounded(self.host_gib),
                        disk_gib=self.disk_gib and _rounded(self.disk_gib),
                        changes=[*map(_rounded, self.changes)], spare=[*map(_rounded, self.spare)],
-                       releases=[*map(_rounded, self.releases)])  # fmt: skip
+                       releases=[*map(_rounded, self.releases)],
+                       older=self.older and _rounded(self.older))  # fmt: skip
 
 
 _Sizes = TypeVar("_Sizes", Band, DeviceBand, Disk, Change, Released, Simulation)

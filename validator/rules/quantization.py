@@ -176,15 +176,18 @@ def experts_not_quantized(job: Job) -> Iterator[Finding]:
     Why: transformers 5 keeps the experts as fused tensors that bitsandbytes leaves in 16 bits, so most of the model
     is not shrunk.
     Source: transformers/integrations/bitsandbytes.py:replace_with_bnb_linear
-    Fix: transformers 4, whose experts are linear modules; else shard with ZeRO-3, or use a checkpoint that is quantized
-    already.
+    Fix: transformers 4, whose experts are linear modules; else shard over several devices with ZeRO-3, or use a
+    checkpoint that is quantized already.
     """
     model, asked = job.model, job.quantization
     fused = model and model.family.fuses(job.header) and not _routed_by_bits(job)  # TRA313 and TRA314 say worse
     if model and fused and asked.loads and asked.method == "bnb":
-        older = model.family.forms(job.header).get(False)
-        other = f"install transformers {older}, which quantizes them, or " if older else ""
-        yield "quantization_bit", f"the experts of {model.kind} stay in 16 bits; {other}shard with ZeRO-3"
+        older = model.family.forms({}).get(False)
+        alone = job.machine is not None and job.world == 1  # ZeRO-3 has nothing to shard over
+        cures = [f"install transformers {older}, which quantizes them"] if older else []
+        cures += [] if alone else ["shard with ZeRO-3"]
+        remedy = ", or ".join(cures) or "take a checkpoint that is quantized already"
+        yield "quantization_bit", f"the experts of {model.kind} stay in 16 bits; {remedy}"
 
 
 @rule("TRA312", Severity.ERROR)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
 from validator.advise.change import Change
-from validator.advise.explanation import Band, DeviceBand, Explanation
+from validator.advise.explanation import Band, DeviceBand, Explanation, Released
 from validator.diagnostic import decimals, plural
 from validator.show.bar import WIDTH, bar
 
@@ -116,11 +116,19 @@ def _ruler(band: Band | DeviceBand, limit: float | None, scale: float) -> str:
     return "".join(cells).rstrip()
 
 
+def _release(older: Released | None) -> Iterator[str]:
+    if older:
+        yield f"fits with `# transformers: {older.transformers}` in the header block, and that release installed:"
+        yield f"      {older.expected:.1f} GiB per device"
+
+
 def _title(explanation: Explanation) -> str:
     """What the changes are to a job: the best of them comes first."""
     best = explanation.changes[0].verdict if explanation.changes else "unknown"
     if explanation.verdict == "unknown" or best == "fits":
         return "nearest changes:"
+    if explanation.older:
+        return "nearest changes without that, none with a margin:"
     return "nothing fits with a margin; nearest changes:" if best == "tight" else "nothing fits; nearest changes:"
 
 
@@ -156,6 +164,7 @@ def _rest(explanation: Explanation) -> Iterator[str]:
     if explanation.verdict == "fits":
         yield from _changes("memory to spare, which would buy one of:", explanation.spare, usable)
     else:
+        yield from _release(explanation.older)
         yield from _changes(_title(explanation), explanation.changes, usable)
     if explanation.command_problem:
         yield f"run: {explanation.command_problem}"
