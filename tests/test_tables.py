@@ -17,6 +17,7 @@ import tables  # noqa: E402
 
 import recipes  # noqa: E402
 from validator.plan import search as plan  # noqa: E402
+from validator.plan.draft import Draft  # noqa: E402
 from validator.read.recipe import load  # noqa: E402
 from validator.tables import machines, models  # noqa: E402
 
@@ -79,7 +80,8 @@ def test_a_gap_says_why(machine: str, ram: float, method: str, verdict: str) -> 
     target = machines.machine(machine, ram)
     found = coverage._cell(models.model("qwen7b"), target, method, [])
     assert found.startswith(verdict)
-    assert (found == "fits") == bool(plan.search(models.model("qwen7b"), target, length=2048, methods=(method,)))
+    start = Draft(models.model("qwen7b"), target, method)
+    assert (found == "fits") == bool(plan.search(start, (method,), (2048,)))
 
 
 def test_a_model_that_cannot_run_says_so_whatever_the_machine() -> None:
