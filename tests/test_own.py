@@ -181,3 +181,12 @@ def test_no_length_is_recommended_where_pictures_count_too() -> None:
     assert "would cut" not in text
     assert "each adds tokens" in text
     assert "Recommended" not in Path("r.html").read_text()
+
+
+def test_pictures_that_no_registry_has_yet_are_counted_as_they_are(here: Path) -> None:
+    """One a row, so that 16-bit weights fit; of rows that nobody has seen it would be tight."""
+    write("shown.jsonl", {**TALK, "images": ["a.png"]})
+    words = ["plan", "--model", "qwen2.5-vl-7b", "--machine", "2xrtx-4090", "--host-ram", "128", "--format", "json"]
+    first = json.loads(run(*words, "--data", "shown.jsonl").stdout)["plans"][0]
+    assert (first["method"], first["cutoff_len"]) == ("lora", 2048)
+    assert not (here / "data").exists()
