@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 
 import pytest
 from hypothesis import settings
@@ -11,6 +12,9 @@ from hypothesis import settings
 # pytest --hypothesis-profile=default
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
+
+# The simulator asks for silence where nothing is set; real runs are read by what LLaMA-Factory logs.
+os.environ.setdefault("LLAMAFACTORY_VERBOSITY", "INFO")
 
 
 def pytest_collection_finish() -> None:

@@ -335,6 +335,7 @@ def unknown(config: dict[str, Any], made: Any) -> list[str]:
     elsewhere = {
         *("head_dim", "vision_use_head", "sliding_window_pattern", "full_attention_interval", "quantization_config"),
         "is_yi_vl_derived_model",
+        "num_shared_expert",  # of the models' own code; transformers' class has one shared expert always
     }
     empty = type(made)()
     nested = {field for field, value in config.items() if isinstance(value, dict) and field not in elsewhere}

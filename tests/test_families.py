@@ -144,8 +144,13 @@ def published(kind: str) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name not in left} | {"num_hidden_layers": 4}
 
 
+# Held to their classes by the cells of benchmarks/grid.py and by counts alone: layers of two kinds, norms without
+# parameters, layers that are called otherwise, experts that the published models do without.
+UNLIKE = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo", "bloom", "llama4_text"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", GENERATED["transformers"])
+@pytest.mark.parametrize("kind", sorted(GENERATED["transformers"].keys() - UNLIKE))
 def test_generated_facts_are_those_of_the_real_class(kind: str) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     linear = pytest.importorskip("llamafactory.model.model_utils.misc").find_all_linear_modules
