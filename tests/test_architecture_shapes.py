@@ -102,3 +102,9 @@ def test_a_missing_field_is_named(field: str) -> None:
 def test_an_unknown_type_lists_the_known_ones() -> None:
     with pytest.raises(RecipeError, match=r"model type `mamba` is not among the supported ones; .* --simulate"):
         architecture({"model_type": "mamba"})
+
+
+@pytest.mark.parametrize("value", [[2, "x"], ["x"], [[2], [3]]])
+def test_a_list_by_layer_that_holds_no_numbers_is_refused(value: list[object]) -> None:
+    with pytest.raises(RecipeError, match="`moe_intermediate_size` is "):
+        architecture({**DENSE, "model_type": "qwen3_moe", "moe_intermediate_size": value})

@@ -286,3 +286,15 @@ def test_tokens_that_a_projector_pools_fill_a_sample_by_what_they_become(length:
     work = Job(values, folders=()).workload
     assert work
     assert work.encodings[0].tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [({"image_grid_pinpoints": [["a", 672]]}, "`image_grid_pinpoints` is 'a'"),
+     ({"image_grid_pinpoints": [[336]]}, r"`image_grid_pinpoints` holds \[336\]"),
+     ({"vision_config": {**CONFIGS["llava"]["vision_config"], "image_size": -1},
+       "image_grid_pinpoints": [[336, 672]]}, "`image_size` is -1")],
+)  # fmt: skip
+def test_grids_that_cannot_be_are_no_model(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(RecipeError, match=problem):
+        architecture({**CONFIGS["llava"], **fields})

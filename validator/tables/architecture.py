@@ -148,7 +148,7 @@ def _first(config: Config, *names: str) -> int:
     for name in names:
         value = config.get(name)
         if isinstance(value, list) and value and name in _BY_LAYER:
-            value = max(value)
+            value = max(_optional({name: number}, name) for number in value)
         if number := _optional({name: value}, name):
             return number
     return 0

@@ -60,9 +60,12 @@ def _tiles(config: Config) -> int:
     """Pieces that a picture is cut into at most, with the whole of it, where config.json lists their grids; else 0."""
     grids, seen = config.get("image_grid_pinpoints"), config.get("vision_config")
     side = seen.get("image_size") if isinstance(seen, Mapping) else None
-    if not isinstance(side, int) or not isinstance(grids, list):
+    if side is None or not isinstance(grids, list):
         return 0
-    return 1 + max((-(-height // side) * -(-width // side) for height, width in grids), default=0)
+    side, name = checked("image_size", side), "image_grid_pinpoints"
+    if wrong := next((grid for grid in grids if not isinstance(grid, list) or len(grid) != 2), None):
+        raise RecipeError(f"config.json: `{name}` holds {wrong!r}, not a height and a width")
+    return 1 + max((prod(-(-checked(name, length) // side) for length in grid) for grid in grids), default=0)
 
 
 def modules(config: Config) -> tuple[Mapping[str, str], ...]:
