@@ -1,0 +1,77 @@
+"""The laws of every predicted step: over the models of the tables and random ones, all methods and ways of sharding."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from test_memory_laws import runs
+
+from validator.memory import Architecture, Workload
+from validator.speed import Device, Term, step_time
+
+LAWS = settings(max_examples=80, deadline=None)
+A100 = Device(312e12, 19.5e12, 2.0e12, 300e9, 25e9, 25e9, 200e9, 96, 1e9)
+
+
+@LAWS
+@given(runs())
+def test_terms_sum_to_the_step_inside_its_band(run: tuple[Architecture, Workload]) -> None:
+    step = step_time(*run, A100)
+    assert sum(step.terms.values()) == pytest.approx(step.expected)
+    assert 0 < step.low <= step.expected <= step.high
+    assert all(seconds > 0 for seconds in step.terms.values())
+    assert step.bottleneck in step.terms
+
+
+@LAWS
+@given(runs())
+def test_more_tokens_never_take_less_time(run: tuple[Architecture, Workload]) -> None:
+    arch, work = run
+    before = step_time(arch, work, A100).expected
+    for more in (
+        work._replace(length=2 * work.length),
+        work._replace(micro_batch=work.micro_batch + 1),
+        work._replace(accumulation=work.accumulation + 1),
+    ):
+        assert step_time(arch, more, A100).expected >= before
+
+
+@LAWS
+@given(runs())
+def test_a_larger_model_never_takes_less_time(run: tuple[Architecture, Workload]) -> None:
+    arch, work = run
+    before = step_time(arch, work, A100).expected
+    full_every = arch.full_every
+    assert step_time(arch._replace(layers=arch.layers + full_every), work, A100).expected >= before
+    assert step_time(arch._replace(vocab=arch.vocab + 1024), work, A100).expected >= before
+
+
+@LAWS
+@given(runs())
+def test_a_faster_device_is_never_slower(run: tuple[Architecture, Workload]) -> None:
+    before = step_time(*run, A100).expected
+    for field in ("half", "single", "bandwidth", "link", "network", "host_link", "host_bandwidth", "cores"):
+        faster = A100._replace(**{field: 2 * getattr(A100, field)})
+        assert step_time(*run, faster).expected <= before * (1 + 1e-9)
+
+
+@LAWS
+@given(runs())
+def test_the_correction_of_a_machine_scales_the_step(run: tuple[Architecture, Workload]) -> None:
+    before, after = (step_time(*run, A100._replace(correction=factor)).expected for factor in (1.0, 1.5))
+    assert after == pytest.approx(1.5 * before)
+
+
+@LAWS
+@given(runs())
+def test_tokens_are_those_of_all_devices(run: tuple[Architecture, Workload]) -> None:
+    _, work = run
+    sequences = work.micro_batch * work.sequences_per_sample * work.accumulation * work.sharding.world
+    assert step_time(*run, A100).tokens == sequences * work.length
+
+
+@pytest.mark.parametrize("term", Term)
+def test_every_term_has_words(term: Term) -> None:
+    assert len(term.meaning.split()) > 2
+    assert term.meaning[0].islower()
+    assert not term.meaning.endswith(".")
