@@ -28,6 +28,7 @@ def read(name: str) -> dict[str, Any]:
 
 MODELS = read("models.yaml")
 DEVICES = read("devices.yaml")
+SERVERS = read("servers.yaml")
 SAMPLES = read("samples.yaml")
 RATES = read("rates.yaml")
 
@@ -35,8 +36,8 @@ MODEL_KEYS = {"hub", "modelscope", "short", "template", "base", "licence", "para
 MODEL_EXTRAS = {"overrides", "remote_code", "counted", "confidence", "note"}
 DEVICE_KEYS = {
     *("name", "aliases", "vendor", "memory_gib", "usable_gib", "context_gib", "compute_capability", "bf16", "fp8"),
-    *("flash_attention", "bitsandbytes", "tflops_bf16", "tflops_fp16", "bandwidth_gb_s", "link", "server"),
-    *("evidence", "source", "products"),
+    *("flash_attention", "bitsandbytes", "tflops_bf16", "tflops_fp16", "tflops_fp32", "bandwidth_gb_s", "link"),
+    *("host_link", "watts", "server", "timed", "evidence", "source", "products"),
 }
 # The names that recipes, file names and --machine use.
 DEVICE_IDS = {
@@ -121,16 +122,40 @@ def test_no_promised_device_is_gone() -> None:
 def test_device_entry_is_whole(name: str) -> None:
     entry = DEVICES[name]
     assert set(entry) >= DEVICE_KEYS
-    assert set(entry) <= DEVICE_KEYS | {"default_for", "notes", "common", "usable_share"}
+    assert set(entry) <= DEVICE_KEYS | {"default_for", "notes", "common", "usable_share", "attained"}
     assert ("usable_share" in entry) == (name == "by-memory")
     assert set(entry.get("notes", {})) <= set(entry)
     assert set(entry["bitsandbytes"]) <= {4, 8}
     assert entry["vendor"] in {"nvidia", "amd", "ascend", "cpu"} | ({"unknown"} if name == "by-memory" else set())
     assert entry["evidence"] in {"good", "thin"}
-    assert set(entry["link"]) == {"type", "gb_s"}
-    assert set(entry["server"]) == {"devices", "host_ram_gib"}
+    assert set(entry["link"]) == set(entry["host_link"]) == {"type", "gb_s"}
+    assert set(entry["server"]) == {"devices", "host_ram_gib", "kind"}
+    assert entry["server"]["kind"] in {None, *SERVERS}
+    assert entry["timed"] in {"good", "few", "none"}
     assert addresses(entry)
     assert all(address.startswith("https://") for address in addresses(entry))
+
+
+@pytest.mark.parametrize("name", [name for name, entry in DEVICES.items() if entry["server"]["kind"]])
+def test_rates_of_a_device_are_plausible(name: str) -> None:
+    """Products of fp32 numbers are never faster than those of half as many bits; no link is faster than the memory."""
+    entry = DEVICES[name]
+    half = entry["tflops_bf16"] or entry["tflops_fp16"]
+    assert entry["tflops_fp32"] < half
+    assert 0.03 < half / entry["bandwidth_gb_s"] < 0.5
+    assert (entry["link"]["gb_s"] or 0) < entry["bandwidth_gb_s"]
+    assert entry["host_link"]["gb_s"] <= (entry["link"]["gb_s"] or entry["host_link"]["gb_s"])
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_server_entry_is_whole(name: str) -> None:
+    entry = SERVERS[name]
+    assert set(entry) == {
+        *("name", "cores", "memory_gb_s", "disk_gb_s", "network", "ports", "notes", "source"),
+    }
+    assert set(entry["notes"]) <= set(entry)
+    assert all(address.startswith("https://") for address in addresses(entry))
+    assert name in {each["server"]["kind"] for each in DEVICES.values()}
 
 
 @pytest.mark.parametrize("name", [name for name, entry in DEVICES.items() if entry["memory_gib"]])

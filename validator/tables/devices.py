@@ -5,11 +5,14 @@
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from validator.diagnostic import RecipeError
 from validator.memory import Runtime
 from validator.tables.data import listing
+
+if TYPE_CHECKING:
+    from validator.speed import Device as Rates
 
 _BY_MEMORY = "by-memory"
 _SIZE = r"([1-9]\d{0,3})-?g(?:i?b)?"
@@ -44,6 +47,13 @@ class Device(NamedTuple):
             expandable_segments=expandable,
             capacity_gib=self.usable_gib,
         )
+
+    def rates(self, devices: int, network: float = 0.0) -> "Rates | None":
+        """What one of so many in a node does in a second, for the time model; `network`: bytes between nodes, of one
+        node. None where no rate is published."""
+        from validator.tables import rates  # which no check of memory waits for
+
+        return rates.rates(self.id, devices, network)
 
 
 def device_ids() -> list[str]:

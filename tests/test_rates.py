@@ -1,0 +1,47 @@
+"""What the time model takes of a device and its server."""
+
+from __future__ import annotations
+
+import pytest
+
+from validator.tables import devices
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "link", "host_link", "cores", "switched"),
+    [
+        ("a100-80g", 8, 300e9, 32e9, 128, True),
+        ("a100-80g", 1, 300e9, 32e9, 16, True),
+        ("rtx-4090", 2, 32e9, 32e9, 16, False),
+        ("ascend-910b-64g", 8, 196e9, 32e9, 192, True),
+        ("ascend-910b-64g", 2, 28e9, 32e9, 48, True),  # one of the seven links of a mesh
+        ("ascend-910a-32g", 8, 32e9, 32e9, 192, True),  # no figure for its link is published
+        ("v100-32g", 16, 150e9, 16e9, 32, True),  # more than the usual server has
+    ],
+)
+def test_rates_are_those_of_the_table(
+    name: str, count: int, link: float, host_link: float, cores: int, switched: bool
+) -> None:
+    found = devices.device(name)[0].rates(count, network=25e9)
+    assert found
+    assert (found.link, found.host_link, found.cores, found.switched) == (link, host_link, cores, switched)
+    assert found.network == 25e9
+
+
+def test_half_precision_is_that_which_the_device_trains_in() -> None:
+    v100, a100 = (devices.device(name)[0].rates(1) for name in ("v100-32g", "a100-80g"))
+    assert v100
+    assert a100
+    assert (v100.half, v100.single) == (125e12, 15.7e12)
+    assert (a100.half, a100.single) == (312e12, 19.5e12)
+
+
+@pytest.mark.parametrize("name", ["cpu", "48g"])
+def test_no_rates_where_none_are_published(name: str) -> None:
+    assert devices.device(name)[0].rates(1) is None
+
+
+@pytest.mark.parametrize("name", devices.device_ids())
+def test_all_other_devices_have_rates(name: str) -> None:
+    found = devices.device(name)[0].rates(1)
+    assert (found is None) == (name in ("cpu", "by-memory"))
