@@ -33,7 +33,7 @@ def test_more_tokens_never_take_less_time(run: tuple[Architecture, Workload]) ->
         work._replace(micro_batch=work.micro_batch + 1),
         work._replace(accumulation=work.accumulation + 1),
     ):
-        assert step_time(arch, more, A100).expected >= before
+        assert step_time(arch, more, A100).expected >= before * (1 - 1e-9)
 
 
 @LAWS
@@ -42,8 +42,8 @@ def test_a_larger_model_never_takes_less_time(run: tuple[Architecture, Workload]
     arch, work = run
     before = step_time(arch, work, A100).expected
     full_every = arch.full_every
-    assert step_time(arch._replace(layers=arch.layers + full_every), work, A100).expected >= before
-    assert step_time(arch._replace(vocab=arch.vocab + 1024), work, A100).expected >= before
+    assert step_time(arch._replace(layers=arch.layers + full_every), work, A100).expected >= before * (1 - 1e-9)
+    assert step_time(arch._replace(vocab=arch.vocab + 1024), work, A100).expected >= before * (1 - 1e-9)
 
 
 @LAWS

@@ -11,7 +11,9 @@ from validator.memory.run import run_of
 
 from .device import Device
 from .passes import passes
+from .rates import rates
 from .terms import Term
+from .update import update
 
 # Half of the band's width, as a share of the step. To be fitted.
 _SPREAD = 0.6
@@ -41,6 +43,7 @@ def step_time(architecture: Architecture, workload: Workload, device: Device) ->
     seconds: defaultdict[Term, float] = defaultdict(float)
     for cost in passes(run, device).costs:
         seconds[cost.term] += workload.accumulation * (cost.forward + cost.backward)
+    seconds[Term.OPTIMIZER] += update(run, rates(device))
     terms = {term: device.correction * value for term, value in seconds.items() if value}
     expected = sum(terms.values())
     tokens = workload.sharding.world * workload.accumulation * run.tokens

@@ -1,0 +1,48 @@
+"""Scores of pairs of tokens. Seconds of a micro batch in one layer.
+
+Each pair costs a product of queries and keys and one of scores and values; the backward pass makes five such products
+where the forward pass makes two (FlashAttention, arXiv 2205.14135)."""
+
+from __future__ import annotations
+
+from validator.memory.run import Run
+from validator.memory.shapes import Block
+from validator.memory.widths import output_width, query_width
+
+from .cost import Cost
+from .delta import recurrence
+from .rates import Rates
+from .terms import Term
+
+# Of what products attain: FlashAttention-2 reaches 73 % of an A100's rate forward and 63 % backward at a head of 128
+# (arXiv 2307.08691); PyTorch's memory-efficient kernel, which takes masks, about half of that.
+_FLASH, _FLASH_BACKWARD, _MASKED = 0.80, 0.70, 0.45
+# Bytes moved for each pair and head where scores are written out (transformers, eager_attention_forward): product,
+# mask, softmax in fp32 and its cast, dropout, product; backward the same read and written for gradients.
+_WRITTEN, _WRITTEN_BACKWARD = 26.0, 34.0
+
+
+def attention(run: Run, rates: Rates, block: Block) -> Cost:
+    """What stands between the projections of a layer."""
+    if block.delta:
+        return recurrence(run, rates, block, block.delta)
+    attn = run.arch.attn
+    widths = query_width(attn) + output_width(attn)
+    masked = run.work.attention == "sdpa" and run.work.padded
+    pairs = run.tokens * _seen(run, whole=masked or run.attends_in_squares)
+    seconds = 2.0 * pairs * widths / rates.compute(run.sizes.compute)
+    if run.attends_in_squares:
+        squares = pairs * attn.heads / rates.bandwidth
+        return Cost(Term.ATTENTION, seconds + _WRITTEN * squares, 2 * seconds + _WRITTEN_BACKWARD * squares)
+    forward, backward = (_MASKED, _MASKED) if masked else (_FLASH, _FLASH_BACKWARD)
+    return Cost(Term.ATTENTION, seconds / forward, 2.5 * seconds / backward)
+
+
+def _seen(run: Run, whole: bool) -> float:
+    """Tokens that one attends to. A kernel without a mask skips what comes later, or lies outside the window, of
+    which half of the layers have one."""
+    length, window = float(run.work.length), run.arch.attn.window
+    if whole:
+        return length
+    near = min(length, window) if window else length
+    return (near * (1 - near / (2 * length)) + length / 2) / 2 if window else length / 2

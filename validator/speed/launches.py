@@ -1,0 +1,49 @@
+"""Kernels that the processor must start. Seconds of a micro batch in one layer.
+
+A device that ends kernels sooner than Python starts them waits: small models and micro batches are bound by this."""
+
+from __future__ import annotations
+
+from validator.memory.delta import CHUNK
+from validator.memory.run import Run
+from validator.memory.shapes import Block
+
+from .cost import Cost
+from .experts import active
+from .terms import Term
+
+# Seconds to start a kernel from Python in the forward pass, and from autograd's engine in the backward pass.
+_FORWARD, _BACKWARD = 15e-6, 9e-6
+# Kernels of one norm, of one rotation, of activation, residuals and attention, forward.
+_NORM, _ROTATION, _OTHERS = 6, 10, 8
+# An adapter's: two products, casts, dropout, scale and sum. A routed expert's beside its products: its tokens chosen,
+# gathered and added.
+_ADAPTER, _EXPERT = 7, 8
+
+
+def launches(run: Run, block: Block) -> Cost:
+    """Starting all kernels of a layer; the backward pass has about two for each."""
+    number = _kernels(run, block)
+    return Cost(Term.LAUNCHES, _FORWARD * number, 2 * _BACKWARD * number)
+
+
+def _kernels(run: Run, block: Block) -> float:
+    arch, work = run.arch, run.work
+    per_norm = 1 if work.fused_kernels or arch.norm in ("layer", "bare") else _NORM
+    norms = arch.norms_per_layer + (2 if arch.attn.head_norms or arch.attn.whole_norms else 0)
+    plain = [each for each in block.linears if not each.routed]
+    each = 1 + (1 if run.sizes.residual > run.sizes.compute or run.sizes.casts else 0) + (1 if work.quant_bits else 0)
+    number: float = _OTHERS + norms * per_norm + (2 if work.fused_kernels else _ROTATION) + each * len(plain)
+    if run.adapts:
+        number += _ADAPTER * sum(linear.role in work.adapter.targets for linear in plain)
+    if block.delta:
+        number += 12 if block.delta.kernels else 6 * CHUNK + 12 * work.length / CHUNK
+    return number + (_expert_kernels(run, block) if block.mixture else 0.0)
+
+
+def _expert_kernels(run: Run, block: Block) -> float:
+    """Fused experts are one grouped product each (transformers 5, integrations/moe.py); separate ones go one by one."""
+    if run.work.experts_fused:
+        return 25.0
+    adapted = sum(each.role in run.work.adapter.targets for each in block.linears if each.routed and run.adapts)
+    return active(run) * (_EXPERT + 4 + _ADAPTER * adapted)

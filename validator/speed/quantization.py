@@ -1,0 +1,22 @@
+"""Weights made whole from few bits, for each product anew. Seconds of one pass through a layer."""
+
+from __future__ import annotations
+
+from validator.memory.run import Run
+from validator.memory.shapes import Block
+
+from .cost import Cost
+from .rates import Rates
+from .terms import Term
+
+# Of the attained bandwidth, what dequantizing kernels reach of theirs (bitsandbytes, csrc/kernels.cu).
+_SHARE = 0.5
+
+
+def quantization(run: Run, rates: Rates, block: Block) -> Cost:
+    """Reads few bits and writes compute precision, in the forward and in the backward pass."""
+    bits = run.work.quant_bits
+    if not bits:
+        return Cost(Term.QUANTIZATION, 0.0, 0.0)
+    moved = block.linear_elements * (bits / 8 + run.sizes.compute) / (_SHARE * rates.bandwidth)
+    return Cost(Term.QUANTIZATION, moved, moved)
