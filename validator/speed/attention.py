@@ -16,7 +16,7 @@ from .terms import Term
 
 # Of what products attain: FlashAttention-2 reaches 73 % of an A100's rate forward and 63 % backward at a head of 128
 # (arXiv 2307.08691); PyTorch's memory-efficient kernel, which takes masks, about half of that.
-_FLASH, _FLASH_BACKWARD, _MASKED = 0.80, 0.70, 0.45
+_FLASH, _MASKED = (0.80, 0.70), (0.45, 0.30)
 # Bytes moved for each pair and head where scores are written out (transformers, eager_attention_forward): product,
 # mask, softmax in fp32 and its cast, dropout, product; backward the same read and written for gradients.
 _WRITTEN, _WRITTEN_BACKWARD = 26.0, 34.0
@@ -34,7 +34,8 @@ def attention(run: Run, rates: Rates, block: Block) -> Cost:
     if run.attends_in_squares:
         squares = pairs * attn.heads / rates.bandwidth
         return Cost(Term.ATTENTION, seconds + _WRITTEN * squares, 2 * seconds + _WRITTEN_BACKWARD * squares)
-    forward, backward = (_MASKED, _MASKED) if masked else (_FLASH, _FLASH_BACKWARD)
+    forward, backward = _MASKED if masked else _FLASH
+    seconds /= rates.attention
     return Cost(Term.ATTENTION, seconds / forward, 2.5 * seconds / backward)
 
 

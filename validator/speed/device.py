@@ -20,4 +20,5 @@ class Device(NamedTuple):
     switched: bool = True  # each pair of devices has the whole link (NVLink switch); else a root or ring is shared
     evidence: Literal["good", "few", "none"] = "good"  # published runs of this device that efficiencies rest on
     attained: float = 1.0  # of the published rate, what large products reach, relative to the reference kind
+    attention: float = 1.0  # of what products attain, what attention kernels reach, relative to the reference kind
     correction: float = 1.0  # measured seconds of a step over predicted, on the user's own machine

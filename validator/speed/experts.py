@@ -10,6 +10,10 @@ from .products import adapter
 from .rates import Rates
 from .terms import Term
 
+# Times that a chosen token is read or written between products: gathered, weighted, masked, brought back in order,
+# added (transformers, integrations/moe.py, grouped_mm_experts_forward).
+_PERMUTED = 9
+
 
 def active(run: Run) -> float:
     """How many experts of a layer tokens reach: each token passes one by with probability 1 - chosen / all."""
@@ -26,7 +30,7 @@ def experts(run: Run, rates: Rates, block: Block) -> Cost:
     each = run.tokens * ffn.experts_per_token / reached
     shapes = (3 if ffn.gated else 2) * reached
     once = rates.product(each, hidden, ffn.expert_width, size, shapes)
-    moved = run.tokens * (ffn.experts_per_token * 6 * size * hidden + 16.0 * ffn.experts) / rates.bandwidth
+    moved = run.tokens * (ffn.experts_per_token * _PERMUTED * size * hidden + 16.0 * ffn.experts) / rates.bandwidth
     adapted = _adapted(run, rates, block)
     trained = 1 if run.adapts else 2
     return Cost(Term.EXPERTS, once + moved + adapted.forward, trained * once + moved + adapted.backward)

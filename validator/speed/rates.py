@@ -18,11 +18,13 @@ BANDWIDTH = 0.8
 
 
 class Rates(NamedTuple):
-    """A second's work, as attained: FLOP of products in half and in single precision, bytes of memory."""
+    """A second's work, as attained: FLOP of products in half and in single precision, bytes of memory; and the share of
+    the reference kind's efficiency that attention has."""
 
     half: float
     single: float
     bandwidth: float
+    attention: float
 
     def product(self, tokens: float, inputs: int, outputs: int, size: float, number: float = 1) -> float:
         """Seconds of `number` products of a matrix by `tokens` rows, all elements of `size` bytes: computation, and
@@ -40,4 +42,4 @@ class Rates(NamedTuple):
 def rates(device: Device) -> Rates:
     """What this device attains."""
     share = PRODUCT * device.attained
-    return Rates(share * device.half, share * device.single, BANDWIDTH * device.bandwidth)
+    return Rates(share * device.half, share * device.single, BANDWIDTH * device.bandwidth, device.attention)

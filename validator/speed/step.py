@@ -10,13 +10,11 @@ from validator.memory import Architecture, Workload
 from validator.memory.run import run_of
 
 from .device import Device
+from .evidence import gaps, spread
 from .passes import passes
 from .rates import rates
 from .terms import Term
 from .update import update
-
-# Half of the band's width, as a share of the step. To be fitted.
-_SPREAD = 0.6
 
 
 class StepTime(NamedTuple):
@@ -47,4 +45,5 @@ def step_time(architecture: Architecture, workload: Workload, device: Device) ->
     terms = {term: device.correction * value for term, value in seconds.items() if value}
     expected = sum(terms.values())
     tokens = workload.sharding.world * workload.accumulation * run.tokens
-    return StepTime(terms, expected * (1 - _SPREAD), expected, expected * (1 + _SPREAD), tokens)
+    wide = 1 + spread(run, device, terms)
+    return StepTime(terms, expected / wide, expected, expected * wide, tokens, gaps(run, device))
