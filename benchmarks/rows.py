@@ -134,7 +134,8 @@ def usable() -> dict[str, float]:
     return {name: entry["usable_gib"] * GIB for name, entry in devices.items() if entry["usable_gib"]}
 
 
-def _stack(facts: Mapping[str, str]) -> Stack:
+def stack_of(facts: Mapping[str, str]) -> Stack:
+    """The software that made the row."""
     prefix = facts["id"].rsplit("-", 1)[0]
     if prefix in WHOLE_SOURCES:
         raise Skip(WHOLE_SOURCES[prefix])
@@ -151,7 +152,8 @@ def _stack(facts: Mapping[str, str]) -> Stack:
     return stack
 
 
-def _model(facts: Mapping[str, str], stack: Stack) -> Architecture:
+def model_of(facts: Mapping[str, str], stack: Stack) -> Architecture:
+    """Its shapes, where the validator knows the family."""
     config = configs().get(facts["hf_id"])
     if config is None:
         raise Skip("encoder-decoder, vision, hybrid or unpublished shapes")
@@ -248,7 +250,8 @@ def _attention(facts: Mapping[str, str]) -> Attention:
     return "flash" if facts["attn"].startswith("flash") else "sdpa"
 
 
-def _workload(facts: Mapping[str, str], stack: Stack, model: Architecture) -> Workload:
+def workload_of(facts: Mapping[str, str], stack: Stack, model: Architecture) -> Workload:
+    """The run as it executed."""
     if not facts["seq_len"] or not facts["micro_batch"]:
         raise Skip("length or batch not published")
     if facts["grad_checkpointing"] not in ("yes", "no"):
@@ -300,8 +303,8 @@ def parse(facts: Mapping[str, str]) -> Row:
     Raises:
         Skip: the row cannot be expressed as a workload, with the reason.
     """
-    stack = _stack(facts)
-    model = _model(facts, stack)
+    stack = stack_of(facts)
+    model = model_of(facts, stack)
     return Row(
         id=facts["id"],
         source=stack.title,
@@ -310,7 +313,7 @@ def parse(facts: Mapping[str, str]) -> Row:
         metric=facts["metric"],
         measured=_measured(facts, stack),
         model=model,
-        workload=_workload(facts, stack, model),
+        workload=workload_of(facts, stack, model),
         limit=usable().get(CARDS.get(facts["gpu_model"], "")),
         peer=stack.peer,
         expandable="expandable_segments" in facts["notes"],

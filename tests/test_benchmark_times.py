@@ -1,0 +1,135 @@
+"""Published step times become the workloads that really ran, each run once, and none is lost on the way."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import rows  # noqa: E402
+import times  # noqa: E402
+
+from validator.memory import parameters  # noqa: E402
+
+ROWS, SKIPPED = times.published()
+BY_ID = {row.id: row for row in ROWS}
+FACTS = {facts["id"]: facts for facts in times.timed()}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "expected"),
+    [
+        ("fms-017", "exact", {"method": "full", "length": 4096, "micro_batch": 4, "fused_kernels": False}),
+        ("fms-001", "exact", {"method": "full", "length": 2048}),
+        ("fms-130", "exact", {"quant_bits": 4, "fused_kernels": True}),
+        ("fmsorca-001", "mean", {"length": 445, "micro_batch": 4, "accumulation": 2}),
+        ("peftmm-033", "mean", {"length": 210, "checkpointing": "off", "attention": "sdpa"}),
+        ("lithubt-012", "short", {"length": 512, "checkpointing": "off"}),
+        ("foundry-096", "exact", {"precision": "amp", "attention": "flash", "checkpointing": "off"}),
+        ("foundry-010", "nodes", {"method": "full", "checkpointing": "off"}),
+        ("foundry-072", "foreign", {}),
+        ("bigsci-071", "offload", {"precision": "engine", "half": "fp16", "attention": "eager"}),
+        ("bigsci-076", "nodes", {"precision": "engine", "checkpointing": "layer"}),
+        ("mindspeed-030", "ascend", {"precision": "engine", "checkpointing": "off"}),
+        ("mindspeed-031", "foreign", {}),
+        ("swift-026", "ascend", {"method": "lora"}),
+        ("swift-027", "offload", {"method": "lora"}),
+        ("mlperf-007", "exact", {"method": "lora", "length": 8192}),
+        ("mlperf-018", "foreign", {}),
+        ("xtuner-023", "foreign", {"length": 131072}),
+        ("titan-001", "foreign", {}),
+        ("dsex-001", "exact", {"precision": "engine", "length": 512}),
+    ],
+)
+def test_kind_and_workload_of_a_row(name: str, kind: str, expected: dict[str, Any]) -> None:
+    row = BY_ID[name]
+    assert row.kind == kind
+    assert {key: getattr(row.workload, key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("foundry-096", {"devices_per_node": 8, "fsdp": True, "stage": 0}),
+        ("foundry-014", {"nodes": 32, "fsdp": True, "stage": 2}),
+        ("bigsci-071", {"stage": 3, "offload_optimizer": True, "offload_parameters": True, "nodes": 4}),
+        ("bigsci-080", {"stage": 3, "offload_optimizer": True, "offload_parameters": False}),
+        ("mlperf-007", {"stage": 3, "engine": True, "devices_per_node": 8}),
+    ],
+)
+def test_sharding_of_a_row(name: str, expected: dict[str, Any]) -> None:
+    sharding = BY_ID[name].workload.sharding
+    assert {key: getattr(sharding, key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "expected"),
+    [
+        ("fms-017", "a100-80g", {"half": 312e12, "link": 300e9, "network": 0.0}),
+        ("swift-025", "a100-80g", {"link": 200e9, "network": 0.0}),
+        ("foundry-079", "a100-80g", {"network": 200e9}),
+        ("mlperf-008", "h100-80g", {"network": 100e9}),
+        ("mindspeed-030", "ascend-910b-64g", {"half": 313e12}),
+        ("lithubt-012", "a10-24g", {"switched": False}),
+    ],
+)
+def test_device_of_a_row(name: str, device: str, expected: dict[str, float]) -> None:
+    row = BY_ID[name]
+    assert row.name == device
+    assert {key: getattr(row.device, key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "tokens"),
+    [
+        ("fms-017", 5.3495, 4 * 4096),
+        ("peftmm-033", 0.117, 4 * 210),  # the row's own figure holds evaluations
+        ("foundry-096", 5.2951, 8 * 6 * 2 * 2048),
+        ("automodel-005", 8.18, 512 * 4096),  # by the global batch: the model is split over four devices
+    ],
+)
+def test_seconds_and_tokens_of_a_step(name: str, seconds: float, tokens: float) -> None:
+    assert (BY_ID[name].seconds, BY_ID[name].tokens) == (seconds, tokens)
+
+
+def test_each_row_is_used_or_counted() -> None:
+    assert len(ROWS) + SKIPPED.total() == len(FACTS)
+    assert len(BY_ID) == len(ROWS)
+
+
+def test_a_run_that_is_published_twice_is_used_once() -> None:
+    twice = [facts for facts in rows.read(rows.EVIDENCE / "published.csv") if facts["id"].startswith("fmsorca-")]
+    assert len(twice) == 2 * sum(name.startswith("fmsorca-") for name in FACTS)
+
+
+def test_every_length_belongs_to_a_published_row() -> None:
+    assert set(times.lengths()) <= {facts["id"] for facts in rows.read(rows.EVIDENCE / "published.csv")}
+
+
+@pytest.mark.parametrize("size", ["760m", "1b", "3b", "7b", "13b", "30b", "70b"])
+def test_shapes_agree_with_the_count_that_the_source_prints(size: str) -> None:
+    row = next(row for row in ROWS if row.facts["hf_id"] == f"llm-foundry/mpt-{size}")
+    published = int(row.facts["notes"].split("NumParams ")[1].split(";")[0])
+    positions = row.workload.length * row.architecture.hidden  # which are learned there
+    assert parameters(row.architecture) + positions == pytest.approx(published, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("notes", "degree"),
+    [
+        ("gbs=8, tp=4, pp=1, cp=1", 4),
+        ("tp=1, pp=1, cp=1, ep=-", 1),
+        ("tp*pp*cp=2 (from gbs)", 2),
+        ("sequence parallel (Ulysses) 8", 8),
+        ("sequence_parallel_size 4", 4),
+        ("tp/pp/cp unknown", 0),
+        ("packed to 4096", 1),
+    ],
+)
+def test_parallelism_in_the_notes_of_a_row(notes: str, degree: int) -> None:
+    assert times.parallel({"notes": notes, "zero_stage": "unknown"}) == degree
