@@ -1,0 +1,65 @@
+"""What collectives reach on links and networks, against what was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from validator.diagnostic import RecipeError
+from validator.tables import networks
+from validator.tables.data import listing
+
+KINDS = list(listing("networks"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_entry_is_whole(kind: str) -> None:
+    entry = listing("networks")[kind]
+    assert set(entry) >= {"kind", "attained", "evidence", "source"}
+    assert set(entry) <= {"kind", "attained", "evidence", "source", "gb_s", "mesh", "shared"}
+    assert entry["kind"] in {"link", "host", "network"}
+    assert entry["evidence"] in {"good", "thin"}
+    assert 0 < entry["attained"] < 1
+    assert ("gb_s" in entry) == (entry["kind"] == "network")
+    assert all(address.startswith("http") for address in entry["source"])
+
+
+MEASURED = [
+    ("nvlink", 600, 8, 235),  # A100 (stas00/ml-engineering, network/README.md)
+    ("nvlink", 400, 4, 156),  # A800
+    ("nvlink", 900, 8, 370),  # H100 (NVIDIA/nccl-tests#212)
+    ("hccs", 392, 8, 126), ("hccs", 392, 2, 18),  # 910B: HCCS joins each to each
+    ("infinity-fabric", 896, 8, 313), ("infinity-fabric", 896, 2, 47.7),  # MI300X
+    ("pcie-host", 126, 8, 28),  # RTX 5090 (NVIDIA/nccl#1639)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "gb_s", "devices", "measured"), MEASURED)
+def test_links_reach_what_was_measured(kind: str, gb_s: float, devices: int, measured: float) -> None:
+    assert networks.attained(kind, gb_s, devices, 8) == pytest.approx(measured * 1e9, rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "measured"),
+    [
+        ("infiniband-200g", "infiniband-200g", 21.2),
+        ("4xinfiniband-200g", "4xinfiniband-200g", 84.8),  # NVIDIA/nccl-tests#119
+        ("8 x RoCE-100g", "8xroce-100g", 75),  # NVIDIA/nccl#495
+        ("Ethernet 100g", "ethernet-100g", 5),  # NVIDIA/nccl#450
+    ],
+)
+def test_a_network_by_name_and_number_of_adapters(text: str, name: str, measured: float) -> None:
+    network = networks.network(text)
+    assert network.name == name
+    assert network.rate == pytest.approx(measured * 1e9, rel=0.02)
+
+
+@pytest.mark.parametrize("text", ["", "token-ring", "0xinfiniband-200g", "nvlink", "x"])
+def test_an_unknown_network_is_refused_with_those_known(text: str) -> None:
+    with pytest.raises(RecipeError, match="known are ethernet-1g, "):
+        networks.network(text)
+
+
+def test_faster_kinds_of_one_family_are_faster() -> None:
+    for family in ("ethernet", "roce", "infiniband"):
+        rates = [networks.network(name).rate for name in networks.network_names() if name.startswith(family)]
+        assert rates == sorted(rates)
