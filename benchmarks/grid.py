@@ -79,7 +79,9 @@ MIXED = [
 ALTERNATING = ["qwen3.5-0.8b", "qwen3.5-4b", "qwen3.5-35b-a3b"]
 # Of these balanced.py asks: what an expert gets decides their shapes.
 BALANCED = ["granite-3-1b-a400m"]
-MODELS = [*SHAPES_OF, *FAMILIES, *DECODERS, "deepseek-v3-small", *MIXED, *ALTERNATING, *BALANCED]
+# Short convolutions in some layers.
+CONVOLVED = ["lfm2.5-1.2b"]
+MODELS = [*SHAPES_OF, *FAMILIES, *DECODERS, "deepseek-v3-small", *MIXED, *ALTERNATING, *CONVOLVED, *BALANCED]
 MOMENTS = ("fwd_pre", "fwd_layers", "fwd_head", "bwd_head", "bwd_layers", "bwd_emb", "opt")
 DEFAULTS = {
     "method": "lora", "precision_mode": "bf16", "lora_rank": 8, "lora_targets": "all", "freeze_layers": 2,
@@ -186,7 +188,7 @@ def cells() -> list[dict[str, Any]]:
         (list(SHAPES_OF), SETTINGS, SHAPES), (RARE_MODELS, RARE, []),
         ([*FAMILIES, "deepseek-v3-small"], FAMILY, SHAPES[:5]), (DECODERS, DECODER, SHAPES[1:5]),
         (STAGED_MODELS, STAGED, SHAPES[:4]), (STAGED_MODELS, FURTHER, SHAPES[:5]), (STAGED_MODELS, FUSED, SHAPES[1:6]),
-        (MIXED, FEW, SHAPES[2:4]), (ALTERNATING, LINEAR, SHAPES[1:3]),
+        (MIXED, FEW, SHAPES[2:4]), (ALTERNATING, LINEAR, SHAPES[1:3]), (CONVOLVED, FAMILY, SHAPES[1:4]),
     ):  # fmt: skip
         for m, model in enumerate(models):
             for s, setting in enumerate(settings):

@@ -60,22 +60,32 @@ def test_peculiarity(kind: str, extra: dict[str, Any], path: str, expected: obje
 
 
 @pytest.mark.parametrize(
-    ("fields", "every"),
-    [({}, 2), ({"layer_types": ["full_attention"] * 2}, 1),
-     ({"layer_types": ["linear_attention", "full_attention"], "full_attention_interval": 1}, 2)],
+    ("kind", "fields", "attending"),
+    [("qwen3_5_text", {}, [1]), ("qwen3_5_text", {"layer_types": ["full_attention"] * 2}, [0, 1]),
+     ("qwen3_5_text", {"layer_types": ["full_attention", "linear_attention"]}, [0]),
+     ("qwen3_5_text", {"full_attention_interval": 4, "num_hidden_layers": 6}, [3]),
+     ("lfm2", {"full_attention_interval": None}, [0, 1]), ("lfm2", {"full_attn_idxs": [0]}, [0]),
+     ("lfm2", {"layer_types": ["conv", "full_attention"]}, [1]),
+     ("llama", {"layer_types": ["full_attention", "conv"]}, [])],
 )  # fmt: skip
-def test_how_many_layers_attend_fully(fields: dict[str, Any], every: int) -> None:
-    assert architecture({**PLAIN, **LINEAR, "model_type": "qwen3_5_text", **fields}).full_every == every
+def test_which_layers_attend(kind: str, fields: dict[str, Any], attending: list[int]) -> None:
+    kinds = architecture({**PLAIN, **LINEAR, "model_type": kind, **fields}).kinds
+    assert [number for number, layer in enumerate(kinds) if layer.attends] == attending
+
+
+def test_a_list_of_some_layers_is_not_read() -> None:
+    with pytest.raises(RecipeError, match="`layer_types` names 1 layers, `num_hidden_layers` is 2"):
+        architecture({**PLAIN, **LINEAR, "model_type": "lfm2", "layer_types": ["conv"]})
 
 
 @pytest.mark.parametrize(
-    ("fields", "problem"),
-    [({"layer_types": ["full_attention", "linear_attention"]}, "`layer_types` repeats in no simple order"),
-     ({"full_attention_interval": 4}, "`num_hidden_layers` is 2, no multiple of 4")],
+    ("fields", "width"),
+    [({}, 256), ({"block_ff_dim": 12288}, 8192), ({"block_multiple_of": 8}, 88),
+     ({"block_auto_adjust_ff_dim": False}, 128),
+     ({"block_multiple_of": 8, "block_ffn_dim_multiplier": 1.5}, 128)],
 )  # fmt: skip
-def test_layers_in_another_order_are_not_read(fields: dict[str, Any], problem: str) -> None:
-    with pytest.raises(RecipeError, match=problem):
-        architecture({**PLAIN, **LINEAR, "model_type": "qwen3_5_text", **fields})
+def test_a_width_that_is_adjusted(fields: dict[str, Any], width: int) -> None:
+    assert architecture({**PLAIN, **LINEAR, "model_type": "lfm2", **fields}).ffn.width == width
 
 
 def test_mixture_of_experts() -> None:

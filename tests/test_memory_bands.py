@@ -9,6 +9,7 @@ from validator.memory import (
     Attn,
     Delta,
     Ffn,
+    LayerKind,
     Runtime,
     Sharding,
     Workload,
@@ -98,15 +99,15 @@ HYBRID = Architecture(
     248320,
     Attn(16, 4, 256, head_norms=True, gated=True),
     Ffn(9216),
-    delta=Delta(16, 32, 128, 128, 4),
-    full_every=4,
+    mixer=Delta(16, 32, 128, 128, 4),
+    kinds=(*[LayerKind(attends=False, mixes=True)] * 3, LayerKind()) * 8,
 )
 
 
 def test_the_band_of_linear_attention_reaches_down_to_fused_kernels() -> None:
     work = WORK._replace(checkpointing="off", length=1024)
     plain, fused = (
-        device_memory(HYBRID._replace(delta=Delta(16, 32, 128, 128, 4, kernels=kernels)), work)
+        device_memory(HYBRID._replace(mixer=Delta(16, 32, 128, 128, 4, kernels=kernels)), work)
         for kernels in (False, True)
     )
     assert plain.low == fused.low < fused.allocated < 0.7 * plain.allocated

@@ -12,6 +12,7 @@ from validator.memory import (
     Attn,
     Delta,
     Ffn,
+    LayerKind,
     Workload,
     linear_roles,
     parameters,
@@ -48,7 +49,8 @@ SHARED = Ffn(96, experts=8, experts_per_token=2, expert_width=24, shared_width=4
 
 def hybrid(delta: Delta, ffn: Ffn) -> Architecture:
     attn = Attn(4, 2, 16, head_norms=True, gated=True)
-    return Architecture(64, 4, 131, attn, ffn, norm="rms_fp32", delta=delta, full_every=4)
+    linear, full = LayerKind(False, True, ffn.experts > 0), LayerKind(experts=ffn.experts > 0)
+    return Architecture(64, 4, 131, attn, ffn, norm="rms_fp32", mixer=delta, kinds=(linear, linear, linear, full))
 
 
 FAMILIES = [

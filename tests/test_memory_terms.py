@@ -20,9 +20,9 @@ from validator.memory import (
     host_memory,
 )
 from validator.memory import host as host_side
+from validator.memory.linear import Linear
 from validator.memory.moments import MOMENTS
 from validator.memory.run import Run
-from validator.memory.shapes import Linear
 from validator.memory.terms import Device, Disk, Host, Term
 
 ROWS: list[Term] = [*Device, *Host, *Disk]

@@ -5,20 +5,23 @@ from .device import device_memory
 from .disk import disk
 from .estimate import Estimate
 from .host import host_memory
+from .mixers import Convolution, Delta, Mixer
 from .parameters import linear_roles, parameters, trainable_parameters
-from .shapes import Delta
 from .tower import Tower
-from .workload import Adapter, Architecture, Attn, Counted, Encoding, Ffn, Sharding, Workload
+from .workload import Adapter, Architecture, Attn, Counted, Encoding, Ffn, LayerKind, Sharding, Workload
 
 __all__ = [
     "Adapter",
     "Architecture",
     "Attn",
+    "Convolution",
     "Counted",
     "Delta",
     "Encoding",
     "Estimate",
     "Ffn",
+    "LayerKind",
+    "Mixer",
     "Runtime",
     "Sharding",
     "Tower",

@@ -7,7 +7,7 @@ validator/simulate.
 
 from __future__ import annotations
 
-from . import delta
+from . import mixing
 from .inputs import dropped, half_norms, input_kept, magnitudes, norm_kept, shares_inputs
 from .run import Run
 from .shapes import Block
@@ -84,11 +84,16 @@ def _gate(run: Run) -> float:
 
 
 def attention_kept(run: Run, block: Block) -> float:
-    if block.delta:
-        return delta.kept(run, block, block.delta)
+    """Of what a layer has in place of attention, too, or beside it."""
+    read = run.tokens * (half_norms(run) + dropped(run))
+    mixed = mixing.kept(run, block, block.mixer) if block.mixer else 0.0
+    return read + mixed + (_attention_kept(run, block) if block.attends else 0.0)
+
+
+def _attention_kept(run: Run, block: Block) -> float:
     attn = run.arch.attn
     readers = block.by_role("q", "k", "v", "qkv", "q_a", "kv_a")
-    per_token = half_norms(run) + dropped(run) + input_kept(run, run.arch.hidden, readers)
+    per_token = input_kept(run, run.arch.hidden, readers)
     per_token += magnitudes(run, (*readers, *block.by_role("q_b", "kv_b", "o")))
     if attn.head_norms or attn.whole_norms:
         per_token += norm_kept(run, query_width(attn) + key_width(attn), 2)
@@ -101,11 +106,15 @@ def attention_kept(run: Run, block: Block) -> float:
 
 
 def attention_peak(run: Run, block: Block) -> float:
+    """Of both where a layer has both: one after the other."""
+    mixed = mixing.peak(run, block.mixer) if block.mixer else 0.0
+    return max(mixed, _attention_peak(run) if block.attends else 0.0)
+
+
+def _attention_peak(run: Run) -> float:
     """Transients of the attention backward: gradients of q, k, v and the output, of a gate and of what makes and takes
     it, flash attention's fp32 accumulator and expanded key gradients (FlashAttention-2, arXiv 2307.08691); eager
     attention holds three squares in fp32."""
-    if block.delta:
-        return delta.peak(run, block.delta)
     attn, sizes = run.arch.attn, run.sizes
     wide = query_width(attn) + output_width(attn)
     wide += 5 * output_width(attn) if attn.gated else 0

@@ -11,7 +11,7 @@ from .forward import Terms, base
 from .gradients import in_flight, progress
 from .layer import Kept, checkpoint, kept, layer
 from .matrices import dequantized, elements, largest, normed
-from .run import Run
+from .run import Place, Run
 from .shapes import Block
 from .terms import Device
 
@@ -94,24 +94,31 @@ def _peak(run: Run, block: Block, around: Around, recomputes: bool) -> Terms:
 
 def last_layer(run: Run) -> Terms:
     """The first layer of the backward pass: all checkpoints, few gradients."""
-    return max((_closing(run, *each) for each in run.closing), key=lambda terms: sum(terms.values()))
+    return max((_closing(run, each) for each in run.closing), key=lambda terms: sum(terms.values()))
 
 
-def _closing(run: Run, before: int, block: Block) -> Terms:
-    """A layer when the backward pass has visited `before` others."""
+def _closing(run: Run, place: Place) -> Terms:
+    """A layer when the backward pass has left those between it and the last."""
     others = sum(kept(run).values())
-    around = Around(base(run, "last layer"), run.head if run.work.method == "full" else 0)
+    trains = place.elements + (run.head if run.work.method == "full" else 0)
+    around = Around(base(run, "last layer"), trains)
     if run.checkpointing != "off":
-        return _peak(run, block, around._replace(checkpoints=others - before * checkpoint(run)), recomputes=True)
-    activations = others - layer(run, block).total
-    casts = layer_casts(run) - 2.0 * cast_elements(run, block)
-    return _peak(run, block, around._replace(activations=activations, casts=casts), recomputes=True)
+        left = others - place.passed * checkpoint(run)
+        return _peak(run, place.block, around._replace(checkpoints=left), recomputes=True)
+    activations = others - layer(run, place.block).total
+    casts = layer_casts(run) - 2.0 * cast_elements(run, place.block)
+    return _peak(run, place.block, around._replace(activations=activations, casts=casts), recomputes=True)
 
 
 def first_layer(run: Run) -> Terms:
     """The last layer of the backward pass: one checkpoint, nearly all gradients."""
-    block, checkpointed = run.visited[0][1], run.checkpointing != "off"
-    done = sum(number * kind.elements for number, kind in run.visited) - block.elements
+    return max((_opening(run, each) for each in run.opening), key=lambda terms: sum(terms.values()))
+
+
+def _opening(run: Run, place: Place) -> Terms:
+    """A layer when those between it and the first are left to the backward pass."""
+    block, checkpointed = place.block, run.checkpointing != "off"
+    done = sum(number * kind.elements for number, kind in run.visited) - block.elements - place.elements
     done += run.head if run.work.method == "full" else 0
-    checkpoints = checkpoint(run) + _held_by_hooks(run) if checkpointed else 0.0
+    checkpoints = (1 + place.passed) * checkpoint(run) + _held_by_hooks(run) if checkpointed else 0.0
     return _peak(run, block, Around(base(run, "first layer"), done, checkpoints), recomputes=checkpointed)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import groupby
 
-from .shapes import Block, Delta, Linear
-from .widths import delta_key_width, delta_value_width, key_width, output_width, query_width, value_width
-from .workload import Architecture, Attn, Counted, Ffn
+from .linear import Linear
+from .shapes import Block
+from .widths import key_width, output_width, query_width, value_width
+from .workload import Architecture, Attn, Counted, Ffn, LayerKind
 
 
 def _latent_linears(hidden: int, attn: Attn) -> list[Linear]:
@@ -24,17 +26,7 @@ def _latent_linears(hidden: int, attn: Attn) -> list[Linear]:
     ]
 
 
-def _delta_linears(hidden: int, delta: Delta) -> list[Linear]:
-    keys, values, heads = delta_key_width(delta), delta_value_width(delta), delta.value_heads
-    inputs = {"in_qkv": 2 * keys + values, "in_z": values, "in_b": heads, "in_a": heads}
-    if delta.paired:
-        inputs = {"in_qkvz": 2 * (keys + values), "in_ba": 2 * heads}
-    return [*(Linear(role, hidden, width) for role, width in inputs.items()), Linear("out", values, hidden)]
-
-
-def _attention_linears(hidden: int, attn: Attn, delta: Delta | None) -> list[Linear]:
-    if delta:
-        return _delta_linears(hidden, delta)
+def _attention_linears(hidden: int, attn: Attn) -> list[Linear]:
     if attn.kv_rank:
         return _latent_linears(hidden, attn)
     out = Linear("o", output_width(attn), hidden, bias=attn.out_bias)
@@ -63,48 +55,52 @@ def norm_elements(arch: Architecture) -> int:
     return {"layer": 2, "bare": 0}.get(arch.norm, 1) * arch.hidden
 
 
-def _delta_vectors(delta: Delta) -> int:
-    """Its convolution, decay and bias of each head, and a norm over one."""
-    convolved = 2 * delta_key_width(delta) + delta_value_width(delta)
-    return delta.kernel * convolved + 2 * delta.value_heads + delta.value_dim
-
-
-def _vectors(arch: Architecture, delta: Delta | None) -> int:
-    attn = arch.attn
-    norms = arch.norms_per_layer * norm_elements(arch)
-    if delta:
-        return norms + _delta_vectors(delta)
+def _attention_vectors(attn: Attn) -> int:
     heads = (2 * attn.head_dim if attn.head_norms else 0) + (attn.heads if attn.sinks else 0)
     heads += query_width(attn) + key_width(attn) if attn.whole_norms else 0
-    return norms + heads + attn.q_rank + attn.kv_rank
+    return heads + attn.q_rank + attn.kv_rank
 
 
-def _dense_block(arch: Architecture, delta: Delta | None = None) -> Block:
-    linears = _attention_linears(arch.hidden, arch.attn, delta) + _feed_forward(
-        arch.hidden, arch.ffn.width, arch.ffn, bias=arch.ffn.bias
-    )
-    biases = sum(linear.bias_elements for linear in linears)
-    return Block(tuple(linears), 0, _vectors(arch, delta) + biases, delta=delta)
+def _before(arch: Architecture, kind: LayerKind) -> tuple[list[Linear], int]:
+    """Linear modules of a layer before its feed-forward block, and elements of its norms and of all else there."""
+    linears: list[Linear] = []
+    vectors = arch.norms_per_layer * norm_elements(arch)
+    if arch.mixer and kind.mixes:
+        linears += arch.mixer.linears(arch.hidden)
+        vectors += arch.mixer.vectors(arch.hidden)
+    if kind.attends:
+        linears += _attention_linears(arch.hidden, arch.attn)
+        vectors += _attention_vectors(arch.attn)
+    return linears, vectors
 
 
-def _mixture_block(arch: Architecture, fused: bool, delta: Delta | None = None) -> Block:
+def _block(arch: Architecture, kind: LayerKind, fused: bool) -> Block:
+    linears, vectors = _before(arch, kind)
+    mixer = arch.mixer if kind.mixes else None
+    more, experts, routing = _mixture(arch, fused) if kind.experts else (_dense(arch), 0, 0)
+    linears += more
+    vectors += sum(linear.bias_elements for linear in linears) + routing
+    return Block(tuple(linears), experts, vectors, mixture=kind.experts, mixer=mixer, attends=kind.attends)
+
+
+def _dense(arch: Architecture) -> list[Linear]:
+    return _feed_forward(arch.hidden, arch.ffn.width, arch.ffn, bias=arch.ffn.bias)
+
+
+def _mixture(arch: Architecture, fused: bool) -> tuple[list[Linear], int, int]:
+    """Linear modules of a mixture, elements of experts in one tensor, and of a router that is none of the modules."""
     ffn, hidden = arch.ffn, arch.hidden
     experts = _experts(hidden, ffn)
     router = ffn.experts * (hidden + (1 if ffn.router_bias else 0))
-    linears = _attention_linears(hidden, arch.attn, delta)
-    if ffn.shared_width:
-        linears += _feed_forward(hidden, ffn.shared_width, ffn)
+    linears = _feed_forward(hidden, ffn.shared_width, ffn) if ffn.shared_width else []
     if ffn.shared_gate:
         linears.append(Linear("shared_gate", hidden, 1))
     if ffn.router_linear if fused else ffn.separate_router_linear:
         linears.append(Linear("router", hidden, ffn.experts, bias=ffn.router_bias))
         router = 0
     if not fused:
-        linears += experts
-    biases = sum(linear.bias_elements for linear in linears)
-    inside = sum(linear.elements + linear.bias_elements for linear in experts)
-    vectors = _vectors(arch, delta) + biases + router
-    return Block(tuple(linears), inside if fused else 0, vectors, mixture=True, delta=delta)
+        return linears + experts, 0, router
+    return linears, sum(linear.elements + linear.bias_elements for linear in experts), router
 
 
 def _counted(layers: Counted) -> tuple[int, Block]:
@@ -112,33 +108,27 @@ def _counted(layers: Counted) -> tuple[int, Block]:
     return layers.number, Block(linears, layers.experts, layers.vectors)
 
 
-def _alternating(arch: Architecture, fused: bool) -> tuple[tuple[int, Block], ...]:
-    linear, full = (
-        _mixture_block(arch, fused, delta) if arch.ffn.experts else _dense_block(arch, delta)
-        for delta in (arch.delta, None)
-    )
-    number = arch.layers // arch.full_every
-    return (arch.layers - number, linear), (number, full)
-
-
 def last_layers(arch: Architecture, number: int, fused: bool = True) -> tuple[tuple[int, Block], ...]:
     """The last `number` layers, as `blocks` gives all."""
-    kinds = blocks(arch, fused)
-    full = -(-number // arch.full_every)
-    alternate = ((number - full, kinds[0][1]),) if number > full else ()
-    return (*alternate, (full, kinds[-1][1]))
+    last: list[tuple[int, Block]] = []
+    for there, block in reversed(blocks(arch, fused)):
+        taken = min(there, number - sum(count for count, _ in last))
+        if taken > 0 or not last:
+            last.insert(0, (taken, block))
+    return tuple(last)
+
+
+def _kinds(arch: Architecture) -> tuple[LayerKind, ...]:
+    """Of each layer."""
+    dense = arch.ffn.dense_layers if arch.ffn.experts else arch.layers
+    return arch.kinds or (LayerKind(),) * dense + (LayerKind(experts=True),) * (arch.layers - dense)
 
 
 @lru_cache(maxsize=512)
 def blocks(arch: Architecture, fused: bool = True) -> tuple[tuple[int, Block], ...]:
-    """(how many, layer) for each kind of layer, first layers first. `fused`: experts are 3-D parameters."""
+    """(how many, layer) for layers in a row that are alike, first layers first. `fused`: experts are 3-D parameters."""
     if arch.counted:
         return tuple(_counted(each) for each in arch.counted)
-    if arch.delta:
-        return _alternating(arch, fused)
-    if not arch.ffn.experts:
-        return ((arch.layers, _dense_block(arch)),)
-    kinds = [(arch.layers - arch.ffn.dense_layers, _mixture_block(arch, fused))]
-    if arch.ffn.dense_layers:
-        kinds.insert(0, (arch.ffn.dense_layers, _dense_block(arch)))
-    return tuple(kinds)
+    kinds = _kinds(arch)
+    of = {kind: _block(arch, kind, fused) for kind in dict.fromkeys(kinds)}
+    return tuple((len(list(alike)), of[kind]) for kind, alike in groupby(kinds))

@@ -7,10 +7,10 @@ torch_chunk_gated_delta_rule). Counted on what autograd saves there, checked aga
 
 from __future__ import annotations
 
-from .inputs import half_norms, input_kept, magnitudes
+from .inputs import input_kept, magnitudes
+from .mixers import Delta
 from .run import Run
-from .shapes import Block, Delta
-from .widths import delta_key_width, delta_value_width
+from .shapes import Block
 
 CHUNK = 64
 # The inverse of a chunk's triangle is made row by row, and each step keeps its row and all above it, in fp32.
@@ -26,7 +26,7 @@ def _core(run: Run, delta: Delta) -> float:
     """Bytes per token between the linear modules. Under autocast products keep half-precision copies of fp32
     factors, so that states are kept twice."""
     mixed = run.work.precision == "amp"
-    values, keys, compute = delta_value_width(delta), delta_key_width(delta), run.sizes.compute
+    values, keys, compute = delta.value_width, delta.key_width, run.sizes.compute
     squares = CHUNK * (18.0 if mixed else 24.0)
     state = (8.0 if mixed else 4.0) * delta.value_heads * delta.key_dim * delta.value_dim / CHUNK
     alike = compute * values if delta.value_heads == delta.key_heads else 0.0
@@ -38,15 +38,15 @@ def _core(run: Run, delta: Delta) -> float:
 def _kernels(run: Run, delta: Delta) -> float:
     """Bytes per token that fused kernels keep between the linear modules: the convolution's input and result, keys and
     queries of every head, a triangle of each chunk, the output and its gate."""
-    values, keys = delta_value_width(delta), delta_key_width(delta)
+    values, keys = delta.value_width, delta.key_width
     wide = 2 * (2 * keys + values) + 2 * _repeated(delta) + 2 * values + CHUNK * delta.value_heads
     return run.sizes.compute * wide
 
 
 def kept(run: Run, block: Block, delta: Delta) -> float:
     readers = block.by_role("in_qkv", "in_z", "in_b", "in_a", "in_qkvz", "in_ba")
-    out, values = block.by_role("out"), delta_value_width(delta)
-    per_token = half_norms(run) + input_kept(run, run.arch.hidden, readers) + magnitudes(run, (*readers, *out))
+    out, values = block.by_role("out"), delta.value_width
+    per_token = input_kept(run, run.arch.hidden, readers) + magnitudes(run, (*readers, *out))
     per_token += input_kept(run, values, out, "product")
     if not run.adapts:  # what the norm's weight scales
         per_token += (4.0 if run.work.precision == "amp" else run.sizes.compute) * values
@@ -57,7 +57,7 @@ def peak(run: Run, delta: Delta) -> float:
     """Transients of the backward pass: fp32 gradients of queries, keys, values, decayed keys and results of all
     chunks, their sums over chunks in the making, and those of the triangles."""
     if delta.kernels:
-        wide = run.sizes.compute * (2 * _repeated(delta) + 4 * delta_value_width(delta))
+        wide = run.sizes.compute * (2 * _repeated(delta) + 4 * delta.value_width)
         return run.tokens * (wide + run.sizes.residual * run.arch.hidden)
-    wide = 4.0 * (5 * _repeated(delta) + 4 * delta_value_width(delta))
+    wide = 4.0 * (5 * _repeated(delta) + 4 * delta.value_width)
     return run.tokens * (wide + 8.0 * CHUNK * delta.value_heads + run.sizes.residual * run.arch.hidden)

@@ -25,10 +25,10 @@ def live_moments(run: Run) -> dict[str, Live]:
 
 
 def _with_kernels(arch: Architecture, workload: Workload, runtime: Runtime) -> float:
-    """The low end where flash-linear-attention is installed, which no recipe says."""
-    if not arch.delta or arch.delta.kernels:
+    """The low end where the kernels of the layers beside attention are installed, which no recipe says."""
+    if not arch.mixer or arch.mixer.kernels:
         return float("inf")
-    return device_memory(arch._replace(delta=arch.delta._replace(kernels=True)), workload, runtime).low
+    return device_memory(arch._replace(mixer=arch.mixer._replace(kernels=True)), workload, runtime).low
 
 
 def device_memory(arch: Architecture, workload: Workload, runtime: Runtime | None = None) -> Estimate:

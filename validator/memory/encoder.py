@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from .inputs import norm_kept
 from .layer import Kept, checkpoint, layer
+from .linear import Linear
 from .run import Run
-from .shapes import Block, Linear
+from .shapes import Block
 from .tower import Tower, block, projector_elements, tower_elements
 from .workload import Adapter, Architecture, Attn, Encoding, Ffn
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .mixers import Convolution, Delta
 from .run import Run
 
 # Half of the band's relative width around the live tensors, by what is missing. Runs on one node of the common kinds of
@@ -48,8 +49,11 @@ def _unmeasured_shapes(run: Run) -> Iterator[str]:
         yield "models that see or hear"
     if run.arch.attn.kv_rank:
         yield "latent attention"
-    if run.arch.delta:
-        yield "linear attention (less is needed with flash-linear-attention)"
+    match run.arch.mixer:
+        case Delta():
+            yield "linear attention (less is needed with flash-linear-attention)"
+        case Convolution():
+            yield "short convolutions"
 
 
 def spread(gaps: tuple[str, ...], device_measured: bool) -> float:

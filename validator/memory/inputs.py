@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from .linear import Linear
 from .run import Run
-from .shapes import Linear
 
 
 def norm_kept(run: Run, width: int, entering: float) -> float:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .linear import Linear
 from .run import Run
-from .shapes import Block, Linear
+from .shapes import Block
 
 
 def elements(linears: Iterable[Linear]) -> int:

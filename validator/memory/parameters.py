@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from .blocks import blocks, last_layers, norm_elements
-from .shapes import Linear
+from .linear import Linear
 from .tower import Tower, elements, linear_elements, projector_elements, tower_elements
 from .workload import Architecture, Encoding, Workload
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from . import parameters
 from .blocks import blocks, last_layers
@@ -13,6 +15,14 @@ from .workload import Architecture, Checkpointing, Encoding, Workload
 
 # (how many, layer) for each kind of layer, first layers first
 Layers = tuple[tuple[int, Block], ...]
+
+
+class Place(NamedTuple):
+    """A layer, and how many layers and elements of them lie between it and the end that is counted from."""
+
+    block: Block
+    passed: int
+    elements: int
 
 
 class Run:
@@ -56,10 +66,14 @@ class Run:
         return last_layers(self.arch, self.work.trainable_layers, self.work.experts_fused)
 
     @cached_property
-    def closing(self) -> tuple[tuple[int, Block], ...]:
-        """Kinds of the layers that the backward pass visits first, each with the layers visited before it."""
-        kinds = self.visited if self.arch.delta else self.visited[-1:]
-        return tuple(enumerate(block for _, block in reversed(kinds)))
+    def closing(self) -> tuple[Place, ...]:
+        """Kinds of the layers, from the last, where the backward pass begins."""
+        return _first_of_each(reversed(self.visited) if self.arch.kinds else self.visited[-1:])
+
+    @cached_property
+    def opening(self) -> tuple[Place, ...]:
+        """Kinds of the layers, from the first, where it ends."""
+        return _first_of_each(self.visited if self.arch.kinds else self.visited[:1])
 
     @cached_property
     def largest_layer(self) -> int:
@@ -133,6 +147,16 @@ class Run:
         """Whether scores of all pairs of tokens are made. PyTorch's fused attention knows no sinks."""
         attn, asked = self.arch.attn, self.work.attention
         return attn.written or asked == "eager" or (attn.sinks and asked == "sdpa")
+
+
+def _first_of_each(layers: Iterable[tuple[int, Block]]) -> tuple[Place, ...]:
+    """Where each kind comes first."""
+    first: dict[Block, Place] = {}
+    passed = elements = 0
+    for number, block in layers:
+        first.setdefault(block, Place(block, passed, elements))
+        passed, elements = passed + number, elements + number * block.elements
+    return tuple(first.values())
 
 
 @lru_cache(maxsize=64)

@@ -4,52 +4,23 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
-
-class Delta(NamedTuple):
-    """Shapes of one gated delta net (arXiv 2412.06464), attention that is linear in the length."""
-
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-    kernel: int  # tokens that the convolution before it sees
-    paired: bool = False  # two linear modules make all inputs, instead of four
-    kernels: bool = False  # flash-linear-attention computes it, which keeps little more than inputs and output
-
-
-class Linear(NamedTuple):
-    """`number` linear modules of one role and shape in one layer. `routed`: those of experts, which only
-    some tokens reach."""
-
-    role: str
-    inputs: int
-    outputs: int
-    number: int = 1
-    bias: bool = False
-    routed: bool = False
-
-    @property
-    def elements(self) -> int:
-        return self.number * self.inputs * self.outputs
-
-    @property
-    def bias_elements(self) -> int:
-        return self.number * self.outputs if self.bias else 0
+from .linear import Linear
+from .mixers import Mixer
 
 
 @dataclass(eq=False)
 class Block:
     """One kind of decoder layer. `experts` are elements of fused 3-D parameters, `vectors` norms, biases, sinks,
-    routers, convolutions; `mixture`: experts are chosen, fused or not; `delta`: what it has in place of attention.
-    Equal only to itself, so that looking up what was computed for it costs nothing."""
+    routers, convolutions; `mixture`: experts are chosen, fused or not; `mixer`: what it has in place of attention, or
+    beside it. Equal only to itself, so that looking up what was computed for it costs nothing."""
 
     linears: tuple[Linear, ...]
     experts: int
     vectors: int
     mixture: bool = False
-    delta: Delta | None = None
+    mixer: Mixer | None = None
+    attends: bool = True
 
     def by_role(self, *roles: str) -> tuple[Linear, ...]:
         return tuple(linear for linear in self.linears if linear.role in roles)

@@ -5,7 +5,8 @@
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from .shapes import Block, Linear
+from .linear import Linear
+from .shapes import Block
 
 
 class Tower(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .shapes import Delta
 from .workload import Attn
 
 
@@ -21,11 +20,3 @@ def value_width(attn: Attn) -> int:
 
 def output_width(attn: Attn) -> int:
     return attn.heads * (attn.value_dim or attn.head_dim)
-
-
-def delta_key_width(delta: Delta) -> int:
-    return delta.key_heads * delta.key_dim
-
-
-def delta_value_width(delta: Delta) -> int:
-    return delta.value_heads * delta.value_dim

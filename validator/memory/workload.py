@@ -5,7 +5,7 @@ same reason annotations are not postponed here: typing would compile each from i
 
 from typing import Literal, NamedTuple
 
-from .shapes import Delta
+from .mixers import Mixer
 from .tower import Tower
 
 Method = Literal["full", "freeze", "lora", "oft"]
@@ -76,6 +76,14 @@ class Counted(NamedTuple):
     vectors: int
 
 
+class LayerKind(NamedTuple):
+    """What a layer is made of."""
+
+    attends: bool = True
+    mixes: bool = False
+    experts: bool = False
+
+
 class Architecture(NamedTuple):
     """A decoder, by its shapes. All widths are elements, never bytes."""
 
@@ -95,8 +103,8 @@ class Architecture(NamedTuple):
     parameters: int | None = None  # a published count; None: derived from the shapes
     towers: tuple[Tower, ...] = ()  # encoders of images, video or sound before the decoder
     counted: tuple[Counted, ...] = ()  # of a model that no formula knows, in place of `attn` and `ffn`
-    delta: Delta | None = None  # of all layers but every `full_every`th, in place of `attn`
-    full_every: int = 1
+    mixer: Mixer | None = None  # of some layers, in place of `attn` or beside it
+    kinds: tuple[LayerKind, ...] = ()  # of each layer; none: all attend, and all but the first have experts if any do
 
 
 class Adapter(NamedTuple):

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from validator.diagnostic import RecipeError
-from validator.memory import Architecture, Attn, Delta, Ffn
+from validator.memory import Architecture, Attn, Ffn, LayerKind, Mixer
 from validator.tables import families
 from validator.tables.families import Family
-from validator.tables.sizes import checked
+from validator.tables.sizes import optional as _optional
+from validator.tables.sizes import size as _size
 
 Config = Mapping[str, Any]
 
@@ -25,12 +26,14 @@ def architecture(config: Config) -> Architecture:
     family = families.family(str(config.get("model_type")))
     config = usual(config, family)
     try:
+        ffn = _feed_forward(config, family)
+        mixer, kinds = _mixed(config, family, ffn)
         return Architecture(
             hidden=_size(config, "hidden_size"),
             layers=_size(config, "num_hidden_layers"),
             vocab=_size(config, "vocab_size"),
             attn=_latent(config) if _optional(config, "kv_lora_rank") else _attention(config, family),
-            ffn=_feed_forward(config, family),
+            ffn=ffn,
             tied=bool(config.get("tie_word_embeddings", family.tied)),
             norms_per_layer=family.norms,
             norm=family.norm,
@@ -39,8 +42,8 @@ def architecture(config: Config) -> Architecture:
             parallel=family.parallel,
             dropout=family.residual_dropout and config.get("residual_dropout") != 0,
             logit_softcap=bool(config.get("final_logit_softcapping")),
-            delta=_delta(config, family),
-            full_every=_full_every(config) if family.delta else 1,
+            mixer=mixer,
+            kinds=kinds,
         )
     except KeyError as err:
         raise RecipeError(f"config.json of a `{family.kind}` model lacks {err}") from None
@@ -51,13 +54,13 @@ def usual(config: Config, family: Family) -> Config:
     return {**config, **{name: config[own] for name, own in family.fields.items() if own in config}}
 
 
-def _size(config: Config, name: str) -> int:
-    return checked(name, config[name])
+def _mixed(config: Config, family: Family, ffn: Ffn) -> tuple[Mixer | None, tuple[LayerKind, ...]]:
+    """What some layers have in place of attention or beside it, and what each layer is made of."""
+    if not family.mixer:
+        return None, ()
+    from validator.tables import hybrids  # which no other model waits for
 
-
-def _optional(config: Config, name: str) -> int:
-    """0 where the field is absent, null or 0."""
-    return _size(config, name) if config.get(name) else 0
+    return hybrids.mixer(config, family), hybrids.kinds(config, family, ffn)
 
 
 def _attention(config: Config, family: Family) -> Attn:
@@ -83,34 +86,8 @@ def _attention(config: Config, family: Family) -> Attn:
         window=windowed,
         fused=family.fused_qkv,
         concatenated=family.concatenated,
-        gated=family.delta,
+        gated=family.mixer == "delta",
     )
-
-
-def _delta(config: Config, family: Family) -> Delta | None:
-    if not family.delta:
-        return None
-    return Delta(
-        key_heads=_size(config, "linear_num_key_heads"),
-        value_heads=_size(config, "linear_num_value_heads"),
-        key_dim=_size(config, "linear_key_head_dim"),
-        value_dim=_size(config, "linear_value_head_dim"),
-        kernel=_size(config, "linear_conv_kernel_dim"),
-        paired="in_proj_ba" in family.linear,
-    )
-
-
-def _full_every(config: Config) -> int:
-    """Of how many layers one attends fully, the last of them. Raises RecipeError for another order."""
-    every, kinds = _optional(config, "full_attention_interval") or 4, config.get("layer_types")
-    layers = _size(config, "num_hidden_layers")
-    if isinstance(kinds, list) and "full_attention" in kinds:
-        every = kinds.index("full_attention") + 1
-        if any((kind == "full_attention") is bool(number % every) for number, kind in enumerate(kinds, 1)):
-            raise RecipeError("config.json: `layer_types` repeats in no simple order")
-    if layers % every:
-        raise RecipeError(f"config.json: `num_hidden_layers` is {layers}, no multiple of {every}")
-    return every
 
 
 def _rotating(config: Config) -> float:
@@ -157,7 +134,11 @@ def _first(config: Config, *names: str) -> int:
 def _width(config: Config, family: Family) -> int:
     if family.fourfold and config.get("intermediate_size") is None:
         return 4 * _size(config, "hidden_size")
-    return _size(config, "intermediate_size")
+    width = _size(config, "intermediate_size")
+    if not family.adjusted_width or config.get("block_auto_adjust_ff_dim") is False:
+        return width
+    step, times = _optional(config, "block_multiple_of") or 256, config.get("block_ffn_dim_multiplier") or 1
+    return -(-int(times * (2 * width // 3)) // step) * step
 
 
 def _feed_forward(config: Config, family: Family) -> Ffn:

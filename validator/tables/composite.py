@@ -8,7 +8,7 @@ from typing import Any
 
 from validator.diagnostic import RecipeError
 from validator.memory import Tower
-from validator.memory.shapes import Linear
+from validator.memory.linear import Linear
 from validator.tables.data import listing
 from validator.tables.sizes import checked
 

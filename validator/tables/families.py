@@ -55,10 +55,13 @@ class Family(NamedTuple):
     embedding_norm: bool = False
     # Only a part of each head is rotated, and joined with the rest.
     concatenated: bool = False
-    # Gated delta nets alternate with attention, whose result is gated, too.
-    delta: bool = False
+    # What some layers have in place of attention: a gated delta net, beside which attention is gated, too, or a gated
+    # short convolution.
+    mixer: Literal["delta", "convolution"] | None = None
     # intermediate_size of config.json counts the gate and the up matrix together.
     halved_width: bool = False
+    # The feed-forward part has two thirds of intermediate_size, rounded up, unless config.json says that it has all.
+    adjusted_width: bool = False
     # The feed-forward part is four times as wide as the hidden state where config.json does not say.
     fourfold: bool = False
     # Whether embedding and head are one where config.json does not say.

@@ -1,5 +1,8 @@
 """Sizes that a config.json gives."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from validator.diagnostic import RecipeError
 
 # No size of a model comes near it; products of greater ones leave what a float can hold.
@@ -13,3 +16,13 @@ def checked(name: str, value: object) -> int:
     if value > _LARGEST:
         raise RecipeError(f"config.json: `{name}` is more than {_LARGEST}")
     return value
+
+
+def size(config: Mapping[str, Any], name: str) -> int:
+    """A field that must be there. Raises KeyError where it is not."""
+    return checked(name, config[name])
+
+
+def optional(config: Mapping[str, Any], name: str) -> int:
+    """0 where the field is absent, null or 0."""
+    return size(config, name) if config.get(name) else 0

@@ -1,0 +1,57 @@
+"""What layers have in place of attention, or beside it: shapes, linear modules, and all else that they hold."""
+
+# Annotations are not postponed, as workload.py says: each start would pay for it.
+
+from typing import NamedTuple
+
+from .linear import Linear
+
+
+class Delta(NamedTuple):
+    """Shapes of one gated delta net (arXiv 2412.06464), attention that is linear in the length."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel: int  # tokens that the convolution before it sees
+    paired: bool = False  # two linear modules make all inputs, instead of four
+    kernels: bool = False  # flash-linear-attention computes it, which keeps little more than inputs and output
+
+    @property
+    def key_width(self) -> int:
+        return self.key_heads * self.key_dim
+
+    @property
+    def value_width(self) -> int:
+        return self.value_heads * self.value_dim
+
+    def linears(self, hidden: int) -> tuple[Linear, ...]:
+        keys, values, heads = self.key_width, self.value_width, self.value_heads
+        inputs = {"in_qkv": 2 * keys + values, "in_z": values, "in_b": heads, "in_a": heads}
+        if self.paired:
+            inputs = {"in_qkvz": 2 * (keys + values), "in_ba": 2 * heads}
+        return (*(Linear(role, hidden, width) for role, width in inputs.items()), Linear("out", values, hidden))
+
+    def vectors(self, _hidden: int) -> int:
+        """Elements of its convolution, decay and bias of each head, and a norm over one."""
+        convolved = 2 * self.key_width + self.value_width
+        return self.kernel * convolved + 2 * self.value_heads + self.value_dim
+
+
+class Convolution(NamedTuple):
+    """A gated convolution over each channel of the hidden state."""
+
+    kernel: int  # tokens that it sees
+    bias: bool = False
+    kernels: bool = True  # as much is kept whether or not causal-conv1d computes it
+
+    def linears(self, hidden: int) -> tuple[Linear, ...]:
+        return Linear("in", hidden, 3 * hidden, bias=self.bias), Linear("out", hidden, hidden, bias=self.bias)
+
+    def vectors(self, hidden: int) -> int:
+        """Elements of the convolution."""
+        return (self.kernel + int(self.bias)) * hidden
+
+
+Mixer = Delta | Convolution

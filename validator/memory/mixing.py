@@ -1,0 +1,26 @@
+"""What a layer's mixer keeps for its backward pass, and what that pass needs. Bytes of a micro batch."""
+
+from __future__ import annotations
+
+from . import convolution, delta
+from .mixers import Convolution, Delta, Mixer
+from .run import Run
+from .shapes import Block
+
+
+def kept(run: Run, block: Block, mixer: Mixer) -> float:
+    """What it keeps, the norm before it apart."""
+    match mixer:
+        case Delta():
+            return delta.kept(run, block, mixer)
+        case Convolution():
+            return convolution.kept(run, block)
+
+
+def peak(run: Run, mixer: Mixer) -> float:
+    """Transients of its backward pass."""
+    match mixer:
+        case Delta():
+            return delta.peak(run, mixer)
+        case Convolution():
+            return convolution.peak(run)

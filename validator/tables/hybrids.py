@@ -1,0 +1,54 @@
+"""Models whose layers are of several kinds: their published config.json -> what each layer is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from validator.diagnostic import RecipeError
+from validator.memory import Convolution, Delta, Ffn, LayerKind, Mixer
+from validator.tables.families import Family
+from validator.tables.sizes import optional, size
+
+Config = Mapping[str, Any]
+# What config.json calls layers that attend, where it names them all.
+_ATTENTION = ("full_attention", "attention")
+
+
+def mixer(config: Config, family: Family) -> Mixer:
+    """What the type's layers have in place of attention. Raises KeyError, RecipeError."""
+    match family.mixer:
+        case "delta":
+            return _delta(config, family)
+        case _:
+            return Convolution(optional(config, "conv_L_cache") or 3, bias=bool(config.get("conv_bias")))
+
+
+def kinds(config: Config, family: Family, ffn: Ffn) -> tuple[LayerKind, ...]:
+    """Of each layer, first layers first. Raises RecipeError for a list that is not one of all layers."""
+    layers = size(config, "num_hidden_layers")
+    return tuple(LayerKind(attends, not attends, ffn.experts > 0) for attends in _attending(config, family, layers))
+
+
+def _attending(config: Config, family: Family, layers: int) -> tuple[bool, ...]:
+    """Whether each layer attends: as config.json lists them all, or those that do; else each of so many, or what the
+    class does."""
+    if isinstance(told := config.get("layer_types"), list):
+        if len(told) != layers:
+            raise RecipeError(f"config.json: `layer_types` names {len(told)} layers, `num_hidden_layers` is {layers}")
+        return tuple(kind in _ATTENTION for kind in told)
+    if isinstance(chosen := config.get("full_attn_idxs"), list):
+        return tuple(number in chosen for number in range(layers))
+    every = optional(config, "full_attention_interval") or (4 if family.mixer == "delta" else 1)
+    return tuple(number % every == 0 for number in range(1, layers + 1))
+
+
+def _delta(config: Config, family: Family) -> Delta:
+    return Delta(
+        key_heads=size(config, "linear_num_key_heads"),
+        value_heads=size(config, "linear_num_value_heads"),
+        key_dim=size(config, "linear_key_head_dim"),
+        value_dim=size(config, "linear_value_head_dim"),
+        kernel=size(config, "linear_conv_kernel_dim"),
+        paired="in_proj_ba" in family.linear,
+    )
