@@ -172,6 +172,12 @@ class Settings(Task):
         return "layer" if own == "off" and self.fsdp and self.fsdp.recomputes else own
 
     @property
+    def reentrant(self) -> bool:
+        """Whether torch checkpoints the way that computes whole layers again; FSDP2 turns that off
+        (model_utils/checkpointing.py, prepare_model_for_training)."""
+        return self.flag("use_reentrant_gc") and not (self.fsdp and self.fsdp.version == 2)
+
+    @property
     def optimizers(self) -> list[str]:
         """The keys that ask for an optimizer of LLaMA-Factory's own; the first is made, the others have no effect
         (train/trainer_utils.py, create_custom_optimizer)."""

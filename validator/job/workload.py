@@ -76,6 +76,7 @@ def workload(
         length=length,
         accumulation=settings.accumulation,
         checkpointing=settings.checkpointing,
+        reentrant=settings.reentrant,
         attention=_ATTENTION.get(str(settings.get("flash_attn")), "sdpa"),
         padded=not settings.packs or settings.neat,
         loss="fused" if fused and settings.stage in ("pt", "sft") else "upcast",

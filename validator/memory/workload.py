@@ -189,6 +189,7 @@ class Workload(NamedTuple):
     length: int = 2048
     accumulation: int = 1
     checkpointing: Checkpointing = "layer"
+    reentrant: bool = True  # checkpointing computes layers again as a whole, else up to the last tensor that is needed
     attention: Attention = "sdpa"
     padded: bool = True  # batches hold padding, so sdpa may need a dense mask
     loss: Loss = "upcast"

@@ -13,6 +13,7 @@ from .device import Device
 from .head import head
 from .launches import launches
 from .layer import layer_costs
+from .products import spared
 from .rates import Rates, rates
 from .terms import Term
 from .towers import towers
@@ -42,6 +43,7 @@ def _layers(run: Run, rates: Rates) -> Iterator[Cost]:
             back = numbers.get(block, 0) if block in visited else 0
             yield Cost(cost.term, number * cost.forward, back * cost.backward)
             again += back * cost.forward
+        again -= numbers.get(block, 0) * spared(run, rates, block)
     if run.checkpointing != "off":
         yield Cost(Term.RECOMPUTATION, 0.0, again)
 

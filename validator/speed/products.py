@@ -23,6 +23,14 @@ def products(run: Run, rates: Rates, block: Block) -> Cost:
     return Cost(Term.PRODUCTS, once + forward, (1 if run.adapts else 2) * once + backward)
 
 
+def spared(run: Run, rates: Rates, block: Block) -> float:
+    """Seconds that checkpointing without re-entry saves: it stops once all tensors are there that gradients need (torch
+    utils/checkpoint.py, early_stop), and the last product's result is not one of them."""
+    last = block.down[-1:] if not (run.work.reentrant or block.mixture) else ()
+    plain = [each for each in last if not (run.adapts and each.role in run.work.adapter.targets)]
+    return sum(rates.product(run.tokens, each.inputs, each.outputs, run.sizes.compute) for each in plain)
+
+
 def adapter(run: Run, rates: Rates, linear: Linear) -> Cost:
     """The adapter of one module. LoRA (arXiv 2106.09685): two products through the rank, and around them its input
     brought to the adapter's precision, dropped out and brought back, its result scaled and added (peft,
