@@ -10,7 +10,7 @@ from validator.memory.shapes import Block
 from validator.memory.widths import output_width, query_width
 
 from .cost import Cost
-from .delta import recurrence
+from .mixing import mixing
 from .rates import Rates
 from .terms import Term
 
@@ -24,8 +24,12 @@ _WRITTEN, _WRITTEN_BACKWARD = 26.0, 34.0
 
 def attention(run: Run, rates: Rates, block: Block) -> Cost:
     """What stands between the projections of a layer."""
-    if block.delta:
-        return recurrence(run, rates, block, block.delta)
+    mixed = mixing(run, rates, block, block.mixer) if block.mixer else Cost(Term.ATTENTION, 0.0, 0.0)
+    scored = _scores(run, rates) if block.attends else Cost(Term.ATTENTION, 0.0, 0.0)
+    return Cost(Term.ATTENTION, mixed.forward + scored.forward, mixed.backward + scored.backward)
+
+
+def _scores(run: Run, rates: Rates) -> Cost:
     attn = run.arch.attn
     widths = query_width(attn) + output_width(attn)
     masked = run.work.attention == "sdpa" and run.work.padded

@@ -16,7 +16,7 @@ from .terms import Term
 
 def elementwise(run: Run, rates: Rates, block: Block) -> Cost:
     """All of a layer but its products and scores."""
-    parts = (_norms(run), _activation(run, block), _rotation(run, block), _residuals(run), _casts(run, block))
+    parts = (_norms(run, block), _activation(run, block), _rotation(run, block), _residuals(run), _casts(run, block))
     forward, backward = (sum(part) for part in zip(*parts, strict=True))
     weights = _weight_casts(run, block)
     return Cost(
@@ -36,10 +36,10 @@ def norm(run: Run) -> tuple[float, float]:
     return turned + 20 + 2 * stream, turned + 40 + 3 * stream
 
 
-def _norms(run: Run) -> tuple[float, float]:
+def _norms(run: Run, block: Block) -> tuple[float, float]:
     attn, (forward, backward) = run.arch.attn, norm(run)
     width = run.arch.norms_per_layer * run.arch.hidden
-    if attn.head_norms or attn.whole_norms:
+    if block.attends and (attn.head_norms or attn.whole_norms):
         width += query_width(attn) + key_width(attn)
     return width * forward, width * backward
 
@@ -57,7 +57,7 @@ def _activation(run: Run, block: Block) -> tuple[float, float]:
 def _rotation(run: Run, block: Block) -> tuple[float, float]:
     """Bytes per token: queries and keys times cosine, halves exchanged, times sine, and their sum (transformers,
     apply_rotary_pos_emb), or one kernel."""
-    if block.delta or run.arch.attn.written:
+    if not block.attends or run.arch.attn.written:
         return 0.0, 0.0
     width = run.sizes.compute * (query_width(run.arch.attn) + key_width(run.arch.attn))
     passes = 2 if run.work.fused_kernels else 10

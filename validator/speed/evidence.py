@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from validator.memory.mixers import Delta
 from validator.memory.run import Run
 
 from .device import Device
@@ -59,5 +60,10 @@ def _unmeasured_shapes(run: Run) -> Iterator[str]:
         yield "mixtures of experts"
     if any(encoding.tokens for encoding in run.work.encodings):
         yield "models that see or hear"
-    if run.arch.delta:
-        yield "linear attention (less time is needed with flash-linear-attention)"
+    match run.arch.mixer:
+        case Delta():
+            yield "linear attention (less time is needed with flash-linear-attention)"
+        case None:
+            pass
+        case _:
+            yield "layers without attention"

@@ -4,12 +4,12 @@ A device that ends kernels sooner than Python starts them waits: small models an
 
 from __future__ import annotations
 
-from validator.memory.delta import CHUNK
 from validator.memory.run import Run
 from validator.memory.shapes import Block
 
 from .cost import Cost
 from .experts import active
+from .mixing import kernels
 from .terms import Term
 
 # Seconds to start a kernel from Python in the forward pass, and from autograd's engine in the backward pass.
@@ -48,8 +48,8 @@ def _kernels(run: Run, block: Block) -> float:
     number: float = _OTHERS + norms * per_norm + (2 if work.fused_kernels else _ROTATION) + each * len(plain)
     if run.adapts:
         number += _ADAPTER * sum(linear.role in work.adapter.targets for linear in plain)
-    if block.delta:
-        number += 12 if block.delta.kernels else 6 * CHUNK + 12 * work.length / CHUNK
+    if block.mixer:
+        number += kernels(run, block.mixer)
     return number + (_expert_kernels(run, block) if block.mixture else 0.0)
 
 

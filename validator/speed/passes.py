@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
 from validator.memory.run import Run
+from validator.memory.shapes import Block
 
 from .cost import Cost
 from .device import Device
@@ -33,17 +35,23 @@ class Passes(NamedTuple):
         return sum(cost.backward for cost in self.costs)
 
 
+def _kinds(run: Run) -> Iterator[tuple[Block, int, int]]:
+    """Each kind of layer, how many there are, and how many of them gradients visit."""
+    every, visited = Counter[Block](), Counter[Block]()
+    for number, block in run.layers:
+        every[block] += number
+    for number, block in run.visited:
+        visited[block] += number
+    yield from ((block, number, visited[block]) for block, number in every.items())
+
+
 def _layers(run: Run, rates: Rates) -> Iterator[Cost]:
     """Every layer forward; those that gradients visit backward, once more forward where their inputs alone are kept."""
     again = 0.0
-    visited = dict.fromkeys(block for _, block in run.visited)
-    numbers = {block: number for number, block in run.visited}
-    for number, block in run.layers:
-        for cost in layer_costs(run, rates, block):
-            back = numbers.get(block, 0) if block in visited else 0
-            yield Cost(cost.term, number * cost.forward, back * cost.backward)
-            again += back * cost.forward
-        again -= numbers.get(block, 0) * spared(run, rates, block)
+    for block, number, back in _kinds(run):
+        costs = layer_costs(run, rates, block)
+        yield from (Cost(cost.term, number * cost.forward, back * cost.backward) for cost in costs)
+        again += back * (sum(cost.forward for cost in costs) - spared(run, rates, block))
     if run.checkpointing != "off":
         yield Cost(Term.RECOMPUTATION, 0.0, again)
 
@@ -57,9 +65,8 @@ def _started(run: Run) -> Cost:
     """Starting the kernels of all passes."""
     again = 0 if run.checkpointing == "off" else 1
     forward = backward = 0.0
-    numbers = {block: number for number, block in run.visited}
-    for number, block in run.layers:
-        cost, back = launches(run, block), numbers.get(block, 0)
+    for block, number, back in _kinds(run):
+        cost = launches(run, block)
         forward += (1 + _without_gradients(run)) * number * cost.forward
         backward += back * (cost.backward + again * cost.forward)
     return Cost(Term.LAUNCHES, forward, backward)

@@ -5,8 +5,9 @@ which frozen weights do not ask for."""
 
 from __future__ import annotations
 
+from validator.memory.linear import Linear
 from validator.memory.run import Run
-from validator.memory.shapes import Block, Linear
+from validator.memory.shapes import Block
 
 from .cost import Cost
 from .rates import Rates
