@@ -34,10 +34,16 @@ def _points(run: Run, block: Block, inside: Kept) -> Iterator[Point]:
     inner = run.tokens * run.sizes.compute * width(run, block)
     yield Point(inside.total + inside.ffn_peak, down, block.matrices - down, 0, dequantized(run, block.down))
     yield Point(inside.total - inner, down, block.matrices - down, 0, dequantized(run, block.readers))
-    yield Point(inside.attention, forward, attention, largest((*block.down, *block.readers)))
+    widest = max(largest((*block.down, *block.readers)), _stacked(run, block))
+    yield Point(inside.attention, forward, attention, widest)
     yield Point(inside.attention, forward, attention, 0, dequantized(run, block.attention))
     yield Point(inside.attention + inside.attention_peak, forward, attention, 0)
     yield Point(0.0, block.elements, 0, largest(block.attention))
+
+
+def _stacked(run: Run, block: Block) -> int:
+    """Elements of the larger of the two tensors that hold the matrices of all experts."""
+    return block.experts * 2 // 3 if run.arch.ffn.gated else block.experts // 2
 
 
 def _recomputed(run: Run, block: Block, inside: Kept) -> Point:
