@@ -11,9 +11,11 @@ from validator.memory.run import run_of
 
 from .device import Device
 from .evidence import gaps, spread
+from .offload import offload
 from .passes import passes
 from .rates import rates
 from .terms import Term
+from .traffic import traffic
 from .update import update
 
 
@@ -42,6 +44,9 @@ def step_time(architecture: Architecture, workload: Workload, device: Device) ->
     for cost in passes(run, device).costs:
         seconds[cost.term] += workload.accumulation * (cost.forward + cost.backward)
     seconds[Term.OPTIMIZER] += update(run, rates(device))
+    for waits in (traffic(run, device, passes(run, device)), offload(run, device)):
+        for term, value in waits.items():
+            seconds[term] += value
     terms = {term: device.correction * value for term, value in seconds.items() if value}
     expected = sum(terms.values())
     tokens = workload.sharding.world * workload.accumulation * run.tokens
