@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from rows import CARDS, Skip
 
 from validator.memory import Workload
 from validator.speed.device import Device
+from validator.tables import networks
 from validator.tables.data import listing
 
 # Names of times.csv beside those of published.csv -> the entry of data/devices.yaml, and what differs from it.
 CHANGED: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "A100-SXM4-80GB": ("a100-80g", {}),
-    "A800-80GB": ("a100-80g", {"link": 200e9}),
-    "H800-80GB": ("h100-80g", {"link": 200e9}),
+    "A800-80GB": ("a100-80g", {"link": 156e9}),
+    "H800-80GB": ("h100-80g", {"link": 156e9}),
     "H100-SXM-80GB": ("h100-80g", {}),
     "H100-96GB": ("h100-80g", {"bandwidth": 2.4e12}),  # HBM2e, limited to 500 W: torchtitan's own remark
     "H200-NVL-141GB": ("h200-141g", {"half": 835.5e12}),
@@ -30,6 +32,8 @@ CHANGED: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "Ascend910B-64GB": ("ascend-910b-64g", {}),
 }
 HALF = {"bf16": "tflops_bf16", "fp16": "tflops_fp16"}
+# Of a network's published rate, what collectives reach over InfiniBand (data/networks.yaml).
+ATTAINED = 0.85
 
 
 def rates(name: str, work: Workload, network: float) -> tuple[str, Device]:
@@ -46,12 +50,18 @@ def rates(name: str, work: Workload, network: float) -> tuple[str, Device]:
         half=teraflops * 1e12,
         single=teraflops * 1e12 / 8,
         bandwidth=entry["bandwidth_gb_s"] * 1e9,
-        link=(entry["link"]["gb_s"] or 64) * 1e9 / 2,
-        network=network if work.sharding.nodes > 1 else 0.0,
-        host_link=25e9,
+        link=_link(entry, work.sharding.devices_per_node),
+        network=ATTAINED * network if work.sharding.nodes > 1 else 0.0,
+        host_link=networks.attained(entry["host_link"]),
         host_bandwidth=200e9,
         cores=64,
         disk=2e9,
-        switched=entry["link"]["type"] != "pcie",
+        switched=not networks.shared(entry["link"]["type"]),
     )
     return key, device._replace(**changes)
+
+
+def _link(entry: Mapping[str, Any], devices: int) -> float:
+    return networks.attained(
+        entry["link" if entry["link"]["gb_s"] else "host_link"], devices, entry["server"]["devices"]
+    )

@@ -35,7 +35,7 @@ MEASURED = [
 
 @pytest.mark.parametrize(("kind", "gb_s", "devices", "measured"), MEASURED)
 def test_links_reach_what_was_measured(kind: str, gb_s: float, devices: int, measured: float) -> None:
-    assert networks.attained(kind, gb_s, devices, 8) == pytest.approx(measured * 1e9, rel=0.08)
+    assert networks.attained({"type": kind, "gb_s": gb_s}, devices, 8) == pytest.approx(measured * 1e9, rel=0.08)
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,14 @@ from validator.tables import devices
 @pytest.mark.parametrize(
     ("name", "count", "link", "host_link", "cores", "switched"),
     [
-        ("a100-80g", 8, 300e9, 32e9, 128, True),
-        ("a100-80g", 1, 300e9, 32e9, 16, True),
-        ("rtx-4090", 2, 32e9, 32e9, 16, False),
-        ("ascend-910b-64g", 8, 196e9, 32e9, 192, True),
-        ("ascend-910b-64g", 2, 28e9, 32e9, 48, True),  # one of the seven links of a mesh
-        ("ascend-910a-32g", 8, 32e9, 32e9, 192, True),  # no figure for its link is published
-        ("v100-32g", 16, 150e9, 16e9, 32, True),  # more than the usual server has
+        ("a100-80g", 8, 234e9, 25e9, 128, True),
+        ("a100-80g", 1, 234e9, 25e9, 16, True),
+        ("rtx-4090", 2, 14e9, 25e9, 16, False),  # through main memory
+        ("l40s-48g", 2, 19e9, 25e9, 24, False),  # from card to card
+        ("ascend-910b-64g", 8, 125e9, 25e9, 192, True),
+        ("ascend-910b-64g", 2, 18e9, 25e9, 48, True),  # one of the seven links of a mesh
+        ("ascend-910a-32g", 8, 25e9, 25e9, 192, True),  # no figure for its link is published
+        ("v100-32g", 16, 117e9, 12.5e9, 32, True),  # more than the usual server has
     ],
 )
 def test_rates_are_those_of_the_table(
@@ -24,7 +25,8 @@ def test_rates_are_those_of_the_table(
 ) -> None:
     found = devices.device(name)[0].rates(count, network=25e9)
     assert found
-    assert (found.link, found.host_link, found.cores, found.switched) == (link, host_link, cores, switched)
+    assert (found.link, found.host_link) == pytest.approx((link, host_link), rel=0.03)
+    assert (found.cores, found.switched) == (cores, switched)
     assert found.network == 25e9
 
 

@@ -3,7 +3,8 @@
 # Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from validator.diagnostic import RecipeError
 from validator.tables.data import listing
@@ -33,12 +34,12 @@ def network(text: str) -> Network:
     return Network(f"{adapters}x{name}" if adapters > 1 else name, adapters * entry["attained"] * entry["gb_s"] * 1e9)
 
 
-def attained(kind: str, gb_s: float, devices: int = 1, of: int = 1) -> float:
-    """Bytes a second in one direction that a link of this kind reaches, of `gb_s` published for both together, between
-    `devices` of a server's `of`."""
-    entry = listing("networks")[kind]
+def attained(link: Mapping[str, Any], devices: int = 1, of: int = 1) -> float:
+    """Bytes a second in one direction that a link of data/devices.yaml reaches, between `devices` of a server's `of`.
+    Vendors count both directions together. Of a mesh, only the parts that lead to the devices in use serve."""
+    entry = listing("networks")[link["type"]]
     used = min(1.0, (devices - 1) / (of - 1)) if entry.get("mesh") and devices > 1 and of > 1 else 1.0
-    return float(entry["attained"] * used * gb_s / 2 * 1e9)
+    return float(entry["attained"] * used * link["gb_s"] / 2 * 1e9)
 
 
 def shared(kind: str) -> bool:
