@@ -74,6 +74,7 @@ MIXTURES = ("qwen3-30b-a3b", "qwen3.5-35b-a3b", "deepseek-v2-lite", "deepseek-v3
 MIXED = [
     "glm-4.5-air", "glm-4.7-flash", "qwen2-57b-a14b", "ernie-4.5-21b-a3b", "hunyuan-a13b", "minimax-m2", "hy3",
     "moonlight-16b-a3b", "deepseek-v3", "glm-4.5", "phi-3.5-moe",
+    "llama-4-scout", "llama-4-maverick",
 ]  # fmt: skip
 # Gated delta nets in three layers of four.
 ALTERNATING = ["qwen3.5-0.8b", "qwen3.5-4b", "qwen3.5-35b-a3b"]

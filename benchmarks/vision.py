@@ -37,7 +37,8 @@ RARE: list[dict[str, Any]] = [
     {"method": "freeze", **PROJECTOR}, {"method": "qlora4", **TOWER}, {"method": "full", "grad_ckpt": False, **FREE},
 ]  # fmt: skip
 MODELS = {"qwen2.5-vl-7b": [*USUAL, *RARE], "qwen2-vl-2b": USUAL, "internvl3-8b": USUAL, "llava-1.5-7b": USUAL,
-          "qwen3-vl-8b": USUAL, "yi-vl-6b": [{}, TOWER, {"method": "qlora4"}]}  # fmt: skip
+          "qwen3-vl-8b": USUAL, "llama-4-scout": [{**setting, "seq_len": 4096} for setting in USUAL],
+          "yi-vl-6b": [{}, TOWER, {"method": "qlora4"}]}  # fmt: skip
 
 
 def cells() -> list[dict[str, Any]]:

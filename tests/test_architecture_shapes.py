@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from validator.diagnostic import RecipeError
+from validator.memory import LayerKind
 from validator.tables import families
 from validator.tables.architecture import architecture
 
@@ -19,6 +20,7 @@ LINEAR = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12,
     "linear_conv_kernel_dim": 4, "full_attention_interval": 2,
 }  # fmt: skip
+MIXED = {"intermediate_size_mlp": 128, "intermediate_size": 96, "num_local_experts": 8, "num_experts_per_tok": 1}
 
 
 @pytest.mark.parametrize("kind", families.known())
@@ -49,6 +51,11 @@ def test_every_supported_type_is_read(kind: str) -> None:
         ("starcoder2", {}, "ffn.gated", False), ("starcoder2", {"use_bias": True}, "ffn.bias", True),
         ("starcoder2", {"use_bias": True}, "attn.out_bias", True), ("starcoder2", {}, "attn.qkv_bias", False),
         ("seed_oss", {"attention_bias": True, "attention_out_bias": False}, "attn.out_bias", False),
+        ("llama4_text", MIXED, "ffn.experts_per_token", 8), ("llama4_text", MIXED, "ffn.width", 128),
+        ("llama4_text", MIXED, "ffn.expert_width", 96), ("llama4_text", MIXED, "ffn.shared_width", 96),
+        ("llama4_text", MIXED, "mixtures", 2), ("llama4_text", {**MIXED, "moe_layers": []}, "ffn.experts", 0),
+        ("llama4_text", {**MIXED, "interleave_moe_layer_step": 2}, "kinds", (LayerKind(), LayerKind(experts=True))),
+        ("llama4_text", {**MIXED, "moe_layers": [0]}, "kinds", (LayerKind(experts=True), LayerKind())),
         ("seed_oss", {}, "dropout", True), ("seed_oss", {"residual_dropout": 0.0}, "dropout", False),
     ],
 )  # fmt: skip

@@ -83,7 +83,7 @@ def trained_in_tower(tower: Tower, encoding: Encoding, workload: Workload) -> in
 def _trained_in_decoder(arch: Architecture, workload: Workload) -> int:
     fixed = arch.ffn.experts if arch.ffn.router_bias_fixed else 0  # elements of each mixture
     if workload.method == "full":
-        return decoder_parameters(arch) - fixed * (arch.layers - arch.ffn.dense_layers)
+        return decoder_parameters(arch) - fixed * arch.mixtures
     if workload.method == "freeze":
         layers = last_layers(arch, workload.trainable_layers, workload.experts_fused)
         return sum(number * (block.elements - fixed) for number, block in layers) + workload.trainable_extra

@@ -55,7 +55,7 @@ def _tower_matrices(run: Run) -> Iterator[Matrix]:
 
 
 def _expert_matrices(arch: Architecture) -> Iterator[Matrix]:
-    ffn, layers = arch.ffn, arch.layers - arch.ffn.dense_layers
+    ffn, layers = arch.ffn, arch.mixtures
     if ffn.experts:
         yield Matrix((2 if ffn.gated else 1) * ffn.expert_width, arch.hidden, ffn.experts * layers)
         yield Matrix(arch.hidden, ffn.expert_width, ffn.experts * layers)

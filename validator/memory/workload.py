@@ -106,6 +106,13 @@ class Architecture(NamedTuple):
     mixer: Mixer | None = None  # of some layers, in place of `attn` or beside it
     kinds: tuple[LayerKind, ...] = ()  # of each layer; none: all attend, and all but the first have experts if any do
 
+    @property
+    def mixtures(self) -> int:
+        """Layers with experts."""
+        if self.kinds:
+            return sum(kind.experts for kind in self.kinds)
+        return self.layers - self.ffn.dense_layers if self.ffn.experts else 0
+
 
 class Adapter(NamedTuple):
     """Low-rank or orthogonal adapters. `targets` are roles: q k v o gate up down (fused roles: qkv, gate_up)."""

@@ -17,6 +17,8 @@ Tensors = dict[str, torch.Tensor]
 Described = dict[str, Sequence[int]]
 # Tensors of up to so many elements keep their values.
 _KNOWN = 1 << 22
+# Pieces of a picture at most, with the whole of it (Llama4ImageProcessor, max_patches).
+_TILES = 17
 
 
 def maker(config: Any) -> Any:
@@ -38,6 +40,9 @@ def batch(config: Any, pixels: int, sequences: int, length: int) -> Tensors:
         marks = [int(place < config.mm_tokens_per_image) for place in range(length)]
         with values_known(0):
             made["token_type_ids"] = torch.tensor([marks] * sequences)
+    if hasattr(seen, "pixel_shuffle_ratio"):  # the loss leaves out what this hides (modeling_llama4.py)
+        with values_known(0):
+            made["attention_mask"] = torch.tensor([[1] * length] * sequences)
     return made
 
 
@@ -52,7 +57,8 @@ def _patches(seen: Any, pixels: int) -> Described:
 def _square(seen: Any) -> Described:
     """Brought to one size."""
     size = seen.image_size if isinstance(seen.image_size, int) else seen.image_size[0]
-    return {"pixel_values": (1, getattr(seen, "num_channels", 3), size, size)}
+    tiles = _TILES if hasattr(seen, "pixel_shuffle_ratio") else 1
+    return {"pixel_values": (tiles, getattr(seen, "num_channels", 3), size, size)}
 
 
 def _made(described: Sequence[int], number: int) -> torch.Tensor:
@@ -76,7 +82,8 @@ def _side(seen: Any) -> int:
 
 
 def _merged(config: Any) -> int:
-    return int(1 / config.downsample_ratio**2) if hasattr(config, "downsample_ratio") else 1
+    ratio = getattr(config, "downsample_ratio", getattr(config.vision_config, "pixel_shuffle_ratio", 1))
+    return int(1 / ratio**2)
 
 
 @contextlib.contextmanager
@@ -89,10 +96,15 @@ def values_known(number: int) -> Iterator[None]:
 
     def place(tensor: torch.Tensor, index: Any) -> Any:
         mask = index[0] if isinstance(index, tuple) and index else index
-        if not (isinstance(mask, fake) and mask.dtype == torch.bool and mask.constant is None):
+        if not (isinstance(mask, fake) and mask.dtype == torch.bool) or getattr(tensor, "constant", None) is not None:
             return index
         each = tensor.shape[-1] if mask.dim() == tensor.dim() else 1
-        return tuple(torch.empty(number * each, dtype=torch.int64) for _ in range(mask.dim()))
+        if mask.constant is None:
+            named = number * each
+        else:
+            with fake_tensor.unset_fake_temporarily():
+                named = mask.constant.nonzero().shape[0]
+        return tuple(torch.empty(named, dtype=torch.int64) for _ in range(mask.dim()))
 
     def counted(*bounds: Any, **more: Any) -> torch.Tensor:
         whole = not more.get("dtype") and bounds and all(type(bound) is int for bound in bounds)

@@ -13,6 +13,8 @@ from validator.tables.sizes import optional as _optional
 from validator.tables.sizes import size as _size
 
 Config = Mapping[str, Any]
+# What names layers with experts between others.
+_INTERLEAVED = ("moe_layers", "interleave_moe_layer_step")
 
 
 def architecture(config: Config) -> Architecture:
@@ -56,11 +58,11 @@ def usual(config: Config, family: Family) -> Config:
 
 def _mixed(config: Config, family: Family, ffn: Ffn) -> tuple[Mixer | None, tuple[LayerKind, ...]]:
     """What some layers have in place of attention or beside it, and what each layer is made of."""
-    if not family.mixer:
+    if not family.mixer and not any(name in config for name in _INTERLEAVED):
         return None, ()
     from validator.tables import hybrids  # which no other model waits for
 
-    return hybrids.mixer(config, family), hybrids.kinds(config, family, ffn)
+    return hybrids.mixer(config, family) if family.mixer else None, hybrids.kinds(config, family, ffn)
 
 
 def _attention(config: Config, family: Family) -> Attn:
@@ -141,24 +143,27 @@ def _width(config: Config, family: Family) -> int:
     return -(-int(times * (2 * width // 3)) // step) * step
 
 
+def _chosen(config: Config) -> int:
+    """Experts that a token is sent to."""
+    return _first(config, "num_experts_per_tok", "moe_k", "moe_topk") or _size(config, "moe_topk")
+
+
 def _feed_forward(config: Config, family: Family) -> Ffn:
     width = _width(config, family)
     experts = _first(config, "n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
-    if not experts or (family.unmixed and not families.mixes(config)):
+    if not experts or config.get("moe_layers") == []:
         return Ffn(
             width // 2 if family.halved_width else width,
             gated=family.gated,
             fused_gate_up=family.fused_gate_up,
             bias=bool(config.get("mlp_bias") or config.get("use_bias", family.biased)),
         )
-    if family.unmixed:
-        raise RecipeError(f"the experts of a `{family.kind}` model are not known by their shapes")
     expert_width = _first(config, "moe_intermediate_size") or width
     shared = _first(config, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
     return Ffn(
         width,
         experts=experts,
-        experts_per_token=_first(config, "num_experts_per_tok", "moe_k", "moe_topk") or _size(config, "moe_topk"),
+        experts_per_token=experts if family.all_experts else _chosen(config),
         expert_width=expert_width,
         shared_width=_optional(config, "shared_expert_intermediate_size") or shared * expert_width,
         shared_gate="shared_expert_gate" in family.linear,

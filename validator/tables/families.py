@@ -34,9 +34,8 @@ class Family(NamedTuple):
     head_norms: bool = False
     asked_norms: bool = False
     whole_norms: bool = False
-    # Norms of heads that have no weights, in the layers that rotate; experts of the type are not known by shapes.
+    # Norms of heads that have no weights, in the layers that rotate.
     bare_norms: bool = False
-    unmixed: bool = False
     # Eager attention makes its softmax in half precision.
     half_scores: bool = False
     # What memory/workload.py calls the norms, whether both halves of a layer read the same hidden state, and whether
@@ -69,13 +68,14 @@ class Family(NamedTuple):
     # The experts: the transformers release since which they are one tensor and no linear layers (None: they are not);
     # what chooses them: a parameter, one with a bias, with one that never trains, beside one that is a buffer, a linear
     # module, or one whose weight is read past it; leading layers without, where config.json does not say; whether their
-    # results are added up by index.
+    # results are added up by index; whether each computes all tokens, those that did not choose it scaled to nothing.
     fused_experts: str | None = None
     router: Literal["parameter", "bias", "fixed", "buffer", "module", "linear"] = "parameter"
     dense_layers: int = 0
     expert_bias: bool = False
     clamped: bool = False
     indexed: bool = False
+    all_experts: bool = False
     # Names in the model's code; empty where they are not known. `layer` is the class that FSDP wraps, `parts` what a
     # layer holds, by which freeze tuning chooses; `linear` may name some that a config does without. `separate` is what
     # `linear` was before the experts were one tensor.
@@ -160,14 +160,8 @@ def readable(config: Mapping[str, Any]) -> bool:
     return _shaped(composite.decoder(composite.whole(config)))
 
 
-def mixes(config: Mapping[str, Any]) -> bool:
-    """Whether a decoder of a type that has layers with and without experts has any with them."""
-    return bool(config.get("num_local_experts")) and config.get("moe_layers") != []
-
-
 def _shaped(decoder: Mapping[str, Any]) -> bool:
-    kind = listing("families").get(str(decoder.get("model_type")))
-    return kind is not None and not (kind.get("unmixed") and mixes(decoder))
+    return str(decoder.get("model_type")) in listing("families")
 
 
 @cache

@@ -27,7 +27,17 @@ def mixer(config: Config, family: Family) -> Mixer:
 def kinds(config: Config, family: Family, ffn: Ffn) -> tuple[LayerKind, ...]:
     """Of each layer, first layers first. Raises RecipeError for a list that is not one of all layers."""
     layers = size(config, "num_hidden_layers")
-    return tuple(LayerKind(attends, not attends, ffn.experts > 0) for attends in _attending(config, family, layers))
+    attending = _attending(config, family, layers) if family.mixer else (True,) * layers
+    experts = _experts(config, layers) if ffn.experts else (False,) * layers
+    return tuple(LayerKind(attends, not attends, mixes) for attends, mixes in zip(attending, experts, strict=True))
+
+
+def _experts(config: Config, layers: int) -> tuple[bool, ...]:
+    """Whether each layer has experts: those that config.json lists, or the last of every few."""
+    if isinstance(chosen := config.get("moe_layers"), list):
+        return tuple(number in chosen for number in range(layers))
+    every = optional(config, "interleave_moe_layer_step") or 1
+    return tuple(number % every == 0 for number in range(1, layers + 1))
 
 
 def _attending(config: Config, family: Family, layers: int) -> tuple[bool, ...]:
