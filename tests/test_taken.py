@@ -40,6 +40,13 @@ from validator.tables.data import listing
         ("/m/Phi4-14B", "microsoft/phi-4"), ("qwen3_30b_dpo_merged", "Qwen/Qwen3-30B-A3B"),
         ("/x/gemma-3-4b-mine", "google/gemma-3-4b-it"), ("/m/Llama-3.1-8B/run1/hf_1834", "meta-llama/Llama-3.1-8B"),
         ("saves/Qwen2.5-7B-Instruct-Braille/7B_qwen2.5i_train->sft/checkpoint-10000", "Qwen/Qwen2.5-7B-Instruct"),
+        # words behind that for a training are about its data
+        ("../saves/qwen2vl_7b_full_sft_text_only/full/sft_epoch2", "Qwen/Qwen2-VL-7B"),
+        ("saves/qwen2_vl-2b/merged/sft_coco6k_small", "Qwen/Qwen2-VL-2B"),
+        ("x/Qwen3-8B-dpo-with-hints", "Qwen/Qwen3-8B"),
+        # a part of the same generation, and weights in 16 bits
+        ("/m/Qwen2-VL-7B-Instruct-with-Qwen2-Language-Backbone", "Qwen/Qwen2-VL-7B-Instruct"),
+        ("/m/Qwen3-8B-fp16", "Qwen/Qwen3-8B"), ("/m/Qwen3-8B-20250901", "Qwen/Qwen3-8B"),
     ],
 )  # fmt: skip
 def test_a_name_that_stands_for_a_model(name: str, stands_for: str) -> None:
@@ -62,9 +69,11 @@ def test_a_name_that_stands_for_a_model(name: str, stands_for: str) -> None:
         "x/gemma-3-4b-it-text-only", "x/Qwen2.5-VL-7B-Instruct-llm-only", "/m/Qwen3-8B-data", "/m/Qwen3-8B-generated",
         # layers may be added, and bits are not told how
         "/m/Qwen2.5-7B-Instruct-mymerge", "/m/Qwen2.5-7B-Instruct-Int4", "x/Qwen3-8B-W4A16",
+        "/m/Qwen2_5_VL-3B-WithMemory", "/m/Qwen2-VL-7B-with-Qwen2.5-Backbone", "/m/Qwen3-8B-small-sft",
+        "/m/Llama-3-8B-V",
         "/m/Qwen3-8B/draft-1B/checkpoint-5", "/m/gemma-3-4b-with-depth", "/a/b/Qwen3-8B/c/d/e/f/g",
         # a known name within another
-        "llava-llama-3-8b", "Hermes-3-Llama-3.1-8B",
+        "llava-llama-3-8b", "Aurora-Llama-3.1-8B",
         # recipes call Qwen2.5-7B so, and words say Qwen-7B
         "/models/qwen7b",
         # a slip of the finger, as nobody else makes models of that owner
@@ -74,6 +83,41 @@ def test_a_name_that_stands_for_a_model(name: str, stands_for: str) -> None:
 )  # fmt: skip
 def test_a_name_that_is_not_sure(name: str) -> None:
     assert taken.model(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "template", "stands_for"),
+    [
+        ("saves/trajectory_llama2-7b/pretrain", "llama2", "meta-llama/Llama-2-7b-hf"),
+        ("saves/assistrag-ChatGLM3-6B", "chatglm3", "zai-org/chatglm3-6b"),
+        ("runs/split1_qwen3_1_7b_mixed_noise", "qwen3_nothink", "Qwen/Qwen3-1.7B"),
+        ("/m/merged_qwen2.5-vl-7b-sft", "qwen2_vl", "Qwen/Qwen2.5-VL-7B-Instruct"),
+        ("/m/ckpt_Qwen2.5-7B-Instruct_v2", "qwen", "Qwen/Qwen2.5-7B-Instruct"),
+        ("Aurora-Llama-3.1-8B", "llama3", "meta-llama/Llama-3.1-8B"),
+        # not with the template of another, nor without one
+        ("Aurora-Llama-3.1-8B", "chatml", None), ("Aurora-Llama-3.1-8B", None, None), ("Aurora-Llama-3.1-8B", 3, None),
+        ("/m/merged_qwen2.5-vl-7b-sft", "qwen", None),
+        # a part of another, and what came from another
+        ("llava-llama-3-8b", "llama3", None), ("/m/Bunny-Llama-3-8B-V", "llama3", None),
+        ("/m/2x-Qwen3-8B", "qwen3", None),
+        ("/m/7B-from-Qwen2.5-14B", "qwen", None), ("/m/student_of_Qwen2.5-72B", "qwen", None),
+        ("/m/Korean-Llama-2-7b", "llama2", None), ("/m/reranker-Qwen3-8B", "qwen3", None),
+        # no size, and a name of two models
+        ("/m/my-qwen3", "qwen3", None), ("/m/my-qwen7b", "qwen", None),
+        ("/m/" + "-".join(f"word{each}" for each in range(99)), "qwen", None),
+    ],
+)  # fmt: skip
+def test_words_before_a_known_name(name: str, template: object, stands_for: str | None) -> None:
+    one = taken.model(name, template)
+    assert (one and one.name) == stands_for
+    assert one is None or (one.taken, one.template) == ("name", None)
+
+
+def test_weights_that_were_made_whole_again() -> None:
+    there, plain = models.model("openai/gpt-oss-20b"), taken.model("/m/gpt-oss-20b-BF16")
+    assert there.quantized
+    assert plain is not None
+    assert (plain.quantized, plain.dtype_bytes) == (None, 2.0)
 
 
 @pytest.mark.parametrize(

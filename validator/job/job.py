@@ -68,9 +68,20 @@ class Job(Settings):
 
         if isinstance(base, str):
             raise RecipeError(unknown.base(base))
-        if there := taken.model(name):
+        if there := taken.model(name, self.get("template")) or self._trained(name):
             return there
         raise RecipeError(unknown.message(name))
+
+    def _trained(self, name: str, depth: int = 3) -> Model | None:
+        """The model that a recipe beside this one makes `name` of, with the same template."""
+        from validator.job import earlier
+        from validator.tables import taken
+
+        run = earlier.run(self.path, name)
+        if run is None or run.template != self.get("template") or not depth:
+            return None
+        there = models.known(run.model) or taken.model(run.model, run.template) or self._trained(run.model, depth - 1)
+        return there._replace(taken="run", how=run.recipe.name, template=None, base=False, hub=()) if there else None
 
     @property
     def origin(self) -> tuple[str, str | None]:

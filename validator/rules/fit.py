@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from validator.diagnostic import Severity, decimals
 from validator.job.job import GIB, Job
 from validator.memory import Estimate
-from validator.rules.paths import model_absent
+from validator.rules.paths import model_absent, taken
 from validator.rules.rule import Finding, rule
 
 
@@ -173,18 +173,19 @@ def judged_from_cache(job: Job) -> Iterator[Finding]:
 
 @rule("FIT010", Severity.NOTE)
 def model_taken_by_name(job: Job) -> Iterator[Finding]:
-    """The model is judged as one of the catalogue that its name stands for.
+    """The model is judged as one of the catalogue that its name stands for, or that a recipe beside this one trains.
 
     Why: no config.json of it can be read here, so the verdict, the template and all else that asks for the model rest
     on its name. Words behind a known name are taken for those of a fine-tune, which has the same shapes and perhaps
-    another template.
+    another template; words before it, too, where the recipe's template is that of the known model. A folder whose name
+    tells nothing is what a recipe beside this one writes there (`output_dir`, `export_dir`), if that has the same
+    template.
     Source: own (how people name folders and copies of models)
     Fix: nothing to do where it is that model; else `base:` in the header block, or a folder with its config.json.
     """
-    if job.model and job.model.taken == "name" and not model_absent(job):
-        quantized = f", quantized by {job.model.quantized}" if job.model.quantized else ""
-        taken = f"taken for {job.model.name}{quantized}, by its name"
-        yield "model_name_or_path", f"{taken}; if that is wrong, write `# base: NAME` into the header block"
+    if (guessed := taken(job)) and not model_absent(job):
+        text = f"taken for {guessed}; if that is wrong, write `# base: NAME` into the header block"
+        yield "model_name_or_path", text
 
 
 @rule("FIT006", Severity.ERROR)

@@ -53,9 +53,17 @@ def _judged(job: Job, key: str) -> str:
     """What a DeepSpeed file or a model that is not there is taken for."""
     if key == "deepspeed" and job.zero and job.zero.assumed:
         return f"; judged as {job.zero.words}, as its name says"
-    if key == "model_name_or_path" and job.model and job.model.taken == "name":
-        return f"; judged as {job.model.name}, by its name"
-    return ""
+    return f"; judged as {guessed}" if key == "model_name_or_path" and (guessed := taken(job)) else ""
+
+
+def taken(job: Job) -> str:
+    """Which model the one that the recipe names is taken for, and why; empty where it is known, or the header says."""
+    model = job.model
+    if model is None or model.taken not in ("name", "run"):
+        return ""
+    quantized = f", quantized by {model.quantized}" if model.quantized else ""
+    why = "by its name" if model.taken == "name" else f"which `{model.how}` trains or merges into it"
+    return f"{model.name}{quantized}, {why}"
 
 
 def astray(job: Job) -> str | None:

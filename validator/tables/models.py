@@ -23,9 +23,10 @@ class Model(NamedTuple):
     """A model by its shapes. `template` is LLaMA-Factory's for this very name; None: none is registered.
     `id` is None for a local folder, whose template `how` explains, and whose own chat template writes the turns of the
     templates `speaks`; and for a hub name that is in the cache of the hub `cached` alone. `quantized` names the method
-    of a checkpoint that is quantized already. `taken`: the recipe names another, which stands for this one by its name
-    or by the header's `base`. `decoder` is the model type of the decoder behind towers, and `modules` are each tower's
-    linear modules: full name -> role. `told` is the family of a type that the table lacks."""
+    of a checkpoint that is quantized already. `taken`: the recipe names another, which stands for this one by its name,
+    by the header's `base`, or because the run of the recipe `how` makes it of this one. `decoder` is the model type of
+    the decoder behind towers, and `modules` are each tower's linear modules: full name -> role. `told` is the family of
+    a type that the table lacks."""
 
     id: str | None
     name: str
@@ -44,7 +45,7 @@ class Model(NamedTuple):
     how: str = ""
     speaks: frozenset[str] = frozenset()
     cached: str = ""
-    taken: Literal["", "name", "base"] = ""
+    taken: Literal["", "name", "base", "run"] = ""
     decoder: str = ""
     modules: tuple[Mapping[str, str], ...] = ()
     told: Family | None = None

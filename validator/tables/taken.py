@@ -4,12 +4,13 @@ of a path, of another owner's hub name, or of the folder that a hub's cache or a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise, takewhile
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from validator.tables import models, unknown
+from validator.tables import models, unknown, wording
 from validator.tables.data import listing
 from validator.tables.models import Model
 from validator.tables.template import own_name
@@ -18,14 +19,6 @@ from validator.tables.template import own_name
 _QUANTIZED = re.compile(
     r"(?i)[-_.](?:(?:unsloth-)?(?P<bitsandbytes>bnb)-(?P<b>[48])bit|(?P<gptq>gptq)(?:-int(?P<g>[348]))?|(?P<awq>awq)"
     r"(?:-int4)?|(?P<fp8>fp8))$"
-)
-# Of a name that begins with a known one: words after which the shapes may be others, or it is an adapter.
-_OTHER_SHAPES = re.compile(
-    r"(?i)^[-_.]?\d|\d[bm](?![a-z])|\dx\d|\d ?bits?|(?<![a-z])(?:int|fp|w|a)\d|moe|gg[um][fl]|gptq|awq|quant|exl\d|"
-    r"mlx|onnx|(?<!lora.)(?<!sft.)(?<!dpo.)merge(?!d)|omni|(?<![a-z])vl(?![a-z])|vision|visual|image|multimodal|llava|"
-    r"audio|speech|video|embed|rerank|reward|(?<![a-z])p?rm(?![a-z])|prun|spars|minitron|draft|specul|eagle|medusa|mtp|"
-    r"adapter|(?<![a-z])q?lora(?![a-z])(?!.*merge)|(?<![a-z])only(?![a-z])|data(?![a-z])|generated|"
-    r"with|layer|depth|width|vocab|expan|extend|upscal|classif|(?<![a-z])(?:mini|tiny|nano|small|lite|large|half)(?![a-z])"
 )
 # Two digits behind letters, and no size behind them: qwen25, llama31, v03.
 _POINTLESS = re.compile(r"(?i)(?<=[a-z])(\d)(\d)(?![\dbm])")
@@ -47,21 +40,28 @@ class _Match(NamedTuple):
     exact: bool
 
 
-def model(name: str) -> Model | None:
+def model(name: str, template: Any = None) -> Model | None:
     """The model that a name stands for, `taken` from it; None where that is not sure. A name with other words than the
-    known one tells the shapes, not the template: it may be trained for another."""
+    known one tells the shapes, not the template: it may be trained for another. Words may stand before a known name
+    only where the recipe's template is that of the known model, too: else it may be a part of another."""
     path = PurePosixPath(name.replace("\\", "/").strip())
     owner = path.parts[0].lower() if len(path.parts) == 2 and not name.startswith((".", "/", "~")) else ""
-    for own in _candidates(path):
-        quantized, known = _QUANTIZED.search(own), _match(own)
-        if known and known.exact:
-            quantized = None  # the table knows the quantized one, too
-        elif quantized:
-            known = _match(own[: quantized.start()])
-        if known:
-            sure = not unknown.other_kind(name) and not _misspelt(owner, known)
-            return _taken(known, quantized) if sure else None
+    for read in (_match, *((partial(_within, template=template),) if isinstance(template, str) else ())):
+        for own in _candidates(path):
+            if there := _quantized(own, read):
+                sure = not unknown.other_kind(name) and not _misspelt(owner, there[0])
+                return _taken(*there) if sure else None
     return None
+
+
+def _quantized(own: str, read: Callable[[str], _Match | None]) -> tuple[_Match, re.Match[str] | None] | None:
+    """What a name is read as, and the ending that says how it is quantized, where the table does not know that."""
+    quantized, known = _QUANTIZED.search(own), read(own)
+    if known and known.exact:
+        return known, None
+    if quantized:
+        known = read(own[: quantized.start()])
+    return (known, quantized) if known else None
 
 
 def _candidates(path: PurePosixPath) -> Iterator[str]:
@@ -76,6 +76,8 @@ def _taken(known: _Match, quantized: re.Match[str] | None) -> Model:
     one = models.model(known.hub)._replace(taken="name", cached="")
     if not known.exact:
         one = one._replace(template=None, base=False, hub=(), positions=None)
+    if one.quantized and wording.in_16_bits(known.rest):
+        one = one._replace(quantized=None, quantized_bits=0, dtype_bytes=2.0)
     if quantized is None:
         return one
     method = next(each for each in ("bitsandbytes", "gptq", "awq", "fp8") if quantized[each])
@@ -95,6 +97,25 @@ def _match(own: str) -> _Match | None:
     return best if not best.rest or _keeps_shapes(best) else None
 
 
+def _within(own: str, template: str) -> _Match | None:
+    """The known name of a size that stands behind other words, of a model of this template."""
+    words = [word for word in [*_WORD.finditer(own.lower())][1:32] if word[0].isalpha()]
+    for word in words:
+        known = _match(own[word.start() :]) if any(listing("models").mention(f"/{word[0]}")) else None
+        if known and _SIZED.search(known.hub):
+            before = own[: word.start()]
+            sure = _speaks(known, template) and not (wording.other_shapes(before) or wording.of_another(before))
+            return known._replace(rest=before + known.rest, exact=False) if sure else None
+    return None
+
+
+def _speaks(known: _Match, template: str) -> bool:
+    """Whether the template is that of the known model, or of the one that was tuned from it."""
+    entry = listing("models")[known.key]
+    its = (entry.get("overrides", {}).get(known.hub) or {}).get("template", entry["template"])
+    return bool(its) and its.removesuffix("_nothink") == template.removesuffix("_nothink")
+
+
 def _keeps_shapes(known: _Match) -> bool:
     """Whether the words behind a known name are those of a fine-tune. The size may be said once more, or where the
     known name leaves it out."""
@@ -103,7 +124,14 @@ def _keeps_shapes(known: _Match) -> bool:
         size = said
     if size is None:
         return False
-    return not _OTHER_SHAPES.search(re.sub(rf"(?i)(?<![\d.]){re.escape(size[0])}(?![a-z])", "", known.rest))
+    rest = re.sub(rf"(?i)(?<![\d.]){re.escape(size[0])}(?![a-z])", "", known.rest)
+    rest = re.sub(rf"(?i)with[-_.]?{_generation(known.hub)}(?![\d.])", "", rest)  # a part of its own generation
+    return not (wording.goes_on(rest) or wording.other_shapes(rest))
+
+
+def _generation(hub: str) -> str:
+    """How the name of a model begins, its family and number, as a pattern."""
+    return "[-_.]?".join(word for word, _ in zip(_WORD.findall(_bare(hub)), range(2), strict=False))
 
 
 def _close(size: str, parameters: int) -> bool:

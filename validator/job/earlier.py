@@ -1,0 +1,74 @@
+"""The run whose result a recipe starts from: the recipe beside it that writes the model which it names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from validator.read.recipe import load
+
+_MOST = 1000  # files that are looked into
+# LLaMA-Factory's own examples have a folder for each way to train and one for exports.
+_BESIDE = re.compile(r"(?:train|merge|extras)(?:_|$)")
+_WRITES = re.compile(r"(?m)^(?:output|export)_dir: *[\"']?([^\s\"'#]+)")
+
+
+class Run(NamedTuple):
+    """A recipe, the model that it starts from, and the template of that model afterwards."""
+
+    recipe: Path
+    model: str
+    template: object
+
+
+def run(recipe: str, name: str) -> Run | None:
+    """The run that writes the model `name`, by the recipes in the same folder and, in the layout of LLaMA-Factory's
+    examples, in those beside it; None where none writes it, or several do that start from different models."""
+    if recipe == "-":
+        return None
+    files = _writers(Path(recipe).absolute().parent).get(_plain(name), ())
+    runs = [run for file in files if (run := _run(file, name))]
+    return runs[0] if len({run[1:] for run in runs}) == 1 else None
+
+
+def _run(file: Path, name: str) -> Run | None:
+    """What a recipe makes of which model, where it writes a whole one there: a LoRA run leaves an adapter alone, and an
+    export may be quantized."""
+    values = load(str(file)).values
+    written = values.get("output_dir" if values.get("do_train") else "export_dir")
+    model, adapter = values.get("model_name_or_path"), values.get("finetuning_type", "lora") in ("lora", "oft")
+    whole = not values.get("export_quantization_bit") and not (values.get("do_train") and adapter)
+    if not isinstance(written, str) or not isinstance(model, str) or not whole:
+        return None
+    return Run(file, model, values.get("template")) if _plain(written) == _plain(name) != _plain(model) else None
+
+
+@lru_cache(maxsize=64)
+def _writers(folder: Path) -> dict[str, list[Path]]:
+    """Recipes by what they may write, at first sight."""
+    writers: dict[str, list[Path]] = {}
+    for file in _beside(folder):
+        try:
+            text = file.read_text("utf-8")
+        except (OSError, ValueError):
+            continue
+        for written in _WRITES.findall(text):
+            writers.setdefault(_plain(written), []).append(file)
+    return writers
+
+
+def _beside(folder: Path) -> Iterator[Path]:
+    """Recipes in a folder and in those beside it, as far as they are alike."""
+    folders = [folder]
+    if _BESIDE.match(folder.name):
+        folders += [other for other in sorted(folder.parent.iterdir()) if _BESIDE.match(other.name) and other != folder]
+    files = (file for each in folders for file in sorted(each.glob("*.y*ml")))
+    return (file for file, _ in zip(files, range(_MOST), strict=False))
+
+
+def _plain(path: str) -> str:
+    return os.path.normpath(path)
