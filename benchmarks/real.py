@@ -3,9 +3,10 @@
     python benchmarks/real.py                   # the tables, from the recorded outcomes
     python benchmarks/real.py --record FOLDER   # judge the files of FOLDER anew (needs LLaMA-Factory)
 
-FOLDER holds index.csv (file, repository, path, commit, kind, machine, says) and the files, which are not ours to
-publish: evidence/real.csv keeps where each stands and its outcome. A recipe is checked in a folder of its own. What it
-names is not there, so our errors on missing data and folders (PTH) are not compared. The parser gets the DeepSpeed file
+FOLDER holds index.csv (file, repository, path, commit, kind, machine, says), the files, and tree/ with those of a
+repository in place (OWNER+NAME/PATH), which are not ours to publish: evidence/real.csv keeps where each stands and its
+outcome. A recipe is checked with the recipes beside it alone, as one may train what another starts from. What it names
+is not there, so our errors on missing data and folders (PTH) are not compared. The parser gets the DeepSpeed file
 of that stage in its place, takes every package as installed and the device to have bf16 and tf32. A recipe without a
 stated machine is judged on 8 x A100-80G.
 """
@@ -58,6 +59,10 @@ MISSES = {
     "SachinKonan/LLaMA-Factory-AutoReviewer": "FSDP by accelerate launch, which the recipe does not say: judged as DDP",
 }
 _PLAIN = "ds_z2.json"  # for a DeepSpeed file whose name tells no stage
+_IDLE = "nothing is trained"
+# Why no verdict can be: the file names no model.
+_REFUSED, _UNNAMED, _PLACEHOLDER = "no YAML to LLaMA-Factory", "no model is written", "a placeholder for a model"
+_HOLDS_PLACE = re.compile(r"(?i)path.?to|your.*(?:model|path)|model.?path|<.*>|[{}]")
 
 
 @dataclass
@@ -83,7 +88,11 @@ class Row:
 
     @property
     def trains(self) -> bool:
-        return "nothing is trained" not in self.reason
+        return _IDLE not in self.reason
+
+    @property
+    def names_model(self) -> bool:
+        return self.reason not in (_REFUSED, _UNNAMED, _PLACEHOLDER)
 
     @property
     def judged(self) -> bool:
@@ -132,8 +141,14 @@ def answer(listed: tuple[Path, Row]) -> Row:
     file, row = listed
     unadvised = patch("validator.judge.check._advice", lambda _job: "")  # takes seconds, and changes no count
     with tempfile.TemporaryDirectory() as name, chdir(name), unadvised:
-        shutil.copyfile(file, "recipe.yaml")
-        ours(row)
+        place = file.parents[1] / "tree" / row.repository.replace("/", "+") / row.path
+        for other in place.parents[1].glob("*/*.y*ml"):
+            Path(other.parent.name).mkdir(exist_ok=True)
+            shutil.copyfile(other, Path(other.parent.name, other.name))
+        recipe = Path(place.parent.name, place.name)
+        recipe.parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, recipe)
+        ours(row, recipe)
     return row
 
 
@@ -145,12 +160,12 @@ def parse(files: list[Path]) -> list[str]:
         return [parsed(file) for file in files]
 
 
-def ours(row: Row) -> None:
-    """Our answer to the recipe in the working directory."""
-    document = load("recipe.yaml")
+def ours(row: Row, recipe: Path) -> None:
+    """Our answer to the recipe."""
+    document = load(str(recipe))
     report = check_document(document, row.machine or MACHINE, HOST_RAM)
     row.verdict = report.verdict
-    row.reason = "" if row.judged else "; ".join(gap.words for gap in report.unjudged) or "not read"
+    row.reason = "" if row.judged else why(document, "; ".join(gap.words for gap in report.unjudged))
     errors = {each.code for each in report.diagnostics if each.severity is Severity.ERROR}
     row.errors = " ".join(sorted(code for code in errors if not code.startswith(_ELSEWHERE)))
 
@@ -158,6 +173,16 @@ def ours(row: Row) -> None:
         return report if fixed is document else check_document(fixed, row.machine or MACHINE, HOST_RAM)
 
     row.findings, row.fixed = grave(report), grave(repair(document, judge, lambda _: True, unsafe=False).report)
+
+
+def why(document: Document, gaps: str) -> str:
+    """Why a recipe has no verdict: it names no model, where it would train one, else our gaps."""
+    if not document.readable:
+        return _REFUSED
+    name = str(document.values.get("model_name_or_path") or "")
+    if _IDLE in gaps:
+        return gaps
+    return _UNNAMED if not name else _PLACEHOLDER if _HOLDS_PLACE.search(name) else gaps
 
 
 def grave(report: FileReport) -> int:
@@ -210,11 +235,11 @@ def missed(rows: Iterable[Row]) -> list[Row]:
 
 def scores(rows: list[Row]) -> dict[str, tuple[float, float, bool]]:
     """Each figure with its bar, and whether it is met."""
-    trained = [row for row in rows if row.trains]
+    trained = [row for row in rows if row.trains and row.names_model]
     verdicts = sum(row.judged for row in trained) / len(trained)
     wrong, unseen, left = len(false_errors(rows)) / len(rows), len(missed(rows)), median(row.fixed for row in rows)
     return {
-        "memory verdicts, %": (100 * verdicts, 90.0, verdicts >= 0.9),
+        "memory verdicts where a model is named, %": (100 * verdicts, 90.0, verdicts >= 0.9),
         "false errors, %": (100 * wrong, 1.0, wrong < 0.01),
         "refusals of the parser missed": (unseen, 0.0, unseen == 0),
         "findings a file after --fix, median": (left, 2.0, left <= 2.0),
@@ -231,11 +256,12 @@ def lines(rows: list[Row]) -> Iterator[str]:
     yield table(f"{count} recipes of {owners} repositories", ("", "value", "bar", ""), bars)
     refused, judged = sum(not row.accepted for row in rows), sum(row.judged for row in rows)
     told, trained = refused - len(missed(rows)), sum(row.trains for row in rows)
+    named = sum(row.trains and row.names_model for row in rows)
     yield table(
         "beside what a user would pick instead",
         ("", "memory verdicts", "refusals told", "seconds a file"),
         [
-            ("lmf-recipes check", f"{judged}/{trained}", f"{told}/{refused}", "0.1"),
+            ("lmf-recipes check", f"{judged}/{trained} ({named} name a model)", f"{told}/{refused}", "0.1"),
             ("LLaMA-Factory's parser", f"0/{trained}", f"{refused}/{refused}", "8"),
         ],
     )

@@ -25,7 +25,7 @@ def judged(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch, machine: st
     monkeypatch.chdir(folder)
     Path("recipe.yaml").write_text(text)
     row = real.Row("owner/name", "configs/sft.yaml", "0" * 40, machine, parser="ok")
-    real.ours(row)
+    real.ours(row, Path("recipe.yaml"))
     return row
 
 
@@ -45,8 +45,21 @@ def test_the_machine_that_is_stated_counts(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_model_that_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = judged(RECIPE.replace("Qwen/Qwen2.5-7B-Instruct", "saves/mine"), tmp_path, monkeypatch)
-    assert (row.verdict, row.judged) == ("unknown", False)
-    assert row.reason
+    assert (row.verdict, row.judged, row.reason, row.names_model) == ("unknown", False, "model not known", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (RECIPE.replace("Qwen/Qwen2.5-7B-Instruct", "/path/to/your/model"), "a placeholder for a model"),
+        (RECIPE.replace("Qwen/Qwen2.5-7B-Instruct", "YOUR_MODEL_PATH"), "a placeholder for a model"),
+        (RECIPE.replace("Qwen/Qwen2.5-7B-Instruct", ""), "no model is written"),
+        (RECIPE + "bf16: true\n", "no YAML to LLaMA-Factory"),
+    ],
+)
+def test_a_recipe_that_names_no_model(text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = judged(text, tmp_path, monkeypatch)
+    assert (row.verdict, row.reason, row.names_model) == ("unknown", reason, False)
 
 
 def test_an_error_is_false_where_the_parser_accepts_and_nothing_fails_later() -> None:
