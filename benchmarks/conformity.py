@@ -18,7 +18,6 @@ Delete evidence/conformity.csv to record everything anew.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import random
@@ -28,26 +27,28 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import conformity_entries
 import conformity_values as harness
+import records
 from conformity_cases import GROUPS, Settings, rule_files, values
 
 from validator.diagnostic import Severity
 from validator.judge.check import check_file
 
-EVIDENCE = harness.ROOT / "benchmarks" / "evidence" / "conformity.csv"
-CONFIG = harness.ROOT / "benchmarks" / "evidence" / "tiny-config.json"
-PACKAGES = ("llamafactory", "transformers", "torch", "peft", "trl", "accelerate", "datasets", "deepspeed")
+EVIDENCE = records.EVIDENCE / "conformity.csv"
+CONFIG = records.EVIDENCE / "tiny-config.json"
+# whose releases are noted, where they are installed
+PACKAGES = (
+    "llamafactory", "transformers", "torch", "peft", "trl", "accelerate", "datasets", "deepspeed", "bitsandbytes",
+    "galore-torch", "apollo-torch", "badam", "adam-mini", "jieba", "nltk", "rouge-chinese",
+)  # fmt: skip
 OPERATORS = harness.ROOT / ".cache" / "torch_extensions"  # which DeepSpeed compiles on first use
 LATE = "dmtsevh"  # phases after parsing, letters of conformity_values.py
-# of which the releases are noted where they are installed
-OPTIONAL = ("bitsandbytes", "galore-torch", "apollo-torch", "badam", "adam-mini", "jieba", "nltk", "rouge-chinese")
 MISSING = (
     "PackageNotFoundError",
     "ImportError",
@@ -80,31 +81,13 @@ class Row:
 
 def read() -> list[Row]:
     """The recorded rows."""
-    if not EVIDENCE.is_file():
-        return []
-    with EVIDENCE.open(newline="") as lines:
-        next(lines)  # the versions
-        return [Row(**{**row, "settings": json.loads(row["settings"])}) for row in csv.DictReader(lines)]
+    return [Row(**{**row, "settings": json.loads(row["settings"])}) for row in records.read(EVIDENCE)]
 
 
 def write(rows: list[Row]) -> None:
-    """Store the rows that have an outcome, with the versions they hold for."""
-    unfinished = EVIDENCE.with_suffix(".unfinished")  # an interrupted run keeps what was recorded before
-    with unfinished.open("w", newline="") as out:
-        out.write("# " + ", ".join(versions()) + "\n")
-        writer = csv.DictWriter(out, [field.name for field in fields(Row)], lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            if row.outcome:
-                writer.writerow({**asdict(row), "settings": json.dumps(row.settings)})
-    unfinished.replace(EVIDENCE)
-
-
-def versions() -> Iterator[str]:
-    """Packages and their releases, those that are optional only where they are installed."""
-    for name in (*PACKAGES, *OPTIONAL):
-        with suppress(PackageNotFoundError):
-            yield f"{name} {version(name)}"
+    """Store the rows that have an outcome."""
+    ready = [{**asdict(row), "settings": json.dumps(row.settings)} for row in rows if row.outcome]
+    records.write(ready, EVIDENCE, PACKAGES)
 
 
 def lay_out(folder: Path, model: Path | None) -> None:

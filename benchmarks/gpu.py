@@ -4,16 +4,15 @@
     python benchmarks/gpu.py --out x.csv --only method=full model=qwen3-4b      # a part of it
     python benchmarks/gpu.py --tiny --out x.csv                                 # dry run: tiny models on the CPU
 
-Needs an otherwise idle NVIDIA GPU with bf16, torch, llamafactory 0.9.5 and, for the cells that use them, bitsandbytes,
-liger-kernel, deepspeed, galore-torch. Nothing is downloaded: weights and data are random. Cells already in the file are
-skipped; a cell that runs out of memory or fails is a row too. Cells run one after the other, each in a process of its
-own, forked from one that has imported everything but has not touched the GPU.
+Needs an otherwise idle NVIDIA GPU with bf16, this package, torch, llamafactory 0.9.5 and, for the cells that use them,
+bitsandbytes, liger-kernel, deepspeed, galore-torch. Nothing is downloaded: weights and data are random. Cells already
+in the file are skipped; a cell that runs out of memory or fails is a row too. Cells run one after the other, each in a
+process of its own, forked from one that has imported everything but has not touched the GPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import json
 import multiprocessing
@@ -24,10 +23,10 @@ import sys
 import tempfile
 import time
 import traceback
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import records
 from gpu_cells import DEFAULTS, Cell, cells
 
 FIGURES = [
@@ -93,20 +92,17 @@ def warm(start: str, tiny: bool) -> dict[str, Any]:
     import gpu_train
 
     device, driver = ("cpu", "") if tiny else nvidia_smi("name,driver_version")
-    return {"versions": versions(), "device": device, "driver": driver, "device_idle_mib": gpu_train.device_used_mib()}
+    return {
+        "versions": records.versions(PACKAGES),
+        "device": device,
+        "driver": driver,
+        "device_idle_mib": gpu_train.device_used_mib(),
+    }
 
 
 def nvidia_smi(fields: str) -> list[str]:
     query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader", "--id=0"]
     return subprocess.run(query, capture_output=True, check=True, text=True).stdout.strip().split(", ")
-
-
-def versions() -> str:
-    found = []
-    for name in PACKAGES:
-        with contextlib.suppress(PackageNotFoundError):
-            found.append(f"{name}=={version(name)}")
-    return " ".join(found)
 
 
 def run(cell: Cell, chosen: argparse.Namespace) -> dict[str, Any]:

@@ -6,7 +6,6 @@ python benchmarks/grid.py --compare    error of the closed form by method (needs
 
 from __future__ import annotations
 
-import argparse
 import random
 from functools import cache
 from importlib.util import find_spec
@@ -348,20 +347,9 @@ def compare() -> None:
     print(f"{'':34}{'cells':>6}{'median':>9}{'p90':>9}{'worst':>9}")
     groups = errors()
     for name, found in [*sorted(groups.items()), ("all", [pair for pairs in groups.values() for pair in pairs])]:
-        sizes = sorted(abs(error) for error, _ in found)
-        worst = max((error for error, _ in found), key=abs)
-        median, p90 = sizes[len(sizes) // 2], sizes[int(0.9 * (len(sizes) - 1))]
-        print(f"{name:34}{len(sizes):6}{median:9.2%}{p90:9.2%}{worst:9.2%}")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--compare", action="store_true", help="print the error of the formulas by method")
-    if parser.parse_args().compare:
-        compare()
-        return
-    simulate_missing()
+        median, p90, worst = records.spread(error for error, _ in found)
+        print(f"{name:34}{len(found):6}{median:9.2%}{p90:9.2%}{worst:9.2%}")
 
 
 if __name__ == "__main__":
-    main()
+    records.simulate(__doc__, simulate_missing, compare)

@@ -13,7 +13,6 @@ stated machine is judged on 8 x A100-80G.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import os
@@ -285,17 +284,11 @@ def _name(row: Row) -> str:
     return f"{row.repository.rpartition('/')[2]}: {row.path.rpartition('/')[2]}"
 
 
-def main() -> None:
-    """Record, or show the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--record", type=Path, metavar="FOLDER", help="judge the files of this folder anew")
-    options = parser.parse_args()
-    if options.record:
-        records.write(record(options.record), RECORD, conformity.versions())
+def shown() -> tuple[Iterator[str], bool]:
+    """The tables of what is recorded, and whether the bars are met."""
     rows = read()
-    print("\n".join(lines(rows)))
-    sys.exit(not all(met for _, _, met in scores(rows).values()))
+    return lines(rows), all(met for _, _, met in scores(rows).values())
 
 
 if __name__ == "__main__":
-    main()
+    records.judge(__doc__, RECORD, conformity.PACKAGES, record, shown)

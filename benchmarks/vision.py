@@ -8,7 +8,6 @@ python benchmarks/vision.py --compare  # prints the error of the formulas, and b
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import records
@@ -112,13 +111,14 @@ def _predicted(row: dict[str, str]) -> float:
 
 
 def compare() -> None:
-    """Prints each error, and the median and largest."""
+    """Prints each error, their median and the largest; then what public runs showed."""
     found = errors()
     for error, row in found:
         setting = " ".join(f"{name}={row[name]}" for name, usual in DEFAULTS.items() if row[name] != str(usual))
         print(f"{row['model']:16}{float(row['peak_bytes']) / (1 << 30):9.3f} GiB{error:9.2%}  {setting}")
-    sizes = sorted(abs(error) for error, _ in found)
-    print(f"{len(sizes)} cells: median {sizes[len(sizes) // 2]:.2%}, worst {sizes[-1]:.2%}")
+    median, _, worst = records.spread(error for error, _ in found)
+    print(f"{len(found)} cells: median {median:.2%}, worst {worst:.2%}")
+    compare_public()
 
 
 def public() -> list[tuple[dict[str, str], Estimate]]:
@@ -149,16 +149,5 @@ def compare_public() -> None:
         print(f"{row['source'].split('/')[-1][:40]:42}{row['shown_gib']:>4} GiB{error:8.1%}  {band}")
 
 
-def main() -> None:
-    """Simulates, or compares."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--compare", action="store_true", help="print the error of the formulas")
-    if parser.parse_args().compare:
-        compare()
-        compare_public()
-    else:
-        simulate_missing()
-
-
 if __name__ == "__main__":
-    main()
+    records.simulate(__doc__, simulate_missing, compare)

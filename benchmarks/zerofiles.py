@@ -10,7 +10,6 @@ run is two steps of a tiny model on the CPU, which is taken to compute in fp16 a
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import csv
 import json
@@ -188,17 +187,11 @@ def lines(rows: list[Row]) -> Iterator[str]:
     yield table("differing", ("file", "our errors", "the real one"), wrong)
 
 
-def main() -> None:
-    """Record, or show the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--record", type=Path, metavar="FOLDER", help="run the files of this folder anew")
-    options = parser.parse_args()
-    if options.record:
-        records.write(record(options.record), RECORD, conformity.versions())
+def shown() -> tuple[Iterator[str], bool]:
+    """The tables of what is recorded, and whether all agree."""
     rows = read()
-    print("\n".join(lines(rows)))
-    sys.exit(not all(row.agreed for row in rows))
+    return lines(rows), all(row.agreed for row in rows)
 
 
 if __name__ == "__main__":
-    main()
+    records.judge(__doc__, RECORD, conformity.PACKAGES, record, shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -84,5 +85,6 @@ def test_bars_and_tables() -> None:
 
 def test_rows_are_kept_as_they_are(tmp_path: Path) -> None:
     rows = [real.Row("a/b", "x, y.yaml", "0", says='"quoted"', parser="ok", verdict="tight", findings=3, fixed=1)]
-    records.write(rows, tmp_path / "real.csv", ["one 1.0"])
+    records.write([asdict(row) for row in rows], tmp_path / "real.csv", ["click", "no-such-package"])
+    assert (tmp_path / "real.csv").read_text().startswith("# click ")
     assert real.read(tmp_path / "real.csv") == rows

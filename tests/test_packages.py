@@ -27,7 +27,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     def installed(names: Sequence[str]) -> dict[str, str]:
         return {name: "1" for name in names if name == "llamafactory"}
 
-    monkeypatch.setattr(packages.launch, "installed", installed)
+    monkeypatch.setattr(packages.releases, "installed", installed)
 
 
 @pytest.mark.usefixtures("bare")
@@ -54,7 +54,7 @@ def test_what_a_quantized_checkpoint_needs_is_named(method: str, package: str | 
 
 
 def test_nothing_is_said_where_llamafactory_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages.launch, "installed", lambda _names: {})
+    monkeypatch.setattr(packages.releases, "installed", lambda _names: {})
     assert told(f"{MODEL}enable_liger_kernel: true\n") == []
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -29,6 +30,17 @@ def seen(package: str) -> str:
     """The release of a package with which the rules and formulas were settled; those of LLaMA-Factory and transformers
     are the newest pair. Raises KeyError for a package that is not in seen.yaml."""
     return str(data.listing("seen")[package])
+
+
+def installed(packages: Iterable[str]) -> dict[str, str]:
+    """Releases of those packages that this Python has, without importing them."""
+    from importlib.metadata import PackageNotFoundError, version  # which no check waits for
+
+    there = {}
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            there[package] = version(package)
+    return there
 
 
 def name(pair: Pair) -> str:

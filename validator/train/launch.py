@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -71,17 +70,6 @@ def agreed(nodes: int) -> None:
     """Raise RecipeError where the environment has another number of nodes, for which torchrun would wait."""
     if (given := os.environ.get("NNODES", str(nodes))) != str(nodes):
         raise RecipeError(f"the environment has NNODES={given}, the run has {nodes}; unset it")
-
-
-def installed(names: Sequence[str]) -> dict[str, str]:
-    """Releases of the packages that are installed, without importing them."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    versions = {}
-    for name in names:
-        with suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    return versions
 
 
 def ready(nodes: int, release: str, starter: Sequence[str] = CLI) -> None:

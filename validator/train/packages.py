@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
-from validator.train import launch
+from validator.tables import releases
 from validator.train.room import Shortage
 
 # Keys that switch a package on (hparams/parser.py, _check_extra_dependencies).
@@ -22,7 +22,7 @@ _LOADING = {"bnb": "bitsandbytes", "hqq": "hqq", "eetq": "eetq"}
 def lacking(job: Job) -> Iterator[Shortage]:
     """Packages that LLaMA-Factory would stop for; none where it is not installed here itself."""
     needed = dict(_needed(job))
-    there = launch.installed(["llamafactory", *needed])
+    there = releases.installed(["llamafactory", *needed])
     for package, why in needed.items() if "llamafactory" in there else ():
         if package not in there:
             yield Severity.ERROR, f"{why} needs a package that is not installed: pip install {package}"

@@ -11,15 +11,15 @@ from validator.diagnostic import RecipeError
 from validator.job import workload
 from validator.job.job import GIB, Job
 from validator.memory import Counted, Estimate
-from validator.simulate.answer import Answer
+from validator.simulate.answer import PACKAGES, Answer
 from validator.simulate.cell import OPTIMIZERS
-from validator.tables import counted
+from validator.tables import counted, releases
 from validator.tables.counted import Sizes, Source
 from validator.tables.models import Model
 from validator.trial.asked import cell
 from validator.trial.estimate import estimate
 from validator.trial.figures import Simulation
-from validator.trial.trials import Trials, releases
+from validator.trial.trials import Trials
 
 
 @dataclass(eq=False, repr=False)
@@ -84,7 +84,7 @@ class SimulatedJob(Job):
             return None
         there = self._answer(self._source, self.longest)
         return Simulation(band.allocated / GIB, band.low / GIB, band.expected / GIB, band.high / GIB,
-                          there.parameters, there.trainable, there.whole, releases())  # fmt: skip
+                          there.parameters, there.trainable, there.whole, releases.installed(PACKAGES))  # fmt: skip
 
     @cached_property
     def _source(self) -> Source | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +12,7 @@ from typing import Self
 from validator.diagnostic import RecipeError
 from validator.simulate.answer import PACKAGES, Answer
 from validator.simulate.cell import Cell
+from validator.tables import releases
 from validator.trial import kept
 from validator.trial.process import Simulator
 
@@ -24,22 +24,11 @@ def lacking() -> list[str]:
     return [name for name in _NEEDED if find_spec(name) is None]
 
 
-def releases() -> dict[str, str]:
-    """Of the installed packages that decide an answer."""
-    there = {}
-    for name in PACKAGES:
-        try:
-            there[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return there
-
-
 class Trials:
     """`tell` shows progress. `more`: how many simulations may follow a run's first; what is kept costs nothing."""
 
     def __init__(self, tell: Callable[[str], None], more: int = 0) -> None:
-        self.tell, self._more, self._left, self._releases = tell, more, 0, releases()
+        self.tell, self._more, self._left, self._releases = tell, more, 0, releases.installed(PACKAGES)
         self._answers: dict[str, Answer | RecipeError] = {}
         self._simulator: Simulator | None = None
 
