@@ -39,6 +39,7 @@ DEVICE_KEYS = {
     *("flash_attention", "bitsandbytes", "tflops_bf16", "tflops_fp16", "tflops_fp32", "bandwidth_gb_s", "link"),
     *("host_link", "watts", "server", "timed", "evidence", "source", "products"),
 }
+DEVICE_EXTRAS = {"default_for", "notes", "common", "usable_share", "attained", "attained_attention"}
 # The names that recipes, file names and --machine use.
 DEVICE_IDS = {
     *("v100-16g", "v100-32g", "t4-16g", "rtx-3090", "rtx-4090", "rtx-5090", "a10-24g", "l4-24g", "a6000-48g"),
@@ -122,7 +123,14 @@ def test_no_promised_device_is_gone() -> None:
 def test_device_entry_is_whole(name: str) -> None:
     entry = DEVICES[name]
     assert set(entry) >= DEVICE_KEYS
-    assert set(entry) <= DEVICE_KEYS | {"default_for", "notes", "common", "usable_share", "attained"}
+    assert set(entry) <= DEVICE_KEYS | {
+        "default_for",
+        "notes",
+        "common",
+        "usable_share",
+        "attained",
+        "attained_attention",
+    }
     assert ("usable_share" in entry) == (name == "by-memory")
     assert set(entry.get("notes", {})) <= set(entry)
     assert set(entry["bitsandbytes"]) <= {4, 8}
@@ -142,6 +150,8 @@ def test_rates_of_a_device_are_plausible(name: str) -> None:
     entry = DEVICES[name]
     half = entry["tflops_bf16"] or entry["tflops_fp16"]
     assert entry["tflops_fp32"] < half
+    assert 0.5 < entry.get("attained", 1.0) < 1.5
+    assert 0.4 < entry.get("attained_attention", 1.0) <= 1.0
     assert 0.03 < half / entry["bandwidth_gb_s"] < 0.5
     assert (entry["link"]["gb_s"] or 0) < entry["bandwidth_gb_s"]
     assert entry["host_link"]["gb_s"] <= (entry["link"]["gb_s"] or entry["host_link"]["gb_s"])

@@ -8,9 +8,9 @@ from validator.memory.trained import Matrix, trained_matrices
 
 from .rates import Rates
 
-# A foreach step reads and writes everything once for each of its operations (torch, optim/adamw.py, _multi_tensor):
-# about three times what one fused kernel moves.
-_FOREACH = 3.0
+# A foreach step reads and writes once for each of its operations (torch, optim/adamw.py, _multi_tensor_adamw): what
+# stays the same from one step to the next of fms-acceleration and of peft is this many times what one kernel moves.
+_FOREACH = 3.5
 # Newton-Schulz iterations of Muon, each three products of a matrix with its square; GaLore's and APOLLO's projections
 # there and back.
 _ITERATIONS, _PROJECTIONS = 5, 2
