@@ -14,10 +14,6 @@ from .terms import Term
 
 # Seconds to start a kernel from Python in the forward pass, and from autograd's engine in the backward pass.
 _FORWARD, _BACKWARD = 15e-6, 9e-6
-# Seconds that a ZeRO-3 engine's hooks take in each pass through a module (deepspeed, zero/parameter_offload.py):
-# DeepSpeedExamples' run of 512 tokens on each of 4 H100 takes 0.6 s, of which traffic and work explain a third.
-# Modules of a layer beside its linear ones; those that an adapter adds to one.
-_HOOK, _MODULES, _ADAPTER_MODULES = 250e-6, 6, 4
 # Kernels of one norm, of one rotation, of activation, residuals and attention, forward.
 _NORM, _ROTATION, _OTHERS = 6, 10, 8
 # An adapter's: two products, casts, dropout, scale and sum. A routed expert's beside its products: its tokens chosen,
@@ -27,16 +23,8 @@ _ADAPTER, _EXPERT = 7, 8
 
 def launches(run: Run, block: Block) -> Cost:
     """Starting all kernels of a layer; the backward pass has about two for each."""
-    number, hooks = _kernels(run, block), _HOOK * _modules(run, block)
-    return Cost(Term.LAUNCHES, _FORWARD * number + hooks, 2 * _BACKWARD * number + hooks)
-
-
-def _modules(run: Run, block: Block) -> float:
-    """Modules of a layer whose parameters a ZeRO-3 engine gathers."""
-    if run.sharding.zero < 3:
-        return 0.0
-    targets = run.work.adapter.targets if run.adapts else ()
-    return _MODULES + sum(each.number * (1 + _ADAPTER_MODULES * (each.role in targets)) for each in block.linears)
+    number = _kernels(run, block)
+    return Cost(Term.LAUNCHES, _FORWARD * number, 2 * _BACKWARD * number)
 
 
 def _kernels(run: Run, block: Block) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from validator.memory.shapes import Block
 from .cost import Cost
 from .device import Device
 from .head import head
+from .hooks import hooks
 from .launches import launches
 from .layer import layer_costs
 from .products import spared
@@ -61,12 +62,12 @@ def _without_gradients(run: Run) -> int:
     return (1 + int(run.work.reference_logits)) * (2 if run.work.estimates_kl else 1) - 1
 
 
-def _started(run: Run) -> Cost:
-    """Starting the kernels of all passes."""
+def _through(run: Run, layer: Callable[[Run, Block], Cost]) -> Cost:
+    """Of all layers, in all passes."""
     again = 0 if run.checkpointing == "off" else 1
     forward = backward = 0.0
     for block, number, back in _kinds(run):
-        cost = launches(run, block)
+        cost = layer(run, block)
         forward += (1 + _without_gradients(run)) * number * cost.forward
         backward += back * (cost.backward + again * cost.forward)
     return Cost(Term.LAUNCHES, forward, backward)
@@ -89,4 +90,4 @@ def passes(run: Run, device: Device) -> Passes:
         costs.append(towers(run, attained))
     if further := _without_gradients(run):
         costs = [Cost(term, (1 + further) * forward, backward) for term, forward, backward in costs]
-    return Passes((*costs, _waits(costs, _started(run))))
+    return Passes((*costs, _waits(costs, _through(run, launches)), _through(run, hooks)))
