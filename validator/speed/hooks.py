@@ -8,10 +8,10 @@ from validator.memory.shapes import Block
 from .cost import Cost
 from .terms import Term
 
-# Seconds in each pass through a module: its hooks fetch and release parameters one by one, and wait for events that
-# tell that earlier ones have come (deepspeed, zero/partitioned_param_coordinator.py, fetch_sub_module), so that the
-# device runs dry. DeepSpeedExamples' 512 tokens on each of 4 H100 take 0.6 s, of which all else explains a quarter; 70B
-# with LoRA on 8 H100 (MLPerf 4.0, Hugging Face's) 4 s longer than its work.
+# Seconds in each pass through a module: hooks fetch and release parameters one by one and wait for events of earlier
+# ones (deepspeed, zero/partitioned_param_coordinator.py, fetch_sub_module), so that the device runs dry. Of 0.6 s that
+# DeepSpeedExamples takes for 512 tokens on each of 4 H100, all else explains a quarter; MLPerf 4.0's 70B with LoRA on 8
+# H100 takes 4 s longer than its work.
 _SECONDS = 250e-6
 # Modules of a layer beside its linear ones; those that an adapter adds to one. Experts of a layer count as one
 # (LLaMA-Factory, model_utils/moe.py, add_z3_leaf_module).

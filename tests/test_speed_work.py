@@ -1,0 +1,193 @@
+"""What takes the seconds of a step: each term on runs where it is known what it must do."""
+
+from __future__ import annotations
+
+import pytest
+
+from validator.memory import Adapter, Architecture, Attn, Encoding, Ffn, Sharding, Tower, Workload
+from validator.memory.linear import Linear
+from validator.speed import Device, StepTime, Term, step_time
+
+A100 = Device(312e12, 19.5e12, 2.039e12, 300e9, 0, 25e9, 200e9, 96, 1e9)
+DENSE = Architecture(4096, 32, 32000, Attn(32, 8, 128), Ffn(14336))
+MIXTURE = Architecture(2048, 16, 32000, Attn(16, 16, 128), Ffn(0, experts=64, experts_per_token=8, expert_width=1024))
+SMALL = Architecture(512, 4, 32000, Attn(8, 8, 64), Ffn(1024))
+TOWER = Tower(1280, 32, 16, 80, 5120, (Linear("qkv", 1280, 3840), Linear("up", 1280, 5120)), 2560, inputs=1176)
+FULL = Workload(method="full", precision="pure", micro_batch=4, length=4096, padded=False, attention="flash")
+LORA = FULL._replace(method="lora", precision="amp")
+ZERO3 = Sharding(1, 8, 3, engine=True)
+
+
+def step(work: Workload, arch: Architecture = DENSE, device: Device = A100) -> StepTime:
+    return step_time(arch, work, device)
+
+
+def seconds(term: Term, work: Workload, arch: Architecture = DENSE, device: Device = A100) -> float:
+    return step(work, arch, device).terms.get(term, 0.0)
+
+
+def test_frozen_weights_have_no_gradient() -> None:
+    """Of three products for each weight one is spared."""
+    full, lora = (seconds(Term.PRODUCTS, work) for work in (FULL, LORA._replace(adapter=Adapter(targets=("v",)))))
+    assert lora / full == pytest.approx(2 / 3, rel=0.05)
+
+
+def test_layers_below_the_first_trained_one_pass_forward_alone() -> None:
+    freeze = FULL._replace(method="freeze", trainable_layers=8)
+    third = seconds(Term.PRODUCTS, FULL) / 3
+    assert seconds(Term.PRODUCTS, freeze) == pytest.approx(third + 2 * third / 4)
+    assert seconds(Term.RECOMPUTATION, freeze) == pytest.approx(seconds(Term.RECOMPUTATION, FULL) / 4)
+
+
+@pytest.mark.parametrize(
+    ("work", "share"),
+    [
+        (FULL._replace(checkpointing="off"), 0.0),
+        (FULL, 1.0),
+        (FULL._replace(reentrant=False), 0.79),  # the product of 14336 and 4096 is the last of seven
+        (LORA._replace(reentrant=False, adapter=Adapter(targets=("down",))), 1.0),  # its adapter needs its input
+    ],
+)
+def test_checkpointing_computes_layers_again(work: Workload, share: float) -> None:
+    recomputed = seconds(Term.RECOMPUTATION, work)
+    whole = seconds(Term.RECOMPUTATION, work._replace(reentrant=True, checkpointing="layer"))
+    assert recomputed / whole == pytest.approx(share, abs=0.03)
+
+
+def test_a_kernel_without_mask_skips_what_comes_later() -> None:
+    kinds = ("flash", "sdpa", "eager")
+    flash, masked, eager = (seconds(Term.ATTENTION, FULL._replace(attention=kind, padded=True)) for kind in kinds)
+    assert 2 * flash < masked < eager
+
+
+def test_a_sliding_window_spares_distant_pairs() -> None:
+    windowed = DENSE._replace(attn=DENSE.attn._replace(window=1024))
+    long = FULL._replace(length=16384)
+    assert seconds(Term.ATTENTION, long, windowed) < 0.7 * seconds(Term.ATTENTION, long)
+
+
+def test_attention_of_a_device_without_flash_kernels_is_slower() -> None:
+    assert seconds(Term.ATTENTION, FULL, device=A100._replace(attention=0.5)) == pytest.approx(
+        2 * seconds(Term.ATTENTION, FULL)
+    )
+
+
+def test_experts_take_what_their_tokens_ask_for() -> None:
+    """Eight of 64 experts a token: a little more than eight experts of a dense block."""
+    dense = MIXTURE._replace(ffn=Ffn(8 * 1024))
+    routed = seconds(Term.EXPERTS, FULL, MIXTURE)
+    inside = seconds(Term.PRODUCTS, FULL, dense) - seconds(Term.PRODUCTS, FULL, MIXTURE)
+    assert 1.0 < routed / inside < 1.6
+
+
+def test_experts_one_by_one_are_many_kernels() -> None:
+    few = FULL._replace(micro_batch=1, length=512)
+    loop = seconds(Term.LAUNCHES, few._replace(experts_fused=False), MIXTURE)
+    assert loop > seconds(Term.LAUNCHES, few, MIXTURE)
+
+
+def test_few_tokens_wait_for_the_processor() -> None:
+    few = FULL._replace(micro_batch=1, length=128)
+    assert step(few, SMALL).bottleneck == Term.LAUNCHES
+    assert seconds(Term.LAUNCHES, FULL) == 0
+
+
+@pytest.mark.parametrize(("stage", "held"), [(2, False), (3, True)])
+def test_hooks_of_zero_3_hold_the_device_up(stage: int, held: bool) -> None:
+    sharded = LORA._replace(precision="engine", sharding=ZERO3._replace(stage=stage))
+    assert (seconds(Term.LAUNCHES, sharded) > 0.1) == held
+
+
+def test_adapters_make_more_modules_for_the_hooks() -> None:
+    few = LORA._replace(precision="engine", sharding=ZERO3, adapter=Adapter(targets=("q",)))
+    assert seconds(Term.LAUNCHES, few._replace(adapter=Adapter())) > 2 * seconds(Term.LAUNCHES, few)
+
+
+def test_weights_of_few_bits_are_made_whole_in_each_pass() -> None:
+    quantized = LORA._replace(quant_bits=4)
+    assert seconds(Term.QUANTIZATION, quantized) > 0
+    assert seconds(Term.QUANTIZATION, quantized._replace(micro_batch=8)) == seconds(Term.QUANTIZATION, quantized)
+    twice = quantized._replace(accumulation=2)
+    assert seconds(Term.QUANTIZATION, twice) == pytest.approx(2 * seconds(Term.QUANTIZATION, quantized))
+
+
+@pytest.mark.parametrize(
+    ("less", "more"),
+    [
+        ({"optimizer": "adamw"}, {"optimizer": "adamw_foreach"}),
+        ({"optimizer": "adamw_8bit"}, {"optimizer": "adamw"}),
+        ({"optimizer": "adamw"}, {"optimizer": "muon"}),
+        ({"optimizer": "adamw"}, {"optimizer": "galore", "optimizer_rank": 512}),
+        ({"optimizer": "adamw", "sharding": ZERO3}, {"optimizer": "adamw"}),
+    ],
+)
+def test_the_update_moves_its_states(less: dict[str, object], more: dict[str, object]) -> None:
+    low, high = (seconds(Term.OPTIMIZER, FULL._replace(**each)) for each in (less, more))  # type: ignore[arg-type]
+    assert low < high
+
+
+def test_an_offloaded_optimizer_leaves_the_device_alone() -> None:
+    sharding = ZERO3._replace(offload_optimizer=True)
+    assert seconds(Term.OPTIMIZER, FULL._replace(precision="engine", sharding=sharding)) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "times"),
+    [({"reference_logits": True}, 4 / 3), ({"reference_logits": True, "estimates_kl": True}, 2.0)],
+)
+def test_passes_without_gradients_count(changes: dict[str, object], times: float) -> None:
+    more = FULL._replace(needs_full_logits=True, **changes)  # type: ignore[arg-type]
+    assert seconds(Term.PRODUCTS, more) == pytest.approx(times * seconds(Term.PRODUCTS, FULL))
+
+
+def test_towers_take_time_where_they_read_something() -> None:
+    arch = DENSE._replace(towers=(TOWER,))
+    frozen, trained = (
+        LORA._replace(encodings=(Encoding(1024),)),
+        FULL._replace(encodings=(Encoding(1024, trains=True, projector=True),)),
+    )
+    assert 0 < seconds(Term.TOWERS, frozen, arch) < seconds(Term.TOWERS, trained, arch)
+    assert seconds(Term.TOWERS, LORA._replace(encodings=(Encoding(),)), arch) == 0
+
+
+def test_fused_kernels_spare_traffic() -> None:
+    fused = FULL._replace(fused_kernels=True, loss="fused")
+    for term in (Term.ELEMENTWISE, Term.HEAD):
+        assert seconds(term, fused) < seconds(term, FULL)
+
+
+def test_autocast_casts_weights_and_inputs() -> None:
+    assert seconds(Term.ELEMENTWISE, FULL._replace(precision="amp")) > seconds(Term.ELEMENTWISE, FULL)
+
+
+def test_fp32_products_run_at_their_own_rate() -> None:
+    assert seconds(Term.PRODUCTS, FULL._replace(precision="fp32")) > 10 * seconds(Term.PRODUCTS, FULL)
+
+
+def test_small_products_are_less_efficient() -> None:
+    """A tenth of the tokens takes more than a tenth of the time."""
+    few = FULL._replace(micro_batch=1, length=1638)
+    assert 0.1 < seconds(Term.PRODUCTS, few) / seconds(Term.PRODUCTS, FULL) < 0.13
+
+
+@pytest.mark.parametrize(
+    ("changes", "gap"),
+    [
+        ({}, ""),
+        ({"quant_bits": 8}, "8-bit weights"),
+        ({"needs_full_logits": True}, "preference and reward stages"),
+        ({"sharding": Sharding(2, 8, 2, engine=True)}, "runs on several nodes"),
+    ],
+)
+def test_what_few_measured_widens_the_band(changes: dict[str, object], gap: str) -> None:
+    known, other = step(LORA), step(LORA._replace(**changes))  # type: ignore[arg-type]
+    assert other.gaps == ((gap,) if gap else ())
+    assert (other.high / other.expected > known.high / known.expected) == bool(gap)
+
+
+def test_a_device_that_nobody_timed_has_a_wider_band() -> None:
+    known, none = step(LORA), step(LORA, device=A100._replace(evidence="none"))
+    assert none.expected == known.expected
+    assert none.low < known.low
+    assert none.high > known.high
+    assert none.gaps == ("this kind of device",)
