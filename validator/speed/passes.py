@@ -21,6 +21,10 @@ from .rates import Rates, rates
 from .terms import Term
 from .towers import towers
 
+# How much longer the slowest of several devices takes than one alone: large micro batches of fms-acceleration on 2 and
+# 4 A100 take 1 to 4 % longer than on one.
+_SLOWEST = 0.02
+
 
 class Passes(NamedTuple):
     """All costs of one micro batch on one device, in which traffic may hide; recomputation is in the backward pass."""
@@ -81,6 +85,12 @@ def _waits(costs: Iterable[Cost], started: Cost) -> Cost:
     return Cost(Term.LAUNCHES, share * started.forward, share * started.backward)
 
 
+def _skew(costs: Iterable[Cost]) -> Cost:
+    """What devices wait for the slowest of them."""
+    cost = [sum(way) for way in zip(*((each.forward, each.backward) for each in costs), strict=True)]
+    return Cost(Term.LINKS, _SLOWEST * cost[0], _SLOWEST * cost[1])
+
+
 @lru_cache(maxsize=64)
 def passes(run: Run, device: Device) -> Passes:
     """Costs of one micro batch on this device."""
@@ -90,4 +100,5 @@ def passes(run: Run, device: Device) -> Passes:
         costs.append(towers(run, attained))
     if further := _without_gradients(run):
         costs = [Cost(term, (1 + further) * forward, backward) for term, forward, backward in costs]
-    return Passes((*costs, _waits(costs, _through(run, launches)), _through(run, hooks)))
+    costs += [_waits(costs, _through(run, launches)), _through(run, hooks)]
+    return Passes((*costs, *((_skew(costs),) if run.sharding.world > 1 else ())))
