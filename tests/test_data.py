@@ -29,6 +29,7 @@ def read(name: str) -> dict[str, Any]:
 MODELS = read("models.yaml")
 DEVICES = read("devices.yaml")
 SERVERS = read("servers.yaml")
+NETWORKS = read("networks.yaml")
 SAMPLES = read("samples.yaml")
 RATES = read("rates.yaml")
 
@@ -139,6 +140,8 @@ def test_device_entry_is_whole(name: str) -> None:
     assert set(entry["link"]) == set(entry["host_link"]) == {"type", "gb_s"}
     assert set(entry["server"]) == {"devices", "host_ram_gib", "kind"}
     assert entry["server"]["kind"] in {None, *SERVERS}
+    assert entry["link"]["type"] in {name for name, each in NETWORKS.items() if each["kind"] == "link"} | {"none"}
+    assert entry["host_link"]["type"] in NETWORKS.keys() | {"none"}
     assert entry["timed"] in {"good", "few", "none"}
     assert addresses(entry)
     assert all(address.startswith("https://") for address in addresses(entry))
@@ -166,6 +169,7 @@ def test_server_entry_is_whole(name: str) -> None:
     assert set(entry["notes"]) <= set(entry)
     assert all(address.startswith("https://") for address in addresses(entry))
     assert name in {each["server"]["kind"] for each in DEVICES.values()}
+    assert NETWORKS[entry["network"]]["kind"] == "network"
 
 
 @pytest.mark.parametrize("name", [name for name, entry in DEVICES.items() if entry["memory_gib"]])

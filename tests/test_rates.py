@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from validator.tables import devices
+from validator.tables import devices, networks, rates
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,11 @@ def test_no_rates_where_none_are_published(name: str) -> None:
 def test_all_other_devices_have_rates(name: str) -> None:
     found = devices.device(name)[0].rates(1)
     assert (found is None) == (name in ("cpu", "by-memory"))
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [("a100-80g", "8xinfiniband-200g"), ("rtx-4090", "ethernet-10g"), ("v100-32g", "ethernet-25g")]
+)
+def test_servers_stand_in_a_network_that_is_known(key: str, name: str) -> None:
+    assert rates.usual(key) == name
+    assert networks.network(name).rate > 0

@@ -38,6 +38,12 @@ def rates(key: str, devices: int, network: float = 0.0) -> Device | None:
     )
 
 
+def usual(key: str) -> str:
+    """The name of the network that the usual server of a device stands in."""
+    host = listing("servers")[listing("devices")[key]["server"]["kind"]]
+    return f"{host['ports']}x{host['network']}" if host["ports"] > 1 else str(host["network"])
+
+
 def _link(entry: dict[str, Any], devices: int) -> float:
     """Bytes a second from one device to the others of its node; that to the host where none is published."""
     known = entry["link"]["gb_s"] is not None
