@@ -1,0 +1,113 @@
+"""Seconds of a whole run: start, tokenizing, steps, evaluations, checkpoints."""
+
+# Annotations are not postponed, as memory/workload.py says: each start would pay for it.
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple, Self
+
+from validator.memory import Architecture, Workload
+from validator.memory.run import Run, run_of
+
+from .device import Device
+from .passes import passes
+from .step import StepTime
+from .terms import Term
+
+# Interpreter and libraries on every device, its context, collectives, first kernels. Importing LLaMA-Factory alone took
+# 5 to 8 s on two cores; that of a large run takes minutes where all nodes read the libraries over a network.
+_STARTING = (15.0, 40.0, 150.0)
+# Tokens a second that one process makes of text. LLaMA-Factory's own processor took 400,000 with a small vocabulary
+# (0.9.5, on one core); with 150,000 entries a third of it, and less where many processes share memory and disk.
+_TOKENIZING = (3e5, 1e5, 3e4)
+# Of a disk's published rate: all of it where files are in the page cache; a tenth over a busy network. Public logs read
+# a 70B in shards at 0.4 (ms-swift issue 417) and at 4.5 GB/s (LLaMA-Factory issue 257).
+_READING = (1.0, 0.4, 0.1)
+# Traffic that gathers weights for the forward and for the backward pass, of which an evaluation makes one.
+_GATHERING = (Term.LINKS, Term.NETWORK, Term.OFFLOAD)
+
+
+class Part(StrEnum):
+    """A part of a run, with what it is in words."""
+
+    meaning: str
+
+    def __new__(cls, name: str, meaning: str) -> Self:
+        part = str.__new__(cls, name)
+        part._value_ = name
+        part.meaning = meaning
+        return part
+
+    STARTING = "starting", "processes start and read the model from disk"
+    TOKENIZING = "tokenizing", "samples become tokens, before the first step"
+    STEPS = "steps", "the training itself"
+    EVALUATIONS = "evaluations", "passes over what was held back"
+    SAVES = "saves", "checkpoints written to disk"
+
+
+class Course(NamedTuple):
+    """What a run does beside what a step does. `checkpoint`: bytes of one, of all nodes together."""
+
+    steps: float
+    evaluations: float = 0.0  # how often what was held back is evaluated
+    evaluation_batches: float = 0.0  # that each device passes through every time
+    saves: float = 0.0
+    checkpoint: float = 0.0
+    tokenized: float = 0.0  # tokens to be made of text before the first step
+    tokenizers: int = 1  # processes that make them
+
+
+class RunTime(NamedTuple):
+    """Seconds of a run; `terms` sum to `expected`, `low` to `high` is the 90 % band."""
+
+    low: float
+    expected: float
+    high: float
+    terms: Mapping[Part, float]
+
+
+class _Span(NamedTuple):
+    low: float
+    expected: float
+    high: float
+
+    def times(self, factor: float) -> "_Span":
+        return _Span(*(factor * each for each in self))
+
+
+def run_time(step: StepTime, course: Course, architecture: Architecture, workload: Workload, device: Device) -> RunTime:
+    """Seconds of a run of such steps."""
+    run, each = run_of(architecture, workload), _Span(step.low, step.expected, step.high)
+    evaluation = _forward(run, step, device) * course.evaluation_batches / step.expected if step.expected else 0.0
+    parts = {
+        Part.STARTING: _starting(run, device),
+        Part.TOKENIZING: _over(course.tokenized / course.tokenizers, _TOKENIZING),
+        Part.STEPS: each.times(course.steps),
+        Part.EVALUATIONS: each.times(course.evaluations * evaluation),
+        Part.SAVES: _over(course.saves * course.checkpoint / _writers(run) / device.disk, _READING),
+    }
+    low, expected, high = (sum(part[at] for part in parts.values()) for at in range(3))
+    return RunTime(low, expected, high, {name: part.expected for name, part in parts.items() if part.expected})
+
+
+def _starting(run: Run, device: Device) -> _Span:
+    """The base model is read once for all processes of a node."""
+    read = _over(run.work.base_bytes * run.parameters / device.disk, _READING)
+    return _Span(*(own + more for own, more in zip(_STARTING, read, strict=True)))
+
+
+def _forward(run: Run, step: StepTime, device: Device) -> float:
+    """Seconds of a batch of an evaluation: a forward pass, and the gathering of weights that are spread for it."""
+    batch = run_of(run.arch, run.work._replace(micro_batch=max(run.work.eval_batch, 1)))
+    gathers = run.spreads_weights or run.sharding.offload_parameters
+    traffic = sum(step.terms.get(term, 0.0) for term in _GATHERING) if gathers else 0.0
+    return device.correction * passes(batch, device).forward + traffic / 2 / run.work.accumulation
+
+
+def _writers(run: Run) -> int:
+    """Nodes that write parts of a checkpoint: those whose devices hold parts of it."""
+    return run.sharding.nodes if run.sharding.stage or run.sharding.fsdp else 1
+
+
+def _over(amount: float, rates: tuple[float, float, float]) -> _Span:
+    return _Span(*(amount / rate for rate in rates))
