@@ -8,10 +8,24 @@ from pathlib import Path
 import pytest
 
 from validator.advise.change import Change
-from validator.advise.explanation import Band, DeviceBand, Disk, Explanation, Samples, Size, Target
+from validator.advise.explanation import (
+    Band,
+    Cost,
+    DeviceBand,
+    Disk,
+    Explanation,
+    Samples,
+    Size,
+    Span,
+    Step,
+    Target,
+    Time,
+)
 from validator.diagnostic import Diagnostic, Severity, Verdict
 from validator.memory.terms import Device, Host
 from validator.show import chart
+from validator.speed import Part
+from validator.speed import Term as Work
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -26,9 +40,29 @@ EXPLANATION = Explanation(
     ),
     host_gib=Band(40.0, 50.0, 60.0, {Host.PROCESSES: 50.0}),
     disk_gib=Disk(1.5, 3.0),
+    time=Time(
+        Step(0.9, 1.5, 4.0, {Work.PRODUCTS: 1.0, Work.LINKS: 0.5}),
+        12_345.0,
+        Span(1.6, 2.5, 6.6),
+        40.0,
+        Work.PRODUCTS,
+        6000,
+        {Part.STARTING: 0.02, Part.STEPS: 2.48},
+        ["lengths of samples"],
+        ["offload"],
+        Span(10.0, 20.0, 60.0),
+    ),
+    cost=Cost(51.0, 79.6, 211.0, "USD"),
     samples=Samples(20_000, 18_500, "one field report"),
     changes=[
-        Change({"enable_liger_kernel": True, "per_device_train_batch_size": 1}, 33.3, 50.0, "fits", "fuses the loss"),
+        Change(
+            {"enable_liger_kernel": True, "per_device_train_batch_size": 1},
+            33.3,
+            50.0,
+            "fits",
+            "fuses the loss",
+            time_ratio=1.35,
+        ),
         Change(
             {"deepspeed": "deepspeed/ds_z2.json"},
             22.25,
@@ -37,6 +71,7 @@ EXPLANATION = Explanation(
             "shards nothing on one device, but torchrun turns on PyTorch's expandable segments; longer samples are cut",
             ["lmf-recipes copy ds_z2.json ."],
             {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "1"},
+            2.5,
         ),
     ],
     command=[f"NODE_RANK={rank} llamafactory-cli train recipes/x.yaml" for rank in (0, 1)],
@@ -68,11 +103,11 @@ def test_terms_and_slack_add_up_to_what_is_expected() -> None:
     assert float(slack[3]) == 10.0
 
 
-@pytest.mark.parametrize("missing", ["machine", "model", "device_gib", "host_gib", "disk_gib"])
+@pytest.mark.parametrize("missing", ["machine", "model", "device_gib", "host_gib", "disk_gib", "time", "cost"])
 def test_what_is_not_known_is_left_out(missing: str) -> None:
     shown = chart.text(replace(EXPLANATION, **{missing: None}))
     assert "None" not in shown
-    assert len(shown.splitlines()) < len(chart.text(EXPLANATION).splitlines()) or missing == "machine"
+    assert len(shown.splitlines()) < len(chart.text(EXPLANATION).splitlines()) or missing in ("machine", "cost")
 
 
 def error(code: str) -> Diagnostic:

@@ -50,18 +50,21 @@ def resolved(text: str) -> job.Job:
 def test_the_fixed_shape() -> None:
     found = json.loads(structure.text(explain.explain(resolved(HEAD + BODY))))
     assert list(found) == [
-        "path", "machine", "model", "verdict", "device_gib", "host_gib", "disk_gib", "samples", "changes", "command",
-        "spare", "diagnostics", "left_out", "command_problem", "releases", "enough_for_tokens", "older",
-        "simulated", "simulation",
+        "path", "machine", "model", "verdict", "device_gib", "host_gib", "disk_gib", "time", "samples", "changes",
+        "command", "spare", "diagnostics", "left_out", "command_problem", "releases", "enough_for_tokens", "older",
+        "simulated", "simulation", "cost",
     ]  # fmt: skip
     assert list(found["machine"]) == ["nodes", "devices", "device", "device_gib", "usable_gib", "host_ram_gib"]
     assert list(found["model"]) == ["name", "parameters", "trainable_parameters"]
     assert list(found["device_gib"]) == ["allocated", "low", "expected", "high", "terms", "few_measurements_of"]
     assert list(found["host_gib"]) == ["low", "expected", "high", "terms"]
     assert list(found["disk_gib"]) == ["checkpoint", "total"]
+    assert list(found["time"])[:5] == ["step_seconds", "tokens_per_second", "hours", "device_hours", "bottleneck"]
+    assert list(found["time"]["step_seconds"]) == ["low", "expected", "high", "terms"]
+    assert list(found["time"]["hours"]) == ["low", "expected", "high"]
     assert list(found["samples"]) == ["recommended", "found", "sure"]
     assert {tuple(change) for change in found["changes"]} == {
-        ("set", "device_gib", "host_gib", "verdict", "note", "first", "environment")
+        ("set", "device_gib", "host_gib", "verdict", "note", "first", "environment", "time_ratio")
     }
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from validator.job import schedule
 from validator.job.job import Job
-from validator.study import schedule, sets, tokens, training
+from validator.study import sets, tokens, training
 from validator.tables import data
 
 HERE = Path(__file__).parent

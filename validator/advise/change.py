@@ -20,7 +20,8 @@ Settings = Mapping[str, Setting]
 @dataclass(frozen=True)
 class Change:
     """Settings to write, what the run then needs (GiB, expected), and what it costs. `first` are commands to run
-    before, in the folder that the run is started from; `environment` are variables that the launch did not need."""
+    before, in the folder that the run is started from; `environment` are variables that the launch did not need.
+    `time_ratio`: how many times as long the run takes on the same samples; None: not known."""
 
     set: Settings
     device_gib: float
@@ -29,6 +30,7 @@ class Change:
     note: str
     first: Sequence[str] = ()
     environment: Mapping[str, str] | None = None
+    time_ratio: float | None = None
 
     def settings(self) -> list[str]:
         """Each setting as YAML writes it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from validator.advise import changes, release, spare
+from validator.advise import changes, release, spare, timing
 from validator.advise.explanation import Band, DeviceBand, Disk, Explanation, Released, Samples, Size, Target
 from validator.advise.starting import Starting, starting
 from validator.diagnostic import Diagnostic, RecipeError, Severity
@@ -20,13 +20,16 @@ def explain(
     overrides: Sequence[str] = (),
     diagnostics: Sequence[Diagnostic] = (),
     simulation: Simulation | None = None,
+    energy: bool = False,
 ) -> Explanation:
-    """Where every GiB of the job goes; `diagnostics` are all findings in it, `simulation` what was simulated of it.
+    """Where every GiB and every second of the job goes; `diagnostics` are all findings in it, `simulation` what was
+    simulated of it. `energy`: with what the boards draw.
 
     Raises RecipeError where model or machine is not known."""
     _require_known(job)
     stopped = any(each.severity is Severity.ERROR for each in diagnostics)
     settled = job.simulated and job.verdict in ("fits", "unknown")  # each change would take a simulation
+    time = timing.time(job, energy)
     started = Starting() if stopped else starting(job, overrides)
     return Explanation(
         path=job.path,
@@ -37,9 +40,11 @@ def explain(
         device_gib=_device(job.device_memory),
         host_gib=_host(job.host_memory),
         disk_gib=_disk(job),
-        samples=Samples(job.samples, _rows(job), guidance.basis(job.model, job.method, job.stage, job.samples)),
-        changes=[] if settled else changes.nearest(job),
-        spare=() if job.simulated else spare.spare(job),
+        time=time,
+        cost=timing.cost(job, time),
+        samples=Samples(job.samples, job.rows, guidance.basis(job.model, job.method, job.stage, job.samples)),
+        changes=[] if settled else timing.timed(job, changes.nearest(job)),
+        spare=() if job.simulated else timing.timed(job, spare.spare(job)),
         command=started.commands,
         diagnostics=[each._replace(path=each.path or job.path) for each in diagnostics],
         left_out=_left_out(job, diagnostics),
@@ -76,16 +81,6 @@ def _size(job: Job) -> Size | None:
         return None
     parameters = job.model.parameters
     return Size(job.model_name, parameters, trainable_parameters(job.model.arch, job.workload))
-
-
-def _rows(job: Job) -> int | None:
-    """Rows of the local data sets that the recipe names; None where one of them is elsewhere or cannot be read."""
-    counted = [dataset.rows for dataset in job.datasets]
-    if not counted or len(counted) < len(set(job.words("dataset"))):
-        return None
-    if any(rows is None or rows.problem for rows in counted):
-        return None
-    return sum(rows.number for rows in counted if rows)
 
 
 def _device(estimate: Estimate | None) -> DeviceBand | None:

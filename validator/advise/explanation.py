@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from validator.advise.change import Change
 from validator.diagnostic import Diagnostic, Severity, Verdict
 from validator.memory.terms import Term
+
+if TYPE_CHECKING:
+    from validator import speed
 from validator.trial.figures import Simulation
 
 # The errors that are the verdict itself: device memory, host memory.
@@ -79,6 +82,47 @@ class Disk:
 
 
 @dataclass(frozen=True)
+class Span:
+    """The 90 % band around what is expected."""
+
+    low: float
+    expected: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Step(Span):
+    """Seconds of one optimizer step; the terms sum to what is expected, the largest first."""
+
+    terms: dict[speed.Term, float]
+
+
+@dataclass(frozen=True)
+class Time:
+    """How long the run takes. `tokens_per_second` are those of all devices, padding included; `hours` of the whole run,
+    None where the number of samples is not known, `parts` what of those expected goes to what. `assumed` and
+    `few_measurements_of` are what makes the band wide."""
+
+    step_seconds: Step
+    tokens_per_second: float
+    hours: Span | None
+    device_hours: float | None
+    bottleneck: speed.Term
+    steps: int | None
+    parts: dict[speed.Part, float]
+    assumed: list[str]
+    few_measurements_of: list[str]
+    energy_kwh: Span | None = None
+
+
+@dataclass(frozen=True)
+class Cost(Span):
+    """Money for all devices and hours, at the price that the header block or the command line gives."""
+
+    currency: str
+
+
+@dataclass(frozen=True)
 class Samples:
     """What the recipe recommends, and the rows of its data sets; None where they are elsewhere or cannot be read.
     `sure`: what the guidance rests on; None where the recipe recommends a number of its own."""
@@ -107,6 +151,7 @@ class Explanation:
     device_gib: DeviceBand | None
     host_gib: Band | None
     disk_gib: Disk | None
+    time: Time | None
     samples: Samples
     changes: Sequence[Change]
     command: Sequence[str]
@@ -119,6 +164,7 @@ class Explanation:
     older: Released | None = None
     simulated: bool = False
     simulation: Simulation | None = None
+    cost: Cost | None = None
 
     @property
     def errors(self) -> int:
@@ -126,14 +172,38 @@ class Explanation:
         return sum(each.severity is Severity.ERROR and each.code not in MEMORY for each in self.diagnostics)
 
     def rounded(self) -> Explanation:
-        """Sizes to 0.01 GiB, as JSON has them; text rounds once, from what is exact."""
-        return replace(self, device_gib=self.device_gib and _rounded(self.device_gib),
+        """Sizes to 0.01 GiB, times and money to four digits, as JSON has them; text rounds once, from what is exact."""
+        return replace(self, time=self.time and _rounded_time(self.time),
+                       cost=self.cost and _rounded_span(self.cost),
+                       device_gib=self.device_gib and _rounded(self.device_gib),
                        simulation=self.simulation and _rounded(self.simulation),
                        host_gib=self.host_gib and _rounded(self.host_gib),
                        disk_gib=self.disk_gib and _rounded(self.disk_gib),
                        changes=[*map(_rounded, self.changes)], spare=[*map(_rounded, self.spare)],
                        releases=[*map(_rounded, self.releases)],
                        older=self.older and _rounded(self.older))  # fmt: skip
+
+
+_Spans = TypeVar("_Spans", Span, Step, Cost)
+
+
+def _rounded_time(time: Time) -> Time:
+    return replace(time, step_seconds=_rounded_span(time.step_seconds), hours=time.hours and _rounded_span(time.hours),
+                   energy_kwh=time.energy_kwh and _rounded_span(time.energy_kwh),
+                   tokens_per_second=_digits(time.tokens_per_second),
+                   device_hours=time.device_hours and _digits(time.device_hours),
+                   parts={part: _digits(hours) for part, hours in time.parts.items()})  # fmt: skip
+
+
+def _rounded_span(span: _Spans) -> _Spans:
+    values: dict[str, Any] = {name: _digits(getattr(span, name)) for name in ("low", "expected", "high")}
+    if isinstance(span, Step):
+        values["terms"] = {term: _digits(seconds) for term, seconds in span.terms.items()}
+    return replace(span, **values)
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 _Sizes = TypeVar("_Sizes", Band, DeviceBand, Disk, Change, Released, Simulation)

@@ -12,7 +12,7 @@ from validator.advise.explanation import MEMORY
 from validator.commands import complete, options, simulating
 from validator.diagnostic import FileReport, Severity
 from validator.judge.check import judge
-from validator.read.override import overridden
+from validator.read.override import headed, overridden
 from validator.recipes.named import named
 from validator.show import chart, report, structure
 
@@ -25,19 +25,31 @@ _CHANGES = 6
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @options.MACHINE
 @options.RAM
+@options.NETWORK
+@options.PRICE
+@click.option("--energy", is_flag=True, help="With the kWh that the boards draw.")
 @simulating.OPTION
 @options.FORMAT
 def command(
-    recipe: str, overrides: Sequence[str], machine: str | None, host_ram: float | None, simulate: bool, form: str
+    recipe: str,
+    overrides: Sequence[str],
+    machine: str | None,
+    host_ram: float | None,
+    network: str | None,
+    price: str | None,
+    energy: bool,
+    simulate: bool,
+    form: str,
 ) -> None:
-    """Show where every GiB goes, the verdict, and what would fit.
+    """Show where memory and time go, the verdict, and what would fit.
 
     Exit code 1 where `check` ends so.
     """
     recipe, overrides = named(recipe, overrides)
     with simulating.simulated(simulate, _CHANGES) as trial:
-        judged, job = judge(overridden(recipe, overrides), machine, host_ram, trial)
-        explanation = explain(job, overrides, judged.diagnostics, simulating.figures(job) if simulate else None)
+        document = headed(overridden(recipe, overrides), network=network, price=price)
+        judged, job = judge(document, machine, host_ram, trial)
+        explanation = explain(job, overrides, judged.diagnostics, simulating.figures(job) if simulate else None, energy)
     as_text = form == "text"
     shown = "".join(_errors(judged)) + chart.text(explanation) if as_text else structure.text(explanation.rounded())
     click.echo(shown, nl=False)

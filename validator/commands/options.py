@@ -71,6 +71,28 @@ def memory(context: click.Context, _parameter: click.Parameter, gib: float | Non
     return gib if gib is not None else context.meta.get(_RAM)
 
 
+def network(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
+    """A network that is not known is wrong usage."""
+    if name is not None:
+        from validator.tables import networks  # only where one is named
+
+        try:
+            networks.network(name)
+        except RecipeError as err:
+            raise click.UsageError(str(err)) from None
+    return name
+
+
+def price(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+    """What is no price is wrong usage."""
+    if text is not None:
+        from validator.job.price import price  # only where one is given
+
+        if price(text) is None:
+            raise click.UsageError(f"price `{text}` is not an amount and a currency, such as 1.99 USD")
+    return text
+
+
 def data(context: click.Context, _parameter: click.Parameter, path: str | None) -> Own | None:
     """What a file of the user's own holds."""
     if path is None or context.resilient_parsing:
@@ -84,6 +106,10 @@ MACHINE = click.option("--machine", metavar="M", callback=judged, help=TARGET)
 RAM = click.option(
     "--host-ram", type=click.FloatRange(min=1), metavar="GIB", callback=memory, help="Main memory of a node."
 )
+NETWORK = click.option(
+    "--network", metavar="N", callback=network, help="Between nodes: ethernet-25g, 8xinfiniband-400g …"
+)
+PRICE = click.option("--price", metavar="P", callback=price, help="Of a device and hour, such as '1.99 USD'.")
 FORMAT = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Text is default.")
 DATA = click.option(
     "--data", metavar="FILE", callback=data, help="Your own data, a file or folder; its entry is written, too."

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from validator.diagnostic import RecipeError, Verdict
 from validator.job import datasets, workload, zero
@@ -21,6 +21,9 @@ from validator.tables import data, machines, models
 from validator.tables.checkout import home
 from validator.tables.machines import Machine
 from validator.tables.models import Model
+
+if TYPE_CHECKING:  # which few recipes have
+    from validator.job.price import Price
 
 GIB = float(1 << 30)
 
@@ -152,6 +155,16 @@ class Job(Settings):
         return tuple(one for name in names if self.registry and (one := self.registry.get(name)))
 
     @cached_property
+    def rows(self) -> int | None:
+        """Rows of the local data sets that the recipe names; None where one of them is elsewhere or cannot be read."""
+        counted = [dataset.rows for dataset in self.datasets]
+        if not counted or len(counted) < len(set(self.words("dataset"))):
+            return None
+        if any(rows is None or rows.problem for rows in counted):
+            return None
+        return sum(rows.number for rows in counted if rows)
+
+    @cached_property
     def tokenized(self) -> bool:
         """Whether LLaMA-Factory loads tokenized data and looks at no other data setting (extras/misc.py)."""
         value = self.get("tokenized_path")
@@ -279,6 +292,15 @@ class Job(Settings):
         if limit > 0 or not self.number("save_steps") or self.get("save_strategy") == "no":
             return limit
         return max(1, int(self.steps // max(self.number("save_steps"), 1)))
+
+    @property
+    def price(self) -> Price | None:
+        """Money for an hour of a device, from the header block; None where it states none."""
+        if "price" not in self.header:
+            return None
+        from validator.job import price  # which few recipes state
+
+        return price.price(self.header["price"])
 
     @property
     def verdict(self) -> Verdict:

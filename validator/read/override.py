@@ -45,6 +45,12 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
     return replace(document, values=values, overridden=document.overridden | keys)
 
 
+def headed(document: Document, **fields: Any) -> Document:
+    """The document as if its header block said this; a field that is None stays as it is written."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    return replace(document, header={**document.header, **given}) if given else document
+
+
 def assignment(key: str, path: str) -> str:
     """The override that sets a key to a path, which is read as YAML."""
     return f"{key}={path if re.fullmatch(_PLAIN, path) else json.dumps(path, ensure_ascii=False)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from validator.diagnostic import Place, Severity
+from validator.diagnostic import Place, RecipeError, Severity
 from validator.job.job import Job
 from validator.job.lengths import lengths
 from validator.job.values import quantity
@@ -12,7 +12,7 @@ from validator.rules.rule import Finding, rule
 from validator.tables.suggestion import suggest
 
 _FIELDS = ("summary", "machine", "host_ram_gib", "samples", "predicted", "origin", "accelerate", "base", "lengths",
-           "llamafactory", "transformers", "torch")  # fmt: skip
+           "network", "price", "llamafactory", "transformers", "torch")  # fmt: skip
 
 
 @rule("LOA010", Severity.WARNING)
@@ -23,8 +23,9 @@ def header_field_unknown(job: Job) -> Iterator[Finding]:
     Source: own (the header block)
     Fix: use summary, machine, host_ram_gib, samples, predicted, origin, accelerate (the file that `accelerate launch`
     is given), base (`Qwen/Qwen2.5-7B`: the model that a checkpoint of one's own comes from, where no config.json is at
-    hand), lengths (`[800, 3000]`: tokens of a usual sample and of the longest), llamafactory, transformers and torch
-    (releases that the recipe is for).
+    hand), lengths (`[800, 3000]`: tokens of a usual sample and of the longest), network (`8xroce-100g`: what joins
+    nodes), price (`1.99 USD`: of a device and hour), llamafactory, transformers and torch (releases that the recipe is
+    for).
     """
     for field in job.header:
         if field not in _FIELDS:
@@ -40,7 +41,7 @@ def header_value_unusable(job: Job) -> Iterator[Finding]:
     Source: own (the header block)
     Fix: text for summary, machine, accelerate, base and torch (`"2.7"`, in quotes); a positive number, without quotes
     or unit, for host_ram_gib and samples; for lengths the typical number of tokens in a sample, or a list of that and
-    the longest.
+    the longest; for network one of those that are known; for price an amount and a currency.
     """
     for field in ("summary", "machine", "accelerate", "base", "torch"):
         if job.header.get(field) is not None and not isinstance(job.header[field], str):
@@ -52,3 +53,18 @@ def header_value_unusable(job: Job) -> Iterator[Finding]:
     if job.header.get("lengths") is not None and lengths(job.header["lengths"]) is None:
         form = "neither a number of tokens nor a list of a typical and a longest one"
         yield "lengths", f"header field `lengths` is {job.header['lengths']!r:.40}, {form}"
+    if job.header.get("network") is not None and (problem := _network(job.header["network"])):
+        yield "network", problem
+    if job.header.get("price") is not None and job.price is None:
+        yield "price", f"header field `price` is {job.header['price']!r:.40}, not an amount and a currency: 1.99 USD"
+
+
+def _network(name: object) -> str | None:
+    """What is wrong with the name of a network; None where nothing is."""
+    from validator.tables import networks  # which few recipes name
+
+    try:
+        networks.network(str(name))
+    except RecipeError as err:
+        return str(err)
+    return None

@@ -1,4 +1,4 @@
-"""`explain` for a terminal: memory as bars of terms against the limit."""
+"""`explain` for a terminal: memory as bars of terms against the limit, time as bars of a step."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from textwrap import wrap
 from validator.advise.change import Change
 from validator.advise.explanation import Band, DeviceBand, Explanation, Released
 from validator.diagnostic import decimals, plural
+from validator.show import timing
 from validator.show.bar import WIDTH, bar
 
 _SPOKEN = {"fits": "fits", "tight": "tight: expected to fit, but the upper end does not", "exceeds": "does not fit",
@@ -21,7 +22,9 @@ def text(explanation: Explanation) -> str:
     lines = [*_head(explanation), *_memory("device memory", explanation.device_gib, usable, "usable"),
              *_simulated(explanation),
              *_memory("host memory per node", explanation.host_gib, ram, "of RAM"),
-             *_killed(explanation.host_gib, ram), *_rest(explanation)]  # fmt: skip
+             *_killed(explanation.host_gib, ram),
+             *(timing.lines(explanation.time, explanation.cost) if explanation.time else ()),
+             *_rest(explanation)]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
@@ -139,7 +142,8 @@ def _changes(title: str, changes: Sequence[Change], usable: float | None) -> Ite
         digits = decimals(change.device_gib, usable)
         needs = f"{change.device_gib:.{digits}f} GiB{f' of {usable:.{digits}f}' if digits > 1 else ''}"
         yield from _wrapped(", ".join(change.settings()), 2)
-        yield f"      {needs} per device, {change.host_gib:.1f} of host memory: {change.verdict}"
+        then = f"{change.verdict}{timing.changed(change.time_ratio)}"
+        yield f"      {needs} per device, {change.host_gib:.1f} of host memory: {then}"
         for line in (change.note, *change.steps()):
             yield from _wrapped(line, 6)
 

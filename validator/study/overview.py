@@ -9,11 +9,11 @@ from operator import gt
 
 from validator.diagnostic import RecipeError
 from validator.job.job import GIB, Job
+from validator.job.schedule import schedule
 from validator.samples.fate import REASONS
 from validator.study import amount, columns, distribution, near, quality, sets, tokens
 from validator.study.quality import Finding
 from validator.study.results import Drop, Memory, RowCounts, SetRow, Study, Tokens
-from validator.study.schedule import schedule
 from validator.study.sets import Set
 from validator.study.survey import Report
 from validator.study.tokens import Counter

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from validator.job.schedule import Schedule
 from validator.study.amount import Amount
 from validator.study.distribution import Bar
 from validator.study.quality import Finding
-from validator.study.schedule import Schedule
 from validator.study.sets import Problem
 
 

@@ -35,6 +35,7 @@ class Device(NamedTuple):
     bitsandbytes: tuple[int, ...]
     server_devices: int
     server_ram_gib: float | None
+    watts: float | None
     common: bool
     evidence: Literal["good", "thin"]
     notes: Mapping[str, str]
@@ -158,6 +159,7 @@ def _device(key: str) -> Device:
         bitsandbytes=tuple(entry["bitsandbytes"] or ()),
         server_devices=server.get("devices") or 1,
         server_ram_gib=server.get("host_ram_gib"),
+        watts=entry["watts"],
         common=_common(key),
         evidence=entry["evidence"],
         notes=entry.get("notes") or {},

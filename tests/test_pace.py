@@ -1,0 +1,184 @@
+"""How long a recipe takes: which samples, which lengths, which parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from validator.job import pace as timing
+from validator.job.extent import extent
+from validator.job.job import Job
+from validator.job.pace import Pace, per_sample
+from validator.job.price import Price, price
+from validator.speed import Part
+from validator.tables.machines import machine
+
+BASE = {
+    "model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "stage": "sft", "do_train": True, "finetuning_type": "lora",
+    "dataset": "mine", "template": "qwen", "cutoff_len": 2048, "output_dir": "saves/x", "bf16": True,
+    "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "num_train_epochs": 2.0,
+}  # fmt: skip
+
+
+def job(header: dict[str, Any] | None = None, on: str = "8xa100-80g", **values: Any) -> Job:
+    return Job({**BASE, **values}, {"samples": 6400, **(header or {})}, machine(on, 1024.0))
+
+
+def parts(header: dict[str, Any] | None = None, **values: Any) -> Mapping[Part, float]:
+    run = paced(header, **values).run
+    assert run
+    return run.terms
+
+
+def paced(header: dict[str, Any] | None = None, on: str = "8xa100-80g", **values: Any) -> Pace:
+    found = timing.pace(job(header, on, **values))
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("on", ["1xcpu", "1x48g"])
+def test_nothing_is_said_of_devices_whose_rates_are_not_published(on: str) -> None:
+    assert timing.pace(job(on=on)) is None
+    assert per_sample(job(on=on), [100]) is None
+
+
+@pytest.mark.parametrize(
+    ("header", "values", "steps"),
+    [
+        ({}, {}, 200),
+        ({}, {"max_steps": 50}, 50),
+        ({"samples": None}, {"max_steps": 50}, 50),
+        ({"samples": None}, {}, None),
+        ({}, {"val_size": 0.5}, 100),
+        ({}, {"val_size": 3200}, 100),
+        ({}, {"max_samples": 640}, 20),
+        ({}, {"gradient_accumulation_steps": 8}, 100),
+        ({"lengths": 205}, {"packing": True}, 22),  # ten samples fill a sequence
+    ],
+)
+def test_steps_follow_from_the_samples(header: dict[str, Any], values: dict[str, Any], steps: int | None) -> None:
+    found = paced(header, **values)
+    assert found.steps == pytest.approx(steps, abs=1) if steps else found.steps is None
+    assert (found.run is None) == (steps is None)
+    assert found.step.expected > 0
+
+
+def test_rows_that_are_there_count_before_the_recommended_ones(tmp_path: Path) -> None:
+    rows = [{"instruction": "ask " * 20, "output": "answer " * 80} for _ in range(320)]
+    (tmp_path / "mine.json").write_text(json.dumps(rows), "utf-8")
+    (tmp_path / "dataset_info.json").write_text('{"mine": {"file_name": "mine.json"}}', "utf-8")
+    there = paced(dataset_dir=str(tmp_path))
+    assert there.steps == 10
+    assert there.assumed == ("samples of some 167 tokens, estimated from the first rows",)
+    assert there.step.high < paced().step.high
+
+
+def test_evaluations_take_their_part() -> None:
+    each = [
+        parts(val_size=0.1, **values).get(Part.EVALUATIONS, 0.0)
+        for values in (
+            {},
+            {"do_eval": True},
+            {"eval_strategy": "epoch"},
+            {"eval_strategy": "steps", "eval_steps": 0.1},
+            {"eval_strategy": "steps", "eval_steps": 10},
+        )
+    ]
+    assert each == sorted(each)
+    assert each[0] == 0
+    assert each[2] == pytest.approx(3 * each[1])
+
+
+def test_saves_take_their_part() -> None:
+    none, epochs, steps = (
+        parts(save_strategy=how, save_steps=20, finetuning_type="full").get(Part.SAVES, 0.0)
+        for how in ("no", "epoch", "steps")
+    )
+    assert none == 0 < epochs < steps
+
+
+@pytest.mark.parametrize(
+    ("header", "values", "widest"),
+    [
+        ({"lengths": [600, 1500]}, {}, 1.6),
+        ({"lengths": 600}, {}, 1.6),
+        ({}, {"packing": True}, 1.6),
+        ({}, {"stage": "pt"}, 1.6),
+    ],
+)
+def test_a_step_of_known_lengths_has_a_narrow_band(
+    header: dict[str, Any], values: dict[str, Any], widest: float
+) -> None:
+    known, unknown = paced(header, **values).step, paced().step
+    assert known.high / known.low < widest**2
+    assert unknown.high / unknown.low > widest**2
+
+
+def test_what_is_not_known_is_said() -> None:
+    assert "samples of some 512 tokens" in " ".join(paced().assumed)
+    assert paced({"lengths": 600}).assumed == ()
+    several = {"on": "2x8xa100-80g", "deepspeed": "deepspeed/ds_z3.json"}
+    assert "8xinfiniband-200g" in " ".join(paced({"lengths": 600}, **several).assumed)
+    assert paced({"lengths": 600, "network": "ethernet-10g"}, **several).assumed == ()
+    assert "8xinfiniband-200g" in " ".join(paced({"lengths": 600, "network": "no-such"}, **several).assumed)
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_a_faster_network_is_never_slower(method: str) -> None:
+    names = ["ethernet-1g", "ethernet-10g", "ethernet-25g", "infiniband-100g", "8xinfiniband-400g"]
+    several = {"on": "2x8xa100-80g", "deepspeed": "deepspeed/ds_z3.json", "finetuning_type": method}
+    seconds = [paced({"lengths": 600, "network": name}, **several).step.expected for name in names]
+    assert seconds == sorted(seconds, reverse=True)
+
+
+def test_devices_that_meet_in_every_batch_wait_longer() -> None:
+    lengths, stages = {"lengths": [500, 2000]}, ("", "deepspeed/ds_z3.json")
+    plain, sharded = (paced(lengths, deepspeed=stage).step.expected for stage in stages)
+    assert sharded > 1.1 * plain
+
+
+def test_padding_counts_as_tokens_and_waiting_does_not() -> None:
+    """Sixteen sequences of a device in a step, of eight devices."""
+    known = paced({"lengths": [512, 513]}, per_device_train_batch_size=1, gradient_accumulation_steps=16)
+    assert known.tokens_per_second * known.step.expected == pytest.approx(16 * 8 * 512, rel=0.03)
+
+
+def test_lengths_of_the_data_come_before_all() -> None:
+    one = job({"lengths": 600})
+    assert extent(one, [100, 4000]).lengths[1] == [100, 2048]
+    short, long = timing.pace(one, 6400, (100,) * 9), timing.pace(one, 6400, (2000,) * 9)
+    assert short
+    assert long
+    assert short.step.expected < long.step.expected
+    assert short.steps == long.steps == 200
+
+
+def test_the_same_samples_compare_jobs() -> None:
+    lengths = [300.0, 600.0]
+    before, without = per_sample(job(), lengths), per_sample(job(disable_gradient_checkpointing=True), lengths)
+    cut = per_sample(job(cutoff_len=400), lengths)
+    assert before
+    assert without
+    assert cut
+    assert 0.6 < without / before < 0.9
+    assert 0.6 < cut / before < 1
+    packed = per_sample(job(packing=True), lengths)
+    assert packed
+    assert packed < before
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("1.99 USD", Price(1.99, "USD")), ("12元", Price(12, "元")), ("0.5 $", Price(0.5, "$")), (2, Price(2)),
+        ("3", Price(3)), ("-1 USD", None), ("0 USD", None), (0, None), ("USD 1", None), (True, None), ([1], None),
+        ("1.99 USD/h", None), (None, None),
+    ],
+)  # fmt: skip
+def test_a_price_is_an_amount_and_a_currency(written: object, meant: Price | None) -> None:
+    assert price(written) == meant
+    assert job({"price": written}).price == meant

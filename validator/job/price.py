@@ -1,0 +1,25 @@
+"""What an hour of a device costs, as a header block or a command line writes it: `1.99 USD`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from validator.job.values import quantity
+
+_WRITTEN = re.compile(r"(\d+(?:\.\d+)?) ?([^\W\d_]{0,12}|[$€¥£])")
+
+
+class Price(NamedTuple):
+    """Money for one device and hour; `currency` as it is written, which may be empty."""
+
+    amount: float
+    currency: str = ""
+
+
+def price(value: Any) -> Price | None:
+    """The price that a text or a number states; None where it states none."""
+    if number := quantity(value):
+        return Price(number) if number > 0 else None
+    match = _WRITTEN.fullmatch(value.strip()) if isinstance(value, str) else None
+    return Price(float(match[1]), match[2]) if match and float(match[1]) > 0 else None
