@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from rows import CARDS, Skip
 
 from validator.memory import Workload
 from validator.speed.device import Device
-from validator.tables import networks
-from validator.tables.data import listing
+from validator.tables import rates as published
 
 # Names of times.csv beside those of published.csv -> the entry of data/devices.yaml, and what differs from it.
 CHANGED: Mapping[str, tuple[str, Mapping[str, float]]] = {
+    "A10G-24GB": ("a10-24g", {"half": 70e12}),  # NVIDIA A10G data sheet; an A10 has 125
     "A100-SXM4-80GB": ("a100-80g", {}),
     "A800-80GB": ("a100-80g", {"link": 156e9}),
     "H800-80GB": ("h100-80g", {"link": 156e9}),
@@ -29,10 +28,15 @@ CHANGED: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "MI325X-256GB": ("mi300x-192g", {"bandwidth": 6e12}),
     "MI350X-288GB": ("mi300x-192g", {"half": 2300e12, "bandwidth": 8e12}),
     "MI355X-288GB": ("mi300x-192g", {"half": 2500e12, "bandwidth": 8e12}),
+    "A6000-48GB": ("a6000-48g", {}),
+    "A6000Ada-48GB": ("rtx-6000-ada-48g", {}),
+    "A5000-24GB": ("a6000-48g", {"half": 111.1e12, "single": 27.8e12}),
+    "RTXA4000-16GB": ("a6000-48g", {"half": 76.7e12, "single": 19.2e12, "bandwidth": 448e9}),
     "Ascend910B-64GB": ("ascend-910b-64g", {}),
 }
-HALF = {"bf16": "tflops_bf16", "fp16": "tflops_fp16"}
-# Of a network's published rate, what collectives reach over InfiniBand (data/networks.yaml).
+
+
+# Of what a source says of its network, what collectives reach: the median of data/networks.yaml.
 ATTAINED = 0.85
 
 
@@ -42,26 +46,8 @@ def rates(name: str, work: Workload, network: float) -> tuple[str, Device]:
     key, changes = CHANGED.get(name) or (CARDS.get(name, ""), {})
     if not key:
         raise Skip(f"device {name} is not in data/devices.yaml")
-    entry = listing("devices")[key]
-    teraflops = entry[HALF[work.half]] or entry["tflops_fp16"]
-    if not teraflops or not entry["bandwidth_gb_s"]:
+    nodes = work.sharding.nodes
+    known = published.rates(key, work.sharding.devices_per_node, ATTAINED * network if nodes > 1 else 0.0)
+    if known is None:
         raise Skip(f"rates of device {name} are not published")
-    device = Device(
-        half=teraflops * 1e12,
-        single=teraflops * 1e12 / 8,
-        bandwidth=entry["bandwidth_gb_s"] * 1e9,
-        link=_link(entry, work.sharding.devices_per_node),
-        network=ATTAINED * network if work.sharding.nodes > 1 else 0.0,
-        host_link=networks.attained(entry["host_link"]),
-        host_bandwidth=200e9,
-        cores=64,
-        disk=2e9,
-        switched=not networks.shared(entry["link"]["type"]),
-    )
-    return key, device._replace(**changes)
-
-
-def _link(entry: Mapping[str, Any], devices: int) -> float:
-    return networks.attained(
-        entry["link" if entry["link"]["gb_s"] else "host_link"], devices, entry["server"]["devices"]
-    )
+    return key, known._replace(**changes)

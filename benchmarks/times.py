@@ -74,12 +74,21 @@ SOURCES: Mapping[str, Source] = {
     "swift": Source(Stack("ms-swift examples", dropout=True, bins=True), network=800 * GBIT),
     "lithubt": Source(rows.STACKS["lithub"], whole=True),
     "alpacalora": Source(Stack("alpaca-lora", dropout=True), doubt="hours of a progress bar"),
+    "fsdpqlora": Source(Stack("fsdp_qlora (answer.ai)", loss="shifted", adapter="pure", dropout=True)),
+    "qwenreadme": Source(Stack("Qwen README", loss="shifted", dropout=True)),
+    "torchtune": Source(Stack("torchtune", adapter="engine", peer=False)),
+    "thunder": Source(Stack("litgpt pre-training", full="amp", untied=True, peer=False)),
+    "tinyllama": Source(Stack("TinyLlama", loss="fused", full="amp", peer=False), network=400 * GBIT, kernels=True),
+    "colossal": Source(Stack("Colossal-AI", peer=False), doubt="batch and recomputation assumed"),
+    "ktfull": Source(Stack("LLaMA-Factory, ZeRO-3 beside KTransformers")),
 }
 # What rows say of parallelism that LLaMA-Factory has not: tp=2, sequence_parallel_size 4, sequence parallel (Ulysses) 8
 PARALLEL = re.compile(r"\b(?:tp|pp|cp|ep|tp\*pp\*cp)=(\d+)|sequence[_ ]parallel\w*(?: \(Ulysses\))?[ =](\d+)")
 UNKNOWN_PARALLEL = re.compile(r"tp/pp/cp unknown|Megatron-LM|pre-training with Pai-Megatron")
 # 2x 400Gbe Ethernet: what joins the nodes of an MLPerf submission
 ETHERNET = re.compile(r"(\d+) ?x (\d+)Gbe")
+# cores=96 host_gb_s=614: of the node, where a row states them
+HOST = re.compile(r"cores=(\d+) host_gb_s=(\d+)")
 # peft's variants whose products are not those of the method that their rows name
 VARIANTS = ("bdlora", "mica", "lorafa")
 # Families that the validator does not read, with the shapes of one that it does; of the second kind attention and
@@ -104,6 +113,7 @@ class TimedRow:
     kind: Kind
     tokens: float
     name: str  # of the device, in data/devices.yaml
+    short: bool = False  # samples are shorter than `workload.length` by an unknown amount, whatever the kind
     held: bool = False  # kept apart: scored, and never used for calibration
     peer: bool = True  # the software that LLaMA-Factory trains with
     whole: bool = False  # start-up and validation are in `seconds`
@@ -192,7 +202,14 @@ def workload(name: str, facts: Mapping[str, str], model: Architecture, stranger:
     fused = source.kernels or work.fused_kernels or "foak" in facts["notes"]
     attention = "eager" if facts["attn"] == "eager" else "flash" if source.flash else work.attention
     length = float(known.get("tokens") or facts.get("tokens") or work.length)
-    return work._replace(sharding=shard, fused_kernels=fused, attention=attention, length=round(length))
+    return work._replace(
+        sharding=shard,
+        fused_kernels=fused,
+        attention=attention,
+        length=round(length),
+        experts_fused="Python loop" not in facts["notes"],
+        checkpointing="offloaded" if "param+activations" in offload else work.checkpointing,
+    )
 
 
 def network(facts: Mapping[str, str]) -> float:
@@ -213,7 +230,12 @@ def kind(facts: Mapping[str, str], device: str, stranger: bool) -> Kind:
         return "nodes"
     if facts["packing_or_full_length"] == "yes":
         return "exact"
-    return "mean" if lengths().get(facts["id"]) or facts.get("tokens") else "short"
+    return "short" if short(facts) else "mean"
+
+
+def short(facts: Mapping[str, str]) -> bool:
+    """Whether samples are shorter than the row's length by an unknown amount."""
+    return facts["packing_or_full_length"] != "yes" and not (lengths().get(facts["id"]) or facts.get("tokens"))
 
 
 def tokens(facts: Mapping[str, str], work: Workload) -> float:
@@ -241,6 +263,8 @@ def parse(facts: Mapping[str, str]) -> TimedRow:
     model = shapes(name, facts)
     work = workload(name, facts, model, stranger)
     device, measured = rates(facts["gpu_model"], work, network(facts))
+    if host := HOST.search(facts["notes"]):
+        measured = measured._replace(cores=int(host[1]), host_bandwidth=int(host[2]) * 1e9)
     seconds = float(lengths().get(facts["id"], {}).get("seconds") or facts["sec_per_iter"])
     return TimedRow(
         id=facts["id"],
@@ -252,12 +276,26 @@ def parse(facts: Mapping[str, str]) -> TimedRow:
         kind=kind(facts, device, stranger),
         tokens=tokens(facts, work),
         name=device,
+        short=short(facts),
         held=facts.get("held") == "yes",
         peer=source.stack.peer,
         whole=source.whole,
-        doubt=source.doubt or ("batch assumed" if "assumed" in facts["notes"] and "doubt" in facts["notes"] else ""),
+        doubt=source.doubt or doubt(facts),
         facts=facts,
     )
+
+
+def doubt(facts: Mapping[str, str]) -> str:
+    """What the row itself leaves open, in its own words; empty where that changes little."""
+    words = (
+        "is a doubt",
+        "batch assumed",
+        "where its table has",
+        "lanes are not",
+        "network is not",
+        "network not stated",
+    )
+    return next((part for part in facts["notes"].split("; ") if any(word in part for word in words)), "")
 
 
 def timed() -> Iterator[Mapping[str, str]]:

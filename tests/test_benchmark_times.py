@@ -43,6 +43,11 @@ FACTS = {facts["id"]: facts for facts in times.timed()}
         ("mlperf-018", "foreign", {}),
         ("xtuner-023", "foreign", {"length": 131072}),
         ("titan-001", "foreign", {}),
+        ("fsdpqlora-001", "exact", {"quant_bits": 4, "length": 512, "precision": "pure"}),
+        ("fsdpqlora-025", "offload", {"checkpointing": "offloaded", "quant_bits": 4}),
+        ("qwenreadme-013", "exact", {"quant_bits": 4, "quant_grouped": True, "half": "fp16"}),
+        ("torchtune-002", "foreign", {}),
+        ("swift-015", "nodes", {"experts_fused": False}),
         ("dsex-001", "exact", {"precision": "engine", "length": 512}),
     ],
 )
@@ -59,6 +64,7 @@ def test_kind_and_workload_of_a_row(name: str, kind: str, expected: dict[str, An
         ("foundry-014", {"nodes": 32, "fsdp": True, "stage": 2}),
         ("bigsci-071", {"stage": 3, "offload_optimizer": True, "offload_parameters": True, "nodes": 4}),
         ("bigsci-080", {"stage": 3, "offload_optimizer": True, "offload_parameters": False}),
+        ("fsdpqlora-009", {"devices_per_node": 2, "fsdp": False, "stage": 0}),
         ("mlperf-007", {"stage": 3, "engine": True, "devices_per_node": 8}),
     ],
 )
@@ -75,7 +81,8 @@ def test_sharding_of_a_row(name: str, expected: dict[str, Any]) -> None:
         ("foundry-079", "a100-80g", {"network": 170e9}),
         ("mlperf-008", "h100-80g", {"network": 85e9}),
         ("mindspeed-030", "ascend-910b-64g", {"half": 313e12}),
-        ("lithubt-012", "a10-24g", {"switched": False}),
+        ("lithubt-012", "a10-24g", {"switched": False, "half": 70e12}),
+        ("ktfull-001", "rtx-4090", {"cores": 96, "host_bandwidth": 614e9}),
     ],
 )
 def test_device_of_a_row(name: str, device: str, expected: dict[str, float]) -> None:
@@ -100,6 +107,39 @@ def test_seconds_and_tokens_of_a_step(name: str, seconds: float, tokens: float) 
 def test_each_row_is_used_or_counted() -> None:
     assert len(ROWS) + SKIPPED.total() == len(FACTS)
     assert len(BY_ID) == len(ROWS)
+
+
+def test_a_third_of_what_was_collected_here_is_kept_apart() -> None:
+    first = (
+        "mlperf",
+        "nemo",
+        "foundry",
+        "automodel",
+        "mindspeed",
+        "xtuner",
+        "bigsci",
+        "swift",
+        "lithubt",
+        "alpacalora",
+    )
+    later = [facts for facts in rows.read(rows.EVIDENCE / "times.csv") if not facts["id"].startswith((*first, "titan"))]
+    assert sum(facts["held"] == "yes" for facts in later) >= len(later) / 3
+    assert all(row.held == (row.facts.get("held") == "yes") for row in ROWS)
+
+
+@pytest.mark.parametrize(
+    ("name", "doubt"),
+    [
+        ("foundry-096", ""),
+        ("swift-024", "micro/global batch 1/16 assumed"),
+        ("fsdpqlora-001", "two cards of 280 W"),
+        ("fsdpqlora-014", ""),
+        ("colossal-001", "batch and recomputation assumed"),
+    ],
+)
+def test_doubt_about_a_row(name: str, doubt: str) -> None:
+    assert BY_ID[name].doubt.startswith(doubt)
+    assert bool(BY_ID[name].doubt) == bool(doubt)
 
 
 def test_a_run_that_is_published_twice_is_used_once() -> None:

@@ -1,0 +1,173 @@
+"""How far predicted step times are from published ones, and from what else a user would pick on the same rows.
+
+    python benchmarks/timing.py               # the report; ends with an error where a bar is missed
+    python benchmarks/timing.py --rows        # every row beside its prediction
+    python benchmarks/timing.py --holdout     # each source scored by constants that it had no part in
+
+Rows and what they are good for: benchmarks/times.py. `short` rows are judged at their maximum: they must not take longer
+than the band there, nor less than a tenth of its low end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import paced
+from judged import fraction, percent, percentile, signed, table
+from times import TimedRow, published
+
+from validator.speed import StepTime, step_time
+
+MISSED = "MISSED"
+# Devices whose runs shaped the constants of validator/speed; all others are predicted from their published rates alone.
+CALIBRATED = ("a100-40g", "a100-80g", "h100-80g")
+BANDED = ("short", "offload", "nodes", "ascend")
+SHORTEST = 0.1  # of the maximum: what the mean of short samples is taken to be at least
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A row beside its prediction, seconds of a step."""
+
+    row: TimedRow
+    step: StepTime
+
+    @property
+    def error(self) -> float:
+        """Relative error, positive where the prediction is high."""
+        return self.step.expected / self.row.seconds - 1
+
+    @property
+    def covered(self) -> bool:
+        low = self.step.low * (SHORTEST if self.row.short else 1)
+        return low <= self.row.seconds <= self.step.high
+
+    @property
+    def width(self) -> float:
+        """Half of the band, relative to its centre."""
+        return (self.step.high - self.step.low) / (self.step.high + self.step.low)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the row is of the bars: its tokens are known, and so is all that it ran with."""
+        return self.row.kind == "exact" and not self.row.doubt
+
+
+def judge(row: TimedRow) -> Timed:
+    return Timed(row, step_time(row.architecture, row.workload, row.device))
+
+
+def figures(items: Sequence[Timed]) -> list[object]:
+    """Number, median and p90 of the size of the error, bias, share in the band, half width of the band."""
+    sizes = [abs(item.error) for item in items]
+    return [
+        len(items), percent(median(sizes)), percent(percentile(sizes, 0.9)),
+        signed(median(item.error for item in items)), percent(fraction(item.covered for item in items)),
+        percent(median(item.width for item in items)),
+    ]  # fmt: skip
+
+
+HEADS = ["n", "median |%|", "p90 |%|", "bias %", "in band %", "band +-%"]
+
+
+def grouped(items: Iterable[Timed], name: Callable[[Timed], str]) -> dict[str, list[Timed]]:
+    groups: dict[str, list[Timed]] = {}
+    for item in items:
+        groups.setdefault(name(item), []).append(item)
+    return dict(sorted(groups.items()))
+
+
+def accuracy(title: str, items: Iterable[Timed], name: Callable[[Timed], str]) -> str:
+    """One table, a line for each group."""
+    lines = [[group, *figures(each)] for group, each in grouped(items, name).items()]
+    return table(title, [title.split(" by ")[-1], *HEADS], lines) if lines else ""
+
+
+def source_and_device(item: Timed) -> str:
+    return f"{item.row.source.split(' (')[0]}, {item.row.name}"
+
+
+def bars(items: Sequence[Timed]) -> str:
+    """The bars of issue 12, each beside what was reached."""
+    exact = [item for item in items if item.exact]
+    sizes = [abs(item.error) for item in exact if item.row.name in CALIBRATED]
+    others = [abs(item.error) for item in items if item.row.name not in CALIBRATED and item.row.kind in ("exact", "mean")]
+    banded = [item for item in items if item.row.kind in BANDED]
+    held = [abs(item.error) for item in items if item.row.held and item.row.kind in ("exact", "mean")]
+    reached = [
+        ("one node, tokens known: median", median(sizes), 0.10, False),
+        ("one node, tokens known: p90", percentile(sizes, 0.9), 0.25, False),
+        ("devices not used for calibration: median", median(others), 0.20, False),
+        ("short, offload, nodes, Ascend: in the band", fraction(item.covered for item in banded), 0.90, True),
+    ]
+    if held:
+        reached.append(("rows kept apart, tokens known: median", median(held), 0.15, False))
+    lines = [
+        [name, percent(value), percent(bar), "met" if (value >= bar if above else value <= bar) else MISSED]
+        for name, value, bar, above in reached
+    ]
+    return table("bars", ["on", "%", "bar %", ""], lines)
+
+
+def rivals(items: Sequence[Timed]) -> str:
+    """Ours and theirs on the same rows, those whose tokens are known."""
+    known = [item for item in items if item.row.kind in ("exact", "mean") and not item.row.doubt]
+    lines = []
+    for name, answers in paced.answers(item.row for item in known).items():
+        same = [item for item in known if item.row.id in answers]
+        theirs = [abs(answers[item.row.id] / item.row.seconds - 1) for item in same]
+        ours = [abs(item.error) for item in same]
+        sizes = [each for errors in (theirs, ours) for each in (median(errors), percentile(errors, 0.9))]
+        lines.append([name, len(same), *map(percent, sizes)])
+    return table("what else users would pick", ["rival", "n", "median |%|", "p90", "ours: median |%|", "p90"], lines)
+
+
+def every_row(items: Iterable[Timed]) -> str:
+    """All rows, the worst first in each source."""
+    ordered = sorted(items, key=lambda item: (item.row.source, -abs(item.error)))
+    lines = [
+        [item.row.id, item.row.name, item.row.kind, f"{item.row.seconds:.4g}", f"{item.step.low:.4g}",
+         f"{item.step.expected:.4g}", f"{item.step.high:.4g}", signed(item.error), item.step.bottleneck]
+        for item in ordered
+    ]  # fmt: skip
+    return table("rows", ["row", "device", "kind", "seconds", "low", "expected", "high", "error %", "most of it"], lines)
+
+
+def report(source: str = "", rows_too: bool = False) -> str:
+    """The whole report as text."""
+    known, skipped = published()
+    items = [judge(row) for row in known if row.kind != "foreign" and source in row.source]
+    parts = [f"{len(known)} of {len(known) + skipped.total()} timed rows usable, {len(items)} of them as LLaMA-Factory runs"]
+    for kind, title in (
+        ("exact", "packed or of fixed length, by source and device"),
+        ("mean", "of varied length whose mean is known, by source and device"),
+    ):
+        parts.append(accuracy(title, [item for item in items if item.row.kind == kind], source_and_device))
+    parts.append(
+        accuracy(
+            "bands of what is uncertain, by kind, source and device",
+            [item for item in items if item.row.kind in BANDED],
+            lambda item: f"{item.row.kind}: {source_and_device(item)}",
+        )
+    )
+    if not source:
+        parts += [bars(items), rivals(items), table("rows left out", ["reason", "n"], skipped.most_common())]
+    return "\n".join([*parts, every_row(items)] if rows_too else parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", default="", help="only sources whose name contains this")
+    parser.add_argument("--rows", action="store_true", help="also print every row")
+    options = parser.parse_args()
+    text = report(options.source, options.rows)
+    print(text)
+    sys.exit(1 if MISSED in text else 0)
+
+
+if __name__ == "__main__":
+    main()
