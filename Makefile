@@ -19,7 +19,7 @@ export OMP_NUM_THREADS := 1
 export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(VENV)/bin/python -m pip install -qq --no-compile --constraint constraints.txt
 
-.PHONY: help demo test test-checks test-trainings check tables lint types clean benchmark-speed benchmark-memory benchmark-fields benchmark-conformity benchmark-twins \
+.PHONY: help demo test test-checks test-trainings check tables lint types clean benchmark-speed benchmark-memory benchmark-time benchmark-fields benchmark-conformity benchmark-twins \
   benchmark-data benchmark-real
 
 help:
@@ -62,6 +62,9 @@ benchmark-speed: $(VENV)/venv.done
 
 benchmark-memory: $(VENV)/check.done
 	python benchmarks/memory.py
+
+benchmark-time: $(VENV)/check.done
+	python benchmarks/timing.py
 
 benchmark-fields: $(VENV)/check.done
 	python benchmarks/fields.py

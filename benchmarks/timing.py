@@ -2,10 +2,9 @@
 
     python benchmarks/timing.py               # the report; ends with an error where a bar is missed
     python benchmarks/timing.py --rows        # every row beside its prediction
-    python benchmarks/timing.py --holdout     # each source scored by constants that it had no part in
 
-Rows and what they are good for: benchmarks/times.py. `short` rows are judged at their maximum: they must not take longer
-than the band there, nor less than a tenth of its low end.
+Rows and what they are good for: benchmarks/times.py. Rows of samples that are shorter than their maximum by an unknown
+amount are judged at the maximum: they must not take longer than the band there, nor less than a tenth of its low end.
 """
 
 from __future__ import annotations
@@ -95,7 +94,9 @@ def bars(items: Sequence[Timed]) -> str:
     """The bars of issue 12, each beside what was reached."""
     exact = [item for item in items if item.exact]
     sizes = [abs(item.error) for item in exact if item.row.name in CALIBRATED]
-    others = [abs(item.error) for item in items if item.row.name not in CALIBRATED and item.row.kind in ("exact", "mean")]
+    others = [
+        abs(item.error) for item in items if item.row.name not in CALIBRATED and item.row.kind in ("exact", "mean")
+    ]
     banded = [item for item in items if item.row.kind in BANDED]
     held = [abs(item.error) for item in items if item.row.held and item.row.kind in ("exact", "mean")]
     reached = [
@@ -134,14 +135,18 @@ def every_row(items: Iterable[Timed]) -> str:
          f"{item.step.expected:.4g}", f"{item.step.high:.4g}", signed(item.error), item.step.bottleneck]
         for item in ordered
     ]  # fmt: skip
-    return table("rows", ["row", "device", "kind", "seconds", "low", "expected", "high", "error %", "most of it"], lines)
+    return table(
+        "rows", ["row", "device", "kind", "seconds", "low", "expected", "high", "error %", "most of it"], lines
+    )
 
 
 def report(source: str = "", rows_too: bool = False) -> str:
     """The whole report as text."""
     known, skipped = published()
     items = [judge(row) for row in known if row.kind != "foreign" and source in row.source]
-    parts = [f"{len(known)} of {len(known) + skipped.total()} timed rows usable, {len(items)} of them as LLaMA-Factory runs"]
+    parts = [
+        f"{len(known)} of {len(known) + skipped.total()} timed rows usable, {len(items)} of them as LLaMA-Factory runs"
+    ]
     for kind, title in (
         ("exact", "packed or of fixed length, by source and device"),
         ("mean", "of varied length whose mean is known, by source and device"),

@@ -1,0 +1,70 @@
+"""The report on time: errors, bands and bars of rows beside their predictions."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import paced
+import times
+import timing
+
+from validator.speed import StepTime, Term
+
+BY_ID = {row.id: row for row in times.published()[0]}
+
+
+def timed(name: str, low: float, expected: float, high: float) -> timing.Timed:
+    """A row beside a prediction that is given in shares of what was measured."""
+    seconds = BY_ID[name].seconds
+    terms = {Term.PRODUCTS: expected * seconds}
+    return timing.Timed(BY_ID[name], StepTime(terms, low * seconds, expected * seconds, high * seconds, tokens=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "band", "error", "covered"),
+    [
+        ("fms-017", (0.9, 1.1, 1.3), 0.1, True),
+        ("fms-017", (1.1, 1.2, 1.3), 0.2, False),
+        ("fms-017", (0.5, 0.7, 0.9), -0.3, False),
+        ("lithubt-012", (2.0, 3.0, 4.0), 2.0, True),  # shorter samples than the maximum take less
+        ("lithubt-012", (0.6, 0.7, 0.8), -0.3, False),  # none takes more
+    ],
+)
+def test_error_and_band_of_a_row(name: str, band: tuple[float, float, float], error: float, covered: bool) -> None:
+    item = timed(name, *band)
+    assert item.error == pytest.approx(error)
+    assert item.covered is covered
+
+
+def test_a_bar_that_is_missed_is_named() -> None:
+    good = [timed(name, 0.8, 1.05, 1.3) for name in ("fms-017", "peftmm-033", "foundry-010", "qwenreadme-001")]
+    assert timing.MISSED not in timing.bars(good)
+    assert timing.MISSED in timing.bars([timed("fms-019", 0.3, 0.5, 0.7), *good[1:]])
+
+
+def test_rows_of_doubt_are_in_no_bar_of_exact_rows() -> None:
+    assert not timed("swift-025", 1, 1, 1).exact
+    assert timed("fms-017", 1, 1, 1).exact
+
+
+def test_rivals_are_judged_on_the_rows_they_answer() -> None:
+    assert "FLOPs at 40% of the rate" in timing.rivals([timed("fms-017", 0.9, 1.0, 1.1)])
+    answers = paced.answers([BY_ID["fms-017"]])
+    assert {name.split()[0] for name in answers} == {"FLOPs", "soup-cli", "ftuneai"}
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("fms-017", 1.0),  # dense: all parameters meet each token
+        ("ktfull-001", 0.11),  # 30B of which 3.3B are active
+    ],
+)
+def test_parameters_that_a_token_meets(name: str, share: float) -> None:
+    row = BY_ID[name]
+    assert paced.active(row) / paced.parameters(row.architecture) == pytest.approx(share, abs=0.01)
