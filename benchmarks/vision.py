@@ -35,9 +35,16 @@ RARE: list[dict[str, Any]] = [
     {"method": "full", **PROJECTOR, "freeze_language_model": True}, {"grad_ckpt": False, **TOWER},
     {"method": "freeze", **PROJECTOR}, {"method": "qlora4", **TOWER}, {"method": "full", "grad_ckpt": False, **FREE},
 ]  # fmt: skip
+# LoRA stops with the layers of Llama 3.2 checkpointed, and beside a thawed tower of Gemma 4.
+CROSSING: list[dict[str, Any]] = [
+    {"method": "qlora4"}, {"method": "full"}, {"method": "freeze"}, {"grad_ckpt": False}, {"grad_ckpt": False, **TOWER},
+]  # fmt: skip
+POOLING: list[dict[str, Any]] = [{}, {"method": "qlora4"}, {"method": "full"}, {"grad_ckpt": False}, {"seq_len": 8192}]
 MODELS = {"qwen2.5-vl-7b": [*USUAL, *RARE], "qwen2-vl-2b": USUAL, "internvl3-8b": USUAL, "llava-1.5-7b": USUAL,
           "qwen3-vl-8b": USUAL, "llama-4-scout": [{**setting, "seq_len": 4096} for setting in USUAL],
-          "yi-vl-6b": [{}, TOWER, {"method": "qlora4"}]}  # fmt: skip
+          "yi-vl-6b": [{}, TOWER, {"method": "qlora4"}], "llama-3.2-vision-11b": CROSSING,
+          "gemma-4-31b": POOLING, "gemma-4-26b-a4b": POOLING, "gemma-4-e2b": POOLING,
+          "gemma-4-e4b": [{}, {"method": "qlora4"}]}  # fmt: skip
 
 
 def cells() -> list[dict[str, Any]]:
@@ -52,6 +59,7 @@ def recorded() -> list[dict[str, str]]:
 
 def simulate_missing() -> None:
     """Adds the cells that are not recorded, one by one."""
+    from validator.simulate.ask import shape_of
     from validator.simulate.cell import Cell
     from validator.simulate.depth import depths, extended
 
@@ -60,10 +68,11 @@ def simulate_missing() -> None:
     for cell in (cell for cell in cells() if records.key(cell, names) not in done):
         values = listing("models")[cell["model"]]["config"]
         settings = {name: cell[name] for name in DEFAULTS}
-        to = depths([0] * values["text_config"]["num_hidden_layers"])
+        asked = Cell(model=values, **settings, steps=1, warm=True)
+        to = depths(shape_of(asked).kinds)
         if to is None:
             raise SystemExit(f"{cell['model']} has too few layers")
-        result = extended(Cell(model=values, **settings, steps=1, warm=True), to)
+        result = extended(asked, to)
         part, peak = result.highest, result.parts[result.highest]
         made = {"peak_bytes": peak.size, "peak_at": " ".join(part), "trainable": result.trainable}
         records.append({**cell, **made}, RECORD)

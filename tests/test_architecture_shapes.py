@@ -125,3 +125,43 @@ def test_an_unknown_type_lists_the_known_ones() -> None:
 def test_a_list_by_layer_that_holds_no_numbers_is_refused(value: list[object]) -> None:
     with pytest.raises(RecipeError, match="`moe_intermediate_size` is "):
         architecture({**DENSE, "model_type": "qwen3_moe", "moe_intermediate_size": value})
+
+
+HEADS = {**PLAIN, "model_type": "gemma4_text", "num_hidden_layers": 6, "head_dim": 16, "global_head_dim": 32}
+CROSSED = {**PLAIN, "model_type": "mllama_text_model", "num_hidden_layers": 6}
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (HEADS, [(5, 16, False), (1, 32, False)]),
+        (HEADS | {"layer_types": ["full_attention"] + ["sliding_attention"] * 5}, [(1, 32, False), (5, 16, False)]),
+        (HEADS | {"num_kv_shared_layers": 3}, [(3, 16, False), (2, 16, True), (1, 32, True)]),
+        (HEADS | {"num_kv_shared_layers": 6}, [(5, 16, False), (1, 32, False)]),
+        (CROSSED, [(3, 16, False), (1, 16, False), (2, 16, False)]),
+    ],
+)  # fmt: skip
+def test_layers_of_other_shapes_are_counted_in_order(config: dict[str, Any], expected: list[tuple[int, ...]]) -> None:
+    runs = architecture(config).runs
+    assert [(number, each.attn.head_dim, each.attn.borrowed) for number, each in runs] == expected
+
+
+def test_layers_that_read_what_towers_give_alone_have_norms_of_heads() -> None:
+    runs = architecture(CROSSED | {"cross_attention_layers": [1, 4]}).runs
+    assert [(number, each.attn.crossed, each.attn.head_norms) for number, each in runs] == [
+        (1, False, False), (1, True, True), (2, False, False), (1, True, True), (1, False, False)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (HEADS | {"layer_types": ["full_attention"]}, "does not name each of 6"),
+        (HEADS | {"num_hidden_layers": 10**8}, "more than 10000"),
+        (HEADS | {"num_kv_shared_layers": "all"}, "not a positive whole number"),
+        (CROSSED | {"cross_attention_layers": 3}, "not a list"),
+    ],
+)  # fmt: skip
+def test_layers_that_cannot_be_told_apart_are_an_error(config: dict[str, Any], problem: str) -> None:
+    with pytest.raises(RecipeError, match=problem):
+        architecture(config)

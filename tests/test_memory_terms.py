@@ -27,7 +27,9 @@ from validator.memory.terms import Device, Disk, Host, Term
 
 ROWS: list[Term] = [*Device, *Host, *Disk]
 TOWER = Tower(640, 8, 8, 80, 2560, (Linear("qkv", 640, 1920), Linear("up", 640, 2560)), 1280, others=9999, inputs=588)
-SMALL = Architecture(2048, 16, 128256, Attn(32, 8, 64), Ffn(8192), towers=(TOWER,))
+SMALL = Architecture(
+    2048, 16, 128256, Attn(32, 8, 64), Ffn(8192), towers=(TOWER,), layer_input=64, layer_vocab=1000
+)  # fmt: skip
 OFFLOADED = Sharding(1, 8, 3, engine=True, offload_optimizer=True, offload_parameters=True, gather_on_save=True)
 PASSED = (Encoding(),)
 RUNS = [

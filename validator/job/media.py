@@ -123,7 +123,8 @@ def crowded(
     datasets = tuple(datasets)
     plain = {one.name for one in datasets if not one.mapping.get("images") and not one.mapping.get("videos")}
     named = set(settings.words("dataset"))
-    if _media(datasets) is not None or (named and named <= plain | _PICTURED):
+    crossed = data.listing("composites")[model.kind].get("crossed", False)
+    if crossed or _media(datasets) is not None or (named and named <= plain | _PICTURED):
         return given
     return tuple(
         encoding._replace(tokens=settings.longest * _merged(model, tower)) if tower.side else encoding

@@ -7,11 +7,14 @@ validator/simulate.
 
 from __future__ import annotations
 
-from . import mixing
+from . import crossing, mixing
 from .inputs import dropped, half_norms, input_kept, magnitudes, norm_kept, shares_inputs
 from .run import Run
 from .shapes import Block
 from .widths import key_width, output_width, query_width, value_width
+
+# Elements of a head that FlashAttention takes at most.
+_WIDEST = 256
 
 
 def _dense_mask(run: Run) -> float:
@@ -21,7 +24,8 @@ def _dense_mask(run: Run) -> float:
         return 0.0
     if run.work.padded:
         return 1.0
-    return 0.5 if run.arch.attn.window and run.work.length >= run.arch.attn.window else 0.0
+    attn = run.arch.attn
+    return attn.window_share if attn.window and run.work.length >= attn.window else 0.0
 
 
 def mask(run: Run) -> float:
@@ -46,6 +50,8 @@ def _core(run: Run) -> float:
     if attn.kv_rank:  # the values are a view of a result that holds the keys before their rotation, too
         narrow += attn.heads * (attn.head_dim - attn.rope_dim)
     wide = max(queries + output, narrow)
+    if _widely(run):
+        return count * (4.0 * 3 * queries + compute * output + 4.0 * attn.heads * run.work.length)
     if run.attends_in_squares:
         alone = attn.kv_heads == 1 and run.tokens == run.work.length  # a view of one head serves all
         repeated = narrow if attn.kv_heads == attn.heads or alone else wide
@@ -55,6 +61,14 @@ def _core(run: Run) -> float:
         narrow += queries + key_width(attn)
     keys = narrow + (dense * (wide - narrow) if attn.kv_heads > 1 else 0.0)
     return count * (compute * (queries + keys + output) + 4 * attn.heads) + dense * 2.0 * count * run.work.length
+
+
+def _widely(run: Run) -> bool:
+    """Whether scores of all pairs are made in fp32 because heads that share keys are wider than kernels take them; with
+    a mask they are repeated, which one kernel takes (transformers pull request 46960)."""
+    attn = run.arch.attn
+    wide = attn.head_dim > _WIDEST and attn.kv_heads != attn.heads
+    return wide and run.work.attention == "sdpa" and not _dense_mask(run)
 
 
 def _scores(run: Run) -> float:
@@ -92,11 +106,14 @@ def attention_kept(run: Run, block: Block) -> float:
 
 def _attention_kept(run: Run, block: Block) -> float:
     attn = run.arch.attn
+    if attn.crossed:
+        return crossing.kept(run, block)
     readers = block.by_role("q", "k", "v", "qkv", "q_a", "kv_a")
     per_token = input_kept(run, run.arch.hidden, readers)
     per_token += magnitudes(run, (*readers, *block.by_role("q_b", "kv_b", "o")))
     if attn.head_norms or attn.whole_norms:
-        per_token += norm_kept(run, query_width(attn) + key_width(attn), 2)
+        per_token += norm_kept(run, query_width(attn) + (0 if attn.borrowed else key_width(attn)), 2)
+    per_token += 4.0 * value_width(attn) if attn.value_norms and not attn.borrowed else 0.0
     per_token += 4.0 * attn.bare_norms * (query_width(attn) + key_width(attn)) + _latent_kept(run, block)
     per_token += _gate(run) if attn.gated else 0.0
     in_core = not (run.attends_in_squares or attn.concatenated or attn.gated)
@@ -116,9 +133,13 @@ def _attention_peak(run: Run) -> float:
     it, flash attention's fp32 accumulator and expanded key gradients (FlashAttention-2, arXiv 2307.08691); eager
     attention holds three squares in fp32."""
     attn, sizes = run.arch.attn, run.sizes
+    if attn.crossed:
+        return crossing.peak(run)
     wide = query_width(attn) + output_width(attn)
     wide += 5 * output_width(attn) if attn.gated else 0
     gradients = sizes.compute * (wide + key_width(attn) + value_width(attn)) + 2 * sizes.residual * run.arch.hidden
+    if _widely(run):
+        return run.tokens * (gradients + 4.0 * 3 * query_width(attn) + 8.0 * attn.heads * run.work.length)
     if run.attends_in_squares:
         square = 8.0 - (sizes.compute if sizes.compute < 4 else 0.0) - (1.0 if run.arch.dropout else 0.0)
         return run.tokens * (gradients + square * attn.heads * run.work.length)

@@ -30,7 +30,9 @@ def _attention_linears(hidden: int, attn: Attn) -> list[Linear]:
     if attn.kv_rank:
         return _latent_linears(hidden, attn)
     out = Linear("o", output_width(attn), hidden, bias=attn.out_bias)
-    widths = {"q": (2 if attn.gated else 1) * query_width(attn), "k": key_width(attn), "v": value_width(attn)}
+    widths = {"q": (2 if attn.gated else 1) * query_width(attn)}
+    widths |= {} if attn.borrowed else {"k": key_width(attn)}
+    widths |= {} if attn.borrowed or attn.joint else {"v": value_width(attn)}
     if attn.fused:
         return [Linear("qkv", hidden, sum(widths.values()), bias=attn.qkv_bias), out]
     return [*(Linear(role, hidden, width, bias=attn.qkv_bias) for role, width in widths.items()), out]
@@ -56,8 +58,10 @@ def norm_elements(arch: Architecture) -> int:
 
 
 def _attention_vectors(attn: Attn) -> int:
-    heads = (2 * attn.head_dim if attn.head_norms else 0) + (attn.heads if attn.sinks else 0)
+    normed = 1 if attn.borrowed else 2
+    heads = (normed * attn.head_dim if attn.head_norms else 0) + (attn.heads if attn.sinks else 0)
     heads += query_width(attn) + key_width(attn) if attn.whole_norms else 0
+    heads += 2 if attn.crossed else 0
     return heads + attn.q_rank + attn.kv_rank
 
 
@@ -84,7 +88,13 @@ def _block(arch: Architecture, kind: LayerKind, fused: bool) -> Block:
 
 
 def _dense(arch: Architecture) -> list[Linear]:
-    return _feed_forward(arch.hidden, arch.ffn.width, arch.ffn, bias=arch.ffn.bias)
+    inside = _feed_forward(arch.hidden, arch.ffn.width, arch.ffn, bias=arch.ffn.bias)
+    return inside + (_input_linears(arch.hidden, arch.layer_input) if arch.layer_input else [])
+
+
+def _input_linears(hidden: int, width: int) -> list[Linear]:
+    """Of what each layer reads of an embedding of its own."""
+    return [Linear("input_gate", hidden, width), Linear("input_out", width, hidden)]
 
 
 def _mixture(arch: Architecture, fused: bool) -> tuple[list[Linear], int, int]:
@@ -98,6 +108,8 @@ def _mixture(arch: Architecture, fused: bool) -> tuple[list[Linear], int, int]:
     if ffn.router_linear if fused else ffn.separate_router_linear:
         linears.append(Linear("router", hidden, ffn.experts, bias=ffn.router_bias))
         router = 0
+    if ffn.router_scaled:
+        router += hidden + ffn.experts
     if not fused:
         return linears + experts, 0, router
     return linears, sum(linear.elements + linear.bias_elements for linear in experts), router
@@ -129,6 +141,8 @@ def blocks(arch: Architecture, fused: bool = True) -> tuple[tuple[int, Block], .
     """(how many, layer) for layers in a row that are alike, first layers first. `fused`: experts are 3-D parameters."""
     if arch.counted:
         return tuple(_counted(each) for each in arch.counted)
+    if arch.runs:
+        return tuple((number, blocks(each, fused)[0][1]) for number, each in arch.runs)
     kinds = _kinds(arch)
     of = {kind: _block(arch, kind, fused) for kind in dict.fromkeys(kinds)}
     return tuple((len(list(alike)), of[kind]) for kind, alike in groupby(kinds))

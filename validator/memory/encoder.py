@@ -147,7 +147,8 @@ def peaks(run: Run) -> Iterator[tuple[float, float]]:
     """Of each tower, what the layer at work needs in the forward and in the backward pass."""
     for encoder in encoders(run):
         inside = layer(encoder.run, encoder.block)
-        yield inside.total, _backward(inside) if encoder.inside else 0.0
+        collected = encoder.tower.layers * checkpoint(encoder.run) if encoder.tower.collects else 0.0
+        yield inside.total + collected, _backward(inside) if encoder.inside else 0.0
 
 
 def _backward(inside: Kept) -> float:

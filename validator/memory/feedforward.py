@@ -6,14 +6,14 @@ validator/simulate.
 
 from __future__ import annotations
 
-from .inputs import dropped, half_norms, input_kept, magnitudes
+from .inputs import dropped, half_norms, input_kept, magnitudes, norm_kept
 from .run import Run
 from .shapes import Block
 
 
 def width(run: Run, block: Block) -> int:
     """Elements per token between the two products of the block."""
-    ffn = run.arch.ffn
+    ffn = run.of(block).arch.ffn
     return ffn.experts_per_token * ffn.expert_width if block.mixture else ffn.width
 
 
@@ -68,9 +68,33 @@ def feedforward_kept(run: Run, block: Block) -> float:
         if ffn.shared_width:
             per_token += _dense(run, block.unrouted, ffn.shared_width)
             per_token += run.sizes.compute * run.arch.hidden if ffn.shared_gate else 0.0  # the result that is gated
+        per_token += _scaled_router(run, block) if ffn.router_scaled else 0.0
     else:
         per_token += _dense(run, block, ffn.width)
-    return run.tokens * per_token
+    return run.tokens * (per_token + _layer_input(run, block))
+
+
+def _scaled_router(run: Run, block: Block) -> float:
+    """Bytes per token of the norms of a dense block's result, of what the experts read and of what they give, and of
+    the router's input, normed and twice scaled."""
+    hidden, made = run.arch.hidden, run.sizes.residual
+    normed = 2 * norm_kept(run, hidden, 2) + norm_kept(run, hidden, made)
+    return (
+        normed
+        + 4.0 * hidden
+        + (0.0 if run.adapts else made * hidden)
+        + input_kept(run, hidden, block.by_role("router"))
+    )
+
+
+def _layer_input(run: Run, block: Block) -> float:
+    """Bytes per token of what a layer does with an embedding of its own: the gate's input and result, the activation,
+    the product, and the norm of what is added."""
+    width, hidden = run.arch.layer_input, run.arch.hidden
+    if not width:
+        return 0.0
+    kept = 2 * run.sizes.compute * width + input_kept(run, hidden, block.by_role("input_gate"))
+    return kept + input_kept(run, width, block.by_role("input_out"), "product") + norm_kept(run, hidden, 2)
 
 
 def feedforward_peak(run: Run, block: Block) -> float:
@@ -82,5 +106,5 @@ def feedforward_peak(run: Run, block: Block) -> float:
     inside = (1.0 if fused and not block.mixture else 2.0) * sizes.compute * width(run, block) + chosen
     if block.mixture and not block.experts:  # expert by expert, each giving the whole block's input a gradient
         inside = inside / run.arch.ffn.experts + 2 * sizes.residual * hidden
-    norm = 16.0 * hidden if run.arch.norms_per_layer == 4 and not fused else 0.0
+    norm = 16.0 * hidden if run.arch.norms_per_layer >= 4 and not fused else 0.0
     return run.tokens * (max(inside, norm) + sizes.residual * hidden)

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from . import encoder, head
+from . import crossing, encoder, head
 from .attention import mask
 from .casts import head_cast, layer_casts
 from .feedforward import width
 from .gradients import earlier
+from .inputs import layer_inputs
 from .layer import checkpoint, kept
 from .matrices import dequantized, normed
 from .optimizer import optimizer
@@ -40,8 +41,9 @@ def base(run: Run, where: Where) -> Terms:
         Device.GATHER: gathered(run, where),
         Device.BUCKETS: buckets(run),
         Device.PIXELS: encoder.pixels(run),
-        Device.TOWERS: encoder.kept(run) + encoder.passed(run),
-        Device.MASK: mask(run),
+        Device.TOWERS: encoder.kept(run) + encoder.passed(run) + crossing.states(run),
+        Device.LAYER_INPUTS: layer_inputs(run),
+        Device.MASK: mask(run) + crossing.mask(run),
     }
 
 

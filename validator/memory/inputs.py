@@ -28,6 +28,14 @@ def norm_kept(run: Run, width: int, entering: float) -> float:
     return width * ((8.0 if kind == "layer_fp32" else 4.0) + normalized)
 
 
+def layer_inputs(run: Run) -> float:
+    """Bytes of a micro batch: what all layers read of embeddings of their own, and what the norm of it keeps
+    (transformers, models/gemma4/modeling_gemma4.py, project_per_layer_inputs)."""
+    arch = run.arch
+    width = arch.layers * arch.layer_input
+    return run.tokens * (run.sizes.compute * width + norm_kept(run, width, run.sizes.compute)) if width else 0.0
+
+
 def half_norms(run: Run, second: bool = False) -> float:
     """Half a layer's norms: one on the hidden state, which parallel halves may share, and with four a layer one on the
     result too. `second`: the feed-forward half."""
@@ -35,7 +43,7 @@ def half_norms(run: Run, second: bool = False) -> float:
     if number == 1 and second:
         return 0.0
     before = norm_kept(run, hidden, run.sizes.residual)
-    return before + (norm_kept(run, hidden, 2) if number == 4 else 0.0)
+    return before + (norm_kept(run, hidden, 2) if number >= 4 else 0.0)
 
 
 def dropped(run: Run) -> float:

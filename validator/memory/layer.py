@@ -37,6 +37,7 @@ def _rotations(run: Run, block: Block) -> float:
 @lru_cache(maxsize=128)
 def layer(run: Run, block: Block) -> Kept:
     """Everything one layer of this kind keeps for its backward pass, and the peaks inside that pass."""
+    run = run.of(block)
     return Kept(
         attention=attention_kept(run, block) + _rotations(run, block),
         ffn=feedforward_kept(run, block),

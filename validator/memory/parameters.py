@@ -20,11 +20,11 @@ def decoder_parameters(arch: Architecture) -> int:
     """Parameters without those of towers and projectors."""
     inside = sum(count * block.elements for count, block in blocks(arch))
     norms = (2 if arch.embedding_norm else 1) * norm_elements(arch)
-    return inside + norms + embedding(arch) + head(arch)
+    return inside + norms + embedding(arch) + head(arch) + layer_embedding(arch) + layer_projection(arch)
 
 
 def embedding(arch: Architecture) -> int:
-    return arch.vocab * arch.hidden
+    return (arch.vocab + arch.more_rows) * arch.hidden
 
 
 def head(arch: Architecture) -> int:
@@ -32,9 +32,21 @@ def head(arch: Architecture) -> int:
     return (0 if arch.tied else arch.vocab * arch.hidden) + (arch.vocab if arch.head_bias else 0)
 
 
+def layer_embedding(arch: Architecture) -> int:
+    """Parameters of an embedding from which each layer reads a part of its own, and of the norm of those parts."""
+    return arch.layer_vocab * arch.layers * arch.layer_input + arch.layer_input
+
+
+def layer_projection(arch: Architecture) -> int:
+    """Of the linear module that makes of the usual embedding what is added to those parts."""
+    return arch.hidden * arch.layers * arch.layer_input
+
+
 def linear_roles(arch: Architecture, fused: bool = True) -> tuple[str, ...]:
-    """Roles of all linear modules inside the layers: what "all linear layers" means for an adapter."""
-    return tuple(dict.fromkeys(linear.role for _, block in blocks(arch, fused) for linear in block.linears))
+    """Roles of all linear modules inside the layers, and of the one that gives each of them an input: what "all linear
+    layers" means for an adapter."""
+    inside = (linear.role for _, block in blocks(arch, fused) for linear in block.linears)
+    return tuple(dict.fromkeys([*inside, *(["inputs"] if arch.layer_input else [])]))
 
 
 def adapter_elements(linear: Linear, workload: Workload, targets: tuple[str, ...] | None = None) -> int:
@@ -92,7 +104,8 @@ def _trained_in_decoder(arch: Architecture, workload: Workload) -> int:
         for count, block in blocks(arch, workload.experts_fused)
         for linear in block.linears
     )
-    return inside + saved_elements(arch, workload)
+    beside = Linear("inputs", arch.hidden, arch.layers * arch.layer_input)
+    return inside + saved_elements(arch, workload) + (adapter_elements(beside, workload) if arch.layer_input else 0)
 
 
 def saved_elements(arch: Architecture, workload: Workload) -> int:

@@ -68,12 +68,32 @@ class Run:
     @cached_property
     def closing(self) -> tuple[Place, ...]:
         """Kinds of the layers, from the last, where the backward pass begins."""
-        return _first_of_each(reversed(self.visited) if self.arch.kinds else self.visited[-1:])
+        return _first_of_each(reversed(self.visited) if self._mixed else self.visited[-1:])
 
     @cached_property
     def opening(self) -> tuple[Place, ...]:
         """Kinds of the layers, from the first, where it ends."""
-        return _first_of_each(self.visited if self.arch.kinds else self.visited[:1])
+        return _first_of_each(self.visited if self._mixed else self.visited[:1])
+
+    @cached_property
+    def _mixed(self) -> bool:
+        """Whether layers of several kinds follow each other."""
+        return bool(self.arch.kinds or self.arch.runs)
+
+    @cached_property
+    def _inner(self) -> dict[Block, Run]:
+        fused = self.work.experts_fused
+        decoders = dict.fromkeys(decoder for _, decoder in self.arch.runs)
+        return {blocks(each, fused)[0][1]: Run(each, self.work, self._residual) for each in decoders}
+
+    @cached_property
+    def crosses(self) -> bool:
+        """Whether some layers read what the towers give."""
+        return any(decoder.attn.crossed for _, decoder in self.arch.runs)
+
+    def of(self, block: Block) -> Run:
+        """That of a decoder which has such layers alone, where the shapes of layers differ."""
+        return self._inner.get(block, self)
 
     @cached_property
     def largest_layer(self) -> int:

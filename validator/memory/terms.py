@@ -36,6 +36,7 @@ class Device(Term):
     BUCKETS = "buckets", "trained", "gradients on their way to other devices"
     PIXELS = "pixels", "batch", "pictures and sound as numbers, of all micro batches of a step"
     TOWERS = "towers", "batch", "what is kept for gradients of vision and audio towers and their projectors"
+    LAYER_INPUTS = "layer_inputs", "batch", "what each layer reads of an embedding of its own"
     MASK = "mask", "batch", "attention masks, which grow with the square of the length and with the batch"
     CHECKPOINTS = "checkpoints", "batch", "the input of every layer, which grows with length and batch"
     ACTIVATIONS = "activations", "batch", "grow with length and batch where layers are not checkpointed"

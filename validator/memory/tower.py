@@ -39,6 +39,7 @@ class Tower(NamedTuple):
     frames: int = 1  # pictures of a film in a patch
     whole: int = 0  # tokens of one picture or sound, where each is brought to one size
     tiles: int = 0  # pieces of a picture at most, with the whole of it, where the model's configuration lists them
+    collects: bool = False  # the results of all layers stay until the last has run
     head_norms: bool = False  # heads of queries and keys have norms
 
 

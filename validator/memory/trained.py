@@ -43,7 +43,14 @@ def trained_matrices(run: Run) -> tuple[Matrix, ...]:
     if run.work.method == "freeze":
         return tuple(inside)
     tables = Matrix(run.arch.vocab, run.arch.hidden, 1 if run.arch.tied else 2)
-    return (*inside, *(_expert_matrices(run.arch) if run.work.experts_fused else ()), tables)
+    return (*inside, *(_expert_matrices(run.arch) if run.work.experts_fused else ()), tables, *_input_tables(run.arch))
+
+
+def _input_tables(arch: Architecture) -> Iterator[Matrix]:
+    """What gives each layer an input of its own: an embedding, and the linear module that reads the usual one."""
+    if width := arch.layers * arch.layer_input:
+        yield Matrix(arch.layer_vocab, width, 1)
+        yield Matrix(width, arch.hidden, 1)
 
 
 def _tower_matrices(run: Run) -> Iterator[Matrix]:
@@ -67,6 +74,9 @@ def _adapter_matrices(run: Run) -> Iterator[Matrix]:
         for linear in block.by_role(*adapter.targets) if run.work.method == "lora" else ():
             yield Matrix(adapter.rank, linear.inputs, linear.number * count)
             yield Matrix(linear.outputs, adapter.rank, linear.number * count)
+    if "inputs" in adapter.targets and run.work.method == "lora":
+        yield Matrix(adapter.rank, run.arch.hidden, 1)
+        yield Matrix(run.arch.layers * run.arch.layer_input, adapter.rank, 1)
     if copies := int(adapter.full_embedding) + int(adapter.full_head):
         yield Matrix(run.arch.vocab, run.arch.hidden, copies)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from .blocks import blocks
+from .parameters import layer_projection
 from .precision import frozen
 from .run import Run
 from .tower import all_linears
@@ -28,7 +29,7 @@ def quantized_bytes(workload: Workload) -> float:
 def _quantizable(run: Run) -> int:
     """Elements inside linear modules of layers, towers and projectors; embeddings, output layer, norms and fused
     experts stay as they are, and in checkpoints that are quantized already the towers (vLLM pull request 10169)."""
-    inside = sum(count * block.linear_elements for count, block in run.layers)
+    inside = sum(count * block.linear_elements for count, block in run.layers) + layer_projection(run.arch)
     return inside + (0 if run.work.quant_grouped else sum(all_linears(tower) for tower in run.arch.towers))
 
 

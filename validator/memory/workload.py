@@ -36,10 +36,15 @@ class Attn(NamedTuple):
     half_scores: bool = False  # where all pairs of tokens are written out, their softmax is made in half precision
     sinks: bool = False  # one learned scalar for each head
     window: int = 0  # sliding window in tokens; 0: none
+    window_share: float = 0.5  # of the layers that have it
     fused: bool = False  # one linear module makes q, k and v
     written: bool = False  # biases by distance: no kernel is used, all pairs of tokens are written out
     concatenated: bool = False  # rotated and plain parts are joined head by head, so the output is copied once more
     gated: bool = False  # queries are made with a gate as wide, whose sigmoid scales what attention gives
+    value_norms: bool = False  # a norm without weights over each head of values
+    joint: bool = False  # one linear module makes keys and values
+    borrowed: bool = False  # keys and values are those of an earlier layer
+    crossed: bool = False  # keys and values are made of what towers give, and two gates scale what is added
 
 
 class Ffn(NamedTuple):
@@ -64,6 +69,7 @@ class Ffn(NamedTuple):
     clamped: bool = False  # experts clamp the results of gate and up
     indexed: bool = False  # what the chosen experts of a token give is added up by index, which keeps each of them
     dense_layers: int = 0  # leading layers with an ordinary block of `width`
+    router_scaled: bool = False  # the router has a norm of its own and scales for its input and for each expert
 
 
 class Counted(NamedTuple):
@@ -105,6 +111,12 @@ class Architecture(NamedTuple):
     counted: tuple[Counted, ...] = ()  # of a model that no formula knows, in place of `attn` and `ffn`
     mixer: Mixer | None = None  # of some layers, in place of `attn` or beside it
     kinds: tuple[LayerKind, ...] = ()  # of each layer; none: all attend, and all but the first have experts if any do
+    runs: tuple[
+        tuple[int, "Architecture"], ...
+    ] = ()  # layers in a row, and the decoder whose they are, if shapes differ
+    layer_input: int = 0  # width of what each layer reads of an embedding of its own
+    layer_vocab: int = 0  # rows of that embedding
+    more_rows: int = 0  # of the embedding, which the output layer lacks
 
     @property
     def mixtures(self) -> int:

@@ -10,6 +10,8 @@ import torch
 from validator.simulate.autocast import cast
 
 Tensor: TypeAlias = torch.Tensor
+# Heads that FlashAttention takes at most.
+_WIDEST = 256
 # transformers looks for a package where a name holds "flash".
 _NAMES = {"sdpa": "sdpa", "eager": "eager", "fa2": "simulated_fa2"}
 
@@ -21,7 +23,9 @@ def scaled_dot_product_attention(
     """As CUDA does it. Without a mask it is FlashAttention-2, which keeps q, k, v, its output and the fp32
     log-sum-exp; with one, or with heads of unequal width, PyTorch's own rule takes the memory-efficient kernel."""
     q, k, v = cast(query, key, value)
-    if attn_mask is None and q.shape[-1] == v.shape[-1]:
+    if attn_mask is None and q.shape[-1] > _WIDEST and q.shape[1] != k.shape[1]:
+        return _written(q, k, v, scale)
+    if attn_mask is None and q.shape[-1] == v.shape[-1] <= _WIDEST:
         return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, scale=scale)[0]
     efficient = torch.ops.aten._scaled_dot_product_efficient_attention
     if attn_mask is None:
@@ -30,6 +34,17 @@ def scaled_dot_product_attention(
         attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype)
     bias = attn_mask.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     return efficient(q, k, v, bias, True, dropout_p, False, scale=scale)[0]
+
+
+def _written(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+    """Scores of all pairs of tokens, in fp32: what is left where heads are wider than FlashAttention takes and share
+    keys, which the memory-efficient kernel does not know (transformers pull request 46960; PyTorch, native attention,
+    _scaled_dot_product_attention_math)."""
+    with torch.autocast("cpu", enabled=False):
+        out: Tensor = torch.ops.aten._scaled_dot_product_attention_math(
+            query, key, value, None, 0.0, True, scale=scale, enable_gqa=True
+        )[0]
+    return out
 
 
 def _flash(_module: Any, query: Tensor, key: Tensor, value: Tensor, _mask: Any, dropout: float = 0.0,

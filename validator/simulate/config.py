@@ -9,6 +9,7 @@ from typing import Any
 _DROPPED = ("architectures", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "auto_map",
             "quantization_config")  # fmt: skip
 _DEPTH = "num_hidden_layers"
+_SHARED = "num_kv_shared_layers"
 
 
 def build(values: Mapping[str, Any], depth: int = 0) -> Any:
@@ -42,8 +43,10 @@ def _seeing(kind: str, values: Mapping[str, Any], depth: int) -> Any:
     text = {name: value for name, value in values["text_config"].items() if name not in _DROPPED}
     text["use_sliding_window"] = False
     if depth:
-        whole = text.get(_DEPTH)
+        whole = int(text[_DEPTH])
         text = {name: _cut(value, whole, depth) for name, value in text.items()} | {_DEPTH: depth}
+        if shared := text.get(_SHARED):  # of the last layers
+            text[_SHARED] = max(shared - (whole - depth), 0)
     mine = {name: value for name, value in values.items() if name not in (*_DROPPED, "model_type")}
     config = AutoConfig.for_model(kind, **{**mine, "text_config": text})
     config.text_config.use_cache = False

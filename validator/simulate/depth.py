@@ -61,7 +61,8 @@ def depths(kinds: Sequence[int], frozen_but: int = 0) -> Depths | None:
         return None
     before, length = repeats
     step = length if length > 1 else _FURTHER
-    small = max(_SHALLOW, before + _SHALLOW if before else 0, frozen_but + _SHALLOW if frozen_but > 2 else 0)
+    small = _SHALLOW + (length if length > 1 else 0)  # so that what lies between has every kind
+    small = max(small, before + _SHALLOW if before else 0, frozen_but + _SHALLOW if frozen_but > 2 else 0)
     small += (len(kinds) - small) % length
     return Depths(small, small + step, len(kinds)) if small + step < len(kinds) else None
 

@@ -19,6 +19,8 @@ Described = dict[str, Sequence[int]]
 _KNOWN = 1 << 22
 # Pieces of a picture at most, with the whole of it (Llama4ImageProcessor, max_patches).
 _TILES = 17
+# Tokens that a picture becomes at most where its patches are pooled (Gemma4ImageProcessor, max_soft_tokens).
+_SOFT = 280
 
 
 def maker(config: Any) -> Any:
@@ -31,19 +33,53 @@ def maker(config: Any) -> Any:
 def batch(config: Any, pixels: int, sequences: int, length: int) -> Tensors:
     """What a batch holds beside its tokens: one picture of so many pixels in each sequence."""
     seen = config.vision_config
-    shaped = _patches(seen, pixels) if hasattr(seen, "temporal_patch_size") else _square(seen)
-    with values_known(0):
-        made = {name: _made(described, sequences) for name, described in shaped.items()}
+    if hasattr(seen, "max_num_tiles"):
+        return _tiled(seen, sequences, length)
+    made = _pooled(seen, sequences) if hasattr(seen, "pooling_kernel_size") else _brought(seen, pixels, sequences)
     if "mrope_section" in (config.text_config.rope_parameters or {}):
         made["position_ids"] = torch.empty((4, sequences, length), dtype=torch.int64)
-    if hasattr(config, "mm_tokens_per_image"):  # these tokens see each other
-        marks = [int(place < config.mm_tokens_per_image) for place in range(length)]
+    if marked := _marked(config):  # these tokens see each other
+        name, number = marked
         with values_known(0):
-            made["token_type_ids"] = torch.tensor([marks] * sequences)
+            made[name] = torch.tensor([[int(place < number) for place in range(length)]] * sequences)
     if hasattr(seen, "pixel_shuffle_ratio"):  # the loss leaves out what this hides (modeling_llama4.py)
         with values_known(0):
             made["attention_mask"] = torch.tensor([[1] * length] * sequences)
     return made
+
+
+def _brought(seen: Any, pixels: int, sequences: int) -> Tensors:
+    """Brought to a grid of patches, or to one size."""
+    shaped = _patches(seen, pixels) if hasattr(seen, "temporal_patch_size") else _square(seen)
+    with values_known(0):
+        return {name: _made(described, sequences) for name, described in shaped.items()}
+
+
+def _marked(config: Any) -> tuple[str, int] | None:
+    """What the batch calls the marks of a picture's tokens, and how many these are."""
+    if hasattr(config, "mm_tokens_per_image"):
+        return "token_type_ids", config.mm_tokens_per_image
+    return ("mm_token_type_ids", _SOFT) if hasattr(config.vision_config, "pooling_kernel_size") else None
+
+
+def _tiled(seen: Any, pictures: int, length: int) -> Tensors:
+    """As many tiles as a picture has at most, which the decoder's layers attend to (processing_mllama.py)."""
+    tiles, size = seen.max_num_tiles, seen.image_size
+    return {
+        "pixel_values": torch.empty((pictures, 1, tiles, seen.num_channels, size, size)),
+        "aspect_ratio_ids": torch.empty((pictures, 1), dtype=torch.int64),
+        "aspect_ratio_mask": torch.empty((pictures, 1, tiles), dtype=torch.int64),
+        "cross_attention_mask": torch.empty((pictures, length, 1, tiles), dtype=torch.int64),
+    }
+
+
+def _pooled(seen: Any, pictures: int) -> Tensors:
+    """As many patches as a picture has at most, with their places (image_processing_gemma4.py pads to them)."""
+    patches = _SOFT * seen.pooling_kernel_size**2
+    return {
+        "pixel_values": torch.empty((pictures, patches, 3 * seen.patch_size**2)),
+        "image_position_ids": torch.empty((pictures, patches, 2), dtype=torch.int64),
+    }
 
 
 def _patches(seen: Any, pixels: int) -> Described:
@@ -71,6 +107,8 @@ def _made(described: Sequence[int], number: int) -> torch.Tensor:
 def tokens(config: Any, given: Tensors) -> int:
     """Tokens that stand for the pictures of a batch."""
     pictures = int(given["pixel_values"].shape[0])
+    if "image_position_ids" in given:
+        return pictures * _SOFT
     if "image_grid_thw" in given:
         return pictures // int(config.vision_config.spatial_merge_size) ** 2
     side = int(given["pixel_values"].shape[-1]) // _side(config.vision_config)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 from validator.diagnostic import RecipeError
 from validator.memory import Architecture, Attn, Ffn, LayerKind, Mixer
-from validator.tables import families
+from validator.tables import families, layered
 from validator.tables.families import Family
 from validator.tables.sizes import optional as _optional
 from validator.tables.sizes import size as _size
@@ -28,27 +29,52 @@ def architecture(config: Config) -> Architecture:
     family = families.family(str(config.get("model_type")))
     config = usual(config, family)
     try:
-        ffn = _feed_forward(config, family)
-        mixer, kinds = _mixed(config, family, ffn)
-        return Architecture(
-            hidden=_size(config, "hidden_size"),
-            layers=_size(config, "num_hidden_layers"),
-            vocab=_size(config, "vocab_size"),
-            attn=_latent(config) if _optional(config, "kv_lora_rank") else _attention(config, family),
-            ffn=ffn,
-            tied=bool(config.get("tie_word_embeddings", family.tied)),
-            norms_per_layer=family.norms,
-            norm=family.norm,
-            head_bias=bool(config.get("lm_head_bias")),
-            embedding_norm=family.embedding_norm,
-            parallel=family.parallel,
-            dropout=family.residual_dropout and config.get("residual_dropout") != 0,
-            logit_softcap=bool(config.get("final_logit_softcapping")),
-            mixer=mixer,
-            kinds=kinds,
-        )
+        alike = _alike(config, family)
+        return alike._replace(runs=_runs(config, family)) if family.differs else alike
     except KeyError as err:
         raise RecipeError(f"config.json of a `{family.kind}` model lacks {err}") from None
+
+
+def _alike(config: Config, family: Family) -> Architecture:
+    """Of a decoder whose layers are alike. Raises KeyError, RecipeError."""
+    ffn = _feed_forward(config, family)
+    mixer, kinds = _mixed(config, family, ffn)
+    return Architecture(
+        hidden=_size(config, "hidden_size"),
+        layers=_size(config, "num_hidden_layers"),
+        vocab=_size(config, "vocab_size"),
+        attn=_latent(config) if _optional(config, "kv_lora_rank") else _attention(config, family),
+        ffn=ffn,
+        tied=bool(config.get("tie_word_embeddings", family.tied)),
+        norms_per_layer=_norms(config, family),
+        norm=family.norm,
+        head_bias=bool(config.get("lm_head_bias")),
+        embedding_norm=family.embedding_norm,
+        parallel=family.parallel,
+        dropout=family.residual_dropout and config.get("residual_dropout") != 0,
+        logit_softcap=bool(config.get("final_logit_softcapping")),
+        mixer=mixer,
+        kinds=kinds,
+        layer_input=_optional(config, "hidden_size_per_layer_input"),
+        more_rows=family.more_rows,
+        layer_vocab=_optional(config, "vocab_size_per_layer_input"),
+    )
+
+
+def _norms(config: Config, family: Family) -> int:
+    """Over the hidden width. Some stand only beside experts, or after what an embedding of the layer's own adds."""
+    if not family.beside:
+        return family.norms
+    spared = (0 if _optional(config, "num_experts") else 3) + (
+        0 if _optional(config, "hidden_size_per_layer_input") else 1
+    )
+    return family.norms - spared
+
+
+def _runs(config: Config, family: Family) -> tuple[tuple[int, Architecture], ...]:
+    """How many layers in a row are those of which decoder. Raises KeyError, RecipeError."""
+    layers = [_alike(each, family) for each in layered.by_layer(config, family.differs)]
+    return tuple((len(list(alike)), decoder) for decoder, alike in groupby(layers))
 
 
 def usual(config: Config, family: Family) -> Config:
@@ -89,6 +115,11 @@ def _attention(config: Config, family: Family) -> Attn:
         fused=family.fused_qkv,
         concatenated=family.concatenated,
         gated=family.mixer == "delta",
+        value_norms=family.value_norms,
+        joint=bool(config.get(layered.JOINT)),
+        borrowed=bool(config.get(layered.BORROWED)),
+        crossed=bool(config.get(layered.CROSSED)),
+        window_share=1.0 if family.differs else 0.5,
     )
 
 
@@ -165,7 +196,10 @@ def _feed_forward(config: Config, family: Family) -> Ffn:
         experts=experts,
         experts_per_token=experts if family.all_experts else _chosen(config),
         expert_width=expert_width,
-        shared_width=_optional(config, "shared_expert_intermediate_size") or shared * expert_width,
+        shared_width=_optional(config, "shared_expert_intermediate_size")
+        or shared * expert_width
+        or width * family.beside,
+        router_scaled=family.beside,
         shared_gate="shared_expert_gate" in family.linear,
         router_bias=family.router in ("bias", "fixed"),
         router_bias_fixed=family.router == "fixed",

@@ -53,7 +53,7 @@ def towers(config: Config, text: int) -> tuple[Tower, ...]:
     """The towers of a model whose decoder is `text` wide, in the order of the table."""
     entry, layers = _entry(config), config.get("vision_feature_layer")
     beside = {"text": text, "features": len(layers) if isinstance(layers, list) else 1, "tiles": _tiles(config)}
-    return tuple(_tower(entry, part, _given(config, entry, part), beside) for part in entry["towers"])
+    return tuple(_tower(entry, part, _given(config, entry, part), beside) for part in _parts(config, entry))
 
 
 def _tiles(config: Config) -> int:
@@ -71,7 +71,13 @@ def _tiles(config: Config) -> int:
 def modules(config: Config) -> tuple[Mapping[str, str], ...]:
     """Of each tower, the linear modules of it and of its projector: full name in the model -> role in its shapes."""
     entry = _entry(config)
-    return tuple(dict(_modules(entry, part, _given(config, entry, part))) for part in entry["towers"])
+    return tuple(dict(_modules(entry, part, _given(config, entry, part))) for part in _parts(config, entry))
+
+
+def _parts(config: Config, entry: Config) -> Iterator[str]:
+    """Those of its towers that a model has."""
+    spared = [part for part in entry.get("optional", ()) if _part(config, part) is None]
+    return (part for part in entry["towers"] if part not in spared)
 
 
 def _given(config: Config, entry: Config, part: str) -> Config:
@@ -159,6 +165,7 @@ def _tower(entry: Config, part: str, given: Any, beside: Mapping[str, int]) -> T
     size = _Sizes(tower, given, beside)
     named = tower["sizes"]
     hidden, layers, width = size(named["hidden"]), size(named["layers"]), size(named["width"])
+    layers += size(tower["more_layers"]) if "more_layers" in tower else 0
     linears = tuple(_inside(role, hidden, width) for role in tower["linears"].values())
     biased = [role for role, condition in tower["biased"].items() if condition is True or size.has(condition)]
     biases = sum(linear.outputs for linear in linears if linear.role in biased)
@@ -190,6 +197,7 @@ def _tower(entry: Config, part: str, given: Any, beside: Mapping[str, int]) -> T
         frames=size(tower.get("frames", 1)),
         whole=sum(size(word) for word in tower.get("whole", ())),
         tiles=beside["tiles"],
+        collects=tower.get("collects", False),
         head_norms=tower.get("head_norms", False),
     )
 
@@ -198,6 +206,8 @@ def _inside(role: str, hidden: int, width: int) -> Linear:
     """A linear module of a layer."""
     if role == "qkv":
         return Linear(role, hidden, 3 * hidden)
+    if role == "double":  # a half of it is the other's gate
+        return Linear(role, hidden, 2 * hidden)
     inputs, outputs = (width, hidden) if role == "down" else (hidden, width if role in _ROLES else hidden)
     return Linear(role, inputs, outputs)
 

@@ -36,6 +36,13 @@ class Family(NamedTuple):
     whole_norms: bool = False
     # Norms of heads that have no weights, in the layers that rotate.
     bare_norms: bool = False
+    # In what the shapes of layers differ: those that attend to all tokens have heads of another width, or some read
+    # what towers give. Rows that the embedding has beyond the vocabulary. Heads of values have norms without weights; a
+    # dense block stands beside the experts.
+    differs: Literal["", "heads", "crossed"] = ""
+    more_rows: int = 0
+    value_norms: bool = False
+    beside: bool = False
     # Eager attention makes its softmax in half precision.
     half_scores: bool = False
     # What memory/workload.py calls the norms, whether both halves of a layer read the same hidden state, and whether
