@@ -183,6 +183,7 @@ HOMES = {
 # (module, function, key) whose very subject is what the recipe writes, and why.
 SUBJECTS = {
     ("advise/change", "_commands", "deepspeed"): "the file that a change names",
+    ("job/earlier", "_run", "do_train"): "of another recipe, as it is written",
     ("train/hub", "_data_sets", "hf_hub_url"): "the address itself",
     ("job/job", "zero", "deepspeed"): "reads the configuration that the value names",
     ("recipes/compare", "compare", "deepspeed"): "compares what two files say",

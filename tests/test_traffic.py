@@ -124,7 +124,7 @@ def test_a_faster_link_is_never_slower(run: tuple[Architecture, Workload], field
 def test_more_computation_never_shortens_the_step(run: tuple[Architecture, Workload]) -> None:
     arch, work = run
     short, long = (step_time(arch, work._replace(length=length), A100).expected for length in (1024, 1025))
-    assert short <= long
+    assert short <= long * (1 + 1e-9)
 
 
 @LAWS

@@ -1,6 +1,6 @@
 """What a gated short convolution keeps for its backward pass, and what that pass needs. Bytes of a micro batch.
 
-Counted on what autograd saves in transformers 5.6, models/lfm2/modeling_lfm2.py, Lfm2ShortConv, whether or not
+Counted on what autograd saves in transformers, models/lfm2/modeling_lfm2.py, Lfm2ShortConv, whether or not
 causal-conv1d computes it; checked against validator/simulate.
 """
 

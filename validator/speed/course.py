@@ -18,7 +18,7 @@ from .terms import Term
 # 5 to 8 s on two cores; that of a large run takes minutes where all nodes read the libraries over a network.
 _STARTING = (15.0, 40.0, 150.0)
 # Tokens a second that one process makes of text. LLaMA-Factory's own processor took 400,000 with a small vocabulary
-# (0.9.5, on one core); with 150,000 entries a third of it, and less where many processes share memory and disk.
+# (on one core); with 150,000 entries a third of it, and less where many processes share memory and disk.
 _TOKENIZING = (3e5, 1e5, 3e4)
 # Of a disk's published rate: all of it where files are in the page cache; a tenth over a busy network. Public logs read
 # a 70B in shards at 0.4 (ms-swift issue 417) and at 4.5 GB/s (LLaMA-Factory issue 257).
