@@ -1,26 +1,22 @@
-"""A recipe with LLaMA-Factory's defaults resolved, the model and machine it names, and what it needs of them."""
+"""What a recipe needs of memory and disk, and whether its machine has that."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from validator.diagnostic import RecipeError, Verdict
-from validator.job import datasets, workload, zero
-from validator.job.datasets import Dataset, Registry
-from validator.job.quantization import Quantization, quantization
-from validator.job.settings import Settings
+from validator.job import workload
+from validator.job.resolved import Resolved
 from validator.job.values import quantity
-from validator.memory import Encoding, Estimate, Workload, device_memory, disk, host_memory
+from validator.memory import Estimate, Workload, device_memory, disk, host_memory
 from validator.memory.terms import Disk
 from validator.read.recipe import Document
-from validator.tables import data, machines, models
-from validator.tables.checkout import home
+from validator.tables import data, machines
 from validator.tables.machines import Machine
-from validator.tables.models import Model
 
 if TYPE_CHECKING:  # which few recipes have
     from validator.job.price import Price
@@ -29,184 +25,8 @@ GIB = float(1 << 30)
 
 
 @dataclass(eq=False, repr=False)
-class Job(Settings):
-    """What LLaMA-Factory would run. `folders` are where a relative path may be meant from, the working directory first;
-    `as_written` is false where the command line changed a value or the machine. `unclear` are keys that are meant
-    to be set, in a way that LLaMA-Factory does not take."""
-
-    path: str = field(default="-", kw_only=True)
-    machine_problem: str | None = field(default=None, kw_only=True)
-    folders: tuple[Path, ...] = field(default=(), kw_only=True)
-    as_written: bool = field(default=True, kw_only=True)
-    unclear: frozenset[str] = field(default=frozenset(), kw_only=True)
-
-    def find(self, path: str) -> tuple[Path, bool] | None:
-        """Where a path exists, and whether that is where LLaMA-Factory looks (the working directory)."""
-        try:
-            return next(((f / path, f == self.folders[0]) for f in self.folders if (f / path).exists()), None)
-        except OSError:  # longer than the system allows
-            return None
-
-    @cached_property
-    def _model(self) -> tuple[Model | None, str | None]:
-        name = self.get("model_name_or_path")
-        if not isinstance(name, str):
-            return None, None
-        folder = self.find(name)
-        try:
-            if folder and (folder[0] / "config.json").is_file():
-                return models.model(str(folder[0])), None
-            return self._known(name), None
-        except RecipeError as err:
-            return None, str(err)
-
-    def _known(self, name: str) -> Model:
-        """A hub name's model, else the one that the header block says it comes from, or that its name tells."""
-        if there := models.known(name, *self.origin):
-            return there
-        base = self.header.get("base")
-        if isinstance(base, str) and (there := models.known(base)):
-            return there._replace(taken="base")
-        from validator.tables import taken, unknown  # which no model of the catalogue waits for
-
-        if isinstance(base, str):
-            raise RecipeError(unknown.base(base))
-        if there := taken.model(name, self.get("template")) or self._trained(name):
-            return there
-        raise RecipeError(unknown.message(name))
-
-    def _trained(self, name: str, depth: int = 3) -> Model | None:
-        """The model that a recipe beside this one makes `name` of, with the same template."""
-        from validator.job import earlier
-        from validator.tables import taken
-
-        run = earlier.run(self.path, name)
-        if run is None or run.template != self.get("template") or not depth:
-            return None
-        there = models.known(run.model) or taken.model(run.model, run.template) or self._trained(run.model, depth - 1)
-        return there._replace(taken="run", how=run.recipe.name, template=None, base=False, hub=()) if there else None
-
-    @property
-    def origin(self) -> tuple[str, str | None]:
-        """The revision of a hub model, and the folder it is kept in where that is not the hub's own cache."""
-        revision, folder = self.get("model_revision"), self.get("cache_dir")
-        return str(revision or "main"), folder if isinstance(folder, str) else None
-
-    @property
-    def model(self) -> Model | None:
-        return self._model[0]
-
-    @cached_property
-    def quantization(self) -> Quantization:
-        return quantization(self, self.model)
-
-    @property
-    def quantized(self) -> bool:
-        """Whether the base weights are quantized already, or are asked to be."""
-        return self.quantization.asked or self.quantization.checkpoint is not None
-
-    @property
-    def model_name(self) -> Any:
-        """The model's name in the catalogue, else what the recipe writes."""
-        return (
-            self.model.name if self.model and self.model.id and not self.model.taken else self.get("model_name_or_path")
-        )
-
-    @property
-    def model_problem(self) -> str | None:
-        return self._model[1]
-
-    @cached_property
-    def zero(self) -> zero.Zero | None:
-        """The DeepSpeed configuration; None where the recipe uses none. A file that is not there is taken for the
-        catalogue's of the same name, else for what its name says."""
-        if not self.engine:
-            return None
-        value = self.get("deepspeed")
-        if not isinstance(value, str) or value.startswith("{"):
-            return zero.read(value, None)
-        place, shipped = self.find(value), home() / "deepspeed" / Path(value).name
-        if place or shipped.is_file():
-            return zero.read(value, str(place[0] if place else shipped))
-        from validator.job import assumed  # which no file that is there waits for
-
-        return assumed.by_name(value) or zero.read(value, value)
-
-    @property
-    def zero_stage(self) -> int:
-        return self.zero.stage if self.zero else 0
-
-    @cached_property
-    def registry(self) -> Registry | None:
-        """The data sets that `dataset_dir` defines; None where it is not a folder, or no data set is named."""
-        value = self.get("dataset_dir")
-        if isinstance(value, Mapping):
-            return Registry(Path(), value)
-        named = self.has("dataset") or self.has("eval_dataset")
-        if not named or not isinstance(value, str) or value == "ONLINE" or value.startswith("REMOTE:"):
-            return None
-        file = self.find(f"{value}/{datasets.REGISTRY}")
-        return datasets.read(file[0] if file and not file[1] else Path(value, datasets.REGISTRY))
-
-    @cached_property
-    def datasets(self) -> tuple[Dataset, ...]:
-        """The data sets trained on that the registry defines."""
-        names = dict.fromkeys(self.words("dataset")) if self.registry else {}
-        return tuple(one for name in names if self.registry and (one := self.registry.get(name)))
-
-    @cached_property
-    def rows(self) -> int | None:
-        """Rows of the local data sets that the recipe names; None where one of them is elsewhere or cannot be read."""
-        counted = [dataset.rows for dataset in self.datasets]
-        if not counted or len(counted) < len(set(self.words("dataset"))):
-            return None
-        if any(rows is None or rows.problem for rows in counted):
-            return None
-        return sum(rows.number for rows in counted if rows)
-
-    @cached_property
-    def tokenized(self) -> bool:
-        """Whether LLaMA-Factory loads tokenized data and looks at no other data setting (extras/misc.py)."""
-        value = self.get("tokenized_path")
-        folder = self.find(value) if isinstance(value, str) and value else None
-        return folder is not None and folder[1] and folder[0].is_dir() and any(folder[0].iterdir())
-
-    @cached_property
-    def workloads(self) -> Mapping[str, Workload]:
-        """What the memory formulas need, by a release of transformers where those that the recipe may meet keep the
-        experts of a mixture in different ways, newest first; none where nothing is trained, or where the model is not
-        known, or what the DeepSpeed or accelerate file makes of it."""
-        unknown = (self.zero and self.zero.problem) or (self.accelerate and not self.accelerate.judged)
-        if self.model is None or unknown or self.trains_nothing:
-            return {}
-        forms = self.model.family.forms(self.header) if self.model.arch.ffn.experts else {True: ""}
-        encodings = self._encodings
-        return {
-            release: workload.workload(self, self.model, self.zero, encodings, fused, self.trains_decoder)
-            for fused, release in forms.items()
-        }
-
-    @property
-    def _encodings(self) -> tuple[Encoding, ...]:
-        if not (self.model and self.model.modules):
-            return ()
-        from validator.job import media  # which no model of text asks for
-
-        return media.encodings(self, self.model, self.datasets)
-
-    @cached_property
-    def trains_decoder(self) -> bool:
-        """Whether anything of a model trains that does not see or hear."""
-        if not (self.model and self.model.modules):
-            return True
-        from validator.job import media  # which no model of text asks for
-
-        return media.trains_decoder(self, self.model)
-
-    @property
-    def workload(self) -> Workload | None:
-        """What the memory formulas need with the newest release; None where that is not known."""
-        return next(iter(self.workloads.values()), None)
+class Job(Resolved):
+    """A recipe with all that it needs. Everything is computed when it is first asked for."""
 
     @cached_property
     def device_memories(self) -> Mapping[str, Estimate]:

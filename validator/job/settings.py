@@ -182,3 +182,9 @@ class Settings(Task):
         """The keys that ask for an optimizer of LLaMA-Factory's own; the first is made, the others have no effect
         (train/trainer_utils.py, create_custom_optimizer)."""
         return [key for key in OPTIMIZERS if (self.has(key) if key == "loraplus_lr_ratio" else self.flag(key))]
+
+    @property
+    def origin(self) -> tuple[str, str | None]:
+        """The revision of a hub model, and the folder it is kept in where that is not the hub's own cache."""
+        revision, folder = self.get("model_revision"), self.get("cache_dir")
+        return str(revision or "main"), folder if isinstance(folder, str) else None

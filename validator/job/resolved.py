@@ -1,0 +1,166 @@
+"""A recipe with LLaMA-Factory's defaults resolved, the model, machine, files and data that it names, and the workload
+that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from validator.diagnostic import RecipeError
+from validator.job import datasets, which, workload, zero
+from validator.job.datasets import Dataset, Registry
+from validator.job.quantization import Quantization, quantization
+from validator.job.settings import Settings
+from validator.memory import Encoding, Workload
+from validator.tables.checkout import home
+from validator.tables.models import Model
+
+
+@dataclass(eq=False, repr=False)
+class Resolved(Settings):
+    """What LLaMA-Factory would run. `folders` are where a relative path may be meant from, the working directory first;
+    `as_written` is false where the command line changed a value or the machine. `unclear` are keys that are meant
+    to be set, in a way that LLaMA-Factory does not take."""
+
+    path: str = field(default="-", kw_only=True)
+    machine_problem: str | None = field(default=None, kw_only=True)
+    folders: tuple[Path, ...] = field(default=(), kw_only=True)
+    as_written: bool = field(default=True, kw_only=True)
+    unclear: frozenset[str] = field(default=frozenset(), kw_only=True)
+
+    def find(self, path: str) -> tuple[Path, bool] | None:
+        """Where a path exists, and whether that is where LLaMA-Factory looks (the working directory)."""
+        try:
+            return next(((f / path, f == self.folders[0]) for f in self.folders if (f / path).exists()), None)
+        except OSError:  # longer than the system allows
+            return None
+
+    @cached_property
+    def _model(self) -> tuple[Model | None, str | None]:
+        name = self.get("model_name_or_path")
+        if not isinstance(name, str):
+            return None, None
+        place = self.find(name)
+        try:
+            return which.model(self, name, place[0] if place else None, self.path), None
+        except RecipeError as err:
+            return None, str(err)
+
+    @property
+    def model(self) -> Model | None:
+        return self._model[0]
+
+    @cached_property
+    def quantization(self) -> Quantization:
+        return quantization(self, self.model)
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the base weights are quantized already, or are asked to be."""
+        return self.quantization.asked or self.quantization.checkpoint is not None
+
+    @property
+    def model_name(self) -> Any:
+        """The model's name in the catalogue, else what the recipe writes."""
+        return (
+            self.model.name if self.model and self.model.id and not self.model.taken else self.get("model_name_or_path")
+        )
+
+    @property
+    def model_problem(self) -> str | None:
+        return self._model[1]
+
+    @cached_property
+    def zero(self) -> zero.Zero | None:
+        """The DeepSpeed configuration; None where the recipe uses none. A file that is not there is taken for the
+        catalogue's of the same name, else for what its name says."""
+        if not self.engine:
+            return None
+        value = self.get("deepspeed")
+        if not isinstance(value, str) or value.startswith("{"):
+            return zero.read(value, None)
+        place, shipped = self.find(value), home() / "deepspeed" / Path(value).name
+        if place or shipped.is_file():
+            return zero.read(value, str(place[0] if place else shipped))
+        from validator.job import assumed  # which no file that is there waits for
+
+        return assumed.by_name(value) or zero.read(value, value)
+
+    @property
+    def zero_stage(self) -> int:
+        return self.zero.stage if self.zero else 0
+
+    @cached_property
+    def registry(self) -> Registry | None:
+        """The data sets that `dataset_dir` defines; None where it is not a folder, or no data set is named."""
+        value = self.get("dataset_dir")
+        if isinstance(value, Mapping):
+            return Registry(Path(), value)
+        named = self.has("dataset") or self.has("eval_dataset")
+        if not named or not isinstance(value, str) or value == "ONLINE" or value.startswith("REMOTE:"):
+            return None
+        file = self.find(f"{value}/{datasets.REGISTRY}")
+        return datasets.read(file[0] if file and not file[1] else Path(value, datasets.REGISTRY))
+
+    @cached_property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """The data sets trained on that the registry defines."""
+        names = dict.fromkeys(self.words("dataset")) if self.registry else {}
+        return tuple(one for name in names if self.registry and (one := self.registry.get(name)))
+
+    @cached_property
+    def rows(self) -> int | None:
+        """Rows of the local data sets that the recipe names; None where one of them is elsewhere or cannot be read."""
+        counted = [dataset.rows for dataset in self.datasets]
+        if not counted or len(counted) < len(set(self.words("dataset"))):
+            return None
+        if any(rows is None or rows.problem for rows in counted):
+            return None
+        return sum(rows.number for rows in counted if rows)
+
+    @cached_property
+    def tokenized(self) -> bool:
+        """Whether LLaMA-Factory loads tokenized data and looks at no other data setting (extras/misc.py)."""
+        value = self.get("tokenized_path")
+        folder = self.find(value) if isinstance(value, str) and value else None
+        return folder is not None and folder[1] and folder[0].is_dir() and any(folder[0].iterdir())
+
+    @cached_property
+    def workloads(self) -> Mapping[str, Workload]:
+        """What the memory formulas need, by a release of transformers where those that the recipe may meet keep the
+        experts of a mixture in different ways, newest first; none where nothing is trained, or where the model is not
+        known, or what the DeepSpeed or accelerate file makes of it."""
+        unknown = (self.zero and self.zero.problem) or (self.accelerate and not self.accelerate.judged)
+        if self.model is None or unknown or self.trains_nothing:
+            return {}
+        forms = self.model.family.forms(self.header) if self.model.arch.ffn.experts else {True: ""}
+        encodings = self._encodings
+        return {
+            release: workload.workload(self, self.model, self.zero, encodings, fused, self.trains_decoder)
+            for fused, release in forms.items()
+        }
+
+    @property
+    def _encodings(self) -> tuple[Encoding, ...]:
+        if not (self.model and self.model.modules):
+            return ()
+        from validator.job import media  # which no model of text asks for
+
+        return media.encodings(self, self.model, self.datasets)
+
+    @cached_property
+    def trains_decoder(self) -> bool:
+        """Whether anything of a model trains that does not see or hear."""
+        if not (self.model and self.model.modules):
+            return True
+        from validator.job import media  # which no model of text asks for
+
+        return media.trains_decoder(self, self.model)
+
+    @property
+    def workload(self) -> Workload | None:
+        """What the memory formulas need with the newest release; None where that is not known."""
+        return next(iter(self.workloads.values()), None)

@@ -1,0 +1,43 @@
+"""Which model a recipe trains, by all that tells it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from validator.diagnostic import RecipeError
+from validator.job.settings import Settings
+from validator.tables import models
+from validator.tables.models import Model
+
+
+def model(settings: Settings, name: str, folder: Path | None, recipe: str) -> Model:
+    """The model that `name` means in the recipe at the path `recipe`: a folder's config.json, a known name, what the
+    header block says it comes from, what its name tells, or what a recipe beside this one trains into it. Raises
+    RecipeError where none of these tells it, or its config.json cannot be used."""
+    if folder and (folder / "config.json").is_file():
+        return models.model(str(folder))
+    if there := models.known(name, *settings.origin):
+        return there
+    base = settings.header.get("base")
+    if isinstance(base, str) and (there := models.known(base)):
+        return there._replace(taken="base")
+    from validator.tables import taken, unknown  # which no model of the catalogue waits for
+
+    if isinstance(base, str):
+        raise RecipeError(unknown.base(base))
+    if there := taken.model(name, template := settings.get("template")) or _trained(recipe, name, template):
+        return there
+    raise RecipeError(unknown.message(name))
+
+
+def _trained(recipe: str, name: str, template: object, depth: int = 3) -> Model | None:
+    """The model that a recipe beside this one makes `name` of, with the same template."""
+    from validator.job import earlier
+    from validator.tables import taken
+
+    run = earlier.run(recipe, name)
+    if run is None or run.template != template or not depth:
+        return None
+    there = models.known(run.model) or taken.model(run.model, template)
+    there = there or _trained(recipe, run.model, template, depth - 1)
+    return there._replace(taken="run", how=run.recipe.name, template=None, base=False, hub=()) if there else None
