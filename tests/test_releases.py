@@ -196,7 +196,7 @@ FACTS = [
     ("rules/preference.py", "0.8.6 to 0.9.6", "the range that PPO's trainer asks for"),
     ("rules/preference.py", "LLaMA-Factory 0.9.3 with its own trl", "the last with PPO"),
     ("rules/preference.py", "from trl 0.20 on", "since when"),
-    ("rules/parallel.py", "since 0.16.5", "since when"),
+    ("rules/sharded.py", "since 0.16.5", "since when"),
     ("rules/zerofile.py", "0.19.0", "since when buffers of gradients are safe"),
     ("rules/precision.py", "transformers below 4.48", "the range that the patch asks for"),
     ("rules/rule.py", "such as", "the form of a bound"),

@@ -1,4 +1,4 @@
-"""DEV: what the target device can do."""
+"""DEV: what the target device can do. What it has kernels for is in kernels.py."""
 
 from __future__ import annotations
 
@@ -7,21 +7,13 @@ from collections.abc import Iterator
 from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.rules import edits
+from validator.rules.kernels import MAKERS, bits, by_bitsandbytes, target
 from validator.rules.rule import Finding, rule
-from validator.tables.devices import Device
 
 _BRAIN = ("bf16", "pure_bf16", "bf16_full_eval")
 _AMPERE = 8.0
-# optimizer -> who makes the devices that the package behind it needs
-_MAKERS = {"adamw_torch_npu_fused": ("ascend",), "adamw_torch_xla": (), "adamw_apex_fused": ("nvidia", "amd")}
 _BACKENDS = {"nccl": ("nvidia", "amd"), "hccl": ("ascend",)}
 _FLAGS = (*_BRAIN, "fp8", "tf32", "use_unsloth", "use_unsloth_gc", "enable_liger_kernel")
-
-
-def _device(job: Job) -> Device | None:
-    """The target, where it is known what it can do; what else depends on that, DEV017 says."""
-    device = job.machine.device if job.machine else None
-    return device if device and device.vendor != "unknown" else None
 
 
 @rule("DEV001", Severity.ERROR)
@@ -37,7 +29,7 @@ def no_bf16(job: Job) -> Iterator[Finding]:
     transformers/utils/import_utils.py:is_torch_bf16_gpu_available, own (data sheets)
     Fix: `fp16: true` instead of `bf16: true`; on a GPU from Ampere on and on Ascend 910B keep bf16.
     """
-    device = _device(job)
+    device = target(job)
     if device and not device.bf16 and not job.flag("use_cpu"):
         how = "" if device.vendor == "ascend" else ", torch emulates it in 32 bits, many times slower"
         for key in _BRAIN:
@@ -56,7 +48,7 @@ def bf16_on_cpu(job: Job) -> Iterator[Finding]:
     llamafactory/hparams/parser.py:get_train_args
     Fix: `use_cpu: true` beside `bf16: true`; no `pure_bf16`.
     """
-    device = _device(job)
+    device = target(job)
     if device is None or device.vendor != "cpu":
         return
     if job.flag("pure_bf16"):
@@ -75,7 +67,7 @@ def no_flash_attention(job: Job) -> Iterator[Finding]:
     Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation, own (data sheets)
     Fix: `flash_attn: auto`, or sdpa.
     """
-    device = _device(job)
+    device = target(job)
     if device and job.get("flash_attn") == "fa2" and not device.flash_attention:
         yield "flash_attn", f"{device.id} has no FlashAttention-2; write `flash_attn: sdpa`"
 
@@ -89,62 +81,9 @@ def no_fp8(job: Job) -> Iterator[Finding]:
     Source: llamafactory/train/fp8_utils.py:create_fp8_kwargs, own (data sheets)
     Fix: `bf16: true` without `fp8`.
     """
-    device = _device(job)
+    device = target(job)
     if device and job.flag("fp8") and not device.fp8:
         yield "fp8", f"{device.id} has no fp8; remove `fp8`"
-
-
-@rule("DEV005", Severity.WARNING)
-def quantization_on_ascend(job: Job) -> Iterator[Finding]:
-    """bitsandbytes is used on Ascend.
-
-    Why: LLaMA-Factory does not forbid it, but bitsandbytes ships no Ascend kernels: what is left is plain PyTorch,
-    slow if it runs at all, or a build from source that fits the installed CANN, in nf4 without double quantization.
-    Failures are reported from the first forward pass, after the model is loaded (LLaMA-Factory issues 6452, 9465).
-    Source: own (reports of bitsandbytes on Ascend)
-    Fix: LoRA with ZeRO-3 in bf16; or `double_quantization: false` and a try of a few steps first.
-    """
-    device = _device(job)
-    if device and device.vendor == "ascend" and device.bf16 and _bits(job):
-        text = f"{_bits(job)}-bit bitsandbytes on {device.id} needs a build from source that fits CANN"
-        if _bits(job) == 4 and job.flag("double_quantization"):
-            text += ", and `double_quantization: false`"
-        yield "quantization_bit", f"{text}; LoRA with ZeRO-3 needs neither"
-
-
-@rule("DEV006", Severity.ERROR)
-def quantization_on_old_ascend(job: Job) -> Iterator[Finding]:
-    """bitsandbytes is used on Ascend 910A.
-
-    Why: its kernels for Ascend are made for 910B; on 910A quantizing stops with NotImplementedError, after the data is
-    tokenized, and LLaMA-Factory will not mend it (issues 7337, 3867).
-    Source: own (reports of bitsandbytes on Ascend)
-    Fix: LoRA in fp16 with ZeRO-3.
-    """
-    device = _device(job)
-    if device and device.vendor == "ascend" and not device.bf16 and _bits(job):
-        yield "quantization_bit", f"bitsandbytes does not run on {device.id}; use LoRA in fp16 with ZeRO-3"
-
-
-@rule("DEV007", Severity.WARNING)
-def quantization_bits_unsupported(job: Job) -> Iterator[Finding]:
-    """bitsandbytes does not quantize to this number of bits on this device.
-
-    Why: 8-bit matrix products need compute capability 7.5 (bitsandbytes' requirements); on V100 the first step fails,
-    or by version a slow and less exact path is taken (bitsandbytes issues 529, 672).
-    Source: own (the requirements of bitsandbytes)
-    Fix: `quantization_bit: 4`.
-    """
-    device = _device(job)
-    if device and device.vendor != "ascend" and _bits(job) in (4, 8) and _bits(job) not in device.bitsandbytes:
-        known = " and ".join(str(bits) for bits in device.bitsandbytes) or "none"
-        yield "quantization_bit", f"bitsandbytes on {device.id} knows {known} bits, not {_bits(job)}"
-
-
-def _bits(job: Job) -> int:
-    """Bits that bitsandbytes quantizes to while loading; 0 where it does not."""
-    asked = job.quantization
-    return asked.bits if job.adapts and asked.loads and asked.method == "bnb" else 0
 
 
 @rule("DEV008", Severity.ERROR)
@@ -155,7 +94,7 @@ def no_tf32(job: Job) -> Iterator[Finding]:
     Source: transformers/training_args.py:TrainingArguments.__post_init__, own (data sheets)
     Fix: remove `tf32`.
     """
-    device = _device(job)
+    device = target(job)
     if device and job.flag("tf32") and (device.vendor != "nvidia" or (device.capability or 0) < _AMPERE):
         yield "tf32", f"{device.id} has no tf32; remove it", edits.drop("tf32")
 
@@ -168,38 +107,9 @@ def checkpointing_needs_cuda(job: Job) -> Iterator[Finding]:
     Source: llamafactory/model/model_utils/checkpointing.py:get_unsloth_gradient_checkpointing_func
     Fix: remove `use_unsloth_gc`; LLaMA-Factory's own checkpointing is on anyway.
     """
-    device = _device(job)
+    device = target(job)
     if device and device.vendor == "cpu" and job.trains and job.checkpointing == "offloaded":
         yield "use_unsloth_gc", "`use_unsloth_gc` needs CUDA; remove it", edits.drop("use_unsloth_gc")
-
-
-@rule("DEV010", Severity.WARNING)
-def kernels_for_cuda(job: Job) -> Iterator[Finding]:
-    """Kernels written for NVIDIA GPUs are asked for on Ascend.
-
-    Why: unsloth and its gradient checkpointing call CUDA by name, and liger's Triton kernels run there only with
-    triton-ascend: the run fails or gains nothing.
-    Source: llamafactory/model/model_utils/checkpointing.py:get_unsloth_gradient_checkpointing_func,
-    llamafactory/model/model_utils/liger_kernel.py:apply_liger_kernel
-    Fix: remove the setting.
-    """
-    device = _device(job)
-    for key in ("use_unsloth", "use_unsloth_gc", "enable_liger_kernel"):
-        if device and device.vendor == "ascend" and job.flag(key):
-            yield key, f"`{key}` is made for NVIDIA GPUs and may fail on {device.id}; remove it"
-
-
-@rule("DEV011", Severity.WARNING)
-def optimizer_without_kernels(job: Job) -> Iterator[Finding]:
-    """An 8-bit or paged optimizer is used on a device that bitsandbytes has no optimizer for.
-
-    Why: its kernels are CUDA's: on Ascend the trainer or the first step fails, after the model is loaded.
-    Source: transformers/trainer_optimizer.py:_get_bitsandbytes_optimizer, own (the requirements of bitsandbytes)
-    Fix: `optim: adamw_torch`, or shard the states with ZeRO-2.
-    """
-    device, name = _device(job), str(job.get("optim"))
-    if device and device.vendor == "ascend" and _kernels(name):
-        yield "optim", f"`{name}` needs bitsandbytes' CUDA kernels, which {device.id} has not; write adamw_torch"
 
 
 @rule("DEV012", Severity.WARNING)
@@ -222,7 +132,7 @@ def backend_of_another_device(job: Job) -> Iterator[Finding]:
     Source: transformers/training_args.py:TrainingArguments._setup_devices
     Fix: remove `ddp_backend`; the right one is chosen by itself.
     """
-    device, name = _device(job), str(job.get("ddp_backend"))
+    device, name = target(job), str(job.get("ddp_backend"))
     if device and name in _BACKENDS and device.vendor not in _BACKENDS[name]:
         yield "ddp_backend", f"`ddp_backend: {name}` does not work on {device.id}; remove it"
 
@@ -235,7 +145,7 @@ def sharding_on_cpu(job: Job) -> Iterator[Finding]:
     Source: accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.__post_init__
     Fix: remove `fsdp`.
     """
-    device = _device(job)
+    device = target(job)
     if device and device.vendor == "cpu" and job.fsdp:
         key = "fsdp" if job.fsdp_words else "accelerate"
         yield key, f"FSDP needs an accelerator; remove `{key}`"
@@ -251,25 +161,6 @@ def device_note(job: Job) -> Iterator[Finding]:
     """
     if job.machine and job.machine.note:
         yield "machine", job.machine.note
-
-
-@rule("DEV016", Severity.ERROR)
-def optimizer_of_another_device(job: Job) -> Iterator[Finding]:
-    """The optimizer belongs to other devices.
-
-    Why: its package (torch_npu, torch_xla, apex) is not there, or its kernels are CUDA's, as those of GaLore in 8 bits:
-    the run fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
-    Source: transformers/trainer_optimizer.py:_get_adamw_torch_npu_fused,
-    transformers/trainer_optimizer.py:_get_adamw_torch_xla, transformers/trainer_optimizer.py:_get_adamw_apex_fused,
-    llamafactory/train/trainer_utils.py:_create_galore_optimizer
-    Fix: `optim: adamw_torch`.
-    """
-    device, name = _device(job), str(job.get("optim"))
-    if device is None or not job.trains:
-        return
-    galore = job.flag("use_galore") and "8bit" in name and device.vendor == "cpu"
-    if galore or (name in _MAKERS and device.vendor not in _MAKERS[name]):
-        yield "optim", f"`{name}`{' for GaLore' if galore else ''} does not run on {device.id}; write adamw_torch"
 
 
 @rule("DEV017", Severity.NOTE)
@@ -292,15 +183,10 @@ def _asked(job: Job) -> Iterator[str]:
     yield from (f"`{key}`" for key in _FLAGS if job.flag(key))
     if job.get("flash_attn") == "fa2":
         yield "`flash_attn: fa2`"
-    if _bits(job):
+    if bits(job):
         yield "`quantization_bit`"
     name = str(job.get("optim"))
-    if name in _MAKERS or _kernels(name):
+    if name in MAKERS or by_bitsandbytes(name):
         yield f"`optim: {name}`"
     if job.get("ddp_backend") in _BACKENDS:
         yield f"`ddp_backend: {job.get('ddp_backend')}`"
-
-
-def _kernels(optimizer: str) -> bool:
-    """Whether bitsandbytes computes the steps of this optimizer."""
-    return "8bit" in optimizer or optimizer.startswith("paged_")

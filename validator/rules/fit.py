@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from validator.diagnostic import Severity, decimals
 from validator.job.job import GIB, Job
 from validator.memory import Estimate
-from validator.rules.paths import model_absent, taken
+from validator.rules.paths import taken
 from validator.rules.rule import Finding, rule
+from validator.rules.weights import model_absent
 
 
 def _span(estimate: Estimate, digits: int = 1) -> str:

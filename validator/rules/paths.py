@@ -1,5 +1,5 @@
-"""PTH001 to PTH008, PTH012, PTH013, PTH016 and PTH017: what a recipe's paths name. Data sets are in registry.py,
-earlier runs in resuming.py."""
+"""PTH001 to PTH005, PTH012 and PTH013: what a recipe's paths name. Models and adapters are in weights.py, data sets in
+registry.py, earlier runs in resuming.py."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ _READ = (
 )  # fmt: skip
 _WRITTEN = ("output_dir", "tokenized_path")
 PATHS = frozenset((*_READ, *_WRITTEN))  # placeholders in them are judged here
-_MODELS = ("model_name_or_path", "ref_model", "reward_model")
-_ADAPTERS = ("adapter_name_or_path", "ref_model_adapters", "reward_model_adapters")
-_MARKS = str.maketrans("", "", "-_.")  # of a hub name, beside letters and digits
+MODELS = ("model_name_or_path", "ref_model", "reward_model")
+ADAPTERS = ("adapter_name_or_path", "ref_model_adapters", "reward_model_adapters")
 # First parts of a path that training writes, and no hub account is called.
 _FOLDERS = {"checkpoints", "data", "models", "output", "outputs", "saves"}
 
@@ -46,10 +45,10 @@ def deepspeed_missing(job: Job) -> Iterator[Finding]:
         missing = f"`{name}` does not exist, here or in a folder above the recipe"
         registry = astray(job)
         both = f", nor does `{registry}`: start in the folder that holds both" if registry else ""
-        yield "deepspeed", f"{missing}{both}{_judged(job, 'deepspeed')}{_instead(job, name)}"
+        yield "deepspeed", f"{missing}{both}{judged(job, 'deepspeed')}{_instead(job, name)}"
 
 
-def _judged(job: Job, key: str) -> str:
+def judged(job: Job, key: str) -> str:
     """What a DeepSpeed file or a model that is not there is taken for."""
     if key == "deepspeed" and job.zero and job.zero.assumed:
         return f"; judged as {job.zero.words}, as its name says"
@@ -130,10 +129,10 @@ def path_not_expanded(job: Job) -> Iterator[Finding]:
     Source: llamafactory/hparams/parser.py:read_args, transformers/training_args.py:TrainingArguments.__post_init__
     Fix: write the path out.
     """
-    for key, path in _paths(job, _READ):
+    for key, path in named(job, _READ):
         if unexpanded(path) and not path.startswith("{") and not job.find(path):
             why = "is taken literally and does not exist: ~ and variables are not expanded; write it out"
-            yield key, f"`{path}` {why}{_judged(job, key)}"
+            yield key, f"`{path}` {why}{judged(job, key)}"
 
 
 @rule("PTH005", Severity.WARNING)
@@ -144,99 +143,10 @@ def folder_created_literally(job: Job) -> Iterator[Finding]:
     Source: llamafactory/hparams/parser.py:read_args, transformers/training_args.py:TrainingArguments.__post_init__
     Fix: write the path out, or pass it on the command line, where the shell expands it: `output_dir=$HOME/run1`.
     """
-    for key, path in _paths(job, _WRITTEN):
+    for key, path in named(job, _WRITTEN):
         rest = path.removeprefix("~") if key == "output_dir" else path
         if unexpanded(rest) and not (key == "tokenized_path" and job.find(path)):
             yield key, f"`{path}` is taken literally: a folder of exactly this name is created; write it out"
-
-
-@rule("PTH006", Severity.ERROR)
-def model_missing(job: Job) -> Iterator[Finding]:
-    """The model path looks local, and nothing is there.
-
-    Why: every process stops with "Failed to load tokenizer", or the name is looked for on the hub.
-    Source: llamafactory/model/loader.py:load_tokenizer
-    Fix: make or download the model, correct the path, or write a hub name (`Qwen/Qwen3-8B`).
-    """
-    for key, path in _paths(job, _MODELS):
-        if _local(path) and not job.find(path) and not unexpanded(path):
-            remedy = "make or download it, or name a hub model such as `Qwen/Qwen3-8B`"
-            yield key, f"`{path}` does not exist; {remedy}{_judged(job, key)}"
-
-
-def model_absent(job: Job) -> bool:
-    """Whether the model is a path where nothing is, which PTH004 or PTH006 tells."""
-    path = job.get("model_name_or_path")
-    return isinstance(path, str) and _local(path) and not job.find(path)
-
-
-@rule("PTH017", Severity.ERROR)
-def model_name_impossible(job: Job) -> Iterator[Finding]:
-    """The model's name is one that no hub takes, and no folder is called so.
-
-    Why: a place left to be filled in, such as `<your_model_path>`, or a slip. Every process stops with "Incorrect
-    path_or_model_id" while the tokenizer is loaded, after the imports.
-    Source: transformers/utils/hub.py:cached_files
-    Fix: a hub name (`Qwen/Qwen3-8B`) or a folder that holds the model.
-    """
-    for key, path in _paths(job, _MODELS):
-        if not _local(path) and not job.find(path) and _hub_refuses(path):
-            yield key, f"`{path}` is no name of a hub and no folder; write a hub name such as `Qwen/Qwen3-8B`"
-
-
-@rule("PTH007", Severity.ERROR)
-def model_folder_empty(job: Job) -> Iterator[Finding]:
-    """The model folder holds no model.
-
-    Why: transformers stops with "Unrecognized model"; for an adapter folder only after the data set is tokenized.
-    Source: transformers/models/auto/configuration_auto.py:AutoConfig.from_pretrained
-    Fix: name the folder with config.json; an adapter belongs into `adapter_name_or_path`.
-    """
-    for key, path in _paths(job, ("model_name_or_path", "ref_model")):
-        location = job.find(path)
-        if not location or (location[0] / "config.json").is_file():
-            continue
-        if location[0].is_dir() and (_local(path) or location[1]):
-            adapter = (location[0] / "adapter_config.json").is_file()
-            remedy = "it is an adapter: use `adapter_name_or_path`" if adapter else "name the folder of the weights"
-            yield key, f"`{path}` holds no config.json; {remedy}"
-
-
-@rule("PTH016", Severity.NOTE)
-def model_folder_in_part(job: Job) -> Iterator[Finding]:
-    """The model folder holds a config.json, but no weights or no tokenizer.
-
-    Why: enough to judge the recipe by, not to run it. Without weights the run stops once the data are tokenized;
-    without a tokenizer transformers makes up an empty one, every sample becomes a token or two, and the run ends well
-    with nothing learned.
-    Source: llamafactory/model/loader.py:load_model, llamafactory/model/loader.py:load_tokenizer
-    Fix: all files of the model in the folder that the run is started with.
-    """
-    name = job.get("model_name_or_path")
-    if job.model and job.model.id is None and (place := job.find(str(name))):
-        from validator.tables import checkpoint  # which no check of a hub name waits for
-
-        if parts := [*checkpoint.missing(place[0], scratch=job.flag("train_from_scratch"))]:
-            yield (
-                "model_name_or_path",
-                f"`{name}` holds no {' and no '.join(parts)}; a run needs all files of the model",
-            )
-
-
-@rule("PTH008", Severity.ERROR)
-def adapter_missing(job: Job) -> Iterator[Finding]:
-    """The adapter path is a folder without an adapter, or looks local and does not exist.
-
-    Why: found out by "Can't find 'adapter_config.json'", after the data set is tokenized and the model is loaded.
-    Source: peft/config.py:PeftConfigMixin.from_pretrained, llamafactory/model/adapter.py:_setup_lora_tuning
-    Fix: name the folder that holds adapter_config.json, such as the `output_dir` of an earlier LoRA run.
-    """
-    for key, path in _paths(job, _ADAPTERS):
-        location = job.find(path)
-        if location and not (location[0] / "adapter_config.json").is_file():
-            yield key, f"`{path}` holds no adapter_config.json; name the folder of a finished LoRA run"
-        elif not location and _local(path) and not unexpanded(path):
-            yield key, f"`{path}` does not exist; name the folder of a finished LoRA run"
 
 
 @rule("PTH012", Severity.ERROR)
@@ -260,7 +170,7 @@ def settings_file_missing(job: Job) -> Iterator[Finding]:
     transformers/training_args.py:TrainingArguments._process_fsdp_args
     Fix: name an existing JSON file, from the working directory, or write its keys as a mapping in the recipe.
     """
-    for key, path in _paths(job, ("fsdp_config", "accelerator_config")):
+    for key, path in named(job, ("fsdp_config", "accelerator_config")):
         location = job.find(path)
         if location is None:
             if not unexpanded(path):
@@ -272,10 +182,10 @@ def settings_file_missing(job: Job) -> Iterator[Finding]:
             yield inside.settings(job, key), str(err)
 
 
-def _paths(job: Job, keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def named(job: Job, keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     for key in keys:
         value = job.get(key)
-        if key in _ADAPTERS:
+        if key in ADAPTERS:
             yield from ((key, word) for word in job.words(key) if word)
         elif isinstance(value, str) and value:
             yield key, value
@@ -297,12 +207,12 @@ def _from_here(job: Job, places: Mapping[str, Path]) -> Fix | None:
 
 def _relative(job: Job) -> Iterator[tuple[str, str]]:
     """Paths of which the file system shows whether they are meant; a model may also be a hub name."""
-    for key, path in _paths(job, _READ):
+    for key, path in named(job, _READ):
         if key == "deepspeed":
             path = _zero_name(job) or ""
         elif key == "dataset_dir":
             path = f"{path}/{REGISTRY}" if job.registry else ""
-        elif key in (*_MODELS, *_ADAPTERS) and not _local(path):
+        elif key in (*MODELS, *ADAPTERS) and not local(path):
             path = ""
         if path and not Path(path).is_absolute():
             yield key, path
@@ -322,17 +232,8 @@ def unexpanded(path: str) -> bool:
     return ("~" in path or "$" in path) and bool(re.search(r"^~|(?<!\\)\$[\w{]", path))
 
 
-def _local(name: str) -> bool:
+def local(name: str) -> bool:
     """Whether a model or adapter name cannot be, or is hardly, one of a hub (`name` or `organization/name`)."""
     if name.startswith((".", "/", "~")) or name.strip("/").count("/") > 1 or any(char in name for char in "\\$ :"):
         return True
     return "/" in name and name.partition("/")[0] in _FOLDERS
-
-
-def _hub_refuses(name: str) -> bool:
-    """Whether huggingface_hub takes it for no name, of one part or two."""
-    parts = name.split("/")
-    words = all(
-        len(part) <= 96 and part.translate(_MARKS).isalnum() and not {part[0], part[-1]} & {"-", "."} for part in parts
-    )
-    return not words or "--" in name or ".." in name or name.endswith(".git")

@@ -1,0 +1,110 @@
+"""PTH006 to PTH008, PTH016 and PTH017: what the names of models and adapters lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator.diagnostic import Severity
+from validator.job.job import Job
+from validator.rules.paths import ADAPTERS, MODELS, judged, local, named, unexpanded
+from validator.rules.rule import Finding, rule
+
+_MARKS = str.maketrans("", "", "-_.")  # of a hub name, beside letters and digits
+
+
+@rule("PTH006", Severity.ERROR)
+def model_missing(job: Job) -> Iterator[Finding]:
+    """The model path looks local, and nothing is there.
+
+    Why: every process stops with "Failed to load tokenizer", or the name is looked for on the hub.
+    Source: llamafactory/model/loader.py:load_tokenizer
+    Fix: make or download the model, correct the path, or write a hub name (`Qwen/Qwen3-8B`).
+    """
+    for key, path in named(job, MODELS):
+        if local(path) and not job.find(path) and not unexpanded(path):
+            remedy = "make or download it, or name a hub model such as `Qwen/Qwen3-8B`"
+            yield key, f"`{path}` does not exist; {remedy}{judged(job, key)}"
+
+
+def model_absent(job: Job) -> bool:
+    """Whether the model is a path where nothing is, which PTH004 or PTH006 tells."""
+    path = job.get("model_name_or_path")
+    return isinstance(path, str) and local(path) and not job.find(path)
+
+
+@rule("PTH017", Severity.ERROR)
+def model_name_impossible(job: Job) -> Iterator[Finding]:
+    """The model's name is one that no hub takes, and no folder is called so.
+
+    Why: a place left to be filled in, such as `<your_model_path>`, or a slip. Every process stops with "Incorrect
+    path_or_model_id" while the tokenizer is loaded, after the imports.
+    Source: transformers/utils/hub.py:cached_files
+    Fix: a hub name (`Qwen/Qwen3-8B`) or a folder that holds the model.
+    """
+    for key, path in named(job, MODELS):
+        if not local(path) and not job.find(path) and _hub_refuses(path):
+            yield key, f"`{path}` is no name of a hub and no folder; write a hub name such as `Qwen/Qwen3-8B`"
+
+
+@rule("PTH007", Severity.ERROR)
+def model_folder_empty(job: Job) -> Iterator[Finding]:
+    """The model folder holds no model.
+
+    Why: transformers stops with "Unrecognized model"; for an adapter folder only after the data set is tokenized.
+    Source: transformers/models/auto/configuration_auto.py:AutoConfig.from_pretrained
+    Fix: name the folder with config.json; an adapter belongs into `adapter_name_or_path`.
+    """
+    for key, path in named(job, ("model_name_or_path", "ref_model")):
+        location = job.find(path)
+        if not location or (location[0] / "config.json").is_file():
+            continue
+        if location[0].is_dir() and (local(path) or location[1]):
+            adapter = (location[0] / "adapter_config.json").is_file()
+            remedy = "it is an adapter: use `adapter_name_or_path`" if adapter else "name the folder of the weights"
+            yield key, f"`{path}` holds no config.json; {remedy}"
+
+
+@rule("PTH016", Severity.NOTE)
+def model_folder_in_part(job: Job) -> Iterator[Finding]:
+    """The model folder holds a config.json, but no weights or no tokenizer.
+
+    Why: enough to judge the recipe by, not to run it. Without weights the run stops once the data are tokenized;
+    without a tokenizer transformers makes up an empty one, every sample becomes a token or two, and the run ends well
+    with nothing learned.
+    Source: llamafactory/model/loader.py:load_model, llamafactory/model/loader.py:load_tokenizer
+    Fix: all files of the model in the folder that the run is started with.
+    """
+    name = job.get("model_name_or_path")
+    if job.model and job.model.id is None and (place := job.find(str(name))):
+        from validator.tables import checkpoint  # which no check of a hub name waits for
+
+        if parts := [*checkpoint.missing(place[0], scratch=job.flag("train_from_scratch"))]:
+            yield (
+                "model_name_or_path",
+                f"`{name}` holds no {' and no '.join(parts)}; a run needs all files of the model",
+            )
+
+
+@rule("PTH008", Severity.ERROR)
+def adapter_missing(job: Job) -> Iterator[Finding]:
+    """The adapter path is a folder without an adapter, or looks local and does not exist.
+
+    Why: found out by "Can't find 'adapter_config.json'", after the data set is tokenized and the model is loaded.
+    Source: peft/config.py:PeftConfigMixin.from_pretrained, llamafactory/model/adapter.py:_setup_lora_tuning
+    Fix: name the folder that holds adapter_config.json, such as the `output_dir` of an earlier LoRA run.
+    """
+    for key, path in named(job, ADAPTERS):
+        location = job.find(path)
+        if location and not (location[0] / "adapter_config.json").is_file():
+            yield key, f"`{path}` holds no adapter_config.json; name the folder of a finished LoRA run"
+        elif not location and local(path) and not unexpanded(path):
+            yield key, f"`{path}` does not exist; name the folder of a finished LoRA run"
+
+
+def _hub_refuses(name: str) -> bool:
+    """Whether huggingface_hub takes it for no name, of one part or two."""
+    parts = name.split("/")
+    words = all(
+        len(part) <= 96 and part.translate(_MARKS).isalnum() and not {part[0], part[-1]} & {"-", "."} for part in parts
+    )
+    return not words or "--" in name or ".." in name or name.endswith(".git")
