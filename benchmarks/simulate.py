@@ -114,7 +114,7 @@ def whole(cell: Cell, real: bool = False) -> tuple[dict[str, Any], peaks.Peak]:
 def by_depth(cell: Cell) -> dict[str, Any]:
     """The same peak from two shallow copies of the model."""
     to = depth.depths(ask.shape_of(cell).kinds, cell.freeze_layers if cell.method == "freeze" else 0)
-    result = depth.extended(cell, to) if to else depth.whole(cell)
+    result = depth.extended(cell, to) if to else depth.direct(cell)
     part = result.highest
     peak = result.parts[part]
     return {

@@ -100,6 +100,12 @@ def test_a_config_with_a_wrong_field_is_an_error_with_its_name(field: str, value
         models.model(str(tmp_path))
 
 
+def test_more_heads_than_the_model_is_wide(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "num_attention_heads": 1_000_000}))
+    with pytest.raises(RecipeError, match="`num_attention_heads` is 1,000,000, more than the hidden size of"):
+        models.model(str(tmp_path))
+
+
 @pytest.mark.parametrize("field", ["sliding_window", "head_dim", "num_experts", "kv_lora_rank"])
 @pytest.mark.parametrize("value", ["x", -1, [1], 1.5, 10**9 + 1, pytest.param(10**400, id="huge")])
 def test_a_config_with_a_wrong_further_field(field: str, value: object, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ from validator.simulate.peaks import peak
 from validator.simulate.run import follow
 tiny, gemma = (Cell(model, seq_len=256, micro_batch=2, steps=1, warm=True) for model in json.load(sys.stdin))
 peaks = [peak(follow(tiny, real).tracker).size for real in (True, False)]
-both = depth.extended(gemma, depth.depths(ask.shape_of(gemma).kinds)), depth.whole(gemma)
+both = depth.extended(gemma, depth.depths(ask.shape_of(gemma).kinds)), depth.direct(gemma)
 print(json.dumps([peaks, [one.parts[one.highest].size for one in both], [one.parameters for one in both]]))
 """
     told = json.dumps([TINY, GEMMA])

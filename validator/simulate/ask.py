@@ -7,7 +7,7 @@ import torch
 from validator.simulate import config, environment, pictures
 from validator.simulate.answer import Answer, Moment
 from validator.simulate.cell import Cell
-from validator.simulate.depth import depths, extended, whole
+from validator.simulate.depth import depths, direct, extended
 from validator.simulate.shape import Shape, measure
 
 
@@ -18,7 +18,7 @@ def answer(cell: Cell) -> Answer:
     environment.prepare()
     shape = shape_of(cell)
     to = depths(shape.kinds, abs(cell.freeze_layers) if cell.method == "freeze" else 0)
-    result = extended(cell, to) if to else whole(cell)
+    result = extended(cell, to) if to else direct(cell)
     moments = {name: Moment(peak.size, peak.categories, peak.passing) for name, peak in result.moments().items()}
     return Answer(moments, shape.parameters, result.trainable, shape.counted, shape.embedding, shape.head, shape.hidden,
                   to is None)  # fmt: skip

@@ -20,11 +20,11 @@ class Depths(NamedTuple):
 
     small: int
     large: int
-    whole: int
+    full: int
 
     def extend(self, near: int, far: int) -> int:
         """A figure of the model from those of the copies."""
-        return near + (far - near) * (self.whole - self.small) // (self.large - self.small)
+        return near + (far - near) * (self.full - self.small) // (self.large - self.small)
 
 
 class Extended(NamedTuple):
@@ -72,14 +72,14 @@ def extended(cell: Cell, to: Depths) -> Extended:
     layers, and points in between lie between their neighbours; so each part's line is extended to the real depth.
 
     Raises RuntimeError where the two copies do not have the same parts."""
-    small, large = (whole(replace(cell, depth=depth)) for depth in to[:2])
+    small, large = (direct(replace(cell, depth=depth)) for depth in to[:2])
     if {part for part in small.parts if part[1] != "mid"} != {part for part in large.parts if part[1] != "mid"}:
         raise RuntimeError("the parts of a step differ between depths")
     parts = {part: _extended(near, large.parts[part], to) for part, near in small.parts.items()}
     return Extended(parts, *(to.extend(*pair) for pair in zip(small[1:], large[1:], strict=True)))
 
 
-def whole(cell: Cell) -> Extended:
+def direct(cell: Cell) -> Extended:
     """The peaks of all layers of a cell."""
     run = follow(cell)
     return Extended(by_part(run.tracker), run.gradients, run.states, run.parameters, run.trainable)

@@ -10,6 +10,7 @@ from validator.diagnostic import RecipeError
 from validator.memory import Architecture, Attn, Ffn, LayerKind, Mixer
 from validator.tables import families, layered
 from validator.tables.families import Family
+from validator.tables.sizes import head_dim
 from validator.tables.sizes import optional as _optional
 from validator.tables.sizes import size as _size
 
@@ -23,9 +24,9 @@ def architecture(config: Config) -> Architecture:
     if families.sees(config):
         from validator.tables import composite  # which no check of a model of text waits for
 
-        whole = composite.whole(config)
-        arch = architecture(composite.decoder(whole))
-        return arch._replace(towers=composite.towers(whole, arch.hidden))
+        trained = composite.trained(config)
+        arch = architecture(composite.decoder(trained))
+        return arch._replace(towers=composite.towers(trained, arch.hidden))
     family = families.family(str(config.get("model_type")))
     config = usual(config, family)
     try:
@@ -101,7 +102,7 @@ def _attention(config: Config, family: Family) -> Attn:
         kv_heads=_optional(config, "num_key_value_heads") or heads,
         head_dim=_optional(config, "head_dim")
         or _optional(config, "kv_channels")
-        or _size(config, "hidden_size") // heads,
+        or head_dim(_size(config, "hidden_size"), heads),
         qkv_bias=biased,
         out_bias=everywhere
         or bool(config.get("attention_out_bias", config.get("attention_bias") and family.output_bias)),

@@ -10,7 +10,7 @@ from validator.diagnostic import RecipeError
 from validator.memory import Tower
 from validator.memory.linear import Linear
 from validator.tables.data import listing
-from validator.tables.sizes import checked
+from validator.tables.sizes import checked, head_dim
 
 Config = Mapping[str, Any]
 _ROLES = ("gate", "up", "down")
@@ -25,7 +25,7 @@ def thinks(kind: str) -> bool:
     return kind in listing("composites") and bool(listing("composites")[kind].get("thinker"))
 
 
-def whole(config: Config) -> Config:
+def trained(config: Config) -> Config:
     """The part of a config.json that LLaMA-Factory trains: of an omni model its thinker (model/loader.py)."""
     kind = str(config.get("model_type"))
     inside = _part(config, "thinker_config")
@@ -175,10 +175,10 @@ def _tower(entry: Config, part: str, given: Any, beside: Mapping[str, int]) -> T
         hidden=hidden,
         layers=layers,
         heads=heads,
-        head_dim=hidden // heads,
+        head_dim=head_dim(hidden, heads),
         width=width,
         linears=linears,
-        vectors=hidden * vectors + biases + (2 * (hidden // heads) if tower.get("head_norms") else 0),
+        vectors=hidden * vectors + biases + (2 * head_dim(hidden, heads) if tower.get("head_norms") else 0),
         gated="gate" in tower["linears"].values(),
         quick=size.has("hidden_act.quick_gelu"),
         rms=tower.get("rms", False),

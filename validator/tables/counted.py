@@ -63,7 +63,7 @@ def model(name: str, source: Source, layers: Sequence[Counted], size: Sizes) -> 
     config, kind = source.config, str(source.config.get("model_type"))
     linear = {each[0] for layer in layers for each in layer.linears}
     told = models.plain(name, config, architecture(layers, size))
-    told = told._replace(told=families.unknown(kind, linear))
+    told = told._replace(unlisted=families.unknown(kind, linear))
     return models.spoken(told, source.folder, config) if source.folder else told
 
 

@@ -164,7 +164,7 @@ def readable(config: Mapping[str, Any]) -> bool:
         return _shaped(config)
     from validator.tables import composite  # which no model of text waits for
 
-    return _shaped(composite.decoder(composite.whole(config)))
+    return _shaped(composite.decoder(composite.trained(config)))
 
 
 def _shaped(decoder: Mapping[str, Any]) -> bool:

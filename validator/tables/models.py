@@ -21,12 +21,12 @@ _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 
 class Model(NamedTuple):
     """A model by its shapes. `template` is LLaMA-Factory's for this very name; None: none is registered.
-    `id` is None for a local folder, whose template `how` explains, and whose own chat template writes the turns of the
-    templates `speaks`; and for a hub name that is in the cache of the hub `cached` alone. `quantized` names the method
-    of a checkpoint that is quantized already. `taken`: the recipe names another, which stands for this one by its name,
-    by the header's `base`, or because the run of the recipe `how` makes it of this one. `decoder` is the model type of
-    the decoder behind towers, and `modules` are each tower's linear modules: full name -> role. `told` is the family of
-    a type that the table lacks."""
+    `id` is None for a local folder, whose template `how` explains, and whose own chat template writes the turns of
+    the templates `speaks`; and for a hub name that is in the cache of the hub `cached` alone. `quantized` names the
+    method of a checkpoint that is quantized already. `taken`: the recipe names another, which stands for this one by
+    its name, by the header's `base`, or because the run of the recipe `how` makes it of this one. `decoder` is the
+    model type of the decoder behind towers, and `modules` are each tower's linear modules: full name -> role.
+    `unlisted` is the family of a type that the table lacks."""
 
     id: str | None
     name: str
@@ -48,13 +48,13 @@ class Model(NamedTuple):
     taken: Literal["", "name", "base", "run"] = ""
     decoder: str = ""
     modules: tuple[Mapping[str, str], ...] = ()
-    told: Family | None = None
+    unlisted: Family | None = None
 
     @property
     def family(self) -> Family:
         """What is peculiar to the model's type."""
-        if self.told:
-            return self.told
+        if self.unlisted:
+            return self.unlisted
         return families.seeing(self.kind, self.decoder) if self.decoder else families.family(self.kind)
 
     @property
@@ -201,10 +201,10 @@ def _seeing(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
     """What it says of a decoder behind towers."""
     from validator.tables import composite  # which no check of a model of text waits for
 
-    whole = composite.whole(config)
-    decoder = composite.decoder(whole)
+    trained = composite.trained(config)
+    decoder = composite.decoder(trained)
     kind, inner = str(config["model_type"]), str(decoder["model_type"])
-    return plain(name, decoder, arch)._replace(kind=kind, decoder=inner, modules=composite.modules(whole))
+    return plain(name, decoder, arch)._replace(kind=kind, decoder=inner, modules=composite.modules(trained))
 
 
 def stored_bytes(config: Mapping[str, Any]) -> float:

@@ -26,3 +26,10 @@ def size(config: Mapping[str, Any], name: str) -> int:
 def optional(config: Mapping[str, Any], name: str) -> int:
     """0 where the field is absent, null or 0."""
     return size(config, name) if config.get(name) else 0
+
+
+def head_dim(hidden: int, heads: int) -> int:
+    """Width of an attention head where it is not given. Raises RecipeError for more heads than the model is wide."""
+    if heads > hidden:
+        raise RecipeError(f"config.json: `num_attention_heads` is {heads:,}, more than the hidden size of {hidden:,}")
+    return hidden // heads

@@ -135,7 +135,7 @@ def _shapes(config: Config) -> list[Any]:
     if sees(config):
         from validator.tables import composite  # which no folder of a text model waits for
 
-        config = composite.decoder(composite.whole(config))
+        config = composite.decoder(composite.trained(config))
     kind = str(config.get("model_type"))
     named = usual(config, family(kind)) if kind in listing("families") else config
     return [named.get(name) for name in _SHAPES]
