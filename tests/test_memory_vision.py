@@ -70,6 +70,8 @@ TINY: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "video_llava": ({"model_type": "llama"}, {**PLAIN, "model_type": "clip_vision_model"}),
     "llava_next": ({"model_type": "mistral"}, {**PLAIN, "model_type": "clip_vision_model"}),
     "gemma3": ({"head_dim": 16}, {**PLAIN, "model_type": "siglip_vision_model", "vision_use_head": False}),
+    "lfm2_vl": ({"block_auto_adjust_ff_dim": False, "full_attn_idxs": [1]},
+                {**PLAIN, "model_type": "siglip2_vision_model", "num_patches": 16, "vision_use_head": False}),
     "mistral3": ({"model_type": "mistral", "head_dim": 16}, {**PLAIN, "model_type": "pixtral", "head_dim": 8}),
 }  # fmt: skip
 FREEZES: list[dict[str, Any]] = [

@@ -109,6 +109,19 @@ def _reference(cell: Cell, made: Any) -> Any:
 
 
 @contextlib.contextmanager
+def uninitialized() -> Iterator[None]:
+    """Weights without values need no first ones, which some distributions (torch 2.13, trunc_normal_) ask back."""
+    from transformers import PreTrainedModel
+
+    real = PreTrainedModel.initialize_weights
+    PreTrainedModel.initialize_weights = lambda _model, *_args: None
+    try:
+        yield
+    finally:
+        PreTrainedModel.initialize_weights = real
+
+
+@contextlib.contextmanager
 def _data_replaced() -> Iterator[None]:
     """nn.Module.to cannot swap parameters that are fake; their data can be set."""
     real = nn.Module._apply

@@ -35,7 +35,7 @@ def batch(config: Any, pixels: int, sequences: int, length: int) -> Tensors:
     seen = config.vision_config
     if hasattr(seen, "max_num_tiles"):
         return _tiled(seen, sequences, length)
-    made = _pooled(seen, sequences) if hasattr(seen, "pooling_kernel_size") else _brought(seen, pixels, sequences)
+    made = _pooled(seen, sequences) if hasattr(seen, "pooling_kernel_size") else _brought(config, pixels, sequences)
     if "mrope_section" in (config.text_config.rope_parameters or {}):
         made["position_ids"] = torch.empty((4, sequences, length), dtype=torch.int64)
     if marked := _marked(config):  # these tokens see each other
@@ -48,9 +48,13 @@ def batch(config: Any, pixels: int, sequences: int, length: int) -> Tensors:
     return made
 
 
-def _brought(seen: Any, pixels: int, sequences: int) -> Tensors:
-    """Brought to a grid of patches, or to one size."""
-    shaped = _patches(seen, pixels) if hasattr(seen, "temporal_patch_size") else _square(seen)
+def _brought(config: Any, pixels: int, sequences: int) -> Tensors:
+    """Brought to a grid of patches, to rows of them, or to one size."""
+    seen = config.vision_config
+    if hasattr(seen, "temporal_patch_size"):
+        shaped = _patches(seen, pixels)
+    else:
+        shaped = _padded(config) if hasattr(seen, "num_patches") else _square(seen)
     with values_known(0):
         return {name: _made(described, sequences) for name, described in shaped.items()}
 
@@ -82,6 +86,14 @@ def _pooled(seen: Any, pictures: int) -> Tensors:
     }
 
 
+def _padded(config: Any) -> Described:
+    """Rows of patches, of as many as a picture has at most (transformers 5.6, image_processing_lfm2_vl.py)."""
+    seen, side = config.vision_config, 16 * config.downsample_factor
+    inputs = seen.num_channels * _side(seen) ** 2
+    return {"pixel_values": (1, side * side, inputs), "spatial_shapes": [side, side],
+            "pixel_attention_mask": [1] * side * side}  # fmt: skip
+
+
 def _patches(seen: Any, pixels: int) -> Described:
     """Of the grid, a multiple of what is merged along each side."""
     step = seen.patch_size * seen.spatial_merge_size
@@ -111,6 +123,8 @@ def tokens(config: Any, given: Tensors) -> int:
         return pictures * _SOFT
     if "image_grid_thw" in given:
         return pictures // int(config.vision_config.spatial_merge_size) ** 2
+    if "spatial_shapes" in given:
+        return pictures * int(given["pixel_values"].shape[1]) // int(config.downsample_factor) ** 2
     side = int(given["pixel_values"].shape[-1]) // _side(config.vision_config)
     return pictures * int(getattr(config, "mm_tokens_per_image", 0) or side**2 // _merged(config))
 

@@ -13,7 +13,7 @@ from validator.simulate import autocast, environment, operators, pictures, stage
 from validator.simulate.caching import rounded
 from validator.simulate.cell import Cell
 from validator.simulate.layers import mark_layers
-from validator.simulate.loading import Loaded, load
+from validator.simulate.loading import Loaded, load, uninitialized
 from validator.simulate.optimizers import optimizer, states
 from validator.simulate.tracker import Tracker
 
@@ -43,7 +43,7 @@ def _fake() -> Iterator[None]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     FakeTensorMode.__deepcopy__ = lambda mode, _memo: mode  # PEFT copies whole modules
-    with FakeTensorMode(), operators.as_on_cuda():
+    with FakeTensorMode(), operators.as_on_cuda(), uninitialized():
         yield
 
 

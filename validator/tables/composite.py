@@ -53,6 +53,7 @@ def towers(config: Config, text: int) -> tuple[Tower, ...]:
     """The towers of a model whose decoder is `text` wide, in the order of the table."""
     entry, layers = _entry(config), config.get("vision_feature_layer")
     beside = {"text": text, "features": len(layers) if isinstance(layers, list) else 1, "tiles": _tiles(config)}
+    beside |= {name: config.get(name, usual) for name, usual in entry.get("defaults", {}).items()}
     return tuple(_tower(entry, part, _given(config, entry, part), beside) for part in _parts(config, entry))
 
 
@@ -101,7 +102,8 @@ def _part(config: Config, name: str) -> Config | None:
 
 
 def _entry(config: Config) -> Any:
-    return _with(listing("composites")[str(config.get("model_type"))], config)
+    entry = listing("composites")[str(config.get("model_type"))]
+    return _with(entry, {**entry.get("defaults", {}), **config})
 
 
 def _holds(fields: Config, condition: str) -> bool:
