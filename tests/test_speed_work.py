@@ -89,17 +89,17 @@ def test_experts_one_by_one_are_many_kernels() -> None:
 def test_few_tokens_wait_for_the_processor() -> None:
     few = FULL._replace(micro_batch=1, length=128)
     assert step(few, SMALL).bottleneck == Term.LAUNCHES
-    assert seconds(Term.LAUNCHES, FULL) == 0
+    assert seconds(Term.LAUNCHES, FULL) < 0.001 * step(FULL).expected
 
 
 @pytest.mark.parametrize(("stage", "held"), [(2, False), (3, True)])
 def test_hooks_of_zero_3_hold_the_device_up(stage: int, held: bool) -> None:
-    sharded = LORA._replace(precision="engine", sharding=ZERO3._replace(stage=stage))
-    assert (seconds(Term.LAUNCHES, sharded) > 0.1) == held
+    few = LORA._replace(precision="engine", sharding=ZERO3._replace(stage=stage), micro_batch=1, length=1024)
+    assert (step(few).bottleneck == Term.LAUNCHES) == held
 
 
 def test_adapters_make_more_modules_for_the_hooks() -> None:
-    few = LORA._replace(precision="engine", sharding=ZERO3, adapter=Adapter(targets=("q",)))
+    few = LORA._replace(precision="engine", sharding=ZERO3, adapter=Adapter(targets=("q",)), length=512)
     assert seconds(Term.LAUNCHES, few._replace(adapter=Adapter())) > 2 * seconds(Term.LAUNCHES, few)
 
 
