@@ -12,7 +12,7 @@ from validator.tables import rates as published
 
 # Names of times.csv beside those of published.csv -> the entry of data/devices.yaml, and what differs from it.
 CHANGED: Mapping[str, tuple[str, Mapping[str, float]]] = {
-    "A10G-24GB": ("a10-24g", {"half": 70e12}),  # NVIDIA A10G data sheet; an A10 has 125
+    "A10G-24GB": ("a10-24g", {}),
     "A100-SXM4-80GB": ("a100-80g", {}),
     "A800-80GB": ("a100-80g", {"link": 156e9}),
     "H800-80GB": ("h100-80g", {"link": 156e9}),

@@ -41,6 +41,8 @@ class Source:
     network: float = 0.0  # bytes/s between nodes, one node and direction, where no row states it
     kernels: bool = False  # norms, rotation and activations are fused kernels, apart from the loss
     flash: bool = False  # its attention is a flash kernel, which its rows do not say
+    attention: float = 1.0  # what that kernel reaches, over FlashAttention-2
+    reentrant: bool = True  # checkpointing computes layers again as a whole
     doubt: str = ""  # what the publication leaves open and could change the figure by more than a tenth
 
 
@@ -51,18 +53,20 @@ SOURCES: Mapping[str, Source] = {
     "peftmm": Source(rows.STACKS["peftmm"]),
     "swiftex": Source(rows.STACKS["swiftex"], doubt="the script's header states it, rounded"),
     "dsex": Source(Stack("DeepSpeedExamples bf16_master_weight")),
-    "titan": Source(Stack("torchtitan", full="amp", peer=False), network=3200 * GBIT),
-    "titanperf": Source(Stack("torchtitan", full="amp", peer=False), network=3200 * GBIT),
+    "titan": Source(Stack("torchtitan", full="amp", peer=False), network=3200 * GBIT, reentrant=False),
+    "titanperf": Source(Stack("torchtitan", full="amp", peer=False), network=3200 * GBIT, reentrant=False),
     "ktrans": Source(Stack("ktransformers", peer=False)),
     "foundry": Source(
         Stack("llm-foundry (Composer, FSDP)", loss="fused", full="amp", peer=False),
         network=1600 * GBIT,
         kernels=True,
         flash=True,
+        attention=0.5,  # Triton's of the first generation, which takes ALiBi's biases (arXiv 2307.08691 compares them)
+        reentrant=False,  # activation_checkpointing_reentrant: false
     ),
     "mlperf": Source(Stack("MLPerf Training", peer=False), network=400 * GBIT),
     "nemo": Source(Stack("NeMo", peer=False), network=3200 * GBIT),
-    "automodel": Source(Stack("NeMo Automodel", adapter="pure", dropout=True), network=3200 * GBIT, kernels=True),
+    "automodel": Source(Stack("NeMo Automodel", adapter="engine", dropout=True), network=3200 * GBIT, kernels=True),
     "mindspeed": Source(
         Stack("MindSpeed-LLM (Megatron)", peer=False),
         network=1600 * GBIT,
@@ -74,7 +78,9 @@ SOURCES: Mapping[str, Source] = {
     "swift": Source(Stack("ms-swift examples", dropout=True, bins=True), network=800 * GBIT),
     "lithubt": Source(rows.STACKS["lithub"], whole=True),
     "alpacalora": Source(Stack("alpaca-lora", dropout=True), doubt="hours of a progress bar"),
-    "fsdpqlora": Source(Stack("fsdp_qlora (answer.ai)", loss="shifted", adapter="pure", dropout=True)),
+    "fsdpqlora": Source(
+        Stack("fsdp_qlora (answer.ai)", loss="shifted", adapter="engine", dropout=True), reentrant=False
+    ),
     "qwenreadme": Source(Stack("Qwen README", loss="shifted", dropout=True)),
     "torchtune": Source(Stack("torchtune", adapter="engine", peer=False)),
     "thunder": Source(Stack("litgpt pre-training", full="amp", untied=True, peer=False)),
@@ -206,6 +212,7 @@ def workload(name: str, facts: Mapping[str, str], model: Architecture, stranger:
         sharding=shard,
         fused_kernels=fused,
         attention=attention,
+        reentrant=source.reentrant,
         length=round(length),
         experts_fused="Python loop" not in facts["notes"],
         checkpointing="offloaded" if "param+activations" in offload else work.checkpointing,
@@ -263,6 +270,7 @@ def parse(facts: Mapping[str, str]) -> TimedRow:
     model = shapes(name, facts)
     work = workload(name, facts, model, stranger)
     device, measured = rates(facts["gpu_model"], work, network(facts))
+    measured = measured._replace(attention=source.attention * measured.attention)
     if host := HOST.search(facts["notes"]):
         measured = measured._replace(cores=int(host[1]), host_bandwidth=int(host[2]) * 1e9)
     seconds = float(lengths().get(facts["id"], {}).get("seconds") or facts["sec_per_iter"])

@@ -33,11 +33,8 @@ def _kernels(run: Run, block: Block) -> float:
     per_norm = 1 if work.fused_kernels or arch.norm in ("layer", "bare") else _NORM
     norms = arch.norms_per_layer + (2 if arch.attn.head_norms or arch.attn.whole_norms else 0)
     plain = [each for each in block.linears if not each.routed]
-    each = (
-        1
-        + (1 if run.sizes.residual > run.sizes.compute or run.sizes.casts else 0)
-        + (_QUANTIZED if work.quant_bits else 0)
-    )
+    casts = run.sizes.residual > run.sizes.compute or run.sizes.casts
+    each = 1 + int(casts) + (_QUANTIZED if work.quant_bits else 0)
     number: float = _OTHERS + norms * per_norm + (2 if work.fused_kernels else _ROTATION) + each * len(plain)
     if run.adapts:
         number += _ADAPTER * sum(linear.role in work.adapter.targets for linear in plain)
