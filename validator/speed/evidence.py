@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from validator.memory.mixers import Delta
 from validator.memory.run import Run
@@ -18,52 +19,62 @@ _TERMS: Mapping[Term, float] = {
     Term.LINKS: 0.5, Term.NETWORK: 0.5, Term.OFFLOAD: 0.5, Term.HOST_OPTIMIZER: 0.5, Term.LOADING: 0.6,
 }  # fmt: skip
 # What all terms share: the rate that a device really attains, by how many published runs of its kind there are.
-_DEVICES = {"good": 0.12, "few": 0.25, "none": 0.40}
-# What every gap adds.
-_GAP = 0.2
+_DEVICES = {"good": 0.14, "few": 0.25, "none": 0.40}
 
 
-def spread(run: Run, device: Device, terms: Mapping[Term, float]) -> float:
-    """Relative width of the band to either side: terms err on their own, the device's rate for all of them."""
-    whole = sum(terms.values())
+class Gap(NamedTuple):
+    """What has few published times, in words that follow "few measurements of", and how far a step may be faster and
+    slower for that: networks and hosts fall behind their rates in many ways, and never surpass them."""
+
+    words: str
+    faster: float
+    slower: float
+
+
+def band(run: Run, device: Device, terms: Mapping[Term, float]) -> tuple[float, float]:
+    """Seconds of the low and of the high end: terms err on their own, the device's rate for all of them."""
+    whole, missing = sum(terms.values()), tuple(_gaps(run))
     alone = sum((_TERMS[term] * seconds / whole) ** 2 for term, seconds in terms.items())
-    return float((alone + _DEVICES[device.evidence] ** 2 + len(tuple(_unmeasured(run))) * _GAP**2) ** 0.5)
+    known = alone + _DEVICES[device.evidence] ** 2
+    faster = (known + sum(gap.faster**2 for gap in missing)) ** 0.5
+    slower = (known + sum(gap.slower**2 for gap in missing)) ** 0.5
+    return whole / (1 + faster), whole * (1 + slower)
 
 
 def gaps(run: Run, device: Device) -> tuple[str, ...]:
     """What of this run has few published times, in words that follow "few measurements of"."""
     kind = () if device.evidence == "good" else ("this kind of device",)
-    return (*kind, *_unmeasured(run))
+    return (*kind, *(gap.words for gap in _gaps(run)))
 
 
-def _unmeasured(run: Run) -> Iterator[str]:
+def _gaps(run: Run) -> Iterator[Gap]:
     sharding, work = run.sharding, run.work
-    if sharding.nodes > 1:
-        yield "runs on several nodes"
+    if sharding.nodes > 1:  # a network's rate, and who else uses it, is known least of all
+        yield Gap("runs on several nodes", 0.3, 1.2)
     if sharding.offload_optimizer or sharding.offload_parameters:
-        yield "offload to the host"
-    yield from _unmeasured_shapes(run)
+        yield Gap("offload to the host", 0.4, 0.6)
     if work.quant_bits == 8:
-        yield "8-bit weights"
+        yield Gap("8-bit weights", 0.5, 1.2)
     if work.method == "oft":
-        yield "orthogonal adapters"
+        yield Gap("orthogonal adapters", 0.4, 0.4)
     if work.needs_full_logits or work.value_head:
-        yield "preference and reward stages"
+        yield Gap("preference and reward stages", 0.2, 0.2)
     if work.checkpointing == "offloaded":
-        yield "checkpoints on the host"
+        yield Gap("checkpoints on the host", 0.2, 0.4)
+    yield from _of_shapes(run)
 
 
-def _unmeasured_shapes(run: Run) -> Iterator[str]:
+def _of_shapes(run: Run) -> Iterator[Gap]:
     if run.arch.counted:
-        yield "models that no formula knows"
+        yield Gap("models that no formula knows", 0.4, 0.6)
     if run.arch.ffn.experts:
-        yield "mixtures of experts"
+        yield Gap("mixtures of experts", 0.4, 0.6)
     if any(encoding.tokens for encoding in run.work.encodings):
-        yield "models that see or hear"
+        yield Gap("models that see or hear", 0.3, 0.4)
     match run.arch.mixer:
         case Delta():
-            yield "linear attention (less time is needed with flash-linear-attention)"
+            yield Gap("linear attention (less time is needed with flash-linear-attention)", 0.8, 0.5)
         case None:
             pass
         case _:
-            yield "layers without attention"
+            yield Gap("layers without attention", 0.3, 0.3)

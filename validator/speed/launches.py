@@ -19,7 +19,7 @@ _FORWARD, _BACKWARD = 18e-6, 11e-6
 _NORM, _ROTATION, _OTHERS = 6, 10, 8
 # Making quantized weights whole, in Python for the most part (bitsandbytes, autograd/_functions.py). An adapter's: two
 # products, casts, dropout, scale and sum. A routed expert's beside its products: its tokens chosen, gathered and added.
-_QUANTIZED, _ADAPTER, _EXPERT = 4, 7, 8
+_QUANTIZED, _ADAPTER, _EXPERT = {4: 4, 8: 25}, 7, 8
 
 
 def launches(run: Run, block: Block) -> Cost:
@@ -34,7 +34,7 @@ def _kernels(run: Run, block: Block) -> float:
     norms = arch.norms_per_layer + (2 if arch.attn.head_norms or arch.attn.whole_norms else 0)
     plain = [each for each in block.linears if not each.routed]
     casts = run.sizes.residual > run.sizes.compute or run.sizes.casts
-    each = 1 + int(casts) + (_QUANTIZED if work.quant_bits else 0)
+    each = 1 + int(casts) + _QUANTIZED.get(work.quant_bits, 0)
     number: float = _OTHERS + norms * per_norm + (2 if work.fused_kernels else _ROTATION) + each * len(plain)
     if run.adapts:
         number += _ADAPTER * sum(linear.role in work.adapter.targets for linear in plain)

@@ -20,6 +20,16 @@ def quantization(run: Run, rates: Rates, block: Block) -> Cost:
     bits = run.work.quant_bits
     if not bits:
         return Cost(Term.QUANTIZATION, 0.0, 0.0)
+    if bits == 8:
+        return _integers(run, rates, block)
     moved = block.linear_elements * (bits / 8 + run.sizes.compute) / rates.bandwidth
     once = block.linear_elements / _RATE + moved
     return Cost(Term.QUANTIZATION, once, once)
+
+
+def _integers(run: Run, rates: Rates, block: Block) -> Cost:
+    """LLM.int8() (arXiv 2208.07339): inputs are brought to 8 bits by row and by column and their outliers taken out,
+    results come as 32 bits; the backward pass makes the weights whole."""
+    moved = sum(each.number * (12 * each.inputs + 10 * each.outputs) for each in block.linears) * run.tokens
+    whole = block.linear_elements / _RATE
+    return Cost(Term.QUANTIZATION, moved / rates.bandwidth + whole, whole)

@@ -10,7 +10,7 @@ from validator.memory import Architecture, Workload
 from validator.memory.run import run_of
 
 from .device import Device
-from .evidence import gaps, spread
+from .evidence import band, gaps
 from .offload import offload
 from .passes import passes
 from .rates import rates
@@ -50,5 +50,5 @@ def step_time(architecture: Architecture, workload: Workload, device: Device) ->
     terms = {term: device.correction * value for term, value in seconds.items() if value}
     expected = sum(terms.values())
     tokens = workload.sharding.world * workload.accumulation * run.tokens
-    wide = 1 + spread(run, device, terms)
-    return StepTime(terms, expected / wide, expected, expected * wide, tokens, gaps(run, device))
+    low, high = band(run, device, terms)
+    return StepTime(terms, low, expected, high, tokens, gaps(run, device))
