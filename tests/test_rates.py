@@ -12,8 +12,8 @@ from validator.tables import devices, networks, rates
     [
         ("a100-80g", 8, 234e9, 25e9, 128, True),
         ("a100-80g", 1, 234e9, 25e9, 16, True),
-        ("rtx-4090", 2, 14e9, 25e9, 16, False),  # through main memory
-        ("l40s-48g", 2, 19e9, 25e9, 24, False),  # from card to card
+        ("rtx-4090", 2, 8e9, 25e9, 16, False),  # through main memory
+        ("l40s-48g", 2, 9.6e9, 25e9, 24, False),  # from card to card
         ("ascend-910b-64g", 8, 125e9, 25e9, 192, True),
         ("ascend-910b-64g", 2, 18e9, 25e9, 48, True),  # one of the seven links of a mesh
         ("ascend-910a-32g", 8, 25e9, 25e9, 192, True),  # no figure for its link is published

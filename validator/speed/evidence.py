@@ -16,8 +16,10 @@ from .terms import Term
 _TERMS: Mapping[Term, float] = {
     Term.PRODUCTS: 0.10, Term.RECOMPUTATION: 0.10, Term.ATTENTION: 0.30, Term.EXPERTS: 0.5, Term.TOWERS: 0.4,
     Term.HEAD: 0.15, Term.ELEMENTWISE: 0.25, Term.QUANTIZATION: 0.5, Term.LAUNCHES: 0.5, Term.OPTIMIZER: 0.3,
-    Term.LINKS: 0.5, Term.NETWORK: 0.5, Term.OFFLOAD: 0.5, Term.HOST_OPTIMIZER: 0.5, Term.LOADING: 0.6,
+    Term.LINKS: 0.5, Term.NETWORK: 0.5, Term.OFFLOAD: 0.8, Term.HOST_OPTIMIZER: 1.0, Term.LOADING: 0.6,
 }  # fmt: skip
+# The same of links that lead through main memory: 2 to 28 GB/s were measured on like cards (data/networks.yaml).
+_SHARED_LINKS = 1.5
 # What all terms share: the rate that a device really attains, by how many published runs of its kind there are.
 _DEVICES = {"good": 0.14, "few": 0.25, "none": 0.40}
 
@@ -34,7 +36,8 @@ class Gap(NamedTuple):
 def band(run: Run, device: Device, terms: Mapping[Term, float]) -> tuple[float, float]:
     """Seconds of the low and of the high end: terms err on their own, the device's rate for all of them."""
     whole, missing = sum(terms.values()), tuple(_gaps(run))
-    alone = sum((_TERMS[term] * seconds / whole) ** 2 for term, seconds in terms.items())
+    widths = _TERMS if device.switched else {**_TERMS, Term.LINKS: _SHARED_LINKS}
+    alone = sum((widths[term] * seconds / whole) ** 2 for term, seconds in terms.items())
     known = alone + _DEVICES[device.evidence] ** 2
     faster = (known + sum(gap.faster**2 for gap in missing)) ** 0.5
     slower = (known + sum(gap.slower**2 for gap in missing)) ** 0.5

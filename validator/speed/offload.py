@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from validator.memory.layer import checkpoint
-from validator.memory.optimizer import state_bytes
+from validator.memory.optimizer import FOREACH, state_bytes
 from validator.memory.run import Run
 from validator.memory.weights import base_weights
 
@@ -20,12 +20,14 @@ _PAGEABLE = 0.29
 # for 10**9 parameters, 30 bytes each, on two Xeon 8168 of 256 GB/s together (ZeRO-Offload, arXiv 2101.06840, table 4).
 _MEMORY = 0.46
 # Bytes a second that one thread of the update moves. torchrun gives each process of several one thread (torch,
-# distributed/run.py, OMP_NUM_THREADS): Qwen2-72B on 4 nodes took 10 s (deepspeedai/DeepSpeed#6834).
-_THREAD = 10e9
+# distributed/run.py, OMP_NUM_THREADS). Qwen2-72B took 10 s on four nodes of A100, or 9.6e9 (DeepSpeed issue 6834);
+# a core of a recent EPYC, with its memory to itself, moves 40e9 (own measurement of DeepSpeed 0.18.4).
+_THREAD = 15e9
 # Beside weight, gradient and moments: gradients scaled and clipped, and half-precision weights made.
 _BESIDE = 14.0
-# PyTorch's own AdamW passes over main memory once for each operation: 5.4 times as long (ZeRO-Offload, table 4).
-_UNFUSED = 5.4
+# PyTorch's AdamW passes over main memory once for each operation, unless it is fused: 5.4 times as long with many
+# threads (ZeRO-Offload, table 4), 13 times with one (own measurement of PyTorch 2.13).
+_UNFUSED = 9.0
 
 
 def offload(run: Run, device: Device) -> Mapping[Term, float]:
@@ -74,4 +76,5 @@ def _update(run: Run, device: Device) -> float:
     threads = device.cores if sharding.devices_per_node == 1 else min(device.cores, sharding.devices_per_node)
     rate = min(_MEMORY * device.host_bandwidth, threads * _THREAD)
     moved = (12.0 + _BESIDE) * run.trained + 2.0 * state_bytes(run)
-    return (_UNFUSED if sharding.fsdp else 1.0) * moved / sharding.nodes / rate
+    unfused = sharding.fsdp and run.work.optimizer in FOREACH
+    return (_UNFUSED if unfused else 1.0) * moved / sharding.nodes / rate
