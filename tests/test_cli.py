@@ -295,6 +295,7 @@ def test_every_command_is_in_the_help_and_has_one() -> None:
         "fixing",
         "options",
         "plain",
+        "ready",
         "simulating",
     }
     assert names == set(group.list_commands(context))

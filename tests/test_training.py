@@ -154,3 +154,27 @@ def test_the_exit_code_is_the_trainers(tmp_path: Path) -> None:
     assert run.exit_code == 1
     assert "safetensor" in run.text.lower()
     assert not (run.output / "adapter_model.safetensors").exists()
+
+
+@pytest.mark.usefixtures("unchanged_recipe")
+def test_real_steps_correct_what_is_predicted_here(tmp_path: Path) -> None:
+    """Nothing is saved, no process is left, and the next prediction is that of the measured steps."""
+    words = ("calibrate", str(RECIPE), "--steps", "4")
+    done = lmf(tmp_path, *words)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (kept,) = json.loads((tmp_path / "lmf-recipes" / "measured.json").read_text())
+    assert (kept["machine"], kept["steps"]) == ("1xcpu", 4)
+    assert kept["seconds"] > 0
+    shown = lmf(tmp_path, "explain", str(RECIPE), "--format", "json")
+    time = json.loads(shown.stdout)["time"]
+    assert time["correction"] == pytest.approx(kept["seconds"] / kept["expected"], rel=1e-3)
+    assert not [*tmp_path.glob("lmf-recipes-*")]
+
+
+def lmf(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the program from `folder`, which is the user's data folder and that for temporary files, too."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    own = {"XDG_DATA_HOME": str(folder), "TMPDIR": str(folder), "PATH": path, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        ["lmf-recipes", *words], cwd=folder, env={**os.environ, **own}, capture_output=True, text=True, timeout=LIMIT
+    )

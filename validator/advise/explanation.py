@@ -101,7 +101,8 @@ class Step(Span):
 class Time:
     """How long the run takes. `tokens_per_second` are those of all devices, padding included; `hours` of the whole run,
     None where the number of samples is not known, `parts` what of those expected goes to what. `assumed` and
-    `few_measurements_of` are what makes the band wide."""
+    `few_measurements_of` are what makes the band wide. `correction`: measured over predicted on this machine; None
+    where nothing was measured."""
 
     step_seconds: Step
     tokens_per_second: float
@@ -113,6 +114,7 @@ class Time:
     assumed: list[str]
     few_measurements_of: list[str]
     energy_kwh: Span | None = None
+    correction: float | None = None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from validator.advise.explanation import Cost, Span, Step, Time
 from validator.job.extent import extent
 from validator.job.job import Job
 from validator.job.pace import pace, per_sample
+from validator.measure import kept
 from validator.speed import RunTime
 
 _HOUR = 3600.0
@@ -19,7 +20,8 @@ _LOAD = (0.6, 0.85, 1.0)
 
 def time(job: Job, energy: bool = False) -> Time | None:
     """How long it takes; None where model, machine or its rates are not known. `energy`: with what the boards draw."""
-    known = pace(job)
+    correction = kept.correction(str(job.machine))
+    known = pace(job, correction=correction)
     if known is None:
         return None
     step, hours = known.step, _hours(known.run)
@@ -34,6 +36,7 @@ def time(job: Job, energy: bool = False) -> Time | None:
         assumed=list(known.assumed),
         few_measurements_of=list(step.gaps),
         energy_kwh=_energy(job, hours) if energy and hours else None,
+        correction=correction,
     )
 
 

@@ -14,11 +14,13 @@ from validator.job.schedule import schedule
 from validator.memory import Workload
 from validator.speed import Course, Device, RunTime, StepTime, run_time, step_time
 from validator.speed.padding import longest_of, waited_for
-from validator.tables import networks
+from validator.tables import devices, networks
 from validator.tables.rates import usual
 
 # The usual server's network is that of a large cloud. Many a cluster has a part of it: the band ends there.
 _SLOWER_NETWORK = 0.25
+# What machines without published rates are held against, once a step was measured on them.
+_REFERENCE = "a100-80g"
 
 
 class Pace(NamedTuple):
@@ -42,10 +44,16 @@ class _Case(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def pace(job: Job, sequences: int | None = None, lengths: tuple[int, ...] | None = None) -> Pace | None:
+def pace(
+    job: Job,
+    sequences: int | None = None,
+    lengths: tuple[int, ...] | None = None,
+    correction: float | None = None,
+) -> Pace | None:
     """How long the job takes. `sequences` and `lengths` are those of its data, where they were read; else the rows of
-    its data sets count, or those that the header block recommends. None where model, machine or rates are unknown."""
-    device, assumed = _device(job)
+    its data sets count, or those that the header block recommends. `correction`: measured seconds over predicted on
+    the job's machine. None where model, machine or rates are unknown."""
+    device, assumed = _device(job, correction)
     if device is None or job.model is None or job.workload is None:
         return None
     known = extent(job, lengths)
@@ -60,6 +68,17 @@ def pace(job: Job, sequences: int | None = None, lengths: tuple[int, ...] | None
     return Pace(step, usual.tokens / step.expected, usual.steps, run, (*known.assumed, *assumed))
 
 
+def measurable(job: Job, tokens: float | None) -> float | None:
+    """Seconds that a correction is measured against: of a step with so many tokens over all devices, padding included,
+    else of full length. None as with `pace`, but that a machine without published rates is held against another."""
+    device, _ = _device(job, 1.0)
+    if device is None or job.model is None or job.workload is None:
+        return None
+    sequences = job.effective_batch * job.workload.sequences_per_sample
+    length = round(tokens / sequences) if tokens else job.workload.length
+    return step_time(job.model.arch, job.workload._replace(length=max(1, length)), device).expected
+
+
 def per_sample(job: Job, lengths: Sequence[float]) -> float | None:
     """Expected seconds for each sample of these lengths, to compare jobs on the same data; None as with `pace`."""
     device, _ = _device(job)
@@ -70,16 +89,23 @@ def per_sample(job: Job, lengths: Sequence[float]) -> float | None:
     return step.expected / job.effective_batch * (sum(cut) / len(cut) / job.longest if job.packs else 1)
 
 
-def _device(job: Job) -> tuple[Device | None, tuple[str, ...]]:
-    """Rates of the job's machine, and what of them is assumed."""
+def _device(job: Job, correction: float | None = None) -> tuple[Device | None, tuple[str, ...]]:
+    """Rates of the job's machine, and what of them is assumed. Where none are published, a correction is that of
+    another device's."""
     machine = job.machine
     if machine is None:
         return None, ()
-    rates = machine.device.rates(machine.devices)
+    device, rates = machine.device, machine.device.rates(machine.devices)
+    if rates is None and correction is not None:
+        device = devices.device(_REFERENCE)[0]
+        if rates := device.rates(machine.devices):
+            rates = rates._replace(evidence="none")
+    if rates and correction is not None:
+        rates = rates._replace(correction=correction)
     if rates is None or machine.nodes == 1:
         return rates, ()
     told = _told(job)
-    joined = networks.network(told or usual(machine.device.id))
+    joined = networks.network(told or usual(device.id))
     assumed = () if told else (f"{joined.name} between nodes (`network:` in the header block tells another)",)
     return rates._replace(network=joined.rate), assumed
 

@@ -16,6 +16,8 @@ def lines(time: Time, cost: Cost | None) -> Iterator[str]:
     """The answer about time."""
     yield ""
     yield _headline(time)
+    if time.correction is not None:
+        yield f"  measured here: {number(time.correction)} times what is predicted, which is corrected by it"
     yield from (f"  assumed: {each}" for each in time.assumed)
     if time.few_measurements_of:
         yield f"  the band is wide: few times of {', '.join(time.few_measurements_of)} are public"

@@ -101,15 +101,26 @@ def run(
     starter: Sequence[str] = CLI,
     chosen: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
-    """Hand the recipe to the starter, which inherits the terminal. What the user has set wins over `variables`, and
-    `chosen` over both. Nodes meet at one port, where LLaMA-Factory would draw one on each. Returns the starter's exit
-    code; 128 + n for signal n."""
-    meeting = {"MASTER_PORT": PORT} if "NNODES" in variables else {}
-    env = {**meeting, **variables, **os.environ, **chosen}
-    place = {name: env.get(name, PORT) for name in _PLACE}
-    words = [*(place.get(word, word) for word in starter), str(recipe), *overrides]
+    """Hand the recipe to the starter, which inherits the terminal. Returns the starter's exit code; 128 + n for signal
+    n."""
+    words, env = process(recipe, overrides, variables, starter, chosen)
     try:
         code = subprocess.run(words, env=env, check=False).returncode
     except OSError as err:
         raise RecipeError(f"{starter[0]} cannot be started: {err.strerror}") from None
     return code if code >= 0 else 128 - code
+
+
+def process(
+    recipe: Path,
+    overrides: Sequence[str],
+    variables: Mapping[str, str],
+    starter: Sequence[str] = CLI,
+    chosen: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[list[str], dict[str, str]]:
+    """Words and environment of the starter. What the user has set wins over `variables`, and `chosen` over both. Nodes
+    meet at one port, where LLaMA-Factory would draw one on each."""
+    meeting = {"MASTER_PORT": PORT} if "NNODES" in variables else {}
+    env = {**meeting, **variables, **os.environ, **chosen}
+    place = {name: env.get(name, PORT) for name in _PLACE}
+    return [*(place.get(word, word) for word in starter), str(recipe), *overrides], env

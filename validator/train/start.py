@@ -10,9 +10,14 @@ from validator.train.handoff import Handoff
 
 
 def start(job: Job, prepared: Handoff) -> int:
-    """Run llamafactory-cli, or accelerate, and return its exit code. Raises RecipeError where the packages installed
-    here are not of the recipe's releases, or this machine cannot start it."""
+    """Run llamafactory-cli, or accelerate, and return its exit code. Raises RecipeError as `admitted` does."""
+    admitted(job, prepared)
+    return launch.run(prepared.recipe, prepared.overrides, prepared.variables, prepared.starter, prepared.chosen)
+
+
+def admitted(job: Job, prepared: Handoff) -> None:
+    """Raises RecipeError where the packages installed here are not of the recipe's releases, or this machine cannot
+    start it."""
     for problem in releases.outside(job.header, releases.installed(releases.FIELDS)):
         raise RecipeError(problem)
     launch.ready(handoff.size(job)[0], releases.pairs(job.header)[0][0], prepared.starter)
-    return launch.run(prepared.recipe, prepared.overrides, prepared.variables, prepared.starter, prepared.chosen)

@@ -1,0 +1,63 @@
+"""What was measured, kept by machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from validator.diagnostic import RecipeError
+from validator.measure import kept
+from validator.measure.kept import Measured
+
+ONE = Measured("8xa100-80g", "a.yaml", 3.0, 2.0, 10, "2026-11-22")
+OTHER = Measured("8xa100-80g", "b.yaml", 6.0, 1.0, 10, "2026-11-22")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_nothing_is_kept_at_first() -> None:
+    assert kept.every() == []
+    assert kept.correction("8xa100-80g") is None
+    assert kept.forget("8xa100-80g") == 0
+
+
+def test_a_machine_is_corrected_by_all_its_recipes() -> None:
+    kept.keep(ONE)
+    assert kept.correction("8xa100-80g") == pytest.approx(1.5)
+    kept.keep(OTHER)
+    assert kept.correction("8xa100-80g") == pytest.approx(3.0)  # the geometric mean of 1.5 and 6
+    assert kept.correction("4xa100-80g") is None
+
+
+def test_a_recipe_measured_again_replaces_what_was_kept() -> None:
+    kept.keep(ONE)
+    kept.keep(ONE._replace(seconds=2.0))
+    assert kept.every() == [ONE._replace(seconds=2.0)]
+
+
+def test_forgetting_leaves_other_machines() -> None:
+    for measured in (ONE, OTHER, ONE._replace(machine="2xa100-80g")):
+        kept.keep(measured)
+    assert kept.forget("8xa100-80g") == 2
+    assert [each.machine for each in kept.every()] == ["2xa100-80g"]
+
+
+@pytest.mark.parametrize("text", ["", '{"a": 1}', "[1]", '[{"machine": "x"}]', "[" * 100_000])
+def test_a_file_that_is_not_ours_is_told_and_left(text: str) -> None:
+    kept.place().parent.mkdir()
+    kept.place().write_text(text)
+    for ask in (kept.every, lambda: kept.correction("x"), lambda: kept.keep(ONE), lambda: kept.forget("x")):
+        with pytest.raises(RecipeError, match="is not as `calibrate` writes it"):
+            ask()
+    assert kept.place().read_text() == text
+
+
+@pytest.mark.parametrize("bad", [{"seconds": 0}, {"expected": "inf"}, {"expected": "nan"}, {"seconds": -1}])
+def test_figures_that_correct_nothing_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        kept._measured({**ONE._asdict(), **bad})

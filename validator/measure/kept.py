@@ -1,0 +1,94 @@
+"""Measured steps by machine, in the user's data folder: what corrects the predictions for it from then on."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from statistics import geometric_mean
+from typing import NamedTuple
+
+from validator.diagnostic import RecipeError
+from validator.write import file
+
+
+class Measured(NamedTuple):
+    """Steps of one recipe on one machine. `expected`: the seconds that were predicted for them, uncorrected."""
+
+    machine: str
+    recipe: str
+    seconds: float
+    expected: float
+    steps: int
+    date: str
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds / self.expected
+
+
+def place() -> Path:
+    """The file (XDG Base Directory Specification)."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "lmf-recipes" / "measured.json"
+
+
+def every() -> list[Measured]:
+    """All that are kept, oldest first; none where there is no file. Raises RecipeError for one that is not ours."""
+    path = place()
+    try:
+        rows = json.loads(path.read_text("utf-8"))
+        return [_measured(row) for row in rows]
+    except FileNotFoundError:
+        return []
+    except OSError as err:
+        raise RecipeError(f"`{path}` cannot be read: {(err.strerror or str(err)).lower()}") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise RecipeError(f"`{path}` is not as `calibrate` writes it; mend or remove it") from None
+
+
+def _measured(row: dict[str, object]) -> Measured:
+    kept = Measured(
+        str(row["machine"]),
+        str(row["recipe"]),
+        float(str(row["seconds"])),
+        float(str(row["expected"])),
+        int(str(row["steps"])),
+        str(row["date"]),
+    )
+    if not (0 < kept.seconds < float("inf") and 0 < kept.expected < float("inf")):
+        raise ValueError(row)
+    return kept
+
+
+def correction(machine: str) -> float | None:
+    """Measured seconds over predicted on this machine, the geometric mean over its recipes; None: nothing measured."""
+    ratios = [kept.ratio for kept in every() if kept.machine == machine]
+    return geometric_mean(ratios) if ratios else None
+
+
+def keep(measured: Measured) -> None:
+    """Adds it, in place of an older one of the same recipe on the same machine. Raises RecipeError."""
+    _write([*(kept for kept in every() if not _same(kept, measured)), measured])
+
+
+def forget(machine: str) -> int:
+    """Removes what was measured on a machine, and says how many recipes that were. Raises RecipeError."""
+    kept = every()
+    left = [each for each in kept if each.machine != machine]
+    if len(left) < len(kept):
+        _write(left)
+    return len(kept) - len(left)
+
+
+def _same(one: Measured, other: Measured) -> bool:
+    return (one.machine, one.recipe) == (other.machine, other.recipe)
+
+
+def _write(every: list[Measured]) -> None:
+    path = place()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise RecipeError(f"`{path.parent}` cannot be made: {(err.strerror or str(err)).lower()}") from None
+    file.replace(path, json.dumps([each._asdict() for each in every], indent=1) + "\n")

@@ -1,0 +1,115 @@
+"""trainer_log.jsonl, which LLaMA-Factory writes as it trains: how long its steps took, and how many tokens they had."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from validator.diagnostic import RecipeError
+
+# The first steps compile, allocate and read data for the first time.
+WARMING = 2
+# Where tokens are not counted, the log tells whole seconds.
+_LEAST = 30
+
+
+class Point(NamedTuple):
+    """A line of the log: steps done, and seconds since training began. `tokens` of all devices so far, padding
+    included, and the most GiB of live tensors; None where the run does not count them."""
+
+    step: int
+    seconds: float
+    tokens: int | None
+    allocated_gib: float | None
+
+
+class Timed(NamedTuple):
+    """Seconds of one optimizer step as it ran: the median, and those that nine of ten steps lie between. `tokens` of a
+    step over all devices."""
+
+    seconds: float
+    low: float
+    high: float
+    steps: int
+    tokens: float | None
+    allocated_gib: float | None
+
+
+def timed(path: Path) -> Timed:
+    """The steps of the file's last run, without the first ones. Raises RecipeError where it tells too little."""
+    points = _last_run(path)
+    spans = [(start, end) for start, end in pairwise(points) if end.step > start.step >= WARMING]
+    if not spans:
+        raise RecipeError(f"`{path}` tells of no steps after the first {WARMING}, which are slower; log more of them")
+    steps = spans[-1][1].step - spans[0][0].step
+    live = max((point.allocated_gib or 0.0 for point in points), default=0.0) or None
+    first, last = spans[0][0].tokens, spans[-1][1].tokens
+    if first is None or last is None:
+        return Timed(*_whole(path, spans), steps, None, live)
+    each = sorted((end.seconds - start.seconds) / (end.step - start.step) for start, end in spans)
+    edge = len(each) // 20
+    return Timed(median(each), each[edge], each[-1 - edge], steps, (last - first) / steps, live)
+
+
+def reached(path: Path) -> int:
+    """Steps that the file's last run has logged; 0 where there is no file yet."""
+    return _last_run(path)[-1].step if path.is_file() and _last_run(path) else 0
+
+
+def _whole(path: Path, spans: list[tuple[Point, Point]]) -> tuple[float, float, float]:
+    """From times that are cut to whole seconds: the mean, and what it can be."""
+    seconds = sum(end.seconds - start.seconds for start, end in spans)
+    steps = sum(end.step - start.step for start, end in spans)
+    if seconds < _LEAST:
+        counted = "`include_num_input_tokens_seen: true` makes it exact"
+        raise RecipeError(f"`{path}` tells whole seconds, and its steps took {seconds:.0f} in all; {counted}")
+    return seconds / steps, (seconds - len(spans)) / steps, (seconds + len(spans)) / steps
+
+
+def _last_run(path: Path) -> list[Point]:
+    """The file is only added to: steps that begin again are of another run."""
+    points: list[Point] = []
+    for point in _points(path):
+        if points and point.step < points[-1].step:
+            points.clear()
+        points.append(point)
+    return points
+
+
+def _points(path: Path) -> Iterator[Point]:
+    """One for each line that can be read; the last one may be half-written."""
+    try:
+        lines = path.read_text("utf-8", errors="replace").splitlines()
+    except OSError as err:
+        raise RecipeError(f"`{path}` cannot be read: {(err.strerror or str(err)).lower()}") from None
+    for line in lines:
+        try:
+            yield _point(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ZeroDivisionError, OverflowError):
+            continue
+
+
+def _point(row: Mapping[str, object]) -> Point:
+    """LLaMA-Factory 0.9.5, train/callbacks.py, LogCallback.on_log: `throughput` is `total_tokens` over the seconds so
+    far, which `elapsed_time` has without their fraction."""
+    tokens, live = row.get("total_tokens"), row.get("vram_allocated")
+    seconds = int(str(tokens)) / float(str(row["throughput"])) if tokens else _seconds(str(row["elapsed_time"]))
+    return Point(
+        int(str(row["current_steps"])),
+        seconds,
+        int(str(tokens)) if tokens else None,
+        float(str(live)) if live else None,
+    )
+
+
+def _seconds(text: str) -> float:
+    """Of `1 day, 2:03:04`, as Python writes a timedelta."""
+    days, _, clock = text.rpartition(", ")
+    hours, minutes, seconds = clock.split(":")
+    number = int(days.split()[0]) if days else 0
+    return timedelta(days=number, hours=int(hours), minutes=int(minutes), seconds=int(seconds)).total_seconds()
