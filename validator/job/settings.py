@@ -11,7 +11,7 @@ from validator.job.task import Task
 from validator.job.values import quantity
 from validator.memory.workload import Checkpointing, Precision
 from validator.tables.machines import Machine
-from validator.tables.releases import before_torch, defaults
+from validator.tables.releases import before_torch, defaults, from_torch
 
 if TYPE_CHECKING:  # few recipes ask for FSDP or name an accelerate file
     from validator.job.accelerate import Accelerate
@@ -36,9 +36,15 @@ class Settings(Task):
         (transformers, training_args.py, default_optim)."""
         if key == "optim" and key not in self.values and self.header:
             plain = "adamw_torch"
-            if before_torch(self.header, 8) or plain in defaults(self.header, "optim"):
+            if plain in self.default_optimizers:
                 return plain
         return super().get(key)
+
+    @property
+    def default_optimizers(self) -> set[str]:
+        """What `optim` stands for where it is left out, with each release that the header block admits."""
+        since = defaults(self.header, "optim") if from_torch(self.header, 8) else set()
+        return since | ({"adamw_torch"} if before_torch(self.header, 8) else set())
 
     @property
     def world(self) -> int:

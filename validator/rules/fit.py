@@ -156,7 +156,9 @@ def memory_not_judged(job: Job) -> Iterator[Finding]:
     to validator/data/models.yaml.
     """
     if job.machine and job.model_problem:
-        yield "model_name_or_path", f"memory is not judged: {job.model_problem}"
+        folder = job.find(f"{job.get('model_name_or_path')}/config.json")
+        at = "base" if isinstance(job.header.get("base"), str) and not folder else "model_name_or_path"
+        yield at, f"memory is not judged: {job.model_problem}"
 
 
 @rule("FIT009", Severity.NOTE)

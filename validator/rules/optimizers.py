@@ -96,11 +96,14 @@ def optimizer_name_refused(job: Job) -> Iterator[Finding]:
     llamafactory/train/trainer_utils.py:_create_apollo_optimizer
     Fix: `optim: adamw_torch`; or `torch: "2.7"` in the header block, where that is what runs it.
     """
+    written = "optim" in job.values
+    names = {job.get("optim")} if written else job.default_optimizers
     for key, places in _PLACES.items():
-        if job.method != "lora" and job.flag(key) and job.get("optim") not in places and not job.engine:
-            how = "" if "optim" in job.values else ", the default since torch 2.8"
-            at = "optim" if "optim" in job.values else key
-            yield at, f"{_NAMES[key]} does not know `optim: {job.get('optim')}`{how}; set `optim: adamw_torch`"
+        refused = sorted(names - {*places})
+        if job.method != "lora" and job.flag(key) and refused and not job.engine:
+            how = "" if written else ", the default since torch 2.8"
+            text = f"{_NAMES[key]} does not know `optim: {refused[0]}`{how}; set `optim: adamw_torch`"
+            yield "optim" if written else key, text
 
 
 @rule("TRA406", Severity.ERROR)

@@ -27,13 +27,18 @@ def needs(suited: Guess, rows: Sequence[Row]) -> Iterator[str]:
     for part, mark in MARKS.items():
         if column := meant.columns.get(part):
             yield f"files in `{column}` are looked for in `media_dir` (default: `dataset_dir`)"
-            yield f"`template` must be one that takes {part}"
             if why := miscounted(suited.entry, suited.stage, rows, part):
                 yield f"{why}: LLaMA-Factory stops"
         elif mark in text:  # llamafactory/data/mm_plugin.py:_validate_messages
             yield f"the rows hold {mark} and no column `{part}`: a template that takes {part} stops the run there"
     if "<think>" in text:
         yield "answers hold <think>: `template` must be one that reasons, such as qwen3 or deepseekr1"
+
+
+def templates(suited: Guess) -> Iterator[str]:
+    """What the template of a recipe for such rows must be able to do."""
+    meant = form(suited.entry)
+    yield from (f"`template` must be one that takes {part}" for part in MARKS if meant.columns.get(part))
 
 
 def _unused(suited: Guess, rows: Sequence[Row]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from validator.job import datasets
 from validator.samples.fate import KEPT
 from validator.samples.form import form
 from validator.samples.guess import Guess
+from validator.samples.needs import templates
 from validator.samples.outcome import judge
 from validator.samples.remedy import written
 from validator.study import columns, own, reading
@@ -56,7 +57,8 @@ def register(path: Path, name: str, folder: Path | None = None) -> Registration:
     except RecipeError as err:
         raise RecipeError(f"{err}; `{path}` needs {written(name, entry)}") from None
     settings = _settings(name, folder, mine.form.stage)
-    return Registration(str(folder / datasets.REGISTRY), name, entry, added, settings, rows, drops, [*mine.notes])
+    notes = [*mine.notes, *templates(mine.form)]
+    return Registration(str(folder / datasets.REGISTRY), name, entry, added, settings, rows, drops, notes)
 
 
 def _settings(name: str, folder: Path, stage: str) -> dict[str, str]:

@@ -118,9 +118,17 @@ def defaults(header: Mapping[str, Any], key: str) -> set[Any]:
 
 def before_torch(header: Mapping[str, Any], minor: int) -> bool:
     """Whether the header's range of torch holds a release before 2.minor; false where it names none, or no range."""
-    wanted, earlier = header.get("torch"), (f"2.{number}.{patch}" for number in range(minor) for patch in range(3))
+    return header.get("torch") is not None and _admits_torch(header["torch"], range(minor))
+
+
+def from_torch(header: Mapping[str, Any], minor: int) -> bool:
+    """Whether the header's range of torch holds 2.minor or a later release; true where it names none, or no range."""
+    return _admits_torch(header.get("torch"), range(minor, 100)) or not before_torch(header, minor)
+
+
+def _admits_torch(wanted: Any, minors: range) -> bool:
     try:
-        return wanted is not None and any(admits(wanted, version) for version in earlier)
+        return any(admits(wanted, f"2.{minor}.{patch}") for minor in minors for patch in range(3))
     except RecipeError:
         return False
 
