@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def started(folder: Path, files: dict[str, str], name: str = "second.yaml") -> j
         ({"first.yaml": EXPORT + "export_quantization_bit: 4\n"}, None),
         ({"first.yaml": FIRST.replace("template: qwen3", "template: qwen")}, None),
         ({"first.yaml": FIRST.replace("saves/first", "saves/other")}, None),
-        ({"first.yaml": ": {" + FIRST}, None),
+        ({"first.yaml": ": {" + FIRST}, None), ({"first.yaml": FIRST + "#" * (1 << 18)}, None),
         # two that differ, itself, and a circle
         ({"first.yaml": FIRST, "again.yaml": FIRST.replace("8B", "4B")}, None),
         ({"first.yaml": FIRST.replace("Qwen/Qwen3-8B", "saves/first")}, None),
@@ -54,6 +55,13 @@ def test_a_run_of_a_run(tmp_path: Path) -> None:
     first = FIRST.replace("Qwen/Qwen3-8B", "saves/zeroth")
     one = started(tmp_path, {"second.yaml": SECOND, "first.yaml": first, "zeroth.yaml": zeroth})
     assert (one.model and (one.model.name, one.model.how)) == ("Qwen/Qwen3-8B", "first.yaml")
+
+
+def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "first.yaml")
+    (tmp_path / "again.yaml").mkdir()
+    assert started(tmp_path, {"second.yaml": SECOND}).model is None
+    assert job.resolve(load(str(tmp_path / "nowhere" / "second.yaml"))).model is None
 
 
 @pytest.mark.parametrize(("folder", "known"), [("merge_lora", True), ("train_full", True), ("others", False)])

@@ -44,6 +44,8 @@ from validator.tables.data import listing
         ("../saves/qwen2vl_7b_full_sft_text_only/full/sft_epoch2", "Qwen/Qwen2-VL-7B"),
         ("saves/qwen2_vl-2b/merged/sft_coco6k_small", "Qwen/Qwen2-VL-2B"),
         ("x/Qwen3-8B-dpo-with-hints", "Qwen/Qwen3-8B"),
+        ("/m/qwen2.5-vl-7b-with-reasoning-tokens", "Qwen/Qwen2.5-VL-7B-Instruct"),
+        ("/m/Qwen3-8B_with_cot", "Qwen/Qwen3-8B"), ("/m/Qwen3-8B-3epochs", "Qwen/Qwen3-8B"),
         # a part of the same generation, and weights in 16 bits
         ("/m/Qwen2-VL-7B-Instruct-with-Qwen2-Language-Backbone", "Qwen/Qwen2-VL-7B-Instruct"),
         ("/m/Qwen3-8B-fp16", "Qwen/Qwen3-8B"), ("/m/Qwen3-8B-20250901", "Qwen/Qwen3-8B"),
@@ -64,6 +66,7 @@ def test_a_name_that_stands_for_a_model(name: str, stands_for: str) -> None:
         "/m/Qwen2.5-33B", "/m/Qwen-257B", "/m/Phi4-4B", "/m/Phi-4-multimodal", "/m/Qwen2.5-7B-Instruct-VL",
         "/m/Qwen3-8B-8x7B",
         "/m/Llama-3.1-8B-Instruct-Minitron-4B", "/m/Qwen3-8B-reranker", "/m/Qwen3-8B-PRM", "/m/Qwen3-8B.1",
+        "/m/Qwen3-8B-2508", "/m/Qwen3-8B-2x", "/m/Qwen3-8B-1M",
         # adapters, parts of a model, and what a model wrote
         "x/Qwen2.5-7B-Instruct-lora-adapter", "x/Qwen2.5-7B-Instruct-LoRA", "saves/Qwen2.5-7B-Instruct/lora/sft",
         "x/gemma-3-4b-it-text-only", "x/Qwen2.5-VL-7B-Instruct-llm-only", "/m/Qwen3-8B-data", "/m/Qwen3-8B-generated",

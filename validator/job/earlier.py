@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from validator.read.recipe import load
 
-_MOST = 1000  # files that are looked into
+_MOST, _LARGE = 1000, 1 << 18  # so many files are looked into, and none of more bytes
 # LLaMA-Factory's own examples have a folder for each way to train and one for exports.
 _BESIDE = re.compile(r"(?:train|merge|extras)(?:_|$)")
 _WRITES = re.compile(r"(?m)^(?:output|export)_dir: *[\"']?([^\s\"'#]+)")
@@ -53,7 +53,7 @@ def _writers(folder: Path) -> dict[str, list[Path]]:
     writers: dict[str, list[Path]] = {}
     for file in _beside(folder):
         try:
-            text = file.read_text("utf-8")
+            text = file.read_text("utf-8") if file.is_file() and file.stat().st_size < _LARGE else ""
         except (OSError, ValueError):
             continue
         for written in _WRITES.findall(text):
@@ -63,9 +63,8 @@ def _writers(folder: Path) -> dict[str, list[Path]]:
 
 def _beside(folder: Path) -> Iterator[Path]:
     """Recipes in a folder and in those beside it, as far as they are alike."""
-    folders = [folder]
-    if _BESIDE.match(folder.name):
-        folders += [other for other in sorted(folder.parent.iterdir()) if _BESIDE.match(other.name) and other != folder]
+    beside = sorted(folder.parent.glob("*/")) if _BESIDE.match(folder.name) else []
+    folders = [folder, *(other for other in beside if _BESIDE.match(other.name) and other != folder)]
     files = (file for each in folders for file in sorted(each.glob("*.y*ml")))
     return (file for file, _ in zip(files, range(_MOST), strict=False))
 

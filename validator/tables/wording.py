@@ -10,11 +10,14 @@ _OTHER_SHAPES = re.compile(
     r"draft|specul|eagle|medusa|mtp|adapter|(?<![a-z])q?lora(?![a-z])(?!.*merge)|data(?![a-z])|generated|layer|depth|"
     r"width|vocab|expan|extend|upscal|classif"
 )
-# The same, but behind the word for a training they are about its data: sft_text_only.
-_PARTS = re.compile(r"(?i)with|(?<![a-z])(?:only|mini|tiny|nano|small|lite|large|half)(?![a-z])")
+# The same, but behind the word for a training they are about its data: sft_text_only; nor are a few tokens a part.
+_PARTS = re.compile(
+    r"(?i)with(?!.*(?:token|think|reason|(?<![a-z])cot(?![a-z])))|"
+    r"(?<![a-z])(?:only|mini|tiny|nano|small|lite|large|half)(?![a-z])"
+)
 _TRAINING = re.compile(r"(?i)(?<![a-z])(?:sft|dpo|kto|orpo|simpo|ppo|grpo|rft|cpt|pretrain)(?![a-z])")
-# A version goes on behind the known name; a date does not.
-_GOES_ON = re.compile(r"[-_.]?(?!\d{6})\d")
+# A version goes on behind the known name; a date does not, nor does a number of something.
+_GOES_ON = re.compile(r"(?i)[-_.]?(?!\d{6})\d+(?![\da-z])")
 # Before a known name: it is that of another model, or tokens of a language may have been added to its vocabulary.
 _ANOTHER = re.compile(
     r"(?i)distil|student|teacher|(?<![a-z])(?:from|of|for|to|vs|and|on|in|zh|jp|ja|ko)(?![a-z])|chinese|japanese|korean|"
