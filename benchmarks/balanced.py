@@ -10,10 +10,11 @@ from typing import Any
 import grid
 from torch._subclasses.fake_tensor import FakeTensor
 
+CHOSEN = {"granite-3-1b-a400m": (0, 1, 4, 6, 7, 8, 10, 12), "granite-4.0-tiny-preview": (0, 1, 4, 6, 9, 11)}
 CELLS = [
-    {**grid.FAMILY[number], "model": model, "seq_len": 1024, "micro_batch": 2}
+    {**grid.FAMILY[number], "model": model, "seq_len": 1024, "micro_batch": 2, "lora_targets": grid.adaptable(model)}
     for model in grid.BALANCED
-    for number in (0, 1, 4, 6, 7, 8, 10, 12)
+    for number in CHOSEN[model]
 ]
 
 

@@ -27,6 +27,7 @@ from validator.memory import (
 from validator.memory.workload import Precision
 from validator.tables import architecture as families
 from validator.tables import composite, data
+from validator.tables.families import family
 
 RECORD = records.EVIDENCE / "grid.csv"
 QWEN3 = {"head_norms": True}
@@ -78,7 +79,7 @@ MIXED = [
 # Gated delta nets in three layers of four.
 ALTERNATING = ["qwen3.5-0.8b", "qwen3.5-4b", "qwen3.5-35b-a3b"]
 # Of these balanced.py asks: what an expert gets decides their shapes.
-BALANCED = ["granite-3-1b-a400m"]
+BALANCED = ["granite-3-1b-a400m", "granite-4.0-tiny-preview"]
 # Short convolutions in some layers.
 CONVOLVED = ["lfm2.5-1.2b"]
 MODELS = [*SHAPES_OF, *FAMILIES, *DECODERS, "deepseek-v3-small", *MIXED, *ALTERNATING, *CONVOLVED, *BALANCED]
@@ -286,10 +287,25 @@ def architecture(model: str) -> Architecture:
     )  # fmt: skip
 
 
+def adaptable(model: str) -> str:
+    """What LoRA should name in this model."""
+    return family(config(model)["model_type"]).targets
+
+
+def _targets(row: dict[str, str], fused: bool) -> tuple[str, ...]:
+    """Roles of the adapted modules: all, queries and values, or those that the cell names."""
+    if row["lora_targets"] == "all":
+        return linear_roles(architecture(row["model"]), fused)
+    if row["lora_targets"] == "qv":
+        return ("q", "v")
+    roles = family(config(row["model"])["model_type"]).roles
+    return tuple(role for name in row["lora_targets"].split(",") for role in roles[name])
+
+
 def workload(row: dict[str, str]) -> Workload:
     """The recorded cell as the formulas see it: one device, no evaluation."""
     fused = not separate(row)
-    targets = ("q", "v") if row["lora_targets"] == "qv" else linear_roles(architecture(row["model"]), fused)
+    targets = _targets(row, fused)
     stage, adapted = row["stage"], row["method"] in ("qlora4", "qlora8", "dora", "lora", "oft")
     saved = row["additional_target"]
     return Workload(

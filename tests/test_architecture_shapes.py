@@ -18,7 +18,7 @@ DENSE: dict[str, Any] = {
 PLAIN = {key: value for key, value in DENSE.items() if "expert" not in key and "moe" not in key}
 LINEAR = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12,
-    "linear_conv_kernel_dim": 4, "full_attention_interval": 2,
+    "linear_conv_kernel_dim": 4, "full_attention_interval": 2, "mamba_n_heads": 4,
 }  # fmt: skip
 MIXED = {"intermediate_size_mlp": 128, "intermediate_size": 96, "num_local_experts": 8, "num_experts_per_tok": 1}
 

@@ -156,7 +156,8 @@ def _pure(job: Job) -> dict[str, Setting]:
 
 def _adapters(job: Job) -> Iterator[Way]:
     """First without the offload that full training needed."""
-    settings = {**_without_optimizer(job), "finetuning_type": "lora", "lora_target": "all"}
+    targets = job.model.family.targets if job.model and job.model.refused else "all"
+    settings = {**_without_optimizer(job), "finetuning_type": "lora", "lora_target": targets}
     note = "trains adapters instead of all weights, at about ten times the learning rate"
     if _offloads(job):
         file = "ds_z3.json" if job.zero_stage == 3 else "ds_z2.json"

@@ -5,7 +5,7 @@ from .device import device_memory
 from .disk import disk
 from .estimate import Estimate
 from .host import host_memory
-from .mixers import Convolution, Delta, Mixer
+from .mixers import Convolution, Delta, Mixer, StateSpace
 from .parameters import linear_roles, parameters, trainable_parameters
 from .tower import Tower
 from .workload import Adapter, Architecture, Attn, Counted, Encoding, Ffn, LayerKind, Sharding, Workload
@@ -24,6 +24,7 @@ __all__ = [
     "Mixer",
     "Runtime",
     "Sharding",
+    "StateSpace",
     "Tower",
     "Workload",
     "device_memory",

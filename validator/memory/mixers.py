@@ -54,4 +54,37 @@ class Convolution(NamedTuple):
         return (self.kernel + int(self.bias)) * hidden
 
 
-Mixer = Delta | Convolution
+class StateSpace(NamedTuple):
+    """Shapes of one Mamba-2 layer (arXiv 2405.21060)."""
+
+    heads: int
+    head_dim: int
+    state: int  # of each channel
+    groups: int  # of heads that share what goes into the state and out of it
+    kernel: int  # tokens that the convolution before it sees
+    chunk: int  # tokens that see each other directly
+    bias: bool = False  # of its linear modules
+    convolution_bias: bool = True
+    normed: bool = True  # the gated result goes through a norm
+    kernels: bool = False  # mamba-ssm computes it, which keeps little more than inputs and output
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def convolved(self) -> int:
+        """Channels that the convolution reads."""
+        return self.width + 2 * self.groups * self.state
+
+    def linears(self, hidden: int) -> tuple[Linear, ...]:
+        inputs = Linear("in", hidden, self.width + self.convolved + self.heads, bias=self.bias)
+        return inputs, Linear("out", self.width, hidden, bias=self.bias)
+
+    def vectors(self, _hidden: int) -> int:
+        """Elements of its convolution, three numbers of each head, and a norm."""
+        norm = self.width if self.normed else 0
+        return (self.kernel + int(self.convolution_bias)) * self.convolved + 3 * self.heads + norm
+
+
+Mixer = Delta | Convolution | StateSpace

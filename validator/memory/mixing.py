@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from . import convolution, delta
-from .mixers import Convolution, Delta, Mixer
+from . import convolution, delta, statespace
+from .mixers import Convolution, Delta, Mixer, StateSpace
 from .run import Run
 from .shapes import Block
 
@@ -15,6 +15,8 @@ def kept(run: Run, block: Block, mixer: Mixer) -> float:
             return delta.kept(run, block, mixer)
         case Convolution():
             return convolution.kept(run, block)
+        case StateSpace():
+            return statespace.kept(run, block, mixer)
 
 
 def peak(run: Run, mixer: Mixer) -> float:
@@ -24,3 +26,5 @@ def peak(run: Run, mixer: Mixer) -> float:
             return delta.peak(run, mixer)
         case Convolution():
             return convolution.peak(run)
+        case StateSpace():
+            return statespace.peak(run, mixer)

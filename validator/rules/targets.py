@@ -1,4 +1,4 @@
-"""TRA206 to TRA209, TRA213 and TRA216 to TRA218: the modules and layers that a method names."""
+"""TRA206 to TRA209, TRA213 and TRA216 to TRA219: the modules and layers that a method names."""
 
 from __future__ import annotations
 
@@ -130,6 +130,28 @@ def some_targets_missing(job: Job) -> Iterator[Finding]:
             "lora_target",
             f"{kind} has no linear layer {', '.join(lost)}: left out silently; write `lora_target: all`",
         )
+
+
+@rule("TRA219", Severity.ERROR)
+def targets_refused(job: Job) -> Iterator[Finding]:
+    """LoRA is to adapt modules that peft takes no adapters on.
+
+    Why: "Target module ... is not supported" or "... is incompatible with Mamba-based models" when the adapter is made,
+    after the data is tokenized and the model loaded on every rank. Experts in one tensor have the names of linear
+    layers, or the kernels of mamba-ssm read a layer's weight past its adapter.
+    Source: peft/tuners/lora/model.py:LoraModel._create_new_module,
+    peft/tuners/tuners_utils.py:_check_lora_target_modules_mamba
+    Fix: name the other layers.
+    """
+    model, targets = job.model, job.words("lora_target")
+    if job.method != "lora" or model is None:
+        return
+    asked = model.refused if targets in ((), ("all",)) else model.refused & {_last(target) for target in targets}
+    if asked:
+        names = ", ".join(sorted(asked))
+        write = edits.put("lora_target", model.family.targets, safe=False)
+        found = f"peft takes no adapters on {names} of a {model.kind} model"
+        yield "lora_target", f"{found}; write `lora_target: {model.family.targets}`", write
 
 
 @rule("TRA217", Severity.ERROR)

@@ -194,6 +194,7 @@ def _feed_forward(config: Config, family: Family) -> Ffn:
     shared = _first(config, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
     return Ffn(
         width,
+        fused_gate_up=family.fused_gate_up,
         experts=experts,
         experts_per_token=experts if family.all_experts else _chosen(config),
         expert_width=expert_width,

@@ -61,9 +61,9 @@ class Family(NamedTuple):
     embedding_norm: bool = False
     # Only a part of each head is rotated, and joined with the rest.
     concatenated: bool = False
-    # What some layers have in place of attention: a gated delta net, beside which attention is gated, too, or a gated
-    # short convolution.
-    mixer: Literal["delta", "convolution"] | None = None
+    # What some layers have in place of attention: a gated delta net, beside which attention is gated, too, a gated
+    # short convolution, or a state space.
+    mixer: Literal["delta", "convolution", "statespace"] | None = None
     # intermediate_size of config.json counts the gate and the up matrix together.
     halved_width: bool = False
     # The feed-forward part has two thirds of intermediate_size, rounded up, unless config.json says that it has all.
@@ -96,6 +96,8 @@ class Family(NamedTuple):
     fields: Mapping[str, str] = MappingProxyType({})
     # LLaMA-Factory's templates for chat-tuned models of the type, the usual one first.
     templates: tuple[str, ...] = ()
+    # Linear modules that peft takes no adapters on, in a type with experts where it has any.
+    refused: frozenset[str] = frozenset()
     # What LoRA should name, and why.
     targets: str = "all"
     remark: str = ""
@@ -200,7 +202,7 @@ def family(kind: str) -> Family:
     del facts["source"]
     facts |= {column: kind in listed(column) for column in generated["llamafactory"] if column in Family._fields}
     facts["roles"] = {name: tuple(role.split()) for name, role in {**_ROLES, **roles}.items()}
-    facts |= {name: frozenset(facts.get(name, ())) for name in ("linear", "separate", "parts")}
+    facts |= {name: frozenset(facts.get(name, ())) for name in ("linear", "separate", "parts", "refused")}
     facts["templates"] = tuple(facts.get("templates", ()))
     facts["successor"] = tuple(facts["successor"]) if "successor" in facts else None
     return Family(kind, **facts)

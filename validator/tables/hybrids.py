@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from validator.diagnostic import RecipeError
-from validator.memory import Convolution, Delta, Ffn, LayerKind, Mixer
+from validator.memory import Convolution, Delta, Ffn, LayerKind, Mixer, StateSpace
 from validator.tables.families import Family
 from validator.tables.sizes import optional, size
 
 Config = Mapping[str, Any]
 # What config.json calls layers that attend, where it names them all.
 _ATTENTION = ("full_attention", "attention")
+# Of how many layers one attends by default, the last of them: of those with state spaces none.
+_EACH = {"delta": 4, "convolution": 1, "statespace": 0}
 
 
 def mixer(config: Config, family: Family) -> Mixer:
@@ -20,6 +22,8 @@ def mixer(config: Config, family: Family) -> Mixer:
     match family.mixer:
         case "delta":
             return _delta(config, family)
+        case "statespace":
+            return _space(config)
         case _:
             return Convolution(optional(config, "conv_L_cache") or 3, bias=bool(config.get("conv_bias")))
 
@@ -49,8 +53,23 @@ def _attending(config: Config, family: Family, layers: int) -> tuple[bool, ...]:
         return tuple(kind in _ATTENTION for kind in told)
     if isinstance(chosen := config.get("full_attn_idxs"), list):
         return tuple(number in chosen for number in range(layers))
-    every = optional(config, "full_attention_interval") or (4 if family.mixer == "delta" else 1)
-    return tuple(number % every == 0 for number in range(1, layers + 1))
+    every = optional(config, "full_attention_interval") or _EACH[family.mixer or "delta"]
+    return tuple(every > 0 and number % every == 0 for number in range(1, layers + 1))
+
+
+def _space(config: Config) -> StateSpace:
+    heads, told = size(config, "mamba_n_heads"), config.get("mamba_d_head")
+    width = optional(config, "mamba_d_ssm") or (optional(config, "mamba_expand") or 2) * size(config, "hidden_size")
+    return StateSpace(
+        heads=heads,
+        head_dim=width // heads if told in (None, "auto") else size(config, "mamba_d_head"),
+        state=optional(config, "mamba_d_state") or 256,
+        groups=optional(config, "mamba_n_groups") or 1,
+        kernel=optional(config, "mamba_d_conv") or 4,
+        chunk=optional(config, "mamba_chunk_size") or 256,
+        bias=bool(config.get("mamba_proj_bias")),
+        convolution_bias=bool(config.get("mamba_conv_bias", True)),
+    )
 
 
 def _delta(config: Config, family: Family) -> Delta:

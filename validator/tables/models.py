@@ -58,6 +58,11 @@ class Model(NamedTuple):
         return families.seeing(self.kind, self.decoder) if self.decoder else families.family(self.kind)
 
     @property
+    def refused(self) -> frozenset[str]:
+        """Linear modules that peft takes no adapters on."""
+        return frozenset() if self.family.fused_experts and not self.arch.ffn.experts else self.family.refused
+
+    @property
     def billions(self) -> float:
         return self.parameters / 1e9
 
