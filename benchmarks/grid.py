@@ -82,7 +82,9 @@ ALTERNATING = ["qwen3.5-0.8b", "qwen3.5-4b", "qwen3.5-35b-a3b"]
 BALANCED = ["granite-3-1b-a400m", "granite-4.0-tiny-preview"]
 # Short convolutions in some layers.
 CONVOLVED = ["lfm2.5-1.2b"]
-MODELS = [*SHAPES_OF, *FAMILIES, *DECODERS, "deepseek-v3-small", *MIXED, *ALTERNATING, *CONVOLVED, *BALANCED]
+# State spaces beside attention.
+PARALLEL = ["falcon-h1-0.5b", "falcon-h1-1.5b"]
+MODELS = [*SHAPES_OF, *FAMILIES, *DECODERS, "deepseek-v3-small", *MIXED, *ALTERNATING, *CONVOLVED, *PARALLEL, *BALANCED]
 MOMENTS = ("fwd_pre", "fwd_layers", "fwd_head", "bwd_head", "bwd_layers", "bwd_emb", "opt")
 DEFAULTS = {
     "method": "lora", "precision_mode": "bf16", "lora_rank": 8, "lora_targets": "all", "freeze_layers": 2,
@@ -189,7 +191,8 @@ def cells() -> list[dict[str, Any]]:
         (list(SHAPES_OF), SETTINGS, SHAPES), (RARE_MODELS, RARE, []),
         ([*FAMILIES, "deepseek-v3-small"], FAMILY, SHAPES[:5]), (DECODERS, DECODER, SHAPES[1:5]),
         (STAGED_MODELS, STAGED, SHAPES[:4]), (STAGED_MODELS, FURTHER, SHAPES[:5]), (STAGED_MODELS, FUSED, SHAPES[1:6]),
-        (MIXED, FEW, SHAPES[2:4]), (ALTERNATING, LINEAR, SHAPES[1:3]), (CONVOLVED, FAMILY, SHAPES[1:4]),
+        (MIXED, FEW, SHAPES[2:4]), (ALTERNATING, LINEAR, SHAPES[1:3]),
+        (CONVOLVED, FAMILY, SHAPES[1:4]), (PARALLEL, LINEAR, SHAPES[1:3]),
     ):  # fmt: skip
         for m, model in enumerate(models):
             for s, setting in enumerate(settings):
@@ -203,7 +206,9 @@ def cells() -> list[dict[str, Any]]:
 
 
 def _possible(model: str, setting: dict[str, Any]) -> dict[str, Any]:
-    """gpt-oss cannot use sdpa."""
+    """gpt-oss cannot use sdpa, and peft takes no adapters on a matrix of Falcon-H1."""
+    if model in PARALLEL:
+        setting = {**setting, "lora_targets": adaptable(model)}
     return {**setting, "attn": "fa2"} if model == "gpt-oss-20b" and setting["attn"] == "sdpa" else setting
 
 

@@ -55,6 +55,7 @@ EXPERTS = {"gate", "gate_proj", "up_proj", "down_proj"}
         ("phi3", "fused_gate_up", True), ("glm4", "fused_gate_up", True), ("llama", "fused_gate_up", False),
         ("qwen3_5_text", "mixer", "delta"), ("qwen3", "mixer", None), ("qwen3_5_moe_text", "fused_experts", "5.2.0"),
         ("lfm2", "mixer", "convolution"), ("granitemoehybrid", "mixer", "statespace"),
+        ("falcon_h1", "side_by_side", True),
         ("glm", "concatenated", True), ("llama", "concatenated", False),
         ("glm", "norms", 2), ("glm4", "norms", 4), ("gemma2", "norms", 4), ("gemma2", "tied", True),
         ("qwen3_moe", "fused_experts", "5.0.0"), ("deepseek_v3", "fused_experts", "5.0.0"),
@@ -147,7 +148,17 @@ def published(kind: str) -> dict[str, Any]:
 
 # Held to their classes by the cells of benchmarks/grid.py and by counts alone: layers of two kinds, norms without
 # parameters, layers that are called otherwise, experts that the published models do without.
-UNLIKE = {"granitemoehybrid", "lfm2", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo", "bloom", "llama4_text"}
+UNLIKE = {
+    "falcon_h1",
+    "granitemoehybrid",
+    "lfm2",
+    "qwen3_next",
+    "qwen3_5_text",
+    "qwen3_5_moe_text",
+    "olmo",
+    "bloom",
+    "llama4_text",
+}
 
 
 @pytest.mark.slow

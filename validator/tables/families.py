@@ -64,6 +64,8 @@ class Family(NamedTuple):
     # What some layers have in place of attention: a gated delta net, beside which attention is gated, too, a gated
     # short convolution, or a state space.
     mixer: Literal["delta", "convolution", "statespace"] | None = None
+    # Every layer has it beside attention, not in its place.
+    side_by_side: bool = False
     # intermediate_size of config.json counts the gate and the up matrix together.
     halved_width: bool = False
     # The feed-forward part has two thirds of intermediate_size, rounded up, unless config.json says that it has all.

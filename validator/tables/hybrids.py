@@ -23,7 +23,7 @@ def mixer(config: Config, family: Family) -> Mixer:
         case "delta":
             return _delta(config, family)
         case "statespace":
-            return _space(config)
+            return _space(config, family)
         case _:
             return Convolution(optional(config, "conv_L_cache") or 3, bias=bool(config.get("conv_bias")))
 
@@ -31,6 +31,8 @@ def mixer(config: Config, family: Family) -> Mixer:
 def kinds(config: Config, family: Family, ffn: Ffn) -> tuple[LayerKind, ...]:
     """Of each layer, first layers first. Raises RecipeError for a list that is not one of all layers."""
     layers = size(config, "num_hidden_layers")
+    if family.side_by_side:
+        return (LayerKind(mixes=True, experts=ffn.experts > 0),) * layers
     attending = _attending(config, family, layers) if family.mixer else (True,) * layers
     experts = _experts(config, layers) if ffn.experts else (False,) * layers
     return tuple(LayerKind(attends, not attends, mixes) for attends, mixes in zip(attending, experts, strict=True))
@@ -57,7 +59,7 @@ def _attending(config: Config, family: Family, layers: int) -> tuple[bool, ...]:
     return tuple(every > 0 and number % every == 0 for number in range(1, layers + 1))
 
 
-def _space(config: Config) -> StateSpace:
+def _space(config: Config, family: Family) -> StateSpace:
     heads, told = size(config, "mamba_n_heads"), config.get("mamba_d_head")
     width = optional(config, "mamba_d_ssm") or (optional(config, "mamba_expand") or 2) * size(config, "hidden_size")
     return StateSpace(
@@ -69,6 +71,7 @@ def _space(config: Config) -> StateSpace:
         chunk=optional(config, "mamba_chunk_size") or 256,
         bias=bool(config.get("mamba_proj_bias")),
         convolution_bias=bool(config.get("mamba_conv_bias", True)),
+        normed=bool(config.get("mamba_rms_norm", not family.side_by_side)),
     )
 
 
