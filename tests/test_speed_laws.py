@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_memory_laws import runs
 
-from validator.memory import Architecture, Workload
+from validator.memory import Architecture, Sharding, Workload
 from validator.speed import Device, Term, step_time
 
+_RATES = ("half", "single", "bandwidth", "link", "network", "host_link", "host_bandwidth", "cores")
 LAWS = settings(max_examples=80, deadline=None)
 A100 = Device(312e12, 19.5e12, 2.0e12, 300e9, 25e9, 25e9, 200e9, 96, 1e9)
 
@@ -48,9 +52,31 @@ def test_a_larger_model_never_takes_less_time(run: tuple[Architecture, Workload]
 
 @LAWS
 @given(runs())
+def test_wider_layers_and_adapters_never_take_less_time(run: tuple[Architecture, Workload]) -> None:
+    arch, work = run
+    before = step_time(arch, work, A100).expected
+    wider = arch.ffn._replace(width=2 * arch.ffn.width, expert_width=2 * arch.ffn.expert_width)
+    assert step_time(arch._replace(ffn=wider), work, A100).expected >= before * (1 - 1e-9)
+    adapter = work.adapter._replace(rank=2 * work.adapter.rank)
+    assert step_time(arch, work._replace(adapter=adapter), A100).expected >= before * (1 - 1e-9)
+
+
+@LAWS
+@given(runs(), st.sampled_from([{}, {"stage": 2, "engine": True}, {"stage": 3, "engine": True}]))
+def test_devices_that_share_a_batch_save_no_device_hours(
+    run: tuple[Architecture, Workload], sharding: dict[str, Any]
+) -> None:
+    arch, work = run[0], run[1]._replace(accumulation=8, precision="engine" if sharding else run[1].precision)
+    alone = step_time(arch, work._replace(sharding=Sharding(**sharding)), A100).expected
+    shared = work._replace(accumulation=1, sharding=Sharding(devices_per_node=8, **sharding))
+    assert 8 * step_time(arch, shared, A100).expected >= alone * (1 - 1e-9)
+
+
+@LAWS
+@given(runs())
 def test_a_faster_device_is_never_slower(run: tuple[Architecture, Workload]) -> None:
     before = step_time(*run, A100).expected
-    for field in ("half", "single", "bandwidth", "link", "network", "host_link", "host_bandwidth", "cores"):
+    for field in (*_RATES, "attained", "attention"):
         faster = A100._replace(**{field: 2 * getattr(A100, field)})
         assert step_time(*run, faster).expected <= before * (1 + 1e-9)
 

@@ -38,8 +38,9 @@ def _scores(run: Run, rates: Rates) -> Cost:
     if run.attends_in_squares:
         squares = pairs * attn.heads / rates.bandwidth
         return Cost(Term.ATTENTION, seconds + _WRITTEN * squares, 2 * seconds + _WRITTEN_BACKWARD * squares)
-    forward, backward = _MASKED if masked else _FLASH
-    seconds /= rates.attention
+    if masked:  # by kernels of the first generation everywhere
+        return Cost(Term.ATTENTION, seconds / _MASKED[0], 2.5 * seconds / _MASKED[1])
+    forward, backward = (rates.attention * share for share in _FLASH)
     return Cost(Term.ATTENTION, seconds / forward, 2.5 * seconds / backward)
 
 

@@ -60,7 +60,9 @@ def _gaps(run: Run) -> Iterator[Gap]:
         yield Gap("8-bit weights", 0.5, 1.2)
     if work.method == "oft":
         yield Gap("orthogonal adapters", 0.4, 0.4)
-    if work.needs_full_logits or work.value_head:
+    if work.needs_full_logits and work.value_head:
+        yield Gap("the answers that PPO generates", 0.2, 3.0)
+    elif work.needs_full_logits or work.value_head:
         yield Gap("preference and reward stages", 0.2, 0.2)
     if work.checkpointing == "offloaded":
         yield Gap("checkpoints on the host", 0.2, 0.4)
