@@ -150,6 +150,18 @@ def test_towers_take_time_where_they_read_something() -> None:
     assert seconds(Term.TOWERS, LORA._replace(encodings=(Encoding(),)), arch) == 0
 
 
+@pytest.mark.parametrize(("workers", "waits"), [(0, True), (8, False)])
+def test_workers_make_numbers_of_pictures_beside_the_device(workers: int, waits: bool) -> None:
+    arch, work = DENSE._replace(towers=(TOWER,)), LORA._replace(encodings=(Encoding(1024),), loader_workers=workers)
+    assert (seconds(Term.LOADING, work, arch) > 0) == waits
+
+
+def test_a_slow_loader_holds_a_fast_device_up() -> None:
+    arch, work = DENSE._replace(towers=(TOWER,)), LORA._replace(encodings=(Encoding(4096),), loader_workers=1)
+    quick = A100._replace(half=100 * A100.half, bandwidth=100 * A100.bandwidth)
+    assert seconds(Term.LOADING, work, arch, quick) > 0
+
+
 def test_fused_kernels_spare_traffic() -> None:
     fused = FULL._replace(fused_kernels=True, loss="fused")
     for term in (Term.ELEMENTWISE, Term.HEAD):

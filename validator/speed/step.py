@@ -11,6 +11,7 @@ from validator.memory.run import run_of
 
 from .device import Device
 from .evidence import band, gaps
+from .loading import loading
 from .offload import offload
 from .passes import passes
 from .rates import rates
@@ -44,6 +45,7 @@ def step_time(architecture: Architecture, workload: Workload, device: Device) ->
     for cost in passes(run, device).costs:
         seconds[cost.term] += workload.accumulation * (cost.forward + cost.backward)
     seconds[Term.OPTIMIZER] += update(run, rates(device))
+    seconds[Term.LOADING] += loading(run, device, passes(run, device)) if architecture.towers else 0.0
     for waits in (traffic(run, device, passes(run, device)), offload(run, device)):
         for term, value in waits.items():
             seconds[term] += value
