@@ -32,6 +32,11 @@ def test_frozen_weights_have_no_gradient() -> None:
     assert lora / full == pytest.approx(2 / 3, rel=0.05)
 
 
+def test_badam_makes_gradients_of_one_block() -> None:
+    full, block = (seconds(Term.PRODUCTS, FULL._replace(optimizer=name)) for name in ("adamw", "badam"))
+    assert block / full == pytest.approx(2 / 3, rel=0.02)
+
+
 def test_layers_below_the_first_trained_one_pass_forward_alone() -> None:
     freeze = FULL._replace(method="freeze", trainable_layers=8)
     third = seconds(Term.PRODUCTS, FULL) / 3
@@ -118,6 +123,8 @@ def test_weights_of_few_bits_are_made_whole_in_each_pass() -> None:
         ({"optimizer": "adamw_8bit"}, {"optimizer": "adamw"}),
         ({"optimizer": "adamw"}, {"optimizer": "muon"}),
         ({"optimizer": "adamw"}, {"optimizer": "galore", "optimizer_rank": 512}),
+        ({"optimizer": "apollo", "optimizer_rank": 512}, {"optimizer": "galore", "optimizer_rank": 512}),
+        ({"optimizer": "badam"}, {"optimizer": "adamw_8bit"}),
         ({"optimizer": "adamw", "sharding": ZERO3}, {"optimizer": "adamw"}),
     ],
 )

@@ -58,6 +58,8 @@ def _gaps(run: Run) -> Iterator[Gap]:
         yield Gap("offload to the host", 0.4, 0.6)
     if work.quant_bits == 8:
         yield Gap("8-bit weights", 0.5, 1.2)
+    if work.optimizer.startswith("galore"):
+        yield Gap("GaLore's decompositions", 0.6, 0.6)
     if work.method == "oft":
         yield Gap("orthogonal adapters", 0.4, 0.4)
     if work.needs_full_logits and work.value_head:

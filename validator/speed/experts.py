@@ -6,7 +6,7 @@ from validator.memory.run import Run
 from validator.memory.shapes import Block
 
 from .cost import Cost
-from .products import adapter
+from .products import adapter, weight_gradients
 from .rates import Rates
 from .terms import Term
 
@@ -32,8 +32,8 @@ def experts(run: Run, rates: Rates, block: Block) -> Cost:
     once = rates.product(each, hidden, ffn.expert_width, size, shapes)
     moved = run.tokens * (ffn.experts_per_token * _PERMUTED * size * hidden + 16.0 * ffn.experts) / rates.bandwidth
     adapted = _adapted(run, rates, block)
-    trained = 1 if run.adapts else 2
-    return Cost(Term.EXPERTS, once + moved + adapted.forward, trained * once + moved + adapted.backward)
+    back = (1 + weight_gradients(run)) * once
+    return Cost(Term.EXPERTS, once + moved + adapted.forward, back + moved + adapted.backward)
 
 
 def _adapted(run: Run, rates: Rates, block: Block) -> Cost:

@@ -21,7 +21,15 @@ def products(run: Run, rates: Rates, block: Block) -> Cost:
     once = sum(rates.product(run.tokens, each.inputs, each.outputs, size, each.number) for each in base)
     adapted = [adapter(run, rates, each) for each in base if each.role in run.work.adapter.targets and run.adapts]
     forward, backward = sum(cost.forward for cost in adapted), sum(cost.backward for cost in adapted)
-    return Cost(Term.PRODUCTS, once + forward, (1 if run.adapts else 2) * once + backward)
+    return Cost(Term.PRODUCTS, once + forward, (1 + weight_gradients(run)) * once + backward)
+
+
+def weight_gradients(run: Run) -> float:
+    """Products for gradients of weights that each product of the base brings: none where it is frozen; BAdam trains one
+    block of layers at a time (arXiv 2404.02827)."""
+    if run.adapts:
+        return 0.0
+    return 1 / run.arch.layers if run.work.optimizer == "badam" else 1.0
 
 
 def spared(run: Run, rates: Rates, block: Block) -> float:
