@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from validator.memory.linear import Linear
 from validator.memory.run import Run
 from validator.memory.shapes import Block
 
@@ -18,10 +19,22 @@ _BESIDE, _ADAPTER = 6, 4
 
 
 def hooks(run: Run, block: Block) -> Cost:
-    """One pass forward, one backward through all modules of a layer."""
-    if run.sharding.zero < 3:
-        return Cost(Term.LAUNCHES, 0.0, 0.0)
-    targets = run.work.adapter.targets if run.adapts else ()
-    linears = sum(each.number * (1 + _ADAPTER * (each.role in targets)) for each in block.linears if not each.routed)
-    seconds = _SECONDS * (_BESIDE + linears)
-    return Cost(Term.LAUNCHES, seconds, seconds)
+    """One pass forward, one backward through a layer."""
+    number = _modules(run, block) if run.sharding.zero == 3 else _tensors(run, block) if run.sharding.fsdp else 0.0
+    return Cost(Term.LAUNCHES, _SECONDS * number, _SECONDS * number)
+
+
+def _modules(run: Run, block: Block) -> float:
+    return _BESIDE + sum(
+        each.number * (1 + _ADAPTER * _adapted(run, each)) for each in block.linears if not each.routed
+    )
+
+
+def _tensors(run: Run, block: Block) -> float:
+    """FSDP gathers a layer at once, and makes each of its parameters anew (torch, distributed/fsdp/_flat_param.py)."""
+    linears = sum(each.number * (1 + 2 * _adapted(run, each)) for each in block.linears)
+    return run.arch.norms_per_layer + linears + (2 if block.experts else 0)
+
+
+def _adapted(run: Run, linear: Linear) -> bool:
+    return run.adapts and linear.role in run.work.adapter.targets
