@@ -103,6 +103,12 @@ def test_hooks_of_zero_3_hold_the_device_up(stage: int, held: bool) -> None:
     assert (step(few).bottleneck == Term.LAUNCHES) == held
 
 
+def test_fsdp_makes_each_parameter_anew() -> None:
+    few = LORA._replace(micro_batch=1, length=512)
+    gathered = few._replace(sharding=Sharding(1, 8, 3, fsdp=True))
+    assert seconds(Term.LAUNCHES, gathered) > 2 * seconds(Term.LAUNCHES, few)
+
+
 def test_adapters_make_more_modules_for_the_hooks() -> None:
     few = LORA._replace(precision="engine", sharding=ZERO3, adapter=Adapter(targets=("q",)), length=512)
     assert seconds(Term.LAUNCHES, few._replace(adapter=Adapter())) > 2 * seconds(Term.LAUNCHES, few)
