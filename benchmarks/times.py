@@ -81,7 +81,8 @@ SOURCES: Mapping[str, Source] = {
     "fsdpqlora": Source(
         Stack("fsdp_qlora (answer.ai)", loss="shifted", adapter="engine", dropout=True), reentrant=False
     ),
-    "qwenreadme": Source(Stack("Qwen README", loss="shifted", dropout=True)),
+    # peft before 0.12 gave adapters the precision of the weights beside them
+    "qwenreadme": Source(Stack("Qwen README", loss="shifted", adapter="engine", dropout=True)),
     "torchtune": Source(Stack("torchtune", adapter="engine", peer=False)),
     "thunder": Source(Stack("litgpt pre-training", full="amp", untied=True, peer=False)),
     "tinyllama": Source(Stack("TinyLlama", loss="fused", full="amp", peer=False), network=400 * GBIT, kernels=True),
