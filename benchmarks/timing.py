@@ -2,6 +2,7 @@
 
     python benchmarks/timing.py               # the report; ends with an error where a bar is missed
     python benchmarks/timing.py --rows        # every row beside its prediction
+    python benchmarks/timing.py --holdout     # each source scored by constants that it had no part in: a few minutes
 
 Rows and what they are good for: benchmarks/times.py. Rows of samples that are shorter than their maximum by an unknown
 amount are judged at the maximum: they must not take longer than the band there, nor less than a tenth of its low end.
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from statistics import median
 
 import paced
+import refit
 from judged import fraction, percent, percentile, signed, table
 from times import TimedRow, published
 
@@ -168,7 +170,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", default="", help="only sources whose name contains this")
     parser.add_argument("--rows", action="store_true", help="also print every row")
+    parser.add_argument("--holdout", action="store_true", help="fit without each source in turn, and score it")
     options = parser.parse_args()
+    if options.holdout:
+        print(refit.holdout(published()[0]))
+        return
     text = report(options.source, options.rows)
     print(text)
     sys.exit(1 if MISSED in text else 0)

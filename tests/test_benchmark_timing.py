@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import paced
+import refit
 import times
 import timing
 
@@ -68,3 +69,21 @@ def test_rivals_are_judged_on_the_rows_they_answer() -> None:
 def test_parameters_that_a_token_meets(name: str, share: float) -> None:
     row = BY_ID[name]
     assert paced.active(row) / paced.parameters(row.architecture) == pytest.approx(share, abs=0.01)
+
+
+def test_constants_that_are_fitted_anew_exist_and_matter() -> None:
+    rows = [BY_ID[name] for name in ("fms-017", "qwenreadme-001", "dsex-001", "fms-122", "peftmm-033", "lithubt-003")]
+    used = refit.errors(rows, {})
+    for name, choices in refit.CHOICES.items():
+        assert refit.errors(rows, {name: choices[0]}) != used, name
+    assert refit.errors(rows, {}) == used  # and are put back
+
+
+def test_a_source_is_scored_by_constants_that_it_did_not_shape() -> None:
+    known = refit.usable(list(BY_ID.values()))
+    assert {row.kind for row in known} == {"exact", "mean"}
+    assert refit.source(BY_ID["fms-130"]) == refit.source(BY_ID["fms-017"])  # fused kernels or not
+    names = ("fms-017", "fms-019", "foundry-096", "foundry-100")
+    shown = refit.holdout([BY_ID[name] for name in names])
+    assert "fms packed" in shown
+    assert "llm-foundry" in shown

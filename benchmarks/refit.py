@@ -1,0 +1,115 @@
+"""Do the constants of the time model carry over to sources that did not shape them?
+
+Each source in turn is left out, the constants are fitted to the others from nothing (everything at its published rate,
+nothing that takes time of its own), and the source is scored with them. A constant that no other source informs stays
+at nothing: the harshest reading. Rates of devices (`attained` of data/devices.yaml) are measured apart from these rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from math import inf, log
+from statistics import median
+from types import ModuleType
+
+from judged import percent, percentile, signed, table
+from times import TimedRow
+
+from validator.speed import step_time
+
+# Module and name of each constant -> what it may be, the first value being "no such effect".
+CHOICES: Mapping[str, Sequence[object]] = {
+    "rates.PRODUCT": (1.0, 0.94, 0.88, 0.82, 0.76, 0.7),
+    "rates.BANDWIDTH": (1.0, 0.9, 0.8, 0.7, 0.6),
+    "attention._FLASH": ((1.0, 1.0), (0.9, 0.8), (0.8, 0.7), (0.7, 0.6), (0.6, 0.5)),
+    "attention._MASKED": ((1.0, 1.0), (0.6, 0.45), (0.45, 0.3), (0.3, 0.2)),
+    "launches._FORWARD": (1e-9, 5e-6, 10e-6, 15e-6, 20e-6),
+    "launches._BACKWARD": (1e-9, 5e-6, 9e-6, 13e-6),
+    "quantization._RATE": (inf, 2e11, 1e11, 6e10),
+    "hooks._SECONDS": (0.0, 100e-6, 250e-6, 400e-6),
+    "traffic._HIDDEN": (1.0, 0.9, 0.75, 0.6),
+}
+Constants = dict[str, object]
+
+
+def module(name: str) -> tuple[ModuleType, str]:
+    """The module of validator/speed that holds a constant, and the constant's name there."""
+    where, attribute = name.split(".")
+    return import_module(f"validator.speed.{where}"), attribute
+
+
+def forget() -> None:
+    """Answers that were computed with other constants."""
+    for name in ("passes", "rates"):
+        for value in vars(import_module(f"validator.speed.{name}")).values():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
+
+
+@contextmanager
+def using(values: Constants) -> Iterator[None]:
+    """The time model with other constants."""
+    before = {name: getattr(*module(name)) for name in values}
+    for name, value in values.items():
+        setattr(*module(name), value)
+    forget()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(*module(name), value)
+        forget()
+
+
+def source(row: TimedRow) -> str:
+    """The publication of a row: variants of its software are one source."""
+    return row.source.split(" (")[0].split(",")[0]
+
+
+def errors(rows: Sequence[TimedRow], values: Constants) -> list[float]:
+    """Relative errors with these constants."""
+    with using(values):
+        return [step_time(row.architecture, row.workload, row.device).expected / row.seconds - 1 for row in rows]
+
+
+def loss(rows: Sequence[TimedRow], values: Constants) -> float:
+    """Mean error, in logarithms, with every source weighing the same."""
+    sizes: dict[str, list[float]] = {}
+    for row, error in zip(rows, errors(rows, values), strict=True):
+        sizes.setdefault(source(row), []).append(abs(log(1 + error)))
+    return sum(sum(each) / len(each) for each in sizes.values())
+
+
+def fit(rows: Sequence[TimedRow]) -> Constants:
+    """One constant after the other, until none gets better."""
+    values: Constants = {name: choices[0] for name, choices in CHOICES.items()}
+    for _ in range(4):
+        before = dict(values)
+        for name, choices in CHOICES.items():
+            values[name] = min(choices, key=lambda value, name=name: loss(rows, {**values, name: value}))
+        if values == before:
+            break
+    return values
+
+
+def usable(rows: Sequence[TimedRow]) -> list[TimedRow]:
+    """Rows of one node whose tokens are known, and all that they ran with."""
+    return [row for row in rows if row.kind in ("exact", "mean") and not row.doubt]
+
+
+def holdout(rows: Sequence[TimedRow]) -> str:
+    """Every source scored with constants that it had no part in, beside the ones in use. Held rows are never fitted."""
+    known, lines = usable(rows), []
+    every: list[float] = []
+    for name in dict.fromkeys(map(source, known)):
+        kept = [row for row in known if source(row) == name]
+        values = fit([row for row in known if source(row) != name and not row.held])
+        sizes, used = [list(map(abs, errors(kept, each))) for each in (values, {})]
+        every += sizes
+        shown = [percent(part) for each in (sizes, used) for part in (median(each), percentile(each, 0.9))]
+        lines.append([name, len(kept), *shown[:2], signed(median(errors(kept, values))), *shown[2:]])
+    lines.append(["all", len(every), percent(median(every)), percent(percentile(every, 0.9)), "", "", ""])
+    heads = ["left out", "n", "median |%|", "p90 |%|", "bias %", "in use: median", "p90"]
+    return table("constants fitted without the source (bar: 15 / 35)", heads, lines)
