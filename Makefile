@@ -65,6 +65,7 @@ benchmark-memory: $(VENV)/check.done
 
 benchmark-time: $(VENV)/check.done
 	python benchmarks/timing.py
+	python benchmarks/claims.py
 
 benchmark-fields: $(VENV)/check.done
 	python benchmarks/fields.py

@@ -8,6 +8,7 @@ from rows import CARDS, Skip
 
 from validator.memory import Workload
 from validator.speed.device import Device
+from validator.tables import networks
 from validator.tables import rates as published
 
 # Names of times.csv beside those of published.csv -> the entry of data/devices.yaml, and what differs from it.
@@ -42,12 +43,13 @@ ATTAINED = 0.85
 
 def rates(name: str, work: Workload, network: float) -> tuple[str, Device]:
     """The id of a device by its name in a row, and its rates there. `network`: bytes/s of a node, where there are
-    several."""
+    several; 0: that of the usual server, as where a recipe does not tell."""
     key, changes = CHANGED.get(name) or (CARDS.get(name, ""), {})
     if not key:
         raise Skip(f"device {name} is not in data/devices.yaml")
-    nodes = work.sharding.nodes
-    known = published.rates(key, work.sharding.devices_per_node, ATTAINED * network if nodes > 1 else 0.0)
+    attained = ATTAINED * network or networks.network(published.usual(key)).rate
+    nodes, devices = work.sharding.nodes, work.sharding.devices_per_node
+    known = published.rates(key, devices, attained if nodes > 1 else 0.0)
     if known is None:
         raise Skip(f"rates of device {name} are not published")
     return key, known._replace(**changes)

@@ -40,7 +40,7 @@ class Source:
     stack: Stack
     counts: Literal["step", "micro"] = "step"  # sec_per_iter is of an optimizer step, or of one micro batch
     whole: bool = False  # the whole run was timed: start-up and validation are in it
-    network: float = 0.0  # bytes/s between nodes, one node and direction, where no row states it
+    network: float = 0.0  # bytes/s between nodes, one node and direction, as the source states it; 0: it does not
     kernels: bool = False  # norms, rotation and activations are fused kernels, apart from the loss
     flash: bool = False  # its attention is a flash kernel, which its rows do not say
     attention: float = 1.0  # what that kernel reaches, over FlashAttention-2
@@ -68,7 +68,7 @@ SOURCES: Mapping[str, Source] = {
         attention=0.5,  # Triton's of the first generation, which takes ALiBi's biases (arXiv 2307.08691 compares them)
         reentrant=False,  # activation_checkpointing_reentrant: false
     ),
-    "mlperf": Source(Stack("MLPerf Training", peer=False), network=400 * GBIT),
+    "mlperf": Source(Stack("MLPerf Training", peer=False)),
     "nemo": Source(Stack("NeMo", peer=False), network=3200 * GBIT),
     "automodel": Source(
         Stack("NeMo Automodel", adapter="engine", dropout=True, peer=False),
@@ -82,9 +82,9 @@ SOURCES: Mapping[str, Source] = {
         kernels=True,
         doubt="batch and parallelism are the script's of that commit",
     ),
-    "xtuner": Source(Stack("xtuner"), network=800 * GBIT, kernels=True),
+    "xtuner": Source(Stack("xtuner"), kernels=True),
     "bigsci": Source(Stack("BigScience, HF Trainer + DeepSpeed"), network=400 * GBIT),
-    "swift": Source(Stack("ms-swift examples", dropout=True, bins=True), network=800 * GBIT),
+    "swift": Source(Stack("ms-swift examples", dropout=True, bins=True)),
     "lithubt": Source(rows.STACKS["lithub"], whole=True),
     "alpacalora": Source(Stack("alpaca-lora", dropout=True), doubt="hours of a progress bar"),
     "fsdpqlora": Source(
@@ -94,7 +94,7 @@ SOURCES: Mapping[str, Source] = {
     "qwenreadme": Source(Stack("Qwen README", loss="shifted", adapter="engine", dropout=True)),
     "torchtune": Source(Stack("torchtune", adapter="engine", peer=False)),
     "thunder": Source(Stack("litgpt pre-training", full="amp", untied=True, peer=False)),
-    "tinyllama": Source(Stack("TinyLlama", loss="fused", full="amp", peer=False), network=400 * GBIT, kernels=True),
+    "tinyllama": Source(Stack("TinyLlama", loss="fused", full="amp", peer=False), kernels=True),
     "colossal": Source(Stack("Colossal-AI", peer=False), doubt="batch and recomputation assumed"),
     "ktfull": Source(Stack("LLaMA-Factory, ZeRO-3 beside KTransformers")),
 }
@@ -132,6 +132,7 @@ class TimedRow:
     short: bool = False  # samples are shorter than `workload.length` by an unknown amount, whatever the kind
     held: bool = False  # kept apart: scored, and never used for calibration
     peer: bool = True  # the software that LLaMA-Factory trains with
+    guessed: bool = False  # the network between nodes is that of the usual server, as the source tells none
     whole: bool = False  # start-up and validation are in `seconds`
     doubt: str = ""
     facts: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -245,9 +246,10 @@ def _longest(scatter: float) -> float:
 
 
 def network(facts: Mapping[str, str]) -> float:
-    """Bytes/s between nodes, one node and direction, as the row states it, or what its source is known to have."""
+    """Bytes/s between nodes, one node and direction, as the row or its source states it; 0 where neither does."""
     stated = ETHERNET.search(facts["notes"])
-    return int(stated[1]) * int(stated[2]) * GBIT if stated else SOURCES[prefix(facts)].network
+    unstated = "section 'H100" in facts["notes"]  # llm-foundry tells that of its A100 alone
+    return int(stated[1]) * int(stated[2]) * GBIT if stated else 0.0 if unstated else SOURCES[prefix(facts)].network
 
 
 def kind(facts: Mapping[str, str], device: str, stranger: bool) -> Kind:
@@ -317,6 +319,7 @@ def parse(facts: Mapping[str, str]) -> TimedRow:
         short=short(facts),
         held=facts.get("held") == "yes",
         peer=source.stack.peer,
+        guessed=work.sharding.nodes > 1 and not network(facts),
         whole=source.whole,
         doubt=source.doubt or doubt(facts),
         facts=facts,

@@ -5,7 +5,8 @@
     python benchmarks/timing.py --holdout     # each source scored by constants that it had no part in: a few minutes
 
 Rows and what they are good for: benchmarks/times.py. Rows of samples that are shorter than their maximum by an unknown
-amount are judged at the maximum: they must not take longer than the band there, nor less than a tenth of its low end.
+amount are judged as the product judges a recipe whose samples are not known: a quarter of the maximum is expected, and
+the band reaches from a tenth of it to all of it.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ import refit
 from judged import fraction, percent, percentile, signed, table
 from times import TimedRow, published
 
+from validator.memory import Workload
 from validator.speed import StepTime, step_time
+from validator.speed.padding import spread, waited_for
 
 MISSED = "MISSED"
 # Devices whose runs shaped the constants of validator/speed; all others are predicted from their published rates alone.
 CALIBRATED = ("a100-40g", "a100-80g", "h100-80g")
 BANDED = ("short", "offload", "nodes", "ascend")
-SHORTEST = 0.1  # of the maximum: what the mean of short samples is taken to be at least
+SHARES = (0.1, 0.25)  # of the maximum: mean lengths of samples that are not known, as validator/job/extent.py has them
+SLOWER = 0.25  # of the usual server's network, where none is told: as validator/job/pace.py has it
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,7 @@ class Timed:
 
     @property
     def covered(self) -> bool:
-        low = self.step.low * (SHORTEST if self.row.short else 1)
-        return low <= self.row.seconds <= self.step.high
+        return self.step.low <= self.row.seconds <= self.step.high
 
     @property
     def width(self) -> float:
@@ -59,7 +62,21 @@ class Timed:
 
 
 def judge(row: TimedRow) -> Timed:
-    return Timed(row, step_time(row.architecture, row.workload, row.device))
+    """The model's answer to one row."""
+    whole = step_time(row.architecture, row.workload, row.device)
+    if row.guessed:
+        slower = row.device._replace(network=SLOWER * row.device.network)
+        whole = whole._replace(high=step_time(row.architecture, row.workload, slower).high)
+    if not row.short:
+        return Timed(row, whole)
+    short, usual = (step_time(row.architecture, shortened(row.workload, share), row.device) for share in SHARES)
+    return Timed(row, usual._replace(low=short.low, high=whole.high))
+
+
+def shortened(work: Workload, share: float) -> Workload:
+    """Samples of a mean that is this share of the maximum, padded to the longest of those that wait for each other."""
+    lengths = spread(share * work.length, work.length, told=False)
+    return work._replace(length=round(waited_for(lengths, work.micro_batch, work.sharding.world, work.accumulation)))
 
 
 def figures(items: Sequence[Timed]) -> list[object]:

@@ -32,14 +32,27 @@ def timed(name: str, low: float, expected: float, high: float) -> timing.Timed:
         ("fms-017", (0.9, 1.1, 1.3), 0.1, True),
         ("fms-017", (1.1, 1.2, 1.3), 0.2, False),
         ("fms-017", (0.5, 0.7, 0.9), -0.3, False),
-        ("lithubt-012", (2.0, 3.0, 4.0), 2.0, True),  # shorter samples than the maximum take less
-        ("lithubt-012", (0.6, 0.7, 0.8), -0.3, False),  # none takes more
     ],
 )
 def test_error_and_band_of_a_row(name: str, band: tuple[float, float, float], error: float, covered: bool) -> None:
     item = timed(name, *band)
     assert item.error == pytest.approx(error)
     assert item.covered is covered
+
+
+def test_samples_of_unknown_length_take_from_a_tenth_of_the_maximum_to_all_of_it() -> None:
+    row = BY_ID["alpacalora-001"]
+    step, whole = timing.judge(row).step, timing.step_time(row.architecture, row.workload, row.device)
+    assert step.high == whole.high
+    assert step.low < step.expected < whole.expected
+    assert timing.shortened(row.workload, 0.25).length > 0.25 * row.workload.length  # padded to the longest of eight
+
+
+def test_a_network_that_no_one_tells_widens_the_band() -> None:
+    told, guessed = BY_ID["foundry-115"], BY_ID["swift-015"]
+    assert (told.guessed, guessed.guessed) == (False, True)
+    plain = timing.step_time(guessed.architecture, guessed.workload, guessed.device)
+    assert timing.judge(guessed).step.high > 1.05 * plain.high
 
 
 def test_a_bar_that_is_missed_is_named() -> None:

@@ -1,0 +1,99 @@
+"""What the five field reports say of time, what we say of the same runs, and whether a report can be right.
+
+    python benchmarks/claims.py
+
+The rows are evidence/claims.yaml. The reports give no number of samples: ours is what the recipe of that run
+recommends, and where the hours differ, the table says how many samples theirs would need.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from judged import percent, table
+from rows import EVIDENCE
+
+from validator.job import job
+from validator.job.pace import Pace, pace
+from validator.read.override import headed, overridden
+from validator.speed import RunTime, StepTime, Term
+
+ROOT = Path(__file__).resolve().parent.parent
+BETWEEN = (Term.LINKS, Term.NETWORK, Term.OFFLOAD)  # what no computation hides
+HOUR = 3600.0
+Claim = Mapping[str, Any]
+
+
+def claims() -> list[Claim]:
+    loaded: list[Claim] = yaml.safe_load((EVIDENCE / "claims.yaml").read_text("utf-8"))
+    return loaded
+
+
+def judged(claim: Claim) -> tuple[Pace, RunTime, float]:
+    """Our answer to a claim's run, and the samples it trains on."""
+    document = overridden(claim["file"], claim.get("set", ()))
+    if "accelerate" in claim:
+        document = headed(document, accelerate=claim["accelerate"])
+    described = job.resolve(document, machine=claim.get("machine"))
+    found = pace(described)
+    assert found is not None
+    assert found.run is not None
+    return found, found.run, float(described.header["samples"])
+
+
+def hours(claim: Claim, run: RunTime, samples: float) -> list[str]:
+    """Ours beside theirs, and what theirs would need."""
+    low, high = claim["hours"]
+    ours = [seconds / HOUR for seconds in (run.low, run.expected, run.high)]
+    if ours[0] <= high and low <= ours[2]:
+        verdict = "can be right"
+    else:
+        needed = [samples * theirs / ours[1] for theirs in (low, high)]
+        verdict = f"only with {' to '.join(dict.fromkeys(map(rounded, needed)))} samples"
+    return [span(low, high), f"{ours[1]:.1f} ({ours[0]:.1f} to {ours[2]:.1f})", f"{samples:,.0f}", verdict]
+
+
+def rounded(number: float) -> str:
+    """To two figures."""
+    return f"{float(f'{number:.2g}'):,.0f}"
+
+
+def span(low: float, high: float) -> str:
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+
+def ratio(claim: Claim, other: Claim) -> str:
+    """How many times as fast as another run theirs is, and ours."""
+    theirs = other["hours"][0] / claim["hours"][0]
+    ours = judged(other)[1].expected / judged(claim)[1].expected
+    return f"theirs is {theirs:.1f} times as fast as {other['id']}, ours {ours:.1f}"
+
+
+def exposed(claim: Claim, step: StepTime) -> list[str]:
+    """The share of a step that devices wait for bytes."""
+    share = sum(step.terms.get(term, 0.0) for term in BETWEEN) / step.expected
+    right = "right" if share <= claim["exposed"] else "not right"
+    return [f"{claim['exposed']:.0%} of a step", f"{percent(share)} %", "", right]
+
+
+def report() -> str:
+    known = claims()
+    first = {claim["id"]: claim for claim in reversed(known) if "hours" in claim}
+    lines = []
+    for claim in known:
+        found, run, samples = judged(claim)
+        line = exposed(claim, found.step) if "exposed" in claim else hours(claim, run, samples)
+        if "of" in claim:
+            line[-1] += "; " + ratio(claim, first[claim["of"]])
+        lines.append([f"{claim['id']:5} {claim['says']}", *line])
+    heads = ["the report says", "theirs, h", "ours, h", "samples", "can it be right?"]
+    return table("what field reports say of time", heads, lines)
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    print(report())
