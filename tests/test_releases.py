@@ -201,6 +201,8 @@ FACTS = [
     ("rules/precision.py", "transformers below 4.48", "the range that the patch asks for"),
     ("rules/rule.py", "such as", "the form of a bound"),
     ("show/sarif.py", "2.1.0", "a format's, no package's"),
+    ("speed/loading.py", "processor of transformers 5.6", "what was measured"),
+    ("speed/offload.py", "measurement of DeepSpeed 0.18.4", "what was measured"),
     ("study/estimate.py", "dashscope 2.0.2", "what the weights were fitted to"),
     ("tables/releases.py", "such as", "the form of a bound or a range"),
     ("tables/releases.py", "5.6 of 5.6.0", "the form of a number"),

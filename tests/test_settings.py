@@ -185,7 +185,7 @@ SUBJECTS = {
     ("advise/change", "_commands", "deepspeed"): "the file that a change names",
     ("job/earlier", "_run", "do_train"): "of another recipe, as it is written",
     ("train/hub", "_data_sets", "hf_hub_url"): "the address itself",
-    ("job/job", "zero", "deepspeed"): "reads the configuration that the value names",
+    ("job/resolved", "zero", "deepspeed"): "reads the configuration that the value names",
     ("recipes/compare", "compare", "deepspeed"): "compares what two files say",
     ("recipes/companions", "companions", "deepspeed"): "copies the file that the value names",
     ("rules/entries", "_package", "cloud_file_name"): "the package that the address needs",
@@ -200,7 +200,7 @@ SUBJECTS = {
     ("rules/precision", "checkpointing_stays_on", "disable_gradient_checkpointing"): "against gradient_checkpointing",
     ("rules/precision", "checkpointing_stays_on", "gradient_checkpointing"): "against disable_gradient_checkpointing",
     ("rules/ranges", "accumulation_below_zero", "gradient_accumulation_steps"): "the number as it is written",
-    ("rules/training", "batch_not_positive", "per_device_train_batch_size"): "the number as it is written",
+    ("rules/amount", "batch_not_positive", "per_device_train_batch_size"): "the number as it is written",
 }
 # The rooms that see a recipe's values, but for the homes themselves.
 ROOMS = ("job", "rules", "train", "study", "advise", "judge", "recipes", "plan", "commands", "cli")

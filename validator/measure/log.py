@@ -95,7 +95,7 @@ def _points(path: Path) -> Iterator[Point]:
 
 
 def _point(row: Mapping[str, object]) -> Point:
-    """LLaMA-Factory 0.9.5, train/callbacks.py, LogCallback.on_log: `throughput` is `total_tokens` over the seconds so
+    """LLaMA-Factory, train/callbacks.py, LogCallback.on_log: `throughput` is `total_tokens` over the seconds so
     far, which `elapsed_time` has without their fraction."""
     tokens, live = row.get("total_tokens"), row.get("vram_allocated")
     seconds = int(str(tokens)) / float(str(row["throughput"])) if tokens else _seconds(str(row["elapsed_time"]))

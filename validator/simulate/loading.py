@@ -110,7 +110,7 @@ def _reference(cell: Cell, made: Any) -> Any:
 
 @contextlib.contextmanager
 def uninitialized() -> Iterator[None]:
-    """Weights without values need no first ones, which some distributions (torch 2.13, trunc_normal_) ask back."""
+    """Weights without values need no first ones, which some distributions (torch, trunc_normal_) ask back."""
     from transformers import PreTrainedModel
 
     real = PreTrainedModel.initialize_weights

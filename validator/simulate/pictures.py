@@ -87,7 +87,7 @@ def _pooled(seen: Any, pictures: int) -> Tensors:
 
 
 def _padded(config: Any) -> Described:
-    """Rows of patches, of as many as a picture has at most (transformers 5.6, image_processing_lfm2_vl.py)."""
+    """Rows of patches, of as many as a picture has at most (transformers, image_processing_lfm2_vl.py)."""
     seen, side = config.vision_config, 16 * config.downsample_factor
     inputs = seen.num_channels * _side(seen) ** 2
     return {"pixel_values": (1, side * side, inputs), "spatial_shapes": [side, side],
