@@ -40,12 +40,14 @@ CROSSING: list[dict[str, Any]] = [
     {"method": "qlora4"}, {"method": "full"}, {"method": "freeze"}, {"grad_ckpt": False}, {"grad_ckpt": False, **TOWER},
 ]  # fmt: skip
 POOLING: list[dict[str, Any]] = [{}, {"method": "qlora4"}, {"method": "full"}, {"grad_ckpt": False}, {"seq_len": 8192}]
+# LoRA on all linear layers of ERNIE 4.5 VL stops in PEFT, too.
+WHOLE: list[dict[str, Any]] = [{"method": "full"}, {"method": "full", "precision_mode": "pure_bf16"}]
 MODELS = {"qwen2.5-vl-7b": [*USUAL, *RARE], "qwen2-vl-2b": USUAL, "internvl3-8b": USUAL, "llava-1.5-7b": USUAL,
           "qwen3-vl-8b": USUAL, "lfm2.5-vl-1.6b": USUAL,
           "llama-4-scout": [{**setting, "seq_len": 4096} for setting in USUAL],
           "yi-vl-6b": [{}, TOWER, {"method": "qlora4"}], "llama-3.2-vision-11b": CROSSING,
           "gemma-4-31b": POOLING, "gemma-4-26b-a4b": POOLING, "gemma-4-e2b": POOLING,
-          "gemma-4-e4b": [{}, {"method": "qlora4"}]}  # fmt: skip
+          "gemma-4-e4b": [{}, {"method": "qlora4"}], "ernie-4.5-vl-28b-a3b": WHOLE}  # fmt: skip
 
 
 def cells() -> list[dict[str, Any]]:

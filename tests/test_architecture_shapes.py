@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from validator.diagnostic import RecipeError
-from validator.memory import LayerKind
+from validator.memory import LayerKind, parameters
 from validator.tables import families
 from validator.tables.architecture import architecture
 
@@ -165,3 +165,19 @@ def test_layers_that_read_what_towers_give_alone_have_norms_of_heads() -> None:
 def test_layers_that_cannot_be_told_apart_are_an_error(config: dict[str, Any], problem: str) -> None:
     with pytest.raises(RecipeError, match=problem):
         architecture(config)
+
+
+SEEING = {**PLAIN, "model_type": "ernie4_5_vl_moe_text", "moe_num_experts": 8, "moe_k": 2, "num_hidden_layers": 4}
+
+
+def test_experts_for_pictures_have_a_width_and_a_router_of_their_own() -> None:
+    one, two = (parameters(architecture(SEEING | {"moe_intermediate_size": [32, width]})) for width in (16, 24))
+    assert two - one == 3 * 8 * 3 * 64 * 8  # layers, experts, matrices, hidden width, difference
+    kinds = {"mlp_layer_types": ["dense", "dense", "sparse", "sparse"], "moe_intermediate_size": [32, 16]}
+    assert architecture(SEEING | kinds).ffn.dense_layers == 2
+
+
+@pytest.mark.parametrize("widths", [32, [32], [32, 0]])
+def test_experts_for_pictures_have_a_width(widths: object) -> None:
+    with pytest.raises(RecipeError, match="moe_intermediate_size"):
+        architecture(SEEING | {"moe_intermediate_size": widths})

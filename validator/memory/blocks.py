@@ -110,6 +110,9 @@ def _mixture(arch: Architecture, fused: bool) -> tuple[list[Linear], int, int]:
         router = 0
     if ffn.router_scaled:
         router += hidden + ffn.experts
+    if ffn.seeing_width:
+        experts += _experts(hidden, ffn._replace(expert_width=ffn.seeing_width))
+        router *= 2
     if not fused:
         return linears + experts, 0, router
     return linears, sum(linear.elements + linear.bias_elements for linear in experts), router

@@ -93,7 +93,8 @@ def trained_in_tower(tower: Tower, encoding: Encoding, workload: Workload) -> in
 
 
 def _trained_in_decoder(arch: Architecture, workload: Workload) -> int:
-    fixed = arch.ffn.experts if arch.ffn.router_bias_fixed else 0  # elements of each mixture
+    routers = 2 if arch.ffn.seeing_width else 1
+    fixed = routers * arch.ffn.experts if arch.ffn.router_bias_fixed else 0  # elements of each mixture
     if workload.method == "full":
         return decoder_parameters(arch) - fixed * arch.mixtures
     if workload.method == "freeze":

@@ -66,6 +66,9 @@ def _expert_matrices(arch: Architecture) -> Iterator[Matrix]:
     if ffn.experts:
         yield Matrix((2 if ffn.gated else 1) * ffn.expert_width, arch.hidden, ffn.experts * layers)
         yield Matrix(arch.hidden, ffn.expert_width, ffn.experts * layers)
+    if ffn.seeing_width:
+        yield Matrix((2 if ffn.gated else 1) * ffn.seeing_width, arch.hidden, ffn.experts * layers)
+        yield Matrix(arch.hidden, ffn.seeing_width, ffn.experts * layers)
 
 
 def _adapter_matrices(run: Run) -> Iterator[Matrix]:

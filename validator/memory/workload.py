@@ -69,6 +69,7 @@ class Ffn(NamedTuple):
     clamped: bool = False  # experts clamp the results of gate and up
     indexed: bool = False  # what the chosen experts of a token give is added up by index, which keeps each of them
     dense_layers: int = 0  # leading layers with an ordinary block of `width`
+    seeing_width: int = 0  # of as many experts for pictures, which idle: no token is said to be one's
     router_scaled: bool = False  # the router has a norm of its own and scales for its input and for each expert
 
 

@@ -59,7 +59,7 @@ def _rotate(text: Any) -> None:
     shares = "mrope_section" in getattr(text, "ignore_keys_at_rope_validation", ())
     if shares and "mrope_section" not in text.rope_parameters:
         half = (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads) // 2
-        text.rope_parameters["mrope_section"] = [half - 6 * (half // 8), 3 * (half // 8), 3 * (half // 8)]
+        text.rope_parameters["mrope_section"] = [3 * (half // 8), 3 * (half // 8), half - 6 * (half // 8)]
 
 
 def _cut(value: Any, whole: Any, depth: int) -> Any:

@@ -57,7 +57,7 @@ def _built(made: Any, cell: Cell) -> Any:
     """The model; where a class knows no such attention, on its own default, as `flash_attn: auto` leaves it."""
     of, half = pictures.maker(made).from_config, _BASE[cell.base_bytes]
     try:
-        return of(made, dtype=half, attn_implementation=made._attn_implementation)
+        return pictures.still(of(made, dtype=half, attn_implementation=made._attn_implementation))
     except (ValueError, ImportError):
         if cell.attn != "sdpa":
             raise

@@ -30,6 +30,20 @@ def maker(config: Any) -> Any:
     return AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
 
 
+def still(model: Any) -> Any:
+    """The model, where a class pairs the frames of films by values of their grids: of a picture it takes the one frame
+    twice (models/ernie4_5_vl_moe/modeling_ernie4_5_vl_moe.py, _temporal_slicing)."""
+    for module in model.modules():
+        if hasattr(module, "_temporal_slicing"):
+            module._temporal_slicing = _twice
+    return model
+
+
+def _twice(hidden: torch.Tensor, _grid: torch.Tensor) -> torch.Tensor:
+    places = torch.empty(hidden.shape[:1], dtype=torch.int64)
+    return torch.concat([hidden.index_select(0, places), hidden.index_select(0, places)], dim=-1)
+
+
 def batch(config: Any, pixels: int, sequences: int, length: int) -> Tensors:
     """What a batch holds beside its tokens: one picture of so many pixels in each sequence."""
     seen = config.vision_config
@@ -51,7 +65,7 @@ def batch(config: Any, pixels: int, sequences: int, length: int) -> Tensors:
 def _brought(config: Any, pixels: int, sequences: int) -> Tensors:
     """Brought to a grid of patches, to rows of them, or to one size."""
     seen = config.vision_config
-    if hasattr(seen, "temporal_patch_size"):
+    if hasattr(seen, "spatial_merge_size"):
         shaped = _patches(seen, pixels)
     else:
         shaped = _padded(config) if hasattr(seen, "num_patches") else _square(seen)
@@ -98,7 +112,7 @@ def _patches(seen: Any, pixels: int) -> Described:
     """Of the grid, a multiple of what is merged along each side."""
     step = seen.patch_size * seen.spatial_merge_size
     side = max(int(math.sqrt(pixels)) // step, 1) * seen.spatial_merge_size
-    inputs = seen.in_channels * seen.temporal_patch_size * seen.patch_size**2
+    inputs = seen.in_channels * getattr(seen, "temporal_patch_size", 1) * seen.patch_size**2
     return {"pixel_values": (side * side, inputs), "image_grid_thw": [1, side, side]}
 
 

@@ -10,7 +10,7 @@ from validator.diagnostic import RecipeError
 from validator.memory import Architecture, Attn, Ffn, LayerKind, Mixer
 from validator.tables import families, layered
 from validator.tables.families import Family
-from validator.tables.sizes import head_dim
+from validator.tables.sizes import checked, head_dim
 from validator.tables.sizes import optional as _optional
 from validator.tables.sizes import size as _size
 
@@ -60,6 +60,14 @@ def _alike(config: Config, family: Family) -> Architecture:
         more_rows=family.more_rows,
         layer_vocab=_optional(config, "vocab_size_per_layer_input"),
     )
+
+
+def _seeing_width(config: Config) -> int:
+    """Of experts for pictures, which stands after that of the others."""
+    widths = config.get("moe_intermediate_size")
+    if not isinstance(widths, list) or len(widths) != 2:
+        raise RecipeError(f"config.json: `moe_intermediate_size` is {widths!r}, not two widths")
+    return checked("moe_intermediate_size", widths[1])
 
 
 def _norms(config: Config, family: Family) -> int:
@@ -202,6 +210,7 @@ def _feed_forward(config: Config, family: Family) -> Ffn:
         or shared * expert_width
         or width * family.beside,
         router_scaled=family.beside,
+        seeing_width=_seeing_width(config) if family.seeing_experts else 0,
         shared_gate="shared_expert_gate" in family.linear,
         router_bias=family.router in ("bias", "fixed"),
         router_bias_fixed=family.router == "fixed",
@@ -211,5 +220,13 @@ def _feed_forward(config: Config, family: Family) -> Ffn:
         expert_bias=family.expert_bias,
         clamped=family.clamped,
         indexed=family.indexed,
-        dense_layers=_first(config, "first_k_dense_replace", "moe_layer_start_index") or family.dense_layers,
+        dense_layers=_dense_layers(config, family),
     )
+
+
+def _dense_layers(config: Config, family: Family) -> int:
+    """Leading layers without experts, by a number or by a list of all layers."""
+    kinds = config.get("mlp_layer_types")
+    if isinstance(kinds, list) and "sparse" in kinds:
+        return kinds.index("sparse")
+    return _first(config, "first_k_dense_replace", "moe_layer_start_index") or family.dense_layers

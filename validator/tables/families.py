@@ -41,6 +41,8 @@ class Family(NamedTuple):
     # dense block stands beside the experts.
     differs: Literal["", "heads", "crossed"] = ""
     more_rows: int = 0
+    # Beside its experts each mixture has as many of another width for pictures.
+    seeing_experts: bool = False
     value_norms: bool = False
     beside: bool = False
     # Eager attention makes its softmax in half precision.
