@@ -40,9 +40,9 @@ def peak(run: Run) -> float:
 
 def states(run: Run) -> float:
     """What the towers give, which stays for all layers."""
-    return run.sizes.compute * _seen(run) * run.arch.hidden if run.crosses else 0.0
+    return run.sizes.compute * _seen(run) * run.arch.hidden if run.arch.crosses else 0.0
 
 
 def mask(run: Run) -> float:
     """Of each token for each that the towers give."""
-    return run.sizes.compute * _seen(run) * run.work.length if run.crosses else 0.0
+    return run.sizes.compute * _seen(run) * run.work.length if run.arch.crosses else 0.0

@@ -86,11 +86,6 @@ class Run:
         decoders = dict.fromkeys(decoder for _, decoder in self.arch.runs)
         return {blocks(each, fused)[0][1]: Run(each, self.work, self._residual) for each in decoders}
 
-    @cached_property
-    def crosses(self) -> bool:
-        """Whether some layers read what the towers give."""
-        return any(decoder.attn.crossed for _, decoder in self.arch.runs)
-
     def of(self, block: Block) -> Run:
         """That of a decoder which has such layers alone, where the shapes of layers differ."""
         return self._inner.get(block, self)

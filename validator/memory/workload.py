@@ -120,6 +120,11 @@ class Architecture(NamedTuple):
     more_rows: int = 0  # of the embedding, which the output layer lacks
 
     @property
+    def crosses(self) -> bool:
+        """Whether some layers read what towers give."""
+        return any(decoder.attn.crossed for _, decoder in self.runs)
+
+    @property
     def mixtures(self) -> int:
         """Layers with experts."""
         if self.kinds:

@@ -137,6 +137,8 @@ class Draft:
             yield "enable_liger_kernel", True
         if not self.recompute:
             yield "disable_gradient_checkpointing", True
+        elif self.model.arch.crosses:  # what the towers give has gradients of many layers (rule TRA918)
+            yield "use_reentrant_gc", False
         yield from self._method()
         yield from self._data()
         kept = 1 if self.method == "full" and self.model.billions > _HUGE else 2

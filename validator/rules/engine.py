@@ -35,6 +35,7 @@ from validator.rules import (
     registry,
     resuming,
     schedule,
+    seeing,
     sharded,
     sources,
     targets,
@@ -89,6 +90,7 @@ FAMILIES = (
         optimizers,
         schedule,
         vision,
+        seeing,
     ),
     *(preference, evaluation, metrics, ignored, models),
 )

@@ -180,7 +180,9 @@ def experts_not_quantized(job: Job) -> Iterator[Finding]:
     checkpoint that is quantized already.
     """
     model, asked = job.model, job.quantization
-    fused = model and model.family.fuses(job.header) and not _routed_by_bits(job)  # TRA313 and TRA314 say worse
+    fused = (
+        model and model.arch.ffn.experts and model.family.fuses(job.header) and not _routed_by_bits(job)
+    )  # TRA313 and TRA314 say worse
     if model and fused and asked.loads and asked.method == "bnb":
         older = model.family.forms({}).get(False)
         alone = job.machine is not None and job.world == 1  # ZeRO-3 has nothing to shard over

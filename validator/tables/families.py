@@ -133,8 +133,10 @@ class Family(NamedTuple):
         return any("gate_up" in self.roles.get(name, ()) for name in self.linear)
 
     def fuses(self, header: Mapping[str, Any]) -> bool:
-        """Whether the experts are one tensor with a transformers release that a recipe's header admits."""
-        return self.fused_experts is not None and releases.holds(header, f"transformers {self.fused_experts}")
+        """Whether the experts are one tensor with a transformers release that a recipe's header admits; where earlier
+        ones have no class for the type, with each."""
+        first = self.fused_experts
+        return first is not None and (not self.separate or releases.holds(header, f"transformers {first}"))
 
     def forms(self, header: Mapping[str, Any]) -> dict[bool, str]:
         """Whether the experts are one tensor -> the newest transformers release for it among those that a recipe's

@@ -1,0 +1,60 @@
+"""TRA918 and TRA919: what stops a model that sees, whichever of its parts is at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator.diagnostic import Severity
+from validator.job.job import Job
+from validator.rules import edits
+from validator.rules.rule import Finding, rule
+from validator.tables.data import listing
+
+
+@rule("TRA918", Severity.ERROR)
+def reentered(job: Job) -> Iterator[Finding]:
+    """Layers that read pictures are computed again with re-entry, and gradients reach the tower.
+
+    Why: each such layer sends its gradients through the tower at once, and the first frees what the others need:
+    "Trying to backward through the graph a second time" in the first backward pass, after the model is loaded on every
+    rank. LoRA without quantization asks for gradients there since transformers 5, even of a frozen tower.
+    Source: transformers/models/mllama/modeling_mllama.py:MllamaCrossAttentionDecoderLayer,
+    transformers/modeling_utils.py:PreTrainedModel.enable_input_require_grads
+    Fix: `use_reentrant_gc: false`.
+    """
+    if not job.model or not job.model.modules or not job.trains or not job.workload:
+        return
+    if not job.model.arch.crosses or job.checkpointing != "layer" or not job.reentrant:
+        return
+    reached = any(
+        part.tokens and (part.watched or part.trains or part.projector or part.targets or part.trainable_layers)
+        for part in job.workload.encodings
+    )
+    if reached:
+        text = f"layers of {job.model.kind} that read pictures stop in the backward pass; set `use_reentrant_gc: false`"
+        yield "use_reentrant_gc", text, edits.put("use_reentrant_gc", False)
+
+
+@rule("TRA919", Severity.ERROR)
+def untaken(job: Job) -> Iterator[Finding]:
+    """LoRA's targets reach modules of a model that sees which PEFT does not take.
+
+    Why: "Target module … is not supported" when the adapter is made, after the data is tokenized and the model loaded
+    on every rank. A tower may wrap its linear layers in modules of the same name, and `all` may hold the name of a
+    linear layer of the projector that whole blocks of the decoder have.
+    Source: peft/tuners/lora/model.py:LoraModel, llamafactory/model/model_utils/visual.py:patch_target_modules
+    Fix: `freeze_vision_tower: true`, or targets by name.
+    """
+    if not job.model or not job.model.modules or not job.adapts or not job.workload:
+        return
+    kind, targets = job.model.kind, job.words("lora_target")
+    told = listing("composites")[kind]
+    pairs = zip(job.model.arch.towers, job.workload.encodings, strict=True)
+    inside = any({linear.role for linear in tower.linears} & set(part.targets) for tower, part in pairs)
+    if inside and (wrapped := told.get("wrapped")):
+        text = f"the towers of {kind} hold {wrapped}, which PEFT does not take; set `freeze_vision_tower: true`"
+        yield "freeze_vision_tower", text, edits.put("freeze_vision_tower", True, safe=False)
+    if (clash := told.get("clash")) and targets in ((), ("all",)):
+        named = job.model.family.targets
+        text = f"`{clash}`, a layer of the projector, is the name of blocks of {kind}, too, which PEFT does not take"
+        yield "lora_target", f"{text}; write `{named}`", edits.put("lora_target", named, safe=False)
