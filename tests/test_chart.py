@@ -10,21 +10,20 @@ import pytest
 from validator.advise.change import Change
 from validator.advise.explanation import (
     Band,
-    Cost,
     DeviceBand,
     Disk,
     Explanation,
     Samples,
     Size,
-    Span,
     Step,
     Target,
     Time,
 )
 from validator.diagnostic import Diagnostic, Severity, Verdict
+from validator.job.price import Cost
 from validator.memory.terms import Device, Host
 from validator.show import chart
-from validator.speed import Part
+from validator.speed import Part, Span
 from validator.speed import Term as Work
 
 GOLDEN = Path(__file__).parent / "golden"

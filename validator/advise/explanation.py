@@ -12,6 +12,7 @@ from validator.memory.terms import Term
 
 if TYPE_CHECKING:
     from validator import speed
+    from validator.job.price import Cost
 from validator.trial.figures import Simulation
 
 # The errors that are the verdict itself: device memory, host memory.
@@ -82,18 +83,12 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class Span:
-    """The 90 % band around what is expected."""
+class Step:
+    """Seconds of one optimizer step, with the 90 % band; the terms sum to what is expected, the largest first."""
 
     low: float
     expected: float
     high: float
-
-
-@dataclass(frozen=True)
-class Step(Span):
-    """Seconds of one optimizer step; the terms sum to what is expected, the largest first."""
-
     terms: dict[speed.Term, float]
 
 
@@ -106,22 +101,15 @@ class Time:
 
     step_seconds: Step
     tokens_per_second: float
-    hours: Span | None
+    hours: speed.Span | None
     device_hours: float | None
     bottleneck: speed.Term
     steps: int | None
     parts: dict[speed.Part, float]
     assumed: list[str]
     few_measurements_of: list[str]
-    energy_kwh: Span | None = None
+    energy_kwh: speed.Span | None = None
     correction: float | None = None
-
-
-@dataclass(frozen=True)
-class Cost(Span):
-    """Money for all devices and hours, at the price that the header block or the command line gives."""
-
-    currency: str
 
 
 @dataclass(frozen=True)
@@ -186,22 +174,21 @@ class Explanation:
                        older=self.older and _rounded(self.older))  # fmt: skip
 
 
-_Spans = TypeVar("_Spans", Span, Step, Cost)
-
-
 def _rounded_time(time: Time) -> Time:
-    return replace(time, step_seconds=_rounded_span(time.step_seconds), hours=time.hours and _rounded_span(time.hours),
-                   energy_kwh=time.energy_kwh and _rounded_span(time.energy_kwh),
-                   tokens_per_second=_digits(time.tokens_per_second),
+    step = time.step_seconds
+    terms = {term: _digits(seconds) for term, seconds in step.terms.items()}
+    return replace(time, step_seconds=Step(_digits(step.low), _digits(step.expected), _digits(step.high), terms),
+                   tokens_per_second=_digits(time.tokens_per_second), hours=time.hours and _rounded_span(time.hours),
                    device_hours=time.device_hours and _digits(time.device_hours),
-                   parts={part: _digits(hours) for part, hours in time.parts.items()})  # fmt: skip
+                   parts={part: _digits(hours) for part, hours in time.parts.items()},
+                   energy_kwh=time.energy_kwh and _rounded_span(time.energy_kwh))  # fmt: skip
+
+
+_Spans = TypeVar("_Spans", "speed.Span", "Cost")
 
 
 def _rounded_span(span: _Spans) -> _Spans:
-    values: dict[str, Any] = {name: _digits(getattr(span, name)) for name in ("low", "expected", "high")}
-    if isinstance(span, Step):
-        values["terms"] = {term: _digits(seconds) for term, seconds in span.terms.items()}
-    return replace(span, **values)
+    return span._replace(low=_digits(span.low), expected=_digits(span.expected), high=_digits(span.high))
 
 
 def _digits(value: float) -> float:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from validator.advise.change import Change, changed
-from validator.advise.explanation import Cost, Span, Step, Time
+from validator.advise.explanation import Step, Time
 from validator.job.extent import extent
 from validator.job.job import Job
 from validator.job.pace import pace, per_sample
+from validator.job.price import Cost
 from validator.measure import kept
-from validator.speed import RunTime
+from validator.speed import Span
 
-_HOUR = 3600.0
 # Of a board's power at most, what a step draws: idle between kernels, or all of it.
 _LOAD = (0.6, 0.85, 1.0)
 
@@ -24,7 +24,7 @@ def time(job: Job, energy: bool = False) -> Time | None:
     known = pace(job, correction=correction)
     if known is None:
         return None
-    step, hours = known.step, _hours(known.run)
+    step, hours = known.step, known.hours
     return Time(
         step_seconds=Step(step.low, step.expected, step.high, dict(sorted(step.terms.items(), key=lambda p: -p[1]))),
         tokens_per_second=known.tokens_per_second,
@@ -32,7 +32,7 @@ def time(job: Job, energy: bool = False) -> Time | None:
         device_hours=hours.expected * job.world if hours else None,
         bottleneck=step.bottleneck,
         steps=known.steps,
-        parts={part: seconds / _HOUR for part, seconds in known.run.terms.items()} if known.run else {},
+        parts={part: seconds / 3600 for part, seconds in known.run.terms.items()} if known.run else {},
         assumed=list(known.assumed),
         few_measurements_of=list(step.gaps),
         energy_kwh=_energy(job, hours) if energy and hours else None,
@@ -42,36 +42,25 @@ def time(job: Job, energy: bool = False) -> Time | None:
 
 def cost(job: Job, time: Time | None) -> Cost | None:
     """What the hours of all devices cost; None where no price or no number of samples is known."""
-    price = job.price
-    if price is None or time is None or time.hours is None:
-        return None
-    low, expected, high = (
-        hours * job.world * price.amount for hours in (time.hours.low, time.hours.expected, time.hours.high)
-    )
-    return Cost(low, expected, high, price.currency)
+    return job.price.of(job.world, time.hours) if job.price and time and time.hours else None
 
 
 def timed(job: Job, changes: Sequence[Change]) -> list[Change]:
-    """The changes with how much longer each makes the run on the same samples."""
+    """The changes with how many times as long each makes the run on the same samples; nothing of one that leaves more
+    of each sample, as nobody knows how much."""
     usual = extent(job).lengths[1]
     before = per_sample(job, usual)
-    after = (per_sample(changed(job, each.set), usual) for each in changes) if before else (None for _ in changes)
-    return [
-        replace(each, time_ratio=seconds / before if before and seconds else None)
-        for each, seconds in zip(changes, after, strict=True)
-    ]
+    return [replace(each, time_ratio=_ratio(job, changed(job, each.set), usual, before)) for each in changes]
 
 
-def _hours(run: RunTime | None) -> Span | None:
-    return Span(run.low / _HOUR, run.expected / _HOUR, run.high / _HOUR) if run else None
+def _ratio(job: Job, after: Job, lengths: Sequence[float], before: float | None) -> float | None:
+    seconds = per_sample(after, lengths) if before and after.longest <= job.longest else None
+    return seconds / before if seconds and before else None
 
 
 def _energy(job: Job, hours: Span) -> Span | None:
     watts = job.machine.device.watts if job.machine else None
     if not watts:
         return None
-    low, expected, high = (
-        each * load * job.world * watts / 1000
-        for each, load in zip((hours.low, hours.expected, hours.high), _LOAD, strict=True)
-    )
-    return Span(low, expected, high)
+    drawn = hours.times(job.world * watts / 1000)
+    return Span(*(each * load for each, load in zip(drawn, _LOAD, strict=True)))

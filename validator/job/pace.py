@@ -12,7 +12,7 @@ from validator.job.extent import extent
 from validator.job.job import Job
 from validator.job.schedule import schedule
 from validator.memory import Workload
-from validator.speed import Course, Device, RunTime, StepTime, run_time, step_time
+from validator.speed import Course, Device, RunTime, Span, StepTime, run_time, step_time
 from validator.speed.padding import longest_of, waited_for
 from validator.tables import devices, networks
 from validator.tables.rates import usual
@@ -32,6 +32,11 @@ class Pace(NamedTuple):
     steps: int | None
     run: RunTime | None
     assumed: tuple[str, ...]
+
+    @property
+    def hours(self) -> Span | None:
+        """Of the whole run; None where the number of samples is not known."""
+        return Span(self.run.low, self.run.expected, self.run.high).times(1 / 3600) if self.run else None
 
 
 class _Case(NamedTuple):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from validator.job.values import quantity
+
+if TYPE_CHECKING:
+    from validator.speed import Span
 
 _WRITTEN = re.compile(r"(\d+(?:\.\d+)?) ?([^\W\d_]{0,12}|[$€¥£])")
 
@@ -15,6 +18,19 @@ class Price(NamedTuple):
 
     amount: float
     currency: str = ""
+
+    def of(self, devices: int, hours: Span) -> Cost:
+        """Of so many devices for so many hours."""
+        return Cost(*hours.times(devices * self.amount), self.currency)
+
+
+class Cost(NamedTuple):
+    """Money for a whole run: the 90 % band around what is expected."""
+
+    low: float
+    expected: float
+    high: float
+    currency: str
 
 
 def price(value: Any) -> Price | None:

@@ -23,8 +23,7 @@ def text(explanation: Explanation) -> str:
              *_simulated(explanation),
              *_memory("host memory per node", explanation.host_gib, ram, "of RAM"),
              *_killed(explanation.host_gib, ram),
-             *(timing.lines(explanation.time, explanation.cost) if explanation.time else ()),
-             *_rest(explanation)]  # fmt: skip
+             *timing.lines(explanation), *_rest(explanation)]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 

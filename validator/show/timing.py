@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from validator.advise.explanation import Cost, Span, Step, Time
+from validator.advise.explanation import Explanation, Step, Time
 from validator.show.bar import bar
 from validator.show.clock import between, lasting, number
 
@@ -12,8 +12,12 @@ _HOUR = 3600.0
 _UNKNOWN = "hours follow from the number of samples: `samples:` in the header block, or data that are here"
 
 
-def lines(time: Time, cost: Cost | None) -> Iterator[str]:
-    """The answer about time."""
+def lines(explanation: Explanation) -> Iterator[str]:
+    """The answer about time; nothing where no machine is named, or nobody knows what is trained."""
+    if not (time := explanation.time):
+        if explanation.machine and explanation.device_gib:
+            yield from ("", f"time: not known, as no rates of {explanation.machine.device} are; name the device itself")
+        return
     yield ""
     yield _headline(time)
     if time.correction is not None:
@@ -28,7 +32,7 @@ def lines(time: Time, cost: Cost | None) -> Iterator[str]:
     beside = [f"{part} {lasting(hours * _HOUR)}" for part, hours in time.parts.items() if part != "steps"]
     if beside:
         yield f"  beside the steps: {', '.join(beside)}"
-    if sums := [*_sums(time, cost)]:
+    if sums := [*_sums(explanation, time)]:
         yield f"  {'; '.join(sums)}"
 
 
@@ -48,18 +52,18 @@ def _largest(step: Step, time: Time) -> str:
     return f"  largest: {time.bottleneck}, {share:.0%} of a step ({time.bottleneck.meaning})"
 
 
-def _sums(time: Time, cost: Cost | None) -> Iterator[str]:
+def _sums(explanation: Explanation, time: Time) -> Iterator[str]:
     """Device hours, money, energy."""
     if time.device_hours is not None:
         yield f"{number(time.device_hours)} device hours"
-    if cost:
-        yield _told(cost, cost.currency)
+    if cost := explanation.cost:
+        yield _told(*cost)
     if time.energy_kwh:
-        yield _told(time.energy_kwh, "kWh")
+        yield _told(*time.energy_kwh, "kWh")
 
 
-def _told(span: Span, unit: str) -> str:
-    return f"{number(span.expected)} {unit} ({number(span.low)} to {number(span.high)})".replace("  ", " ")
+def _told(low: float, expected: float, high: float, unit: str) -> str:
+    return f"{number(expected)} {unit} ({number(low)} to {number(high)})".replace("  ", " ")
 
 
 def changed(ratio: float | None) -> str:

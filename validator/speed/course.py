@@ -45,6 +45,18 @@ class Part(StrEnum):
     SAVES = "saves", "checkpoints written to disk"
 
 
+class Span(NamedTuple):
+    """Around what is expected, the 90 % band."""
+
+    low: float
+    expected: float
+    high: float
+
+    def times(self, factor: float) -> "Span":
+        """All of it, so many times."""
+        return Span(*(factor * each for each in self))
+
+
 class Course(NamedTuple):
     """What a run does beside what a step does. `checkpoint`: bytes of one, of all nodes together."""
 
@@ -66,18 +78,9 @@ class RunTime(NamedTuple):
     terms: Mapping[Part, float]
 
 
-class _Span(NamedTuple):
-    low: float
-    expected: float
-    high: float
-
-    def times(self, factor: float) -> "_Span":
-        return _Span(*(factor * each for each in self))
-
-
 def run_time(step: StepTime, course: Course, architecture: Architecture, workload: Workload, device: Device) -> RunTime:
     """Seconds of a run of such steps."""
-    run, each = run_of(architecture, workload), _Span(step.low, step.expected, step.high)
+    run, each = run_of(architecture, workload), Span(step.low, step.expected, step.high)
     evaluation = _forward(run, step, device) * course.evaluation_batches / step.expected if step.expected else 0.0
     parts = {
         Part.STARTING: _starting(run, device),
@@ -90,10 +93,10 @@ def run_time(step: StepTime, course: Course, architecture: Architecture, workloa
     return RunTime(low, expected, high, {name: part.expected for name, part in parts.items() if part.expected})
 
 
-def _starting(run: Run, device: Device) -> _Span:
+def _starting(run: Run, device: Device) -> Span:
     """The base model is read once for all processes of a node."""
     read = _over(run.work.base_bytes * run.parameters / device.disk, _READING)
-    return _Span(*(own + more for own, more in zip(_STARTING, read, strict=True)))
+    return Span(*(own + more for own, more in zip(_STARTING, read, strict=True)))
 
 
 def _forward(run: Run, step: StepTime, device: Device) -> float:
@@ -109,5 +112,5 @@ def _writers(run: Run) -> int:
     return run.sharding.nodes if run.sharding.stage or run.sharding.fsdp else 1
 
 
-def _over(amount: float, rates: tuple[float, float, float]) -> _Span:
-    return _Span(*(amount / rate for rate in rates))
+def _over(amount: float, rates: tuple[float, float, float]) -> Span:
+    return Span(*(amount / rate for rate in rates))
