@@ -25,7 +25,9 @@ BASE = {
 
 
 def job(header: dict[str, Any] | None = None, on: str = "8xa100-80g", **values: Any) -> Job:
-    return Job({**BASE, **values}, {"samples": 6400, **(header or {})}, machine(on, 1024.0))
+    told = {"samples": 6400, **(header or {})}
+    there = machine(on, 1024.0)._replace(network=told.pop("network", None), price=told.pop("price", None))
+    return Job({**BASE, **values}, told, there)
 
 
 def parts(header: dict[str, Any] | None = None, **values: Any) -> Mapping[Part, float]:

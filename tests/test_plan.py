@@ -160,11 +160,86 @@ def test_a_device_by_its_memory_is_taken_to_run_liger() -> None:
     assert any("only the memory of 12g is known" in note and "liger-kernel" in note for note in found["notes"])
 
 
-def test_the_rows_are_ordered_by_speed_and_fit() -> None:
-    found = plans("--model", "qwen32b", "--machine", "8xa100-80g")["plans"]
-    assert [plan.SPEEDS.index(row["speed"]) for row in found] == sorted(plan.SPEEDS.index(r["speed"]) for r in found)
+def test_the_rows_are_ordered_by_time_and_fit() -> None:
+    found = plans("--model", "qwen32b", "--machine", "8xa100-80g", "--samples", "20000")["plans"]
+    hours = [row["hours"]["expected"] for row in found]
+    assert hours[1:] == sorted(hours[1:])
+    assert hours[0] == min(hours) or (found[0]["method"] == "lora" and hours[0] < 1.3 * min(hours))
     assert {row["method"] for row in found} == {"lora", "full", "qlora"}
     assert all(row["headroom_gib"] > 0 for row in found)
+
+
+def ranked(found: list[tuple[str, float]], methods: list[str]) -> list[str]:
+    """Methods in the order of their plans, of which each sample takes so many seconds."""
+    start = draft.Draft(models.model("qwen7b"), machines.machine("1xa100-80g", 256.0), "lora")
+    made = [plan.Plan(replace(start, method=method), "fast") for method, _ in found]
+    for each, (_, seconds) in zip(made, found, strict=True):
+        vars(each)["duration"] = seconds
+    return [each.draft.method for each in plan._ranked(made, methods)]
+
+
+@pytest.mark.parametrize(
+    ("found", "first"),
+    [
+        ([("lora", 1.0), ("full", 1.2)], "lora"),
+        ([("lora", 1.2), ("full", 1.0)], "lora"),  # about as long
+        ([("lora", 1.5), ("full", 1.0)], "full"),
+        ([("qlora", 1.0), ("full", 1.1)], "qlora"),  # the preferred method does not fit
+        ([("lora", 0.0), ("full", 0.0)], "lora"),  # no rates of the device are known
+    ],
+)
+def test_the_soonest_comes_first_but_for_a_method_that_takes_about_as_long(
+    found: list[tuple[str, float]], first: str
+) -> None:
+    methods = ["lora", "full", "qlora"]
+    assert ranked(found, methods)[0] == ranked(found[::-1], methods)[0] == first
+
+
+def test_more_devices_finish_sooner_and_take_more_device_hours() -> None:
+    found = plans("--model", "qwen7b", "--machine", "4xa100-80g", "--samples", "50000", "--scale", "--price", "2 USD")
+    rows = found["scale"]
+    assert [row["machine"] for row in rows] == ["1xa100-80g", "2xa100-80g", "4xa100-80g", "8xa100-80g", "2x8xa100-80g"]
+    hours, spent = [row["hours"]["expected"] for row in rows], [row["device_hours"] for row in rows]
+    assert hours == sorted(hours, reverse=True)
+    assert rows[0]["efficiency"] == 1
+    assert all(row["efficiency"] == pytest.approx(spent[0] / row["device_hours"], rel=0.01) for row in rows)
+    assert all(row["money"]["expected"] == pytest.approx(2 * row["device_hours"], rel=0.01) for row in rows)
+    assert rows[2]["hours"] == min((row["hours"] for row in found["plans"]), key=lambda each: each["expected"])
+    assert plans("--model", "qwen7b", "--machine", "4xa100-80g")["scale"] == []
+
+
+def test_on_too_few_devices_the_table_says_so() -> None:
+    shown = run("--model", "qwen72b", "--machine", "8xa100-80g", "--method", "lora", "--scale").output
+    assert "1xa100-80g    does not fit" in shown
+    assert "efficiency: device hours of the fewest" in shown
+
+
+def test_devices_without_published_rates_are_ranked_all_the_same() -> None:
+    found = plans("--model", "qwen3-8b", "--machine", "2x48g")["plans"]
+    assert all(row["hours"] is row["device_hours"] is row["bottleneck"] is None for row in found)
+    assert [plan.SPEEDS.index(row["speed"]) for row in found] == sorted(plan.SPEEDS.index(r["speed"]) for r in found)
+    assert "not known" in run("--model", "qwen3-8b", "--machine", "2x48g").output
+
+
+@pytest.mark.usefixtures("here")
+def test_network_and_price_reach_the_recipe_that_is_written() -> None:
+    words = ("--model", "qwen7b", "--machine", "2x8xa100-80g", "--network", "ethernet-10g", "--price", "1.99 USD")
+    slow = plans(*words)["plans"][0]["hours"]["expected"]
+    assert slow > plans(*words[:4])["plans"][0]["hours"]["expected"]
+    run(*words, "--write", "mine.yaml")
+    header = load("mine.yaml").header
+    assert (header["network"], header["price"]) == ("ethernet-10g", "1.99 USD")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--network", "ethernet"), ("--price", "free"), ("--scale",),
+    ],
+)  # fmt: skip
+def test_options_of_time_that_say_nothing_are_wrong_usage(words: tuple[str, ...]) -> None:
+    wrong = CliRunner().invoke(group, ["plan", "--machine", "8xa100-80g", *words], standalone_mode=False)
+    assert isinstance(wrong.exception, click.UsageError)
 
 
 @pytest.mark.parametrize(
@@ -664,7 +739,8 @@ def test_a_folder_gets_a_template_and_an_output_of_its_own(
 def test_two_folders_share_neither_file_name_nor_output(here: Path) -> None:
     ways = ["mine", "yours/checkpoint-100", "theirs/checkpoint-100", "Mine 2!"]
     found = [
-        plans("--model", folder(here, way, **CHATML), "--machine", "1xa100-80g")["plans"][0]["set"] for way in ways
+        plans("--model", folder(here, way, **CHATML), "--machine", "1xa100-80g", "--method", "lora")["plans"][0]["set"]
+        for way in ways
     ]
     outputs = [each["output_dir"] for each in found]
     assert outputs == [
@@ -743,7 +819,7 @@ def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:
     "words", [("--model", "qwen3-14b", "--machine", "2xrtx-4090"), ("--machine", "8xa100-80g", "--samples", "80000")]
 )
 def test_a_plan_is_little_work(words: tuple[str, ...]) -> None:
-    assert calls(lambda: run(*words)) < 600_000
+    assert calls(lambda: run(*words)) < 750_000
 
 
 @pytest.mark.usefixtures("here")

@@ -61,8 +61,9 @@ BOUGHT: list[tuple[str, float, str, str, Mapping[str, Mapping[str, object]]]] = 
      {WHOLE: named("z2"), ONCE: OFF, FULLER: batch(8, 1), LONGER: {"cutoff_len": 16384}}),
     ("8xa100-80g", 1024, "lora", zero("z3"),
      {WHOLE: {"deepspeed": None}, FULLER: batch(8, 1), LONGER: {"cutoff_len": 4096}}),
-    # ZeRO-2 holds the weights whole already
-    ("8xa100-80g", 1024, "lora", zero("z2"), {FULLER: batch(8, 1), LONGER: {"cutoff_len": 4096}}),
+    # ZeRO-2 holds the weights whole already; fuller batches pay where they are not padded
+    ("8xa100-80g", 1024, "lora", zero("z2"), {LONGER: {"cutoff_len": 4096}}),
+    ("8xa100-80g", 1024, "lora", zero("z2") + "packing: true", {FULLER: batch(8, 1), LONGER: {"cutoff_len": 4096}}),
     ("4xa100-40g", 1024, "full", zero("z3_offload_all"), {ADAM: named("z2_offload")}),
     # much faster even with a smaller micro batch
     ("2xa100-80g", 1024, "full", zero("z3_offload_all"),

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parent.parent
 NAME = "qwen7b-3090x1-lora"
 PLAN = ["method", "speed", "device_gib", "headroom_gib", "host_gib", "zero", "micro_batch", "accumulation",
         "effective_batch", "learning_rate", "epochs", "cutoff_len", "samples", "set", "gives_up",
-        "nearest"]  # fmt: skip
-WHOLE = ["model", "machine", "samples", "plans", "choices", "reasons", "upgrades", "tight", "notes"]
+        "nearest", "hours", "device_hours", "bottleneck", "money"]  # fmt: skip
+WHOLE = ["model", "machine", "samples", "plans", "choices", "reasons", "upgrades", "tight", "notes", "scale"]
 NEED = ["verdict", "device_gib", "host_gib"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from validator.advise import ladder
+from validator.advise import ladder, timing
 from validator.advise.change import Change, Setting, change, changed
 from validator.advise.ladder import Way
 from validator.job.job import Job
@@ -14,6 +14,7 @@ from validator.rules import engine
 # More at once no longer fills a device better: as many samples as `plan` takes, of its usual length.
 _MICRO = 8
 _TOKENS = _MICRO * 2048
+_BATCH = frozenset({ladder.BATCH})
 
 
 def spare(job: Job, limit: int = 4) -> list[Change]:
@@ -22,6 +23,7 @@ def spare(job: Job, limit: int = 4) -> list[Change]:
     if job.verdict != "fits":
         return []
     bought = (way for ways in _WAYS if (way := next((way for way in ways(job) if _fits(job, way)), None)))
+    bought = (way for way in bought if _pays(job, way))
     known = engine.problems(job)
     return [change(job, way.set, way.note) for way in islice(bought, limit)
             if engine.problems(changed(job, way.set)) <= known]  # fmt: skip
@@ -29,6 +31,12 @@ def spare(job: Job, limit: int = 4) -> list[Change]:
 
 def _fits(job: Job, way: Way) -> bool:
     return changed(job, way.set).verdict == "fits"
+
+
+def _pays(job: Job, way: Way) -> bool:
+    """A fuller batch saves no time where its samples are padded to the longest of more."""
+    ratio = timing.ratio(job, changed(job, way.set)) if way.decides == _BATCH else None
+    return ratio is None or ratio < 1
 
 
 def _less_sharding(job: Job) -> Iterator[Way]:
@@ -86,7 +94,7 @@ def _larger_micro_batch(job: Job) -> Iterator[Way]:
         micro = job.micro_batch * by
         if job.accumulation % by == 0 and micro <= _MICRO and micro * each <= _TOKENS:
             settings = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": job.accumulation // by}
-            yield Way(settings, "same effective batch in fewer, fuller passes")
+            yield Way(settings, "same effective batch in fewer, fuller passes", _BATCH)
 
 
 def _longer_samples(job: Job) -> Iterator[Way]:

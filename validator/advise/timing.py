@@ -46,14 +46,15 @@ def cost(job: Job, time: Time | None) -> Cost | None:
 
 
 def timed(job: Job, changes: Sequence[Change]) -> list[Change]:
-    """The changes with how many times as long each makes the run on the same samples; nothing of one that leaves more
-    of each sample, as nobody knows how much."""
-    usual = extent(job).lengths[1]
-    before = per_sample(job, usual)
-    return [replace(each, time_ratio=_ratio(job, changed(job, each.set), usual, before)) for each in changes]
+    """The changes with how many times as long each makes the run."""
+    return [replace(each, time_ratio=ratio(job, changed(job, each.set))) for each in changes]
 
 
-def _ratio(job: Job, after: Job, lengths: Sequence[float], before: float | None) -> float | None:
+def ratio(job: Job, after: Job) -> float | None:
+    """How many times as long another job takes on the same samples. None where that is not known, as where more is left
+    of each sample."""
+    lengths = extent(job).lengths[1]
+    before = per_sample(job, lengths)
     seconds = per_sample(after, lengths) if before and after.longest <= job.longest else None
     return seconds / before if seconds and before else None
 

@@ -11,6 +11,7 @@ import click
 
 from validator.commands import complete, options
 from validator.plan import answer as planner
+from validator.plan import scale
 from validator.plan.draft import STAGES
 from validator.plan.following import following
 from validator.plan.rows import rows
@@ -54,6 +55,9 @@ def _new(context: click.Context, _parameter: click.Parameter, file: str | None) 
 @options.DATA
 @click.option("--cutoff-len", type=click.IntRange(min=8), metavar="N", help="Longest sample in tokens; default 2048.")
 @options.RAM
+@options.NETWORK
+@options.PRICE
+@click.option("--scale", "scaled", is_flag=True, help="Also on 1, 2, 4, 8 … devices: hours and device hours of each.")
 @click.option("--fsdp", is_flag=True, help="Shard with FSDP instead of ZeRO.")
 @click.option("--write", metavar="FILE", callback=_new, help="Write the first plan as a recipe.")
 @options.FORMAT
@@ -68,6 +72,9 @@ def command(
     data: Own | None,
     cutoff_len: int | None,
     host_ram: float | None,
+    network: str | None,
+    price: str | None,
+    scaled: bool,
     fsdp: bool,
     write: Path | None,
     form: str,
@@ -79,17 +86,20 @@ def command(
     lmf-recipes plan --machine 2xrtx-4090 --model qwen3-8b     how?
     lmf-recipes plan … --write mine.yaml                       the first as a recipe
 
-    Speed goes by the work that a step adds: `fastest` keeps all activations, `fast` computes them twice, `medium` also
-    gathers weights from other devices, `slow` updates the optimizer in host memory, `slowest` fetches weights from it.
+    Hours are those of the samples that there are, else of the recommended number, with a 90 % band; the soonest comes
+    first. Without rates of the device, ways that add less work to a step come first.
     """
-    if model is None and fsdp:
-        raise click.UsageError("--fsdp is for one model; give --model")
+    if model is None and (fsdp or scaled):
+        raise click.UsageError(f"{'--fsdp' if fsdp else '--scale'} is for one model; give --model")
     stage, samples = planner.meant(stage, samples, data)
     made_for = None if model and data else samples  # beside data of one's own the header says how many are recommended
     answer = planner.answer(
-        model, machine, made_for, host_ram, cutoff_len, method, stage, fsdp, data.registry if data else None
-    )
+        model, machine, made_for, host_ram, cutoff_len, method, stage, fsdp, data.registry if data else None,
+        network, price,
+    )  # fmt: skip
     answer = replace(answer, samples=samples)
+    if scaled and answer.best:
+        answer = replace(answer, scale=scale.scale(answer.best.draft, _given_ram(context)))
     if data and answer.best:
         data.require_media(answer.best.draft.job)
     shown = rows(answer)
@@ -101,6 +111,10 @@ def command(
         written = placed.text(planner.write(answer.best, write, data), own=data is not None)
         click.echo(written, nl=False, err=form == "json")
     sys.exit(0 if answer.best else 1)
+
+
+def _given_ram(context: click.Context) -> bool:
+    return context.params["host_ram"] is not None
 
 
 def _given(context: click.Context) -> list[str]:

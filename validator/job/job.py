@@ -115,12 +115,12 @@ class Job(Resolved):
 
     @property
     def price(self) -> Price | None:
-        """Money for an hour of a device, from the header block; None where it states none."""
-        if "price" not in self.header:
+        """Money for an hour of a device; None where none is stated."""
+        if self.machine is None or self.machine.price is None:
             return None
         from validator.job import price  # which few recipes state
 
-        return price.price(self.header["price"])
+        return price.price(self.machine.price)
 
     @property
     def verdict(self) -> Verdict:
@@ -204,6 +204,8 @@ def resolve(
     values = {key: value for key, value in values.items() if value is not None or key not in refused}
     ram = host_ram_gib if host_ram_gib is not None else quantity(header.get("host_ram_gib"))
     there, problem = _machine(machine or header.get("machine"), ram if ram and ram > 0 else None)
+    if there and ("network" in header or "price" in header):
+        there = there._replace(network=header.get("network"), price=header.get("price"))
     as_written = machine is None and host_ram_gib is None and not document.overridden
     job = Job(values, header, there, path=document.path, machine_problem=problem,
               folders=tuple(folders(document.path)), as_written=as_written,

@@ -116,8 +116,8 @@ def _device(job: Job, correction: float | None = None) -> tuple[Device | None, t
 
 
 def _told(job: Job) -> str | None:
-    """The network that the header block names; None where it is not known, which a rule reports."""
-    name = job.header.get("network")
+    """The network that is named; None where it is not known, which a rule reports."""
+    name = job.machine.network if job.machine else None
     try:
         return networks.network(name).name if isinstance(name, str) else None
     except RecipeError:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 class Answer:
     """What fits, best first: plans for the model, or choices of a model. Where nothing does: the reasons that memory
     cannot cure, or machines on which it would, and a run that is tight. `outdated`: by method that is planned for an
-    earlier transformers, what `check` has against it with the newest."""
+    earlier transformers, what `check` has against it with the newest. `scale`: the best plan's method on other numbers
+    of devices, where that is asked for."""
 
     model: Model | None
     machine: Machine
@@ -41,6 +42,7 @@ class Answer:
     stage: str = "sft"
     unrated: Sequence[str] = ()
     outdated: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    scale: Sequence[tuple[Machine, Plan | None]] = ()
 
     @property
     def method(self) -> str:
@@ -65,10 +67,13 @@ def answer(
     stage: str = "sft",
     fsdp: bool = False,
     own: Registry | None = None,
+    network: str | None = None,
+    price: str | None = None,
 ) -> Answer:
-    """Plans for the model, or models for the machine; `own` holds the user's data. Raises RecipeError for what is not
-    known, and for a length that cuts the pictures of the data."""
-    target = _machine(machine, host_ram_gib)
+    """Plans for the model, or models for the machine; `own` holds the user's data, `network` joins nodes, `price` is
+    that of a device and hour. Raises RecipeError for what is not known, and for a length that cuts the pictures of the
+    data."""
+    target = _machine(machine, host_ram_gib)._replace(network=network, price=price)
     if model is None:
         chosen = choice.choose(target, samples, length, [method] if method else ADAPTERS, stage, own)
         return Answer(None, target, samples, choices=chosen, stage=stage)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from validator.diagnostic import RecipeError
 from validator.job.datasets import Registry
 from validator.plan.draft import Draft
-from validator.plan.search import ADAPTERS, LENGTHS, SPEEDS, Plan, first
+from validator.plan.search import ADAPTERS, LENGTHS, Plan, first
 from validator.tables import guidance, models
 from validator.tables.machines import Machine
 from validator.tables.models import Model
@@ -41,10 +41,10 @@ def choose(
 ) -> list[Choice]:
     """Models that fit, the best balance first. Raises RecipeError where no guidance for the stage is known.
 
-    Cost: how often the samples must be doubled or halved to be about the recommended number, and one for each speed
-    class below `fast`. Among equals those for which the samples about suffice, then the larger size, but last those
-    larger than the guidance knows; and among models of about the same size, of which a few are named, the order of
-    data/models.yaml. Without a number of samples, the largest that fit, one of each size."""
+    Cost: how often the samples must be doubled or halved to be about the recommended number, and how often the time of
+    a step is doubled by what is not computing. Among equals those for which the samples about suffice, then the larger
+    size, but last those larger than the guidance knows; and among models of about the same size, of which a few are
+    named, the order of data/models.yaml. Without a number of samples, the largest that fit, one of each size."""
     if not guidance.sizes(stage, methods[0]):
         raise RecipeError(f"how many samples suit which model is not known for stage {stage}; name one with --model")
     balance = _Balance(samples, methods[0], stage)
@@ -60,9 +60,8 @@ def choose(
     for model in sorted(known, key=lambda model: (balance.mismatch(model), *balance.order(model))):
         wanted = len(choices) < _ENOUGH and sizes[_size(model.billions)] < (_ALIKE if samples else 1)
         if wanted and (best := first(started(model), methods)):
-            slower = SPEEDS.index(best.speed) - SPEEDS.index("fast")
             sizes[_size(model.billions)] += 1
-            choices.append(Choice(best, best.draft.recommended, balance.mismatch(model) + slower))
+            choices.append(Choice(best, best.draft.recommended, balance.mismatch(model) + best.delay))
     return sorted(choices, key=lambda choice: (choice.cost, *balance.order(choice.plan.draft.model)))
 
 

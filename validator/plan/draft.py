@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from validator.job import media, naming
 from validator.job.datasets import Registry
+from validator.job.extent import extent
 from validator.job.job import Job
 from validator.tables import guidance, models
 from validator.tables.checkout import home
@@ -69,6 +70,11 @@ class Draft:
         if self.own:
             job.registry = self.own
         return job
+
+    @cached_property
+    def lengths(self) -> Sequence[float]:
+        """Usual lengths of its samples, in tokens."""
+        return extent(self.job).lengths[1]
 
     @property
     def amount(self) -> int | None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from validator.job.price import Cost
 from validator.plan.answer import Answer
 from validator.plan.choice import Choice
 from validator.plan.nearest import nearest
 from validator.plan.notes import notes
 from validator.plan.search import LENGTHS, Plan
 from validator.plan.upgrade import Upgrade
+from validator.speed import Span, Term
+from validator.tables.machines import Machine
 from validator.tables.savers import savers
 
 _SLOWER = {
@@ -31,7 +34,8 @@ class MachineRow:
 
 @dataclass(frozen=True)
 class PlanRow:
-    """A run that fits, and what it gives up. `zero` is the DeepSpeed file, `set` the recipe's settings."""
+    """A run that fits, and what it gives up. `zero` is the DeepSpeed file, `set` the recipe's settings; `hours` are
+    those of the samples, None where no rates of the device are published; `speed` is the class of the search."""
 
     method: str
     speed: str
@@ -49,6 +53,25 @@ class PlanRow:
     set: dict[str, object]
     gives_up: str
     nearest: str | None
+    hours: Span | None
+    device_hours: float | None
+    bottleneck: Term | None
+    money: Cost | None
+
+
+@dataclass(frozen=True)
+class ScaleRow:
+    """The same training on so many devices. `efficiency`: device hours of the fewest on which it fits, over those here;
+    None where no run fits or no time is known."""
+
+    machine: str
+    devices: int
+    zero: str | None
+    micro_batch: int | None
+    hours: Span | None
+    device_hours: float | None
+    efficiency: float | None
+    money: Cost | None
 
 
 @dataclass(frozen=True)
@@ -88,7 +111,7 @@ class TightRow:
 @dataclass(frozen=True)
 class Rows:
     """The whole answer; of plans, choices and reasons no more than one holds anything. `upgrades`: where nothing fits;
-    beside reasons another method alone. `tight`: where nothing fits with a margin."""
+    beside reasons another method alone. `tight`: where nothing fits with a margin. `scale`: where it is asked for."""
 
     model: str | None
     machine: MachineRow
@@ -99,6 +122,7 @@ class Rows:
     upgrades: Sequence[UpgradeRow]
     tight: TightRow | None
     notes: Sequence[str]
+    scale: Sequence[ScaleRow]
 
 
 def rows(answer: Answer) -> Rows:
@@ -114,11 +138,12 @@ def rows(answer: Answer) -> Rows:
         upgrades=[_upgrade(each) for each in answer.upgrades],
         tight=_tight(answer.tight) if answer.tight else None,
         notes=[*notes(answer)],
+        scale=[*_scale(answer.scale)],
     )
 
 
 def _plan(plan: Plan) -> PlanRow:
-    draft = plan.draft
+    draft, hours = plan.draft, _hours(plan)
     return PlanRow(
         method=draft.method,
         speed=plan.speed,
@@ -136,7 +161,40 @@ def _plan(plan: Plan) -> PlanRow:
         set={**draft.job.values, "output_dir": draft.output},
         gives_up=", ".join(_losses(plan)) or "nothing",
         nearest=nearest(draft),
+        hours=hours,
+        device_hours=_digits(hours.expected * draft.machine.world) if hours else None,
+        bottleneck=plan.pace.step.bottleneck if plan.pace else None,
+        money=_money(plan),
     )
+
+
+def _hours(plan: Plan) -> Span | None:
+    hours = plan.pace.hours if plan.pace else None
+    return Span(*map(_digits, hours)) if hours else None
+
+
+def _money(plan: Plan) -> Cost | None:
+    price, hours = plan.draft.job.price, plan.pace.hours if plan.pace else None
+    if not (price and hours):
+        return None
+    low, expected, high, currency = price.of(plan.draft.machine.world, hours)
+    return Cost(_digits(low), _digits(expected), _digits(high), currency)
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _scale(scale: Sequence[tuple[Machine, Plan | None]]) -> Iterator[ScaleRow]:
+    """The fewest devices come first."""
+    fewest: float | None = None
+    for machine, plan in scale:
+        hours = _hours(plan) if plan else None
+        spent = hours.expected * machine.world if hours else None
+        fewest = fewest or spent
+        yield ScaleRow(str(machine), machine.world, plan.draft.engine if plan else None,
+                       plan.draft.micro if plan else None, hours, spent and _digits(spent),
+                       fewest / spent if fewest and spent else None, _money(plan) if plan else None)  # fmt: skip
 
 
 def _losses(plan: Plan) -> Iterator[str]:

@@ -1,34 +1,42 @@
-"""Search over method, ZeRO file, offload, micro batch, length and checkpointing for what fits a machine, best first.
+"""Search over method, ZeRO file, offload, micro batch, length and checkpointing for what fits a machine, the soonest
+to finish first.
 
-Speed classes, from the work a step adds, and not from a clock. `fastest` keeps all activations of unpacked weights;
-`fast` computes them twice (a forward pass more, about a third) or unpacks 4-bit weights; `medium` also gathers the
-weights of each layer from the other devices; `slow` also updates the optimizer in host memory; `slowest` also fetches
-the weights from there.
+The search goes through classes of runs, from the work that a step adds. `fastest` keeps all activations of unpacked
+weights; `fast` computes them twice (a forward pass more, about a third) or unpacks 4-bit weights; `medium` also gathers
+the weights of each layer from the other devices; `slow` also updates the optimizer in host memory; `slowest` also
+fetches the weights from there. What fits is then ranked by the time that it takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
+from math import log2
 
 from validator.diagnostic import Diagnostic, Severity
 from validator.job.job import GIB
+from validator.job.pace import Pace, pace, per_sample
 from validator.judge import check
 from validator.plan import draft, writing
 from validator.plan.draft import Draft
 from validator.read.recipe import parse
+from validator.speed import Term
 from validator.tables import releases
 from validator.tables.checkout import home
 from validator.tables.savers import run_on, savers
 
 METHODS = ("lora", "full", "qlora")
-# What comes first among equally fast ways where the stage asks for another order: in continued pre-training LoRA stays
-# behind full training (LoRA Learns Less and Forgets Less, arXiv 2405.09673).
+# What comes first of ways that take about as long, where the stage asks for another order: in continued pre-training
+# LoRA stays behind full training (LoRA Learns Less and Forgets Less, arXiv 2405.09673).
 ORDER = {"pt": ("full", "lora", "qlora")}
 ADAPTERS = ("lora", "qlora")
 SPEEDS = ("fastest", "fast", "medium", "slow", "slowest")
 LENGTHS = (2048, 1024, 512)
+_WAITING = (Term.LAUNCHES, Term.LINKS, Term.NETWORK, Term.OFFLOAD, Term.HOST_OPTIMIZER, Term.LOADING)
+# So many times as long as the soonest is about as long: less than the models of time tell apart.
+_ALIKE = 1.25
 # More samples at once than this no longer fill a device better.
 _MICRO = 8
 # Of the page-locked and the unlocked file the faster comes first.
@@ -40,7 +48,8 @@ _ENGINES = {
 
 @dataclass(frozen=True)
 class Plan:
-    """A run and its speed class. `headroom_gib`: device memory left at the upper end of the 90 % band."""
+    """A run and the class that the search met it in. `headroom_gib`: device memory left at the upper end of the 90 %
+    band."""
 
     draft: Draft
     speed: str
@@ -55,6 +64,28 @@ class Plan:
         memory = self.draft.job.host_memory
         return memory.expected / GIB if memory else 0.0
 
+    @cached_property
+    def pace(self) -> Pace | None:
+        """How long it takes; None where no rates of the device are published."""
+        return pace(self.draft.job)
+
+    @cached_property
+    def duration(self) -> float:
+        """Expected seconds that a sample takes in all epochs, to compare runs on the same samples; 0 where no rates of
+        the device are published."""
+        draft = self.draft
+        return (per_sample(draft.job, draft.lengths) or 0.0) * float(draft.rates["epochs"])
+
+    @property
+    def delay(self) -> int:
+        """How often the time of a step is doubled by what is not computing: traffic, offload, waiting for the
+        processor. Where that is not known, classes below `fast`."""
+        if self.pace is None:
+            return SPEEDS.index(self.speed) - SPEEDS.index("fast")
+        step = self.pace.step
+        computing = step.expected - sum(step.terms.get(term, 0.0) for term in _WAITING)
+        return round(log2(step.expected / computing))
+
     @property
     def headroom_gib(self) -> float:
         memory = self.draft.job.device_memory
@@ -62,13 +93,25 @@ class Plan:
 
 
 def search(start: Draft, methods: Sequence[str], lengths: Sequence[int]) -> list[Plan]:
-    """The fastest way of each method that fits and that `check` passes, and its next one; best first. The first of the
+    """The first way of each method that fits and that `check` passes, and its next one; best first. The first of the
     lengths at which anything fits is taken. A method that an earlier transformers cures is planned for that."""
     for each in lengths:
         plans = [plan for method in methods for plan in _any_release(replace(start, method=method, length=each))]
         if plans:
-            return sorted(plans, key=lambda plan: (SPEEDS.index(plan.speed), methods.index(plan.draft.method)))
+            return _ranked(plans, methods)
     return []
+
+
+def _ranked(plans: Sequence[Plan], methods: Sequence[str]) -> list[Plan]:
+    """The soonest to finish first, but before it the first of the methods where that takes about as long."""
+
+    def order(plan: Plan) -> tuple[float, int, int]:
+        return plan.duration, SPEEDS.index(plan.speed), methods.index(plan.draft.method)
+
+    soonest, *_ = ordered = sorted(plans, key=order)
+    preferred = next((plan for plan in ordered if plan.draft.method == methods[0]), soonest)
+    alike = order(preferred)[:2] <= (_ALIKE * soonest.duration, SPEEDS.index(soonest.speed))
+    return sorted(ordered, key=lambda plan: plan is not preferred) if alike else ordered
 
 
 def cured(start: Draft) -> Draft | None:
@@ -91,9 +134,9 @@ def usual(start: Draft) -> list[int]:
 
 
 def first(start: Draft, methods: Sequence[str]) -> Plan | None:
-    """The fastest plan that recomputes activations, without a look at what else there is."""
+    """The soonest plan that recomputes activations, without a look at what else there is."""
     plans = (plan for method in methods for plan in _fastest(replace(start, method=method), "fast"))
-    return min(plans, key=lambda plan: SPEEDS.index(plan.speed), default=None)
+    return min(plans, key=lambda plan: (plan.duration, SPEEDS.index(plan.speed)), default=None)
 
 
 def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
@@ -120,7 +163,7 @@ def members(start: Draft, speed: str) -> Iterator[Draft]:
         if most.job.verdict != "fits":
             continue  # liger never needs more memory, so nothing fits without it
         for member in (replace(most, liger=False), most) if liger else (most,):
-            if member.job.verdict == "fits" and not _problems(member := _largest(member)):
+            if member.job.verdict == "fits" and not _problems(member := _filled(member)):
                 yield member
 
 
@@ -176,16 +219,14 @@ def _saves(start: Draft) -> bool:
     return run_on(device) and (start.machine.world == 1 or start.saver == "bf16")
 
 
-def _largest(start: Draft) -> Draft:
-    """The largest micro batch that fits, within the usual effective batch."""
+def _filled(start: Draft) -> Draft:
+    """With the micro batch, within the usual effective batch, that fits and takes least time; the largest of those that
+    take as long. More samples at once fill a device better, and are padded to the longest of more."""
     most = min(_MICRO, int(start.rates["batch"]["default"]) // start.machine.world)
-    micro = 1 << max(most, 1).bit_length() - 1
-    while micro > 1:
-        larger = replace(start, micro=micro)
-        if larger.job.verdict == "fits":
-            return larger
-        micro //= 2
-    return start
+    sizes = [1 << power for power in reversed(range(1, max(most, 1).bit_length()))]
+    fitting = [larger for micro in sizes if (larger := replace(start, micro=micro)).job.verdict == "fits"]
+    lengths = start.lengths
+    return min([*fitting, start], key=lambda each: per_sample(each.job, lengths) or 0.0) if fitting else start
 
 
 def obstacles(start: Draft) -> list[str]:

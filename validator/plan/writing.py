@@ -53,6 +53,10 @@ def _header(draft: Draft, planned: bool) -> Iterator[tuple[str, Any]]:
     yield "machine", draft.machine
     if draft.machine.host_ram_gib:
         yield "host_ram_gib", f"{draft.machine.host_ram_gib:g}"
+    if draft.machine.network:
+        yield "network", draft.machine.network
+    if draft.machine.price:
+        yield "price", draft.machine.price
     if draft.amount:
         yield "samples", draft.amount
     if draft.transformers:

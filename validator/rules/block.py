@@ -55,8 +55,14 @@ def header_value_unusable(job: Job) -> Iterator[Finding]:
         yield "lengths", f"header field `lengths` is {job.header['lengths']!r:.40}, {form}"
     if job.header.get("network") is not None and (problem := _network(job.header["network"])):
         yield "network", problem
-    if job.header.get("price") is not None and job.price is None:
+    if job.header.get("price") is not None and not _priced(job.header["price"]):
         yield "price", f"header field `price` is {job.header['price']!r:.40}, not an amount and a currency: 1.99 USD"
+
+
+def _priced(value: object) -> bool:
+    from validator.job.price import price  # which few recipes state
+
+    return price(value) is not None
 
 
 def _network(name: object) -> str | None:

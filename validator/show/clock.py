@@ -22,7 +22,7 @@ def between(low: float, high: float) -> str:
 
 def number(value: float) -> str:
     """Two digits: nobody knows more of a time."""
-    if value >= 10:
+    if value >= 9.95:
         return f"{float(f'{value:.2g}'):,.0f}"
     return f"{value:.1f}" if value >= 1 else f"{value:.2g}"
 

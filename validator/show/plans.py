@@ -5,15 +5,18 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from validator.plan.rows import ChoiceRow, PlanRow, Rows, TightRow, UpgradeRow
+from validator.plan.rows import ChoiceRow, PlanRow, Rows, ScaleRow, TightRow, UpgradeRow
+from validator.show.clock import between, lasting, number
 from validator.show.table import table, width
 
-_PLANS = ("method", "speed", "GiB/device", "to spare", "GiB/host", "micro", "accum.", "length")
-_CHOICES = ("model", "recommended", "method", "speed", "GiB/device", "to spare", "GiB/host", "cost")
+_PLANS = ("method", "time", "GiB/device", "to spare", "GiB/host", "micro", "accum.", "length")
+_CHOICES = ("model", "recommended", "method", "time", "GiB/device", "to spare", "GiB/host", "cost")
+_SCALE = ("devices", "time", "device hours", "efficiency", "with", "micro")
+_EFFICIENCY = "efficiency: device hours of the fewest devices on which it fits, over those of so many"
 # What a narrow terminal does without.
-_SPARE = ("GiB/host", "to spare")
+_SPARE = ("GiB/host", "to spare", "recommended")
 _NO_REMEDY = "no one change helps: another method, shorter samples, more host memory, more or larger devices"
-_COST = "cost: doublings between your samples and the recommended number, one more for each speed below fast"
+_COST = "cost: doublings between your samples and the recommended number, and of a step's time by traffic and waiting"
 
 
 def text(rows: Rows, following: Sequence[str] = ()) -> str:
@@ -21,7 +24,7 @@ def text(rows: Rows, following: Sequence[str] = ()) -> str:
     ram = f"{rows.machine.host_ram_gib:g} GiB of host memory" if rows.machine.host_ram_gib else "host memory not known"
     lines = [f"{rows.model or 'models'} on {rows.machine.name}, {ram}"]
     if rows.plans:
-        lines += _plans(rows.plans)
+        lines += [*_plans(rows.plans), *_scale(rows.scale)]
     elif rows.choices:
         lines += [*table(_CHOICES, map(_choice, rows.choices), _SPARE), *(_wrapped(_COST) if rows.samples else ())]
     elif rows.reasons:
@@ -49,14 +52,48 @@ def _plans(rows: Iterable[PlanRow]) -> Iterator[str]:
 
 
 def _figures(row: PlanRow) -> tuple[object, ...]:
-    return (row.method, row.speed, row.device_gib, row.headroom_gib, row.host_gib, row.micro_batch, row.accumulation,
-            row.cutoff_len)  # fmt: skip
+    return (row.method, _hours(row.hours), row.device_gib, row.headroom_gib, row.host_gib, row.micro_batch,
+            row.accumulation, row.cutoff_len)  # fmt: skip
+
+
+def _hours(hours: tuple[float, float, float] | None) -> str:
+    """`5-9 h`; a point would pretend."""
+    return between(3600 * hours[0], 3600 * hours[2]).replace(" to ", "-") if hours else "not known"
+
+
+def _scale(rows: Sequence[ScaleRow]) -> Iterator[str]:
+    """The first plan's method on each number of devices."""
+    if not rows:
+        return
+    yield ""
+    yield from table(_SCALE, map(_scaled, rows))
+    if any(row.hours for row in rows):
+        yield from _wrapped(_EFFICIENCY)
+
+
+def _scaled(row: ScaleRow) -> tuple[object, ...]:
+    if row.micro_batch is None:
+        return (row.machine, "does not fit", "", "", "", "")
+    spent = f"{number(row.device_hours)}{f', {_money(row)}' if row.money else ''}" if row.device_hours else ""
+    share = f"{row.efficiency:.0%}" if row.efficiency else ""
+    return (row.machine, _hours(row.hours), spent, share, row.zero or "", row.micro_batch)
+
+
+def _money(row: ScaleRow | PlanRow) -> str:
+    return f"{number(row.money.expected)} {row.money.currency}".rstrip() if row.money else ""
 
 
 def _words(row: PlanRow) -> Iterator[str]:
     yield f"{f'with {row.zero}, ' if row.zero else ''}gives up: {row.gives_up}"
+    if row.hours:
+        yield f"{lasting(3600 * row.hours.expected)} expected, {_spent(row)}; bottleneck: {row.bottleneck}"
     if row.nearest:
         yield f"nearest recipe: {row.nearest}"
+
+
+def _spent(row: PlanRow) -> str:
+    devices = f"{number(row.device_hours)} device hours" if row.device_hours else ""
+    return ", ".join(filter(None, (devices, _money(row))))
 
 
 def _wrapped(line: str, indent: str = "") -> list[str]:
@@ -66,8 +103,8 @@ def _wrapped(line: str, indent: str = "") -> list[str]:
 
 
 def _choice(row: ChoiceRow) -> tuple[object, ...]:
-    return (row.model.rpartition("/")[2], row.recommended, row.method, row.speed, row.device_gib, row.headroom_gib,
-            row.host_gib, row.cost)  # fmt: skip
+    return (row.model.rpartition("/")[2], row.recommended, row.method, _hours(row.hours), row.device_gib,
+            row.headroom_gib, row.host_gib, row.cost)  # fmt: skip
 
 
 def _nothing(tight: TightRow | None) -> list[str]:

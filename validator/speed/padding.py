@@ -9,9 +9,9 @@ from math import exp, log, sqrt
 _NORMAL = (-1.863, -1.318, -1.010, -0.776, -0.579, -0.402, -0.237, -0.078,
            0.078, 0.237, 0.402, 0.579, 0.776, 1.010, 1.318, 1.863)  # fmt: skip
 # Standard deviation of the logarithm of lengths: of InstructGPT's prompts it is about 0.8, as they scatter by as much
-# as their mean (arXiv 2203.02155, appendix A). The longest that is told is taken for one in a hundred, 2.3 deviations
-# from the middle.
-_USUAL, _MOST, _FAR = 0.8, 1.0, 2.3
+# as their mean (arXiv 2203.02155, appendix A), and answers vary less than prompts. The longest that is told is taken
+# for one in a hundred, 2.3 deviations from the middle.
+_USUAL, _MOST, _FAR = 0.7, 1.0, 2.3
 
 
 def spread(typical: float, longest: float, told: bool = True) -> tuple[float, ...]:

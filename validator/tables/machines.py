@@ -12,13 +12,16 @@ _MACHINE = r"(?i)(?:(\d{1,6}) ?[x×*] ?)?(\d{1,6}) ?[x×*] ?(.+)"
 
 
 class Machine(NamedTuple):
-    """`nodes` servers with `devices` accelerators each. `note` says which device a short form was taken for."""
+    """`nodes` servers with `devices` accelerators each. `note` says which device a short form was taken for. `network`
+    joins nodes, `price` is that of a device and hour; both as they are written, and None where nobody says."""
 
     nodes: int
     devices: int
     device: Device
     host_ram_gib: float | None = None
     note: str | None = None
+    network: str | None = None
+    price: str | float | None = None
 
     @property
     def world(self) -> int:
