@@ -47,7 +47,7 @@ def answer(words: str) -> Any:
         (f"diff {NAME} recipes/{NAME}.yaml", ["after"], NEED),
         ("data data/tiny_demo.json", [], ["path", "model", "stage", "method", "template", "cutoff_len", "sets",
                                           "problems", "notes", "rows", "drops", "steps", "tokens", "memory", "amount",
-                                          "quality"]),
+                                          "quality", "time"]),
         ("data data/tiny_demo.json", ["sets", 0], ["name", "role", "source", "formatting", "files", "rows", "columns",
                                                    "note"]),
         ("data data/tiny_demo.json", ["rows"], ["read", "selected", "dropped", "trained", "evaluated", "sequences",

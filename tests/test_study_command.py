@@ -354,3 +354,25 @@ def test_check_imports_none_of_the_engines() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment, check=True
     )
     assert done.stdout == "[]\n"
+
+
+def timed(folder: Path, answers: int, more: dict[str, Any] | None = None, on: str = "1xrtx-4090") -> Any:
+    """What is said of the time of 400 rows with answers of so many words."""
+    rows = [json.dumps({"instruction": "Say this.", "input": "", "output": "word " * answers}) for _ in range(400)]
+    (folder / "a.jsonl").write_text("\n".join(rows))
+    (folder / "dataset_info.json").write_text('{"mine": {"file_name": "a.jsonl"}}')
+    recipe = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "template": "qwen", "dataset": "mine", "do_train": True,
+              "dataset_dir": str(folder), "finetuning_type": "lora", "bf16": True, **(more or {})}  # fmt: skip
+    (folder / "r.yaml").write_text(json.dumps(recipe))
+    return json.loads(run(str(folder / "r.yaml"), "--machine", on, "--format", "json").stdout)["time"]
+
+
+def test_time_goes_by_the_lengths_that_samples_have(tmp_path: Path) -> None:
+    short, long = (timed(tmp_path, words) for words in (20, 900))
+    assert short["machine"] == "1xrtx-4090"
+    assert short["step_seconds"]["expected"] < long["step_seconds"]["expected"]
+    assert short["hours"]["low"] < short["hours"]["expected"] < long["hours"]["expected"] < long["hours"]["high"]
+    packed = timed(tmp_path, 20, {"packing": True})
+    assert packed["hours"]["expected"] < short["hours"]["expected"]
+    assert timed(tmp_path, 20, on="1xcpu") is None
+    assert "expected, " in run(str(tmp_path / "r.yaml"), "--machine", "1xrtx-4090").stdout

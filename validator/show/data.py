@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from validator.diagnostic import plural
 from validator.show.bar import bar
+from validator.show.clock import between, lasting
 from validator.study.amount import Amount
 from validator.study.results import Study
 
@@ -49,6 +50,10 @@ def _steps(study: Study) -> Iterator[str]:
         saves = f"{steps.saves:,} {plural(steps.saves, 'save')}"
         yield (f"steps: {steps.per_epoch:,} an epoch of batch {steps.batch}, {steps.total:,} in all "
                f"({steps.epochs:.3g} epochs), {steps.warmup:,} of warm-up, {saves}")  # fmt: skip
+    if time := study.time:
+        low, expected, high = (3600 * hours for hours in time.hours)
+        yield (f"time: {between(low, high)} on {time.machine}, {lasting(expected)} expected, "
+               f"{lasting(time.step_seconds.expected)} a step")  # fmt: skip
 
 
 def _tokens(study: Study) -> Iterator[str]:

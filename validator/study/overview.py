@@ -11,7 +11,8 @@ from validator.diagnostic import RecipeError
 from validator.job.job import GIB, Job
 from validator.job.schedule import schedule
 from validator.samples.fate import REASONS
-from validator.study import amount, columns, distribution, near, quality, sets, tokens
+from validator.study import amount, columns, distribution, duration, near, quality, sets, tokens
+from validator.study.duration import Duration
 from validator.study.quality import Finding
 from validator.study.results import Drop, Memory, RowCounts, SetRow, Study, Tokens
 from validator.study.sets import Set
@@ -67,6 +68,7 @@ def overview(job: Job, wanted: bool | None, report: Report) -> Study:
         memory=_memory(job, run, rows),
         amount=amount.judged(job, len(first) if whole else 0, steps.epochs if steps else 0.0),
         quality=[*quality.findings(run, rows, evaluated, again), *alike],
+        time=_time(job, run, trained) if steps else None,
     )
 
 
@@ -150,6 +152,11 @@ def _memory(job: Job, run: Training, rows: Sequence[int]) -> Memory | None:
     usable = job.machine.device.usable_gib if job.machine else None
     longest_gib, cutoff_gib = (round(each.expected / GIB, 2) for each in (real.device_memory, job.device_memory))
     return Memory(longest, longest_gib, cutoff_gib, usable)
+
+
+def _time(job: Job, run: Training, trained: Sequence[int]) -> Duration | None:
+    kept = run.column("kept")
+    return None if _shows(run) else duration.duration(job, run.sequences, [kept[at] for at in trained])
 
 
 def _near(

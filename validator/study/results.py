@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from validator.job.schedule import Schedule
 from validator.study.amount import Amount
 from validator.study.distribution import Bar
+from validator.study.duration import Duration
 from validator.study.quality import Finding
 from validator.study.sets import Problem
 
@@ -97,3 +98,4 @@ class Study:
     memory: Memory | None
     amount: Amount
     quality: Sequence[Finding]
+    time: Duration | None
