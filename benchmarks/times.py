@@ -87,9 +87,7 @@ SOURCES: Mapping[str, Source] = {
     "swift": Source(Stack("ms-swift examples", dropout=True, bins=True)),
     "lithubt": Source(rows.STACKS["lithub"], whole=True),
     "alpacalora": Source(Stack("alpaca-lora", dropout=True), doubt="hours of a progress bar"),
-    "fsdpqlora": Source(
-        Stack("fsdp_qlora (answer.ai)", loss="shifted", adapter="engine", dropout=True), reentrant=False
-    ),
+    "fsdpqlora": Source(Stack("fsdp_qlora (answer.ai)", loss="shifted", adapter="engine", dropout=True)),
     # peft before 0.12 gave adapters the precision of the weights beside them
     "qwenreadme": Source(Stack("Qwen README", loss="shifted", adapter="engine", dropout=True)),
     "torchtune": Source(Stack("torchtune", adapter="engine", peer=False)),
