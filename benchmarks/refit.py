@@ -29,7 +29,7 @@ CHOICES: Mapping[str, Sequence[object]] = {
     "launches._BACKWARD": (1e-9, 5e-6, 9e-6, 13e-6),
     "quantization._RATE": (inf, 2e11, 1e11, 6e10),
     "hooks._SECONDS": (0.0, 100e-6, 250e-6, 400e-6),
-    "traffic._HIDDEN": (1.0, 0.9, 0.75, 0.6),
+    "traffic._COST": (0.0, 0.35, 0.7, 1.0),
 }
 Constants = dict[str, object]
 

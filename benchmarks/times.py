@@ -296,6 +296,8 @@ def parse(facts: Mapping[str, str]) -> TimedRow:
         raise Skip("an adapter or optimizer method that is not modelled")
     if facts["gpu_model"] == "unknown":
         raise Skip("device not stated")
+    if source.whole and "max_steps" in facts["notes"]:
+        raise Skip("a few steps, timed with start-up and validation")
     stranger = foreign(facts)
     model = shapes(name, facts)
     work = workload(name, facts, model, stranger)

@@ -85,7 +85,7 @@ def test_parameters_that_a_token_meets(name: str, share: float) -> None:
 
 
 def test_constants_that_are_fitted_anew_exist_and_matter() -> None:
-    rows = [BY_ID[name] for name in ("fms-017", "qwenreadme-001", "dsex-001", "fms-122", "peftmm-033", "lithubt-003")]
+    rows = [BY_ID[name] for name in ("fms-017", "qwenreadme-001", "dsex-001", "fms-122", "peftmm-033", "foundry-096")]
     used = refit.errors(rows, {})
     for name, choices in refit.CHOICES.items():
         assert refit.errors(rows, {name: choices[0]}) != used, name
