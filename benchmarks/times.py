@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import exp, sqrt
 from typing import Literal
@@ -90,6 +90,7 @@ SOURCES: Mapping[str, Source] = {
     "fsdpqlora": Source(Stack("fsdp_qlora (answer.ai)", loss="shifted", adapter="engine", dropout=True)),
     # peft before 0.12 gave adapters the precision of the weights beside them
     "qwenreadme": Source(Stack("Qwen README", loss="shifted", adapter="engine", dropout=True)),
+    "phill4": Source(Stack("philschmid's notebooks (TRL)"), reentrant=False),
     "torchtune": Source(Stack("torchtune", adapter="engine", peer=False)),
     "thunder": Source(Stack("litgpt pre-training", full="amp", untied=True, peer=False)),
     "tinyllama": Source(Stack("TinyLlama", loss="fused", full="amp", peer=False), kernels=True),
@@ -207,6 +208,8 @@ def workload(name: str, facts: Mapping[str, str], model: Architecture, stranger:
     stack = source.stack
     if name in rows.STACKS and not stranger:
         stack = rows.stack_of(facts)
+    elif "; liger;" in facts["notes"]:  # all of its kernels, as transformers' use_liger_kernel applies them
+        stack = replace(stack, loss="fused", fused_kernels=True)
     work = rows.workload_of(plain(facts, stranger), stack, model)
     shard, zero, offload = work.sharding, facts["zero_stage"], facts["offload"]
     shard = shard._replace(

@@ -48,6 +48,8 @@ FACTS = {facts["id"]: facts for facts in times.timed()}
         ("fsdpqlora-025", "offload", {"checkpointing": "offloaded", "quant_bits": 4}),
         ("qwenreadme-013", "exact", {"quant_bits": 4, "quant_grouped": True, "half": "fp16"}),
         ("torchtune-002", "foreign", {}),
+        ("phill4-001", "short", {"loss": "upcast", "fused_kernels": False}),
+        ("phill4-005", "exact", {"loss": "fused", "fused_kernels": True, "reentrant": False}),
         ("swift-015", "nodes", {"experts_fused": False}),
         ("dsex-001", "exact", {"precision": "engine", "length": 512}),
     ],
