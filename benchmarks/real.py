@@ -139,7 +139,8 @@ def answer(listed: tuple[Path, Row]) -> Row:
     """The row with our answer to its file."""
     file, row = listed
     unadvised = patch("validator.judge.check._advice", lambda _job: "")  # takes seconds, and changes no count
-    with tempfile.TemporaryDirectory() as name, chdir(name), unadvised:
+    alone = patch("validator.job.job.folders", lambda _path: [Path.cwd()])  # whatever lies above
+    with tempfile.TemporaryDirectory() as name, unadvised, alone, chdir(_deep(name)):
         place = file.parents[1] / "tree" / row.repository.replace("/", "+") / row.path
         for other in place.parents[1].glob("*/*.y*ml"):
             Path(other.parent.name).mkdir(exist_ok=True)
@@ -149,6 +150,13 @@ def answer(listed: tuple[Path, Row]) -> Row:
         shutil.copyfile(file, recipe)
         ours(row, recipe)
     return row
+
+
+def _deep(folder: str) -> Path:
+    """A folder in it, from which ../.. does not lead out."""
+    inside = Path(folder, "some", "where", "here")
+    inside.mkdir(parents=True)
+    return inside
 
 
 def parse(files: list[Path]) -> list[str]:
