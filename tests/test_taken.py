@@ -10,7 +10,7 @@ import pytest
 
 from validator.job import job
 from validator.read.recipe import parse
-from validator.tables import models, taken
+from validator.tables import data, models, taken
 from validator.tables.data import listing
 
 
@@ -114,6 +114,14 @@ def test_words_before_a_known_name(name: str, template: object, stands_for: str 
     one = taken.model(name, template)
     assert (one and one.name) == stands_for
     assert one is None or (one.taken, one.template) == ("name", None)
+
+
+def test_no_model_of_the_registry_is_taken_for_another() -> None:
+    registered = data.table("templates")["models"].items()
+    names = [(name, template) for template, kinds in registered for each in kinds.values() for name in each]
+    unknown = [(name, template) for name, template in names if models.known(name) is None]
+    assert unknown
+    assert [name for name, template in unknown if taken.model(name, template)] == []
 
 
 def test_weights_that_were_made_whole_again() -> None:
