@@ -24,6 +24,7 @@ from validator.cli import group
 from validator.diagnostic import RecipeError, Severity
 from validator.job import job
 from validator.judge import check
+from validator.measure import kept
 from validator.plan import answer, draft, writing
 from validator.plan import search as plan
 from validator.plan.nearest import nearest as nearest_recipe
@@ -219,6 +220,14 @@ def test_devices_without_published_rates_are_ranked_all_the_same() -> None:
     assert all(row["hours"] is row["device_hours"] is row["bottleneck"] is None for row in found)
     assert [plan.SPEEDS.index(row["speed"]) for row in found] == sorted(plan.SPEEDS.index(r["speed"]) for r in found)
     assert "not known" in run("--model", "qwen3-8b", "--machine", "2x48g").output
+
+
+def test_what_was_measured_on_the_machine_corrects_the_hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    words = ("--model", "qwen7b", "--machine", "1xrtx-3090", "--samples", "100000", "--method", "lora")
+    before = plans(*words)["plans"][0]["hours"]["expected"]
+    kept.keep(kept.Measured("1xrtx-3090", "x.yaml", 3.0, 2.0, 10, "2026-01-01"))
+    assert plans(*words)["plans"][0]["hours"]["expected"] == pytest.approx(1.5 * before, rel=0.03)
 
 
 @pytest.mark.usefixtures("here")

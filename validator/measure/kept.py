@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from math import exp, log
 from pathlib import Path
-from statistics import geometric_mean
 from typing import NamedTuple
 
 from validator.diagnostic import RecipeError
@@ -64,7 +64,7 @@ def _measured(row: dict[str, object]) -> Measured:
 def correction(machine: str) -> float | None:
     """Measured seconds over predicted on this machine, the geometric mean over its recipes; None: nothing measured."""
     ratios = [kept.ratio for kept in every() if kept.machine == machine]
-    return geometric_mean(ratios) if ratios else None
+    return exp(sum(map(log, ratios)) / len(ratios)) if ratios else None
 
 
 def keep(measured: Measured) -> None:

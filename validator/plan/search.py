@@ -19,6 +19,7 @@ from validator.diagnostic import Diagnostic, Severity
 from validator.job.job import GIB
 from validator.job.pace import Pace, pace, per_sample
 from validator.judge import check
+from validator.measure import kept
 from validator.plan import draft, writing
 from validator.plan.draft import Draft
 from validator.read.recipe import parse
@@ -66,8 +67,8 @@ class Plan:
 
     @cached_property
     def pace(self) -> Pace | None:
-        """How long it takes; None where no rates of the device are published."""
-        return pace(self.draft.job)
+        """How long it takes, by what was measured on this machine, too; None where no rates of the device are known."""
+        return pace(self.draft.job, correction=kept.correction(str(self.draft.machine)))
 
     @cached_property
     def duration(self) -> float:

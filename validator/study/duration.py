@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from validator.job.job import Job
 from validator.job.pace import pace
+from validator.measure import kept
 from validator.speed import Span
 
 # So many lengths stand for all: quantiles of them.
@@ -28,7 +29,8 @@ def duration(job: Job, sequences: int, lengths: Sequence[int]) -> Duration | Non
     if not sequences or not lengths:
         return None
     ordered = sorted(lengths)
-    found = pace(job, sequences, tuple(ordered[at * len(ordered) // _ENOUGH] for at in range(_ENOUGH)))
+    quantiles = tuple(ordered[at * len(ordered) // _ENOUGH] for at in range(_ENOUGH))
+    found = pace(job, sequences, quantiles, kept.correction(str(job.machine)))
     if found is None or found.hours is None:
         return None
     step = found.step
