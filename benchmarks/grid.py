@@ -60,7 +60,7 @@ FAMILIES = [
 DECODERS = [
     "gemma-2b", "gemma-7b", "granite-3-8b", "ernie-4.5-0.3b", "hunyuan-4b", "hunyuan-7b", "seed-oss-36b", "smollm3-3b",
     "olmo-1b", "olmo-7b", "aya-23-8b", "command-r-plus-104b", "starcoder2-3b", "starcoder2-15b", "youtu-llm-2b",
-    "bloom-3b", "mobilellm-r1-950m",
+    "bloom-3b", "mobilellm-r1-950m", "falcon-7b", "falcon-11b", "falcon-40b",
 ]  # fmt: skip
 DEEPSEEK_V3 = {
     "model_type": "deepseek_v3", "vocab_size": 129280, "hidden_size": 2048, "intermediate_size": 6144,
@@ -177,11 +177,13 @@ SHAPES = [
 
 def refused(model: str, setting: dict[str, Any]) -> bool:
     """Autocast does not reach grouped_mm, which takes no fp32 experts, and DeepSeek's routers read their weights past a
-    quantized module: transformers 5.6 cannot train these. Fake tensors cannot be copied where tables are tied."""
+    quantized module: transformers 5.6 cannot train these. It quantizes no layer of Falcon. Fake tensors cannot be
+    copied where tables are tied."""
     mixed = setting["method"] in ("full", "freeze") and setting["precision_mode"] == "bf16"
     quantized = setting["method"].startswith("qlora")
     tied = bool(setting["additional_target"]) and architecture(model).tied
-    return (model in MIXTURES and mixed) or (model.startswith("deepseek") and quantized) or tied
+    spared = model.startswith("deepseek") or architecture(model).recast
+    return (model in MIXTURES and mixed) or (spared and quantized) or tied
 
 
 def cells() -> list[dict[str, Any]]:
@@ -206,7 +208,10 @@ def cells() -> list[dict[str, Any]]:
 
 
 def _possible(model: str, setting: dict[str, Any]) -> dict[str, Any]:
-    """gpt-oss cannot use sdpa, and peft takes no adapters on a matrix of Falcon-H1."""
+    """gpt-oss cannot use sdpa, peft takes no adapters on a matrix of Falcon-H1, and Falcon's classes do not take the
+    simulator's flash attention."""
+    if architecture(model).recast and setting["attn"] == "fa2":
+        return {**setting, "attn": "sdpa"}
     if model in PARALLEL:
         setting = {**setting, "lora_targets": adaptable(model)}
     return {**setting, "attn": "fa2"} if model == "gpt-oss-20b" and setting["attn"] == "sdpa" else setting

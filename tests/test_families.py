@@ -149,6 +149,7 @@ def published(kind: str) -> dict[str, Any]:
 # Held to their classes by the cells of benchmarks/grid.py and by counts alone: layers of two kinds, norms without
 # parameters, layers that are called otherwise, experts that the published models do without.
 UNLIKE = {
+    "falcon",
     "falcon_h1",
     "granitemoehybrid",
     "lfm2",

@@ -84,6 +84,10 @@ FAMILIES = [
      hybrid(Delta(2, 4, 8, 12, 4), SHARED)),
     ("qwen3_next", {**GATED, **DELTA, **ROUTED, "num_experts": 8, "shared_expert_intermediate_size": 40},
      hybrid(Delta(2, 4, 8, 12, 4, paired=True), SHARED)),
+    ("falcon", {"num_kv_heads": 2, "new_decoder_architecture": True, "ffn_hidden_size": 112},
+     model(Attn(4, 2, 16, fused=True), Ffn(112, gated=False), tied=True, norm="layer")),
+    ("falcon", {"multi_query": True},
+     model(Attn(4, 1, 16, fused=True), Ffn(256, gated=False), tied=True, norm="layer", norms_per_layer=1)),
     ("llama4_text", {**GATED, "num_local_experts": 8, "interleave_moe_layer_step": 2, "intermediate_size_mlp": 112},
      Architecture(64, 4, 131, GQA, Ffn(112, experts=8, experts_per_token=8, expert_width=96, shared_width=96),
                   kinds=2 * (LayerKind(), LayerKind(experts=True)))),
@@ -107,7 +111,8 @@ FAMILIES = [
 def build(family: str, more: dict[str, Any]) -> Any:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    config = transformers.AutoConfig.for_model(family, **{**SHAPE, **more})
+    taken = {name: size for name, size in SHAPE.items() if name != "head_dim" or family != "falcon"}  # it divides there
+    config = transformers.AutoConfig.for_model(family, **{**taken, **more})
     with torch.device("meta"):
         return transformers.AutoModelForCausalLM.from_config(config)
 
@@ -123,7 +128,8 @@ ROLES = {
     "down_proj": "down", "gate_up_proj": "gate_up", "q_a_proj": "q_a", "q_b_proj": "q_b", "kv_a_proj_with_mqa": "kv_a",
     "kv_b_proj": "kv_b", "shared_expert_gate": "shared_gate", "c_fc": "up", "c_proj": "down", "gate": "router",
     "in_proj_qkv": "in_qkv", "in_proj_z": "in_z", "in_proj_b": "in_b", "in_proj_a": "in_a", "in_proj_qkvz": "in_qkvz",
-    "in_proj_ba": "in_ba", "out_proj": "out",
+    "in_proj_ba": "in_ba", "query_key_value": "qkv", "dense": "o", "dense_h_to_4h": "up", "dense_4h_to_h": "down",
+     "out_proj": "out",
 }  # fmt: skip
 
 

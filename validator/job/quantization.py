@@ -2,9 +2,11 @@
 
 # Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from validator.job.values import Values
+from validator.tables import releases
 from validator.tables.models import Model
 
 # Methods that quantize while loading, and the bits they take
@@ -15,13 +17,15 @@ _DEQUANTIZED = ("mxfp4", "fp8")
 
 class Quantization(NamedTuple):
     """`asked`: the recipe sets `quantization_bit`, here `bits`, with `method`. `checkpoint` is how the checkpoint
-    itself is quantized, to `checkpoint_bits`; it then stays so, whatever is asked."""
+    itself is quantized, to `checkpoint_bits`; it then stays so, whatever is asked. `spared`: the model's linear layers
+    are of a class of their own, which bitsandbytes does not replace."""
 
     asked: bool
     method: str
     bits: int
     checkpoint: str | None = None
     checkpoint_bits: int = 0
+    spared: bool = False
 
     @property
     def loads(self) -> bool:
@@ -41,15 +45,22 @@ class Quantization(NamedTuple):
     @property
     def weights(self) -> int:
         """Bits of the frozen linear layers in the run; 0 where they are not quantized."""
-        return (self.checkpoint_bits or 4) if self.kept else self.bits if self.works else 0
+        return (self.checkpoint_bits or 4) if self.kept else self.bits if self.works and not self.spared else 0
 
 
-def quantization(values: Values, model: Model | None) -> Quantization:
+def quantization(values: Values, model: Model | None, header: Mapping[str, Any] | None = None) -> Quantization:
     """What a recipe and its model say of quantized weights."""
     return Quantization(
         values.has("quantization_bit"),
-        str(values.get("quantization_method")),
+        method := str(values.get("quantization_method")),
         int(values.number("quantization_bit")),
         model.quantized if model else None,
         model.quantized_bits if model else 0,
+        spared=method == "bnb" and model is not None and _spared(model, header or {}),
     )
+
+
+def _spared(model: Model, header: Mapping[str, Any]) -> bool:
+    """Since transformers 5.6 only plain linear modules are replaced, and no subclass of them
+    (integrations/bitsandbytes.py, replace_with_bnb_linear)."""
+    return model.family.own_linear and releases.holds(header, "transformers 5.6.0")

@@ -22,7 +22,7 @@ def _dense_mask(run: Run) -> float:
     reached."""
     if run.work.attention != "sdpa":
         return 0.0
-    if run.work.padded:
+    if run.work.padded or run.arch.attn.masked:
         return 1.0
     attn = run.arch.attn
     return attn.window_share if attn.window and run.work.length >= attn.window else 0.0
@@ -39,25 +39,27 @@ def mask(run: Run) -> float:
     if work.attention != "sdpa":
         return 0.0
     reached = windows and work.length >= run.arch.attn.window
-    return square * (int(work.padded) + int(reached))
+    return square * (int(work.padded or run.arch.attn.masked) + int(reached))
 
 
 def _core(run: Run) -> float:
     """Kept between the projections and the output projection."""
     attn, count, compute = run.arch.attn, run.tokens, run.sizes.compute
     queries, output = query_width(attn), output_width(attn)
-    narrow = key_width(attn) + value_width(attn)
+    narrow = 2 * queries if attn.repeated else key_width(attn) + value_width(attn)
     if attn.kv_rank:  # the values are a view of a result that holds the keys before their rotation, too
         narrow += attn.heads * (attn.head_dim - attn.rope_dim)
     wide = max(queries + output, narrow)
+    alone = attn.kv_heads == 1 and run.tokens == run.work.length  # a view of one head serves all
     if _widely(run):
-        return count * (4.0 * 3 * queries + compute * output + 4.0 * attn.heads * run.work.length)
+        factors = queries + (narrow if alone else 2 * queries)
+        given = 0.0 if attn.broadcast else compute * output
+        return count * (4.0 * factors + given + 4.0 * attn.heads * run.work.length)
     if run.attends_in_squares:
-        alone = attn.kv_heads == 1 and run.tokens == run.work.length  # a view of one head serves all
         repeated = narrow if attn.kv_heads == attn.heads or alone else wide
         return count * compute * (queries + repeated) + _scores(run)
     dense = _dense_mask(run)
-    if attn.fused:  # the values are a view, which holds the queries and keys as they were before their rotation
+    if attn.fused and not attn.copied:  # the values are a view, which holds queries and keys before their rotation
         narrow += queries + key_width(attn)
     keys = narrow + (dense * (wide - narrow) if attn.kv_heads > 1 else 0.0)
     return count * (compute * (queries + keys + output) + 4 * attn.heads) + dense * 2.0 * count * run.work.length
@@ -65,20 +67,27 @@ def _core(run: Run) -> float:
 
 def _widely(run: Run) -> bool:
     """Whether scores of all pairs are made in fp32 because heads that share keys are wider than kernels take them; with
-    a mask they are repeated, which one kernel takes (transformers pull request 46960)."""
+    a mask they are repeated, which one kernel takes (transformers pull request 46960). No kernel takes keys that heads
+    share by broadcasting."""
     attn = run.arch.attn
-    wide = attn.head_dim > _WIDEST and attn.kv_heads != attn.heads
-    return wide and run.work.attention == "sdpa" and not _dense_mask(run)
+    wide = attn.head_dim > _WIDEST and attn.kv_heads != attn.heads and not _dense_mask(run)
+    return (wide or attn.broadcast) and run.work.attention == "sdpa"
 
 
 def _scores(run: Run) -> float:
-    """Of all pairs of tokens; beside sinks the softmax is made in half precision."""
+    """Of all pairs of tokens; beside sinks the softmax is made in half precision, or as precise as what attention
+    reads, which LayerNorm gives in fp32 under autocast."""
     attn, compute = run.arch.attn, run.sizes.compute
     square = float(run.tokens * attn.heads * run.work.length)
     half = compute if compute < 4 else 0.0
     capped = compute if run.arch.logit_softcap else 0.0
     masked = 1.0 if run.arch.dropout else 0.0
-    return square * (compute if attn.sinks or attn.half_scores else 4 + half + capped + masked)
+    return square * (compute if attn.sinks or (attn.half_scores and not _raised(run)) else 4 + half + capped + masked)
+
+
+def _raised(run: Run) -> bool:
+    """Whether a softmax as precise as what attention reads is made in fp32."""
+    return run.arch.attn.half_scores and run.arch.norm == "layer" and run.work.precision == "amp"
 
 
 def _latent_kept(run: Run, block: Block) -> float:
@@ -116,7 +125,7 @@ def _attention_kept(run: Run, block: Block) -> float:
     per_token += 4.0 * value_width(attn) if attn.value_norms and not attn.borrowed else 0.0
     per_token += 4.0 * attn.bare_norms * (query_width(attn) + key_width(attn)) + _latent_kept(run, block)
     per_token += _gate(run) if attn.gated else 0.0
-    in_core = not (run.attends_in_squares or attn.concatenated or attn.gated)
+    in_core = not (run.attends_in_squares or attn.concatenated or attn.gated or attn.broadcast)
     if not in_core or not shares_inputs(run):
         per_token += input_kept(run, output_width(attn), block.by_role("o"), "attention" if in_core else "product")
     return run.tokens * per_token + _core(run)
@@ -141,7 +150,8 @@ def _attention_peak(run: Run) -> float:
     if _widely(run):
         return run.tokens * (gradients + 4.0 * 3 * query_width(attn) + 8.0 * attn.heads * run.work.length)
     if run.attends_in_squares:
-        square = 8.0 - (sizes.compute if sizes.compute < 4 else 0.0) - (1.0 if run.arch.dropout else 0.0)
+        square = 12.0 if _raised(run) else 8.0  # the sum with the mask has a gradient of its own
+        square -= (sizes.compute if sizes.compute < 4 else 0.0) + (1.0 if run.arch.dropout else 0.0)
         return run.tokens * (gradients + square * attn.heads * run.work.length)
     expanded = 2 * sizes.compute * query_width(attn) if attn.kv_heads != attn.heads else 0.0
     return run.tokens * (gradients + 4.0 * query_width(attn) + expanded)

@@ -20,7 +20,9 @@ def cast_elements(run: Run, block: Block) -> float:
 
 @lru_cache(maxsize=64)
 def layer_casts(run: Run) -> float:
-    """Bytes of the copies of all the layers' trained matrices."""
+    """Bytes of the copies of all the layers' trained matrices. Those of views die with their layer's results."""
+    if run.arch.recast and run.sizes.casts and run.checkpointing != "off":
+        return 0.0
     return 2.0 * sum(number * cast_elements(run, block) for number, block in run.visited)
 
 

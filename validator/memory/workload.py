@@ -38,6 +38,10 @@ class Attn(NamedTuple):
     window: int = 0  # sliding window in tokens; 0: none
     window_share: float = 0.5  # of the layers that have it
     fused: bool = False  # one linear module makes q, k and v
+    copied: bool = False  # and these are copied out of its result
+    repeated: bool = False  # keys and values are there for each head of the queries
+    masked: bool = False  # sdpa is given a mask, whether or not there is padding
+    broadcast: bool = False  # all heads share keys in a way that no kernel of PyTorch knows
     written: bool = False  # biases by distance: no kernel is used, all pairs of tokens are written out
     concatenated: bool = False  # rotated and plain parts are joined head by head, so the output is copied once more
     gated: bool = False  # queries are made with a gate as wide, whose sigmoid scales what attention gives
@@ -106,6 +110,7 @@ class Architecture(NamedTuple):
     dropout: bool = False  # a mask drops a part of what each half of a layer adds
     head_bias: bool = False
     embedding_norm: bool = False  # the first layer reads a norm's result
+    recast: bool = False  # autocast copies the weights of linear modules anew for each product
     logit_softcap: bool = False
     parameters: int | None = None  # a published count; None: derived from the shapes
     towers: tuple[Tower, ...] = ()  # encoders of images, video or sound before the decoder

@@ -126,12 +126,15 @@ def quantized_checkpoint_trained(job: Job) -> Iterator[Finding]:
 
 @rule("TRA308", Severity.WARNING)
 def nothing_quantized(job: Job) -> Iterator[Finding]:
-    """The quantization method does not quantize while loading.
+    """The quantization method does not quantize while loading, or not this model.
 
     Why: `quantization_bit` then has no effect, and the full weights are loaded: out of memory, or no saving at all.
-    GPTQ, AWQ and the like are for checkpoints that are quantized already.
-    Source: llamafactory/model/model_utils/quantization.py:configure_quantization
-    Fix: `quantization_method: bnb`, or the quantized checkpoint without `quantization_bit`.
+    GPTQ, AWQ and the like are for checkpoints that are quantized already; bitsandbytes replaces plain linear layers
+    only since transformers 5.6, and not those of a class of its own that a model has, as Falcon's.
+    Source: llamafactory/model/model_utils/quantization.py:configure_quantization,
+    transformers/integrations/bitsandbytes.py:replace_with_bnb_linear
+    Fix: `quantization_method: bnb`, or the quantized checkpoint without `quantization_bit`; for such a model
+    transformers 5.2.
     """
     asked = job.quantization
     if asked.loads and not asked.works:
@@ -139,6 +142,11 @@ def nothing_quantized(job: Job) -> Iterator[Finding]:
             "quantization_method" if "quantization_method" in job.values else "quantization_bit",
             f"`quantization_method: {asked.method}` quantizes nothing while loading; use bnb",
             edits.put("quantization_method", "bnb", safe=False),
+        )
+    elif asked.works and asked.spared and job.model:
+        yield (
+            "quantization_bit",
+            f"this transformers quantizes no linear layer of {job.model.kind}; install transformers 5.2.0, which does",
         )
 
 

@@ -18,13 +18,14 @@ _NAMES = {"sdpa": "sdpa", "eager": "eager", "fa2": "simulated_fa2"}
 
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, **_: Any,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
     """As CUDA does it. Without a mask it is FlashAttention-2, which keeps q, k, v, its output and the fp32
     log-sum-exp; with one, or with heads of unequal width, PyTorch's own rule takes the memory-efficient kernel."""
     q, k, v = cast(query, key, value)
-    if attn_mask is None and q.shape[-1] > _WIDEST and q.shape[1] != k.shape[1]:
-        return _written(q, k, v, scale)
+    wide = attn_mask is None and q.shape[-1] > _WIDEST
+    if q.shape[1] != k.shape[1] and (wide or not enable_gqa):
+        return _written(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if attn_mask is None and q.shape[-1] == v.shape[-1] <= _WIDEST:
         return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, scale=scale)[0]
     efficient = torch.ops.aten._scaled_dot_product_efficient_attention
@@ -36,14 +37,14 @@ def scaled_dot_product_attention(
     return efficient(q, k, v, bias, True, dropout_p, False, scale=scale)[0]
 
 
-def _written(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-    """Scores of all pairs of tokens, in fp32: what is left where heads are wider than FlashAttention takes and share
-    keys, which the memory-efficient kernel does not know (transformers pull request 46960; PyTorch, native attention,
-    _scaled_dot_product_attention_math)."""
-    with torch.autocast("cpu", enabled=False):
-        out: Tensor = torch.ops.aten._scaled_dot_product_attention_math(
-            query, key, value, None, 0.0, True, scale=scale, enable_gqa=True
-        )[0]
+def _written(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, causal: bool,
+             scale: float | None, enable_gqa: bool) -> Tensor:  # fmt: skip
+    """Scores of all pairs of tokens, in fp32: what is left where heads share keys and are wider than FlashAttention
+    takes, which the memory-efficient kernel does not know (transformers pull request 46960), or share them by
+    broadcasting, which neither knows (PyTorch, native attention, _scaled_dot_product_attention_math)."""
+    math = torch.ops.aten._scaled_dot_product_attention_math
+    with torch.autocast("cpu", enabled=False):  # as CUDA's, which does not reach into the product
+        out: Tensor = math(query, key, value, mask, dropout, causal, scale=scale, enable_gqa=enable_gqa)[0]
     return out
 
 

@@ -51,6 +51,7 @@ def _alike(config: Config, family: Family) -> Architecture:
         norm=family.norm,
         head_bias=bool(config.get("lm_head_bias")),
         embedding_norm=family.embedding_norm,
+        recast=family.own_linear,
         parallel=family.parallel,
         dropout=family.residual_dropout and config.get("residual_dropout") != 0,
         logit_softcap=bool(config.get("final_logit_softcapping")),
@@ -71,7 +72,10 @@ def _seeing_width(config: Config) -> int:
 
 
 def _norms(config: Config, family: Family) -> int:
-    """Over the hidden width. Some stand only beside experts, or after what an embedding of the layer's own adds."""
+    """Over the hidden width. Some stand only beside experts, or after what an embedding of the layer's own adds.
+    Parallel halves may have one or two."""
+    if "new_decoder_architecture" in config:
+        return _optional(config, "num_ln_in_parallel_attn") or (2 if config["new_decoder_architecture"] else 1)
     if not family.beside:
         return family.norms
     spared = (0 if _optional(config, "num_experts") else 3) + (
@@ -100,6 +104,17 @@ def _mixed(config: Config, family: Family, ffn: Ffn) -> tuple[Mixer | None, tupl
     return hybrids.mixer(config, family) if family.mixer else None, hybrids.kinds(config, family, ffn)
 
 
+def _shares_keys(config: Config) -> bool:
+    """Whether there is one head of keys and values for all."""
+    return bool(config.get("multi_query")) and not config.get("new_decoder_architecture")
+
+
+def _kv_heads(config: Config, heads: int) -> int:
+    if _shares_keys(config):
+        return 1
+    return _optional(config, "num_key_value_heads") or heads
+
+
 def _attention(config: Config, family: Family) -> Attn:
     heads = _size(config, "num_attention_heads")
     everywhere = bool(config.get("use_bias", family.biased))
@@ -107,7 +122,7 @@ def _attention(config: Config, family: Family) -> Attn:
     windowed = _optional(config, "sliding_window") if config.get("use_sliding_window", True) else 0
     return Attn(
         heads=heads,
-        kv_heads=_optional(config, "num_key_value_heads") or heads,
+        kv_heads=_kv_heads(config, heads),
         head_dim=_optional(config, "head_dim")
         or _optional(config, "kv_channels")
         or head_dim(_size(config, "hidden_size"), heads),
@@ -122,6 +137,10 @@ def _attention(config: Config, family: Family) -> Attn:
         written=family.written,
         window=windowed,
         fused=family.fused_qkv,
+        copied=family.copied,
+        masked=family.masked,
+        repeated=bool(config.get("new_decoder_architecture")),
+        broadcast=family.copied and _shares_keys(config),
         concatenated=family.concatenated,
         gated=family.mixer == "delta",
         value_norms=family.value_norms,

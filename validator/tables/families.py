@@ -53,6 +53,13 @@ class Family(NamedTuple):
     parallel: bool = False
     residual_dropout: bool = False
     qkv_bias: bool = False
+    # Linear modules are of a class of their own, which bitsandbytes leaves as they are (transformers since 5.6), and
+    # which multiplies by a view of the weight, so that autocast keeps no copy of that.
+    own_linear: bool = False
+    # Queries, keys and values are copied out of what one matrix makes.
+    copied: bool = False
+    # Attention gets a mask even where there is no padding.
+    masked: bool = False
     # Whether attention_bias of config.json means the output matrix, too.
     output_bias: bool = True
     sinks: bool = False

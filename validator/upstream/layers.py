@@ -18,8 +18,8 @@ def facts(tree: ast.Module) -> dict[str, Any]:
     own = list(_parts(nodes, nodes[layer]))
     told = {
         "layer": layer,
-        "parts": sorted({name for name, call in own if name_of(call.func) in {*nodes, "LayerNorm"}}),
-        "linear": sorted({name for name, call in built if name_of(call.func) == "Linear"}),
+        "parts": sorted({name for name, call in own if _made(call) in {*nodes, "LayerNorm"}}),
+        "linear": sorted({name for name, call in built if name_of(call.func).endswith("Linear")}),
         "norms": len({name for name, call in own if name_of(call.func).endswith("Norm")}),
         "head_norms": any(name in _QUERY_NORMS and _over_a_head(call) for name, call in built),
         "qkv_bias": any(name in ("q_proj", "qkv_proj") and _biased(call) for name, call in built),
@@ -64,11 +64,16 @@ def _built(nodes: dict[str, ast.ClassDef], name: str) -> list[ast.ClassDef]:
     reached, waiting = {name: nodes[name]}, [name]
     while waiting:
         for _, call in _parts(nodes, nodes[waiting.pop()]):
-            made = name_of(call.func.value if isinstance(call.func, ast.Subscript) else call.func)
+            made = _made(call)
             if made in nodes and made not in reached:
                 reached[made] = nodes[made]
                 waiting.append(made)
     return list(reached.values())
+
+
+def _made(call: ast.Call) -> str:
+    """The class that is called, or the table of classes that one is taken from."""
+    return name_of(call.func.value if isinstance(call.func, ast.Subscript) else call.func)
 
 
 def _parts(nodes: dict[str, ast.ClassDef], node: ast.ClassDef) -> Iterator[Part]:
