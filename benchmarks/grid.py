@@ -84,7 +84,12 @@ BALANCED = ["granite-3-1b-a400m", "granite-4.0-tiny-preview"]
 CONVOLVED = ["lfm2.5-1.2b"]
 # State spaces beside attention.
 PARALLEL = ["falcon-h1-0.5b", "falcon-h1-1.5b"]
-MODELS = [*SHAPES_OF, *FAMILIES, *DECODERS, "deepseek-v3-small", *MIXED, *ALTERNATING, *CONVOLVED, *PARALLEL, *BALANCED]
+# LoRA has to name the matrices of these.
+NAMED_MODELS = ["gpt2", "gpt2-xl"]
+MODELS = [
+    *SHAPES_OF, *FAMILIES, *DECODERS, "deepseek-v3-small", *MIXED, *ALTERNATING, *CONVOLVED, *PARALLEL, *BALANCED,
+    *NAMED_MODELS,
+]  # fmt: skip
 MOMENTS = ("fwd_pre", "fwd_layers", "fwd_head", "bwd_head", "bwd_layers", "bwd_emb", "opt")
 DEFAULTS = {
     "method": "lora", "precision_mode": "bf16", "lora_rank": 8, "lora_targets": "all", "freeze_layers": 2,
@@ -143,6 +148,14 @@ LINEAR = [
         ("freeze", BF16),
     ]
 ]  # fmt: skip
+MATRICES = {"lora_targets": "c_attn,c_fc,c_proj"}
+NAMED = [
+    {**DEFAULTS, **setting, "method": method}
+    for method, setting in [
+        ("full", {}), ("full", OFF), ("full", {**BF16, **OFF}), ("full", {**OFF, "attn": "eager"}), ("freeze", OFF),
+        ("lora", MATRICES), ("lora", {**MATRICES, **OFF}),
+    ]
+]  # fmt: skip
 STAGED_MODELS = ["qwen3-4b", "qwen2.5-7b", "mistral-7b", "gemma-2-9b", "llama-3.1-70b"]
 STAGED = [
     {**DEFAULTS, **setting, "method": method, "stage": stage}
@@ -195,6 +208,7 @@ def cells() -> list[dict[str, Any]]:
         (STAGED_MODELS, STAGED, SHAPES[:4]), (STAGED_MODELS, FURTHER, SHAPES[:5]), (STAGED_MODELS, FUSED, SHAPES[1:6]),
         (MIXED, FEW, SHAPES[2:4]), (ALTERNATING, LINEAR, SHAPES[1:3]),
         (CONVOLVED, FAMILY, SHAPES[1:4]), (PARALLEL, LINEAR, SHAPES[1:3]),
+        (NAMED_MODELS, NAMED, SHAPES[1:3]),
     ):  # fmt: skip
         for m, model in enumerate(models):
             for s, setting in enumerate(settings):

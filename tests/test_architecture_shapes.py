@@ -20,6 +20,7 @@ LINEAR = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12,
     "linear_conv_kernel_dim": 4, "full_attention_interval": 2, "mamba_n_heads": 4,
 }  # fmt: skip
+PLACES = {"n_positions": 48}
 SHARED = {"multi_query": True, "new_decoder_architecture": False, "num_kv_heads": 4}
 GROUPED = {"new_decoder_architecture": True, "num_kv_heads": 2}
 MIXED = {"intermediate_size_mlp": 128, "intermediate_size": 96, "num_local_experts": 8, "num_experts_per_tok": 1}
@@ -55,6 +56,8 @@ def test_every_supported_type_is_read(kind: str) -> None:
         ("seed_oss", {"attention_bias": True, "attention_out_bias": False}, "attn.out_bias", False),
         ("llama4_text", MIXED, "ffn.experts_per_token", 8), ("llama4_text", MIXED, "ffn.width", 128),
         ("llama4_text", MIXED, "ffn.expert_width", 96), ("llama4_text", MIXED, "ffn.shared_width", 96),
+        ("gpt2", PLACES, "positions", 48), ("gpt2", {}, "ffn.width", 128), ("gpt2", {}, "ffn.bias", True),
+        ("gpt2", {}, "dropout", True), ("gpt2", {"resid_pdrop": 0.0}, "dropout", False),
         ("falcon", SHARED, "attn.kv_heads", 1), ("falcon", SHARED, "norms_per_layer", 1), ("falcon", {}, "tied", True),
         ("falcon", {**SHARED, **GROUPED}, "attn.kv_heads", 2), ("falcon", {**SHARED, **GROUPED}, "norms_per_layer", 2),
         ("falcon", {**SHARED, **GROUPED, "num_ln_in_parallel_attn": 1}, "norms_per_layer", 1),

@@ -151,6 +151,7 @@ def published(kind: str) -> dict[str, Any]:
 UNLIKE = {
     "falcon",
     "falcon_h1",
+    "gpt2",
     "granitemoehybrid",
     "lfm2",
     "qwen3_next",

@@ -21,11 +21,18 @@ def _dense(run: Run, block: Block, width: int) -> float:
     """Bytes per token: results of gate and up, the activation, and their product if `down` trains or is adapted. A
     fused kernel makes the activation again (Liger Kernel 0.8, ops/swiglu.py)."""
     parts = (2 if run.work.fused_kernels else 3) if run.arch.ffn.gated else 2 if run.arch.ffn.quick else 1
-    kept = parts * (4.0 if run.raised else run.sizes.compute) * width
+    kept = (_steps(run) if run.arch.ffn.stepwise else parts * (4.0 if run.raised else run.sizes.compute)) * width
     alike = run.arch.parallel and run.arch.norms_per_layer == 1 and _attention_reads(run, block)
     kept += input_kept(run, run.arch.hidden, block.readers, "first half" if alike else "norm")
     kept += magnitudes(run, (*block.readers, *block.down))
     return kept + input_kept(run, width, block.down[:1], "product")
+
+
+def _steps(run: Run) -> float:
+    """Bytes per element of an activation that is written out (transformers, NewGELUActivation): what is cubed, the
+    hyperbolic tangent, and both factors. Under autocast all but one factor are fp32, as cubing is."""
+    compute = run.sizes.compute
+    return 3 * (4.0 if run.work.precision == "amp" else compute) + compute
 
 
 def _attention_reads(run: Run, block: Block) -> bool:

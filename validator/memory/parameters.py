@@ -20,7 +20,8 @@ def decoder_parameters(arch: Architecture) -> int:
     """Parameters without those of towers and projectors."""
     inside = sum(count * block.elements for count, block in blocks(arch))
     norms = (2 if arch.embedding_norm else 1) * norm_elements(arch)
-    return inside + norms + embedding(arch) + head(arch) + layer_embedding(arch) + layer_projection(arch)
+    tables = embedding(arch) + head(arch) + layer_embedding(arch) + arch.positions * arch.hidden
+    return inside + norms + tables + layer_projection(arch)
 
 
 def embedding(arch: Architecture) -> int:

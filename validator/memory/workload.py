@@ -38,7 +38,7 @@ class Attn(NamedTuple):
     window: int = 0  # sliding window in tokens; 0: none
     window_share: float = 0.5  # of the layers that have it
     fused: bool = False  # one linear module makes q, k and v
-    copied: bool = False  # and these are copied out of its result
+    copied: bool = False  # and these are copied out of its result, or read there as they are
     repeated: bool = False  # keys and values are there for each head of the queries
     masked: bool = False  # sdpa is given a mask, whether or not there is padding
     broadcast: bool = False  # all heads share keys in a way that no kernel of PyTorch knows
@@ -59,6 +59,7 @@ class Ffn(NamedTuple):
     quick: bool = False  # the activation is its input times a sigmoid, and keeps both (quick GELU)
     fused_gate_up: bool = False
     bias: bool = False
+    stepwise: bool = False  # the activation is written out, and keeps what each step does
     experts: int = 0
     experts_per_token: int = 0
     expert_width: int = 0
@@ -110,6 +111,7 @@ class Architecture(NamedTuple):
     dropout: bool = False  # a mask drops a part of what each half of a layer adds
     head_bias: bool = False
     embedding_norm: bool = False  # the first layer reads a norm's result
+    positions: int = 0  # rows of an embedding of places
     recast: bool = False  # autocast copies the weights of linear modules anew for each product
     logit_softcap: bool = False
     parameters: int | None = None  # a published count; None: derived from the shapes

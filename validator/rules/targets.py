@@ -38,16 +38,21 @@ def targets_missing(job: Job) -> Iterator[Finding]:
     """None of LoRA's targets is a linear layer of the model.
 
     Why: "target modules not found" when the adapter is made, after the data is tokenized and the model loaded on every
-    rank. In transformers 5 the experts of a mixture-of-experts model are fused tensors, no linear layers.
+    rank. In transformers 5 the experts of a mixture-of-experts model are fused tensors, no linear layers. Those of
+    GPT-2 are of a class that `all` does not look for: "No `target_modules` passed", unless bitsandbytes replaces them.
     Source: peft/tuners/tuners_utils.py:BaseTuner.inject_adapter,
     llamafactory/model/model_utils/misc.py:find_all_linear_modules
-    Fix: `lora_target: all`.
+    Fix: `lora_target: all`; for GPT-2 the names.
     """
     known, targets = _linear(job), job.words("lora_target")
     names = {_last(target) for target in targets if target}
-    if job.adapts and known and names and targets != ("all",) and not names & known:
-        kind = job.model.kind if job.model else ""
-        yield "lora_target", f"{kind} has no linear layer {', '.join(sorted(names))}; write `lora_target: all`"
+    if not (job.adapts and known and names and job.model):
+        return
+    family, write = job.model.family, f"write `lora_target: {job.model.family.targets}`"
+    if targets != ("all",) and not names & known:
+        yield "lora_target", f"{family.kind} has no linear layer {', '.join(sorted(names))}; {write}"
+    elif targets == ("all",) and family.unnamed and not job.quantization.weights:
+        yield "lora_target", f"`all` finds no linear layer in {family.kind}, whose are of another class; {write}"
 
 
 def _linear(job: Job) -> frozenset[str]:

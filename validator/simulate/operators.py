@@ -20,6 +20,11 @@ def _layer_norm(entering: torch.Tensor, shape: Any, weight: Any = None, bias: An
     return torch.layer_norm(entering, shape, weight, bias, eps, True)
 
 
+def _pow(entering: Any, exponent: Any) -> torch.Tensor:
+    """CUDA's autocast gives it fp32 (as above)."""
+    return torch.Tensor.pow(entering.float() if torch.is_autocast_enabled("cpu") else entering, exponent)
+
+
 def _dropout(entering: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
     """CUDA's kernel keeps a mask of one byte an element; the CPU's keeps one in the input's type."""
     if not training or p == 0 or inplace:
@@ -59,8 +64,10 @@ def as_on_cuda() -> Iterator[None]:
     real = {name: getattr(functional, name) for name in own if hasattr(functional, name)}
     for name in real:
         setattr(functional, name, own[name])
+    power, torch.pow = torch.pow, _pow
     try:
         yield
     finally:
+        torch.pow = power
         for name, operator in real.items():
             setattr(functional, name, operator)

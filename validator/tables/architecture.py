@@ -51,6 +51,7 @@ def _alike(config: Config, family: Family) -> Architecture:
         norm=family.norm,
         head_bias=bool(config.get("lm_head_bias")),
         embedding_norm=family.embedding_norm,
+        positions=(_optional(config, "max_position_embeddings") or 1024) if family.positions else 0,
         recast=family.own_linear,
         parallel=family.parallel,
         dropout=family.residual_dropout and config.get("residual_dropout") != 0,
@@ -216,6 +217,7 @@ def _feed_forward(config: Config, family: Family) -> Ffn:
             gated=family.gated,
             fused_gate_up=family.fused_gate_up,
             bias=bool(config.get("mlp_bias") or config.get("use_bias", family.biased)),
+            stepwise=family.stepwise,
         )
     expert_width = _first(config, "moe_intermediate_size") or width
     shared = _first(config, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")

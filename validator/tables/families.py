@@ -56,7 +56,12 @@ class Family(NamedTuple):
     # Linear modules are of a class of their own, which bitsandbytes leaves as they are (transformers since 5.6), and
     # which multiplies by a view of the weight, so that autocast keeps no copy of that.
     own_linear: bool = False
-    # Queries, keys and values are copied out of what one matrix makes.
+    # Matrices are no linear modules, though peft and bitsandbytes take them for such where they are named.
+    unnamed: bool = False
+    # Places are an embedding; the activation is written out step by step.
+    positions: bool = False
+    stepwise: bool = False
+    # Queries, keys and values are copied out of what one matrix makes, or read there as they are.
     copied: bool = False
     # Attention gets a mask even where there is no padding.
     masked: bool = False

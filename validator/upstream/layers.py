@@ -19,7 +19,7 @@ def facts(tree: ast.Module) -> dict[str, Any]:
     told = {
         "layer": layer,
         "parts": sorted({name for name, call in own if _made(call) in {*nodes, "LayerNorm"}}),
-        "linear": sorted({name for name, call in built if name_of(call.func).endswith("Linear")}),
+        "linear": sorted({name for name, call in built if _is_linear(call)}),
         "norms": len({name for name, call in own if name_of(call.func).endswith("Norm")}),
         "head_norms": any(name in _QUERY_NORMS and _over_a_head(call) for name, call in built),
         "qkv_bias": any(name in ("q_proj", "qkv_proj") and _biased(call) for name, call in built),
@@ -71,6 +71,20 @@ def _built(nodes: dict[str, ast.ClassDef], name: str) -> list[ast.ClassDef]:
     return list(reached.values())
 
 
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those of attention to another model's states, which a decoder alone is made without."""
+    crosses = isinstance(node, ast.If) and "cross_attention" in ast.unparse(node.test)
+    yield node
+    for child in node.orelse if isinstance(node, ast.If) and crosses else ast.iter_child_nodes(node):
+        yield from _walk(child)
+
+
+def _is_linear(call: ast.Call) -> bool:
+    """Whether it makes a linear module, or what peft and bitsandbytes take for one."""
+    name = name_of(call.func)
+    return name.endswith("Linear") or name == "Conv1D"
+
+
 def _made(call: ast.Call) -> str:
     """The class that is called, or the table of classes that one is taken from."""
     return name_of(call.func.value if isinstance(call.func, ast.Subscript) else call.func)
@@ -82,7 +96,7 @@ def _parts(nodes: dict[str, ast.ClassDef], node: ast.ClassDef) -> Iterator[Part]
         if name_of(base) in nodes:
             yield from _parts(nodes, nodes[name_of(base)])
     made = (item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__")
-    assigned = (item for function in made for item in ast.walk(function) if isinstance(item, ast.Assign))
+    assigned = (item for function in made for item in _walk(function) if isinstance(item, ast.Assign))
     for item in assigned:
         calls = [call for call in ast.walk(item.value) if isinstance(call, ast.Call)]
         yield from ((name_of(item.targets[0]), call) for call in calls)
