@@ -158,7 +158,7 @@ def test_more_work_never_needs_less(run: tuple[Architecture, Workload]) -> None:
 def deeper(arch: Architecture) -> Architecture:
     """With one layer more, of the last kind."""
     if not arch.runs:
-        return arch._replace(layers=arch.layers + 1)
+        return arch._replace(layers=arch.layers + 1, kinds=(*arch.kinds, *arch.kinds[-1:]))
     *before, (number, last) = arch.runs
     return arch._replace(layers=arch.layers + 1, runs=(*before, (number + 1, last)))
 
