@@ -9,7 +9,7 @@ from validator.job.datasets import Dataset
 from validator.job.quantization import quantization
 from validator.job.settings import Settings
 from validator.job.task import Task
-from validator.memory import Encoding, Tower
+from validator.memory import Encoding, Tower, linear_roles
 from validator.tables import data, releases
 from validator.tables.models import Model
 
@@ -102,7 +102,7 @@ def _all(task: Task, model: Model, keys: _Names) -> Iterator[str]:
         *keys.get("projector_keys", ()),
         *(keys.get("vision_model_keys", ()) if task.flag("freeze_vision_tower") else ()),
     ]
-    yield from model.family.linear
+    yield from sorted(model.family.names(linear_roles(model.arch)))
     for names in model.modules:
         yield from (name.rpartition(".")[2] for name in names if not any(word in name for word in left))
 
