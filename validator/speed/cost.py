@@ -13,6 +13,3 @@ class Cost(NamedTuple):
     term: Term
     forward: float
     backward: float
-
-    def times(self, number: float) -> "Cost":
-        return Cost(self.term, number * self.forward, number * self.backward)

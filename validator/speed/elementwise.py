@@ -18,12 +18,8 @@ def elementwise(run: Run, rates: Rates, block: Block) -> Cost:
     """All of a layer but its products and scores."""
     parts = (_norms(run, block), _activation(run, block), _rotation(run, block), _residuals(run), _casts(run, block))
     forward, backward = (sum(part) for part in zip(*parts, strict=True))
-    weights = _weight_casts(run, block)
-    return Cost(
-        Term.ELEMENTWISE,
-        (run.tokens * forward + weights[0]) / rates.bandwidth,
-        (run.tokens * backward + weights[1]) / rates.bandwidth,
-    )
+    each = run.tokens / rates.bandwidth
+    return Cost(Term.ELEMENTWISE, forward * each, backward * each)
 
 
 def norm(run: Run) -> tuple[float, float]:
@@ -78,13 +74,3 @@ def _casts(run: Run, block: Block) -> tuple[float, float]:
     readers = sum(each.number for each in block.linears if each.inputs == run.arch.hidden and not each.routed)
     width = readers * (sizes.residual + sizes.compute) * run.arch.hidden
     return width, width
-
-
-def _weight_casts(run: Run, block: Block) -> tuple[float, float]:
-    """Bytes: fp32 weights are cast for each pass, their gradients cast back; with accumulation each is added to an
-    earlier one."""
-    if run.adapts:
-        return 0.0, 0.0
-    cast = (run.sizes.trained + 2.0) * block.matrices if run.sizes.casts else 0.0
-    added = 3 * run.sizes.gradient * block.matrices if run.work.accumulation > 1 else 0.0
-    return cast, cast + added

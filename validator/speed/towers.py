@@ -9,6 +9,7 @@ from .cost import Cost
 from .layer import layer_costs
 from .rates import Rates
 from .terms import Term
+from .weights import weights
 
 
 def towers(run: Run, rates: Rates) -> Cost:
@@ -19,7 +20,7 @@ def towers(run: Run, rates: Rates) -> Cost:
 
 def _tower(encoder: Encoder, rates: Rates) -> Cost:
     run, tower = encoder.run, encoder.tower
-    costs = layer_costs(run, rates, encoder.block)
+    costs = (*layer_costs(run, rates, encoder.block), weights(run, rates, encoder.block))
     forward = tower.layers * sum(cost.forward for cost in costs)
     backward = tower.layers * sum(cost.backward for cost in costs)
     beside = sum(
