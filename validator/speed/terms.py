@@ -33,9 +33,13 @@ class Term(StrEnum):
     HEAD = "head", "batch", "the loss over the whole vocabulary"
     ELEMENTWISE = "elementwise", "batch", "norms, activations and casts, bound by the device's memory"
     QUANTIZATION = "quantization", "micro batches", "weights made whole from 4 or 8 bits, in each pass"
-    LAUNCHES = "launches", "micro batches", "small kernels, which the processor starts slower than the device ends them"
+    LAUNCHES = (
+        "launches",
+        "micro batches",
+        "the processor, which starts kernels slower than the device ends them",
+    )
     OPTIMIZER = "optimizer", "trained", "the update of what is trained"
-    LINKS = "links", "model", "traffic between devices of a node that no computation hides"
+    LINKS = "links", "model", "waiting for other devices of the node, and for traffic that no computation hides"
     NETWORK = "network", "model", "traffic between nodes that no computation hides"
     OFFLOAD = "offload", "model", "traffic between device and main memory that no computation hides"
     HOST_OPTIMIZER = "host_optimizer", "trained", "the update of what is trained, by the processor"
