@@ -25,7 +25,7 @@ _POINTLESS = re.compile(r"(?i)(?<=[a-z])(\d)(\d)(?![\dbm])")
 _WORD = re.compile(r"\d+|[a-z]+")
 _SIZED = re.compile(r"(?i)\d[\d.]*[bm](?![a-z])")
 # What tells variants of the same shapes apart, and is often left out.
-_VARIANT = r"(?:[-_.](?:instruct|chat|it|hf|pt|base|a\d+b))*"
+_VARIANT = r"(?:[-_.](?:instruct|chat|it|hf|pt|base|a\d+b|v\d[\d.]*))*"
 # So many parts of a path, from its end, may hold the name: saves/MODEL/full/sft/checkpoint-100.
 _DEPTH = 5
 
@@ -91,7 +91,7 @@ def _match(own: str) -> _Match | None:
     words = [*_WORD.finditer(_bare(own))][:32]
     lasts = listing("models").matching(_begins([word[0] for word in words])) if words else ()
     known = [_compared(key, hub, own, words) for key, last in lasts for hub in _hubs(key, last)]
-    best = min(known, key=lambda each: (len(each.rest), not each.exact, len(each.hub)), default=None)
+    best = min(known, key=_rank, default=None)
     if best is None or _short_of_another(own, best.key):
         return None
     return best if not best.rest or _keeps_shapes(best) else None
@@ -114,6 +114,11 @@ def _speaks(known: _Match, template: str) -> bool:
     entry = listing("models")[known.key]
     its = (entry.get("overrides", {}).get(known.hub) or {}).get("template", entry["template"])
     return bool(its) and its.removesuffix("_nothink") == template.removesuffix("_nothink")
+
+
+def _rank(known: _Match) -> tuple[int, bool, int, int]:
+    """What is the better match comes first: fewer words behind it, none left out; of versions the largest."""
+    return len(known.rest), not known.exact, len(known.hub), -int(listing("models")[known.key]["parameters"])
 
 
 def _keeps_shapes(known: _Match) -> bool:
