@@ -58,13 +58,17 @@ def _weights(run: Run) -> float:
 
 
 def _states(run: Run) -> float:
-    """Bytes of this device's part of gradients and weights. Those of all micro batches but one go there and back to be
-    added up; in the end they go there in fp32, and the updated weights come back."""
-    if not run.sharding.offload_optimizer:
+    """Bytes of this device's part of gradients and weights. Those of each micro batch of several, and always those of
+    stage 3, lie in main memory until the others are added: stage 3 takes them there and back, the others one way. In
+    the end gradients go there in fp32, and the updated weights come back. FSDP's gradients go there once."""
+    sharding, times = run.sharding, run.work.accumulation
+    if not sharding.offload_optimizer:
         return 0.0
-    added = 2.0 * run.sizes.gradient * (run.work.accumulation - (0 if run.sharding.zero == 3 else 1))
-    back = 0.0 if run.sharding.offload_parameters else run.sizes.compute
-    return (added + 4.0 + back) * run.trained / run.sharding.world
+    if sharding.fsdp:
+        return run.sizes.gradient * run.trained / sharding.world
+    ways = 2 * times if sharding.zero == 3 else times if times > 1 else 0
+    back = 0.0 if sharding.offload_parameters else run.sizes.compute
+    return (ways * run.sizes.gradient + 4.0 + back) * run.trained / sharding.world
 
 
 def _update(run: Run, device: Device) -> float:
