@@ -2,9 +2,9 @@
 
     python benchmarks/times.py        # how many rows there are of each source and kind, and why others are left out
 
-Timed rows of evidence/published.csv and all of evidence/times.csv. What a source counts and its software does is stated
-once, in `SOURCES`; what was counted beside it (tokens of a sample, a step without its evaluations), in
-evidence/lengths.csv.
+Timed rows of evidence/published.csv, all of evidence/times.csv, and what gpu.py measured here, if it ran. What a source
+counts and its software does is stated once, in `SOURCES`; what was counted beside it (tokens of a sample, a step
+without its evaluations), in evidence/lengths.csv.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import exp, sqrt
+from pathlib import Path
 from typing import Literal
 
+import own_rows
 import rows
 from cards import ATTAINED, rates
 from rows import EVIDENCE, Skip, Stack
@@ -355,6 +357,26 @@ def timed() -> Iterator[Mapping[str, str]]:
     yield from rows.read(EVIDENCE / "times.csv")
 
 
+def measured_here(path: Path = EVIDENCE / "h200.csv") -> Iterator[TimedRow]:
+    """Second steps of this project's own runs on a GPU, when gpu.py has left some; nothing between devices there."""
+    for row in own_rows.measured_here(path):
+        if row.metric == "peak_allocated" and row.facts["seconds_per_step"]:
+            work = row.workload
+            key, device = rates("H200-141GB", work, 0.0)
+            yield TimedRow(
+                id=row.id,
+                source=row.source,
+                architecture=row.model,
+                workload=work,
+                device=device,
+                seconds=float(row.facts["seconds_per_step"]),
+                kind="offload" if work.sharding.offload_optimizer else "exact",
+                tokens=float(work.micro_batch * work.sequences_per_sample * work.accumulation * work.length),
+                name=key,
+                facts=row.facts,
+            )
+
+
 def published(every: Iterable[Mapping[str, str]] | None = None) -> tuple[list[TimedRow], Counter[str]]:
     """All usable rows, and for the others how many were skipped for which reason."""
     known: list[TimedRow] = []
@@ -364,7 +386,7 @@ def published(every: Iterable[Mapping[str, str]] | None = None) -> tuple[list[Ti
             known.append(parse(facts))
         except Skip as reason:
             skipped[f"{prefix(facts)}: {reason}"] += 1
-    return known, skipped
+    return [*known, *(measured_here() if every is None else ())], skipped
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import gpu_cells  # noqa: E402
 import rows  # noqa: E402
 import times  # noqa: E402
 
@@ -140,6 +142,20 @@ def test_doubt_about_a_row(name: str, doubt: str) -> None:
 def test_a_run_that_is_published_twice_is_used_once() -> None:
     twice = [facts for facts in rows.read(rows.EVIDENCE / "published.csv") if facts["id"].startswith("fmsorca-")]
     assert len(twice) == 2 * sum(name.startswith("fmsorca-") for name in FACTS)
+
+
+@pytest.mark.parametrize(("deepspeed", "kind"), [("", "exact"), ("ds_z2_offload.json", "offload")])
+def test_own_runs_on_a_gpu_are_rows_too(tmp_path: Path, deepspeed: str, kind: str) -> None:
+    cell = {**gpu_cells.DEFAULTS, "deepspeed": deepspeed, "status": "ok", "peak_allocated_gib": 10}
+    cell |= {"device_used_mib": 12000, "device_idle_mib": 4, "seconds_per_step": 0.8}
+    path = tmp_path / "h200.csv"
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(cell))
+        writer.writeheader()
+        writer.writerow(cell)
+    [row] = times.measured_here(path)
+    assert (row.kind, row.name, row.seconds) == (kind, "h200-141g", 0.8)
+    assert row.tokens == row.workload.micro_batch * row.workload.accumulation * row.workload.length
 
 
 def test_every_length_belongs_to_a_published_row() -> None:
