@@ -182,6 +182,8 @@ def report(source: str = "", rows_too: bool = False) -> str:
             lambda item: f"{item.row.kind}: {source_and_device(item)}",
         )
     )
+    strange = [item for item in known(items) if item.row.name not in CALIBRATED]
+    parts.append(accuracy("devices that shaped no constant, by device", strange, lambda item: item.row.name))
     if not source:
         parts += [bars(items), rivals(items), table("rows left out", ["reason", "n"], skipped.most_common())]
     return "\n".join([*parts, every_row(items)] if rows_too else parts)
