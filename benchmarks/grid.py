@@ -84,11 +84,13 @@ BALANCED = ["granite-3-1b-a400m", "granite-4.0-tiny-preview"]
 CONVOLVED = ["lfm2.5-1.2b"]
 # State spaces beside attention.
 PARALLEL = ["falcon-h1-0.5b", "falcon-h1-1.5b"]
+# A state for each channel and token, with experts in each second layer: slow to simulate.
+SCANNED = ["jamba-v0.1"]
 # LoRA has to name the matrices of these.
 NAMED_MODELS = ["gpt2", "gpt2-xl"]
 MODELS = [
-    *SHAPES_OF, *FAMILIES, *DECODERS, "deepseek-v3-small", *MIXED, *ALTERNATING, *CONVOLVED, *PARALLEL, *BALANCED,
-    *NAMED_MODELS,
+    *SHAPES_OF, *FAMILIES, *DECODERS, "deepseek-v3-small", *MIXED, *ALTERNATING, *CONVOLVED, *PARALLEL, *SCANNED,
+    *BALANCED, *NAMED_MODELS,
 ]  # fmt: skip
 MOMENTS = ("fwd_pre", "fwd_layers", "fwd_head", "bwd_head", "bwd_layers", "bwd_emb", "opt")
 DEFAULTS = {
@@ -156,6 +158,7 @@ NAMED = [
         ("lora", MATRICES), ("lora", {**MATRICES, **OFF}),
     ]
 ]  # fmt: skip
+SCAN = [LINEAR[number] for number in (0, 1, 3, 4)]
 STAGED_MODELS = ["qwen3-4b", "qwen2.5-7b", "mistral-7b", "gemma-2-9b", "llama-3.1-70b"]
 STAGED = [
     {**DEFAULTS, **setting, "method": method, "stage": stage}
@@ -209,6 +212,7 @@ def cells() -> list[dict[str, Any]]:
         (MIXED, FEW, SHAPES[2:4]), (ALTERNATING, LINEAR, SHAPES[1:3]),
         (CONVOLVED, FAMILY, SHAPES[1:4]), (PARALLEL, LINEAR, SHAPES[1:3]),
         (NAMED_MODELS, NAMED, SHAPES[1:3]),
+        (SCANNED, SCAN, [(64, 1)]),
     ):  # fmt: skip
         for m, model in enumerate(models):
             for s, setting in enumerate(settings):

@@ -20,6 +20,7 @@ from validator.read.recipe import parse
 from validator.tables import data, families, machines, models
 from validator.tables.architecture import architecture
 from validator.upstream import families as generator
+from validator.upstream import layers
 
 PACKAGE = Path(validator.__file__).parent
 GENERATED = data.table("families")
@@ -55,7 +56,8 @@ EXPERTS = {"gate", "gate_proj", "up_proj", "down_proj"}
         ("phi3", "fused_gate_up", True), ("glm4", "fused_gate_up", True), ("llama", "fused_gate_up", False),
         ("qwen3_5_text", "mixer", "delta"), ("qwen3", "mixer", None), ("qwen3_5_moe_text", "fused_experts", "5.2.0"),
         ("lfm2", "mixer", "convolution"), ("granitemoehybrid", "mixer", "statespace"),
-        ("falcon_h1", "side_by_side", True),
+        ("falcon_h1", "side_by_side", True), ("jamba", "mixer", "scan"),
+        ("jamba", "fused_experts", "5.0.0"),
         ("glm", "concatenated", True), ("llama", "concatenated", False),
         ("glm", "norms", 2), ("glm4", "norms", 4), ("gemma2", "norms", 4), ("gemma2", "tied", True),
         ("qwen3_moe", "fused_experts", "5.0.0"), ("deepseek_v3", "fused_experts", "5.0.0"),
@@ -152,6 +154,7 @@ UNLIKE = {
     "falcon",
     "falcon_h1",
     "gpt2",
+    "jamba",
     "granitemoehybrid",
     "lfm2",
     "qwen3_next",
@@ -180,7 +183,7 @@ def test_generated_facts_are_those_of_the_real_class(kind: str) -> None:
     assert parts == family.parts
     # and what it lets it add to them
     outside = {name.split(".")[-2] for name, _ in model.named_parameters() if not re.search(r"\.\d+\.", name)}
-    assert outside == {"embed_tokens", "norm"} | (set() if config.tie_word_embeddings else {"lm_head"})
+    assert outside == {"embed_tokens", family.last_norm} | (set() if config.tie_word_embeddings else {"lm_head"})
     assert sum("Norm" in type(part).__name__ for part in layers[0].children()) == family.norms
     assert any(weight.dim() == 3 for weight in model.parameters()) == (family.fused_experts is not None)
     assert transformers.CONFIG_MAPPING[kind]().tie_word_embeddings == family.tied
@@ -286,6 +289,35 @@ def test_columns_are_generated_from_source() -> None:
             "separate": ["o_proj", "qkv_proj"],
         },
     }  # fmt: skip
+
+
+# Layers of two classes, of which one chooses between two feed-forward parts.
+CHOOSING = MODELING.replace(
+    "class NovaPreTrainedModel",
+    """class NovaMixer(nn.Module):
+    def __init__(self, config):
+        self.in_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+
+class NovaDense(nn.Module):
+    def __init__(self, config):
+        self.up_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+
+class NovaMixerDecoderLayer(GradientCheckpointingLayer):
+    def __init__(self, config):
+        chosen = NovaBlock if config.num_experts > 1 else NovaDense
+        self.feed_forward = chosen(config)
+        self.mixer = NovaMixer(config)
+
+class NovaPreTrainedModel""",
+).replace('["NovaDecoderLayer"]', '["NovaDecoderLayer", "NovaMixerDecoderLayer"]')
+
+
+def test_layers_of_several_classes_are_read_together() -> None:
+    facts = layers.facts(ast.parse(CHOOSING))
+    assert facts["layer"] == "NovaDecoderLayer"
+    assert facts["linear"] == ["in_proj", "o_proj", "qkv_proj", "up_proj"]
+    assert {"feed_forward", "mixer", "mlp", "self_attn"} <= set(facts["parts"])
+    assert layers.fuses_experts(ast.parse(CHOOSING))
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from .device import device_memory
 from .disk import disk
 from .estimate import Estimate
 from .host import host_memory
-from .mixers import Convolution, Delta, Mixer, StateSpace
+from .mixers import Convolution, Delta, Mixer, Scan, StateSpace
 from .parameters import linear_roles, parameters, trainable_parameters
 from .tower import Tower
 from .workload import Adapter, Architecture, Attn, Counted, Encoding, Ffn, LayerKind, Sharding, Workload
@@ -23,6 +23,7 @@ __all__ = [
     "LayerKind",
     "Mixer",
     "Runtime",
+    "Scan",
     "Sharding",
     "StateSpace",
     "Tower",

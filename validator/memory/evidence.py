@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .mixers import Convolution, Delta, StateSpace
+from .mixers import Convolution, Delta, Scan, StateSpace
 from .run import Run
 
 # Half of the band's relative width around the live tensors, by what is missing. Runs on one node of the common kinds of
@@ -54,7 +54,7 @@ def _unmeasured_shapes(run: Run) -> Iterator[str]:
             yield "linear attention (less is needed with flash-linear-attention)"
         case Convolution():
             yield "short convolutions"
-        case StateSpace():
+        case StateSpace() | Scan():
             yield "state spaces (far less is needed with mamba-ssm and causal-conv1d)"
 
 

@@ -87,4 +87,29 @@ class StateSpace(NamedTuple):
         return (self.kernel + int(self.convolution_bias)) * self.convolved + 3 * self.heads + norm
 
 
-Mixer = Delta | Convolution | StateSpace
+class Scan(NamedTuple):
+    """Shapes of one Mamba layer (arXiv 2312.00752), with norms on what it selects by."""
+
+    width: int
+    state: int  # of each channel
+    rank: int  # of the step in time
+    kernel: int  # tokens that the convolution before it sees
+    bias: bool = False  # of its first and last linear module
+    convolution_bias: bool = True
+    kernels: bool = False  # mamba-ssm and causal-conv1d compute it, which keep no states
+
+    def linears(self, hidden: int) -> tuple[Linear, ...]:
+        selecting = Linear("x", self.width, self.rank + 2 * self.state), Linear("dt", self.rank, self.width, bias=True)
+        first, last = (
+            Linear("in", hidden, 2 * self.width, bias=self.bias),
+            Linear("out", self.width, hidden, bias=self.bias),
+        )
+        return first, *selecting, last
+
+    def vectors(self, _hidden: int) -> int:
+        """Elements of its convolution, decay and bias of each channel, and three norms."""
+        convolution = self.kernel + int(self.convolution_bias)
+        return self.width * (convolution + self.state + 1) + self.rank + 2 * self.state
+
+
+Mixer = Delta | Convolution | StateSpace | Scan

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from . import convolution, delta, statespace
-from .mixers import Convolution, Delta, Mixer, StateSpace
+from . import convolution, delta, scan, statespace
+from .mixers import Convolution, Delta, Mixer, Scan, StateSpace
 from .run import Run
 from .shapes import Block
 
@@ -17,6 +17,8 @@ def kept(run: Run, block: Block, mixer: Mixer) -> float:
             return convolution.kept(run, block)
         case StateSpace():
             return statespace.kept(run, block, mixer)
+        case Scan():
+            return scan.kept(run, block, mixer)
 
 
 def peak(run: Run, mixer: Mixer) -> float:
@@ -28,3 +30,5 @@ def peak(run: Run, mixer: Mixer) -> float:
             return convolution.peak(run)
         case StateSpace():
             return statespace.peak(run, mixer)
+        case Scan():
+            return scan.peak(run, mixer)

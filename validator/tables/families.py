@@ -76,8 +76,8 @@ class Family(NamedTuple):
     # Only a part of each head is rotated, and joined with the rest.
     concatenated: bool = False
     # What some layers have in place of attention: a gated delta net, beside which attention is gated, too, a gated
-    # short convolution, or a state space.
-    mixer: Literal["delta", "convolution", "statespace"] | None = None
+    # short convolution, or a state space of Mamba-2 or Mamba.
+    mixer: Literal["delta", "convolution", "statespace", "scan"] | None = None
     # Every layer has it beside attention, not in its place.
     side_by_side: bool = False
     # intermediate_size of config.json counts the gate and the up matrix together.
@@ -106,6 +106,8 @@ class Family(NamedTuple):
     parts: frozenset[str] = frozenset()
     linear: frozenset[str] = frozenset()
     separate: frozenset[str] = frozenset()
+    # What the norm after the layers is called.
+    last_norm: str = "norm"
     # Linear layer -> roles in the memory formulas.
     roles: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     # The usual name of a field of config.json -> the type's own.

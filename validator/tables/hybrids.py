@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from validator.diagnostic import RecipeError
-from validator.memory import Convolution, Delta, Ffn, LayerKind, Mixer, StateSpace
+from validator.memory import Convolution, Delta, Ffn, LayerKind, Mixer, Scan, StateSpace
 from validator.tables.families import Family
 from validator.tables.sizes import optional, size
 
@@ -14,7 +14,7 @@ Config = Mapping[str, Any]
 # What config.json calls layers that attend, where it names them all.
 _ATTENTION = ("full_attention", "attention")
 # Of how many layers one attends by default, the last of them: of those with state spaces none.
-_EACH = {"delta": 4, "convolution": 1, "statespace": 0}
+_EACH = {"delta": 4, "convolution": 1, "statespace": 0, "scan": 8}
 
 
 def mixer(config: Config, family: Family) -> Mixer:
@@ -24,6 +24,8 @@ def mixer(config: Config, family: Family) -> Mixer:
             return _delta(config, family)
         case "statespace":
             return _space(config, family)
+        case "scan":
+            return _scan(config)
         case _:
             return Convolution(optional(config, "conv_L_cache") or 3, bias=bool(config.get("conv_bias")))
 
@@ -42,6 +44,8 @@ def _experts(config: Config, layers: int) -> tuple[bool, ...]:
     """Whether each layer has experts: those that config.json lists, or the last of every few."""
     if isinstance(chosen := config.get("moe_layers"), list):
         return tuple(number in chosen for number in range(layers))
+    if every := optional(config, "expert_layer_period"):
+        return tuple(number % every == config.get("expert_layer_offset", 0) for number in range(layers))
     every = optional(config, "interleave_moe_layer_step") or 1
     return tuple(number % every == 0 for number in range(1, layers + 1))
 
@@ -55,6 +59,8 @@ def _attending(config: Config, family: Family, layers: int) -> tuple[bool, ...]:
         return tuple(kind in _ATTENTION for kind in told)
     if isinstance(chosen := config.get("full_attn_idxs"), list):
         return tuple(number in chosen for number in range(layers))
+    if every := optional(config, "attn_layer_period"):
+        return tuple(number % every == config.get("attn_layer_offset", 0) for number in range(layers))
     every = optional(config, "full_attention_interval") or _EACH[family.mixer or "delta"]
     return tuple(every > 0 and number % every == 0 for number in range(1, layers + 1))
 
@@ -72,6 +78,18 @@ def _space(config: Config, family: Family) -> StateSpace:
         bias=bool(config.get("mamba_proj_bias")),
         convolution_bias=bool(config.get("mamba_conv_bias", True)),
         normed=bool(config.get("mamba_rms_norm", not family.side_by_side)),
+    )
+
+
+def _scan(config: Config) -> Scan:
+    hidden, rank = size(config, "hidden_size"), config.get("mamba_dt_rank", "auto")
+    return Scan(
+        width=(optional(config, "mamba_expand") or 2) * hidden,
+        state=optional(config, "mamba_d_state") or 16,
+        rank=-(-hidden // 16) if rank == "auto" else size(config, "mamba_dt_rank"),
+        kernel=optional(config, "mamba_d_conv") or 4,
+        bias=bool(config.get("mamba_proj_bias")),
+        convolution_bias=bool(config.get("mamba_conv_bias", True)),
     )
 
 

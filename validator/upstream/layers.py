@@ -12,15 +12,14 @@ _QUERY_NORMS = ("q_norm", "query_layernorm")
 
 def facts(tree: ast.Module) -> dict[str, Any]:
     """What a modeling module says of its decoder layer; a fact that is false or empty is left out."""
-    layer = _layer(tree)
-    nodes = _nodes(tree)
-    built = [part for node in _built(nodes, layer) for part in _parts(nodes, node)]
-    own = list(_parts(nodes, nodes[layer]))
+    layers, nodes = _layers(tree), _nodes(tree)
+    built = [part for node in _built(nodes, layers) for part in _parts(nodes, node)]
+    own = [(nodes[layer], part) for layer in layers for part in _parts(nodes, nodes[layer])]
     told = {
-        "layer": layer,
-        "parts": sorted({name for name, call in own if _made(call) in {*nodes, "LayerNorm"}}),
+        "layer": layers[0],
+        "parts": sorted({name for node, (name, call) in own if {*nodes, "LayerNorm"}.intersection(_made(node, call))}),
         "linear": sorted({name for name, call in built if _is_linear(call)}),
-        "norms": len({name for name, call in own if name_of(call.func).endswith("Norm")}),
+        "norms": len({name for _, (name, call) in own if name_of(call.func).endswith("Norm")}),
         "head_norms": any(name in _QUERY_NORMS and _over_a_head(call) for name, call in built),
         "qkv_bias": any(name in ("q_proj", "qkv_proj") and _biased(call) for name, call in built),
         "sinks": any(name == "sinks" for name, _ in built),
@@ -32,7 +31,7 @@ def facts(tree: ast.Module) -> dict[str, Any]:
 def fuses_experts(tree: ast.Module) -> bool:
     """Whether a layer holds the weights of all experts as one tensor of three dimensions, not as linear layers."""
     nodes = _nodes(tree)
-    calls = (call for node in _built(nodes, _layer(tree)) for _, call in _parts(nodes, node))
+    calls = (call for node in _built(nodes, _layers(tree)) for _, call in _parts(nodes, node))
     tensors = (call.args[0] for call in calls if name_of(call.func) == "Parameter")
     return any(isinstance(tensor, ast.Call) and len(tensor.args) == 3 for tensor in tensors)
 
@@ -48,23 +47,23 @@ def _nodes(tree: ast.Module) -> dict[str, ast.ClassDef]:
     return nodes
 
 
-def _layer(tree: ast.Module) -> str:
-    """The decoder layer among the classes that must not be split over devices, by which FSDP wraps a model."""
+def _layers(tree: ast.Module) -> list[str]:
+    """The decoder layers among the classes that must not be split over devices; by the first FSDP wraps a model."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and name_of(node.targets[0]) == "_no_split_modules":
             kept: list[str] = ast.literal_eval(node.value) or []
-            yours = [name for name in kept if name.endswith(("DecoderLayer", "Block"))]
-            if yours:
-                return yours[0]
+            decoders = [name for name in kept if name.endswith("DecoderLayer")]
+            if yours := decoders or [name for name in kept if name.endswith("Block")][:1]:
+                return yours
     raise LookupError("no decoder layer among _no_split_modules")
 
 
-def _built(nodes: dict[str, ast.ClassDef], name: str) -> list[ast.ClassDef]:
-    """The class and all classes of its module that it builds, directly or not."""
-    reached, waiting = {name: nodes[name]}, [name]
+def _built(nodes: dict[str, ast.ClassDef], names: list[str]) -> list[ast.ClassDef]:
+    """The classes and all classes of their module that they build, directly or not."""
+    reached, waiting = {name: nodes[name] for name in names}, [*names]
     while waiting:
-        for _, call in _parts(nodes, nodes[waiting.pop()]):
-            made = _made(call)
+        node = nodes[waiting.pop()]
+        for made in (name for _, call in _parts(nodes, node) for name in _made(node, call)):
             if made in nodes and made not in reached:
                 reached[made] = nodes[made]
                 waiting.append(made)
@@ -85,9 +84,13 @@ def _is_linear(call: ast.Call) -> bool:
     return name.endswith("Linear") or name == "Conv1D"
 
 
-def _made(call: ast.Call) -> str:
-    """The class that is called, or the table of classes that one is taken from."""
-    return name_of(call.func.value if isinstance(call.func, ast.Subscript) else call.func)
+def _made(node: ast.ClassDef, call: ast.Call) -> list[str]:
+    """Names of the class that a call makes one of: both where a class chooses between two."""
+    name = name_of(call.func.value if isinstance(call.func, ast.Subscript) else call.func)
+    for item in ast.walk(node):
+        if isinstance(item, ast.Assign) and isinstance(item.value, ast.IfExp) and name_of(item.targets[0]) == name:
+            return [name_of(item.value.body), name_of(item.value.orelse)]
+    return [name]
 
 
 def _parts(nodes: dict[str, ast.ClassDef], node: ast.ClassDef) -> Iterator[Part]:
