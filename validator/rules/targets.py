@@ -195,4 +195,5 @@ def _outer(job: Job) -> frozenset[str]:
     known."""
     if job.model is None or job.model.arch.towers or not job.model.family.parts:
         return frozenset()
-    return frozenset({"embed_tokens", "norm"} if job.model.arch.tied else {"embed_tokens", "norm", "lm_head"})
+    known = {"embed_tokens", job.model.family.last_norm}
+    return frozenset(known if job.model.arch.tied else known | {"lm_head"})
