@@ -32,7 +32,7 @@ def attention(run: Run, rates: Rates, block: Block) -> Cost:
 def _scores(run: Run, rates: Rates) -> Cost:
     attn = run.arch.attn
     widths = query_width(attn) + output_width(attn)
-    masked = run.work.attention == "sdpa" and run.work.padded
+    masked = run.work.attention == "sdpa" and (run.work.padded or attn.masked or attn.crossed)
     pairs = run.tokens * _seen(run, whole=masked or run.attends_in_squares)
     seconds = 2.0 * pairs * widths / rates.compute(run.sizes.compute)
     if run.attends_in_squares:
@@ -45,10 +45,13 @@ def _scores(run: Run, rates: Rates) -> Cost:
 
 
 def _seen(run: Run, whole: bool) -> float:
-    """Tokens that one attends to. A kernel without a mask skips what comes later, or lies outside the window, of
-    which half of the layers have one."""
-    length, window = float(run.work.length), run.arch.attn.window
+    """Tokens that one attends to: those of towers where layers read them; a kernel without a mask skips what comes
+    later, and what lies outside the window of the layers that have one."""
+    length, attn = float(run.work.length), run.arch.attn
+    if attn.crossed:
+        return float(sum(encoding.tokens for encoding in run.work.encodings))
     if whole:
         return length
-    near = min(length, window) if window else length
-    return (near * (1 - near / (2 * length)) + length / 2) / 2 if window else length / 2
+    near = min(length, attn.window) if attn.window else length
+    share = attn.window_share if attn.window else 0.0
+    return share * near * (1 - near / (2 * length)) + (1 - share) * length / 2

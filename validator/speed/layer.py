@@ -18,4 +18,5 @@ PARTS = (products, attention, experts, elementwise, quantization)
 
 def layer_costs(run: Run, rates: Rates, block: Block) -> tuple[Cost, ...]:
     """Costs on the device, by term."""
-    return tuple(part(run, rates, block) for part in PARTS)
+    inside = run.of(block)
+    return tuple(part(inside, rates, block) for part in PARTS)

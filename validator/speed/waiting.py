@@ -28,7 +28,7 @@ def _started(run: Run) -> tuple[float, float]:
     """What the processor takes in the forward and in the backward pass."""
     forward = backward = 0.0
     for block, every, visited in visits(run):
-        starts, holds = launches(run, block), hooks(run, block)
+        starts, holds = launches(run.of(block), block), hooks(run, block)
         once = starts.forward + holds.forward
         forward += forward_passes(run) * every * once
         backward += visited * (starts.backward + holds.backward + again(run) * once)
