@@ -53,7 +53,11 @@ def gaps(run: Run, device: Device) -> tuple[str, ...]:
 def _gaps(run: Run) -> Iterator[Gap]:
     sharding, work = run.sharding, run.work
     if sharding.nodes > 1:  # a network's rate, and who else uses it, is known least of all
-        yield Gap("runs on several nodes", 0.3, 1.2)
+        yield Gap("runs on several nodes", 0.3, 1.0)
+    if (
+        sharding.nodes > 1 and sharding.zero == 3
+    ):  # BigScience's took up to four times as long, MLPerf's as long as said
+        yield Gap("ZeRO-3 between nodes", 0.2, 1.5)
     if sharding.offload_optimizer or sharding.offload_parameters:
         yield Gap("offload to the host", 0.4, 0.6)
     if work.quant_bits == 8:
