@@ -52,11 +52,11 @@ def gaps(run: Run, device: Device) -> tuple[str, ...]:
 
 def _gaps(run: Run) -> Iterator[Gap]:
     sharding, work = run.sharding, run.work
-    if sharding.nodes > 1:  # a network's rate, and who else uses it, is known least of all
+    # A network's rate, and who else uses it, is known least of all; under ZeRO-3, BigScience's runs took up to four
+    # times as long as ours, MLPerf's as long.
+    if sharding.nodes > 1:
         yield Gap("runs on several nodes", 0.3, 1.0)
-    if (
-        sharding.nodes > 1 and sharding.zero == 3
-    ):  # BigScience's took up to four times as long, MLPerf's as long as said
+    if sharding.nodes > 1 and sharding.zero == 3:
         yield Gap("ZeRO-3 between nodes", 0.2, 1.5)
     if sharding.offload_optimizer or sharding.offload_parameters:
         yield Gap("offload to the host", 0.4, 0.6)
