@@ -109,6 +109,13 @@ def test_what_is_not_known_is_left_out(missing: str) -> None:
     assert len(shown.splitlines()) < len(chart.text(EXPLANATION).splitlines()) or missing in ("machine", "cost")
 
 
+def test_without_rates_of_the_device_it_says_how_to_get_them() -> None:
+    shown = chart.text(replace(EXPLANATION, time=None, cost=None))
+    said = "time: no rates of a100-80g are published; there, `lmf-recipes calibrate recipes/x.yaml` measures them"
+    assert said in shown.splitlines()
+    assert "calibrate" not in chart.text(replace(EXPLANATION, time=None, cost=None, machine=None))
+
+
 def error(code: str) -> Diagnostic:
     return Diagnostic(code, Severity.ERROR, "")
 

@@ -230,6 +230,19 @@ def test_what_was_measured_on_the_machine_corrects_the_hours(tmp_path: Path, mon
     assert plans(*words)["plans"][0]["hours"]["expected"] == pytest.approx(1.5 * before, rel=0.03)
 
 
+def test_what_the_times_assume_is_noted(tmp_path: Path) -> None:
+    words = ("--model", "qwen7b", "--machine", "2x8xa100-80g")
+    assumed = [note for note in plans(*words)["notes"] if note.startswith("times are for")]
+    assert "samples of some 512 tokens" in assumed[0]
+    assert "8xinfiniband-200g between nodes" in assumed[1]
+    rows = [json.dumps({"instruction": "Say this.", "input": "", "output": "word " * 80}) for _ in range(50)]
+    (tmp_path / "mine.jsonl").write_text("\n".join(rows))
+    own = plans(*words, "--network", "roce-100g", "--data", str(tmp_path / "mine.jsonl"))["notes"]
+    assert [note for note in own if note.startswith("times are for")] == [
+        "times are for samples of some 112 tokens, estimated from the first rows"
+    ]
+
+
 @pytest.mark.usefixtures("here")
 def test_network_and_price_reach_the_recipe_that_is_written() -> None:
     words = ("--model", "qwen7b", "--machine", "2x8xa100-80g", "--network", "ethernet-10g", "--price", "1.99 USD")

@@ -11,7 +11,7 @@ from validator.tables.models import Model
 
 
 def notes(answer: Answer) -> Iterator[str]:
-    """Which device and model were meant, what is left out, and whether the samples suffice."""
+    """Which device and model were meant, what is assumed or left out, and whether the samples suffice."""
     machine = answer.machine
     if answer.outdated:
         older, newest = releases.previous()[1], releases.newest()[1]
@@ -25,6 +25,8 @@ def notes(answer: Answer) -> Iterator[str]:
         yield f"only the memory of {machine.device.id} is known: {assumed} are assumed"
     if machine.host_ram_gib is None:
         yield "offload is left out, because the host's memory is not known; give --host-ram"
+    if answer.best and answer.best.pace:
+        yield from (f"times are for {each}" for each in answer.best.pace.assumed)
     if answer.unrated:
         yield f"{', '.join(answer.unrated)} is left out: no learning rate for it in stage {answer.stage} is published"
     if answer.model is None:

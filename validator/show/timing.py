@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from validator.advise.explanation import Explanation, Step, Time
 from validator.show.bar import bar
@@ -16,7 +17,8 @@ def lines(explanation: Explanation) -> Iterator[str]:
     """The answer about time; nothing where no machine is named, or nobody knows what is trained."""
     if not (time := explanation.time):
         if explanation.machine and explanation.device_gib:
-            yield from ("", f"time: not known, as no rates of {explanation.machine.device} are; name the device itself")
+            unknown = f"time: no rates of {explanation.machine.device} are published"
+            yield from ("", f"{unknown}; there, `lmf-recipes calibrate {quote(explanation.path)}` measures them")
         return
     yield ""
     yield _headline(time)
