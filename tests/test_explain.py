@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -247,3 +248,53 @@ def test_experts_are_explained_for_each_release() -> None:
     assert "depends on the release of transformers: exceeds with the newest" in lines
     assert f"with transformers {older.transformers}, whose experts are linear modules" in lines
     assert f"fits with `# transformers: {older.transformers}` in the header block" in lines
+
+
+def timed(*words: str) -> dict[str, Any]:
+    found = CliRunner().invoke(command, ["recipes/qwen7b-a100-full.yaml", "--format", "json", *words])
+    assert found.exit_code == 0, found.output
+    return dict(json.loads(found.stdout))
+
+
+def test_time_is_said_with_its_cost_and_energy_where_asked() -> None:
+    plain, all_of_it = timed(), timed("--price", "2 EUR", "--energy")
+    assert plain["cost"] is plain["time"]["energy_kwh"] is None
+    hours, cost, energy = all_of_it["time"]["hours"], all_of_it["cost"], all_of_it["time"]["energy_kwh"]
+    assert hours == plain["time"]["hours"]
+    assert cost["currency"] == "EUR"
+    assert all(cost[each] == pytest.approx(2 * 8 * hours[each], rel=1e-3) for each in ("low", "expected", "high"))
+    assert all(energy[each] <= 8 * 0.4 * hours[each] * 1.001 for each in ("low", "expected", "high"))
+    assert all_of_it["time"]["device_hours"] == pytest.approx(8 * hours["expected"], rel=1e-3)
+    assert all_of_it["time"]["bottleneck"] in all_of_it["time"]["step_seconds"]["terms"]
+
+
+def test_terms_and_parts_sum_to_what_is_expected() -> None:
+    time = timed()["time"]
+    assert sum(time["step_seconds"]["terms"].values()) == pytest.approx(time["step_seconds"]["expected"], rel=2e-3)
+    assert sum(time["parts"].values()) == pytest.approx(time["hours"]["expected"], rel=2e-3)
+
+
+def test_a_network_joins_nodes() -> None:
+    several = ("--machine", "2x8xa100-80g")
+    fast, slow = (timed(*several, "--network", name)["time"] for name in ("8xinfiniband-200g", "ethernet-10g"))
+    assert fast["hours"]["expected"] < slow["hours"]["expected"]
+    assert not any("between nodes" in each for each in fast["assumed"])
+    assert any("between nodes" in each for each in timed(*several)["time"]["assumed"])
+
+
+@pytest.mark.parametrize("words", [("--network", "wifi"), ("--price", "cheap")])
+def test_a_network_or_price_that_is_none_is_wrong_usage(words: tuple[str, ...]) -> None:
+    assert CliRunner().invoke(command, ["recipes/qwen7b-a100-full.yaml", *words]).exit_code == 2
+
+
+def test_changes_say_what_they_cost_in_time_on_the_same_samples() -> None:
+    one = resolved(HEAD.replace("2x8xa100-80g", "1xrtx-4090") + BODY + "flash_attn: fa2\n")
+    changes = explain.explain(one, energy=False).changes
+    assert changes
+    assert all(change.time_ratio for change in changes)
+    spare = explain.explain(resolved(HEAD.replace("2x8xa100-80g", "8xa100-80g") + BODY)).spare
+    known = {tuple(change.set): change.time_ratio for change in spare}
+    faster = known["disable_gradient_checkpointing",]
+    assert faster
+    assert faster < 0.9
+    assert known["cutoff_len",] is None  # nobody knows how much longer samples would be
