@@ -143,6 +143,15 @@ def test_devices_that_meet_in_every_batch_wait_longer() -> None:
     assert sharded > 1.1 * plain
 
 
+@pytest.mark.parametrize("key", [{"group_by_length": True}, {"train_sampling_strategy": "group_by_length"}])
+def test_batches_of_samples_about_as_long_are_hardly_padded(key: dict[str, Any]) -> None:
+    lengths, sharded = {"lengths": [500, 2000]}, {"deepspeed": "deepspeed/ds_z2.json", "finetuning_type": "full"}
+    random, grouped = paced(lengths, **sharded), paced(lengths, **sharded, **key)
+    assert grouped.step.expected < 0.7 * random.step.expected
+    assert paced(lengths, **sharded, **key, disable_shuffling=True).step == random.step
+    assert grouped.step.tokens == pytest.approx(4 * 2 * 8 * 500, rel=0.06)
+
+
 def test_padding_counts_as_tokens_and_waiting_does_not() -> None:
     """Sixteen sequences of a device in a step, of eight devices."""
     known = paced({"lengths": [512, 513]}, per_device_train_batch_size=1, gradient_accumulation_steps=16)

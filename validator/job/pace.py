@@ -128,7 +128,8 @@ def _case(job: Job, lengths: Sequence[float], device: Device, sequences: int | N
     assert job.model
     work = _with_length(job, lengths)
     step = step_time(job.model.arch, work, device)
-    padded = work.length if job.packs else min(_rounded(longest_of(lengths, work.micro_batch)), work.length)
+    drawn = 1 if job.groups else work.micro_batch
+    padded = work.length if job.packs else min(_rounded(longest_of(lengths, drawn)), work.length)
     course = _course(job, lengths, device, sequences)
     run = run_time(step, course, job.model.arch, work, device) if course else None
     return _Case(step, step.tokens * padded / work.length, int(course.steps) if course else None, run)
@@ -142,7 +143,8 @@ def _with_length(job: Job, lengths: Sequence[float]) -> Workload:
     if job.packs:
         return work
     meets = work.sharding.stage >= 2 or work.sharding.fsdp
-    length = waited_for(lengths, work.micro_batch, work.sharding.world, 1 if meets else work.accumulation)
+    micro, devices = (1, 1) if job.groups else (work.micro_batch, work.sharding.world)
+    length = waited_for(lengths, micro, devices, 1 if meets else work.accumulation)
     return work._replace(length=min(_rounded(length), work.length))
 
 

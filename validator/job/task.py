@@ -78,6 +78,13 @@ class Task(Values):
         return self.stage == "sft" and (self.flag("packing") or self.neat)
 
     @property
+    def groups(self) -> bool:
+        """Whether batches are made of samples about as long, so that hardly any padding is left (transformers,
+        trainer.py, _get_train_sampler; under its name of before 5.2, too)."""
+        asked = self.flag("group_by_length") or self.get("train_sampling_strategy") == "group_by_length"
+        return asked and not self.flag("disable_shuffling")
+
+    @property
     def length(self) -> int:
         """Tokens that are kept of a sample, or fill a packed sequence: one less than `cutoff_len` where packing is
         written, also in stages that do not pack (hparams/data_args.py). Batches are padded to a multiple of 8, so the
