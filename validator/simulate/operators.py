@@ -20,9 +20,14 @@ def _layer_norm(entering: torch.Tensor, shape: Any, weight: Any = None, bias: An
     return torch.layer_norm(entering, shape, weight, bias, eps, True)
 
 
-def _pow(entering: Any, exponent: Any) -> torch.Tensor:
+_POWER = torch.pow
+
+
+def _pow(base: Any, exponent: Any, **more: Any) -> torch.Tensor:
     """CUDA's autocast gives it fp32 (as above)."""
-    return torch.Tensor.pow(entering.float() if torch.is_autocast_enabled("cpu") else entering, exponent)
+    raised = isinstance(base, torch.Tensor) and base.is_floating_point() and torch.is_autocast_enabled("cpu")
+    power: torch.Tensor = _POWER(base.float() if raised else base, exponent, **more)
+    return power
 
 
 def _dropout(entering: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
@@ -64,10 +69,10 @@ def as_on_cuda() -> Iterator[None]:
     real = {name: getattr(functional, name) for name in own if hasattr(functional, name)}
     for name in real:
         setattr(functional, name, own[name])
-    power, torch.pow = torch.pow, _pow
+    torch.pow = _pow
     try:
         yield
     finally:
-        torch.pow = power
+        torch.pow = _POWER
         for name, operator in real.items():
             setattr(functional, name, operator)

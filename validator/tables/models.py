@@ -230,7 +230,7 @@ def plain(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
         parameters=parameters(arch),
         kind=str(config.get("model_type")),
         dtype_bytes=stored_bytes(config),
-        positions=_told(config, "max_position_embeddings") or _told(config, "seq_length"),
+        positions=_told(config, "max_position_embeddings") or _told(config, "seq_length") or arch.positions or None,
         quantized=method if isinstance(method, str) else None,
         quantized_bits=_told(quantization, "bits") or 0,
     )
