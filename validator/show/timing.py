@@ -10,7 +10,7 @@ from validator.show.bar import bar
 from validator.show.clock import between, lasting, number
 
 _HOUR = 3600.0
-_UNKNOWN = "hours follow from the number of samples: `samples:` in the header block, or data that are here"
+_UNKNOWN = "hours follow from the number of samples (`samples:` in the header block)"
 
 
 def lines(explanation: Explanation) -> Iterator[str]:
