@@ -230,6 +230,17 @@ def test_what_was_measured_on_the_machine_corrects_the_hours(tmp_path: Path, mon
     assert plans(*words)["plans"][0]["hours"]["expected"] == pytest.approx(1.5 * before, rel=0.03)
 
 
+def test_times_of_different_numbers_of_samples_are_told_apart() -> None:
+    words = ("--model", "qwen72b", "--machine", "8xa100-80g", "--host-ram", "2048")
+    found, same = plans(*words), plans(*words, "--samples", "20000")
+    assert len({row["samples"] for row in found["plans"]}) > 1
+    assert any("each time is for the samples recommended for the method" in note for note in found["notes"])
+    assert not any("each time" in note for note in same["notes"])
+    assert [row["method"] for row in found["plans"]] == [row["method"] for row in same["plans"]]
+    shown = " ".join(run(*words).output.split())
+    assert all(f"expected for {row['samples']:,} samples" in shown for row in found["plans"])
+
+
 def test_what_the_times_assume_is_noted(tmp_path: Path) -> None:
     words = ("--model", "qwen7b", "--machine", "2x8xa100-80g")
     assumed = [note for note in plans(*words)["notes"] if note.startswith("times are for")]

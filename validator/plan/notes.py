@@ -27,6 +27,8 @@ def notes(answer: Answer) -> Iterator[str]:
         yield "offload is left out, because the host's memory is not known; give --host-ram"
     if answer.best and answer.best.pace:
         yield from (f"times are for {each}" for each in answer.best.pace.assumed)
+    if len({plan.draft.amount for plan in answer.plans}) > 1:
+        yield "each time is for the samples recommended for the method; the order is that of the same samples"
     if answer.unrated:
         yield f"{', '.join(answer.unrated)} is left out: no learning rate for it in stage {answer.stage} is published"
     if answer.model is None:

@@ -86,7 +86,8 @@ def _money(row: ScaleRow | PlanRow) -> str:
 def _words(row: PlanRow) -> Iterator[str]:
     yield f"{f'with {row.zero}, ' if row.zero else ''}gives up: {row.gives_up}"
     if row.hours:
-        yield f"{lasting(3600 * row.hours.expected)} expected, {_spent(row)}; bottleneck: {row.bottleneck}"
+        samples = f" for {row.samples:,} samples" if row.samples else ""
+        yield f"{lasting(3600 * row.hours.expected)} expected{samples}, {_spent(row)}; bottleneck: {row.bottleneck}"
     if row.nearest:
         yield f"nearest recipe: {row.nearest}"
 
