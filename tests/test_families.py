@@ -163,6 +163,9 @@ UNLIKE = {
     "olmo",
     "bloom",
     "llama4_text",
+    "ernie4_5_vl_moe_text",
+    "gemma4_text",
+    "mllama_text_model",
 }
 
 
