@@ -112,3 +112,42 @@ def test_the_engine_stops_where_we_say_so(
     errors = {each.code for each in check_file("recipe.yaml").diagnostics if each.severity is Severity.ERROR}
     assert {each for each in errors if each.startswith("PAR")} == ({code} if code else set())
     assert word in answers[name] if word else not answers[name]
+
+
+# Micro batch i of four is a unit vector, so that it alone moves column i of the first matrix.
+GRADIENTS = """
+import json, sys, torch, deepspeed
+model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 2, bias=False))
+before = model[0].weight.detach().clone()
+zero = {"stage": int(sys.argv[1])}
+if sys.argv[2:]:
+    zero["offload_optimizer"] = {"device": "cpu", "pin_memory": False}
+engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1.0), config={
+    "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4, "zero_optimization": zero,
+    "bf16": {"enabled": True}, "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False})
+for place, row in enumerate(torch.eye(4, dtype=torch.bfloat16)):
+    engine.set_gradient_accumulation_boundary(place == 3)
+    engine.backward(engine(row[None]).float().sum())
+engine.step()
+with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
+    after = engine.module[0].weight.detach().float().clone()
+moved = (after - before).abs().sum(0)
+open("moved", "w").write(json.dumps([bool(each > 0.05) for each in moved]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "moved"),
+    [
+        (["2", "offload"], [True, False, False, True]),  # PAR023
+        (["1", "offload"], [True] * 4),
+        (["2"], [True] * 4),
+    ],
+)
+def test_micro_batches_whose_gradients_are_kept(words: list[str], moved: list[bool], tmp_path: Path) -> None:
+    cache = Path(__file__).parents[1] / ".cache" / "torch_extensions"
+    process = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29641"}
+    environment = {"TORCH_EXTENSIONS_DIR": str(cache), **os.environ, **process, "CUDA_VISIBLE_DEVICES": ""}
+    words = [sys.executable, "-c", GRADIENTS, *words]
+    subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, timeout=600, check=True)
+    assert json.loads((tmp_path / "moved").read_text()) == moved

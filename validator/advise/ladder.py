@@ -104,7 +104,8 @@ def _offloaded_optimizer(job: Job) -> Iterator[Way]:
         "ds_z3_offload.json": "weights sharded, optimizer state in host memory; slower steps",
         "ds_z3_offload_nopin.json": "weights sharded, optimizer state in unlocked host memory; slower still",
     }
-    yield from _files(job, files | sharded if job.world > 1 else files)
+    keeps = job.accumulation <= 2  # rule PAR023: ZeRO-2 loses the gradients of further micro batches
+    yield from _files(job, (files if keeps else {}) | (sharded if job.world > 1 or not keeps else {}))
 
 
 def _offloaded(job: Job) -> Iterator[Way]:

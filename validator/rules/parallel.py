@@ -139,6 +139,28 @@ def optimizer_replaced(job: Job) -> Iterator[Finding]:
         )
 
 
+@rule("PAR023", Severity.WARNING)
+def gradients_lost(job: Job) -> Iterator[Finding]:
+    """ZeRO-2 with the optimizer in host memory, and more than two micro batches to a step.
+
+    Why: from DeepSpeed 0.15.2 to 0.18.9 only the first and the last micro batch of a step train: the gradients of the
+    others are never copied to host memory. The loss falls all the same, and the gradient norm is too small.
+    Source: deepspeed/runtime/zero/stage_1_and_2.py:DeepSpeedZeroOptimizer.async_accumulate_grad_in_cpu_via_gpu
+    Fix: `deepspeed: deepspeed/ds_z3_offload.json`; or at most 2 for `gradient_accumulation_steps`, and more samples in
+    each micro batch; DeepSpeed 0.19 has it right.
+    """
+    lost = job.accumulation - 2
+    if job.trains and job.zero and job.zero_stage == 2 and job.zero.offload("offload_optimizer") and lost > 0:
+        yield (
+            "gradient_accumulation_steps",
+            (
+                f"{lost} of {job.accumulation} micro batches of a step are lost: ZeRO-2 with the optimizer in host "
+                "memory keeps the first and the last (DeepSpeed 0.15.2 to 0.18.9); set "
+                "`deepspeed: deepspeed/ds_z3_offload.json`"
+            ),
+        )
+
+
 @rule("PAR006", Severity.NOTE)
 def launcher_needed(job: Job) -> Iterator[Finding]:
     """DeepSpeed on one device.
