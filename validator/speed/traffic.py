@@ -18,6 +18,7 @@ from .collective import Collective, seconds, slowest
 from .device import Device
 from .passes import Passes
 from .terms import Term
+from .visits import forward_passes
 
 # Traffic beside computation takes processors and memory bandwidth from it, and so costs this share of its own time even
 # where it hides; and it hides behind no more than this share of the computation. Qwen2.5-14B on 8 A800 takes 10.32 s
@@ -96,10 +97,9 @@ def _zero(run: Run, passes: Passes) -> Iterator[Phase]:
 
 
 def passed(run: Run) -> float:
-    """How often a micro batch gathers the weights: for the forward pass, for as many layers as gradients visit, and for
-    passes without gradients. A layer that is computed again keeps what it gathered for that."""
-    work = run.work
-    return _visited(run) + (1 + int(work.reference_logits)) * (2 if work.estimates_kl else 1)
+    """How often a micro batch gathers the weights: in each forward pass, and for as many layers as gradients visit. A
+    layer that is computed again keeps what it gathered for that."""
+    return forward_passes(run) + _visited(run)
 
 
 def _zero3(run: Run, passes: Passes) -> Iterator[Phase]:
