@@ -21,7 +21,7 @@ from validator.diagnostic import FileReport, Severity
 from validator.job import job
 from validator.job.job import GIB
 from validator.judge import check
-from validator.read.recipe import load
+from validator.read.override import overridden
 
 ROOT = Path(__file__).resolve().parent.parent
 Row = Mapping[str, Any]
@@ -45,7 +45,8 @@ def rows() -> list[Row]:
 
 def judge(row: Row) -> Judgement:
     """Check the row's file as a user would; the working directory is the repository."""
-    report, described = check.check_file(row["file"]), job.resolve(load(row["file"]))
+    document = overridden(row["file"], row.get("set", ()))
+    report, described = check.check_document(document), job.resolve(document)
     counted = [found for found in report.diagnostics if found.severity is not Severity.NOTE]
     device, host = described.device_memory, described.host_memory
     assert device is not None

@@ -12,11 +12,11 @@ import following
 import pytest
 from click.testing import CliRunner
 
-from validator.advise import change as trials
 from validator.advise import changes, ladder
 from validator.advise.change import Change
 from validator.commands import copy
 from validator.diagnostic import Severity
+from validator.job import changed as trials
 from validator.job import job
 from validator.job.job import GIB
 from validator.judge import check

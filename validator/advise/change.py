@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
 
 from validator.diagnostic import Verdict
+from validator.job.changed import Setting, Settings, changed
 from validator.job.job import GIB, Job
 from validator.tables.checkout import home
 from validator.train import handoff, launch
-
-# A value that a change writes; None takes the key away.
-Setting = bool | int | float | str | None
-Settings = Mapping[str, Setting]
 
 
 @dataclass(frozen=True)
@@ -46,17 +42,6 @@ class Change:
         written = ", ".join(f"`{setting}`" for setting in self.settings())
         needs = f"{self.device_gib:.1f} GiB per device, {self.host_gib:.0f} of host memory per node"
         return "; ".join([f"{written} ({needs})", *self.steps()])
-
-
-def changed(job: Job, settings: Settings) -> Job:
-    """The job with the settings, as if the catalogue's DeepSpeed files were there."""
-    return _changed(job, tuple(settings.items()))
-
-
-# The same settings are judged for several questions.
-@lru_cache(maxsize=512)
-def _changed(job: Job, settings: tuple[tuple[str, Setting], ...]) -> Job:
-    return replace(job, values={**job.values, **dict(settings)}, folders=(*job.folders, home()))
 
 
 def change(job: Job, settings: Settings, note: str) -> Change:

@@ -8,9 +8,10 @@ from itertools import islice, product
 from shlex import quote
 
 from validator.advise import ladder, release
-from validator.advise.change import Change, Settings, change, changed
+from validator.advise.change import Change, change
 from validator.advise.ladder import Step, Way
 from validator.diagnostic import Verdict
+from validator.job.changed import Settings, changed
 from validator.job.job import Job
 from validator.rules import engine
 

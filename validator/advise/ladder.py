@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from validator.advise.change import Setting, Settings
+from validator.job.changed import Setting, Settings
 from validator.job.job import Job
 from validator.tables.savers import run_on, savers
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from itertools import islice
 
 from validator.advise import ladder, timing
-from validator.advise.change import Change, Setting, change, changed
+from validator.advise.change import Change, change
 from validator.advise.ladder import Way
+from validator.job.changed import Setting, changed
 from validator.job.job import Job
 from validator.rules import engine
 

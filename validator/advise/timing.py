@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from validator.advise.change import Change, changed
+from validator.advise.change import Change
 from validator.advise.explanation import Step, Time
+from validator.job.changed import changed
 from validator.job.extent import extent
 from validator.job.job import Job
 from validator.job.pace import pace, per_sample

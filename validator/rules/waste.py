@@ -1,0 +1,210 @@
+"""TRA92: settings that cost time and bring nothing for it. The time model is asked only where a setting makes it
+likely: most recipes do not wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from validator.diagnostic import Severity
+from validator.job.changed import changed
+from validator.job.job import GIB, Job
+from validator.rules.rule import Finding, rule
+
+if TYPE_CHECKING:
+    from validator.job.pace import Pace
+    from validator.speed import RunTime, StepTime
+
+# A step has to take so much longer, and a wait so large a share of it, to be told of: beyond what the time model errs
+# by where links or kernels decide.
+_LONGER, _WAIT = 1.3, 0.5
+# What passes beside the training has to take so much of a run, and the run so many seconds.
+_BESIDE, _SHORTEST = 0.1, 1800.0
+# Checkpoints, of which no fewer take a tenth of a run.
+_FEW_SAVED = 10
+_PADDED = 1 / 3
+_WORKERS = 8
+
+
+def _pace(job: Job) -> Pace | None:
+    from validator.job.pace import pace
+
+    return pace(job)
+
+
+def _part(whole: StepTime | RunTime, name: str) -> float:
+    """Seconds that the term of this name takes."""
+    return sum(seconds for term, seconds in whole.terms.items() if term == name)
+
+
+def _longer(job: Job, other: Job) -> float:
+    """How many times as long the job takes on the same samples, of full length where theirs is not known; 0 where that
+    cannot be said."""
+    from validator.job.extent import extent
+    from validator.job.pace import per_sample
+
+    lengths = extent(job).lengths[1] if _knows_lengths(job) else (job.longest,)
+    ours, theirs = per_sample(job, lengths), per_sample(other, lengths)
+    return ours / theirs if ours and theirs else 0.0
+
+
+def _knows_lengths(job: Job) -> bool:
+    return job.lengths.typical is not None or job.rows is not None
+
+
+def _gib(job: Job) -> str:
+    return f"{job.device_memory.expected / GIB:.1f} GiB per device" if job.device_memory else ""
+
+
+@rule("TRA921", Severity.WARNING)
+def sharded_without_need(job: Job) -> Iterator[Finding]:
+    """Weights are spread over the devices, or lie in main memory, where each device has room for them.
+
+    Why: ZeRO-3 gathers every layer in each pass of each micro batch, an adapter's frozen base too; offload moves states
+    over the host's link and updates them on the processor. Where the devices' memory suffices without, that buys
+    nothing: users tell of LoRA two to ten times as slow with ZeRO-3 (LLaMA-Factory issues 3499, 5398, 9528).
+    Source: own (the time model)
+    Fix: the file that the message names; `lmf-recipes explain` shows memory and time of both.
+    """
+    offloads = job.zero is not None and job.zero.offloads
+    if job.zero is None or job.accelerate or not (job.zero.stage == 3 or offloads):
+        return
+    for stage in range(2, job.zero.stage + 1):
+        name = f"deepspeed/ds_z{stage}.json"
+        other = changed(job, {"deepspeed": name})
+        if other.worst == "fits" and (longer := _longer(job, other)) > _LONGER:
+            took = f"a step takes {longer:.1f} times as long as with {name}, which fits ({_gib(other)})"
+            yield "deepspeed", f"{took}; set `deepspeed: {name}`"
+            return
+
+
+@rule("TRA922", Severity.WARNING)
+def bound_by_network(job: Job) -> Iterator[Finding]:
+    """What nodes send each other takes longer than what they compute.
+
+    Why: a node's devices share one network, which is ten to a hundred times slower than the links between them. With
+    ZeRO-3 or FSDP all weights cross it in each pass of each micro batch; with ZeRO-2 and without, gradients once or
+    once a micro batch. Over Gigabit Ethernet several nodes are slower than one.
+    Source: own (the time model; LLaMA-Factory issue 10119)
+    Fix: `network:` in the header block names the network that is really there. Else ZeRO-2 or no sharding where it
+    fits, LoRA, whose gradients are small, more accumulation and fewer micro batches, or one node.
+    """
+    if job.machine is None or job.machine.nodes == 1:
+        return
+    known, nodes = _pace(job), job.machine.nodes
+    if known and (share := _part(known.step, "network") / known.step.expected) > _WAIT:
+        speed = nodes * (1 - share)
+        alone = f"one node alone is {1 / speed:.1f} times as fast" if speed < 1 else f"they do the work of {speed:.1f}"
+        unsure = "".join(f"; assumed: {each}" for each in known.assumed if "between nodes" in each)
+        where = "deepspeed" if job.zero and not job.accelerate else None
+        yield where, f"the network between {nodes} nodes takes {share:.0%} of a step: {alone}{unsure}"
+
+
+@rule("TRA923", Severity.NOTE)
+def micro_batch_small(job: Job) -> Iterator[Finding]:
+    """Micro batches are so small that devices wait for the processor to start their kernels.
+
+    Why: a kernel takes some ten microseconds to start, whatever it computes. The same samples in fewer, larger micro
+    batches with less accumulation are the same training in less time.
+    Source: own (the time model)
+    Fix: the two settings of the message, which keep the samples of a step.
+    """
+    accumulation = job.accumulation
+    unknown = job.workload is None or not (job.packs or _knows_lengths(job))
+    if unknown or accumulation < 2 or accumulation % 2:
+        return
+    sizes = {"per_device_train_batch_size": 2 * job.micro_batch, "gradient_accumulation_steps": accumulation // 2}
+    other, known = changed(job, sizes), _pace(job)
+    if known is None or known.run is None or known.run.expected < _SHORTEST:
+        return
+    waits = _part(known.step, "launches") > _WAIT * known.step.expected
+    if waits and other.worst == "fits" and (longer := _longer(job, other)) > _LONGER:
+        settings = ", ".join(f"`{key}: {value}`" for key, value in sizes.items())
+        less = f"takes {1 - 1 / longer:.0%} less time, and fits ({_gib(other)})"
+        yield "per_device_train_batch_size", f"devices wait for kernels to start: {settings} {less}"
+
+
+@rule("TRA924", Severity.WARNING)
+def devices_wait_for_pictures(job: Job) -> Iterator[Finding]:
+    """Devices wait for pictures, films or sound that the data loader has not made numbers of.
+
+    Why: without workers the process that trains opens, scales and cuts each picture itself, while the device does
+    nothing; a worker does it beside the step.
+    Source: own (the time model)
+    Fix: `dataloader_num_workers`, a few for each device as far as there are cores, or a smaller `image_max_pixels`.
+    """
+    work = job.workload
+    if work is None or not any(one.tokens for one in work.encodings) or work.loader_workers >= _WORKERS:
+        return
+    other = changed(job, {"dataloader_num_workers": _WORKERS})
+    if (longer := _longer(job, other)) > _LONGER:
+        less = f"`dataloader_num_workers: {_WORKERS}` takes {1 - 1 / longer:.0%} less time"
+        yield "dataloader_num_workers", f"devices wait for pictures to be read; {less}"
+
+
+@rule("TRA925", Severity.NOTE)
+def mostly_padding(job: Job) -> Iterator[Finding]:
+    """More than a third of each batch is padding, which is computed like text.
+
+    Why: a micro batch is as long as its longest sample. Lengths are those of the header block or of local data.
+    Source: own (the time model)
+    Fix: `packing: true` (with `neat_packing: true` samples do not see each other), or a micro batch of one sample with
+    more accumulation.
+    """
+    if job.micro_batch < 2 or job.packs or not _knows_lengths(job):
+        return
+    from validator.job.extent import extent
+    from validator.speed.padding import longest_of
+
+    lengths = extent(job).lengths[1]
+    padding = 1 - sum(lengths) / len(lengths) / longest_of(lengths, job.micro_batch)
+    if padding > _PADDED:
+        packing = "`packing: true`" if job.stage in ("pt", "sft") else "a micro batch of one sample"
+        yield "per_device_train_batch_size", f"{padding:.0%} of a batch is padding; {packing} spares it"
+
+
+@rule("TRA926", Severity.WARNING)
+def evaluated_or_saved_too_often(job: Job) -> Iterator[Finding]:
+    """Evaluations or checkpoints take more than a tenth of the run.
+
+    Why: each evaluation passes through all that is held back, and each checkpoint waits for the disk.
+    Source: own (the time model)
+    Fix: a larger `eval_steps` or `save_steps`, fewer samples to evaluate, or `save_only_model: true`.
+    """
+    if not (job.evaluates or _saves(job) > _FEW_SAVED):
+        return
+    known = _pace(job)
+    if known is None or known.run is None or known.run.expected < _SHORTEST:
+        return
+    for key, part in (("eval_steps", "evaluations"), ("save_steps", "saves")):
+        share = _part(known.run, part) / known.run.expected
+        if share > _BESIDE:
+            yield key, f"{part} take {share:.0%} of the run; set a larger `{key}`"
+
+
+def _saves(job: Job) -> int:
+    """Checkpoints of the run; 0 where the number of samples is not known."""
+    rows = job.rows if job.rows is not None else job.samples
+    if rows is None:
+        return 0
+    from validator.job.schedule import schedule
+
+    return schedule(job, rows).saves
+
+
+@rule("TRA927", Severity.WARNING)
+def tokenizing_outlasts_timeout(job: Job) -> Iterator[Finding]:
+    """`ddp_timeout` ends before the first process has tokenized the data, for which the others wait.
+
+    Why: the first process prepares the data, and the others stop with a timeout of the collective (data/loader.py,
+    main_process_first).
+    Source: llamafactory/data/loader.py:get_dataset, own (the time model)
+    Fix: leave `ddp_timeout` at LLaMA-Factory's default, more `preprocessing_num_workers`, or tokenize once before with
+    `tokenized_path`.
+    """
+    if job.world == 1 or not job.has("ddp_timeout") or job.tokenized:
+        return
+    known, limit = _pace(job), job.number("ddp_timeout")
+    seconds = _part(known.run, "tokenizing") if known and known.run else 0.0
+    if seconds > limit > 0:
+        yield "ddp_timeout", f"tokenizing takes about {seconds / 60:.0f} minutes, {limit / 60:.0f} are allowed"
