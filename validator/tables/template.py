@@ -124,7 +124,8 @@ def _sisters(config: Config) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Models of the catalogue with the same shapes, with their ids."""
     models, kind, shapes = listing("models"), config.get("model_type"), _shapes(config)
     alike = set(models.mention(f"model_type: {kind}".lower()))
-    for key in models.mention(f"hidden_size: {shapes[0]}"):
+    own = family(str(kind)).fields if str(kind) in listing("families") else {}
+    for key in models.mention(f"{own.get('hidden_size', 'hidden_size')}: {shapes[0]}"):
         there = models[key]["config"] if key in alike else {}
         if there.get("model_type") == kind and _shapes(there) == shapes:
             yield key, models[key]
