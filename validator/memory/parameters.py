@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from . import idle
 from .blocks import blocks, last_layers, norm_elements
 from .linear import Linear
 from .tower import Tower, elements, linear_elements, projector_elements, tower_elements
@@ -21,7 +22,7 @@ def decoder_parameters(arch: Architecture) -> int:
     inside = sum(count * block.elements for count, block in blocks(arch))
     norms = (2 if arch.embedding_norm else 1) * norm_elements(arch)
     tables = embedding(arch) + head(arch) + layer_embedding(arch) + arch.positions * arch.hidden
-    return inside + norms + tables + layer_projection(arch)
+    return inside + norms + tables + layer_projection(arch) + idle.elements(arch)
 
 
 def embedding(arch: Architecture) -> int:
@@ -44,9 +45,10 @@ def layer_projection(arch: Architecture) -> int:
 
 
 def linear_roles(arch: Architecture, fused: bool = True) -> tuple[str, ...]:
-    """Roles of all linear modules inside the layers, and of the one that gives each of them an input: what "all linear
-    layers" means for an adapter."""
-    inside = (linear.role for _, block in blocks(arch, fused) for linear in block.linears)
+    """Roles of all linear modules inside the layers, those that never run with them, and of the one that gives each of
+    them an input: what "all linear layers" means for an adapter."""
+    every = (*blocks(arch, fused), *idle.layers(arch, fused))
+    inside = (linear.role for _, block in every for linear in block.linears)
     return tuple(dict.fromkeys([*inside, *(["inputs"] if arch.layer_input else [])]))
 
 
@@ -97,13 +99,13 @@ def _trained_in_decoder(arch: Architecture, workload: Workload) -> int:
     routers = 2 if arch.ffn.seeing_width else 1
     fixed = routers * arch.ffn.experts if arch.ffn.router_bias_fixed else 0  # elements of each mixture
     if workload.method == "full":
-        return decoder_parameters(arch) - fixed * arch.mixtures
+        return decoder_parameters(arch) - fixed * arch.mixtures - idle.unstepped(arch, workload)
     if workload.method == "freeze":
         layers = last_layers(arch, workload.trainable_layers, workload.experts_fused)
         return sum(number * (block.elements - fixed) for number, block in layers) + workload.trainable_extra
     inside = sum(
         count * adapter_elements(linear, workload)
-        for count, block in blocks(arch, workload.experts_fused)
+        for count, block in (*blocks(arch, workload.experts_fused), *idle.layers(arch, workload.experts_fused))
         for linear in block.linears
     )
     beside = Linear("inputs", arch.hidden, arch.layers * arch.layer_input)

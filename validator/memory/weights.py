@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from . import idle
 from .blocks import blocks
 from .parameters import layer_projection
 from .precision import frozen
@@ -30,6 +31,7 @@ def _quantizable(run: Run) -> int:
     """Elements inside linear modules of layers, towers and projectors; embeddings, output layer, norms and fused
     experts stay as they are, and in checkpoints that are quantized already the towers (vLLM pull request 10169)."""
     inside = sum(count * block.linear_elements for count, block in run.layers) + layer_projection(run.arch)
+    inside += idle.linear_elements(run.arch)
     return inside + (0 if run.work.quant_grouped else sum(all_linears(tower) for tower in run.arch.towers))
 
 
@@ -41,7 +43,8 @@ def base_weights(run: Run) -> float:
         linear = _quantizable(run)
         return quantized_bytes(work) * linear + sizes.base * (total - linear)
     if work.method in ("full", "freeze"):
-        return sizes.trained * run.trained + sizes.base * (total - run.trained)
+        raised = run.trained + idle.unstepped(run.arch, work)
+        return sizes.trained * raised + sizes.base * (total - raised)
     norms = 2.0 * sum(count * block.vectors for count, block in blocks(run.arch)) if work.upcast_norms else 0.0
     return sizes.base * total + norms
 

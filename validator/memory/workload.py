@@ -125,6 +125,7 @@ class Architecture(NamedTuple):
     layer_input: int = 0  # width of what each layer reads of an embedding of its own
     layer_vocab: int = 0  # rows of that embedding
     more_rows: int = 0  # of the embedding, which the output layer lacks
+    idle: int = 0  # layers for further tokens, which are loaded and never run
 
     @property
     def crosses(self) -> bool:

@@ -60,6 +60,7 @@ def _alike(config: Config, family: Family) -> Architecture:
         kinds=kinds,
         layer_input=_optional(config, "hidden_size_per_layer_input"),
         more_rows=family.more_rows,
+        idle=_optional(config, "num_nextn_predict_layers") if family.idle else 0,
         layer_vocab=_optional(config, "vocab_size_per_layer_input"),
     )
 

@@ -41,6 +41,8 @@ class Family(NamedTuple):
     # dense block stands beside the experts.
     differs: Literal["", "heads", "crossed"] = ""
     more_rows: int = 0
+    # Layers for further tokens are loaded, though they never run.
+    idle: bool = False
     # Beside its experts each mixture has as many of another width for pictures.
     seeing_experts: bool = False
     value_norms: bool = False

@@ -1,0 +1,43 @@
+"""Layers that are loaded and never run: what they weigh, and what trains of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from validator.memory import Adapter, Architecture, Attn, Ffn, Workload, device_memory, linear_roles, parameters
+from validator.memory import trainable_parameters as trained
+from validator.memory.terms import Device
+from validator.memory.workload import Sharding
+
+PLAIN = Architecture(64, 3, 131, Attn(4, 2, 16, qkv_bias=True), Ffn(96))
+LAYER = 64 * (64 + 32 + 32 + 64 + 3 * 96) + 64 + 32 + 32 + 2 * 64
+IDLE = PLAIN._replace(idle=2)
+MORE = 2 * (LAYER + 2 * 64 * 64 + 3 * 64)
+FULL = Workload(method="full", precision="pure")
+
+
+def test_they_are_layers_that_join_what_they_read() -> None:
+    assert parameters(IDLE) - parameters(PLAIN) == MORE
+
+
+def test_all_linear_layers_are_theirs_too() -> None:
+    assert linear_roles(IDLE) == (*linear_roles(PLAIN), "joined")
+    work = Workload(adapter=Adapter(8, linear_roles(IDLE)))
+    inside = (trained(PLAIN, work) // 3 + 8 * 3 * 64) * 2
+    assert trained(IDLE, work) - trained(PLAIN, work) == inside
+
+
+@pytest.mark.parametrize(
+    ("sharding", "more"), [(Sharding(), 0), (Sharding(engine=True), MORE), (Sharding(fsdp=True), MORE)]
+)
+def test_only_what_keeps_states_of_all_parameters_trains_them(sharding: Sharding, more: int) -> None:
+    work = FULL._replace(sharding=sharding)
+    assert trained(IDLE, work) - trained(PLAIN, work) == more
+
+
+@pytest.mark.parametrize("precision", ["amp", "pure"])
+def test_weights_that_get_no_gradient_are_as_wide_as_the_others(precision: str) -> None:
+    work = FULL._replace(precision=precision)  # type: ignore[arg-type]
+    more, less = (device_memory(arch, work).terms for arch in (IDLE, PLAIN))
+    assert more[Device.WEIGHTS] - less[Device.WEIGHTS] == {"amp": 4.0, "pure": 2.0}[precision] * MORE
+    assert more[Device.OPTIMIZER] == less[Device.OPTIMIZER]
