@@ -86,11 +86,13 @@ CONVOLVED = ["lfm2.5-1.2b"]
 PARALLEL = ["falcon-h1-0.5b", "falcon-h1-1.5b"]
 # A state for each channel and token, with experts in each second layer: slow to simulate.
 SCANNED = ["jamba-v0.1"]
+# Lightning attention in seven layers of eight, experts in all.
+FADING = ["minimax-text-01"]
 # LoRA has to name the matrices of these.
 NAMED_MODELS = ["gpt2", "gpt2-xl"]
 MODELS = [
     *SHAPES_OF, *FAMILIES, *DECODERS, "deepseek-v3-small", *MIXED, *ALTERNATING, *CONVOLVED, *PARALLEL, *SCANNED,
-    *BALANCED, *NAMED_MODELS,
+    *FADING, *BALANCED, *NAMED_MODELS,
 ]  # fmt: skip
 MOMENTS = ("fwd_pre", "fwd_layers", "fwd_head", "bwd_head", "bwd_layers", "bwd_emb", "opt")
 DEFAULTS = {
@@ -212,7 +214,7 @@ def cells() -> list[dict[str, Any]]:
         (MIXED, FEW, SHAPES[2:4]), (ALTERNATING, LINEAR, SHAPES[1:3]),
         (CONVOLVED, FAMILY, SHAPES[1:4]), (PARALLEL, LINEAR, SHAPES[1:3]),
         (NAMED_MODELS, NAMED, SHAPES[1:3]),
-        (SCANNED, SCAN, [(64, 1)]),
+        (SCANNED, SCAN, [(64, 1)]), (FADING, SCAN, SHAPES[1:3]),
     ):  # fmt: skip
         for m, model in enumerate(models):
             for s, setting in enumerate(settings):

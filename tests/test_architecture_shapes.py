@@ -82,6 +82,7 @@ def test_peculiarity(kind: str, extra: dict[str, Any], path: str, expected: obje
      ("qwen3_5_text", {"full_attention_interval": 4, "num_hidden_layers": 6}, [3]),
      ("lfm2", {"full_attention_interval": None}, [0, 1]), ("lfm2", {"full_attn_idxs": [0]}, [0]),
      ("lfm2", {"layer_types": ["conv", "full_attention"]}, [1]),
+     ("minimax", {"full_attention_interval": None}, [1]), ("minimax_text_01", {"attn_type_list": [1, 0]}, [0]),
      ("jamba", {"attn_layer_period": 2, "attn_layer_offset": 0}, [0]),
      ("granitemoehybrid", {"full_attention_interval": None}, []), ("falcon_h1", {}, [0, 1]),
      ("llama", {"layer_types": ["full_attention", "conv"]}, [])],

@@ -291,6 +291,10 @@ def stand_in(config: dict[str, Any], known: Any) -> tuple[str, dict[str, Any]]:
         }
     if kind == "deepseek":
         return "glm4_moe", settings | {"head_dim": settings["hidden_size"] // settings["num_attention_heads"]}
+    if kind == "minimax_text_01":
+        attending = settings.pop("attn_type_list")
+        kinds = ["full_attention" if each else "linear_attention" for each in attending]
+        return "minimax", settings | {"layer_types": kinds}
     if kind == "mimo":
         return "qwen2", settings
     if kind == "qwen":

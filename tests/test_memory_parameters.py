@@ -13,11 +13,13 @@ from validator.memory import (
     Delta,
     Ffn,
     LayerKind,
+    Lightning,
     Workload,
     linear_roles,
     parameters,
     trainable_parameters,
 )
+from validator.tables import families
 
 pytestmark = pytest.mark.slow  # they import torch
 
@@ -91,6 +93,10 @@ FAMILIES = [
     ("llama4_text", {**GATED, "num_local_experts": 8, "interleave_moe_layer_step": 2, "intermediate_size_mlp": 112},
      Architecture(64, 4, 131, GQA, Ffn(112, experts=8, experts_per_token=8, expert_width=96, shared_width=96),
                   kinds=2 * (LayerKind(), LayerKind(experts=True)))),
+    ("minimax", {**GATED, "num_local_experts": 8, "block_size": 32},
+     Architecture(64, 4, 131, GQA, Ffn(96, experts=8, experts_per_token=2, expert_width=96),
+                  mixer=Lightning(4, 16, 32),
+                  kinds=2 * (LayerKind(experts=True), LayerKind(attends=False, mixes=True, experts=True)))),
     ("mixtral", {"num_local_experts": 8},
      model(ffn=Ffn(96, experts=8, experts_per_token=2, expert_width=96))),
     ("gpt_oss", {"num_local_experts": 8, "num_experts_per_tok": 2},
@@ -123,16 +129,6 @@ def test_parameters_are_those_of_the_real_class(family: str, more: dict[str, Any
     assert parameters(arch) == sum(real.values())
 
 
-ROLES = {
-    "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "qkv_proj": "qkv", "gate_proj": "gate", "up_proj": "up",
-    "down_proj": "down", "gate_up_proj": "gate_up", "q_a_proj": "q_a", "q_b_proj": "q_b", "kv_a_proj_with_mqa": "kv_a",
-    "kv_b_proj": "kv_b", "shared_expert_gate": "shared_gate", "c_fc": "up", "c_proj": "down", "gate": "router",
-    "in_proj_qkv": "in_qkv", "in_proj_z": "in_z", "in_proj_b": "in_b", "in_proj_a": "in_a", "in_proj_qkvz": "in_qkvz",
-    "in_proj_ba": "in_ba", "query_key_value": "qkv", "dense": "o", "dense_h_to_4h": "up", "dense_4h_to_h": "down",
-     "out_proj": "out",
-}  # fmt: skip
-
-
 @pytest.mark.parametrize(("family", "more", "arch"), FAMILIES, ids=[f"{f}-{len(m)}" for f, m, _ in FAMILIES])
 def test_adapters_on_all_linear_modules_have_the_real_number_of_parameters(
     family: str, more: dict[str, Any], arch: Architecture
@@ -143,7 +139,8 @@ def test_adapters_on_all_linear_modules_have_the_real_number_of_parameters(
         for name, module in real.named_modules()
         if "Linear" in type(module).__name__ and "lm_head" not in name
     ]
-    assert {ROLES[name] for name, _ in inner} == set(linear_roles(arch))
+    roles = families.family(family).roles
+    assert {role for name, _ in inner for role in roles[name]} == set(linear_roles(arch))
     work = Workload(adapter=Adapter(rank=4, targets=linear_roles(arch)))
     expected = sum(4 * (module.in_features + module.out_features) for _, module in inner)
     assert trainable_parameters(arch, work) == expected

@@ -5,7 +5,7 @@ from .device import device_memory
 from .disk import disk
 from .estimate import Estimate
 from .host import host_memory
-from .mixers import Convolution, Delta, Mixer, Scan, StateSpace
+from .mixers import Convolution, Delta, Lightning, Mixer, Scan, StateSpace
 from .parameters import linear_roles, parameters, trainable_parameters
 from .tower import Tower
 from .workload import Adapter, Architecture, Attn, Counted, Encoding, Ffn, LayerKind, Sharding, Workload
@@ -21,6 +21,7 @@ __all__ = [
     "Estimate",
     "Ffn",
     "LayerKind",
+    "Lightning",
     "Mixer",
     "Runtime",
     "Scan",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .mixers import Convolution, Delta, Scan, StateSpace
+from .mixers import Convolution, Delta, Lightning, Scan, StateSpace
 from .run import Run
 
 # Half of the band's relative width around the live tensors, by what is missing. Runs on one node of the common kinds of
@@ -52,6 +52,8 @@ def _unmeasured_shapes(run: Run) -> Iterator[str]:
     match run.arch.mixer:
         case Delta():
             yield "linear attention (less is needed with flash-linear-attention)"
+        case Lightning():
+            yield "lightning attention"
         case Convolution():
             yield "short convolutions"
         case StateSpace() | Scan():

@@ -112,4 +112,25 @@ class Scan(NamedTuple):
         return self.width * (convolution + self.state + 1) + self.rank + 2 * self.state
 
 
-Mixer = Delta | Convolution | StateSpace | Scan
+class Lightning(NamedTuple):
+    """Shapes of one layer of lightning attention (arXiv 2401.04658), which is linear in the length."""
+
+    heads: int
+    head_dim: int
+    chunk: int  # tokens that see each other directly
+    kernels: bool = True  # its class knows none, so as much is always kept
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.head_dim
+
+    def linears(self, hidden: int) -> tuple[Linear, ...]:
+        inputs = Linear("in", hidden, 3 * self.width), Linear("in_gate", hidden, self.width)
+        return *inputs, Linear("out", self.width, hidden)
+
+    def vectors(self, _hidden: int) -> int:
+        """Elements of the norm over its result."""
+        return self.width
+
+
+Mixer = Delta | Convolution | StateSpace | Scan | Lightning

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from . import convolution, delta, scan, statespace
-from .mixers import Convolution, Delta, Mixer, Scan, StateSpace
+from . import convolution, delta, lightning, scan, statespace
+from .mixers import Convolution, Delta, Lightning, Mixer, Scan, StateSpace
 from .run import Run
 from .shapes import Block
 
@@ -19,6 +19,8 @@ def kept(run: Run, block: Block, mixer: Mixer) -> float:
             return statespace.kept(run, block, mixer)
         case Scan():
             return scan.kept(run, block, mixer)
+        case Lightning():
+            return lightning.kept(run, block, mixer)
 
 
 def peak(run: Run, mixer: Mixer) -> float:
@@ -32,3 +34,15 @@ def peak(run: Run, mixer: Mixer) -> float:
             return statespace.peak(run, mixer)
         case Scan():
             return scan.peak(run, mixer)
+        case Lightning():
+            return lightning.peak(run, mixer)
+
+
+def buffers(run: Run) -> float:
+    """What all layers hold beside their weights, on every device: how lightning attention lets each pair of tokens of a
+    chunk, and each token of it, fade."""
+    mixer = run.arch.mixer
+    if not isinstance(mixer, Lightning):
+        return 0.0
+    number = sum(count for count, block in run.layers if block.mixer)
+    return run.work.base_bytes * number * mixer.heads * (mixer.chunk * (mixer.chunk + 2) + 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from . import idle
+from . import idle, mixing
 from .blocks import blocks
 from .parameters import layer_projection
 from .precision import frozen
@@ -75,7 +75,8 @@ def _share(run: Run, whole: float) -> float:
 def weights(run: Run) -> float:
     """The base model's weights on one device."""
     whole = base_weights(run)
-    return _share(run, whole) + _persistent(run) if run.spreads_weights else whole
+    held = mixing.buffers(run)
+    return held + (_share(run, whole) + _persistent(run) if run.spreads_weights else whole)
 
 
 def adapter(run: Run) -> float:

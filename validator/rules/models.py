@@ -25,16 +25,17 @@ def remote_code_not_trusted(job: Job) -> Iterator[Finding]:
 
 @rule("TRA902", Severity.ERROR, since="transformers 5.0.0")
 def remote_code_outdated(job: Job) -> Iterator[Finding]:
-    """The model's own code does not run with transformers 5.
+    """The model's own code does not train with transformers 5.
 
     Why: the code of the first Qwen calls a method that transformers 5 has removed from its models (`get_head_mask`); it
-    also imports transformers_stream_generator. The first step fails, after the weights are loaded on every rank.
+    also imports transformers_stream_generator. That of MiniMax-Text-01 computes lightning attention for inference alone
+    and returns nothing in training. The first step fails, after the weights are loaded on every rank.
     Source: transformers/modeling_utils.py:ModuleUtilsMixin
-    Fix: a Qwen1.5 model, which has the same shapes and needs no code of its own.
+    Fix: a Qwen1.5 model, or MiniMax-Text-01-hf, which have the same shapes and need no code of their own.
     """
     if job.model and job.model.remote_code and job.model.family.successor:
         newer = job.model.name.replace(*job.model.family.successor)
-        yield "model_name_or_path", f"the code of {job.model.name} does not run with transformers 5; take {newer}"
+        yield "model_name_or_path", f"the code of {job.model.name} does not train with transformers 5; take {newer}"
 
 
 @rule("TRA903", Severity.ERROR, since="transformers 5.0.0")

@@ -4,7 +4,7 @@ micro batch."""
 from __future__ import annotations
 
 from validator.memory.delta import CHUNK
-from validator.memory.mixers import Delta, Mixer
+from validator.memory.mixers import Delta, Lightning, Mixer
 from validator.memory.mixing import kept
 from validator.memory.run import Run
 from validator.memory.shapes import Block
@@ -22,19 +22,30 @@ _KERNELS, _ROW, _CHUNK = 12, 6, 12
 
 def mixing(run: Run, rates: Rates, block: Block, mixer: Mixer) -> Cost:
     """Products over tokens or states, and the traffic of what is written."""
-    seconds = _products(run, rates, mixer) if isinstance(mixer, Delta) else 0.0
+    seconds = _products(run, rates, mixer)
     moved = kept(run, block, mixer) / rates.bandwidth
     return Cost(Term.ATTENTION, seconds + _FORWARD * moved, 2 * seconds + _BACKWARD * moved)
 
 
-def _products(run: Run, rates: Rates, delta: Delta) -> float:
-    """Of each chunk's tokens with each other and with the state (arXiv 2412.06464); in fp32 without kernels."""
-    pairs = CHUNK * (2 * delta.key_dim + 2 * delta.value_dim) + 4 * delta.key_dim * delta.value_dim
-    return 2.0 * run.tokens * delta.value_heads * pairs / rates.compute(run.sizes.compute if delta.kernels else 4.0)
+def _products(run: Run, rates: Rates, mixer: Mixer) -> float:
+    """Of each chunk's tokens with each other and with the state (arXiv 2412.06464, 2401.04658); of a gated delta net in
+    fp32 without kernels."""
+    match mixer:
+        case Delta():
+            pairs = CHUNK * (2 * mixer.key_dim + 2 * mixer.value_dim) + 4 * mixer.key_dim * mixer.value_dim
+            heads, each = mixer.value_heads, run.sizes.compute if mixer.kernels else 4.0
+        case Lightning():
+            pairs = 2 * mixer.head_dim * (mixer.chunk + mixer.head_dim)
+            heads, each = mixer.heads, run.sizes.compute
+        case _:
+            return 0.0
+    return 2.0 * run.tokens * heads * pairs / rates.compute(each)
 
 
 def kernels(run: Run, mixer: Mixer) -> float:
     """How many kernels of a layer it starts in the forward pass."""
     if isinstance(mixer, Delta) and not mixer.kernels:
         return _KERNELS + _ROW * CHUNK + _CHUNK * run.work.length / CHUNK
+    if isinstance(mixer, Lightning):
+        return _KERNELS + _CHUNK * run.work.length / mixer.chunk
     return _KERNELS

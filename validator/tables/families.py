@@ -78,8 +78,8 @@ class Family(NamedTuple):
     # Only a part of each head is rotated, and joined with the rest.
     concatenated: bool = False
     # What some layers have in place of attention: a gated delta net, beside which attention is gated, too, a gated
-    # short convolution, or a state space of Mamba-2 or Mamba.
-    mixer: Literal["delta", "convolution", "statespace", "scan"] | None = None
+    # short convolution, a state space of Mamba-2 or Mamba, or lightning attention.
+    mixer: Literal["delta", "convolution", "statespace", "scan", "lightning"] | None = None
     # Every layer has it beside attention, not in its place.
     side_by_side: bool = False
     # intermediate_size of config.json counts the gate and the up matrix together.

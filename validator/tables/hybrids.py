@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from validator.diagnostic import RecipeError
-from validator.memory import Convolution, Delta, Ffn, LayerKind, Mixer, Scan, StateSpace
+from validator.memory import Convolution, Delta, Ffn, LayerKind, Lightning, Mixer, Scan, StateSpace
 from validator.tables.families import Family
-from validator.tables.sizes import optional, size
+from validator.tables.sizes import head_dim, optional, size
 
 Config = Mapping[str, Any]
 # What config.json calls layers that attend, where it names them all.
 _ATTENTION = ("full_attention", "attention")
 # Of how many layers one attends by default, the last of them: of those with state spaces none.
-_EACH = {"delta": 4, "convolution": 1, "statespace": 0, "scan": 8}
+_EACH = {"delta": 4, "convolution": 1, "statespace": 0, "scan": 8, "lightning": 2}
 
 
 def mixer(config: Config, family: Family) -> Mixer:
@@ -26,6 +26,8 @@ def mixer(config: Config, family: Family) -> Mixer:
             return _space(config, family)
         case "scan":
             return _scan(config)
+        case "lightning":
+            return _lightning(config)
         case _:
             return Convolution(optional(config, "conv_L_cache") or 3, bias=bool(config.get("conv_bias")))
 
@@ -57,6 +59,8 @@ def _attending(config: Config, family: Family, layers: int) -> tuple[bool, ...]:
         if len(told) != layers:
             raise RecipeError(f"config.json: `layer_types` names {len(told)} layers, `num_hidden_layers` is {layers}")
         return tuple(kind in _ATTENTION for kind in told)
+    if isinstance(told := config.get("attn_type_list"), list) and len(told) == layers:
+        return tuple(map(bool, told))
     if isinstance(chosen := config.get("full_attn_idxs"), list):
         return tuple(number in chosen for number in range(layers))
     if every := optional(config, "attn_layer_period"):
@@ -90,6 +94,15 @@ def _scan(config: Config) -> Scan:
         kernel=optional(config, "mamba_d_conv") or 4,
         bias=bool(config.get("mamba_proj_bias")),
         convolution_bias=bool(config.get("mamba_conv_bias", True)),
+    )
+
+
+def _lightning(config: Config) -> Lightning:
+    heads = size(config, "num_attention_heads")
+    return Lightning(
+        heads=heads,
+        head_dim=optional(config, "head_dim") or head_dim(size(config, "hidden_size"), heads),
+        chunk=optional(config, "block_size") or 256,
     )
 
 
