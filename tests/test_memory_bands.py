@@ -7,7 +7,6 @@ import pytest
 from validator.memory import (
     Architecture,
     Attn,
-    Delta,
     Ffn,
     LayerKind,
     Runtime,
@@ -17,6 +16,7 @@ from validator.memory import (
     trainable_parameters,
 )
 from validator.memory.evidence import spread
+from validator.memory.mixers import Delta
 
 QWEN_32B = Architecture(5120, 64, 152064, Attn(40, 8, 128, qkv_bias=True), Ffn(27648))
 WORK = Workload(length=4096)

@@ -10,15 +10,14 @@ from validator.memory import (
     Adapter,
     Architecture,
     Attn,
-    Delta,
     Ffn,
     LayerKind,
-    Lightning,
     Workload,
     linear_roles,
     parameters,
     trainable_parameters,
 )
+from validator.memory.mixers import Delta, Lightning
 from validator.tables import families
 
 pytestmark = pytest.mark.slow  # they import torch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,6 @@ if TYPE_CHECKING:  # which few recipes have
 GIB = float(1 << 30)
 
 
-@dataclass(eq=False, repr=False)
 class Job(Resolved):
     """A recipe with all that it needs. Everything is computed when it is first asked for."""
 

@@ -5,7 +5,6 @@ from .device import device_memory
 from .disk import disk
 from .estimate import Estimate
 from .host import host_memory
-from .mixers import Convolution, Delta, Lightning, Mixer, Scan, StateSpace
 from .parameters import linear_roles, parameters, trainable_parameters
 from .tower import Tower
 from .workload import Adapter, Architecture, Attn, Counted, Encoding, Ffn, LayerKind, Sharding, Workload
@@ -14,19 +13,13 @@ __all__ = [
     "Adapter",
     "Architecture",
     "Attn",
-    "Convolution",
     "Counted",
-    "Delta",
     "Encoding",
     "Estimate",
     "Ffn",
     "LayerKind",
-    "Lightning",
-    "Mixer",
     "Runtime",
-    "Scan",
     "Sharding",
-    "StateSpace",
     "Tower",
     "Workload",
     "device_memory",

@@ -7,11 +7,16 @@ validator/simulate.
 
 from __future__ import annotations
 
-from . import crossing, mixing
+from typing import TYPE_CHECKING
+
+from . import crossing
 from .inputs import dropped, half_norms, input_kept, magnitudes, norm_kept, shares_inputs
 from .run import Run
 from .shapes import Block
 from .widths import key_width, output_width, query_width, value_width
+
+if TYPE_CHECKING:
+    from .mixers import Mixer
 
 # Elements of a head that FlashAttention takes at most.
 _WIDEST = 256
@@ -109,8 +114,14 @@ def _gate(run: Run) -> float:
 def attention_kept(run: Run, block: Block) -> float:
     """Of what a layer has in place of attention, too, or beside it."""
     read = run.tokens * (half_norms(run) + dropped(run))
-    mixed = mixing.kept(run, block, block.mixer) if block.mixer else 0.0
+    mixed = _mixed_kept(run, block, block.mixer) if block.mixer else 0.0
     return read + mixed + (_attention_kept(run, block) if block.attends else 0.0)
+
+
+def _mixed_kept(run: Run, block: Block, mixer: Mixer) -> float:
+    from . import mixing  # which few models have
+
+    return mixing.kept(run, block, mixer)
 
 
 def _attention_kept(run: Run, block: Block) -> float:
@@ -133,8 +144,14 @@ def _attention_kept(run: Run, block: Block) -> float:
 
 def attention_peak(run: Run, block: Block) -> float:
     """Of both where a layer has both: one after the other."""
-    mixed = mixing.peak(run, block.mixer) if block.mixer else 0.0
+    mixed = _mixed_peak(run, block.mixer) if block.mixer else 0.0
     return max(mixed, _attention_peak(run) if block.attends else 0.0)
+
+
+def _mixed_peak(run: Run, mixer: Mixer) -> float:
+    from . import mixing
+
+    return mixing.peak(run, mixer)
 
 
 def _attention_peak(run: Run) -> float:

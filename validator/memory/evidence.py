@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .mixers import Convolution, Delta, Lightning, Scan, StateSpace
 from .run import Run
 
 # Half of the band's relative width around the live tensors, by what is missing. Runs on one node of the common kinds of
@@ -49,15 +48,8 @@ def _unmeasured_shapes(run: Run) -> Iterator[str]:
         yield "models that see or hear"
     if run.arch.attn.kv_rank:
         yield "latent attention"
-    match run.arch.mixer:
-        case Delta():
-            yield "linear attention (less is needed with flash-linear-attention)"
-        case Lightning():
-            yield "lightning attention"
-        case Convolution():
-            yield "short convolutions"
-        case StateSpace() | Scan():
-            yield "state spaces (far less is needed with mamba-ssm and causal-conv1d)"
+    if run.arch.mixer:
+        yield run.arch.mixer.rare
 
 
 def spread(gaps: tuple[str, ...], device_measured: bool) -> float:

@@ -19,6 +19,11 @@ class Delta(NamedTuple):
     kernels: bool = False  # flash-linear-attention computes it, which keeps little more than inputs and output
 
     @property
+    def rare(self) -> str:
+        """What has few published measurements, in words."""
+        return "linear attention (less is needed with flash-linear-attention)"
+
+    @property
     def key_width(self) -> int:
         return self.key_heads * self.key_dim
 
@@ -46,6 +51,11 @@ class Convolution(NamedTuple):
     bias: bool = False
     kernels: bool = True  # as much is kept whether or not causal-conv1d computes it
 
+    @property
+    def rare(self) -> str:
+        """What has few published measurements, in words."""
+        return "short convolutions"
+
     def linears(self, hidden: int) -> tuple[Linear, ...]:
         return Linear("in", hidden, 3 * hidden, bias=self.bias), Linear("out", hidden, hidden, bias=self.bias)
 
@@ -67,6 +77,11 @@ class StateSpace(NamedTuple):
     convolution_bias: bool = True
     normed: bool = True  # the gated result goes through a norm
     kernels: bool = False  # mamba-ssm computes it, which keeps little more than inputs and output
+
+    @property
+    def rare(self) -> str:
+        """What has few published measurements, in words."""
+        return "state spaces (far less is needed with mamba-ssm and causal-conv1d)"
 
     @property
     def width(self) -> int:
@@ -98,6 +113,11 @@ class Scan(NamedTuple):
     convolution_bias: bool = True
     kernels: bool = False  # mamba-ssm and causal-conv1d compute it, which keep no states
 
+    @property
+    def rare(self) -> str:
+        """What has few published measurements, in words."""
+        return "state spaces (far less is needed with mamba-ssm and causal-conv1d)"
+
     def linears(self, hidden: int) -> tuple[Linear, ...]:
         selecting = Linear("x", self.width, self.rank + 2 * self.state), Linear("dt", self.rank, self.width, bias=True)
         first, last = (
@@ -119,6 +139,11 @@ class Lightning(NamedTuple):
     head_dim: int
     chunk: int  # tokens that see each other directly
     kernels: bool = True  # its class knows none, so as much is always kept
+
+    @property
+    def rare(self) -> str:
+        """What has few published measurements, in words."""
+        return "lightning attention"
 
     @property
     def width(self) -> int:

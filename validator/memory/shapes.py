@@ -4,9 +4,12 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from .linear import Linear
-from .mixers import Mixer
+
+if TYPE_CHECKING:
+    from .mixers import Mixer
 
 
 @dataclass(eq=False)
@@ -19,7 +22,7 @@ class Block:
     experts: int
     vectors: int
     mixture: bool = False
-    mixer: Mixer | None = None
+    mixer: "Mixer | None" = None
     attends: bool = True
 
     def by_role(self, *roles: str) -> tuple[Linear, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from . import idle, mixing
+from . import idle
 from .blocks import blocks
 from .parameters import layer_projection
 from .precision import frozen
@@ -75,8 +75,14 @@ def _share(run: Run, whole: float) -> float:
 def weights(run: Run) -> float:
     """The base model's weights on one device."""
     whole = base_weights(run)
-    held = mixing.buffers(run)
+    held = _buffers(run) if run.arch.mixer else 0.0
     return held + (_share(run, whole) + _persistent(run) if run.spreads_weights else whole)
+
+
+def _buffers(run: Run) -> float:
+    from . import mixing  # which few models have
+
+    return mixing.buffers(run)
 
 
 def adapter(run: Run) -> float:

@@ -3,10 +3,12 @@
 Named tuples, because Python builds one in a third of the time of a dataclass, and every `check` pays for that. For the
 same reason annotations are not postponed here: typing would compile each from its text."""
 
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from .mixers import Mixer
 from .tower import Tower
+
+if TYPE_CHECKING:
+    from .mixers import Mixer  # which few models have
 
 Method = Literal["full", "freeze", "lora", "oft"]
 Precision = Literal["amp", "pure", "engine", "fp32"]
@@ -117,7 +119,7 @@ class Architecture(NamedTuple):
     parameters: int | None = None  # a published count; None: derived from the shapes
     towers: tuple[Tower, ...] = ()  # encoders of images, video or sound before the decoder
     counted: tuple[Counted, ...] = ()  # of a model that no formula knows, in place of `attn` and `ffn`
-    mixer: Mixer | None = None  # of some layers, in place of `attn` or beside it
+    mixer: "Mixer | None" = None  # of some layers, in place of `attn` or beside it
     kinds: tuple[LayerKind, ...] = ()  # of each layer; none: all attend, and all but the first have experts if any do
     runs: tuple[
         tuple[int, "Architecture"], ...

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _LONGER, _WAIT = 1.3, 0.5
 # What passes beside the training has to take so much of a run, and the run so many seconds.
 _BESIDE, _SHORTEST = 0.1, 1800.0
-# Checkpoints, of which no fewer take a tenth of a run.
-_FEW_SAVED = 10
+# Bytes of all checkpoints, of which no fewer are told: a disk that takes 1.6 GB a second writes them in three minutes.
+_FEW_SAVED = 3e11
 _PADDED = 1 / 3
 _WORKERS = 8
 
@@ -69,7 +69,7 @@ def sharded_without_need(job: Job) -> Iterator[Finding]:
     offloads = job.zero is not None and job.zero.offloads
     if job.zero is None or job.accelerate or not (job.zero.stage == 3 or offloads):
         return
-    for stage in range(2, job.zero.stage + 1):
+    for stage in range(2, job.zero.stage + int(offloads)):
         name = f"deepspeed/ds_z{stage}.json"
         other = changed(job, {"deepspeed": name})
         if other.worst == "fits" and (longer := _longer(job, other)) > _LONGER:
@@ -171,7 +171,7 @@ def evaluated_or_saved_too_often(job: Job) -> Iterator[Finding]:
     Source: own (the time model)
     Fix: a larger `eval_steps` or `save_steps`, fewer samples to evaluate, or `save_only_model: true`.
     """
-    if not (job.evaluates or _saves(job) > _FEW_SAVED):
+    if not (job.evaluates or _saved(job) > _FEW_SAVED):
         return
     known = _pace(job)
     if known is None or known.run is None or known.run.expected < _SHORTEST:
@@ -182,14 +182,13 @@ def evaluated_or_saved_too_often(job: Job) -> Iterator[Finding]:
             yield key, f"{part} take {share:.0%} of the run; set a larger `{key}`"
 
 
-def _saves(job: Job) -> int:
-    """Checkpoints of the run; 0 where the number of samples is not known."""
-    rows = job.rows if job.rows is not None else job.samples
-    if rows is None:
-        return 0
-    from validator.job.schedule import schedule
-
-    return schedule(job, rows).saves
+def _saved(job: Job) -> float:
+    """Bytes of all checkpoints, about; 0 where the number of samples is not known."""
+    rows, every = job.rows if job.rows is not None else job.samples, job.number("save_steps")
+    if not rows or not every:
+        return 0.0
+    steps = rows * job.number("num_train_epochs") / job.effective_batch
+    return job.checkpoint * (steps / every if every >= 1 else 1 / every)
 
 
 @rule("TRA927", Severity.WARNING)

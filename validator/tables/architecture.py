@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from validator.diagnostic import RecipeError
-from validator.memory import Architecture, Attn, Ffn, LayerKind, Mixer
+from validator.memory import Architecture, Attn, Ffn, LayerKind
 from validator.tables import families, layered
 from validator.tables.families import Family
 from validator.tables.sizes import checked, head_dim
 from validator.tables.sizes import optional as _optional
 from validator.tables.sizes import size as _size
+
+if TYPE_CHECKING:
+    from validator.memory.mixers import Mixer
 
 Config = Mapping[str, Any]
 # What names layers with experts between others.

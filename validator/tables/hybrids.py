@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from validator.diagnostic import RecipeError
-from validator.memory import Convolution, Delta, Ffn, LayerKind, Lightning, Mixer, Scan, StateSpace
+from validator.memory import Ffn, LayerKind
+from validator.memory.mixers import Convolution, Delta, Lightning, Mixer, Scan, StateSpace
 from validator.tables.families import Family
 from validator.tables.sizes import head_dim, optional, size
 
