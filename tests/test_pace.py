@@ -168,6 +168,12 @@ def test_lengths_of_the_data_come_before_all() -> None:
     assert short.steps == long.steps == 200
 
 
+def test_samples_longer_than_the_cutoff_are_cut_to_it() -> None:
+    """More of them the longer they may be; the job keeps 2,048 tokens."""
+    reached = [sum(each == 2048 for each in extent(job({"lengths": [1500, most]})).lengths[1]) for most in (2048, 6000)]
+    assert reached[0] < reached[1] < len(extent(job({"lengths": [1500, 6000]})).lengths[1])
+
+
 def test_the_same_samples_compare_jobs() -> None:
     lengths = [300.0, 600.0]
     before, without = per_sample(job(), lengths), per_sample(job(disable_gradient_checkpointing=True), lengths)

@@ -35,7 +35,9 @@ def extent(job: Job, lengths: Sequence[int] | None = None) -> Extent:
         return _known([min(each, longest) for each in lengths])
     told = job.lengths
     if told.typical:
-        return _known(spread(min(told.typical, longest), longest, told.longest is not None))
+        most = told.longest or longest
+        whole = spread(min(told.typical, most), most, told.longest is not None)
+        return _known([min(each, longest) for each in whole])
     if rows := [*_first(job)]:
         cut = [[min(factor * each, longest) for each in rows] for factor in _OFF]
         return Extent(
