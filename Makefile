@@ -66,6 +66,7 @@ benchmark-memory: $(VENV)/check.done
 benchmark-time: $(VENV)/check.done
 	python benchmarks/timing.py
 	python benchmarks/claims.py
+	python benchmarks/runs.py
 
 benchmark-fields: $(VENV)/check.done
 	python benchmarks/fields.py

@@ -29,6 +29,7 @@ CHANGED: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "MI325X-256GB": ("mi300x-192g", {"bandwidth": 6e12}),
     "MI350X-288GB": ("mi300x-192g", {"half": 2300e12, "bandwidth": 8e12}),
     "MI355X-288GB": ("mi300x-192g", {"half": 2500e12, "bandwidth": 8e12}),
+    "MI250-64GB": ("mi250-64g", {}),
     "L4-24GB": ("l4-24g", {}),
     "A6000-48GB": ("a6000-48g", {}),
     "A6000Ada-48GB": ("rtx-6000-ada-48g", {}),

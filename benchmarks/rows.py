@@ -190,6 +190,12 @@ def _precision(facts: Mapping[str, str], stack: Stack, method: Method) -> Precis
     return stack.adapter
 
 
+def _base_bytes(facts: Mapping[str, str]) -> float:
+    """Bytes of a weight as it was loaded."""
+    plain = facts["id"].startswith("peftreadme") and facts["zero_stage"] == "none"
+    return 4.0 if facts["quant_bits"] == "32" or plain else 2.0
+
+
 def _adapter(facts: Mapping[str, str], model: Architecture, stack: Stack) -> Adapter:
     names = facts["lora_targets"].split() if "all-linear" not in facts["lora_targets"] else list(ALL)
     if names in (["query_key_value"], ["c_attn"]):
@@ -264,7 +270,7 @@ def workload_of(facts: Mapping[str, str], stack: Stack, model: Architecture) -> 
         method=method,
         precision=_precision(facts, stack, method),
         half="fp16" if facts["precision"].startswith("fp16") else "bf16",
-        base_bytes=4.0 if facts["id"].startswith("peftreadme") and facts["zero_stage"] == "none" else 2.0,
+        base_bytes=_base_bytes(facts),
         quant_bits=bits if bits < 16 else 0,
         quant_grouped=bool(re.search("GPTQ|AWQ|HQQ", facts["hf_id"] + facts["notes"])),
         adapter=_adapter(facts, model, stack) if method == "lora" else Adapter(),

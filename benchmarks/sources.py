@@ -75,4 +75,10 @@ SOURCES: Mapping[str, Source] = {
     "tinyllama": Source(Stack("TinyLlama", loss="fused", full="amp", peer=False), kernels=True),
     "colossal": Source(Stack("Colossal-AI", peer=False), doubt="batch and recomputation assumed"),
     "ktfull": Source(Stack("LLaMA-Factory, ZeRO-3 beside KTransformers")),
+    "internlm": Source(Stack("InternLM", loss="fused", peer=False), network=400 * GBIT, kernels=True, flash=True),
+    "hfblog": Source(Stack("Hugging Face blog", loss="shifted")),
+    "hfwhole": Source(Stack("Hugging Face blog, whole runs", loss="shifted", dropout=True), whole=True),
+    "rocm": Source(Stack("ROCm blogs (TRL)", full="pure", adapter="pure", loss="shifted", dropout=True)),
+    "woniu": Source(Stack("woniu_llm_projects", dropout=True), whole=True),
+    "phil24": Source(Stack("philschmid's notebooks of 2024 (TRL)", loss="shifted", dropout=True)),
 }

@@ -184,6 +184,8 @@ def report(source: str = "", rows_too: bool = False) -> str:
     )
     strange = [item for item in known(items) if item.row.name not in CALIBRATED]
     parts.append(accuracy("devices that shaped no constant, by device", strange, lambda item: item.row.name))
+    apart = [item for item in known(items) if item.row.held]
+    parts.append(accuracy("kept apart and never fitted to, by source and device", apart, source_and_device))
     if not source:
         parts += [bars(items), rivals(items), table("rows left out", ["reason", "n"], skipped.most_common())]
     return "\n".join([*parts, every_row(items)] if rows_too else parts)
