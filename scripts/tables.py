@@ -19,7 +19,7 @@ import registry
 import rules
 
 from validator.job.job import Job
-from validator.job.naming import method_name, predicted
+from validator.job.naming import method_name, stated
 from validator.recipes import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,7 +29,7 @@ PAGES = (
 )  # fmt: skip
 BLOCK = re.compile(r"(<!-- (?P<what>[a-z]+)(?:: (?P<command>.+?))? -->\n).*?(<!-- end -->)", re.S)
 LINE = re.compile(r"(?m)^# predicted:.*\n|(?=^# ///\n)")
-COLUMNS = ("recipe", "model", "machine", "method", "GiB per device", "GiB of host memory", "samples")
+COLUMNS = ("recipe", "model", "machine", "method", "GiB per device", "GiB of host memory", "samples", "hours")
 METHODS = ("qlora", "lora", "full")
 SEVERAL = 7
 
@@ -37,7 +37,7 @@ SEVERAL = 7
 def recipe_text(job: Job) -> str:
     """The recipe's text with the `predicted` line as computed now; unchanged where nothing can be predicted."""
     text = Path(job.path).read_text("utf-8")
-    now = predicted(job)
+    now = stated(job)
     if now is None:
         return text
     line = "# predicted: {" + ", ".join(f"{key}: {value}" for key, value in now.items()) + "}\n"
@@ -62,10 +62,16 @@ def recipe_table() -> str:
             row.device_gib,
             row.host_gib,
             row.samples,
+            lasting(row),
         )
         for row in catalogue.rows()
     )
     return lines([COLUMNS, *rows])
+
+
+def lasting(row: catalogue.Row) -> str:
+    """From low to high, as `list` says it."""
+    return " to ".join(f"{each:g}" for each in row.hours) if row.hours else ""
 
 
 def largest_table() -> str:

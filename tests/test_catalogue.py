@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from validator.diagnostic import RecipeError
+from validator.job.job import Job
 from validator.recipes import catalogue
 from validator.show import catalogue as table
 
@@ -33,6 +34,17 @@ def test_filters_narrow_and_agree_with_the_rows(field: str, value: str) -> None:
     expected = [row for row in ROWS if getattr(row, field).removesuffix("-Base") == shown]
     assert expected
     assert catalogue.rows(**{field: value}) == expected
+
+
+@pytest.mark.parametrize(
+    ("told", "hours"),
+    [
+        ({"hours": [1.2, 15]}, (1.2, 15)), ({"hours": [1.2]}, None), ({"hours": 3}, None), ({"hours": ["x", 2]}, None),
+        ({}, None), (None, None),
+    ],
+)  # fmt: skip
+def test_hours_are_those_of_the_header_block(told: object, hours: object) -> None:
+    assert catalogue._hours(Job({}, {"predicted": told})) == hours
 
 
 @pytest.mark.parametrize("variant", ["dpo", "pt", "32k", "128k", "galore", "badam"])

@@ -89,6 +89,22 @@ def test_a_drifted_prediction_is_given_as_the_line_to_paste() -> None:
     assert pasted == complete()["predicted"]
 
 
+def test_hours_are_stated_and_judged_elsewhere() -> None:
+    body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True, "do_train": True}
+    stated = naming.stated(job.resolve(Document("recipes/x.yaml", "", body, header=HEADER)))
+    assert stated
+    low, high = stated["hours"]
+    assert 0 < low < high
+    one = codes(
+        "recipes/qwen7b-a100-lora.yaml", {**HEADER, "predicted": {**stated, "hours": [1.0, 2.0]}}, do_train=True
+    )
+    assert one == set()
+    drifted = {**HEADER, "predicted": {**stated, "device_gib": 1.0}}
+    document = Document("recipes/qwen7b-a100-lora.yaml", "", body, header=drifted)
+    (found,) = [d for d in check.check_document(document).diagnostics if d.code == "CUR003"]
+    assert parse("x.yaml", found.message.split("`")[1]).values["predicted"] == stated
+
+
 @pytest.mark.parametrize("device", devices.device_ids())
 def test_a_label_means_its_device_again_and_is_no_longer_than_its_id(device: str) -> None:
     assert devices.device(naming.label(device))[0].id == device

@@ -70,8 +70,18 @@ def label(device: str) -> str:
     return next((alias for alias in shorter if devices.device(alias)[0].id == device), device)
 
 
+def stated(job: Job) -> dict[str, Any] | None:
+    """What the header block states: memory, and the hours of the 90 % band, two digits, where they are known."""
+    from validator.job.pace import pace  # which no check of memory waits for
+
+    memory, known = predicted(job), pace(job)
+    if memory is None or known is None or known.hours is None:
+        return memory
+    return {**memory, "hours": [float(f"{each:.2g}") for each in (known.hours.low, known.hours.high)]}
+
+
 def predicted(job: Job) -> dict[str, Any] | None:
-    """What the header block states: GiB per device, per node, and of one checkpoint, to one decimal."""
+    """What of it `check` judges: GiB per device, per node, and of one checkpoint, to one decimal."""
     device, host, disk = job.device_memory, job.host_memory, job.disk
     if device is None or host is None or disk is None or job.machine is None:
         return None

@@ -61,7 +61,7 @@ def _header(draft: Draft, planned: bool) -> Iterator[tuple[str, Any]]:
         yield "samples", draft.amount
     if draft.transformers:
         yield "transformers", draft.transformers
-    if prediction := naming.predicted(draft.job):
+    if prediction := naming.stated(draft.job):
         yield "predicted", "{" + ", ".join(f"{key}: {value}" for key, value in prediction.items()) + "}"
     if planned:
         yield "origin", f"plan of llamafactory-recipes {__version__}"

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from validator.diagnostic import RecipeError, Verdict
 from validator.job import job
 from validator.job.job import GIB, Job
 from validator.job.naming import full_name, method_name, name
+from validator.job.values import quantity
 from validator.read.recipe import load
 from validator.recipes import engine
 from validator.tables import machines, models
@@ -18,9 +20,17 @@ from validator.tables.machines import Machine
 from validator.tables.suggestion import suggest
 
 
+class Hours(NamedTuple):
+    """A 90 % band."""
+
+    low: float
+    high: float
+
+
 @dataclass(frozen=True)
 class Row:
-    """One recipe; the fields are the keys of `list --format json`. GiB (2^30 bytes) are what is expected."""
+    """One recipe; the fields are the keys of `list --format json`. GiB (2^30 bytes) are what is expected, hours are
+    those that its header block states for its samples."""
 
     name: str
     summary: str | None
@@ -31,6 +41,7 @@ class Row:
     host_gib: float | None
     samples: int | None
     verdict: Verdict
+    hours: Hours | None
 
 
 def names() -> list[str]:
@@ -110,4 +121,12 @@ def _row(recipe: Job) -> Row:
         host_gib=round(host.expected / GIB, 1) if host else None,
         samples=recipe.samples,
         verdict=recipe.verdict,
+        hours=_hours(recipe),
     )
+
+
+def _hours(recipe: Job) -> Hours | None:
+    told = recipe.header.get("predicted")
+    band = told.get("hours") if isinstance(told, dict) else None
+    low, high, *_ = map(quantity, [*band, None, None] if isinstance(band, list) else [None, None])
+    return Hours(low, high) if low is not None and high is not None else None
