@@ -330,6 +330,9 @@ def loaded(transformers: Any, config: Any) -> Any:
         ):
             return chosen.from_config(config)
     model = chosen.from_config(config)
+    for router in (module for module in model.modules() if type(module).__name__ == "DbrxRouter"):
+        # Since transformers 5 it is as wide as the experts are inside; before, and as published, as the hidden state.
+        router.layer = type(router.layer)(config.d_model, router.layer.out_features, bias=False)
     return model.thinker if sound else model
 
 
@@ -383,6 +386,7 @@ def unknown(config: dict[str, Any], made: Any) -> list[str]:
     elsewhere = {
         *("head_dim", "vision_use_head", "sliding_window_pattern", "full_attention_interval", "quantization_config"),
         "is_yi_vl_derived_model",
+        "rope_theta",  # of DBRX's attention, read by the modelling code alone
         "num_shared_expert",  # of the models' own code; transformers' class has one shared expert always
     }
     empty = type(made)()

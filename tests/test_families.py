@@ -151,6 +151,7 @@ def published(kind: str) -> dict[str, Any]:
 # Held to their classes by the cells of benchmarks/grid.py and by counts alone: layers of two kinds, norms without
 # parameters, layers that are called otherwise, experts that the published models do without.
 UNLIKE = {
+    "dbrx",
     "falcon",
     "falcon_h1",
     "gpt2",
@@ -322,6 +323,19 @@ def test_layers_of_several_classes_are_read_together() -> None:
     assert facts["linear"] == ["in_proj", "o_proj", "qkv_proj", "up_proj"]
     assert {"feed_forward", "mixer", "mlp", "self_attn"} <= set(facts["parts"])
     assert layers.fuses_experts(ast.parse(CHOOSING))
+
+
+def test_a_part_that_is_called_a_norm_and_holds_norms_counts_as_these() -> None:
+    holding = MODELING.replace(
+        "class NovaDecoderLayer",
+        """class NovaNormAttentionNorm(nn.Module):
+    def __init__(self, config):
+        self.first = NovaRMSNorm(config.hidden_size)
+        self.second = nn.LayerNorm(config.hidden_size)
+
+class NovaDecoderLayer""",
+    ).replace("self.one_norm = NovaRMSNorm(", "self.one_norm = NovaNormAttentionNorm(")
+    assert layers.facts(ast.parse(holding))["norms"] == layers.facts(ast.parse(MODELING))["norms"] + 1
 
 
 @pytest.fixture

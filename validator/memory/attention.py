@@ -136,6 +136,7 @@ def _attention_kept(run: Run, block: Block) -> float:
     per_token += 4.0 * value_width(attn) if attn.value_norms and not attn.borrowed else 0.0
     per_token += 4.0 * attn.bare_norms * (query_width(attn) + key_width(attn)) + _latent_kept(run, block)
     per_token += _gate(run) if attn.gated else 0.0
+    per_token += run.sizes.compute * sum(linear.outputs for linear in block.by_role("qkv")) if attn.clipped else 0.0
     in_core = not (run.attends_in_squares or attn.concatenated or attn.gated or attn.broadcast)
     if not in_core or not shares_inputs(run):
         per_token += input_kept(run, output_width(attn), block.by_role("o"), "attention" if in_core else "product")

@@ -18,7 +18,7 @@ def norm_kept(run: Run, width: int, entering: float) -> float:
     A kernel keeps its input as it is: that of nn.LayerNorm, which autocast gives fp32, and a fused one (Liger Kernel
     0.8, ops/rms_norm.py). A LayerNorm that is written out keeps the centred input twice."""
     kind = run.arch.norm
-    if kind == "layer":
+    if kind in ("layer", "layer_back"):
         return width * (4.0 if run.work.precision == "amp" else entering)
     if kind == "bare":
         return width * 4.0
@@ -61,7 +61,7 @@ def shares_inputs(run: Run) -> bool:
 
 def _gives_half(run: Run) -> bool:
     """Whether a norm gives hidden states of compute precision in it, though its weight is fp32."""
-    return run.arch.norm in ("rms_fp32", "layer_fp32", "bare") and run.sizes.residual == run.sizes.compute
+    return run.arch.norm in ("rms_fp32", "layer_back", "layer_fp32", "bare") and run.sizes.residual == run.sizes.compute
 
 
 def _adapted_input(run: Run, width: int, modules: int, shared: bool) -> float:

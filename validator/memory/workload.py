@@ -15,9 +15,10 @@ Precision = Literal["amp", "pure", "engine", "fp32"]
 Attention = Literal["sdpa", "flash", "eager"]
 Checkpointing = Literal["layer", "off", "offloaded"]
 Loss = Literal["upcast", "shifted", "fused"]
-# RMSNorm, its weight applied before (rms) or after (rms_fp32) the result is rounded; nn.LayerNorm; a LayerNorm without
-# bias that is written out in fp32; one without any weight
-Norm = Literal["rms", "rms_fp32", "layer", "layer_fp32", "bare"]
+# RMSNorm, its weight applied before (rms) or after (rms_fp32) the result is rounded; nn.LayerNorm; one without bias,
+# whose result is brought back to its input's precision; a LayerNorm without bias that is written out in fp32; one
+# without any weight
+Norm = Literal["rms", "rms_fp32", "layer", "layer_back", "layer_fp32", "bare"]
 
 
 class Attn(NamedTuple):
@@ -45,6 +46,7 @@ class Attn(NamedTuple):
     masked: bool = False  # sdpa is given a mask, whether or not there is padding
     broadcast: bool = False  # all heads share keys in a way that no kernel of PyTorch knows
     written: bool = False  # biases by distance: no kernel is used, all pairs of tokens are written out
+    clipped: bool = False  # what one linear module makes of them is clipped
     concatenated: bool = False  # rotated and plain parts are joined head by head, so the output is copied once more
     gated: bool = False  # queries are made with a gate as wide, whose sigmoid scales what attention gives
     value_norms: bool = False  # a norm without weights over each head of values

@@ -78,6 +78,22 @@ def gpt_oss_kernel_unfit(job: Job) -> Iterator[Finding]:
         )
 
 
+@rule("TRA906", Severity.ERROR, since="transformers 5.0.0")
+def class_fails(job: Job) -> Iterator[Finding]:
+    """The class that transformers 5 has for the model does not take its weights.
+
+    Why: the router of DBRX reads the hidden state, and is as wide; transformers 5 makes it as wide as the experts are
+    inside. The published one does not fit, and a step multiplies matrices of unlike widths (seen under fake tensors).
+    Source: transformers/models/dbrx/modeling_dbrx.py:DbrxRouter.__init__
+    Fix: the older transformers release that the message names, in the header block and installed.
+    """
+    if job.model and (wrong := job.model.family.wrong):
+        older = releases.previous()[1]
+        remedy = f'write `# transformers: {older}` into the header block, pip install "transformers=={older}"'
+        made = f"transformers 5 makes {wrong}, unlike the weights of {job.model.name} and {older}"
+        yield "model_name_or_path", f"{made}; {remedy}"
+
+
 @rule("TRA905", Severity.NOTE, until="transformers 5.0.0")
 def gpt_oss_sinks_untrained(job: Job) -> Iterator[Finding]:
     """gpt-oss is trained through a kernel that is said to have no gradient of attention sinks.

@@ -26,7 +26,7 @@ def norm(run: Run) -> tuple[float, float]:
     """Bytes for each element of a norm, forward and backward. transformers writes RMSNorm out: to fp32, square, mean,
     product, back, weight (LlamaRMSNorm.forward); LayerNorm and Liger's kernels are one kernel each way."""
     stream = run.sizes.residual
-    if run.work.fused_kernels or run.arch.norm in ("layer", "bare"):
+    if run.work.fused_kernels or run.arch.norm in ("layer", "layer_back", "bare"):
         return 2 * stream, 4 * stream
     turned = 2 * (4 + stream) if stream < 4 else 0.0
     return turned + 20 + 2 * stream, turned + 40 + 3 * stream

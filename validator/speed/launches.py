@@ -30,7 +30,7 @@ def launches(run: Run, block: Block) -> Cost:
 
 def _kernels(run: Run, block: Block) -> float:
     arch, work = run.arch, run.work
-    per_norm = 1 if work.fused_kernels or arch.norm in ("layer", "bare") else _NORM
+    per_norm = 1 if work.fused_kernels or arch.norm in ("layer", "layer_back", "bare") else _NORM
     norms = arch.norms_per_layer + (2 if arch.attn.head_norms or arch.attn.whole_norms else 0)
     plain = [each for each in block.linears if not each.routed]
     casts = run.sizes.residual > run.sizes.compute or run.sizes.casts

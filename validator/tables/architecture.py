@@ -97,7 +97,17 @@ def _runs(config: Config, family: Family) -> tuple[tuple[int, Architecture], ...
 
 def usual(config: Config, family: Family) -> Config:
     """The config.json with the names that most types give its fields."""
-    return {**config, **{name: config[own] for name, own in family.fields.items() if own in config}}
+    told = ((name, _within(config, own.split("."))) for name, own in family.fields.items())
+    return {**config, **{name: value for name, value in told if value is not None}}
+
+
+def _within(config: Config, names: list[str]) -> Any:
+    """A field, or one of a part of the config.json; None where there is none."""
+    first, *rest = names
+    value = config.get(first)
+    if not rest:
+        return value
+    return _within(value, rest) if isinstance(value, Mapping) else None
 
 
 def _mixed(config: Config, family: Family, ffn: Ffn) -> tuple[Mixer | None, tuple[LayerKind, ...]]:
@@ -144,6 +154,7 @@ def _attention(config: Config, family: Family) -> Attn:
         fused=family.fused_qkv,
         copied=family.copied,
         masked=family.masked,
+        clipped=family.clipped,
         repeated=bool(config.get("new_decoder_architecture")),
         broadcast=family.copied and _shares_keys(config),
         concatenated=family.concatenated,

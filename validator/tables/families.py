@@ -65,6 +65,8 @@ class Family(NamedTuple):
     stepwise: bool = False
     # Queries, keys and values are copied out of what one matrix makes, or read there as they are.
     copied: bool = False
+    # What one matrix makes of queries, keys and values is clipped.
+    clipped: bool = False
     # Attention gets a mask even where there is no padding.
     masked: bool = False
     # Whether attention_bias of config.json means the output matrix, too.
@@ -123,6 +125,8 @@ class Family(NamedTuple):
     remark: str = ""
     # (start of a name, what replaces it) where the models' own code fails with transformers 5.
     successor: tuple[str, str] | None = None
+    # What transformers 5 makes of the model that its weights do not fit.
+    wrong: str = ""
     # What LLaMA-Factory looks for under ZeRO-3 by the name of a class that transformers has since named otherwise.
     lost_leaf: str | None = None
     # LLaMA-Factory has liger kernels, hands on the coefficient of the routers' loss, loads an attention kernel of its

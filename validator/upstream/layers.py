@@ -1,7 +1,7 @@
 """The decoder layer of a transformers model, from the source of its class: what it is built of, and how."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from validator.upstream.source import classes, name_of
@@ -19,7 +19,7 @@ def facts(tree: ast.Module) -> dict[str, Any]:
         "layer": layers[0],
         "parts": sorted({name for node, (name, call) in own if {*nodes, "LayerNorm"}.intersection(_made(node, call))}),
         "linear": sorted({name for name, call in built if _is_linear(call)}),
-        "norms": len({name for _, (name, call) in own if name_of(call.func).endswith("Norm")}),
+        "norms": len(set(_norms(nodes, (part for _, part in own)))),
         "head_norms": any(name in _QUERY_NORMS and _over_a_head(call) for name, call in built),
         "qkv_bias": any(name in ("q_proj", "qkv_proj") and _biased(call) for name, call in built),
         "sinks": any(name == "sinks" for name, _ in built),
@@ -103,6 +103,15 @@ def _parts(nodes: dict[str, ast.ClassDef], node: ast.ClassDef) -> Iterator[Part]
     for item in assigned:
         calls = [call for call in ast.walk(item.value) if isinstance(call, ast.Call)]
         yield from ((name_of(item.targets[0]), call) for call in calls)
+
+
+def _norms(nodes: dict[str, ast.ClassDef], parts: Iterable[Part]) -> Iterator[str]:
+    """Names of norms; of a part that is called one and holds others, these."""
+    for name, call in parts:
+        made = name_of(call.func)
+        if made.endswith("Norm"):
+            inside = [*_norms(nodes, _parts(nodes, nodes[made]))] if made in nodes else []
+            yield from inside or [name]
 
 
 def _over_a_head(call: ast.Call) -> bool:
