@@ -1,4 +1,4 @@
-"""PAR008, PAR009, PAR017 to PAR019 and PAR022: what several processes, and states in shards, cannot do."""
+"""PAR008, PAR009, PAR017 to PAR019, PAR022 and PAR024: what several processes, and states in shards, cannot do."""
 
 from __future__ import annotations
 
@@ -97,9 +97,8 @@ def router_adapted_in_ddp(job: Job) -> Iterator[Finding]:
     llamafactory/hparams/parser.py:get_train_args
     Fix: name the layers in `lora_target` without `gate`, or use ZeRO-2.
     """
-    plain = job.world > 1 and not job.zero and not job.fsdp and not job.flag("ddp_find_unused_parameters")
     routed = job.model is not None and job.model.family.router == "linear" and job.method == "lora"
-    if plain and routed and job.trains and {"all", "gate"} & set(job.words("lora_target")):
+    if _strict(job) and routed and job.trains and {"all", "gate"} & set(job.words("lora_target")):
         yield "lora_target", "the adapter of the router gets no gradient, which DDP refuses; name the layers but `gate`"
 
 
@@ -116,6 +115,28 @@ def mixture_not_found(job: Job) -> Iterator[Finding]:
     if lost and job.zero_stage == 3 and job.trains:
         found = f"LLaMA-Factory looks for {lost} under ZeRO-3, which transformers 5 names otherwise"
         yield "deepspeed", f"{found}; use ZeRO-2, FSDP or transformers 4"
+
+
+@rule("PAR024", Severity.ERROR)
+def idle_layers_in_ddp(job: Job) -> Iterator[Finding]:
+    """A model with layers that never run is trained in DDP.
+
+    Why: MiMo loads a layer for further tokens that its code does not run in training. Its weights, and adapters on
+    them, get no gradient, and neither LLaMA-Factory for LoRA nor transformers with checkpointed layers searches for
+    unused parameters: "Expected to have finished reduction" at the second step (seen with the class in PyTorch's DDP).
+    Source: llamafactory/hparams/parser.py:get_train_args
+    Fix: ZeRO-2, which leaves parameters without gradients as they are.
+    """
+    idle = job.model is not None and job.model.arch.idle > 0
+    reached = job.method == "lora" or (job.method == "full" and not job.flag("disable_gradient_checkpointing"))
+    if idle and reached and job.trains and _strict(job):
+        remedy = "set `deepspeed: deepspeed/ds_z2.json`"
+        yield "model_name_or_path", f"a layer of this model never runs, so DDP stops at the second step; {remedy}"
+
+
+def _strict(job: Job) -> bool:
+    """Whether several processes train in DDP, which is not asked to search for parameters without gradients."""
+    return job.world > 1 and not job.zero and not job.fsdp and not job.flag("ddp_find_unused_parameters")
 
 
 def _forced(job: Job) -> bool:
