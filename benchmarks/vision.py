@@ -25,7 +25,7 @@ RECORD = records.EVIDENCE / "vision.csv"
 DEFAULTS: dict[str, Any] = {
     "method": "lora", "precision_mode": "bf16", "grad_ckpt": True, "freeze_layers": 2, "seq_len": 2048,
     "micro_batch": 1, "pixels": 768 * 768, "freeze_vision_tower": True, "freeze_multi_modal_projector": True,
-    "freeze_language_model": False,
+    "freeze_language_model": False, "seconds": 0,
 }  # fmt: skip
 FREE = {"freeze_vision_tower": False, "freeze_multi_modal_projector": False}
 TOWER, PROJECTOR = {"freeze_vision_tower": False}, {"freeze_multi_modal_projector": False}
@@ -40,6 +40,12 @@ CROSSING: list[dict[str, Any]] = [
     {"method": "qlora4"}, {"method": "full"}, {"method": "freeze"}, {"grad_ckpt": False}, {"grad_ckpt": False, **TOWER},
 ]  # fmt: skip
 POOLING: list[dict[str, Any]] = [{}, {"method": "qlora4"}, {"method": "full"}, {"grad_ckpt": False}, {"seq_len": 8192}]
+# A model that hears, too, without a sound and with one of 30 seconds; LoRA in its towers stops in PEFT.
+HEARING: list[dict[str, Any]] = [
+    {"seconds": seconds, **setting}
+    for setting in ({}, {"method": "qlora4"}, {"method": "full"}, {"method": "full", **FREE}, {"grad_ckpt": False})
+    for seconds in (0, 30)
+]
 # LoRA on all linear layers of ERNIE 4.5 VL stops in PEFT, too.
 WHOLE: list[dict[str, Any]] = [{"method": "full"}, {"method": "full", "precision_mode": "pure_bf16"}]
 MODELS = {"qwen2.5-vl-7b": [*USUAL, *RARE], "qwen2-vl-2b": USUAL, "internvl3-8b": USUAL, "llava-1.5-7b": USUAL,
@@ -47,7 +53,8 @@ MODELS = {"qwen2.5-vl-7b": [*USUAL, *RARE], "qwen2-vl-2b": USUAL, "internvl3-8b"
           "llama-4-scout": [{**setting, "seq_len": 4096} for setting in USUAL],
           "yi-vl-6b": [{}, TOWER, {"method": "qlora4"}], "llama-3.2-vision-11b": CROSSING,
           "gemma-4-31b": POOLING, "gemma-4-26b-a4b": POOLING, "gemma-4-e2b": POOLING,
-          "gemma-4-e4b": [{}, {"method": "qlora4"}], "ernie-4.5-vl-28b-a3b": WHOLE}  # fmt: skip
+          "gemma-4-e4b": [{}, {"method": "qlora4"}], "ernie-4.5-vl-28b-a3b": WHOLE,
+          "qwen2.5-omni-7b": HEARING, "qwen2.5-omni-3b": HEARING[:2]}  # fmt: skip
 
 
 def cells() -> list[dict[str, Any]]:
@@ -101,7 +108,16 @@ def workload(row: dict[str, str]) -> Workload:
         length=int(row["seq_len"]),
         checkpointing="layer" if row["grad_ckpt"] == "True" else "off",
         padded=False,
-        encodings=media.encodings(settings, model, ()),
+        encodings=_encodings(settings, model, int(row["seconds"])),
+    )
+
+
+def _encodings(settings: Settings, model: Model, seconds: int) -> tuple[Encoding, ...]:
+    """With a sound of so many seconds in place of the longest; a tower makes 50 tokens of each."""
+    heard = media.encodings(settings, model, ())
+    return tuple(
+        each if tower.side else each._replace(tokens=min(each.tokens, 50 * seconds))
+        for tower, each in zip(model.arch.towers, heard, strict=True)
     )
 
 

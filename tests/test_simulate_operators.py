@@ -7,8 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from validator.simulate.autocast import Amp  # noqa: E402
+from validator.simulate.known import values_known  # noqa: E402
 from validator.simulate.operators import as_on_cuda  # noqa: E402
-from validator.simulate.pictures import values_known  # noqa: E402
 from validator.simulate.tracker import Tracker  # noqa: E402
 
 pytestmark = pytest.mark.slow  # they import torch
@@ -42,6 +42,18 @@ def test_a_picture_s_grid_is_read_and_an_unknown_number_refused() -> None:
         assert torch.triu(torch.ones(3, 3, dtype=torch.bool)).shape == (3, 3)
         with pytest.raises(TypeError, match="sizes hang on values"):
             int(torch.empty(1, dtype=torch.int64))
+
+
+def test_whole_numbers_that_are_made_or_written_stay_known() -> None:
+    """By those, encoders of sound cut it into pieces of one length and mask what the last lacks."""
+    with torch._subclasses.fake_tensor.FakeTensorMode(), Tracker(), values_known(0):
+        pieces = torch.full((3,), 200, dtype=torch.long)
+        pieces[torch.tensor([2])] = torch.tensor([50])
+        assert torch.where(pieces == 50, 7, pieces).tolist() == [200, 200, 7]
+        mask = torch.zeros((2, 4), dtype=torch.long)
+        mask[1, : torch.tensor(3)] = 1
+        assert torch.empty(2, 4, 8)[mask.bool()].shape == (3, 8)
+        assert torch.full((2,), 0.5).shape == torch.zeros(2).shape
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -103,8 +103,16 @@ def _layers(encoder: Encoder) -> float:
     run, layers = encoder.run, encoder.tower.layers
     trains = encoder.encoding.trains or bool(encoder.encoding.targets)
     if run.work.checkpointing == "off" or not trains:
-        return layers * layer(run, encoder.block).total
+        return layers * _layer(encoder).total
     return layers * checkpoint(run)
+
+
+def _layer(encoder: Encoder) -> Kept:
+    """One of its layers; where that makes cosines and sines of its own, attention keeps both in fp32, as wide as a
+    head, for queries and again for keys (modeling_qwen2_5_omni.py, apply_rotary_pos_emb_vision)."""
+    one = layer(encoder.run, encoder.block)
+    angles = 4 * 4.0 * encoder.tower.head_dim * encoder.run.tokens if encoder.tower.angles else 0.0
+    return one._replace(attention=one.attention + angles)
 
 
 def _beside(encoder: Encoder) -> float:
@@ -147,7 +155,7 @@ def casts(run: Run) -> float:
 def peaks(run: Run) -> Iterator[tuple[float, float]]:
     """Of each tower, what the layer at work needs in the forward and in the backward pass."""
     for encoder in encoders(run):
-        inside = layer(encoder.run, encoder.block)
+        inside = _layer(encoder)
         collected = encoder.tower.layers * checkpoint(encoder.run) if encoder.tower.collects else 0.0
         yield inside.total + collected, _backward(inside) if encoder.inside else 0.0
 

@@ -41,6 +41,7 @@ class Tower(NamedTuple):
     tiles: int = 0  # pieces of a picture at most, with the whole of it, where the model's configuration lists them
     collects: bool = False  # the results of all layers stay until the last has run
     head_norms: bool = False  # heads of queries and keys have norms
+    angles: bool = False  # each layer makes cosines and sines of its own, for queries and again for keys
 
 
 def linear_elements(linears: tuple[Linear, ...]) -> int:

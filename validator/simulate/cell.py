@@ -23,6 +23,8 @@ class Cell:
 
     `pixels`: of the one picture in each sequence of a model that sees.
 
+    `seconds`: of the one sound in each sequence of an omni model; 0: no sound.
+
     `warm`: optimizer states are made before the first step, so that one step is already the steady state."""
 
     model: Mapping[str, Any]
@@ -47,6 +49,7 @@ class Cell:
     base_bytes: int = 2
     upcast_layernorm: bool = False
     pixels: int = 768 * 768
+    seconds: int = 0
     freeze_vision_tower: bool = True
     freeze_multi_modal_projector: bool = True
     freeze_language_model: bool = False

@@ -1,22 +1,21 @@
 """Models that see: their class, and one picture in each sequence, as LLaMA-Factory's collator hands it over.
 
-What the classes compute from the grids of patches decides shapes, so these small tensors keep their values. Where a
-picture stands in a sequence does not: a mask of its tokens is taken to name as many as there are.
+What the classes compute from the grids of patches decides shapes, so these small tensors keep their values (see
+`known`). Where a picture stands in a sequence does not: a mask of its tokens is taken to name as many as there are.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from validator.simulate.known import values_known
+
 Tensors = dict[str, torch.Tensor]
 Described = dict[str, Sequence[int]]
-# Tensors of up to so many elements keep their values.
-_KNOWN = 1 << 22
 # Pieces of a picture at most, with the whole of it (Llama4ImageProcessor, max_patches).
 _TILES = 17
 # Tokens that a picture becomes at most where its patches are pooled (Gemma4ImageProcessor, max_soft_tokens).
@@ -150,40 +149,3 @@ def _side(seen: Any) -> int:
 def _merged(config: Any) -> int:
     ratio = getattr(config, "downsample_ratio", getattr(config.vision_config, "pixel_shuffle_ratio", 1))
     return int(1 / ratio**2)
-
-
-@contextlib.contextmanager
-def values_known(number: int) -> Iterator[None]:
-    """Small tensors of whole numbers keep their values, and a mask without any names `number` tokens."""
-    from torch._subclasses import fake_tensor
-
-    limit, fake = fake_tensor.CONSTANT_NUMEL_LIMIT, fake_tensor.FakeTensor
-    arange, read, get, put = torch.arange, torch.Tensor.item, torch.Tensor.__getitem__, torch.Tensor.__setitem__
-
-    def place(tensor: torch.Tensor, index: Any) -> Any:
-        mask = index[0] if isinstance(index, tuple) and index else index
-        if not (isinstance(mask, fake) and mask.dtype == torch.bool) or getattr(tensor, "constant", None) is not None:
-            return index
-        each = tensor.shape[-1] if mask.dim() == tensor.dim() else 1
-        if mask.constant is None:
-            named = number * each
-        else:
-            with fake_tensor.unset_fake_temporarily():
-                named = mask.constant.nonzero().shape[0]
-        return tuple(torch.empty(named, dtype=torch.int64) for _ in range(mask.dim()))
-
-    def counted(*bounds: Any, **more: Any) -> torch.Tensor:
-        whole = not more.get("dtype") and bounds and all(type(bound) is int for bound in bounds)
-        if not whole or not range(*bounds):
-            return arange(*bounds, **more)
-        return torch.tensor(list(range(*bounds)), device=more.get("device"))
-
-    fake_tensor.CONSTANT_NUMEL_LIMIT, torch.arange = _KNOWN, counted
-    torch.Tensor.item = lambda self: read(self) if getattr(self, "constant", None) is not None else 0.0
-    torch.Tensor.__getitem__ = lambda self, index: get(self, place(self, index))
-    torch.Tensor.__setitem__ = lambda self, index, value: put(self, place(self, index), value)
-    try:
-        yield
-    finally:
-        fake_tensor.CONSTANT_NUMEL_LIMIT, torch.arange, torch.Tensor.item = limit, arange, read
-        torch.Tensor.__getitem__, torch.Tensor.__setitem__ = get, put

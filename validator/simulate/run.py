@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from validator.simulate import autocast, environment, operators, pictures, stages
+from validator.simulate import autocast, environment, known, operators, pictures, sounds, stages
 from validator.simulate.caching import rounded
 from validator.simulate.cell import Cell
 from validator.simulate.layers import mark_layers
@@ -115,13 +115,14 @@ class _Run:
         sequences = self.cell.micro_batch * stages.sequences(self.cell.stage)
         return [
             pictures.batch(self.config, self.cell.pixels, sequences, self.cell.seq_len)
+            | sounds.batch(self.config, self.cell.seconds, sequences)
             for _ in range(self.cell.grad_accum)
         ]
 
     def _unread(self, seen: dict[str, torch.Tensor]) -> contextlib.AbstractContextManager[None]:
         if self.real:
             return contextlib.nullcontext()
-        return pictures.values_known(pictures.tokens(self.config, seen)) if seen else stages.numbers_unread()
+        return known.values_known(pictures.tokens(self.config, seen)) if seen else stages.numbers_unread()
 
     def _micro_step(self, step: int, seen: dict[str, torch.Tensor]) -> None:
         """Forward and backward pass of one micro batch."""

@@ -201,6 +201,7 @@ def _tower(entry: Config, part: str, given: Any, beside: Mapping[str, int]) -> T
         tiles=beside["tiles"],
         collects=tower.get("collects", False),
         head_norms=tower.get("head_norms", False),
+        angles=tower.get("angles", False),
     )
 
 
