@@ -11,16 +11,16 @@ from __future__ import annotations
 from typing import Any
 
 import records
+import vision_public
 from grid import PRECISIONS
 
 from validator.job import media
 from validator.job.settings import Settings
-from validator.memory import Adapter, Encoding, Estimate, Sharding, Workload, device_memory, linear_roles
+from validator.memory import Adapter, Encoding, Workload, device_memory, linear_roles
 from validator.tables import models
 from validator.tables.data import listing
 from validator.tables.models import Model
 
-PUBLIC = records.EVIDENCE / "vision_public.csv"
 RECORD = records.EVIDENCE / "vision.csv"
 DEFAULTS: dict[str, Any] = {
     "method": "lora", "precision_mode": "bf16", "grad_ckpt": True, "freeze_layers": 2, "seq_len": 2048,
@@ -146,35 +146,7 @@ def compare() -> None:
         print(f"{row['model']:16}{float(row['peak_bytes']) / (1 << 30):9.3f} GiB{error:9.2%}  {setting}")
     median, _, worst = records.spread(error for error, _ in found)
     print(f"{len(found)} cells: median {median:.2%}, worst {worst:.2%}")
-    compare_public()
-
-
-def public() -> list[tuple[dict[str, str], Estimate]]:
-    """Runs whose authors say what their device showed, rounded, with the lengths that their data make likely; LoRA by
-    releases before transformers 5, whole models by ZeRO-3 with fused kernels."""
-    return [(row, _public(row)) for row in records.read(PUBLIC)]
-
-
-def _public(row: dict[str, str]) -> Estimate:
-    full = row["method"] == "full"
-    encoding = Encoding(int(row["patches"]), trains=full, projector=full, loose=full)
-    work = Workload(
-        method="full" if full else "lora", precision="engine" if full else "amp", attention="flash",
-        micro_batch=int(row["micro_batch"]), length=int(row["tokens"]), accumulation=1 if full else 16,
-        checkpointing="layer" if row["checkpointing"] == "layer" else "off", padded=not full,
-        loss="fused" if full else "shifted", fused_kernels=full, encodings=(encoding,),
-        sharding=Sharding(1, int(row["devices"]), 3, engine=True) if full else Sharding(),
-    )  # fmt: skip
-    return device_memory(models.model(row["model"]).arch, work)
-
-
-def compare_public() -> None:
-    """Prints what was shown, what is expected and its band."""
-    gib = float(1 << 30)
-    for row, estimate in public():
-        band = f"{estimate.low / gib:.1f} to {estimate.high / gib:.1f}"
-        error = estimate.expected / gib / float(row["shown_gib"]) - 1
-        print(f"{row['source'].split('/')[-1][:40]:42}{row['shown_gib']:>4} GiB{error:8.1%}  {band}")
+    print("\n".join(vision_public.lines()))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import vision
+import vision_public
 
 from validator.job import media
 from validator.job.settings import Settings
@@ -19,6 +20,7 @@ from validator.memory import (
     Sharding,
     Workload,
     device_memory,
+    encoder,
     linear_roles,
     parameters,
     trainable_parameters,
@@ -43,6 +45,12 @@ def test_predicted_peaks_are_the_simulated_ones() -> None:
     errors = sorted(abs(error) for error, _ in vision.errors())
     assert errors[len(errors) // 2] < 0.002
     assert errors[-1] < 0.01
+
+
+def test_half_of_the_public_runs_are_within_a_tenth() -> None:
+    errors = sorted(abs(vision_public.error(*found)) for found in vision_public.rows())
+    assert len(errors) > 25
+    assert errors[len(errors) // 2] < 0.1
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['model']}-{row['method']}-{row['peak_bytes']}")
@@ -146,6 +154,20 @@ def test_freezing_never_needs_more_nor_more_pixels_less(name: str, method: str) 
     assert sizes == sorted(sizes)
     if method == "full":
         assert needed() <= needed(**vision.PROJECTOR) <= needed(**vision.FREE)
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_tower_can_be_recomputed_by_itself(trains: bool) -> None:
+    """As ms-swift's vit_gradient_checkpointing asks."""
+    arch = models.model("qwen2.5-vl-7b").arch
+    asked = Encoding(4096, trains=trains, watched=True)
+
+    def kept(recomputed: bool | None) -> float:
+        work = Workload(method="full", encodings=(asked._replace(recomputed=recomputed),))
+        return encoder.kept(Run(arch, work))
+
+    assert kept(recomputed=True) < 0.1 * kept(recomputed=False)
+    assert kept(recomputed=None) == kept(recomputed=trains)
 
 
 def test_a_checkpoint_that_is_quantized_already_has_its_tower_whole() -> None:

@@ -100,11 +100,10 @@ def _layers(encoder: Encoder) -> float:
     """Their inputs; everything where nothing is recomputed, as in layers that do not train."""
     if not encoder.inside:
         return 0.0
-    run, layers = encoder.run, encoder.tower.layers
-    trains = encoder.encoding.trains or bool(encoder.encoding.targets)
-    if run.work.checkpointing == "off" or not trains:
-        return layers * _layer(encoder).total
-    return layers * checkpoint(run)
+    asked, layers = encoder.encoding, encoder.tower.layers
+    usual = encoder.run.work.checkpointing != "off" and (asked.trains or bool(asked.targets))
+    recomputed = usual if asked.recomputed is None else asked.recomputed
+    return layers * (checkpoint(encoder.run) if recomputed else _layer(encoder).total)
 
 
 def _layer(encoder: Encoder) -> Kept:

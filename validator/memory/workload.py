@@ -165,6 +165,7 @@ class Encoding(NamedTuple):
     loose: bool = False  # what is never frozen trains (method full)
     trainable_layers: int = 0  # how many layers train without the rest
     watched: bool = False  # gradients are asked for what enters the layers, whether or not anything trains there
+    recomputed: bool | None = None  # its layers are; None: as those of the decoder, if anything of them trains
     targets: tuple[str, ...] = ()  # roles of adapted linear modules, of the tower and of the projector
 
 
