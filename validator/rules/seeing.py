@@ -41,7 +41,7 @@ def untaken(job: Job) -> Iterator[Finding]:
 
     Why: "Target module … is not supported" when the adapter is made, after the data is tokenized and the model loaded
     on every rank. A tower may wrap its linear layers in modules of the same name, and `all` may hold the name of a
-    linear layer of the projector that whole blocks of the decoder have.
+    linear layer of the projector that whole blocks of the decoder have, or one that is a letter in the names of others.
     Source: peft/tuners/lora/model.py:LoraModel, llamafactory/model/model_utils/visual.py:patch_target_modules
     Fix: `freeze_vision_tower: true`, or targets by name.
     """
@@ -54,6 +54,13 @@ def untaken(job: Job) -> Iterator[Finding]:
     if inside and (wrapped := told.get("wrapped")):
         text = f"the towers of {kind} hold {wrapped}, which PEFT does not take; set `freeze_vision_tower: true`"
         yield "freeze_vision_tower", text, edits.put("freeze_vision_tower", True, safe=False)
+    if inside and (clash := told.get("tower_clash")) and targets in ((), ("all",)):
+        text = f"`{clash}`, a layer of the tower, is in the name of other modules of {kind}, which PEFT does not take"
+        yield (
+            "freeze_vision_tower",
+            f"{text}; set `freeze_vision_tower: true`",
+            edits.put("freeze_vision_tower", True, safe=False),
+        )
     if (clash := told.get("clash")) and targets in ((), ("all",)):
         named = job.model.family.targets
         text = f"`{clash}`, a layer of the projector, is the name of blocks of {kind}, too, which PEFT does not take"
