@@ -78,9 +78,24 @@ def test_bars_and_tables() -> None:
     good = real.Row("a/b", "x", "", "1xa100-80g", "ran", "ok", "", "fits", "", 2, 1)
     assert all(met for _, _, met in real.scores([good]).values())
     bad = real.Row("a/c", "y", "", parser="ok", errors="CUR001", verdict="unknown", reason="no model", fixed=9)
-    assert not any(met for name, (*_, met) in real.scores([bad]).items() if "missed" not in name)
+    barred = {name: met for name, (_, bar, met) in real.scores([bad]).items() if bar is not None}
+    assert not any(met for name, met in barred.items() if "missed" not in name)
     text = "\n".join(real.lines([good, bad]))
     assert all(words in text for words in ("2 recipes of 2 repositories", "no model", "1xa100-80g", "MISSED"))
+
+
+def test_a_file_that_names_no_model_counts_against_us() -> None:
+    good = real.Row("a/b", "x", "", parser="ok", verdict="fits")
+    rows = [good, good, good, real.Row("a/c", "y", "", parser="no", errors="LOA002", verdict="unknown",
+                                       reason="no YAML to LLaMA-Factory")]  # fmt: skip
+    figures = [*real.scores(rows).values()][:2]
+    assert figures == [(75.0, 90.0, False), (100.0, None, True)]
+
+
+def test_the_second_collection_stands_as_it_was_first_judged() -> None:
+    rows = real.read(real.UNSEEN)
+    assert not {row.repository for row in rows} & {row.repository for row in real.read()}
+    assert "as first judged" in "\n".join(real.shown()[0])
 
 
 def test_rows_are_kept_as_they_are(tmp_path: Path) -> None:
