@@ -34,6 +34,14 @@ from validator.tables.data import listing
         # a version left out: the largest of those
         ("/m/mistral-7b", "mistralai/Mistral-7B-v0.3"), ("Mistral-7B-Instruct", "mistralai/Mistral-7B-Instruct-v0.3"),
         ("/m/mistral-7b-sft", "mistralai/Mistral-7B-v0.3"), ("/m/vicuna-13b", "lmsys/vicuna-13b-v1.5"),
+        # a point as a letter or left out, the size behind the variant
+        ("/m/Qwen25-1p5B-Instruct", "Qwen/Qwen2.5-1.5B-Instruct"), ("Qwen2p5-7B", "Qwen/Qwen2.5-7B"),
+        ("/m/qwen2_05b_sft_merge", "Qwen/Qwen2-0.5B"), ("x/Llama-3-Base-8B-SFT", "meta-llama/Meta-Llama-3-8B"),
+        ("x/Llama-3-Instruct-8B-SimPO", "meta-llama/Meta-Llama-3-8B-Instruct"),
+        ("/m/qwen2.5-vl-instruct-7b", "Qwen/Qwen2.5-VL-7B-Instruct"),
+        # as Kaggle keeps models
+        ("/kaggle/input/llama-3.2/transformers/3b-instruct/1", "meta-llama/Llama-3.2-3B-Instruct"),
+        ("/kaggle/input/gemma-2/transformers/gemma-2-9b-it/2", "google/gemma-2-9b-it"),
         # fine-tunes
         ("/x/Qwen2.5-7B-Instruct-medical", "Qwen/Qwen2.5-7B-Instruct"), ("x/Qwen3-8B-sft_merge", "Qwen/Qwen3-8B"),
         ("x/Qwen3-8B-lora-merged", "Qwen/Qwen3-8B"),
@@ -64,7 +72,7 @@ def test_a_name_that_stands_for_a_model(name: str, stands_for: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "OpenThinker-32B", "/models/my-run", "models", "/", "", "..", "中文", "\0",
+        "Aquarelle-32B", "/models/my-run", "models", "/", "", "..", "中文", "\0",
         # another size, generation or kind
         "/m/Qwen2.5-33B", "/m/Qwen-257B", "/m/Phi4-4B", "/m/Phi-4-multimodal", "/m/Qwen2.5-7B-Instruct-VL",
         "/m/Qwen3-8B-8x7B",
@@ -76,12 +84,14 @@ def test_a_name_that_stands_for_a_model(name: str, stands_for: str) -> None:
         # layers may be added, and bits are not told how
         "/m/Qwen2.5-7B-Instruct-mymerge", "/m/Qwen2.5-7B-Instruct-Int4", "x/Qwen3-8B-W4A16",
         "/m/Qwen2_5_VL-3B-WithMemory", "/m/Qwen2-VL-7B-with-Qwen2.5-Backbone", "/m/Qwen3-8B-small-sft",
-        "/m/Llama-3-8B-V",
+        "/m/Llama-3-8B-V", "/m/Qwen25-1p5B-Memory",
         "/m/Qwen3-8B/draft-1B/checkpoint-5", "/m/gemma-3-4b-with-depth", "/a/b/Qwen3-8B/c/d/e/f/g",
         # a known name within another
         "llava-llama-3-8b", "Aurora-Llama-3.1-8B",
         # recipes call Qwen2.5-7B so, and words say Qwen-7B
-        "/models/qwen7b",
+        "/models/qwen7b", "/m/qwen_7b_full_pretrain_4klen",
+        # a letter within a word, and no size behind it
+        "/m/Qwen2.5-7p7B", "/kaggle/input/llama-3.2/transformers/mine/1",
         # a slip of the finger, as nobody else makes models of that owner
         "Qwen/Qwen2.5-7B-Instrct",
         "unsloth/Qwen3-8B-GGUF",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise, takewhile
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -22,6 +22,15 @@ _QUANTIZED = re.compile(
 )
 # Two digits behind letters, and no size behind them: qwen25, llama31, v03.
 _POINTLESS = re.compile(r"(?i)(?<=[a-z])(\d)(\d)(?![\dbm])")
+# Ways of writing a name that no known one has, and what they stand for: 1p5B, 05b, Llama-3-Base-8B.
+_REWRITTEN = (
+    (_POINTLESS, r"\1.\2"),
+    (re.compile(r"(?i)(?<=\d)p(?=\d+(?:[-_.]|b(?![a-z])))"), "."),
+    (re.compile(r"(?i)(?<![\da-z.])0(?=\db(?![a-z]))"), "0."),
+    (re.compile(r"(?i)(?<![a-z])(instruct|chat|base|it)[-_.](\d[\d.]*b)(?![a-z])"), r"\2-\1"),
+)
+# Kaggle keeps models in FAMILY/FRAMEWORK/VARIATION/VERSION.
+_KAGGLE = re.compile(r"(?:.*/)?(?P<family>[^/]+)/(?i:transformers|pytorch)/(?P<variation>[^/]+)/\d+$")
 _WORD = re.compile(r"\d+|[a-z]+")
 _SIZED = re.compile(r"(?i)\d[\d.]*[bm](?![a-z])")
 # What tells variants of the same shapes apart, and is often left out.
@@ -65,11 +74,19 @@ def _quantized(own: str, read: Callable[[str], _Match | None]) -> tuple[_Match, 
 
 
 def _candidates(path: PurePosixPath) -> Iterator[str]:
-    """What the model may be called: the last part of the path, else one above it, with all that follows; each also with
-    a point in its version."""
+    """What the model may be called: the last part of the path, else one above it, with all that follows; each also as
+    other names are written."""
     above = ("-".join(path.parts[-depth:]) for depth in range(2, min(_DEPTH, len(path.parts)) + 1))
-    for name in (own_name(path), *above):
-        yield from dict.fromkeys((name, _POINTLESS.sub(r"\1.\2", name)))
+    for name in (*_at_kaggle(path), own_name(path), *above):
+        rewritten = reduce(lambda text, change: change[0].sub(change[1], text), _REWRITTEN, name)
+        yield from dict.fromkeys((name, rewritten))
+
+
+def _at_kaggle(path: PurePosixPath) -> Iterator[str]:
+    """The variation, with the family's name where it leaves that out."""
+    if kept := _KAGGLE.fullmatch(str(path)):
+        family, variation = kept["family"], kept["variation"]
+        yield variation if variation.startswith(family) else f"{family}-{variation}"
 
 
 def _taken(known: _Match, quantized: re.Match[str] | None) -> Model:
@@ -92,7 +109,7 @@ def _match(own: str) -> _Match | None:
     lasts = listing("models").matching(_begins([word[0] for word in words])) if words else ()
     known = [_compared(key, hub, own, words) for key, last in lasts for hub in _hubs(key, last)]
     best = min(known, key=_rank, default=None)
-    if best is None or _short_of_another(own, best.key):
+    if best is None or _short_of_another(own, best):
         return None
     return best if not best.rest or _keeps_shapes(best) else None
 
@@ -173,10 +190,11 @@ def _hubs(key: str, last: str) -> list[str]:
     return [hub for hub in (*entry["hub"], *entry["modelscope"]) if hub.endswith(f"/{last}")][:1]
 
 
-def _short_of_another(own: str, key: str) -> bool:
-    """Whether it is also how recipes are called by another model: qwen7b is Qwen2.5's."""
-    return any(listing("models")[other]["short"] == own.lower() for other in listing("models").mention(own.lower())
-               if other != key)  # fmt: skip
+def _short_of_another(own: str, best: _Match) -> bool:
+    """Whether recipes call another model so: qwen7b is Qwen2.5's, and qwen_7b_sft may be of that one, too."""
+    short = own.lower() if best.exact else "".join(_WORD.findall(_bare(best.hub)))
+    return any(listing("models")[other]["short"] == short for other in listing("models").mention(short)
+               if other != best.key)  # fmt: skip
 
 
 def _misspelt(owner: str, known: _Match) -> bool:

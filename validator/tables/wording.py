@@ -8,7 +8,7 @@ _OTHER_SHAPES = re.compile(
     r"gptq|awq|quant|exl\d|mlx|onnx|(?<!lora.)(?<!sft.)(?<!dpo.)merge(?!d)|omni|(?<![a-z])v(?:l(?![a-z])|-|$)|vision|"
     r"visual|image|multimodal|llava|audio|speech|video|embed|rerank|reward|(?<![a-z])p?rm(?![a-z])|prun|spars|minitron|"
     r"draft|specul|eagle|medusa|mtp|adapter|(?<![a-z])q?lora(?![a-z])(?!.*merge)|data(?![a-z])|generated|layer|depth|"
-    r"width|vocab|expan|extend|upscal|classif"
+    r"width|vocab|expan|extend|upscal|classif|memory"
 )
 # The same, but behind the word for a training they are about its data: sft_text_only; nor are a few tokens a part.
 _PARTS = re.compile(
