@@ -191,6 +191,23 @@ def model_taken_by_name(job: Job) -> Iterator[Finding]:
         yield "model_name_or_path", text
 
 
+@rule("FIT012", Severity.NOTE)
+def own_class(job: Job) -> Iterator[Finding]:
+    """The model's config.json names a class of its own, for a type that transformers has one for.
+
+    Why: memory is judged as that of transformers' class. With `trust_remote_code: true` the folder's own is trained,
+    which may have further parts; without it transformers' is, and weights of parts that it lacks are left out.
+    Source: transformers/models/auto/auto_factory.py:_BaseAutoModelClass.from_pretrained
+    Fix: nothing to do where the class has the same shapes; else `explain --simulate`, and room to spare.
+    """
+    if job.model and job.model.own_class:
+        kind, trusted = job.model.kind, job.flag("trust_remote_code")
+        own = "its config.json names a class of its own (`auto_map`)"
+        plain = f"without `trust_remote_code` plain {kind} is trained, and judged"
+        other = f"`trust_remote_code` trains that one: its memory may differ from plain {kind}'s, by which it is judged"
+        yield "model_name_or_path", f"{own}; {other if trusted else plain}"
+
+
 @rule("FIT006", Severity.ERROR)
 def machine_unknown(job: Job) -> Iterator[Finding]:
     """The header block names a machine that is not known.

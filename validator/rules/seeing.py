@@ -1,14 +1,19 @@
-"""TRA918 and TRA919: what stops a model that sees, whichever of its parts is at fault."""
+"""TRA918 to TRA920: what stops a model that sees, whichever of its parts is at fault."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isqrt
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.rules import edits
 from validator.rules.rule import Finding, rule
 from validator.tables.data import listing
+
+# Pixels above which LFM2-VL splits a picture, each side rounded to whole tokens of so many, and what the largest
+# picture that is not split is made to (transformers, image_processing_lfm2_vl.py).
+_SPLIT, _TOKEN, _WHOLE = 524288, 32, 262144
 
 
 @rule("TRA918", Severity.ERROR)
@@ -65,3 +70,27 @@ def untaken(job: Job) -> Iterator[Finding]:
         named = job.model.family.targets
         text = f"`{clash}`, a layer of the projector, is the name of blocks of {kind}, too, which PEFT does not take"
         yield "lora_target", f"{text}; write `{named}`", edits.put("lora_target", named, safe=False)
+
+
+@rule("TRA920", Severity.WARNING)
+def tiles_uncounted(job: Job) -> Iterator[Finding]:
+    """LFM2-VL splits large pictures into tiles, and LLaMA-Factory counts the tokens of the first tile alone.
+
+    Why: "Image features and image tokens do not match, tokens: 256, features: 1280" at the first such picture (seen
+    with a made one of 724 x 724, a tiny model of the real class and stand-ins for torchvision's resizing).
+    LLaMA-Factory leaves pictures as large as `image_max_pixels` lets them be, 589,824 by default; of squares those from
+    720 x 720 on are split.
+    Source: llamafactory/data/mm_plugin.py:LFMVLPlugin
+    Fix: `image_max_pixels: 262144`, which is as large as the processor keeps a picture that is not split.
+    """
+    if not job.model or job.model.kind != "lfm2_vl" or not job.trains or job.stage == "pt" or job.tokenized:
+        return
+    pixels = int(job.number("image_max_pixels"))
+    side = round(isqrt(max(pixels, 0)) / _TOKEN) * _TOKEN
+    if side * side > _SPLIT and any(dataset.mapping.get("images") for dataset in job.datasets):
+        text = f"{job.model.name} splits pictures of {pixels:,} pixels; LLaMA-Factory counts the first tile's tokens"
+        yield (
+            "image_max_pixels",
+            f"{text} alone: training stops at the first; set `image_max_pixels: {_WHOLE}`",
+            edits.put("image_max_pixels", _WHOLE, safe=False),
+        )

@@ -26,7 +26,8 @@ class Model(NamedTuple):
     method of a checkpoint that is quantized already. `taken`: the recipe names another, which stands for this one by
     its name, by the header's `base`, or because the run of the recipe `how` makes it of this one. `decoder` is the
     model type of the decoder behind towers, and `modules` are each tower's linear modules: full name -> role.
-    `unlisted` is the family of a type that the table lacks."""
+    `unlisted` is the family of a type that the table lacks. `own_class`: its config.json names a class of the folder's
+    own for a type that transformers has one for."""
 
     id: str | None
     name: str
@@ -49,6 +50,7 @@ class Model(NamedTuple):
     decoder: str = ""
     modules: tuple[Mapping[str, str], ...] = ()
     unlisted: Family | None = None
+    own_class: bool = False
 
     @property
     def family(self) -> Family:
@@ -189,9 +191,10 @@ def spoken(model: Model, folder: Path, config: Mapping[str, Any]) -> Model:
     from validator.tables.template import template  # which no check of a hub name waits for
 
     told = template(folder, config, model.family)
-    own_code = "auto_map" in config and model.family.layer is None
+    own_code, mapped = "auto_map" in config and model.family.layer is None, config.get("auto_map")
+    own_class = not own_code and isinstance(mapped, dict) and any(key.startswith("AutoModel") for key in mapped)
     return model._replace(template=told.name, base=told.base, how=told.how, speaks=told.speaks, hub=told.hub,
-                          remote_code=own_code)  # fmt: skip
+                          remote_code=own_code, own_class=own_class)  # fmt: skip
 
 
 def _described(name: str, config: Mapping[str, Any]) -> Model:
