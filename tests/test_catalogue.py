@@ -79,7 +79,7 @@ def test_the_table_is_aligned_and_complete() -> None:
 
 @pytest.mark.parametrize(
     ("columns", "left_out"),
-    [(200, set()), (100, {"model"}), (80, {"model", "method", "host_gib"}), (40, {*table.SPARE})],
+    [(200, set()), (100, {"model", "method"}), (80, {"model", "method", "host_gib", "samples"}), (40, {*table.SPARE})],
 )
 def test_a_narrow_terminal_gets_fewer_columns(
     monkeypatch: pytest.MonkeyPatch, columns: int, left_out: set[str]

@@ -33,8 +33,8 @@ TINY = {
     "tie_word_embeddings": False,
 }  # fmt: skip
 GEMMA = {
-    **TINY, "model_type": "gemma3_text", "num_hidden_layers": 18, "sliding_window": 64,
-    "layer_types": ([*["sliding_attention"] * 4, "full_attention"] * 4)[:18],
+    **TINY, "model_type": "gemma3_text", "num_hidden_layers": 23, "sliding_window": 64,
+    "layer_types": ([*["sliding_attention"] * 4, "full_attention"] * 5)[:23],
 }  # fmt: skip
 UNKNOWN = {
     "model_type": "mamba2", "hidden_size": 128, "num_hidden_layers": 7, "vocab_size": 1000, "num_heads": 8,
@@ -118,8 +118,8 @@ def test_a_type_that_no_formula_knows_is_judged(
     ("kinds", "trained", "depths"),
     [
         ([0] * 36, 0, (4, 6, 36)), ([0] * 36, 4, (8, 10, 36)), ([0, *[1] * 26], 0, (5, 7, 27)), ([0] * 5, 0, None),
-        ([0, 0, 0, 1] * 12, 0, (4, 8, 48)), ([0, 0, 0, 1] * 12 + [0], 0, (5, 9, 49)), ([0, 1, 2, 3, 4, 5], 0, None),
-        ([0, 1] * 21, 0, (4, 6, 42)), ([1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1], 0, (7, 9, 11)),
+        ([0, 0, 0, 1] * 12, 0, (8, 12, 48)), ([0, 0, 0, 1] * 12 + [0], 0, (9, 13, 49)), ([0, 1, 2, 3, 4, 5], 0, None),
+        ([0, 1] * 21, 0, (6, 8, 42)), ([1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1], 0, (7, 9, 11)),
     ],
 )  # fmt: skip
 def test_copies_end_as_the_model_does(kinds: list[int], trained: int, depths: tuple[int, ...] | None) -> None:

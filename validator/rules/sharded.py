@@ -128,7 +128,7 @@ def idle_layers_in_ddp(job: Job) -> Iterator[Finding]:
     Fix: ZeRO-2, which leaves parameters without gradients as they are.
     """
     idle = job.model is not None and job.model.arch.idle > 0
-    reached = job.method == "lora" or (job.method == "full" and not job.flag("disable_gradient_checkpointing"))
+    reached = job.method == "lora" or (job.method == "full" and job.own_checkpointing != "off")
     if idle and reached and job.trains and _strict(job):
         remedy = "set `deepspeed: deepspeed/ds_z2.json`"
         yield "model_name_or_path", f"a layer of this model never runs, so DDP stops at the second step; {remedy}"

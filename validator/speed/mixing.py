@@ -28,8 +28,8 @@ def mixing(run: Run, rates: Rates, block: Block, mixer: Mixer) -> Cost:
 
 
 def _products(run: Run, rates: Rates, mixer: Mixer) -> float:
-    """Of each chunk's tokens with each other and with the state (arXiv 2412.06464, 2401.04658); of a gated delta net in
-    fp32 without kernels."""
+    """Of each chunk's tokens with each other and with the state (arXiv 2412.06464, arXiv 2401.04658); of a gated delta
+    net in fp32 without kernels."""
     match mixer:
         case Delta():
             pairs = CHUNK * (2 * mixer.key_dim + 2 * mixer.value_dim) + 4 * mixer.key_dim * mixer.value_dim
