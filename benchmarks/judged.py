@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rows import GIB, Row
 
 from validator.memory import Runtime, device_memory, host_memory
+
+# What a report says of a bar that is missed.
+MISSED = "MISSED"
 
 
 @dataclass(frozen=True)
@@ -110,3 +115,16 @@ def percent(value: float) -> str:
 
 def signed(value: float) -> str:
     return f"{100 * value:+.1f}"
+
+
+def scored(about: str | None, report: Callable[[str, bool], str], holdout: Callable[[], str]) -> None:
+    """The program of a benchmark: its report, of all sources or some, or the score of each source by constants fitted
+    to the others. Exit code 1 where a bar is missed, as the report says."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", default="", help="only sources whose name contains this")
+    parser.add_argument("--rows", action="store_true", help="also print every row")
+    parser.add_argument("--holdout", action="store_true", help="fit without each source in turn, and score it")
+    options = parser.parse_args()
+    text = holdout() if options.holdout else report(options.source, options.rows)
+    print(text)
+    sys.exit(1 if not options.holdout and MISSED in text else 0)

@@ -7,15 +7,13 @@ Rows and their provenance: evidence/README.md.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import median
 
 from holdout import holdout
-from judged import Judged, fraction, groups, judge, outcome, percent, percentile, signed, table, verdict
+from judged import MISSED, Judged, fraction, groups, judge, outcome, percent, percentile, scored, signed, table, verdict
 from own_rows import measured_here
 from rivals import answers
 from rows import GIB, published, usable, verdicts
@@ -203,9 +201,6 @@ def host_bars(rows: Sequence[Judged]) -> list[tuple[str, float, float, str]]:
     ]
 
 
-MISSED = "MISSED"
-
-
 def bars(rows: Sequence[Judged]) -> str:
     """What this project holds itself to."""
     lines = []
@@ -243,17 +238,7 @@ def report(source: str = "", rows_too: bool = False) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", default="", help="only sources whose name contains this")
-    parser.add_argument("--rows", action="store_true", help="also print every row")
-    parser.add_argument("--holdout", action="store_true", help="fit without each source in turn, and score it")
-    options = parser.parse_args()
-    if options.holdout:
-        print(holdout([judge(row) for row in [*published()[0], *measured_here()]]))
-    else:
-        text = report(options.source, options.rows)
-        print(text)
-        sys.exit(1 if MISSED in text else 0)
+    scored(__doc__, report, lambda: holdout([judge(row) for row in [*published()[0], *measured_here()]]))
 
 
 if __name__ == "__main__":

@@ -11,22 +11,19 @@ the band reaches from a tenth of it to all of it.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 import paced
 import refit
-from judged import fraction, percent, percentile, signed, table
+from judged import MISSED, fraction, percent, percentile, scored, signed, table
 from times import TimedRow, published
 
 from validator.memory import Workload
 from validator.speed import StepTime, step_time
 from validator.speed.padding import spread, waited_for
 
-MISSED = "MISSED"
 # Devices whose runs shaped the constants of validator/speed; all others are predicted from their published rates alone.
 CALIBRATED = ("a100-40g", "a100-80g", "h100-80g")
 BANDED = ("short", "offload", "nodes", "ascend")
@@ -192,17 +189,7 @@ def report(source: str = "", rows_too: bool = False) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", default="", help="only sources whose name contains this")
-    parser.add_argument("--rows", action="store_true", help="also print every row")
-    parser.add_argument("--holdout", action="store_true", help="fit without each source in turn, and score it")
-    options = parser.parse_args()
-    if options.holdout:
-        print(refit.holdout(published()[0]))
-        return
-    text = report(options.source, options.rows)
-    print(text)
-    sys.exit(1 if MISSED in text else 0)
+    scored(__doc__, report, lambda: refit.holdout(published()[0]))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from validator.job import zero
 from validator.job.changed import Setting, Settings
 from validator.job.job import Job
 from validator.tables.savers import run_on, savers
@@ -104,7 +105,7 @@ def _offloaded_optimizer(job: Job) -> Iterator[Way]:
         "ds_z3_offload.json": "weights sharded, optimizer state in host memory; slower steps",
         "ds_z3_offload_nopin.json": "weights sharded, optimizer state in unlocked host memory; slower still",
     }
-    keeps = job.accumulation <= 2  # rule PAR023: ZeRO-2 loses the gradients of further micro batches
+    keeps = job.accumulation <= zero.KEPT_OFFLOADED
     yield from _files(job, (files if keeps else {}) | (sharded if job.world > 1 or not keeps else {}))
 
 

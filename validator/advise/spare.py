@@ -8,6 +8,7 @@ from itertools import islice
 from validator.advise import ladder, timing
 from validator.advise.change import Change, change
 from validator.advise.ladder import Way
+from validator.job import zero
 from validator.job.changed import Setting, changed
 from validator.job.job import Job
 from validator.rules import engine
@@ -47,8 +48,8 @@ def _less_sharding(job: Job) -> Iterator[Way]:
     degree = _degree(job)
     offloads = degree > _OFFLOADED
     for name in _SHARDING[:degree] if degree > 1 else ():
-        if name == "ds_z2_offload.json" and job.accumulation > 2:
-            continue  # rule PAR023: the gradients of most micro batches are lost
+        if name == "ds_z2_offload.json" and job.accumulation > zero.KEPT_OFFLOADED:
+            continue
         if job.world > 1 or (offloads and name != "ds_z3.json"):
             file = Way({"deepspeed": f"deepspeed/{name}" if name else None}, _gain(name, offloads))
             yield file

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from validator.advise.change import Change
 from validator.advise.explanation import Step, Time
+from validator.job import pace
 from validator.job.changed import changed
 from validator.job.extent import extent
 from validator.job.job import Job
-from validator.job.pace import pace, per_sample
 from validator.job.price import Cost
 from validator.measure import kept
 from validator.speed import Span
@@ -22,7 +22,7 @@ _LOAD = (0.6, 0.85, 1.0)
 def time(job: Job, energy: bool = False) -> Time | None:
     """How long it takes; None where model, machine or its rates are not known. `energy`: with what the boards draw."""
     correction = kept.correction(str(job.machine))
-    known = pace(job, correction=correction)
+    known = pace.pace(job, correction=correction)
     if known is None:
         return None
     step, hours = known.step, known.hours
@@ -52,12 +52,8 @@ def timed(job: Job, changes: Sequence[Change]) -> list[Change]:
 
 
 def ratio(job: Job, after: Job) -> float | None:
-    """How many times as long another job takes on the same samples. None where that is not known, as where more is left
-    of each sample."""
-    lengths = extent(job).lengths[1]
-    before = per_sample(job, lengths)
-    seconds = per_sample(after, lengths) if before and after.longest <= job.longest else None
-    return seconds / before if seconds and before else None
+    """How many times as long another job takes on the same samples, of the usual lengths; None where not known."""
+    return pace.ratio(job, after, extent(job).lengths[1])
 
 
 def _energy(job: Job, hours: Span) -> Span | None:

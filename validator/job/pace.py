@@ -94,6 +94,14 @@ def per_sample(job: Job, lengths: Sequence[float]) -> float | None:
     return step.expected / job.effective_batch * (sum(cut) / len(cut) / job.longest if job.packs else 1)
 
 
+def ratio(job: Job, after: Job, lengths: Sequence[float]) -> float | None:
+    """How many times as long another job takes on the same samples, of these lengths. None where that is not known, as
+    where more is left of each sample."""
+    before = per_sample(job, lengths)
+    seconds = per_sample(after, lengths) if before and after.longest <= job.longest else None
+    return seconds / before if seconds and before else None
+
+
 def _device(job: Job, correction: float | None = None) -> tuple[Device | None, tuple[str, ...]]:
     """Rates of the job's machine, and what of them is assumed. Where none are published, a correction is that of
     another device's."""

@@ -11,6 +11,10 @@ from validator.diagnostic import RecipeError
 from validator.memory import Sharding
 from validator.read.tree import read_json
 
+# Micro batches of a step, the first and the last, whose gradients ZeRO-2 keeps where the optimizer lies in host memory
+# (rule PAR023).
+KEPT_OFFLOADED = 2
+
 
 class Zero(NamedTuple):
     """A DeepSpeed configuration. `path` is None for one inside the recipe; `problem` says why `config` is empty;

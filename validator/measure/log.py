@@ -58,7 +58,8 @@ def timed(path: Path) -> Timed:
 
 def reached(path: Path) -> int:
     """Steps that the file's last run has logged; 0 where there is no file yet."""
-    return _last_run(path)[-1].step if path.is_file() and _last_run(path) else 0
+    points = _last_run(path) if path.is_file() else []
+    return points[-1].step if points else 0
 
 
 def _whole(path: Path, spans: list[tuple[Point, Point]]) -> tuple[float, float, float]:

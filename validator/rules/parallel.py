@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from validator.diagnostic import Place, Severity
+from validator.job import zero
 from validator.job.job import Job
 from validator.rules.inside import deepspeed
 from validator.rules.rule import Finding, rule
@@ -149,7 +150,7 @@ def gradients_lost(job: Job) -> Iterator[Finding]:
     Fix: `deepspeed: deepspeed/ds_z3_offload.json`; or at most 2 for `gradient_accumulation_steps`, and more samples in
     each micro batch; DeepSpeed 0.19 has it right.
     """
-    lost = job.accumulation - 2
+    lost = job.accumulation - zero.KEPT_OFFLOADED
     if job.trains and job.zero and job.zero_stage == 2 and job.zero.offload("offload_optimizer") and lost > 0:
         yield (
             "gradient_accumulation_steps",

@@ -41,11 +41,10 @@ def _longer(job: Job, other: Job) -> float:
     """How many times as long the job takes on the same samples, of full length where theirs is not known; 0 where that
     cannot be said."""
     from validator.job.extent import extent
-    from validator.job.pace import per_sample
+    from validator.job.pace import ratio
 
-    lengths = extent(job).lengths[1] if _knows_lengths(job) else (job.longest,)
-    ours, theirs = per_sample(job, lengths), per_sample(other, lengths)
-    return ours / theirs if ours and theirs else 0.0
+    shorter = ratio(job, other, extent(job).lengths[1] if _knows_lengths(job) else (job.longest,))
+    return 1 / shorter if shorter else 0.0
 
 
 def _knows_lengths(job: Job) -> bool:

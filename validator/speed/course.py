@@ -3,8 +3,7 @@
 # Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from validator.memory import Architecture, Workload
 from validator.memory.run import Run, run_of
@@ -12,7 +11,7 @@ from validator.memory.run import Run, run_of
 from .device import Device
 from .passes import passes
 from .step import StepTime
-from .terms import Term
+from .terms import Named, Term
 
 # Interpreter and libraries on every device, its context, collectives, first kernels. Importing LLaMA-Factory alone took
 # 5 to 8 s on two cores; that of a large run takes minutes where all nodes read the libraries over a network.
@@ -27,16 +26,8 @@ _READING = (1.0, 0.4, 0.1)
 _GATHERING = (Term.LINKS, Term.NETWORK, Term.OFFLOAD)
 
 
-class Part(StrEnum):
-    """A part of a run, with what it is in words."""
-
-    meaning: str
-
-    def __new__(cls, name: str, meaning: str) -> Self:
-        part = str.__new__(cls, name)
-        part._value_ = name
-        part.meaning = meaning
-        return part
+class Part(Named):
+    """A part of a run."""
 
     STARTING = "starting", "processes start and read the model from disk"
     TOKENIZING = "tokenizing", "samples become tokens, before the first step"
