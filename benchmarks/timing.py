@@ -6,7 +6,7 @@
 
 Rows and what they are good for: benchmarks/times.py. Rows of samples that are shorter than their maximum by an unknown
 amount are judged as the product judges a recipe whose samples are not known: a quarter of the maximum is expected, and
-the band reaches from a tenth of it to all of it.
+the band reaches from a hundred tokens, or a tenth of it, to all of it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import refit
 from judged import MISSED, fraction, percent, percentile, scored, signed, table
 from times import TimedRow, published
 
+from validator.job.extent import guessed
 from validator.memory import Workload
 from validator.speed import StepTime, step_time
 from validator.speed.padding import spread, waited_for
@@ -27,7 +28,6 @@ from validator.speed.padding import spread, waited_for
 # Devices whose runs shaped the constants of validator/speed; all others are predicted from their published rates alone.
 CALIBRATED = ("a100-40g", "a100-80g", "h100-80g")
 BANDED = ("short", "offload", "nodes", "ascend")
-SHARES = (0.1, 0.25)  # of the maximum: mean lengths of samples that are not known, as validator/job/extent.py has them
 SLOWER = 0.25  # of the usual server's network, where none is told: as validator/job/pace.py has it
 
 
@@ -66,7 +66,9 @@ def judge(row: TimedRow) -> Timed:
         whole = whole._replace(high=step_time(row.architecture, row.workload, slower).high)
     if not row.short:
         return Timed(row, whole)
-    short, usual = (step_time(row.architecture, shortened(row.workload, share), row.device) for share in SHARES)
+    longest = row.workload.length
+    shorter = (shortened(row.workload, mean / longest) for mean in guessed(longest))
+    short, usual = (step_time(row.architecture, work, row.device) for work in shorter)
     return Timed(row, usual._replace(low=short.low, high=whole.high))
 
 

@@ -45,11 +45,16 @@ def extent(job: Job, lengths: Sequence[int] | None = None) -> Extent:
             (f"samples of some {sum(cut[1]) / len(rows):,.0f} tokens, estimated from the first rows",),
         )
     least = min(_pictures(job), longest)
-    few, some = _SHARES[0] * longest, _SHARES[1] * longest
-    short, usual = (spread(max(each, least), longest, told=False) for each in (min(few, _LEAST), some))
+    short, usual = (spread(max(each, least), longest, told=False) for each in guessed(longest))
     mean = sum(usual) / len(usual)
     return Extent((short, usual, (float(longest),)), (f"samples of some {mean:,.0f} tokens (`lengths:` in the header "
                                                      "block tells how many)",))  # fmt: skip
+
+
+def guessed(longest: int) -> tuple[float, float]:
+    """Mean length, tokens, of samples of which only the longest is known: as short as it may be, and usual."""
+    few, some = (share * longest for share in _SHARES)
+    return min(few, _LEAST), some
 
 
 def _known(lengths: Sequence[float]) -> Extent:
