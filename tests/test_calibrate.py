@@ -11,6 +11,8 @@ from click.testing import CliRunner, Result
 from validator.cli import group
 from validator.diagnostic import RecipeError
 from validator.measure import kept
+from validator.train import target as targets
+from validator.train.target import Target
 
 ROOT = Path(__file__).parent.parent
 TINY = str(ROOT / "recipes" / "tiny-cpu-lora.yaml")
@@ -83,6 +85,14 @@ def test_what_cannot_be_is_told(words: tuple[str, ...], code: int, message: str)
     assert done.exit_code == code
     assert isinstance(done.exception, SystemExit | RecipeError)
     assert message in f"{done.output}{done.exception}"
+
+
+def test_steps_are_not_timed_where_no_device_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would be kept as those of the recipe's machine."""
+    monkeypatch.setattr(targets, "target", lambda _job, **_options: Target())
+    done = run("calibrate", QWEN)
+    assert (done.exit_code, kept.every()) == (1, [])
+    assert "no device that steps could be timed on" in str(done.exception)
 
 
 def test_nothing_was_measured_yet() -> None:

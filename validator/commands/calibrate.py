@@ -69,6 +69,8 @@ def _run(recipe: str, overrides: Sequence[str], machine: str | None, number: int
         words = (*overrides, *steps.overrides(first, number, Path(output)))
         document = overridden(recipe, words)
         target = targets.target(jobs.resolve(document), dry=False)
+        if not target.accelerators and not first.on_cpu:
+            raise RecipeError("this machine shows no device that steps could be timed on; --log takes a run elsewhere")
         job = ready.ready(document, target, None)
         if job.machine is None or handoff.size(job)[0] > 1:
             raise RecipeError("steps are timed on one node; of a run on several give the first one's log: --log FILE")
