@@ -210,6 +210,16 @@ def test_what_few_measured_widens_the_band(changes: dict[str, object], gap: str)
     assert (other.high / other.expected > known.high / known.expected) == bool(gap)
 
 
+def test_quantized_weights_elsewhere_than_with_cuda_may_take_several_times_as_long() -> None:
+    ported = A100._replace(cuda=False)
+    assert step(LORA, device=ported) == step(LORA)
+    known, other = step(LORA._replace(quant_bits=4)), step(LORA._replace(quant_bits=4), device=ported)
+    assert other.gaps == ("quantized weights on other devices than NVIDIA's",)
+    assert other.expected == known.expected
+    assert other.high > 4 * other.expected
+    assert known.high < 2 * known.expected
+
+
 def test_a_device_that_nobody_timed_has_a_wider_band() -> None:
     known, none = step(LORA), step(LORA, device=A100._replace(evidence="none"))
     assert none.expected == known.expected

@@ -21,4 +21,5 @@ class Device(NamedTuple):
     evidence: Literal["good", "few", "none"] = "good"  # published runs of this device that efficiencies rest on
     attained: float = 1.0  # of the published rate, what large products reach, relative to the reference kind
     attention: float = 1.0  # of what products attain, what attention kernels reach, relative to the reference kind
+    cuda: bool = True  # kernels are those that bitsandbytes was written for, not ports of them
     correction: float = 1.0  # measured seconds of a step over predicted, on the user's own machine

@@ -35,6 +35,7 @@ def rates(key: str, devices: int, network: float = 0.0) -> Device | None:
         evidence=entry["timed"],
         attained=entry.get("attained", 1.0),
         attention=entry.get("attained_attention", 1.0),
+        cuda=entry["vendor"] == "nvidia",
     )
 
 
