@@ -99,7 +99,7 @@ def command(
     )  # fmt: skip
     answer = replace(answer, samples=samples)
     if scaled and answer.best:
-        answer = replace(answer, scale=scale.scale(answer.best.draft, _given_ram(context)))
+        answer = replace(answer, scale=scale.scale(answer.best.draft, host_ram is not None))
     if data and answer.best:
         data.require_media(answer.best.draft.job)
     shown = rows(answer)
@@ -111,10 +111,6 @@ def command(
         written = placed.text(planner.write(answer.best, write, data), own=data is not None)
         click.echo(written, nl=False, err=form == "json")
     sys.exit(0 if answer.best else 1)
-
-
-def _given_ram(context: click.Context) -> bool:
-    return context.params["host_ram"] is not None
 
 
 def _given(context: click.Context) -> list[str]:

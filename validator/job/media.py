@@ -56,7 +56,7 @@ def _watched(settings: Settings, model: Model) -> bool:
     asks for gradients of what the embeddings give (peft_model.py, prepare_model_for_gradient_checkpointing); since
     transformers 5 that means those of the towers as well (modeling_utils.py, enable_input_require_grads), and
     LLaMA-Factory recomputes no layer that has nothing to train."""
-    plain = quantization(settings, model, settings.header).weights == 0 and settings.own_checkpointing != "off"
+    plain = quantization(settings, model).weights == 0 and settings.own_checkpointing != "off"
     return settings.adapts and plain and releases.holds(settings.header, "transformers 5.0.0")
 
 

@@ -5,7 +5,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from validator.job.values import Values
+from validator.job.settings import Settings
 from validator.tables import releases
 from validator.tables.models import Model
 
@@ -48,15 +48,15 @@ class Quantization(NamedTuple):
         return (self.checkpoint_bits or 4) if self.kept else self.bits if self.works and not self.spared else 0
 
 
-def quantization(values: Values, model: Model | None, header: Mapping[str, Any] | None = None) -> Quantization:
+def quantization(settings: Settings, model: Model | None) -> Quantization:
     """What a recipe and its model say of quantized weights."""
     return Quantization(
-        values.has("quantization_bit"),
-        method := str(values.get("quantization_method")),
-        int(values.number("quantization_bit")),
+        settings.has("quantization_bit"),
+        method := str(settings.get("quantization_method")),
+        int(settings.number("quantization_bit")),
         model.quantized if model else None,
         model.quantized_bits if model else 0,
-        spared=method == "bnb" and model is not None and _spared(model, header or {}),
+        spared=method == "bnb" and model is not None and _spared(model, settings.header),
     )
 
 

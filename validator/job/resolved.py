@@ -55,7 +55,7 @@ class Resolved(Settings):
 
     @cached_property
     def quantization(self) -> Quantization:
-        return quantization(self, self.model, self.header)
+        return quantization(self, self.model)
 
     @property
     def quantized(self) -> bool:

@@ -54,7 +54,7 @@ def workload(
     method = settings.method if settings.method in ("full", "freeze", "lora", "oft") else "lora"
     if method == "full" and not decoder:
         method = "freeze"  # of no layer
-    weights, fused = quantization(settings, model, settings.header), _fused(settings, model)
+    weights, fused = quantization(settings, model), _fused(settings, model)
     length = settings.longest
     return Workload(
         method=method,  # type: ignore[arg-type]

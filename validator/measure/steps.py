@@ -14,7 +14,6 @@ from pathlib import Path
 from validator.diagnostic import RecipeError
 from validator.job.job import Job
 from validator.measure.log import WARMING, Timed, reached, timed
-from validator.train import launch
 from validator.train.handoff import Handoff
 
 _LOG = "trainer_log.jsonl"
@@ -49,9 +48,7 @@ def overrides(job: Job, steps: int, output: Path) -> Iterator[str]:
 def measure(prepared: Handoff, steps: int) -> Timed:
     """Seconds of the steps; what the trainer prints goes to standard error. Raises RecipeError where it ends before
     them."""
-    words, env = launch.process(
-        prepared.recipe, prepared.overrides, prepared.variables, prepared.starter, prepared.chosen
-    )
+    words, env = prepared.process
     log, wanted = Path(str(prepared.output), _LOG), WARMING + steps
     with _started(words, {**env, "RECORD_VRAM": "1"}) as trainer:
         while trainer.poll() is None and reached(log) < wanted:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from . import parameters
 from .blocks import blocks, last_layers
+from .linear import Linear
 from .precision import Bytes, element_bytes
 from .shapes import Block
 from .tower import Tower
@@ -137,6 +138,10 @@ class Run:
     def adapts(self) -> bool:
         """Whether adapters train beside frozen base weights."""
         return self.work.method in ("lora", "oft")
+
+    def adapted(self, linear: Linear) -> bool:
+        """Whether an adapter trains beside this module."""
+        return self.adapts and linear.role in self.work.adapter.targets
 
     @cached_property
     def checkpointing(self) -> Checkpointing:

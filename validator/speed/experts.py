@@ -38,7 +38,6 @@ def experts(run: Run, rates: Rates, block: Block) -> Cost:
 
 def _adapted(run: Run, rates: Rates, block: Block) -> Cost:
     """Adapters of routed experts that are linear modules: each sees its share of the tokens."""
-    targets = run.work.adapter.targets if run.adapts else ()
-    costs = [adapter(run, rates, each) for each in block.linears if each.routed and each.role in targets]
+    costs = [adapter(run, rates, each) for each in block.linears if each.routed and run.adapted(each)]
     share = run.arch.ffn.experts_per_token / run.arch.ffn.experts
     return Cost(Term.EXPERTS, share * sum(cost.forward for cost in costs), share * sum(cost.backward for cost in costs))

@@ -3,7 +3,6 @@ batch."""
 
 from __future__ import annotations
 
-from validator.memory.linear import Linear
 from validator.memory.run import Run
 from validator.memory.shapes import Block
 
@@ -28,14 +27,10 @@ def hooks(run: Run, block: Block) -> Cost:
 
 def _modules(run: Run, block: Block) -> float:
     outside = (each for each in block.linears if not each.routed)
-    return _BESIDE + sum(each.number * (1 + _ADAPTER * _adapted(run, each)) for each in outside)
+    return _BESIDE + sum(each.number * (1 + _ADAPTER * run.adapted(each)) for each in outside)
 
 
 def _tensors(run: Run, block: Block) -> float:
     """FSDP gathers a layer at once, and makes each of its parameters anew (torch, distributed/fsdp/_flat_param.py)."""
-    linears = sum(each.number * (1 + 2 * _adapted(run, each)) for each in block.linears)
+    linears = sum(each.number * (1 + 2 * run.adapted(each)) for each in block.linears)
     return run.arch.norms_per_layer + linears + (2 if block.experts else 0)
-
-
-def _adapted(run: Run, linear: Linear) -> bool:
-    return run.adapts and linear.role in run.work.adapter.targets

@@ -36,8 +36,7 @@ def _kernels(run: Run, block: Block) -> float:
     casts = run.sizes.residual > run.sizes.compute or run.sizes.casts
     each = 1 + int(casts) + _QUANTIZED.get(work.quant_bits, 0)
     number: float = _OTHERS + norms * per_norm + (2 if work.fused_kernels else _ROTATION) + each * len(plain)
-    if run.adapts:
-        number += _ADAPTER * sum(linear.role in work.adapter.targets for linear in plain)
+    number += _ADAPTER * sum(map(run.adapted, plain))
     if block.mixer:
         number += kernels(run, block.mixer)
     return number + (_expert_kernels(run, block) if block.mixture else 0.0)
@@ -47,5 +46,5 @@ def _expert_kernels(run: Run, block: Block) -> float:
     """Fused experts are one grouped product each (transformers 5, integrations/moe.py); separate ones go one by one."""
     if run.work.experts_fused:
         return 25.0
-    adapted = sum(each.role in run.work.adapter.targets for each in block.linears if each.routed and run.adapts)
+    adapted = sum(run.adapted(each) for each in block.linears if each.routed)
     return active(run) * (_EXPERT + 4 + _ADAPTER * adapted)

@@ -19,7 +19,7 @@ def products(run: Run, rates: Rates, block: Block) -> Cost:
     size = run.sizes.compute
     base = [linear for linear in block.linears if not linear.routed]
     once = sum(rates.product(run.tokens, each.inputs, each.outputs, size, each.number) for each in base)
-    adapted = [adapter(run, rates, each) for each in base if each.role in run.work.adapter.targets and run.adapts]
+    adapted = [adapter(run, rates, each) for each in base if run.adapted(each)]
     forward, backward = sum(cost.forward for cost in adapted), sum(cost.backward for cost in adapted)
     return Cost(Term.PRODUCTS, once + forward, (1 + weight_gradients(run)) * once + backward)
 
@@ -36,7 +36,7 @@ def spared(run: Run, rates: Rates, block: Block) -> float:
     """Seconds that checkpointing without re-entry saves: it stops once all tensors are there that gradients need (torch
     utils/checkpoint.py, early_stop), and the last product's result is not one of them."""
     last = block.down[-1:] if not (run.work.reentrant or block.mixture) else ()
-    plain = [each for each in last if not (run.adapts and each.role in run.work.adapter.targets)]
+    plain = [each for each in last if not run.adapted(each)]
     return sum(rates.product(run.tokens, each.inputs, each.outputs, run.sizes.compute) for each in plain)
 
 

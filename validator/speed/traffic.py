@@ -119,9 +119,8 @@ def _zero3(run: Run, passes: Passes) -> Iterator[Phase]:
 def _tensors(run: Run) -> int:
     """Matrices of all layers, with the two of each adapter. The experts of a layer are gathered as one (LLaMA-Factory,
     model_utils/moe.py, add_z3_leaf_module)."""
-    adapted = run.work.adapter.targets if run.adapts else ()
     return sum(
-        count * (1 if linear.routed else linear.number * (3 if linear.role in adapted else 1))
+        count * (1 if linear.routed else linear.number * (3 if run.adapted(linear) else 1))
         for count, block in run.layers
         for linear in block.linears
     )

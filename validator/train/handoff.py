@@ -36,6 +36,10 @@ class Handoff:
     starter: tuple[str, ...] = launch.CLI
     chosen: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def process(self) -> launch.Process:
+        return launch.process(self.recipe, self.overrides, self.variables, self.starter, self.chosen)
+
 
 def size(job: Job) -> tuple[int, int]:
     """Nodes, and devices of each; one of one where no machine is named."""

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from validator.diagnostic import RecipeError
 from validator.tables import switch
@@ -94,20 +95,19 @@ def ready(nodes: int, release: str, starter: Sequence[str] = CLI) -> None:
         raise RecipeError(f"a run on {nodes} nodes needs MASTER_ADDR, the address of node 0, in the environment")
 
 
-def run(
-    recipe: Path,
-    overrides: Sequence[str],
-    variables: Mapping[str, str],
-    starter: Sequence[str] = CLI,
-    chosen: Mapping[str, str] = MappingProxyType({}),
-) -> int:
-    """Hand the recipe to the starter, which inherits the terminal. Returns the starter's exit code; 128 + n for signal
-    n."""
-    words, env = process(recipe, overrides, variables, starter, chosen)
+class Process(NamedTuple):
+    """Words and whole environment of the starter."""
+
+    words: list[str]
+    env: dict[str, str]
+
+
+def run(process: Process) -> int:
+    """Start it with the terminal of this one. Returns its exit code; 128 + n for signal n."""
     try:
-        code = subprocess.run(words, env=env, check=False).returncode
+        code = subprocess.run(process.words, env=process.env, check=False).returncode
     except OSError as err:
-        raise RecipeError(f"{starter[0]} cannot be started: {err.strerror}") from None
+        raise RecipeError(f"{process.words[0]} cannot be started: {err.strerror}") from None
     return code if code >= 0 else 128 - code
 
 
@@ -117,10 +117,10 @@ def process(
     variables: Mapping[str, str],
     starter: Sequence[str] = CLI,
     chosen: Mapping[str, str] = MappingProxyType({}),
-) -> tuple[list[str], dict[str, str]]:
-    """Words and environment of the starter. What the user has set wins over `variables`, and `chosen` over both. Nodes
+) -> Process:
+    """The starter with the recipe. What the user has set wins over `variables`, and `chosen` over both. Nodes
     meet at one port, where LLaMA-Factory would draw one on each."""
     meeting = {"MASTER_PORT": PORT} if "NNODES" in variables else {}
     env = {**meeting, **variables, **os.environ, **chosen}
     place = {name: env.get(name, PORT) for name in _PLACE}
-    return [*(place.get(word, word) for word in starter), str(recipe), *overrides], env
+    return Process([*(place.get(word, word) for word in starter), str(recipe), *overrides], env)

@@ -12,7 +12,7 @@ from validator.train.handoff import Handoff
 def start(job: Job, prepared: Handoff) -> int:
     """Run llamafactory-cli, or accelerate, and return its exit code. Raises RecipeError as `admitted` does."""
     admitted(job, prepared)
-    return launch.run(prepared.recipe, prepared.overrides, prepared.variables, prepared.starter, prepared.chosen)
+    return launch.run(prepared.process)
 
 
 def admitted(job: Job, prepared: Handoff) -> None:
