@@ -18,13 +18,12 @@ from judged import percent, table
 from rows import EVIDENCE
 
 from validator.job import job
-from validator.job.pace import Pace, pace
+from validator.job.pace import pace
 from validator.read.override import headed, overridden
-from validator.speed import RunTime, StepTime, Term
+from validator.speed import Span, StepTime, Term
 
 ROOT = Path(__file__).resolve().parent.parent
 BETWEEN = (Term.LINKS, Term.NETWORK, Term.OFFLOAD)  # what no computation hides
-HOUR = 3600.0
 Claim = Mapping[str, Any]
 
 
@@ -33,28 +32,25 @@ def claims() -> list[Claim]:
     return loaded
 
 
-def judged(claim: Claim) -> tuple[Pace, RunTime, float]:
-    """Our answer to a claim's run, and the samples it trains on."""
-    document = overridden(claim["file"], claim.get("set", ()))
-    if "accelerate" in claim:
-        document = headed(document, accelerate=claim["accelerate"])
+def judged(claim: Claim) -> tuple[StepTime, Span, float]:
+    """Our answer to a claim's run, a step and all hours, and the samples it trains on."""
+    document = headed(overridden(claim["file"], claim.get("set", ())), accelerate=claim.get("accelerate"))
     described = job.resolve(document, machine=claim.get("machine"))
     found = pace(described)
     assert found is not None
-    assert found.run is not None
-    return found, found.run, float(described.header["samples"])
+    assert found.hours is not None
+    return found.step, found.hours, float(described.header["samples"])
 
 
-def hours(claim: Claim, run: RunTime, samples: float) -> list[str]:
+def hours(claim: Claim, ours: Span, samples: float) -> list[str]:
     """Ours beside theirs, and what theirs would need."""
     low, high = claim["hours"]
-    ours = [seconds / HOUR for seconds in (run.low, run.expected, run.high)]
-    if ours[0] <= high and low <= ours[2]:
+    if ours.low <= high and low <= ours.high:
         verdict = "can be right"
     else:
-        needed = [samples * theirs / ours[1] for theirs in (low, high)]
+        needed = [samples * theirs / ours.expected for theirs in (low, high)]
         verdict = f"only with {' to '.join(dict.fromkeys(map(rounded, needed)))} samples"
-    return [span(low, high), f"{ours[1]:.1f} ({ours[0]:.1f} to {ours[2]:.1f})", f"{samples:,.0f}", verdict]
+    return [span(low, high), f"{ours.expected:.1f} ({ours.low:.1f} to {ours.high:.1f})", f"{samples:,.0f}", verdict]
 
 
 def rounded(number: float) -> str:
@@ -69,8 +65,9 @@ def span(low: float, high: float) -> str:
 def ratio(claim: Claim, other: Claim) -> str:
     """How many times as fast as another run theirs is, and ours."""
     theirs = other["hours"][0] / claim["hours"][0]
-    ours = judged(other)[1].expected / judged(claim)[1].expected
-    return f"theirs is {theirs:.1f} times as fast as {other['id']}, ours {ours:.1f}"
+    _, ours, _ = judged(claim)
+    _, longer, _ = judged(other)
+    return f"theirs is {theirs:.1f} times as fast as {other['id']}, ours {longer.expected / ours.expected:.1f}"
 
 
 def exposed(claim: Claim, step: StepTime) -> list[str]:
@@ -85,8 +82,8 @@ def report() -> str:
     first = {claim["id"]: claim for claim in reversed(known) if "hours" in claim}
     lines = []
     for claim in known:
-        found, run, samples = judged(claim)
-        line = exposed(claim, found.step) if "exposed" in claim else hours(claim, run, samples)
+        step, ours, samples = judged(claim)
+        line = exposed(claim, step) if "exposed" in claim else hours(claim, ours, samples)
         if "of" in claim:
             line[-1] += "; " + ratio(claim, first[claim["of"]])
         lines.append([f"{claim['id']:5} {claim['says']}", *line])

@@ -6,11 +6,10 @@ them. A coefficient that no other source informs stays at nothing: the harshest 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from math import log
+from collections.abc import Mapping, Sequence
 from statistics import median
 
+from fitting import assigned, descend, loss, publication
 from judged import Judged, fraction, percent, percentile, signed, table
 from rows import GIB
 
@@ -35,8 +34,7 @@ Prepared = tuple[Judged, Run, tuple[Live, ...], float, Runtime]
 
 
 def source(item: Judged) -> str:
-    """The publication of a row: variants of its software are one source."""
-    return item.row.source.split(" (")[0].split(",")[0]
+    return publication(item.row.source)
 
 
 def prepare(rows: Sequence[Judged]) -> list[Prepared]:
@@ -52,39 +50,20 @@ def prepare(rows: Sequence[Judged]) -> list[Prepared]:
     return prepared
 
 
-@contextmanager
-def using(values: Coefficients) -> Iterator[None]:
-    """The allocator with other coefficients."""
-    before = {name: getattr(allocator, name) for name in values}
-    for name, value in values.items():
-        setattr(allocator, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(allocator, name, value)
-
-
 def bands(rows: Sequence[Prepared], values: Coefficients) -> list[tuple[Judged, tuple[float, float, float]]]:
-    with using(values):
+    """The allocator's answers with other coefficients."""
+    with assigned({(allocator, name): value for name, value in values.items()}):
         return [(item, band(run, lives, fixed, runtime)) for item, run, lives, fixed, runtime in rows]
 
 
-def loss(rows: Sequence[Prepared], values: Coefficients) -> float:
-    """Mean error, in logarithms, with every source weighing the same."""
-    errors: dict[str, list[float]] = {}
-    for item, (_, expected, _) in bands(rows, values):
-        errors.setdefault(source(item), []).append(abs(log(expected / (item.row.measured or expected))))
-    return sum(sum(each) / len(each) for each in errors.values())
+def error(rows: Sequence[Prepared], values: Coefficients) -> float:
+    """The loss with these coefficients."""
+    judged = bands(rows, values)
+    return loss((source(item), expected / (item.row.measured or expected)) for item, (_, expected, _) in judged)
 
 
 def fit(rows: Sequence[Prepared]) -> Coefficients:
-    """One coefficient after the other, three times over."""
-    values = {name: choices[0] for name, choices in CHOICES.items()}
-    for _ in range(3):
-        for name, choices in CHOICES.items():
-            values[name] = min(choices, key=lambda value, name=name: loss(rows, {**values, name: value}))
-    return values
+    return descend(CHOICES, lambda values: error(rows, values))
 
 
 def holdout(rows: Sequence[Judged]) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from math import inf, log
+from math import inf
 from statistics import median
 from types import ModuleType
 
+from fitting import assigned, descend, loss, publication
 from judged import percent, percentile, signed, table
 from times import TimedRow
 
@@ -51,21 +52,16 @@ def forget() -> None:
 @contextmanager
 def using(values: Constants) -> Iterator[None]:
     """The time model with other constants."""
-    before = {name: getattr(*module(name)) for name in values}
-    for name, value in values.items():
-        setattr(*module(name), value)
-    forget()
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(*module(name), value)
+    with assigned({module(name): value for name, value in values.items()}):
         forget()
+        try:
+            yield
+        finally:
+            forget()
 
 
 def source(row: TimedRow) -> str:
-    """The publication of a row: variants of its software are one source."""
-    return row.source.split(" (")[0].split(",")[0]
+    return publication(row.source)
 
 
 def errors(rows: Sequence[TimedRow], values: Constants) -> list[float]:
@@ -74,34 +70,14 @@ def errors(rows: Sequence[TimedRow], values: Constants) -> list[float]:
         return [step_time(row.architecture, row.workload, row.device).expected / row.seconds - 1 for row in rows]
 
 
-def loss(rows: Sequence[TimedRow], values: Constants) -> float:
-    """Mean error, in logarithms, with every source weighing the same."""
-    sizes: dict[str, list[float]] = {}
-    for row, error in zip(rows, errors(rows, values), strict=True):
-        sizes.setdefault(source(row), []).append(abs(log(1 + error)))
-    return sum(sum(each) / len(each) for each in sizes.values())
-
-
 def fit(rows: Sequence[TimedRow]) -> Constants:
-    """One constant after the other, until none gets better."""
-    values: Constants = {name: choices[0] for name, choices in CHOICES.items()}
-    for _ in range(4):
-        before = dict(values)
-        for name, choices in CHOICES.items():
-            values[name] = min(choices, key=lambda value, name=name: loss(rows, {**values, name: value}))
-        if values == before:
-            break
-    return values
-
-
-def usable(rows: Sequence[TimedRow]) -> list[TimedRow]:
-    """Rows of one node whose tokens are known, and all that they ran with."""
-    return [row for row in rows if row.kind in ("exact", "mean") and not row.doubt]
+    names = [source(row) for row in rows]
+    return descend(CHOICES, lambda values: loss(zip(names, (1 + error for error in errors(rows, values)), strict=True)))
 
 
 def holdout(rows: Sequence[TimedRow]) -> str:
     """Every source scored with constants that it had no part in, beside the ones in use. Held rows are never fitted."""
-    known, lines = usable(rows), []
+    known, lines = [row for row in rows if row.known], []
     every: list[float] = []
     for name in dict.fromkeys(map(source, known)):
         kept = [row for row in known if source(row) == name]

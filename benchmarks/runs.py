@@ -20,8 +20,7 @@ from rows import EVIDENCE
 
 from validator.job import job
 from validator.job.pace import pace
-from validator.read.override import headed
-from validator.read.recipe import parse
+from validator.read.recipe import Document
 from validator.speed import Span
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,9 +60,8 @@ def runs() -> list[Run]:
 
 def described(run: Run) -> job.Job:
     """The recipe that stands for a run."""
-    document = parse(f"{run['id']}.yaml", yaml.safe_dump({**USUAL, **run["set"]}))
     known = {name: run[name] for name in ("machine", "samples", "lengths", "network") if name in run}
-    return job.resolve(headed(document, **known))
+    return job.resolve(Document(f"{run['id']}.yaml", values={**USUAL, **run["set"]}, header=known))
 
 
 def judge(run: Run) -> Judged:

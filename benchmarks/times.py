@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from math import exp, sqrt
+from math import sqrt
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +26,7 @@ from sources import GBIT, SOURCES
 
 from validator.memory import Architecture, Workload
 from validator.speed.device import Device
-from validator.speed.padding import longest_of, spread
+from validator.speed.padding import longest_of, scattered
 from validator.tables.architecture import architecture
 
 # exact: packed or of fixed length. mean: of varied length, whose mean is known (`workload.length`). short: shorter than
@@ -78,6 +78,11 @@ class TimedRow:
     @property
     def world(self) -> int:
         return self.workload.sharding.world
+
+    @property
+    def known(self) -> bool:
+        """Whether its tokens are, and all that it ran with; of one node."""
+        return self.kind in ("exact", "mean") and not self.doubt
 
 
 def prefix(facts: Mapping[str, str]) -> str:
@@ -175,14 +180,9 @@ def waited(facts: Mapping[str, str], work: Workload) -> float:
     if not scatter or devices == 1 or "multipack" in facts["notes"]:  # which gives each device as many tokens
         return 1.0
     if "padding-free" in facts["notes"]:
-        return longest_of(spread(1.0, _longest(scatter / sqrt(batch))), devices)
-    lengths = spread(1.0, _longest(scatter))
+        return longest_of(scattered(1.0, scatter / sqrt(batch)), devices)
+    lengths = scattered(1.0, scatter)
     return longest_of(lengths, batch * devices) / longest_of(lengths, batch)
-
-
-def _longest(scatter: float) -> float:
-    """The longest of a hundred samples whose mean is 1, as validator/speed/padding.py takes it."""
-    return exp(2.3 * scatter)
 
 
 def network(facts: Mapping[str, str]) -> float:

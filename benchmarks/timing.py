@@ -21,6 +21,7 @@ from judged import MISSED, fraction, percent, percentile, scored, signed, table
 from times import TimedRow, published
 
 from validator.job.extent import guessed
+from validator.job.pace import SLOWER_NETWORK
 from validator.memory import Workload
 from validator.speed import StepTime, step_time
 from validator.speed.padding import spread, waited_for
@@ -28,7 +29,6 @@ from validator.speed.padding import spread, waited_for
 # Devices whose runs shaped the constants of validator/speed; all others are predicted from their published rates alone.
 CALIBRATED = ("a100-40g", "a100-80g", "h100-80g")
 BANDED = ("short", "offload", "nodes", "ascend")
-SLOWER = 0.25  # of the usual server's network, where none is told: as validator/job/pace.py has it
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def judge(row: TimedRow) -> Timed:
     """The model's answer to one row."""
     whole = step_time(row.architecture, row.workload, row.device)
     if row.guessed:
-        slower = row.device._replace(network=SLOWER * row.device.network)
+        slower = row.device._replace(network=SLOWER_NETWORK * row.device.network)
         whole = whole._replace(high=step_time(row.architecture, row.workload, slower).high)
     if not row.short:
         return Timed(row, whole)
@@ -110,7 +110,7 @@ def source_and_device(item: Timed) -> str:
 
 def known(items: Iterable[Timed]) -> list[Timed]:
     """Rows whose tokens are known, and all that they ran with."""
-    return [item for item in items if item.row.kind in ("exact", "mean") and not item.row.doubt]
+    return [item for item in items if item.row.known]
 
 
 def bars(items: Sequence[Timed]) -> str:

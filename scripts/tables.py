@@ -70,7 +70,7 @@ def recipe_table() -> str:
 
 
 def lasting(row: catalogue.Row) -> str:
-    """From low to high, as `list` says it."""
+    """From low to high, as the header block has them."""
     return " to ".join(f"{each:g}" for each in row.hours) if row.hours else ""
 
 
@@ -100,22 +100,23 @@ def _largest(jobs: Iterable[Job], method: str) -> str:
 
 def output(command: str) -> str:
     """A command as the reader would type it, and what it prints."""
-    line = [sys.executable, "-m", "validator", *command.split()[1:]]
-    environment = {**os.environ, "COLUMNS": "80"}
-    found = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    if found.returncode not in (0, 1) or found.stderr:
-        sys.exit(f"`{command}` ended with {found.returncode}: {found.stderr}")
-    return f"```console\n$ {command}\n{found.stdout}```\n"
+    return f"```console\n$ {command}\n{printed('-m', 'validator', *command.split()[1:])}```\n"
 
 
 @cache
 def benchmark(program: str) -> list[str]:
     """The tables of an accuracy benchmark."""
-    line = [sys.executable, f"benchmarks/{program}.py"]
-    found = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
-    if found.returncode not in (0, 1) or found.stderr:  # 1: a bar is missed, which its table shows
-        sys.exit(f"{program}.py ended with {found.returncode}: {found.stderr}")
-    return found.stdout.split("\n\n")
+    return printed(f"benchmarks/{program}.py").split("\n\n")
+
+
+def printed(*words: str) -> str:
+    """What Python prints with these words; ends here where it fails."""
+    environment = {**os.environ, "COLUMNS": "80"}
+    line = [sys.executable, *words]
+    found = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if found.returncode not in (0, 1) or found.stderr:  # 1: findings, or a bar is missed, which are shown
+        sys.exit(f"`{' '.join(words)}` ended with {found.returncode}: {found.stderr}")
+    return found.stdout
 
 
 def benchmarked(program: str, title: str) -> str:

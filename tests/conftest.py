@@ -18,7 +18,8 @@ settings.load_profile("repeatable")
 os.environ.setdefault("LLAMAFACTORY_VERBOSITY", "INFO")
 
 # What a developer has measured on their own machine corrects no prediction of a test.
-os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp()
+_OWN = tempfile.TemporaryDirectory()
+os.environ["XDG_DATA_HOME"] = _OWN.name
 
 
 def pytest_collection_finish() -> None:

@@ -12,10 +12,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import claims
 
-from validator.speed import RunTime, StepTime, Term
+from validator.speed import Span, StepTime, Term
 
 CLAIMS = claims.claims()
-HOUR = 3600.0
 
 
 @pytest.mark.parametrize(
@@ -28,8 +27,7 @@ HOUR = 3600.0
     ],
 )
 def test_whether_hours_can_be_right(says: list[float], ours: tuple[float, float, float], verdict: str) -> None:
-    run = RunTime(*(HOUR * each for each in ours), terms={})
-    assert claims.hours({"hours": says}, run, 1000.0)[-1] == verdict
+    assert claims.hours({"hours": says}, Span(*ours), 1000.0)[-1] == verdict
 
 
 @pytest.mark.parametrize(("links", "verdict"), [(0.05, "right"), (0.3, "not right")])
@@ -40,9 +38,9 @@ def test_whether_communication_takes_less_than_a_share(links: float, verdict: st
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim["says"])
 def test_each_claim_names_a_run_that_has_a_time(claim: dict[str, Any]) -> None:
-    found, run, samples = claims.judged(claim)
-    assert 0 < run.low < run.expected < run.high
-    assert found.step.expected > 0
+    step, hours, samples = claims.judged(claim)
+    assert 0 < hours.low < hours.expected < hours.high
+    assert step.expected > 0
     assert samples > 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import gpu  # noqa: E402
 import gpu_cells  # noqa: E402
 import holdout  # noqa: E402
 import judged  # noqa: E402
@@ -221,17 +221,15 @@ def test_every_source_is_held_out_once_and_the_allocator_is_left_as_it_was() -> 
 def test_fitted_coefficients_are_no_worse_than_none() -> None:
     prepared = holdout.prepare([judged.judge(row) for row in ROWS])
     nothing = {name: choices[0] for name, choices in holdout.CHOICES.items()}
-    assert holdout.loss(prepared, holdout.fit(prepared)) < holdout.loss(prepared, nothing)
+    assert holdout.error(prepared, holdout.fit(prepared)) < holdout.error(prepared, nothing)
 
 
 def test_every_cell_of_the_gpu_grid_is_a_workload(tmp_path: Path) -> None:
     cells = [cell for cell in gpu_cells.cells() if cell["through"] != "context"]
     figures = {"status": "ok", "peak_allocated_gib": 10, "device_used_mib": 12288, "device_idle_mib": 2048}
     path = tmp_path / "h200.csv"
-    with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, [*gpu_cells.DEFAULTS, *figures])
-        writer.writeheader()
-        writer.writerows({**cell, **figures} for cell in cells)
+    for cell in cells:
+        gpu.append(path, {**cell, **figures})
     found = list(own_rows.measured_here(path))
     assert len(found) == 2 * len(cells)
     assert {row.measured for row in found} == {10 * GIB}
@@ -244,9 +242,6 @@ def test_every_cell_of_the_gpu_grid_is_a_workload(tmp_path: Path) -> None:
 def test_a_cell_that_ran_out_of_memory_keeps_its_limit(tmp_path: Path) -> None:
     cell = {**gpu_cells.DEFAULTS, "cap_gib": 24, "status": "oom"}
     path = tmp_path / "h200.csv"
-    with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, list(cell))
-        writer.writeheader()
-        writer.writerow(cell)
+    gpu.append(path, cell)
     [row] = own_rows.measured_here(path)
     assert (row.kind, row.measured, row.limit) == ("oom", None, 24 * GIB)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,10 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import runs  # noqa: E402
 
 from validator.speed import Span  # noqa: E402
+from validator.tables import data  # noqa: E402
 
 RUNS = runs.runs()
-KEYS = json.loads((ROOT / "validator/data/arguments.json").read_text("utf-8"))["arguments"]
+KEYS = data.table("arguments")["arguments"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import gpu  # noqa: E402
 import gpu_cells  # noqa: E402
 import rows  # noqa: E402
 import times  # noqa: E402
@@ -157,10 +157,7 @@ def test_own_runs_on_a_gpu_are_rows_too(tmp_path: Path, deepspeed: str, kind: st
     cell = {**gpu_cells.DEFAULTS, "deepspeed": deepspeed, "status": "ok", "peak_allocated_gib": 10}
     cell |= {"device_used_mib": 12000, "device_idle_mib": 4, "seconds_per_step": 0.8}
     path = tmp_path / "h200.csv"
-    with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, list(cell))
-        writer.writeheader()
-        writer.writerow(cell)
+    gpu.append(path, cell)
     [row] = times.measured_here(path)
     assert (row.kind, row.name, row.seconds) == (kind, "h200-141g", 0.8)
     assert row.tokens == row.workload.micro_batch * row.workload.accumulation * row.workload.length

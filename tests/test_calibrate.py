@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from test_measure_log import counted, written
 
 from validator.cli import group
 from validator.diagnostic import RecipeError
@@ -31,13 +32,7 @@ def run(*words: str) -> Result:
 
 def log(path: Path, seconds: float, tokens: int) -> str:
     """A log of ten steps that take so long each, of so many tokens."""
-    file = path / "trainer_log.jsonl"
-    rows = (
-        {"current_steps": step, "loss": 1.0, "throughput": tokens / seconds, "total_tokens": step * tokens}
-        for step in range(1, 11)
-    )
-    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return str(file)
+    return str(written(path / "trainer_log.jsonl", counted([seconds] * 10, tokens)))
 
 
 def hours(*words: str) -> dict[str, float]:

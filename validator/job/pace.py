@@ -18,7 +18,7 @@ from validator.tables import devices, networks
 from validator.tables.rates import usual
 
 # The usual server's network is that of a large cloud. Many a cluster has a part of it: the band ends there.
-_SLOWER_NETWORK = 0.25
+SLOWER_NETWORK = 0.25
 # What machines without published rates are held against, once a step was measured on them.
 _REFERENCE = "a100-80g"
 
@@ -62,7 +62,7 @@ def pace(
     if device is None or job.model is None or job.workload is None:
         return None
     known = extent(job, lengths)
-    slow = device._replace(network=device.network * _SLOWER_NETWORK) if assumed else device
+    slow = device._replace(network=device.network * SLOWER_NETWORK) if assumed else device
     short, usual, long = (
         _case(job, each, rates, sequences) for each, rates in zip(known.lengths, (device, device, slow), strict=True)
     )

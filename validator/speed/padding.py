@@ -20,9 +20,14 @@ def spread(typical: float, longest: float, told: bool = True) -> tuple[float, ..
     if typical >= longest:
         return (longest,)
     sigma = min(log(longest / typical) / _FAR, _MOST) if told else _USUAL
+    return tuple(min(each, longest) for each in scattered(typical, sigma))
+
+
+def scattered(typical: float, sigma: float) -> tuple[float, ...]:
+    """Lengths in tokens of equally likely samples whose mean is `typical` and whose logarithms scatter by `sigma`."""
     lengths = [exp(sigma * each) for each in _NORMAL]
     scale = typical * len(lengths) / sum(lengths)
-    return tuple(min(scale * each, longest) for each in lengths)
+    return tuple(scale * each for each in lengths)
 
 
 def longest_of(lengths: Sequence[float], count: float) -> float:
