@@ -123,10 +123,10 @@ def _counted(layers: Counted) -> tuple[int, Block]:
     return layers.number, Block(linears, layers.experts, layers.vectors)
 
 
-def last_layers(arch: Architecture, number: int, fused: bool = True) -> tuple[tuple[int, Block], ...]:
-    """The last `number` layers, as `blocks` gives all."""
+def last_layers(layers: tuple[tuple[int, Block], ...], number: int) -> tuple[tuple[int, Block], ...]:
+    """The last `number` of layers that `blocks` gives."""
     last: list[tuple[int, Block]] = []
-    for there, block in reversed(blocks(arch, fused)):
+    for there, block in reversed(layers):
         taken = min(there, number - sum(count for count, _ in last))
         if taken > 0 or not last:
             last.insert(0, (taken, block))
@@ -145,7 +145,8 @@ def blocks(arch: Architecture, fused: bool = True) -> tuple[tuple[int, Block], .
     if arch.counted:
         return tuple(_counted(each) for each in arch.counted)
     if arch.runs:
-        return tuple((number, blocks(each, fused)[0][1]) for number, each in arch.runs)
+        one = {each: blocks(each, fused)[0][1] for each in dict.fromkeys(each for _, each in arch.runs)}
+        return tuple((number, one[each]) for number, each in arch.runs)
     kinds = _kinds(arch)
     of = {kind: _block(arch, kind, fused) for kind in dict.fromkeys(kinds)}
     return tuple((len(list(alike)), of[kind]) for kind, alike in groupby(kinds))

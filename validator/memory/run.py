@@ -64,7 +64,7 @@ class Run:
         """The layers that the backward pass visits: below the first trained layer nothing is kept."""
         if self.work.method != "freeze":
             return self.layers
-        return last_layers(self.arch, self.work.trainable_layers, self.work.experts_fused)
+        return last_layers(self.layers, self.work.trainable_layers)
 
     @cached_property
     def closing(self) -> tuple[Place, ...]:
@@ -83,9 +83,11 @@ class Run:
 
     @cached_property
     def _inner(self) -> dict[Block, Run]:
-        fused = self.work.experts_fused
-        decoders = dict.fromkeys(decoder for _, decoder in self.arch.runs)
-        return {blocks(each, fused)[0][1]: Run(each, self.work, self._residual) for each in decoders}
+        if not self.arch.runs:
+            return {}
+        decoders = [decoder for _, decoder in self.arch.runs]
+        runs = {each: Run(each, self.work, self._residual) for each in dict.fromkeys(decoders)}
+        return {block: runs[each] for (_, block), each in zip(self.layers, decoders, strict=True)}
 
     def of(self, block: Block) -> Run:
         """That of a decoder which has such layers alone, where the shapes of layers differ."""
