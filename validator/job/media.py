@@ -87,9 +87,8 @@ def _adapted(task: Task, model: Model, names: Mapping[str, str]) -> tuple[str, .
     """Roles of the adapted linear modules. `all` means the last parts of the names of linear modules that are neither
     in the projector nor in a frozen tower; whatever has such a word anywhere in its name is adapted, unless it is
     frozen (model_utils/misc.py, find_all_linear_modules; model_utils/visual.py, patch_target_modules)."""
-    keys, targets = _keys(model), task.words("lora_target")
-    if targets == ("all",) or not targets:
-        targets = tuple(_all(task, model, keys))
+    keys = _keys(model)
+    targets = tuple(_all(task, model, keys)) if task.targets_all else task.words("lora_target")
     spared = (*forbidden(task, model), *keys.get("lora_conflict_keys", ()))
     return tuple(dict.fromkeys(
         role for name, role in names.items()

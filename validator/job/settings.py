@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from validator.job.lengths import ORDINARY, Lengths, lengths
@@ -40,7 +41,7 @@ class Settings(Task):
                 return plain
         return super().get(key)
 
-    @property
+    @cached_property
     def default_optimizers(self) -> set[str]:
         """What `optim` stands for where it is left out, with each release that the header block admits."""
         since = defaults(self.header, "optim") if from_torch(self.header, 8) else set()

@@ -57,6 +57,11 @@ class Task(Values):
         known: Mapping[str, Mapping[str, Any]] = data.table("templates")["templates"]
         return known.get(str(self.get("template")))
 
+    @property
+    def targets_all(self) -> bool:
+        """Whether an adapter goes on all linear layers: `all` means that where it stands alone (model/adapter.py)."""
+        return self.words("lora_target") in ((), ("all",))
+
     # The data.
 
     @property

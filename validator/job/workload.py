@@ -127,9 +127,7 @@ def _adapter(settings: Settings, model: Model, decoder: bool, fused: bool) -> Ad
 def targets(settings: Settings, model: Model, fused: bool = True) -> tuple[str, ...]:
     """Roles of the adapted modules, of LoRA and OFT alike by `lora_target`, of which `all` means all linear modules
     where it stands alone (model/adapter.py). Names the formulas do not know count as all."""
-    names = settings.words("lora_target")
-    if names == ("all",) or not names:
-        return linear_roles(model.arch, fused)
+    names = () if settings.targets_all else settings.words("lora_target")
     known = tuple(role for name in names for role in model.family.roles.get(name, ()))
     return known or linear_roles(model.arch, fused)
 

@@ -76,10 +76,10 @@ def _run(run: Run, tower: Tower, encoding: Encoding) -> Run:
 
 def _stream(run: Run, tower: Tower, trains: bool) -> float:
     """Bytes of hidden states between the layers: under autocast fp32 where a norm makes them, or embeddings that
-    train, or modules that hand results back in the precision of a norm's result (`Run.raised`)."""
+    train, or modules that hand results back in the precision of a norm's result (`Run.turned`)."""
     if run.work.precision != "amp":
         return run.sizes.compute
-    turned = (run.work.quant_bits > 0 or run.work.method == "oft") and not tower.rms
+    turned = run.turned and not tower.rms
     return 4.0 if turned or tower.fp32 == "always" or (trains and tower.fp32 == "trained") else 2.0
 
 

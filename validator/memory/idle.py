@@ -21,17 +21,12 @@ def layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, Block], .
     return ((arch.idle, Block((joined, *last.linears), last.experts, last.vectors + 3 * norm_elements(arch))),)
 
 
-def elements(arch: Architecture) -> int:
-    """Parameters of all of them."""
-    return sum(number * block.elements for number, block in layers(arch))
-
-
-def linear_elements(arch: Architecture) -> int:
-    """Of their linear modules, which quantization reaches."""
-    return sum(number * block.linear_elements for number, block in layers(arch))
+def loaded(arch: Architecture, fused: bool = True) -> tuple[tuple[int, Block], ...]:
+    """(how many, layer) of all that are loaded, with those that run."""
+    return (*blocks(arch, fused), *layers(arch, fused))
 
 
 def unstepped(arch: Architecture, workload: Workload) -> int:
     """Their elements that could train but get no gradient, and so no state: engines keep both for all that could."""
     flat = workload.sharding.engine or workload.sharding.fsdp
-    return 0 if flat or workload.method != "full" else elements(arch)
+    return 0 if flat or workload.method != "full" else sum(number * block.elements for number, block in layers(arch))

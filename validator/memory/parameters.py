@@ -19,10 +19,10 @@ def parameters(arch: Architecture) -> int:
 
 def decoder_parameters(arch: Architecture) -> int:
     """Parameters without those of towers and projectors."""
-    inside = sum(count * block.elements for count, block in blocks(arch))
+    inside = sum(count * block.elements for count, block in idle.loaded(arch))
     norms = (2 if arch.embedding_norm else 1) * norm_elements(arch)
     tables = embedding(arch) + head(arch) + layer_embedding(arch) + arch.positions * arch.hidden
-    return inside + norms + tables + layer_projection(arch) + idle.elements(arch)
+    return inside + norms + tables + layer_projection(arch)
 
 
 def embedding(arch: Architecture) -> int:
@@ -47,8 +47,7 @@ def layer_projection(arch: Architecture) -> int:
 def linear_roles(arch: Architecture, fused: bool = True) -> tuple[str, ...]:
     """Roles of all linear modules inside the layers, those that never run with them, and of the one that gives each of
     them an input: what "all linear layers" means for an adapter."""
-    every = (*blocks(arch, fused), *idle.layers(arch, fused))
-    inside = (linear.role for _, block in every for linear in block.linears)
+    inside = (linear.role for _, block in idle.loaded(arch, fused) for linear in block.linears)
     return tuple(dict.fromkeys([*inside, *(["inputs"] if arch.layer_input else [])]))
 
 
@@ -105,7 +104,7 @@ def _trained_in_decoder(arch: Architecture, workload: Workload) -> int:
         return sum(number * (block.elements - fixed) for number, block in layers) + workload.trainable_extra
     inside = sum(
         count * adapter_elements(linear, workload)
-        for count, block in (*blocks(arch, workload.experts_fused), *idle.layers(arch, workload.experts_fused))
+        for count, block in idle.loaded(arch, workload.experts_fused)
         for linear in block.linears
     )
     beside = Linear("inputs", arch.hidden, arch.layers * arch.layer_input)

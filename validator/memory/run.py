@@ -44,11 +44,14 @@ class Run:
 
     @cached_property
     def raised(self) -> bool:
-        """Whether modules that read a norm, and so the residual stream, give fp32: autocast gives LayerNorm fp32, and
-        bitsandbytes (nn/modules.py, Linear4bit.forward) and orthogonal adapters (peft, tuners/oft/layer.py) hand
-        results back in the precision of the input."""
-        turned = self.work.quant_bits > 0 or self.work.method == "oft"
-        return self.arch.norm == "layer" and turned and self.work.precision == "amp"
+        """Whether modules that read a norm, and so the residual stream, give fp32: autocast gives LayerNorm fp32."""
+        return self.arch.norm == "layer" and self.turned and self.work.precision == "amp"
+
+    @cached_property
+    def turned(self) -> bool:
+        """Whether linear modules hand results back in the precision of the input: those of bitsandbytes (nn/modules.py,
+        Linear4bit.forward), and with orthogonal adapters (peft, tuners/oft/layer.py)."""
+        return self.work.quant_bits > 0 or self.work.method == "oft"
 
     @cached_property
     def tokens(self) -> int:

@@ -63,12 +63,10 @@ def _tower_matrices(run: Run) -> Iterator[Matrix]:
 
 def _expert_matrices(arch: Architecture) -> Iterator[Matrix]:
     ffn, layers = arch.ffn, arch.mixtures
-    if ffn.experts:
-        yield Matrix((2 if ffn.gated else 1) * ffn.expert_width, arch.hidden, ffn.experts * layers)
-        yield Matrix(arch.hidden, ffn.expert_width, ffn.experts * layers)
-    if ffn.seeing_width:
-        yield Matrix((2 if ffn.gated else 1) * ffn.seeing_width, arch.hidden, ffn.experts * layers)
-        yield Matrix(arch.hidden, ffn.seeing_width, ffn.experts * layers)
+    widths = (ffn.expert_width, ffn.seeing_width) if ffn.experts else ()
+    for width in filter(None, widths):
+        yield Matrix((2 if ffn.gated else 1) * width, arch.hidden, ffn.experts * layers)
+        yield Matrix(arch.hidden, width, ffn.experts * layers)
 
 
 def _adapter_matrices(run: Run) -> Iterator[Matrix]:

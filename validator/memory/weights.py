@@ -30,8 +30,8 @@ def quantized_bytes(workload: Workload) -> float:
 def _quantizable(run: Run) -> int:
     """Elements inside linear modules of layers, towers and projectors; embeddings, output layer, norms and fused
     experts stay as they are, and in checkpoints that are quantized already the towers (vLLM pull request 10169)."""
-    inside = sum(count * block.linear_elements for count, block in run.layers) + layer_projection(run.arch)
-    inside += idle.linear_elements(run.arch)
+    loaded = idle.loaded(run.arch, run.work.experts_fused)
+    inside = sum(count * block.linear_elements for count, block in loaded) + layer_projection(run.arch)
     return inside + (0 if run.work.quant_grouped else sum(all_linears(tower) for tower in run.arch.towers))
 
 

@@ -50,10 +50,9 @@ def gpt_oss_kernel_missing(job: Job) -> Iterator[Finding]:
     kernels, which fetches the kernel from the Hugging Face hub.
     """
     if job.model and job.model.family.own_kernel and not _kernel_unfit(job.machine):
-        older = releases.previous()[1]
+        older, remedy = _with_older(" kernels")
         factory, library = releases.newest()
         lacking = f"which transformers {releases.series(library)} lacks and {older} has"
-        remedy = f'write `# transformers: {older}` into the header block, pip install "transformers=={older}" kernels'
         yield (
             "model_name_or_path",
             f"LLaMA-Factory {factory} calls `load_and_register_kernel` for gpt-oss, {lacking}; {remedy}",
@@ -88,10 +87,15 @@ def class_fails(job: Job) -> Iterator[Finding]:
     Fix: the older transformers release that the message names, in the header block and installed.
     """
     if job.model and (wrong := job.model.family.wrong):
-        older = releases.previous()[1]
-        remedy = f'write `# transformers: {older}` into the header block, pip install "transformers=={older}"'
+        older, remedy = _with_older()
         made = f"transformers 5 makes {wrong}, unlike the weights of {job.model.name} and {older}"
         yield "model_name_or_path", f"{made}; {remedy}"
+
+
+def _with_older(beside: str = "") -> tuple[str, str]:
+    """The last transformers before the newest major release, and how to use it; `beside`: what is installed with it."""
+    older = releases.previous()[1]
+    return older, f'write `# transformers: {older}` into the header block, pip install "transformers=={older}"{beside}'
 
 
 @rule("TRA905", Severity.NOTE, until="transformers 5.0.0")

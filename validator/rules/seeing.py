@@ -14,6 +14,7 @@ from validator.tables.data import listing
 # Pixels above which LFM2-VL splits a picture, each side rounded to whole tokens of so many, and what the largest
 # picture that is not split is made to (transformers, image_processing_lfm2_vl.py).
 _SPLIT, _TOKEN, _WHOLE = 524288, 32, 262144
+_FROZEN = edits.put("freeze_vision_tower", True, safe=False)
 
 
 @rule("TRA918", Severity.ERROR)
@@ -52,21 +53,17 @@ def untaken(job: Job) -> Iterator[Finding]:
     """
     if not job.model or not job.model.modules or not job.adapts or not job.workload:
         return
-    kind, targets = job.model.kind, job.words("lora_target")
+    kind = job.model.kind
     told = listing("composites")[kind]
     pairs = zip(job.model.arch.towers, job.workload.encodings, strict=True)
     inside = any({linear.role for linear in tower.linears} & set(part.targets) for tower, part in pairs)
     if inside and (wrapped := told.get("wrapped")):
         text = f"the towers of {kind} hold {wrapped}, which PEFT does not take; set `freeze_vision_tower: true`"
-        yield "freeze_vision_tower", text, edits.put("freeze_vision_tower", True, safe=False)
-    if inside and (clash := told.get("tower_clash")) and targets in ((), ("all",)):
+        yield "freeze_vision_tower", text, _FROZEN
+    if inside and (clash := told.get("tower_clash")) and job.targets_all:
         text = f"`{clash}`, a layer of the tower, is in the name of other modules of {kind}, which PEFT does not take"
-        yield (
-            "freeze_vision_tower",
-            f"{text}; set `freeze_vision_tower: true`",
-            edits.put("freeze_vision_tower", True, safe=False),
-        )
-    if (clash := told.get("clash")) and targets in ((), ("all",)):
+        yield "freeze_vision_tower", f"{text}; set `freeze_vision_tower: true`", _FROZEN
+    if (clash := told.get("clash")) and job.targets_all:
         named = job.model.family.targets
         text = f"`{clash}`, a layer of the projector, is the name of blocks of {kind}, too, which PEFT does not take"
         yield "lora_target", f"{text}; write `{named}`", edits.put("lora_target", named, safe=False)

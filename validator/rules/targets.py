@@ -151,7 +151,7 @@ def targets_refused(job: Job) -> Iterator[Finding]:
     model, targets = job.model, job.words("lora_target")
     if job.method != "lora" or model is None:
         return
-    asked = model.refused if targets in ((), ("all",)) else model.refused & {_last(target) for target in targets}
+    asked = model.refused if job.targets_all else model.refused & {_last(target) for target in targets}
     if asked:
         names = ", ".join(sorted(asked))
         write = edits.put("lora_target", model.family.targets, safe=False)

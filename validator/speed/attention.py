@@ -10,7 +10,6 @@ from validator.memory.shapes import Block
 from validator.memory.widths import output_width, query_width
 
 from .cost import Cost
-from .mixing import mixing
 from .rates import Rates
 from .terms import Term
 
@@ -24,8 +23,13 @@ _WRITTEN, _WRITTEN_BACKWARD = 26.0, 34.0
 
 def attention(run: Run, rates: Rates, block: Block) -> Cost:
     """What stands between the projections of a layer."""
-    mixed = mixing(run, rates, block, block.mixer) if block.mixer else Cost(Term.ATTENTION, 0.0, 0.0)
-    scored = _scores(run, rates) if block.attends else Cost(Term.ATTENTION, 0.0, 0.0)
+    mixed = scored = Cost(Term.ATTENTION, 0.0, 0.0)
+    if block.mixer:
+        from .mixing import mixing  # which few models have
+
+        mixed = mixing(run, rates, block, block.mixer)
+    if block.attends:
+        scored = _scores(run, rates)
     return Cost(Term.ATTENTION, mixed.forward + scored.forward, mixed.backward + scored.backward)
 
 

@@ -9,7 +9,6 @@ from validator.memory.shapes import Block
 
 from .cost import Cost
 from .experts import active
-from .mixing import kernels
 from .terms import Term
 
 # Seconds to start a kernel from Python in the forward pass, and from autograd's engine in the backward pass: Qwen's
@@ -38,6 +37,8 @@ def _kernels(run: Run, block: Block) -> float:
     number: float = _OTHERS + norms * per_norm + (2 if work.fused_kernels else _ROTATION) + each * len(plain)
     number += _ADAPTER * sum(map(run.adapted, plain))
     if block.mixer:
+        from .mixing import kernels  # which few models have
+
         number += kernels(run, block.mixer)
     return number + (_expert_kernels(run, block) if block.mixture else 0.0)
 

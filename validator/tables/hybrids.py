@@ -45,12 +45,8 @@ def kinds(config: Config, family: Family, ffn: Ffn) -> tuple[LayerKind, ...]:
 
 def _experts(config: Config, layers: int) -> tuple[bool, ...]:
     """Whether each layer has experts: those that config.json lists, or the last of every few."""
-    if isinstance(chosen := config.get("moe_layers"), list):
-        return tuple(number in chosen for number in range(layers))
-    if every := optional(config, "expert_layer_period"):
-        return tuple(number % every == config.get("expert_layer_offset", 0) for number in range(layers))
     every = optional(config, "interleave_moe_layer_step") or 1
-    return tuple(number % every == 0 for number in range(1, layers + 1))
+    return _chosen(config, layers, "moe_layers", "expert_layer", every)
 
 
 def _attending(config: Config, family: Family, layers: int) -> tuple[bool, ...]:
@@ -62,11 +58,17 @@ def _attending(config: Config, family: Family, layers: int) -> tuple[bool, ...]:
         return tuple(kind in _ATTENTION for kind in told)
     if isinstance(told := config.get("attn_type_list"), list) and len(told) == layers:
         return tuple(map(bool, told))
-    if isinstance(chosen := config.get("full_attn_idxs"), list):
-        return tuple(number in chosen for number in range(layers))
-    if every := optional(config, "attn_layer_period"):
-        return tuple(number % every == config.get("attn_layer_offset", 0) for number in range(layers))
     every = optional(config, "full_attention_interval") or _EACH[family.mixer or "delta"]
+    return _chosen(config, layers, "full_attn_idxs", "attn_layer", every)
+
+
+def _chosen(config: Config, layers: int, listed: str, repeated: str, every: int) -> tuple[bool, ...]:
+    """Of each layer: those in the list of that name, else each of `repeated`'s period from its offset, else the last of
+    `every` few, with 0 none."""
+    if isinstance(chosen := config.get(listed), list):
+        return tuple(number in chosen for number in range(layers))
+    if period := optional(config, f"{repeated}_period"):
+        return tuple(number % period == config.get(f"{repeated}_offset", 0) for number in range(layers))
     return tuple(every > 0 and number % every == 0 for number in range(1, layers + 1))
 
 
