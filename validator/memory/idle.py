@@ -26,7 +26,12 @@ def loaded(arch: Architecture, fused: bool = True) -> tuple[tuple[int, Block], .
     return (*blocks(arch, fused), *layers(arch, fused))
 
 
+def elements(arch: Architecture) -> int:
+    """Parameters of all that never run."""
+    return sum(number * block.elements for number, block in layers(arch))
+
+
 def unstepped(arch: Architecture, workload: Workload) -> int:
     """Their elements that could train but get no gradient, and so no state: engines keep both for all that could."""
     flat = workload.sharding.engine or workload.sharding.fsdp
-    return 0 if flat or workload.method != "full" else sum(number * block.elements for number, block in layers(arch))
+    return 0 if flat or workload.method != "full" else elements(arch)
