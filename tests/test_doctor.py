@@ -1,0 +1,86 @@
+"""`lmf-recipes doctor`: one line for each thing that was looked at, on recorded machines (tests/recorded/)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from recordings import RECORDED, show_all
+
+from validator.cli import group
+from validator.diagnostic import RecipeError
+from validator.doctor import checks
+from validator.doctor.line import Line
+from validator.doctor.node import Node
+from validator.job.job import Job
+
+ROOT = Path(__file__).parent.parent
+RECIPE = str(ROOT / "recipes" / "qwen7b-a100-lora.yaml")  # for 8xa100-80g
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No driver's program, and none of the variables that hide devices."""
+    show_all(monkeypatch)
+    monkeypatch.delenv("NPROC_PER_NODE", raising=False)
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def doctor(*words: str) -> Result:
+    return CliRunner().invoke(group, ["doctor", *words])
+
+
+def devices(result: Result) -> str:
+    return next(line for line in result.output.splitlines() if " devices " in line)
+
+
+def test_a_login_node_alone_is_no_fault() -> None:
+    result = doctor()
+    assert devices(result).startswith("ok ")
+
+
+def test_a_login_node_is_no_place_for_a_run() -> None:
+    result = doctor(RECIPE)
+    assert result.exit_code == 1
+    assert "wanted: 8xa100-80g; run it on a compute node" in devices(result)
+
+
+def test_fewer_devices_than_the_machine_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(RECORDED / "nvidia-smi-2x4090"))
+    result = doctor(RECIPE, "--machine", "8xa100-80g")
+    assert result.exit_code == 1
+    assert "`--machine 8xa100-80g` has 8 devices, 2 devices here" in result.output
+
+
+def test_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(RECORDED / "nvidia-smi-8xa100"))
+    told = json.loads(doctor(RECIPE, "--format", "json").output)
+    assert [*told] == ["recipe", "machine", "lines", "errors", "warnings"]
+    assert told["machine"] == "8xa100-80g"
+    assert [*told["lines"][0]] == ["state", "what", "found", "wanted", "remedy"]
+
+
+def fails(_job: Job | None, _node: Node) -> Iterator[Line]:
+    raise RecipeError("the program says nonsense")
+
+
+def test_a_check_that_fails_or_hangs_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from threading import Event
+
+    end = Event()
+
+    def hangs(_job: Job | None, _node: Node) -> Iterator[Line]:
+        end.wait()
+        yield Line("ok", "disk", "there after all")
+
+    monkeypatch.setattr(checks, "CHECKS", {"driver": fails, "disk": hangs})
+    monkeypatch.setattr(checks, "_LIMIT", 0.2)
+    told = [*checks.lines(None, Node())]
+    end.set()
+    assert [(line.state, line.what) for line in told] == [("warning", "driver"), ("warning", "disk")]
+    assert "the program says nonsense" in told[0].found
+    assert "no answer within" in told[1].found
