@@ -37,8 +37,13 @@ def _warmup(job: Job, total: int) -> int:
 
 def _saves(job: Job, per_epoch: int, total: int) -> int:
     """Checkpoints written: at each interval, and at the end."""
+    every = interval(job, per_epoch, total)
+    return math.ceil(total / every) if every else 0
+
+
+def interval(job: Job, per_epoch: int, total: int) -> int:
+    """Optimizer steps from one checkpoint to the next; 0 where none is written."""
     how, every = job.get("save_strategy"), job.number("save_steps")
     if how == "steps":
-        every = math.ceil(total * every) if every < 1 else every
-        return math.ceil(total / every) if every else 1
-    return math.ceil(total / per_epoch) if how == "epoch" else 0
+        return (math.ceil(total * every) if every < 1 else int(every)) or total
+    return per_epoch if how == "epoch" else 0

@@ -78,10 +78,15 @@ def run_time(step: StepTime, course: Course, architecture: Architecture, workloa
         Part.TOKENIZING: _over(course.tokenized / course.tokenizers, _TOKENIZING),
         Part.STEPS: each.times(course.steps),
         Part.EVALUATIONS: each.times(course.evaluations * evaluation),
-        Part.SAVES: _over(course.saves * course.checkpoint / _writers(run) / device.disk, _READING),
+        Part.SAVES: saving(course.checkpoint, workload, device).times(course.saves),
     }
     low, expected, high = (sum(part[at] for part in parts.values()) for at in range(3))
     return RunTime(low, expected, high, {name: part.expected for name, part in parts.items() if part.expected})
+
+
+def saving(checkpoint: float, workload: Workload, device: Device) -> Span:
+    """Seconds that one checkpoint of so many bytes, of all nodes together, takes to be written."""
+    return _over(checkpoint / _writers(workload) / device.disk, _READING)
 
 
 def _starting(run: Run, device: Device) -> Span:
@@ -98,9 +103,10 @@ def _forward(run: Run, step: StepTime, device: Device) -> float:
     return device.correction * passes(batch, device).forward + traffic / 2 / run.work.accumulation
 
 
-def _writers(run: Run) -> int:
+def _writers(workload: Workload) -> int:
     """Nodes that write parts of a checkpoint: those whose devices hold parts of it."""
-    return run.sharding.nodes if run.sharding.stage or run.sharding.fsdp else 1
+    sharding = workload.sharding
+    return sharding.nodes if sharding.stage or sharding.fsdp else 1
 
 
 def _over(amount: float, rates: tuple[float, float, float]) -> Span:

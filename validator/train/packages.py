@@ -21,15 +21,15 @@ _LOADING = {"bnb": "bitsandbytes", "hqq": "hqq", "eetq": "eetq"}
 
 def lacking(job: Job) -> Iterator[Shortage]:
     """Packages that LLaMA-Factory would stop for; none where it is not installed here itself."""
-    needed = dict(_needed(job))
-    there = releases.installed(["llamafactory", *needed])
-    for package, why in needed.items() if "llamafactory" in there else ():
+    wanted = dict(needed(job))
+    there = releases.installed(["llamafactory", *wanted])
+    for package, why in wanted.items() if "llamafactory" in there else ():
         if package not in there:
             yield Severity.ERROR, f"{why} needs a package that is not installed: pip install {package}"
 
 
-def _needed(job: Job) -> Iterator[tuple[str, str]]:
-    """Packages, and what needs them."""
+def needed(job: Job) -> Iterator[tuple[str, str]]:
+    """Packages beside LLaMA-Factory's own that a run needs, and what needs them."""
     yield from ((package, f"`{key}`") for key, package in _SWITCHED.items() if job.flag(key))
     if job.zero:
         yield "deepspeed", "`deepspeed`"

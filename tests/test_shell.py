@@ -1,0 +1,78 @@
+"""Lines of bash that jobs share, run by a real bash."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from validator.submit import shell
+
+pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash on this machine")
+
+
+def run(lines: list[str], **variables: str | Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, **{name: str(value) for name, value in variables.items()}}
+    words = ["bash", "-c", "\n".join(["set -euo pipefail", *lines])]
+    return subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+
+
+def safetensors(size: int = 16) -> bytes:
+    head = json.dumps({"__metadata__": {}, "w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
+    return len(head).to_bytes(8, "little") + head + bytes(size)
+
+
+def checkpoint(folder: Path, *, state: bool = True, tensors: bytes | None = None, mark: bool = False) -> None:
+    folder.mkdir(parents=True)
+    if state:
+        (folder / "trainer_state.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(safetensors() if tensors is None else tensors)
+    if mark:
+        (folder / "checkpoint-is-incomplete.txt").write_text("Checkpoint started")
+
+
+@pytest.mark.parametrize(
+    ("how", "whole"),
+    [
+        ({}, True),
+        ({"state": False}, False),
+        ({"mark": True}, False),
+        ({"tensors": safetensors(8)}, False),
+        ({"tensors": safetensors()[:20]}, False),
+        ({"tensors": b""}, False),
+        ({"tensors": bytes(64)}, False),
+    ],
+)
+def test_a_half_written_checkpoint_gets_another_name(tmp_path: Path, how: dict[str, bool], whole: bool) -> None:
+    checkpoint(tmp_path / "checkpoint-100")
+    checkpoint(tmp_path / "checkpoint-200", **how)  # type: ignore[arg-type]
+    ended = run(shell.aside(), output=tmp_path)
+    assert (tmp_path / "checkpoint-100").is_dir()
+    assert (tmp_path / "checkpoint-200").is_dir() is whole
+    assert (tmp_path / "incomplete-checkpoint-200").is_dir() is not whole
+    assert ("checkpoint-200 was not written to its end" in ended.stderr) is not whole
+
+
+def test_what_was_set_aside_before_stays(tmp_path: Path) -> None:
+    for _ in range(2):
+        checkpoint(tmp_path / "checkpoint-200", state=False)
+        run(shell.aside(), output=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "incomplete-checkpoint-200", "incomplete-checkpoint-200-1",
+    ]  # fmt: skip
+
+
+def test_an_output_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+    run([*shell.aside(), *shell.earlier()], output=tmp_path / "none", RDZV_ID="7")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_checkpoints_of_an_earlier_run_are_set_aside(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "checkpoint-900")
+    run(shell.earlier(), output=tmp_path, RDZV_ID="7")
+    assert [path.name for path in tmp_path.rglob("checkpoint-*")] == ["checkpoint-900"]
+    assert (tmp_path / "earlier-7" / "checkpoint-900" / "trainer_state.json").is_file()

@@ -1,0 +1,122 @@
+"""What an engine is to run: `Work`, from a recipe's job."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from validator.diagnostic import RecipeError
+from validator.job.job import resolve
+from validator.read.recipe import parse
+from validator.submit.site import Site
+from validator.submit.work import Work, work
+from validator.tables import releases
+
+RECIPE = """\
+# /// recipe
+# machine: {machine}
+# host_ram_gib: {ram}
+# samples: 20000
+# lengths: {{typical: 800}}
+# ///
+model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+stage: sft
+do_train: true
+finetuning_type: lora
+template: qwen
+dataset: own
+cutoff_len: 2048
+bf16: true
+output_dir: saves/mine
+"""
+
+
+def made(more: str = "", machine: str = "2x8xa100-80g", ram: int = 1024, **site: Any) -> Work:
+    document = parse("mine.yaml", RECIPE.format(machine=machine, ram=ram) + more)
+    assert document.readable
+    return work(resolve(document), Site(**site))
+
+
+def test_says_what_is_run_and_what_to_ask_for() -> None:
+    run = made(environment={"NCCL_DEBUG": "INFO"})
+    assert (run.name, run.nodes, run.devices, run.device.id) == ("mine", 2, 8, "a100-80g")
+    assert run.recipe == Path("mine.yaml").absolute()
+    assert run.output == Path("saves/mine").absolute()
+    assert f"output_dir={Path('saves/mine').absolute()}" in run.overrides
+    assert run.environment == {"NCCL_DEBUG": "INFO"}
+    assert run.torchrun
+    assert not run.accelerate
+    assert run.hours
+    assert run.hours.low < run.hours.expected < run.hours.high
+    assert run.install[0].startswith("llamafactory==")
+
+
+@pytest.mark.parametrize(
+    ("machine", "more", "torchrun"),
+    [
+        ("1xa100-80g", "", False),
+        ("1xa100-80g", "deepspeed: deepspeed/ds_z2.json\n", True),
+        ("2xa100-80g", "", True),
+        ("2x1xcpu", "", True),
+    ],
+)
+def test_one_process_alone_needs_no_torchrun(machine: str, more: str, torchrun: bool) -> None:
+    assert made(more, machine).torchrun is torchrun
+
+
+def test_memory_is_asked_for_with_headroom_unless_it_is_nearly_all() -> None:
+    asked = made().memory_gib
+    assert asked
+    assert asked < 0.9 * 1024
+    assert made(ram=asked).memory_gib is None
+
+
+@pytest.mark.parametrize(
+    ("more", "every"),
+    [
+        ("save_steps: 10\n", True),
+        ("save_strategy: epoch\nnum_train_epochs: 3\n", True),
+        ("save_strategy: epoch\nnum_train_epochs: 1\n", False),
+        ("save_strategy: 'no'\n", False),
+        ("save_steps: 0.1\n", True),
+        ("save_steps: 100000\n", False),
+    ],
+)
+def test_how_far_checkpoints_lie_apart(more: str, every: bool) -> None:
+    run = made(more)
+    assert run.every
+    assert run.step
+    assert math.isfinite(run.every) is every
+    if "save_steps: 10\n" in more:
+        assert run.every == pytest.approx(10 * run.step)
+
+
+def test_time_to_end_covers_steps_and_a_checkpoint() -> None:
+    run = made()
+    assert run.step
+    assert run.grace >= 2 * run.step + run.saving + 90
+    assert run.grace % 60 == 0
+
+
+@pytest.mark.parametrize(("installed", "jit"), [("4.57.1", False), ("5.6.0", True), (None, True)])
+def test_the_trainer_that_is_installed_decides_whether_it_can_save(
+    installed: str | None, jit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases, "installed", lambda _: {"transformers": installed} if installed else {})
+    assert made().jit is jit
+
+
+def test_a_run_that_was_stopped_goes_on_from_its_own_checkpoint() -> None:
+    assert made().resuming == ()
+    again = made("overwrite_output_dir: true\nresume_from_checkpoint: saves/other/checkpoint-3\n")
+    assert again.overwrites
+    assert again.resuming == ("overwrite_output_dir=false", "resume_from_checkpoint=null")
+
+
+def test_without_a_machine_there_is_nothing_to_ask_for() -> None:
+    document = parse("mine.yaml", RECIPE.partition("# ///\n")[2].format())
+    with pytest.raises(RecipeError, match="names no machine; say `--machine 2x8xa100-80g`"):
+        work(resolve(document), Site())

@@ -1,0 +1,163 @@
+"""What a site asks of every job: partition, account, set-up lines. From a small file, checked key by key."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from validator.diagnostic import RecipeError
+from validator.read.tree import read_yaml
+from validator.tables.suggestion import suggest
+
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+Words = tuple[str, ...]
+Pairs = Mapping[str, str]
+Tree = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """What sbatch and srun are told. `devices` is the site's form of asking for those of a node: `gpu:a100:{devices}`
+    for --gres, or a whole option such as `--gpus-per-node={devices}`. `hours`: the longest job that is admitted.
+    `container` and `mounts` are pyxis's; `options` are further words for sbatch; `logs` is a folder that all nodes
+    see."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    constraint: str = ""
+    reservation: str = ""
+    devices: str = ""
+    exclusive: bool = False
+    hours: float = 0.0
+    modules: Words = ()
+    container: str = ""
+    mounts: Words = ()
+    options: Words = ()
+    logs: str = ""
+
+
+@dataclass(frozen=True)
+class SkyPilot:
+    """What a task is told; `resources` are further keys of its `resources`, as SkyPilot writes them."""
+
+    resources: Tree = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Kubernetes:
+    """What a job is told. `claim` is the volume that holds model, data and results, `mount` where it is seen."""
+
+    namespace: str = ""
+    image: str = ""
+    claim: str = ""
+    mount: str = ""
+
+
+@dataclass(frozen=True)
+class Site:
+    """The settings of a site. `environment` and `setup` (shell lines) are for every node and engine."""
+
+    environment: Pairs = field(default_factory=dict)
+    setup: Words = ()
+    slurm: Slurm = field(default_factory=Slurm)
+    skypilot: SkyPilot = field(default_factory=SkyPilot)
+    kubernetes: Kubernetes = field(default_factory=Kubernetes)
+
+
+Part = TypeVar("Part", Site, Slurm, SkyPilot, Kubernetes)
+
+
+def default() -> Path:
+    """Where the file is looked for if none is named (XDG base directory specification)."""
+    home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(home, "lmf-recipes", "site.yaml").expanduser()
+
+
+def read(file: Path | None) -> Site:
+    """The settings in a file; without one those of the usual place, else none. Raises RecipeError where the file that
+    is named cannot be read, or says something else than a site can."""
+    place = file or default()
+    if file is None and not place.exists():
+        return Site()
+    try:
+        return _part(Site, read_yaml(str(place)) or {}, "")
+    except RecipeError as err:
+        text = str(err)
+        raise RecipeError(text if text.startswith(str(place)) else f"{place}: {text}") from None
+
+
+def _part(kind: type[Part], value: Any, route: str) -> Part:
+    """A mapping as a dataclass, whose fields say what a key takes. Raises RecipeError."""
+    known = {each.name: str(each.type) for each in fields(kind)}
+    if not isinstance(value, Mapping):
+        raise RecipeError(
+            f"{f'`{route}`' if route else 'the file'} is {_spoken(value)}; it holds keys: {', '.join(known)}"
+        )
+    for key in value:
+        if key not in known:
+            near = suggest(str(key), known) or f"; there are {', '.join(known)}"
+            raise RecipeError(f"`{_join(route, key)}` is no setting of a site{near}")
+    return kind(**{key: _KINDS[known[key]](value[key], _join(route, key)) for key in value})
+
+
+def _join(route: str, key: object) -> str:
+    return f"{route}.{key}" if route else str(key)
+
+
+def _text(value: Any, route: str) -> str:
+    if not isinstance(value, str) or "\n" in value:
+        raise RecipeError(f"`{route}` is {_spoken(value)}; it takes a text of one line, in quotes where it is a number")
+    return value
+
+
+def _flag(value: Any, route: str) -> bool:
+    if not isinstance(value, bool):
+        raise RecipeError(f"`{route}` is {_spoken(value)}; it takes true or false")
+    return value
+
+
+def _number(value: Any, route: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise RecipeError(f"`{route}` is {_spoken(value)}; it takes a number above 0")
+    return float(value)
+
+
+def _words(value: Any, route: str) -> Words:
+    if not isinstance(value, list):
+        raise RecipeError(f"`{route}` is {_spoken(value)}; it takes a list of texts")
+    return tuple(_text(each, f"{route}[{number}]") for number, each in enumerate(value))
+
+
+def _pairs(value: Any, route: str) -> Pairs:
+    """Variables; a number is taken as it is written."""
+    for name in _tree(value, route):
+        if not re.fullmatch(_VARIABLE, str(name)):
+            raise RecipeError(f"`{route}` names `{name}`, which is no name of a variable")
+    plain = {name: str(one) if type(one) in (int, float) else one for name, one in value.items()}
+    return {str(name): _text(one, _join(route, name)) for name, one in plain.items()}
+
+
+def _tree(value: Any, route: str) -> Tree:
+    if not isinstance(value, Mapping):
+        raise RecipeError(f"`{route}` is {_spoken(value)}; it takes a mapping")
+    return value
+
+
+def _spoken(value: Any) -> str:
+    """A value in a message."""
+    names = {list: "a list", dict: "a mapping", type(None): "empty"}
+    return names.get(type(value)) or (f"`{value}`" if len(str(value)) < 60 else "a long text")
+
+
+# What the type of a field takes.
+_KINDS: Mapping[str, Callable[[Any, str], Any]] = {
+    "str": _text, "bool": _flag, "float": _number, "Words": _words, "Pairs": _pairs, "Tree": _tree,
+    "Slurm": lambda value, route: _part(Slurm, value, route),
+    "SkyPilot": lambda value, route: _part(SkyPilot, value, route),
+    "Kubernetes": lambda value, route: _part(Kubernetes, value, route),
+}  # fmt: skip

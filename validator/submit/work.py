@@ -1,0 +1,161 @@
+"""What an engine is to run, in the terms of no engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from validator.diagnostic import RecipeError
+from validator.job import pace as paces
+from validator.job import saves
+from validator.job.job import GIB, Job
+from validator.speed import Span
+from validator.submit.site import Site
+from validator.tables import releases
+from validator.tables.devices import Device
+from validator.tables.machines import Machine
+from validator.train import handoff, hub, packages
+
+# Main memory and disk asked for beyond the end of their bands: the system's own, and files in the page cache.
+_HEADROOM = 1.1
+
+
+@dataclass(frozen=True)
+class Work:
+    """One run. Paths are absolute, as every node is to see them.
+
+    - `starter` are the words before the recipe, `torchrun` whether LLaMA-Factory's launcher starts the processes.
+    - Of each of `nodes`, what to ask for: `devices` of a kind, `cpus`, `memory_gib` (None: not known, or nearly all
+      there is), `shm_gib` (/dev/shm), `disk_gib` (None: not known).
+    - `hours` of the whole run, None: not known; `limit`: those that the user admits.
+    - Seconds, at most: `step` of one optimizer step, `saving` of a checkpoint, `every` from one checkpoint to the next;
+      None: not known, infinite: never.
+    - `local`: every node may keep an output folder of its own. `jit`: the Trainer saves when it is told to end.
+    - `overwrites`: earlier checkpoints in the output folder do not count; `resuming` are overrides with which a run
+      that was stopped goes on from its own."""
+
+    name: str
+    recipe: Path
+    overrides: tuple[str, ...]
+    starter: tuple[str, ...]
+    torchrun: bool
+    nodes: int
+    devices: int
+    device: Device
+    cpus: int
+    memory_gib: int | None
+    shm_gib: int
+    disk_gib: int | None
+    hours: Span | None
+    limit: float | None
+    step: float | None
+    saving: float
+    every: float | None
+    environment: Mapping[str, str]
+    output: Path | None
+    local: bool
+    install: tuple[str, ...]
+    jit: bool
+    overwrites: bool
+    resuming: tuple[str, ...]
+
+    @property
+    def accelerate(self) -> bool:
+        """Whether `accelerate launch` starts the processes."""
+        return self.starter[0] == "accelerate"
+
+    @property
+    def grace(self) -> int:
+        """Seconds from the wish to end to the end: the step at work and one more, a checkpoint, and time for clients.
+        Where a step's length is not known, ten minutes."""
+        steps = 600.0 if self.step is None else 2 * self.step
+        return 60 * math.ceil((steps + self.saving + 90) / 60)
+
+
+def work(job: Job, site: Site, overrides: Sequence[str] = (), limit: float | None = None) -> Work:
+    """What is run for a checked job. `overrides` are the user's, `limit` the hours that they admit. Raises RecipeError
+    where no machine is named, or a path cannot be handed to LLaMA-Factory."""
+    machine = job.machine
+    if machine is None:
+        raise RecipeError(
+            job.machine_problem or f"{job.path} names no machine; say `--machine 2x8xa100-80g` or the like"
+        )
+    prepared, pace = handoff.prepare(job, overrides), paces.pace(job)
+    return Work(
+        name=Path(job.path).stem,
+        recipe=prepared.recipe,
+        overrides=prepared.overrides,
+        starter=prepared.starter,
+        torchrun="FORCE_TORCHRUN" in prepared.variables,
+        nodes=machine.nodes,
+        devices=machine.devices,
+        device=machine.device,
+        cpus=_cpus(job, machine),
+        memory_gib=_memory(job, machine),
+        shm_gib=_shm(job, machine),
+        disk_gib=math.ceil(_HEADROOM * sum(job.disk.values()) / GIB) if job.disk else None,
+        hours=pace.hours if pace else None,
+        limit=limit,
+        step=pace.step.high if pace else None,
+        saving=saves.seconds(job),
+        every=saves.apart(job),
+        environment={**hub.variables(job), **site.environment},
+        output=prepared.output,
+        local=job.flag("save_on_each_node"),
+        install=tuple(_install(job)),
+        jit=_jit(job),
+        overwrites=job.flag("overwrite_output_dir"),
+        resuming=tuple(_resuming(job)),
+    )
+
+
+def _cpus(job: Job, machine: Machine) -> int:
+    """Each process, its thread that feeds the device and its loaders; as many as tokenize; all that the devices' share
+    of their usual server has where the optimizer computes there."""
+    rates = machine.device.rates(machine.devices)
+    loaders = int(job.number("dataloader_num_workers"))
+    wanted = max(machine.devices * (2 + loaders), int(job.number("preprocessing_num_workers")))
+    if rates is None:
+        return wanted
+    return rates.cores if job.zero and job.zero.offloads else min(wanted, max(rates.cores, machine.devices))
+
+
+def _memory(job: Job, machine: Machine) -> int | None:
+    """GiB with headroom. None where that is nearly all there is: firmware and kernel keep some of a server's 1,024."""
+    if job.host_memory is None:
+        return None
+    asked = math.ceil(_HEADROOM * job.host_memory.high / GIB)
+    return None if machine.host_ram_gib and asked > 0.9 * machine.host_ram_gib else asked
+
+
+def _shm(job: Job, machine: Machine) -> int:
+    """GiB: processes of a node exchange data there (NCCL), and loaders hand over batches, which with pictures and sound
+    take up to a GiB."""
+    loaders = int(job.number("dataloader_num_workers"))
+    return 2 + machine.devices * (1 + loaders)
+
+
+def _install(job: Job) -> list[str]:
+    """What pip is to install beside torch: the releases that the recipe was judged for, and what its keys need."""
+    pair = dict(zip(releases.FIELDS, releases.pairs(job.header)[0], strict=True))
+    further = (package for package, _ in packages.needed(job))
+    return [*(f"{package}=={release}" for package, release in pair.items()), *dict.fromkeys(further)]
+
+
+def _jit(job: Job) -> bool:
+    """Whether the Trainer knows `enable_jit_checkpoint` (transformers 5.0, trainer_jit_checkpoint.py): with the release
+    that is installed here, else with all that the recipe is for."""
+    if here := releases.installed(["transformers"]).get("transformers"):
+        return releases.admits(">=5", here)
+    return not releases.holds(job.header, until="transformers 5.0.0")
+
+
+def _resuming(job: Job) -> Iterator[str]:
+    """LLaMA-Factory looks for the last checkpoint in the output folder unless the recipe says otherwise
+    (hparams/parser.py, get_train_args)."""
+    if job.flag("overwrite_output_dir"):
+        yield "overwrite_output_dir=false"
+    if job.get("resume_from_checkpoint"):
+        yield "resume_from_checkpoint=null"
