@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -15,6 +16,7 @@ from validator.read.override import overridden
 from validator.read.recipe import Document
 from validator.recipes.named import named
 from validator.train import handoff, launch, start
+from validator.train import smoke as smoking
 from validator.train import target as targets
 from validator.train.handoff import Handoff
 from validator.train.target import Target
@@ -32,7 +34,10 @@ from validator.train.target import Target
 )
 @options.RAM
 @click.option("--dry-run", is_flag=True, help="Check, and print the command instead of running it.")
-def command(recipe: str, overrides: Sequence[str], machine: str, host_ram: float | None, dry_run: bool) -> None:
+@click.option("--smoke", is_flag=True, help="Two steps, an evaluation and a save, in a folder beside the output.")
+def command(
+    recipe: str, overrides: Sequence[str], machine: str, host_ram: float | None, dry_run: bool, smoke: bool
+) -> None:
     """Check a recipe for this machine, then start llamafactory-cli.
 
     Exit code 1 where the recipe has an error, or this machine lacks what it needs; else that of llamafactory-cli.
@@ -43,6 +48,9 @@ def command(recipe: str, overrides: Sequence[str], machine: str, host_ram: float
     document = overridden(recipe, overrides)
     target = _target(document, machine, dry_run)
     job = ready.ready(document, target, host_ram, dry_run)
+    if smoke:  # judged as the whole run
+        overrides = (*overrides, *smoking.overrides(job))
+        job = jobs.resolve(overridden(recipe, overrides), target.machine)
     prepared = handoff.prepare(job, overrides, target.variables)
     if dry_run:
         nodes, _ = handoff.size(job)
@@ -50,7 +58,7 @@ def command(recipe: str, overrides: Sequence[str], machine: str, host_ram: float
         words = (str(prepared.recipe), prepared.overrides, nodes, variables, prepared.starter)
         click.echo("\n".join(launch.commands(*words, launch.place(nodes))))
         return
-    _run(job, prepared)
+    _run(job, prepared, smoke)
 
 
 def _target(document: Document, machine: str, dry: bool) -> Target:
@@ -60,11 +68,14 @@ def _target(document: Document, machine: str, dry: bool) -> Target:
     return Target(machine) if dry else targets.named(machine, jobs.resolve(document, machine))
 
 
-def _run(job: Job, prepared: Handoff) -> NoReturn:
+def _run(job: Job, prepared: Handoff, smoke: bool) -> NoReturn:
     """Train, say where the results are, and end with the trainer's exit code."""
+    began = time.monotonic()
     code = start.start(job, prepared)
     for path in handoff.results(prepared.output) if code == 0 and prepared.output else ():
         click.echo(f"saved: {path}")
+    if smoke and code == 0 and prepared.output:
+        click.echo(smoking.passed(prepared.output, time.monotonic() - began))
     if code:
         click.echo(f"lmf-recipes: {prepared.starter[0]} ended with exit code {code}", err=True)
     sys.exit(code)

@@ -14,6 +14,7 @@ from pathlib import Path
 from validator.diagnostic import RecipeError
 from validator.job.job import Job
 from validator.measure.log import WARMING, Timed, reached, timed
+from validator.train import aside
 from validator.train.handoff import Handoff
 
 _LOG = "trainer_log.jsonl"
@@ -21,28 +22,18 @@ _LOG = "trainer_log.jsonl"
 _LOOK, _GRACE = 0.2, 30
 # What a run would do beside its steps, and what refuses to be without that.
 _ALWAYS = (
-    "logging_steps=1",
-    "logging_strategy=steps",
     "include_num_input_tokens_seen=true",
     "save_strategy='no'",  # as YAML reads no
     "eval_strategy='no'",
-    "overwrite_output_dir=true",
-    "report_to=none",
     "plot_loss=false",
 )
-_WHERE_SET = {
-    "load_best_model_at_end": "false",
-    "early_stopping_steps": "null",
-    "resume_from_checkpoint": "null",
-    "push_to_hub": "false",
-    "do_predict": "false",
-}
+_WHERE_SET = {"load_best_model_at_end": "false", "early_stopping_steps": "null", "do_predict": "false"}
 
 
 def overrides(job: Job, steps: int, output: Path) -> Iterator[str]:
     """What makes the recipe train so many steps after the first ones, into a folder of their own, and nothing else."""
-    yield from (f"max_steps={WARMING + steps}", f"output_dir={output}", *_ALWAYS)
-    yield from (f"{key}={value}" for key, value in _WHERE_SET.items() if job.get(key))
+    yield f"max_steps={WARMING + steps}"
+    yield from (*aside.overrides(job, str(output)), *_ALWAYS, *aside.where_set(job, _WHERE_SET))
 
 
 def measure(prepared: Handoff, steps: int) -> Timed:
