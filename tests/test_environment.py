@@ -1,0 +1,153 @@
+"""What a run wants of its nodes: variables, lines of bash run by bash, mounts; the table behind them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from validator.job import job
+from validator.read.recipe import parse
+from validator.tables import devices
+from validator.tables.data import listing
+from validator.tables.devices import Device
+from validator.tables.nodes import Node, node
+from validator.train import environment
+
+EXPANDABLE = {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}
+MEETING = {**EXPANDABLE, "HCCL_CONNECT_TIMEOUT": "1800"}
+
+
+def device(name: str) -> Device:
+    return devices.device(name)[0]
+
+
+@pytest.mark.parametrize("vendor", list(listing("nodes")))
+def test_an_entry_is_whole(vendor: str) -> None:
+    entry = listing("nodes")[vendor]
+    assert {"slurm", "kubernetes", "source"} <= set(entry)
+    assert set(entry) <= {"slurm", "kubernetes", "source", "variables", "waiting", "container", "setup"}
+    parts = [entry, *entry.get("variables", {}).values(), *(entry[part] for part in entry if part in PARTS)]
+    assert all(address.startswith("https://") for part in parts for address in part["source"])
+
+
+PARTS = ("waiting", "container", "setup")
+
+
+def test_every_vendor_of_accelerators_has_an_entry() -> None:
+    vendors = {device(name).vendor for name in devices.device_ids()} - {"cpu"}
+    assert vendors == set(listing("nodes"))
+    assert node(device("48g")) == Node()
+
+
+def test_only_known_devices_are_named() -> None:
+    assert set(listing("nodes")["ascend"]["waiting"]["most"]) <= set(devices.device_ids())
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "wait", "expected"),
+    [
+        ("a100-80g", 2, 7200, {}),
+        ("ascend-910b-64g", 1, 1800, EXPANDABLE),
+        ("ascend-910b-64g", 2, 1800, MEETING),
+        # What `ddp_timeout` allows HCCL must allow, too; of a 910A no more than 17,340 s.
+        ("ascend-910c-64g", 2, 7200, {**MEETING, "HCCL_EXEC_TIMEOUT": "7200"}),
+        ("ascend-910a-32g", 1, 180000000, {**EXPANDABLE, "HCCL_EXEC_TIMEOUT": "17340"}),
+    ],
+)
+def test_variables(name: str, nodes: int, wait: float, expected: dict[str, str]) -> None:
+    assert environment.variables(device(name), nodes, wait) == expected
+
+
+def test_mounts_of_a_container() -> None:
+    assert environment.mounts(device("a100"), 8) == ((), ())
+    paths, files = environment.mounts(device("910b"), 2)
+    assert paths == ("/dev/davinci0", "/dev/davinci1", "/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
+    assert "/usr/local/Ascend/driver" in files
+    # Between nodes the devices have a network of their own, whose addresses are in a file.
+    assert environment.mounts(device("910b"), 2, nodes=2).files == (*files, "/etc/hccn.conf")
+
+
+def bash(lines: list[str], home: Path, **known: str) -> subprocess.CompletedProcess[str]:
+    """The lines under the strictest settings, and the environment that they leave."""
+    known = {"PATH": f"{home}:{os.environ['PATH']}", "HOME": str(home), **known}
+    script = "\n".join(["set -euo pipefail", *lines, "env"])
+    return subprocess.run(["bash", "-c", script], env=known, capture_output=True, text=True, check=False, timeout=60)
+
+
+def left(lines: list[str], home: Path, **known: str) -> dict[str, str]:
+    ran = bash(lines, home, **known)
+    assert ran.returncode == 0, ran.stderr
+    return dict(line.split("=", 1) for line in ran.stdout.splitlines() if "=" in line)
+
+
+def program(home: Path, name: str, text: str) -> None:
+    (home / name).write_text(f"#!/bin/sh\necho {text}\n")
+    (home / name).chmod(0o755)
+
+
+def test_the_paths_of_cann_are_set_where_nothing_has_set_them(tmp_path: Path) -> None:
+    folder = tmp_path / "Ascend" / "ascend-toolkit"
+    folder.mkdir(parents=True)
+    # As the real one: it appends to a variable that may not be set, and its last test may fail.
+    (folder / "set_env.sh").write_text("export ASCEND_TOOLKIT_HOME=/cann\nexport A=/cann:$LD_UNSET_PATH\nfalse\n")
+    lines = environment.setup_lines(device("910b"), 8)
+    assert left(lines, tmp_path)["A"] == "/cann:"
+    assert "A" not in left(lines, tmp_path, ASCEND_TOOLKIT_HOME="/image")
+    assert bash([*lines, "echo $NOT_SET"], tmp_path).returncode, "unset variables are still forbidden"
+
+
+@pytest.mark.parametrize(("driver", "off"), [("545.23.08", True), ("550.40.07", False), ("570.86.15", False)])
+def test_cards_that_accelerate_refuses_with_old_drivers(tmp_path: Path, driver: str, off: bool) -> None:
+    program(tmp_path, "nvidia-smi", driver)
+    lines = environment.setup_lines(device("rtx-4090"), 2)
+    switched = {"NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"} & set(left(lines, tmp_path))
+    assert len(switched) == (2 if off else 0)
+    for name, count in (("rtx-4090", 1), ("rtx-3090", 2)):
+        assert not any("nvidia-smi" in line for line in environment.setup_lines(device(name), count))
+
+
+def test_nodes_meet_by_address(tmp_path: Path) -> None:
+    """The real program finds an address of this machine; loopback is no address for others."""
+    lines = environment.setup_lines(device("910b"), 8, nodes=2)
+    assert "HCCL_IF_IP" not in left(lines, tmp_path, MASTER_ADDR="127.0.0.1")
+    program(tmp_path, "python3", "10.1.2.3")
+    told = left(lines, tmp_path, MASTER_ADDR="node1")
+    assert told["PET_LOCAL_ADDR"] == told["HCCL_IF_IP"] == "10.1.2.3"
+    own = left(lines, tmp_path, MASTER_ADDR="node1", HCCL_SOCKET_IFNAME="eth1", PET_LOCAL_ADDR="10.9.9.9")
+    assert own["PET_LOCAL_ADDR"] == "10.9.9.9"
+    assert "HCCL_IF_IP" not in own
+    assert "HCCL_IF_IP" not in left(environment.setup_lines(device("a100"), 8, 2), tmp_path, MASTER_ADDR="node1")
+
+
+def test_a_first_node_that_nobody_knows_ends_the_job(tmp_path: Path) -> None:
+    program(tmp_path, "sleep", "")
+    program(tmp_path, "python3", "; exit 1")
+    ran = bash(environment.setup_lines(device("a100"), 8, nodes=2), tmp_path, MASTER_ADDR="nowhere")
+    assert ran.returncode
+    assert "the first node, nowhere, is not known here" in ran.stderr
+
+
+def test_one_node_needs_no_meeting() -> None:
+    assert not any("address" in line for line in environment.setup_lines(device("910b"), 8))
+
+
+@pytest.mark.parametrize(
+    ("keys", "machine", "cores", "expected"),
+    [
+        ("deepspeed: {zero_optimization: {stage: 2, offload_optimizer: {device: cpu}}}", "8xa100", 96, "12"),
+        ("deepspeed: {zero_optimization: {stage: 3, offload_optimizer: {device: nvme}}}", "8xa100", 4, "1"),
+        ("deepspeed: {zero_optimization: {stage: 3, offload_param: {device: cpu}}}", "8xa100", 96, None),
+        ("fsdp: full_shard auto_wrap offload", "2x8xa100", None, "$(($(nproc) / 8))"),
+        ("fsdp: full_shard auto_wrap", "8xa100", 96, None),
+        # One process has all cores already.
+        ("deepspeed: {zero_optimization: {stage: 2, offload_optimizer: {device: cpu}}}", "1xa100", 96, None),
+    ],
+)
+def test_threads_of_an_optimizer_in_main_memory(
+    keys: str, machine: str, cores: int | None, expected: str | None
+) -> None:
+    found = environment.threads(job.resolve(parse("x.yaml", f"{keys}\n"), machine), cores)
+    assert found == ({"OMP_NUM_THREADS": expected} if expected else {})

@@ -1,0 +1,121 @@
+"""What a run wants of its nodes beside torchrun's own variables, by the vendor of the devices: environment, lines of
+bash, mounts. What the user, the image or the site has set wins."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from validator.job.job import Job
+from validator.tables.data import listing
+from validator.tables.devices import Device
+from validator.tables.nodes import Setup, node
+
+_THREADS = "OMP_NUM_THREADS"
+# Cards with these words in their name: accelerate stops where several have a driver before this one and not both
+# variables are set (accelerate, state.py and utils/environment.py). Later drivers know that there is no peer access.
+_PEERLESS, _KNOWING = "RTX 40", "550.40.07"
+# Prints the address by which this node reaches another; nothing is sent.
+_ADDRESS = (
+    "import socket, sys; way = socket.getaddrinfo(sys.argv[1], 29500, type=socket.SOCK_DGRAM)[0]; "
+    "end = socket.socket(*way[:3]); end.connect(way[4]); print(end.getsockname()[0])"
+)
+
+
+class Mounts(NamedTuple):
+    """Paths of devices, and of files and folders, that a container takes from its node under the same names."""
+
+    devices: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+def variables(device: Device, nodes: int = 1, wait: float = 0.0) -> dict[str, str]:
+    """The environment that every node wants. `wait`: seconds that processes may wait for each other (`ddp_timeout`):
+    HCCL ends the wait by its own limit, whatever the process group's is (torch_npu, ProcessGroupHCCL.cpp)."""
+    wanted = node(device)
+    limits = {}
+    if (waiting := wanted.waiting) and wait > waiting.usual:
+        limits[waiting.name] = str(int(min(wait, waiting.most or wait)))
+    return {**wanted.variables, **(wanted.variables_between if nodes > 1 else {}), **limits}
+
+
+def threads(job: Job, cores: int | None = None) -> dict[str, str]:
+    """Threads for each process of a node with so many cores, where the optimizer's states are in main memory: torchrun
+    gives each of several processes one, on which alone the update runs (torch, distributed/run.py); one process has
+    all by itself. Without `cores` the shell of the node is to count them."""
+    processes = job.machine.devices if job.machine else 1
+    if processes == 1 or not steps_on_host(job):
+        return {}
+    return {_THREADS: f"$(($(nproc) / {processes}))" if cores is None else str(max(1, cores // processes))}
+
+
+def steps_on_host(job: Job) -> bool:
+    """Whether processors update the weights."""
+    return bool(job.zero and job.zero.offload("offload_optimizer")) or bool(job.fsdp and job.fsdp.offload)
+
+
+def mounts(device: Device, count: int, nodes: int = 1) -> Mounts:
+    """What a container with the first `count` devices needs of its node, where no runtime of the vendor mounts it."""
+    wanted = node(device)
+    numbered = (path.format(number) for path in wanted.devices if "{}" in path for number in range(count))
+    others = (path for path in wanted.devices if "{}" not in path)
+    return Mounts((*numbered, *others), (*wanted.files, *(wanted.files_between if nodes > 1 else ())))
+
+
+def setup_lines(device: Device, count: int = 1, nodes: int = 1) -> list[str]:
+    """Lines of bash for each node before the run starts, after the site's own; `set -eu` may be on. MASTER_ADDR is set
+    where several nodes meet."""
+    lines = [
+        "# As many open files and as much locked memory as the node allows: loaders and network adapters take them",
+        'ulimit -S -n "$(ulimit -H -n)" && ulimit -S -l "$(ulimit -H -l)"',
+    ]
+    if setup := node(device).setup:
+        lines += _paths(setup)
+    if count > 1 and _peerless(device):
+        lines += _old_driver()
+    return lines + _meeting(device) if nodes > 1 else lines
+
+
+def _paths(setup: Setup) -> list[str]:
+    """The file appends to variables that may not be set, which `set -u` forbids."""
+    return [
+        "# The vendor's paths, unless the image or the site has set them",
+        f"for file in {' '.join(setup.files)}; do",
+        f'  [ -z "${{{setup.unless}:-}}" ] && [ -r "$file" ] || continue',
+        '  flags=$-; set +u; . "$file" || true; case $flags in *u*) set -u ;; esac',
+        "done",
+    ]
+
+
+def _peerless(device: Device) -> bool:
+    return any(_PEERLESS in product for product in listing("devices")[device.id]["products"])
+
+
+def _old_driver() -> list[str]:
+    query = "nvidia-smi --query-gpu=driver_version --format=csv,noheader --id=0"
+    return [
+        f"# accelerate refuses several of these cards with a driver before {_KNOWING}, unless both are off",
+        f'if [ "$(printf \'%s\\n\' {_KNOWING} "$({query})" | sort -V | head -n 1)" != {_KNOWING} ]; then',
+        "  export NCCL_P2P_DISABLE=1 NCCL_IB_DISABLE=1",
+        "fi",
+    ]
+
+
+def _meeting(device: Device) -> list[str]:
+    """Under an elastic launch the first process tells the others its node's own name, which they may not know, unless
+    an address is given (torch, elastic/rendezvous/api.py; each option of torchrun is read from PET_…, too). HCCL takes
+    the first interface by name, which on another node may lead elsewhere, unless it is told (CANN, HCCL_IF_IP). Where
+    a container starts before the cluster knows the first node's name, it waits a minute."""
+    told = ['export PET_LOCAL_ADDR="${PET_LOCAL_ADDR:-$address}"']
+    if device.vendor == "ascend":
+        told.append('[ -n "${HCCL_SOCKET_IFNAME:-}" ] || export HCCL_IF_IP="${HCCL_IF_IP:-$address}"')
+    return [
+        "# The address by which this node and the first one meet: names and first interfaces may lead elsewhere",
+        "for attempt in {1..30}; do",
+        f"  address=$(python3 -c '{_ADDRESS}' \"$MASTER_ADDR\" 2>/dev/null) && break",
+        "  sleep 2",
+        "done",
+        ': "${address:?the first node, $MASTER_ADDR, is not known here}"',
+        "case $address in 127.* | ::1) ;; *)",
+        *(f"  {line}" for line in told),
+        "esac",
+    ]
