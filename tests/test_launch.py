@@ -99,15 +99,6 @@ def test_an_elastic_launch_needs_no_rank(bare: Path, monkeypatch: pytest.MonkeyP
         launch.ready(2, "0.9.5", launch.accelerate("f.yaml", 2, 8))
 
 
-def test_ray_is_refused(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool(bare, "llamafactory-cli", "exit 0")
-    monkeypatch.setenv("USE_RAY", "0")
-    launch.ready(1, "0.9.5")
-    monkeypatch.setenv("USE_RAY", "1")
-    with pytest.raises(RecipeError, match="10 CPUs for each device; unset it"):
-        launch.ready(1, "0.9.5")
-
-
 def test_nodes_meet_at_one_port(bare: Path) -> None:
     tool(bare, "llamafactory-cli", f'echo "port $MASTER_PORT" >> {bare}/ports')
     for nodes in (1, 2):

@@ -15,7 +15,7 @@ from validator.judge import check
 from validator.judge.selection import Selection
 from validator.read.recipe import Document
 from validator.show import report as reports
-from validator.train import folder, hub, packages, room
+from validator.train import folder, hub, packages, ray, room
 from validator.train.room import Shortage
 from validator.train.target import Target
 
@@ -33,7 +33,7 @@ def ready(document: Document, target: Target, host_ram: float | None, dry: bool 
     job = jobs.resolve(document, target.machine, ram)
     if target.accelerators or not dry:  # else this is not the machine that the run is for
         _tell(room.lacking(job, target.accelerators))
-    _tell((*folder.lacking(job), *packages.lacking(job), *hub.lacking(job)), dry)
+    _tell((*folder.lacking(job), *packages.lacking(job), *ray.lacking(job), *hub.lacking(job)), dry)
     _tell_of_data(job)
     return job
 

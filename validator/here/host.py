@@ -1,7 +1,8 @@
-"""Main memory and disk of this machine, GiB of 2^30 bytes."""
+"""Main memory, processors and disk of this machine, GiB of 2^30 bytes."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,17 @@ def _limits(tree: Path, path: str, file: str) -> Iterator[float]:
             for line in _lines(folder / file):
                 if line.strip().isdecimal():
                     yield int(line) / _GIB
+
+
+def cpus(root: Path = Path("/")) -> int:
+    """Processors, threads counted, that this process may use: those that it is bound to, or the share that the control
+    group of a container has where that is less."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for line in _lines(root / "sys/fs/cgroup/cpu.max"):
+        quota, _, period = line.partition(" ")
+        if quota.isdecimal():
+            bound = min(bound, max(int(quota) // int(period), 1))
+    return bound
 
 
 def _lines(path: Path) -> list[str]:

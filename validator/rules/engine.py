@@ -32,6 +32,7 @@ from validator.rules import (
     preference,
     quantization,
     ranges,
+    ray,
     registry,
     resuming,
     schedule,
@@ -76,6 +77,7 @@ FAMILIES = (
     ),
     *(
         environment,
+        ray,
         data,
         block,
         curated,

@@ -19,7 +19,6 @@ _SWITCHES = (
 _TRAINERS = {
     "USE_V1": "its new trainer, which has other keys",
     "USE_MCA": "Megatron, which has other keys",
-    "USE_RAY": "Ray, which waits for ever where there are fewer than 10 CPUs for each device",
 }
 
 
@@ -41,11 +40,8 @@ def switch_not_on(_job: Job) -> Iterator[Finding]:
 def another_trainer(_job: Job) -> Iterator[Finding]:
     """The environment hands the recipe to another trainer of LLaMA-Factory.
 
-    Why: the keys are read by another code base, so this verdict does not hold there. Ray starts the same trainer, but
-    first reserves 10 CPUs for each device of its cluster, and waits without end where they are not there
-    (github.com/hiyouga/LLaMA-Factory/issues/10348).
-    Source: llamafactory/cli.py:main, llamafactory/launcher.py:launch,
-    llamafactory/train/trainer_utils.py:get_placement_group
+    Why: the keys are read by another code base, so this verdict does not hold there.
+    Source: llamafactory/cli.py:main, llamafactory/launcher.py:launch
     Fix: unset the variable.
     """
     for name, what in _TRAINERS.items():

@@ -9,6 +9,7 @@ from functools import cache
 from itertools import takewhile
 
 from validator.diagnostic import Severity
+from validator.job import ray
 from validator.job.job import Job
 from validator.job.values import default
 from validator.rules import edits
@@ -93,6 +94,11 @@ _SWITCHED_OFF: Table = (
         ("quantization_type", "double_quantization", "quantization_method"),
         lambda job: job.quantization.asked,
         "`quantization_bit`",
+    ),
+    (
+        ("ray_num_workers", "ray_init_kwargs", "master_addr", "master_port"),
+        lambda _job: ray.on(),
+        "`USE_RAY=1` in the environment",
     ),
 )
 _BY_SWITCH: Table = (
@@ -187,13 +193,13 @@ def switch_leaves_unread(job: Job) -> Iterator[Finding]:
 
 @rule("TRA804", Severity.WARNING)
 def method_switched_off(job: Job) -> Iterator[Finding]:
-    """An optimizer, a tracker or quantization is set up and not switched on.
+    """An optimizer, a tracker, quantization or Ray is set up and not switched on.
 
-    Why: the run goes on without it: with the memory of another optimizer or of weights in 16 bits, or without the
-    record of the run.
+    Why: the run goes on without it: with the memory of another optimizer or of weights in 16 bits, without the record
+    of the run, or by torchrun, which takes its address from MASTER_ADDR in the environment.
     Source: llamafactory/train/trainer_utils.py:create_custom_optimizer,
     llamafactory/model/model_utils/quantization.py:configure_quantization,
-    llamafactory/train/trainer_utils.py:get_swanlab_callback
+    llamafactory/train/trainer_utils.py:get_swanlab_callback, llamafactory/train/tuner.py:run_exp
     Fix: set the switch, or remove the setting.
     """
     yield from _unread(job, _SWITCHED_OFF, meant=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from validator.diagnostic import Place, Severity
-from validator.job import zero
+from validator.job import ray, zero
 from validator.job.job import Job
 from validator.rules.inside import deepspeed
 from validator.rules.rule import Finding, rule
@@ -185,7 +185,7 @@ def nodes_to_join(job: Job) -> Iterator[Finding]:
     Source: llamafactory/launcher.py:launch
     Fix: NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT on every node; `lmf-recipes explain` shows the commands.
     """
-    if job.machine and job.machine.nodes > 1 and not job.accelerate:
+    if job.machine and job.machine.nodes > 1 and not job.accelerate and not ray.on():
         yield (
             "machine",
             (

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from validator.diagnostic import RecipeError
+from validator.job import ray
 from validator.job.job import Job
 from validator.read.override import assignment
 from validator.tables import switch
@@ -42,8 +43,11 @@ class Handoff:
 
 
 def size(job: Job) -> tuple[int, int]:
-    """Nodes, and devices of each; one of one where no machine is named."""
-    return (job.machine.nodes, job.machine.devices) if job.machine else (1, 1)
+    """Nodes that a command is started on, and devices of each; one of one where no machine is named. Ray starts the
+    processes of the other nodes itself."""
+    if job.machine is None:
+        return 1, 1
+    return 1 if ray.on() and not job.accelerate else job.machine.nodes, job.machine.devices
 
 
 def commands(job: Job, recipe: str, overrides: Sequence[str]) -> list[str]:
@@ -54,8 +58,15 @@ def commands(job: Job, recipe: str, overrides: Sequence[str]) -> list[str]:
 
 
 def _variables(job: Job) -> dict[str, str]:
-    torchrun = {} if job.accelerate else launch.environment(*size(job), job.zero is not None)
-    return {**torchrun, **hub.variables(job)}
+    return {**_launcher(job), **hub.variables(job)}
+
+
+def _launcher(job: Job) -> dict[str, str]:
+    """What makes LLaMA-Factory start the processes: none for accelerate, which does; torchrun would start Ray in each
+    of its own (launcher.py)."""
+    if job.accelerate:
+        return {}
+    return {"USE_RAY": "1"} if ray.on() else launch.environment(*size(job), job.zero is not None)
 
 
 def _starter(job: Job, file: str | None = None) -> tuple[str, ...]:
@@ -70,7 +81,7 @@ def prepare(job: Job, overrides: Sequence[str], chosen: Mapping[str, str] = Mapp
     nodes."""
     variables = _variables(job)
     spawns = "NPROC_PER_NODE" in variables
-    if not job.accelerate and (spawns or switch.on("FORCE_TORCHRUN")):
+    if not (job.accelerate or ray.on()) and (spawns or switch.on("FORCE_TORCHRUN")):
         launch.agreed(size(job)[0])
     way = _unspaced if spawns else Path.absolute
     recipe = way(Path(job.path).absolute())

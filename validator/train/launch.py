@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from validator.diagnostic import RecipeError
-from validator.tables import switch
 
 PORT = "29500"
 CLI = ("llamafactory-cli", "train")
@@ -77,15 +76,9 @@ def ready(nodes: int, release: str, starter: Sequence[str] = CLI) -> None:
     """Refuse what cannot be started here. Raises RecipeError with one sentence; `release` of LLaMA-Factory is the one
     to install.
 
-    With RDZV_ID its launcher starts torchrun elastically, where nodes meet and take their ranks (launcher.py); Ray
-    reserves 10 CPUs for each device and waits for them without end (train/trainer_utils.py, get_placement_group)."""
+    With RDZV_ID its launcher starts torchrun elastically, where nodes meet and take their ranks (launcher.py)."""
     if shutil.which("llamafactory-cli") is None:
         raise RecipeError(f"llamafactory-cli is not installed here: pip install llamafactory=={release}")
-    if switch.on("USE_RAY"):
-        raise RecipeError(
-            "USE_RAY hands the run to Ray, which waits for ever where there are fewer than 10 CPUs for each device; "
-            "unset it, torchrun starts the processes"
-        )
     known = place(nodes)
     elastic = starter == CLI and "RDZV_ID" in os.environ
     if nodes > 1 and "NODE_RANK" not in known and not elastic:

@@ -1,0 +1,98 @@
+"""A run that the environment hands to Ray: what it lacks on this machine, and how it is started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from validator.here import host
+from validator.job import job as jobs
+from validator.job.job import Job
+from validator.read.recipe import parse
+from validator.train import handoff, launch, ray
+
+MODEL = "model_name_or_path: Qwen/Qwen3-0.6B\nstage: sft\nfinetuning_type: lora\noutput_dir: saves\n"
+
+
+def job(settings: str = "", machine: str = "8xa100-80g") -> Job:
+    return jobs.resolve(parse("recipe.yaml", MODEL + settings), machine)
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """USE_RAY alone is set, and all of Ray installed."""
+    for name in ("FORCE_TORCHRUN", "RAY_ADDRESS", "NNODES", "NPROC_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("USE_RAY", "1")
+    installed(monkeypatch, "ray", "aiohttp-cors")
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    def there(names: Sequence[str]) -> dict[str, str]:
+        return {name: "1" for name in names if name in packages}
+
+    monkeypatch.setattr(ray.releases, "installed", there)
+
+
+def told(one: Job, cpus: int = 256) -> list[str]:
+    return [f"{severity}: {message}" for severity, message in ray.lacking(one, cpus)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "cpus", "expected"),
+    [
+        ("", 80, []),
+        ("", 79, ["error: this node has 79 CPUs, and 10 are reserved for each of 8 devices: Ray would wait for ever; "
+                  "set `ray_init_kwargs: {num_cpus: 80}`, or unset USE_RAY"]),
+        ("ray_init_kwargs: {num_cpus: 80}\n", 2, []),
+        ("ray_init_kwargs: {address: auto}\n", 79, ["warning: this node has 79 CPUs, and 10 are reserved for each of 8 "
+                                                    "devices: it has to join with `ray start --num-cpus 80`"]),
+        ("use_cpu: true\n", 80, ["error: on CPUs alone each counts as a device, for which Ray reserves 10: it would "
+                                 "wait for ever; unset USE_RAY"]),
+    ],
+)  # fmt: skip
+def test_cpus(settings: str, cpus: int, expected: list[str]) -> None:
+    assert told(job(settings), cpus) == expected
+
+
+def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "ray")
+    [message] = told(job())
+    assert 'pip install "ray[default]", or set `master_addr`' in message
+    assert told(job("master_addr: 10.0.0.1\n")) == []
+    installed(monkeypatch)
+    [message] = told(job())
+    assert message.endswith('USE_RAY is set and the package is not installed: pip install "ray[default]"')
+
+
+def test_nothing_is_said_where_torchrun_starts_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USE_RAY", "0")
+    assert told(job(), 1) == []
+
+
+def test_no_second_starter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_TORCHRUN", "1")
+    assert told(job()) == ["error: USE_RAY is set, and torchrun starts the processes, each of which would start Ray"]
+
+
+def test_one_command_starts_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = job("ray_num_workers: 16\n", "2x8xa100-80g")
+    assert handoff.commands(two, "x.yaml", []) == ["USE_RAY=1 llamafactory-cli train x.yaml"]
+    assert "FORCE_TORCHRUN" not in handoff.prepare(two, []).process.env
+    monkeypatch.setattr(launch.shutil, "which", lambda _name: "there")
+    launch.ready(handoff.size(two)[0], "0.9.5")
+    monkeypatch.delenv("USE_RAY")
+    assert [line.split()[0] for line in handoff.commands(two, "x.yaml", [])] == ["FORCE_TORCHRUN=1"] * 2
+
+
+def test_cpus_of_a_container(tmp_path: Path) -> None:
+    here = host.cpus(tmp_path)
+    assert here >= 1
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    limit = tmp_path / "sys/fs/cgroup/cpu.max"
+    limit.write_text("max 100000\n")
+    assert host.cpus(tmp_path) == here
+    limit.write_text("150000 100000\n")
+    assert host.cpus(tmp_path) == 1

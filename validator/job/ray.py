@@ -1,0 +1,46 @@
+"""Ray, which USE_RAY puts in the place of torchrun (llamafactory/train/tuner.py, _ray_training_function)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from validator.job.resolved import Resolved
+from validator.tables import switch
+
+# Of each device of the whole cluster, however many workers train (train/trainer_utils.py, get_placement_group). That
+# Ray waits for them without end was seen with ray 2.60: 10 CPUs on 2, and two times 10 on 19; on 20 they are there.
+CPUS = 10
+
+
+def on() -> bool:
+    """Whether the environment hands the run to Ray."""
+    return switch.on("USE_RAY")
+
+
+def workers(job: Resolved) -> int:
+    """Processes that train."""
+    return max(int(job.number("ray_num_workers")), 1)
+
+
+def promised(job: Resolved) -> int | None:
+    """CPUs that the recipe tells Ray it has; Ray does not count them itself then. None: it does."""
+    count = _options(job).get("num_cpus")
+    return count if isinstance(count, int) else None
+
+
+def joins(job: Resolved) -> bool:
+    """Whether the run joins a cluster that is there already, instead of one made for it on this node."""
+    return bool(_options(job).get("address") or os.environ.get("RAY_ADDRESS"))
+
+
+def _options(job: Resolved) -> Mapping[str, Any]:
+    """What ray.init gets: a mapping, or a text that holds one in JSON (hparams/training_args.py)."""
+    value = job.get("ray_init_kwargs")
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = json.loads(value)
+    return value if isinstance(value, Mapping) else {}
