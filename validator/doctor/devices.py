@@ -1,30 +1,74 @@
-"""The accelerators: whether they answer, and are those that the run wants."""
+"""The accelerators: whether they answer, are those that the run wants, and have memory left for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
-from validator.diagnostic import RecipeError
+from validator.doctor import line
 from validator.doctor.line import Line
 from validator.doctor.node import Node
-from validator.here import machine
+from validator.here.machine import Here
 from validator.job.job import Job
+from validator.tables.machines import Machine
+from validator.train import room
 
 _WHAT = "devices"
-_COMPUTE = "run it on a compute node, such as by `srun`"
+# What the first line says, and what holders.py does.
+_ELSEWHERE = ("this machine: ", "other processes hold memory")
+# What a driver's program says, and what to do about it.
+_REMEDIES = {
+    "Driver/library version mismatch": "the driver was updated while it was at work: reboot",
+    "couldn't communicate with the NVIDIA driver": "its kernel module is not loaded: `sudo modprobe nvidia`; after an "
+    "update of the kernel install the driver anew",
+    "Failed to initialize NVML: Unknown Error": "the container lost its devices: start it again",
+    "the device is used": "another container holds the devices: end it",
+    "does not answer": "the driver hangs: reboot",
+    "hides all devices": "unset it",
+}
+# Files of a driver whose program is missing, as in a container that gets the devices alone.
+_FILES = {
+    "dev/nvidia0": "nvidia-smi is not: start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+    "dev/davinci0": "npu-smi is not: mount /usr/local/bin/npu-smi and /usr/local/Ascend/driver into the container",
+    "dev/kfd": "rocm-smi is not: install rocm-smi-lib",
+}
 
 
-def lines(job: Job | None, _node: Node) -> Iterator[Line]:
-    """The devices here. A machine without any, such as a login node, is at fault where a run wants some."""
-    wanted = str(job.machine) if job and job.machine and not job.on_cpu else ""
-    try:
-        here = machine.look()
-    except RecipeError as err:
-        yield Line("error" if wanted or job is None else "warning", _WHAT, str(err), wanted)
-        return
-    if here is None:
-        yield Line(
-            "error" if wanted else "ok", _WHAT, "this machine shows no device", wanted, _COMPUTE if wanted else ""
-        )
-        return
-    yield Line("ok", _WHAT, str(here), wanted)
+def lines(job: Job | None, node: Node) -> Iterator[Line]:
+    """The devices here, beside those that the run wants. A machine without any, such as a login node, is at fault
+    where a run wants some."""
+    wanted = str(node.assumed or "")
+    if node.fault:
+        remedy = next((remedy for words, remedy in _REMEDIES.items() if words in node.fault), "")
+        yield Line("error" if wanted or job is None else "warning", _WHAT, node.fault, wanted, remedy)
+    elif node.here is None:
+        yield _none(node.root, wanted)
+    elif node.refused:
+        yield Line("error", _WHAT, node.refused, wanted)
+    else:
+        yield Line("ok" if _alike(node.here, node.assumed) else "warning", _WHAT, str(node.here), wanted)
+        yield from _noted(node.here, node, job)
+
+
+def _none(root: Path, wanted: str) -> Line:
+    for file, words in _FILES.items():
+        if (root / file).exists():
+            return Line("warning", _WHAT, f"/{file} is there, and {words}", wanted)
+    compute = "run it on a compute node, such as by `srun`" if wanted else ""
+    return Line("error" if wanted else "ok", _WHAT, "this machine shows no device", wanted, compute)
+
+
+def _alike(here: Here, assumed: Machine | None) -> bool:
+    return assumed is None or (assumed.device.id == here.device and assumed.devices <= len(here.accelerators))
+
+
+def _noted(here: Here, node: Node, job: Job | None) -> Iterator[Line]:
+    """What is to know of the devices, and of what the run gets of them."""
+    for words in here.lost:
+        yield Line("warning" if job else "error", _WHAT, words, "", "the device has left the bus: reboot, or reseat it")
+    told = node.target.lines if node.target else [*here.notes()]
+    for words in told:
+        if words not in here.lost and not words.startswith(_ELSEWHERE):
+            yield Line("ok", _WHAT, words)
+    if job and node.target:
+        yield from (line.of("device memory", each) for each in room.devices(job, node.target.accelerators))

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from validator.diagnostic import Severity
+from validator.train.room import Shortage
+
 State = Literal["ok", "warning", "error"]
+_STATES: dict[Severity, State] = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "ok"}
 
 
 class Line(NamedTuple):
@@ -16,3 +20,9 @@ class Line(NamedTuple):
     found: str
     wanted: str = ""
     remedy: str = ""
+
+
+def of(what: str, shortage: Shortage) -> Line:
+    """What `train` says of this machine, as a line; the remedy is in its words."""
+    severity, words = shortage
+    return Line(_STATES[severity], what, words)

@@ -12,6 +12,7 @@ from typing import Any
 from validator.diagnostic import RecipeError
 from validator.here import program
 from validator.here.accelerator import Accelerator, Shown, number
+from validator.here.holder import Holder
 from validator.here.visible import visible
 
 _MIB = 1024  # in a GiB
@@ -32,6 +33,13 @@ def accelerators() -> Shown | None:
     if not left:
         raise RecipeError(f"{_LOWER} hides all devices of this machine")
     return Shown([device._replace(names=(str(index),)) for index, device in enumerate(left)])
+
+
+def holders() -> list[Holder]:
+    """The processes that rocm-smi lists, which names how many devices each holds and not which."""
+    rows = (line.split() for line in (program.output("rocm-smi", "--showpids") or "").splitlines())
+    listed = (row for row in rows if len(row) == 6 and row[0].isdecimal() and row[2] != "0")
+    return [Holder(int(pid), name, _gib(number(size)), None) for pid, name, _, size, *_ in listed]
 
 
 def _shown() -> list[Accelerator] | None:

@@ -16,7 +16,7 @@ NONE = "nvidia-smi, npu-smi, rocm-smi and amd-smi are not installed"
 # The share of a device's memory that is in use where nothing runs, at most: firmware takes 5 % of an Ascend 910B's.
 _IDLE = 0.08
 _REMEDY = "name the machine, such as `--machine 8xa100-80g`"
-_MEND = "mend the driver"
+MEND = "mend the driver"
 
 
 class _Driver(NamedTuple):
@@ -97,7 +97,7 @@ def require() -> Here:
     return here
 
 
-def look(remedy: str = _MEND) -> Here | None:
+def look(remedy: str = MEND) -> Here | None:
     """This machine; None where no driver's program is installed. Raises RecipeError where one is and shows no device
     that a run could use; `remedy` is for one that fails."""
     faults = []

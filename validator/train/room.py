@@ -16,13 +16,11 @@ Shortage = tuple[Severity, str]
 
 def lacking(job: Job, accelerators: Sequence[Accelerator]) -> Iterator[Shortage]:
     """What will not suffice, or may not."""
-    yield from _devices(job, accelerators)
-    output = job.get("output_dir")
-    if isinstance(output, str) and job.trains and job.get("save_strategy") != "no":
-        yield from _disk(job, Path(output).expanduser().absolute())
+    yield from devices(job, accelerators)
+    yield from disk(job)
 
 
-def _devices(job: Job, accelerators: Sequence[Accelerator]) -> Iterator[Shortage]:
+def devices(job: Job, accelerators: Sequence[Accelerator]) -> Iterator[Shortage]:
     """Memory that other processes hold. The prediction is what the driver shows for the run, context included."""
     need, known = job.device_memory, [device for device in accelerators if device.free_gib is not None]
     fullest = min(known, key=lambda device: device.free_gib or 0.0, default=None)
@@ -37,9 +35,22 @@ def _devices(job: Job, accelerators: Sequence[Accelerator]) -> Iterator[Shortage
     yield Severity.ERROR if short else Severity.WARNING, text
 
 
+def output(job: Job) -> Path | None:
+    """The folder that the run writes to; None where it keeps nothing."""
+    folder = job.get("output_dir")
+    return Path(folder).expanduser().absolute() if isinstance(folder, str) and job.trains else None
+
+
+def disk(job: Job) -> Iterator[Shortage]:
+    """Disk for what the run writes."""
+    folder = output(job)
+    if folder and job.get("save_strategy") != "no":
+        yield from _disk(job, folder)
+
+
 def _disk(job: Job, output: Path) -> Iterator[Shortage]:
-    """What the run writes. Without a limit the number of checkpoints is an estimate; a run that goes on replaces those
-    that are there."""
+    """Checkpoints and the result. Without a limit the number of checkpoints is an estimate; a run that goes on replaces
+    those that are there."""
     free = host.free_disk_gib(output)
     if job.disk is None or free is None:
         return

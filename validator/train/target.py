@@ -19,13 +19,15 @@ _ALIKE = 0.95
 @dataclass(frozen=True)
 class Target:
     """What a recipe is judged by: `machine` and `host_ram_gib` as `check` takes them, None where the recipe's own hold.
-    `accelerators` are those that the run takes, `variables` leave it no others; `lines` say so."""
+    `accelerators` are those that the run takes, `variables` leave it no others; `lines` say so. `here` is this machine
+    with all that it has, None where it shows no device."""
 
     machine: str | None = None
     host_ram_gib: float | None = None
     accelerators: Sequence[Accelerator] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     lines: Sequence[str] = ()
+    here: Here | None = None
 
 
 def target(job: Job, *, dry: bool) -> Target:
@@ -58,7 +60,7 @@ def named(name: str, job: Job) -> Target:
     count = job.machine.devices
     _enough(count, here.most, f"`--machine {name}` has {_devices(count)}")
     taken, variables = here.only(count) if count <= len(here.accelerators) else ((), {})
-    return Target(name, None, taken, variables, [*here.notes()])
+    return Target(name, None, taken, variables, [*here.notes()], here)
 
 
 def _judged(job: Job) -> str:
@@ -74,7 +76,7 @@ def _on(here: Here, job: Job, dry: bool) -> Target:
     taken, variables = here.only(count)
     nodes = f"{job.machine.nodes}x" if job.machine and job.machine.nodes > 1 else ""
     lines = [*_compared(here, job, dry), *here.notes(), *_number(job, assumed, count), *_spared(here, taken)]
-    return Target(f"{nodes}{count}x{here.device}", here.host_ram_gib, taken, variables, lines)
+    return Target(f"{nodes}{count}x{here.device}", here.host_ram_gib, taken, variables, lines, here)
 
 
 def _processes() -> int | None:
