@@ -7,55 +7,65 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from validator.here.groups import Group, groups, lines
+
 _GIB = float(1 << 30)
+
+
+# Files of a memory group, by the version of control groups: its limit, what it uses, and the line of memory.stat that
+# counts the part of that which the kernel would give back.
+_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
 
 
 def memory_gib(root: Path = Path("/")) -> float | None:
     """Main memory: what the kernel has, or what the control groups of this process (a container, a batch job) may use
-    where that is less, rounded down to a tenth; None where it is not told, as outside Linux."""
-    size = min(_sizes(root), default=None)
-    return None if size is None else int(size * 10) / 10
+    where that is less, rounded down to a tenth; None where it is not told, as outside Linux. No limit is a number
+    beyond all memory, or none at all."""
+    limits = (group.number(_FILES[group.version][0]) for group in groups(root, "memory"))
+    sizes = [*_meminfo(root, "MemTotal"), *(limit / _GIB for limit in limits if limit is not None)]
+    return int(min(sizes) * 10) / 10 if sizes else None
 
 
-def _sizes(root: Path) -> Iterator[float]:
-    for line in _lines(root / "proc/meminfo"):
-        if line.startswith("MemTotal:"):
+def available_gib(root: Path = Path("/")) -> float | None:
+    """Main memory that a new process could take: what the kernel calls available, or what the control groups have left
+    where that is less; None where it is not told."""
+    left = [size for group in groups(root, "memory") if (size := _left(group)) is not None]
+    return min([*_meminfo(root, "MemAvailable"), *left], default=None)
+
+
+def swap_gib(root: Path = Path("/")) -> float:
+    """Free swap space."""
+    return sum(_meminfo(root, "SwapFree"))
+
+
+def _meminfo(root: Path, name: str) -> Iterator[float]:
+    for line in lines(root / "proc/meminfo"):
+        if line.startswith(f"{name}:"):
             yield int(line.split()[1]) * 1024 / _GIB
-    for line in _lines(root / "proc/self/cgroup"):
-        number, controllers, path = line.split(":", 2)
-        if number == "0":
-            yield from _limits(root / "sys/fs/cgroup", path, "memory.max")
-        elif "memory" in controllers.split(","):
-            yield from _limits(root / "sys/fs/cgroup/memory", path, "memory.limit_in_bytes")
 
 
-def _limits(tree: Path, path: str, file: str) -> Iterator[float]:
-    """The limits of a group and of those above it. Inside a container the path may be the host's: then the tree's own
-    root is the container's group. No limit is the word max, or a number beyond all memory."""
-    group = tree / path.strip("/")
-    for folder in {group, *group.parents, tree}:
-        if folder.is_relative_to(tree):
-            for line in _lines(folder / file):
-                if line.strip().isdecimal():
-                    yield int(line) / _GIB
+def _left(group: Group) -> float | None:
+    """GiB of its limit that a group does not use, or uses for copies of files alone."""
+    limit, used, cached = _FILES[group.version]
+    most, now = group.number(limit), group.number(used)
+    if most is None or now is None:
+        return None
+    counted = dict(line.split() for line in lines(group.folder / "memory.stat"))
+    return max(most - now + int(counted.get(cached, 0)), 0) / _GIB
 
 
 def cpus(root: Path = Path("/")) -> int:
     """Processors, threads counted, that this process may use: those that it is bound to, or the share that the control
     group of a container has where that is less."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for line in _lines(root / "sys/fs/cgroup/cpu.max"):
+    for line in lines(root / "sys/fs/cgroup/cpu.max"):
         quota, _, period = line.partition(" ")
         if quota.isdecimal():
             bound = min(bound, max(int(quota) // int(period), 1))
     return bound
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []
 
 
 def free_disk_gib(folder: Path) -> float | None:

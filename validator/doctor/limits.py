@@ -1,0 +1,101 @@
+"""Limits of the system on a process and its children: open files, locked memory, processes."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from validator.doctor.line import Line, State
+from validator.doctor.node import Node
+from validator.here.groups import groups
+from validator.job.job import Job
+from validator.tables import switch
+
+# What one process of a run has open and started beside what is counted, with room to spare: shards, libraries, sockets;
+# threads of torch, NCCL and the runtime.
+_FILES = 256
+_THREADS = 128
+_PASSED = (
+    12  # tensors of two batches that a loader worker passes on, a file each (torch, multiprocessing/reductions.py)
+)
+_WORKER = 8  # threads of a loader worker
+_GIB = 1 << 30
+
+
+def lines(job: Job | None, node: Node) -> Iterator[Line]:
+    """Each limit that may be too low; one line that says all are enough where none is."""
+    yield from _files(job)
+    yield from _locked(job, node)
+    yield from _processes(job, node)
+
+
+def _files(job: Job | None) -> Iterator[Line]:
+    """Each loader worker passes tensors as open files; each process of another node is a socket."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES + (4 * job.world + _PASSED * _workers(job) if job else 768)
+    enough = soft == resource.RLIM_INFINITY or soft >= wanted
+    most = "65536" if hard == resource.RLIM_INFINITY or hard >= 65536 else str(hard)
+    raised = "raise the hard limit: limits.conf, or the container's --ulimit nofile=65536"
+    remedy = raised if most == str(soft) else f"`ulimit -n {most}` before the run"
+    yield Line("ok" if enough else "warning", "open files", _count(soft), str(wanted), "" if enough else remedy)
+
+
+def _locked(job: Job | None, node: Node) -> Iterator[Line]:
+    """InfiniBand registers buffers that count as locked (NCCL: `ibv_reg_mr failed`), and so do those of DeepSpeed's
+    offload to NVMe. What CUDA pins does not count."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    infiniband = _has_infiniband(node.root) and not switch.on("NCCL_IB_DISABLE")
+    across = job is not None and job.machine is not None and job.machine.nodes > 1 and infiniband
+    nvme = job is not None and job.zero is not None and "nvme" in _offloaded(job)
+    if soft == resource.RLIM_INFINITY or not (across or nvme or (job is None and infiniband)):
+        return
+    why = "DeepSpeed locks the buffers of its offload to NVMe" if nvme else "InfiniBand is here"
+    state: State = "error" if across and soft < _GIB else "warning"
+    remedy = "`ulimit -l unlimited`, or the container's --ulimit memlock=-1; a batch system hands on its daemon's limit"
+    yield Line(state, "locked memory", f"{soft / _GIB:.2g} GiB; {why}", "unlimited", remedy)
+
+
+def _processes(job: Job | None, node: Node) -> Iterator[Line]:
+    """Processes and threads that the container, the batch job or the user may still start."""
+    left = min([*_groups(node.root), *_user()], default=None)
+    if left is None or job is None:
+        return
+    devices = job.machine.devices if job.machine else 1
+    wanted = devices * (_THREADS + _WORKER * _workers(job)) + int(job.number("preprocessing_num_workers"))
+    if left < wanted:
+        remedy = "`ulimit -u`, the container's --pids-limit or the kubelet's podPidsLimit"
+        yield Line("warning", "processes", f"{left:,} more may be started", f"about {wanted:,}", f"raise {remedy}")
+
+
+def _workers(job: Job) -> int:
+    return int(job.number("dataloader_num_workers"))
+
+
+def _offloaded(job: Job) -> set[object]:
+    names = ("offload_optimizer", "offload_param")
+    return {job.zero.value(f"zero_optimization.{name}.device") for name in names} if job.zero else set()
+
+
+def _has_infiniband(root: Path) -> bool:
+    folder = root / "sys/class/infiniband"
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def _user() -> Iterator[int]:
+    """The user's own limit, which counts threads of all processes: it is told where it is low as such."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft != resource.RLIM_INFINITY:
+        yield soft
+
+
+def _groups(root: Path) -> Iterator[int]:
+    """What the control groups for the number of processes have left."""
+    for group in groups(root, "pids"):
+        most, now = group.number("pids.max"), group.number("pids.current")
+        if most is not None and now is not None:
+            yield most - now
+
+
+def _count(limit: int) -> str:
+    return "no limit" if limit == resource.RLIM_INFINITY else f"{limit:,}"
