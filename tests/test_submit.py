@@ -13,7 +13,6 @@ from validator.job.job import resolve
 from validator.read.recipe import parse
 from validator.submit.site import Site
 from validator.submit.work import Work, work
-from validator.tables import releases
 
 RECIPE = """\
 # /// recipe
@@ -35,7 +34,10 @@ output_dir: saves/mine
 
 
 def made(more: str = "", machine: str = "2x8xa100-80g", ram: int = 1024, **site: Any) -> Work:
-    document = parse("mine.yaml", RECIPE.format(machine=machine, ram=ram) + more)
+    """Of the recipe with further values, or others."""
+    keys = {line.partition(":")[0] for line in more.splitlines()}
+    kept = [line for line in RECIPE.format(machine=machine, ram=ram).splitlines() if line.partition(":")[0] not in keys]
+    document = parse("mine.yaml", "\n".join([*kept, more]))
     assert document.readable
     return work(resolve(document), Site(**site))
 
@@ -94,23 +96,22 @@ def test_how_far_checkpoints_lie_apart(more: str, every: bool) -> None:
         assert run.every == pytest.approx(10 * run.step)
 
 
-def test_time_to_end_covers_steps_and_a_checkpoint() -> None:
-    run = made()
-    assert run.step
-    assert run.grace >= 2 * run.step + run.saving + 90
-    assert run.grace % 60 == 0
-
-
-@pytest.mark.parametrize(("installed", "jit"), [("4.57.1", False), ("5.6.0", True), (None, True)])
-def test_the_trainer_that_is_installed_decides_whether_it_can_save(
-    installed: str | None, jit: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(releases, "installed", lambda _: {"transformers": installed} if installed else {})
-    assert made().jit is jit
+@pytest.mark.parametrize(
+    ("more", "resumes"),
+    [
+        ("", True),
+        ("stage: rm\n", True),
+        ("stage: rm\nfinetuning_type: full\n", False),
+        ("stage: ppo\nreward_model: saves/reward\n", False),
+    ],
+)
+def test_which_runs_go_on_from_a_checkpoint(more: str, resumes: bool) -> None:
+    assert made(more).resumes is resumes
 
 
 def test_a_run_that_was_stopped_goes_on_from_its_own_checkpoint() -> None:
-    assert made().resuming == ()
+    assert made().resuming == ("overwrite_output_dir=false",)
+    assert not made().overwrites
     again = made("overwrite_output_dir: true\nresume_from_checkpoint: saves/other/checkpoint-3\n")
     assert again.overwrites
     assert again.resuming == ("overwrite_output_dir=false", "resume_from_checkpoint=null")

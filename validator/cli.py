@@ -9,7 +9,20 @@ import click
 from validator import __version__
 
 # In the order of use.
-COMMANDS = ("plan", "list", "copy", "data", "check", "explain", "calibrate", "doctor", "train", "diff", "rule")
+COMMANDS = (
+    "plan",
+    "list",
+    "copy",
+    "data",
+    "check",
+    "explain",
+    "calibrate",
+    "doctor",
+    "train",
+    "submit",
+    "diff",
+    "rule",
+)
 _START = "Start with `lmf-recipes plan --machine 2xrtx-4090`, or `--machine auto` for this machine."
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import click
 
@@ -20,7 +20,7 @@ from validator.train.room import Shortage
 from validator.train.target import Target
 
 # What an accelerate file says of processes and nodes does not count: the numbers are passed beside it.
-_PASSED = Selection(ignore=("PAR305",))
+_PASSED = "PAR305"
 
 
 def ready(document: Document, target: Target, host_ram: float | None, dry: bool = False) -> Job:
@@ -29,19 +29,20 @@ def ready(document: Document, target: Target, host_ram: float | None, dry: bool 
     ram = target.host_ram_gib if host_ram is None else host_ram
     for line in target.lines:
         click.echo(line, err=True)
-    _check(document, target.machine, ram)
+    checked(document, target.machine, ram)
     job = jobs.resolve(document, target.machine, ram)
     if target.accelerators or not dry:  # else this is not the machine that the run is for
         _tell(room.lacking(job, target.accelerators))
     _tell((*folder.lacking(job), *packages.lacking(job), *ray.lacking(job), *hub.lacking(job)), dry)
-    _tell_of_data(job)
+    tell_of_data(job)
     return job
 
 
-def _check(document: Document, machine: str | None, host_ram_gib: float | None) -> None:
-    """Show the findings, and why memory was not judged; end here where one is an error."""
+def checked(document: Document, machine: str | None, host_ram_gib: float | None, passed: Sequence[str] = ()) -> None:
+    """Show the findings but for rules that are `passed`, and why memory was not judged; end here where one is an
+    error."""
     report = Report(__version__, [check.check_document(document, machine, host_ram_gib)])
-    _PASSED.apply(report)
+    Selection(ignore=(_PASSED, *passed)).apply(report)
     if report.files[0].diagnostics or report.files[0].unjudged:
         click.echo(reports.text(report), nl=False, err=True)
     if report.count(Severity.ERROR):
@@ -58,7 +59,7 @@ def _tell(lacking: Iterable[Shortage], going_on: bool = False) -> None:
         sys.exit(1)
 
 
-def _tell_of_data(job: Job) -> None:
+def tell_of_data(job: Job) -> None:
     """Say in short what `data` says of small local data sets; end here where the run would stop at them."""
     from validator.study import brief  # with numpy, which --help does not wait for
 

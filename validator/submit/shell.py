@@ -85,28 +85,15 @@ def earlier() -> list[str]:
     return _EARLIER.splitlines()
 
 
-def prologue() -> str:
+def prologue(work: Work, arguments: str = "${arguments[@]}") -> list[str]:
     """Is this node fit for the run? Where lmf-recipes is installed; it ends with 1 if not, and any other end is its
-    own."""
-    return 'if command -v lmf-recipes >/dev/null; then lmf-recipes doctor "$recipe" || [ $? -ne 1 ]; fi'
+    own. `arguments` are words of bash: the recipe and its overrides."""
+    examine = f'lmf-recipes doctor --machine {work.machine} "{arguments}"'
+    return ["# Is this node fit for the run?",
+            f"if command -v lmf-recipes >/dev/null; then {examine} || [ $? -ne 1 ]; fi"]  # fmt: skip
 
 
-def start(work: Work, rank: str = '"$NODE_RANK"') -> str:
-    """What each node starts, with `"${arguments[@]}"` for the recipe and its overrides. Without torchrun the processes
-    stand under a bash of this job's name, by which `save` finds them. `rank` is a word of bash."""
-    if work.torchrun:
-        return f'{shlex.join(work.starter)} "${{arguments[@]}}"'
+def start(work: Work, rank: str = '"$NODE_RANK"', arguments: str = "${arguments[@]}") -> str:
+    """What each node starts with the recipe and its overrides. `rank` and `arguments` are words of bash."""
     place = {"NODE_RANK": rank, "MASTER_ADDR": '"$MASTER_ADDR"', "MASTER_PORT": '"$MASTER_PORT"'}
-    words = " ".join(place.get(word) or shlex.quote(word) for word in work.starter)
-    line = shlex.quote(f'{words} "$@"; exit "$?"')
-    return f'bash -c {line} "training-$RDZV_ID" "${{arguments[@]}}"'
-
-
-def save(work: Work) -> str:
-    """Has the processes of this node save and end, where `work.jit`. Only they get the signal: torchrun would kill them
-    30 s after its own (torch, elastic/multiprocessing/api.py). The pattern must not be expanded on the command line of
-    what runs this, or it would find itself."""
-    if work.torchrun:
-        return 'pkill -TERM -P "$(pgrep -d, -f "rdzv-id $RDZV_ID ")"'
-    parent = '"$(pgrep -d, -f "^bash -c .* training-$RDZV_ID ")"'
-    return f'pkill -TERM -P "$(pgrep -d, -P {parent})"' if work.accelerate else f"pkill -TERM -P {parent}"
+    return " ".join([*(place.get(word) or shlex.quote(word) for word in work.starter), f'"{arguments}"'])

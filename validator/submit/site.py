@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -89,6 +90,14 @@ def read(file: Path | None) -> Site:
     except RecipeError as err:
         text = str(err)
         raise RecipeError(text if text.startswith(str(place)) else f"{place}: {text}") from None
+
+
+def written(partition: str, account: str, setup: str) -> str:
+    """The file that says these, and nothing of what is empty."""
+    slurm = {name: text for name, text in (("partition", partition), ("account", account)) if text}
+    parts = {**({"slurm": slurm} if slurm else {}), **({"setup": [setup]} if setup else {})}
+    lines = (f"{name}: {json.dumps(value, ensure_ascii=False)}\n" for name, value in parts.items())
+    return "# What this site asks of every job of `lmf-recipes submit`\n" + "".join(lines)
 
 
 def _part(kind: type[Part], value: Any, route: str) -> Part:

@@ -11,20 +11,23 @@ from validator.diagnostic import RecipeError
 from validator.job import pace as paces
 from validator.job import saves
 from validator.job.job import GIB, Job
+from validator.read.override import assignment
 from validator.speed import Span
 from validator.submit.site import Site
 from validator.tables import releases
 from validator.tables.devices import Device
 from validator.tables.machines import Machine
-from validator.train import handoff, hub, packages
+from validator.train import environment, handoff, hub, packages
 
 # Main memory and disk asked for beyond the end of their bands: the system's own, and files in the page cache.
 _HEADROOM = 1.1
+# Where the Trainer writes if no folder is named (transformers, training_args.py).
+_OUTPUT = "trainer_output"
 
 
 @dataclass(frozen=True)
 class Work:
-    """One run. Paths are absolute, as every node is to see them.
+    """One run, on a machine of this name. Paths are absolute, as every node is to see them.
 
     - `starter` are the words before the recipe, `torchrun` whether LLaMA-Factory's launcher starts the processes.
     - Of each of `nodes`, what to ask for: `devices` of a kind, `cpus`, `memory_gib` (None: not known, or nearly all
@@ -32,11 +35,13 @@ class Work:
     - `hours` of the whole run, None: not known; `limit`: those that the user admits.
     - Seconds, at most: `step` of one optimizer step, `saving` of a checkpoint, `every` from one checkpoint to the next;
       None: not known, infinite: never.
-    - `local`: every node may keep an output folder of its own. `jit`: the Trainer saves when it is told to end.
-    - `overwrites`: earlier checkpoints in the output folder do not count; `resuming` are overrides with which a run
+    - `local`: every node may keep an output folder of its own.
+    - `resumes`: a run that was stopped goes on from its last checkpoint.
+      `overwrites`: earlier checkpoints in the output folder do not count; `resuming` are overrides with which a run
       that was stopped goes on from its own."""
 
     name: str
+    machine: str
     recipe: Path
     overrides: tuple[str, ...]
     starter: tuple[str, ...]
@@ -54,10 +59,10 @@ class Work:
     saving: float
     every: float | None
     environment: Mapping[str, str]
-    output: Path | None
+    output: Path
     local: bool
     install: tuple[str, ...]
-    jit: bool
+    resumes: bool
     overwrites: bool
     resuming: tuple[str, ...]
 
@@ -65,13 +70,6 @@ class Work:
     def accelerate(self) -> bool:
         """Whether `accelerate launch` starts the processes."""
         return self.starter[0] == "accelerate"
-
-    @property
-    def grace(self) -> int:
-        """Seconds from the wish to end to the end: the step at work and one more, a checkpoint, and time for clients.
-        Where a step's length is not known, ten minutes."""
-        steps = 600.0 if self.step is None else 2 * self.step
-        return 60 * math.ceil((steps + self.saving + 90) / 60)
 
 
 def work(job: Job, site: Site, overrides: Sequence[str] = (), limit: float | None = None) -> Work:
@@ -83,10 +81,14 @@ def work(job: Job, site: Site, overrides: Sequence[str] = (), limit: float | Non
             job.machine_problem or f"{job.path} names no machine; say `--machine 2x8xa100-80g` or the like"
         )
     prepared, pace = handoff.prepare(job, overrides), paces.pace(job)
+    output = prepared.output or Path(_OUTPUT).absolute()
     return Work(
         name=Path(job.path).stem,
+        machine=str(machine),
         recipe=prepared.recipe,
-        overrides=prepared.overrides,
+        overrides=prepared.overrides
+        if prepared.output
+        else (*prepared.overrides, assignment("output_dir", str(output))),
         starter=prepared.starter,
         torchrun="FORCE_TORCHRUN" in prepared.variables,
         nodes=machine.nodes,
@@ -101,14 +103,20 @@ def work(job: Job, site: Site, overrides: Sequence[str] = (), limit: float | Non
         step=pace.step.high if pace else None,
         saving=saves.seconds(job),
         every=saves.apart(job),
-        environment={**hub.variables(job), **site.environment},
-        output=prepared.output,
+        environment={**_variables(job, machine), **site.environment},
+        output=output,
         local=job.flag("save_on_each_node"),
         install=tuple(_install(job)),
-        jit=_jit(job),
+        resumes=_resumes(job),
         overwrites=job.flag("overwrite_output_dir"),
         resuming=tuple(_resuming(job)),
     )
+
+
+def _variables(job: Job, machine: Machine) -> dict[str, str]:
+    wait = job.number("ddp_timeout") if machine.world > 1 else 0.0
+    wanted = environment.variables(machine.device, machine.nodes, wait)
+    return {**wanted, **environment.threads(job, _cpus(job, machine)), **hub.variables(job)}
 
 
 def _cpus(job: Job, machine: Machine) -> int:
@@ -144,18 +152,15 @@ def _install(job: Job) -> list[str]:
     return [*(f"{package}=={release}" for package, release in pair.items()), *dict.fromkeys(further)]
 
 
-def _jit(job: Job) -> bool:
-    """Whether the Trainer knows `enable_jit_checkpoint` (transformers 5.0, trainer_jit_checkpoint.py): with the release
-    that is installed here, else with all that the recipe is for."""
-    if here := releases.installed(["transformers"]).get("transformers"):
-        return releases.admits(">=5", here)
-    return not releases.holds(job.header, until="transformers 5.0.0")
+def _resumes(job: Job) -> bool:
+    """Not where weights of a reward model are trained whole, nor in PPO (hparams/parser.py, get_train_args;
+    train/ppo/trainer.py)."""
+    return job.trains and job.stage != "ppo" and not (job.stage == "rm" and job.method in ("full", "freeze"))
 
 
 def _resuming(job: Job) -> Iterator[str]:
-    """LLaMA-Factory looks for the last checkpoint in the output folder unless the recipe says otherwise
-    (hparams/parser.py, get_train_args)."""
-    if job.flag("overwrite_output_dir"):
-        yield "overwrite_output_dir=false"
+    """LLaMA-Factory looks for the last checkpoint in the output folder unless it is told otherwise (hparams/parser.py,
+    get_train_args)."""
+    yield "overwrite_output_dir=false"
     if job.get("resume_from_checkpoint"):
         yield "resume_from_checkpoint=null"

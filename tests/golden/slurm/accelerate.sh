@@ -1,0 +1,163 @@
+#!/bin/bash
+#SBATCH --job-name=qwen7b-lora
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:8
+#SBATCH --cpus-per-task=48
+#SBATCH --mem=96G
+#SBATCH --time=07:30:00
+#SBATCH --signal=B:USR1@680
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=/home/me/saves/%x-%j.out
+
+# Written by `lmf-recipes submit`. Change what you like; `sbatch FILE` takes it as well.
+# qwen7b-lora: predicted time 4.0 h (2.0 to 7.5), limit 7.5 h
+
+# What the site asks for
+set -eo pipefail
+set -u
+
+# The run
+export recipe=/home/me/qwen7b-lora.yaml output=/home/me/saves/qwen7b
+arguments=(
+  /home/me/qwen7b-lora.yaml
+  learning_rate=1e-4
+  output_dir=/home/me/saves/qwen7b
+)
+overwrites=false resuming=(overwrite_output_dir=false)
+
+export HF_ENDPOINT=https://hf.example
+# Nodes meet at the first one, by the address that SLURM has for it, as names can be those of several nodes
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+address=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
+export RDZV_ID=$SLURM_JOB_ID MASTER_ADDR=$address MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
+
+tell() { echo "lmf-recipes: $*" >&2; }
+# The step of the last checkpoint that is whole: the Trainer writes this file last
+newest() {
+  for folder in "$output"/checkpoint-*; do
+    if [ -f "$folder/trainer_state.json" ]; then echo "${folder##*-}"; fi
+  done | sort -n | tail -n 1
+}
+
+# What earlier starts have left
+if [ "$overwrites" = true ] && [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ]; then
+  for folder in "$output"/checkpoint-*; do
+    if [ -d "$folder" ]; then
+      mkdir -p "$output/earlier-$RDZV_ID" && mv "$folder" "$output/earlier-$RDZV_ID/"
+    fi
+  done
+else
+python3 - "$output" <<'PYTHON'
+import json, pathlib, sys
+
+def whole(folder):
+    if not (folder / "trainer_state.json").is_file() or (folder / "checkpoint-is-incomplete.txt").exists():
+        return False
+    return all(map(full, folder.rglob("*.safetensors")))
+
+def full(file):
+    with file.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        head = stream.read(size)
+    if len(head) < size or size == 0:
+        return False
+    ends = [entry["data_offsets"][1] for name, entry in json.loads(head).items() if name != "__metadata__"]
+    return file.stat().st_size == 8 + size + max(ends, default=0)
+
+for folder in pathlib.Path(sys.argv[1]).glob("checkpoint-*"):
+    if folder.name.removeprefix("checkpoint-").isdecimal() and not whole(folder):
+        aside, number = folder.with_name("incomplete-" + folder.name), 1
+        while aside.exists():
+            aside, number = folder.with_name(f"incomplete-{folder.name}-{number}"), number + 1
+        folder.rename(aside)
+        print(f"lmf-recipes: {folder} was not written to its end; it is now {aside.name}", file=sys.stderr)
+PYTHON
+fi
+before=$(newest)
+if [ -n "$before" ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then arguments+=("${resuming[@]}"); fi
+
+# What each node does
+read -r -d '' node <<'NODE' || true
+set -euo pipefail
+tell() { echo "lmf-recipes: $*" >&2; }
+fail() { tell "$@"; exit 1; }
+[ -r "$recipe" ] || fail "$SLURMD_NODENAME does not see $recipe; put it where all nodes do"
+mkdir -p "$output" && touch "$output/.$RDZV_ID-$SLURM_NODEID" || fail "$SLURMD_NODENAME cannot write to $output"
+# The first node counts those that write to the same folder; a network file system may show them late
+if [ "$SLURM_NODEID" -eq 0 ]; then
+  for attempt in {1..30}; do
+    seen=$(find "$output" -maxdepth 1 -name ".$RDZV_ID-*" | wc -l)
+    [ "$seen" -lt "$SLURM_JOB_NUM_NODES" ] || break
+    sleep 2
+  done
+  rm -f "$output/.$RDZV_ID"-*
+  [ "$seen" -ge "$SLURM_JOB_NUM_NODES" ] ||
+    fail "$seen of $SLURM_JOB_NUM_NODES nodes share $output; name a folder that all see, or set save_on_each_node: true"
+fi
+# As many open files and as much locked memory as the node allows: loaders and network adapters take them
+ulimit -S -n "$(ulimit -H -n)" && ulimit -S -l "$(ulimit -H -l)"
+# The address by which this node and the first one meet: names and first interfaces may lead elsewhere
+for attempt in {1..30}; do
+  address=$(python3 -c 'import socket, sys; way = socket.getaddrinfo(sys.argv[1], 29500, type=socket.SOCK_DGRAM)[0]; end = socket.socket(*way[:3]); end.connect(way[4]); print(end.getsockname()[0])' "$MASTER_ADDR" 2>/dev/null) && break
+  sleep 2
+done
+: "${address:?the first node, $MASTER_ADDR, is not known here}"
+case $address in 127.* | ::1) ;; *)
+  export PET_LOCAL_ADDR="${PET_LOCAL_ADDR:-$address}"
+esac
+# Is this node fit for the run?
+if command -v lmf-recipes >/dev/null; then lmf-recipes doctor --machine 2x8xa100-80g "$@" || [ $? -ne 1 ]; fi
+exec accelerate launch --config_file /home/me/fsdp2.yaml --num_processes 16 --num_machines 2 --machine_rank "$SLURM_NODEID" --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" -m llamafactory.launcher "$@"
+NODE
+
+# Whether the last checkpoint is that of the last step
+finished() {
+  python3 - "$output/checkpoint-$(newest)/trainer_state.json" 2>/dev/null <<'PYTHON'
+import json, sys
+state = json.load(open(sys.argv[1]))
+sys.exit(state["global_step"] < state["max_steps"])
+PYTHON
+}
+# Seconds between the last two checkpoints, else since the start
+apart() {
+  stat -c %Y "$output"/checkpoint-*/trainer_state.json | sort -n | tail -n 2 |
+    awk -v start="$started" '{ before = last; last = $1 } END { print last - (before > start ? before : start) }'
+}
+# SLURM tells of the limit so early that another checkpoint is written. After the last that comes before the limit, and
+# in any case at the deadline, the job is queued again, which ends it. The processes get no signal: told to save, they
+# would not all do so at the same step.
+near() {
+  deadline=$(($(date +%s) + 680 - 90)) known=$(newest)
+  while true; do
+    now=$(date +%s) last=$(newest)
+    if [ "$last" != "$known" ]; then
+      known=$last
+      finished && return
+      if [ $((now + $(apart))) -gt "$deadline" ]; then break; fi
+    fi
+    if [ "$now" -ge "$deadline" ]; then break; fi
+    sleep 5
+  done
+  if finished; then return; fi
+  if [ "$known" = "$before" ]; then
+    tell "no checkpoint was written since this start: not queued again; set a smaller save_steps, or ask for more time"
+    return
+  fi
+  tell "the limit is near: queued again, to go on from checkpoint-$known (SLURM waits two minutes with that)"
+  sleep 10
+  scontrol requeue "$SLURM_JOB_ID" || tell "not queued again; submit it anew, it goes on from checkpoint-$known"
+}
+started=$(date +%s)
+trap 'near &' USR1
+
+# srun does not take the number of CPUs from the job by itself (SLURM 22.05 and later)
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
+srun --kill-on-bad-exit=1 --label bash -c "$node" node "${arguments[@]}" &
+training=$!
+code=0
+wait "$training" || code=$?
+# A signal ends the wait, not the training
+if [ "$code" -eq $((128 + $(kill -l USR1))) ]; then code=0; wait "$training" || code=$?; fi
+exit "$code"

@@ -1,0 +1,100 @@
+#!/bin/bash
+#SBATCH --job-name=qwen7b-lora
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:1
+#SBATCH --cpus-per-task=16
+#SBATCH --mem=96G
+#SBATCH --time=07:30:00
+#SBATCH --no-requeue
+#SBATCH --open-mode=append
+#SBATCH --output=/home/me/saves/%x-%j.out
+
+# Written by `lmf-recipes submit`. Change what you like; `sbatch FILE` takes it as well.
+# qwen7b-lora: predicted time 4.0 h (2.0 to 7.5), limit 7.5 h
+
+# What the site asks for
+set -eo pipefail
+set -u
+
+# The run
+export recipe=/home/me/qwen7b-lora.yaml output=/home/me/saves/qwen7b
+arguments=(
+  /home/me/qwen7b-lora.yaml
+  learning_rate=1e-4
+  output_dir=/home/me/saves/qwen7b
+)
+overwrites=false resuming=(overwrite_output_dir=false)
+
+export HF_ENDPOINT=https://hf.example
+export RDZV_ID=$SLURM_JOB_ID MASTER_ADDR=127.0.0.1 MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
+
+tell() { echo "lmf-recipes: $*" >&2; }
+# The step of the last checkpoint that is whole: the Trainer writes this file last
+newest() {
+  for folder in "$output"/checkpoint-*; do
+    if [ -f "$folder/trainer_state.json" ]; then echo "${folder##*-}"; fi
+  done | sort -n | tail -n 1
+}
+
+# What earlier starts have left
+if [ "$overwrites" = true ] && [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ]; then
+  for folder in "$output"/checkpoint-*; do
+    if [ -d "$folder" ]; then
+      mkdir -p "$output/earlier-$RDZV_ID" && mv "$folder" "$output/earlier-$RDZV_ID/"
+    fi
+  done
+else
+python3 - "$output" <<'PYTHON'
+import json, pathlib, sys
+
+def whole(folder):
+    if not (folder / "trainer_state.json").is_file() or (folder / "checkpoint-is-incomplete.txt").exists():
+        return False
+    return all(map(full, folder.rglob("*.safetensors")))
+
+def full(file):
+    with file.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        head = stream.read(size)
+    if len(head) < size or size == 0:
+        return False
+    ends = [entry["data_offsets"][1] for name, entry in json.loads(head).items() if name != "__metadata__"]
+    return file.stat().st_size == 8 + size + max(ends, default=0)
+
+for folder in pathlib.Path(sys.argv[1]).glob("checkpoint-*"):
+    if folder.name.removeprefix("checkpoint-").isdecimal() and not whole(folder):
+        aside, number = folder.with_name("incomplete-" + folder.name), 1
+        while aside.exists():
+            aside, number = folder.with_name(f"incomplete-{folder.name}-{number}"), number + 1
+        folder.rename(aside)
+        print(f"lmf-recipes: {folder} was not written to its end; it is now {aside.name}", file=sys.stderr)
+PYTHON
+fi
+before=$(newest)
+if [ -n "$before" ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then arguments+=("${resuming[@]}"); fi
+
+# What each node does
+read -r -d '' node <<'NODE' || true
+set -euo pipefail
+tell() { echo "lmf-recipes: $*" >&2; }
+fail() { tell "$@"; exit 1; }
+[ -r "$recipe" ] || fail "$SLURMD_NODENAME does not see $recipe; put it where all nodes do"
+mkdir -p "$output" && touch "$output/.$RDZV_ID-$SLURM_NODEID" || fail "$SLURMD_NODENAME cannot write to $output"
+rm -f "$output/.$RDZV_ID-$SLURM_NODEID"
+# As many open files and as much locked memory as the node allows: loaders and network adapters take them
+ulimit -S -n "$(ulimit -H -n)" && ulimit -S -l "$(ulimit -H -l)"
+# Is this node fit for the run?
+if command -v lmf-recipes >/dev/null; then lmf-recipes doctor --machine 1xa100-80g "$@" || [ $? -ne 1 ]; fi
+exec llamafactory-cli train "$@"
+NODE
+
+# srun does not take the number of CPUs from the job by itself (SLURM 22.05 and later)
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
+srun --kill-on-bad-exit=1 bash -c "$node" node "${arguments[@]}" &
+training=$!
+code=0
+wait "$training" || code=$?
+# A signal ends the wait, not the training
+if [ "$code" -eq $((128 + $(kill -l USR1))) ]; then code=0; wait "$training" || code=$?; fi
+exit "$code"

@@ -1,0 +1,273 @@
+"""The batch scripts, to the letter; parts of them run by a real bash, with programs of SLURM that stand in for it.
+
+`pytest tests/test_slurm.py --golden` writes the scripts anew, to be read as a diff."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from validator.diagnostic import RecipeError
+from validator.speed import Span
+from validator.submit import batch, directives, limit, slurm
+from validator.submit.order import Run
+from validator.submit.site import Site, Slurm
+from validator.submit.work import Work
+from validator.tables.devices import device
+
+GOLDEN = Path(__file__).parent / "golden" / "slurm"
+BASH = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash on this machine")
+# A run on two nodes, as nothing but these tests says it.
+TWO = Work(
+    name="qwen7b-lora",
+    machine="2x8xa100-80g",
+    recipe=Path("/home/me/qwen7b-lora.yaml"),
+    overrides=("learning_rate=1e-4", "output_dir=/home/me/saves/qwen7b"),
+    starter=("llamafactory-cli", "train"),
+    torchrun=True,
+    nodes=2,
+    devices=8,
+    device=device("a100-80g")[0],
+    cpus=48,
+    memory_gib=96,
+    shm_gib=10,
+    disk_gib=40,
+    hours=Span(2.0, 4.0, 7.5),
+    limit=None,
+    step=3.0,
+    saving=20.0,
+    every=600.0,
+    environment={"HF_ENDPOINT": "https://hf.example"},
+    output=Path("/home/me/saves/qwen7b"),
+    local=False,
+    install=(),
+    resumes=True,
+    overwrites=False,
+    resuming=("overwrite_output_dir=false",),
+)
+ONE = replace(TWO, machine="1xa100-80g", nodes=1, devices=1, torchrun=False, cpus=16)
+NPU = replace(
+    TWO, machine="2x8xascend-910b-64g", device=device("910b")[0], environment={"HCCL_CONNECT_TIMEOUT": "1800"}
+)
+LAUNCH = ("accelerate", "launch", "--config_file", "/home/me/fsdp2.yaml", "--num_processes", "16", "--num_machines",
+          "2", "--machine_rank", "NODE_RANK", "--main_process_ip", "MASTER_ADDR", "--main_process_port", "MASTER_PORT",
+          "-m", "llamafactory.launcher")  # fmt: skip
+SITE = Site(
+    setup=("source /opt/venv/bin/activate",),
+    slurm=Slurm(
+        partition="gpu", account="nlp", qos="long", constraint="ib", reservation="r1", devices="gpu:a100:{devices}",
+        exclusive=True, hours=24, modules=("cuda/12.4",), container="/images/lf.sqsh", mounts=("/home/me",),
+        options=("--mail-type=FAIL",), logs="/home/me/logs",
+    ),
+)  # fmt: skip
+CASES: dict[str, tuple[list[Work], Site]] = {
+    "one-device": ([ONE], Site()),
+    "one-node": ([replace(TWO, machine="8xa100-80g", nodes=1)], Site()),
+    "two-nodes": ([TWO], Site()),
+    "site": ([TWO], SITE),
+    "accelerate": ([replace(TWO, torchrun=False, starter=LAUNCH)], Site()),
+    "ascend": ([NPU], Site()),
+    "folders-of-their-own": ([replace(TWO, local=True)], Site()),
+    "reward": ([replace(ONE, resumes=False)], Site()),
+    "array": (
+        [
+            replace(ONE, recipe=Path("/home/me/sweep/a.yaml"), name="a"),
+            replace(ONE, recipe=Path("/home/me/sweep/b.yaml"), name="b", memory_gib=200, hours=Span(1, 2, 9),
+                    overwrites=True, resuming=("overwrite_output_dir=false", "resume_from_checkpoint=null")),
+        ],
+        Site(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_script(case: str, request: pytest.FixtureRequest) -> None:
+    text, golden = slurm.text(*CASES[case]), GOLDEN / f"{case}.sh"
+    if request.config.getoption("--golden"):
+        GOLDEN.mkdir(exist_ok=True)
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+@BASH
+@pytest.mark.parametrize("case", CASES)
+def test_bash_reads_the_script_and_what_each_node_does(case: str) -> None:
+    text = slurm.text(*CASES[case])
+    inner = text.partition("<<'NODE' || true\n")[2].partition("\nNODE\n")[0]
+    for part in (text, inner):
+        done = subprocess.run(["bash", "-n"], input=part, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("hours", "written"), [(0.001, "00:01:00"), (1.5, "01:30:00"), (24, "1-00:00:00"), (30.01, "1-06:01:00")]
+)
+def test_time_is_written_as_slurm_reads_it(hours: float, written: str) -> None:
+    assert directives.clock(hours) == written
+
+
+@pytest.mark.parametrize(
+    ("form", "option"),
+    [
+        ("", "--gres=gpu:8"),
+        ("gpu:a100:{devices}", "--gres=gpu:a100:8"),
+        ("--gpus-per-node={devices}", "--gpus-per-node=8"),
+    ],
+)
+def test_devices_are_asked_for_in_the_form_of_the_site(form: str, option: str) -> None:
+    assert f"#SBATCH {option}" in directives.lines(TWO, Slurm(devices=form), 1.0)
+
+
+def test_a_machine_without_devices_asks_for_none() -> None:
+    cpu = replace(TWO, device=device("cpu")[0])
+    assert not [line for line in directives.lines(cpu, Slurm(), 1.0) if "gres" in line]
+
+
+def test_memory_that_is_not_known_is_the_whole_node() -> None:
+    assert "#SBATCH --mem=0" in directives.lines(replace(TWO, memory_gib=None), Slurm(), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "most", "hours"),
+    [({}, 0, 7.5), ({}, 5, 5), ({}, 24, 7.5), ({"limit": 3.0}, 24, 3.0), ({"hours": None}, 24, 24)],
+)
+def test_the_limit_that_is_asked_for(change: dict[str, Any], most: float, hours: float) -> None:
+    assert limit.hours(replace(TWO, **change), most) == hours
+
+
+def test_hours_that_nobody_knows_are_asked_for() -> None:
+    with pytest.raises(RecipeError, match="how long qwen7b-lora takes is not known; say `--hours H`"):
+        slurm.text([replace(TWO, hours=None)], Site())
+
+
+@pytest.mark.parametrize(
+    ("change", "hours", "said"),
+    [
+        ({}, 7.5, ""),
+        ({}, 3.0, "takes 4.0 h (2.0 to 7.5) and the limit is 3.0 h: it is queued again 1 to 2 times and goes on"),
+        ({}, 4.0, "it is queued again 0 to 1 times"),
+        ({"every": 4 * 3600.0}, 3.0, "checkpoints lie up to 4.0 h apart, so that it may start anew each time"),
+        ({"every": float("inf")}, 3.0, "the first checkpoint is written at the end"),
+        ({"every": None}, 3.0, "it is queued again"),
+        ({"resumes": False}, 3.0, "it cannot go on from a checkpoint; ask for more by `--hours`"),
+        ({"hours": None}, 3.0, ""),
+    ],
+)
+def test_what_a_limit_means_for_the_run(change: dict[str, Any], hours: float, said: str) -> None:
+    notes = list(limit.notes(replace(TWO, **change), hours))
+    assert len(notes) == bool(said)
+    assert said in "".join(notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "hours", "seconds"),
+    [({}, 10, 680), ({}, 0.5, 600), ({"every": None}, 10, 600), ({"every": float("inf")}, 10, 600)],
+)
+def test_the_notice_covers_another_checkpoint(change: dict[str, Any], hours: float, seconds: int) -> None:
+    assert limit.notice(replace(TWO, **change), hours) == seconds
+
+
+def test_an_array_is_of_runs_that_are_alike() -> None:
+    with pytest.raises(RecipeError, match="qwen7b-lora is for 2 nodes of 8 a100-80g by torchrun, b for 1 node of 1 a1"):
+        slurm.text([TWO, replace(ONE, name="b")], Site())
+
+
+def test_a_path_that_the_container_does_not_see_is_told() -> None:
+    site = Site(slurm=Slurm(container="image", mounts=("/home/me/saves:/home/me/saves",)))
+    assert list(slurm.notes([TWO], site)) == [
+        "`/home/me/qwen7b-lora.yaml` is in no mount of the container; add its folder to `slurm.mounts` of the site file"
+    ]
+
+
+def sbatch(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for sbatch, alone on the path."""
+    folder.mkdir()
+    (folder / "sbatch").write_text(f"#!/bin/sh\n{body}\n")
+    (folder / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def handed(output: Path) -> list[str]:
+    work = replace(TWO, output=output)
+    return list(slurm.order([Run(None, (), work)], Site()).hand())  # type: ignore[arg-type]
+
+
+def test_the_job_is_handed_to_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sbatch(tmp_path / "bin", f'cat > {tmp_path}/job; echo "$*" > {tmp_path}/words; echo "77;cluster"', monkeypatch)
+    output = tmp_path / "saves" / "qwen7b"
+    assert handed(output) == [
+        "job 77 is queued: squeue --job 77",
+        f"log: tail -F {tmp_path}/saves/qwen7b-lora-77.out",
+        "cancel: scancel 77",
+    ]
+    assert (tmp_path / "words").read_text() == "--parsable\n"
+    assert (tmp_path / "job").read_text() == slurm.text([replace(TWO, output=output)], Site())
+    assert (tmp_path / "saves").is_dir(), "SLURM makes no folder for logs"
+
+
+def test_what_sbatch_refuses_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sbatch(tmp_path / "bin", "echo 'sbatch: error: invalid partition\nspecified: gpu' >&2; exit 1", monkeypatch)
+    with pytest.raises(RecipeError) as caught:
+        handed(tmp_path / "saves" / "qwen7b")
+    assert str(caught.value) == "sbatch refuses the job: sbatch: error: invalid partition specified: gpu"
+
+
+def test_without_sbatch_the_script_can_be_taken_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RecipeError, match="sbatch is not installed here; run this where jobs are submitted"):
+        handed(tmp_path / "saves" / "qwen7b")
+
+
+def test_a_folder_for_logs_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sbatch(tmp_path / "bin", "echo 1", monkeypatch)
+    (tmp_path / "saves").write_text("a file")
+    with pytest.raises(RecipeError, match="the folder for logs, cannot be made"):
+        handed(tmp_path / "saves" / "qwen7b")
+
+
+# Before the limit: the part of the script that waits for the next checkpoint, run with short times.
+
+
+def checkpoint(output: Path, step: int, of: int = 100) -> None:
+    folder = output / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "max_steps": of}))
+
+
+@BASH
+@pytest.mark.parametrize(
+    ("there", "later", "notice", "queued"),
+    [
+        ((10,), 20, 96, "checkpoint-20"),  # saved in time
+        ((10, 20), None, 92, "checkpoint-20"),  # nothing more until the deadline
+        ((10,), None, 92, ""),  # nothing since the start
+        ((10, 20), 100, 96, ""),  # came to its end
+        ((), None, 92, ""),
+    ],
+)
+def test_before_the_limit(tmp_path: Path, there: tuple[int, ...], later: int | None, notice: int, queued: str) -> None:
+    """The run started from checkpoint 10. The script leaves 90 seconds for itself."""
+    for step in there:
+        checkpoint(tmp_path, step)
+    before = "10" if there else ""
+    stands = ['scontrol() { echo "queued $*"; }', "sleep() { command sleep 0.2; }"]
+    lines = [*stands, *batch.words(), f'before="{before}"', *batch.ending(TWO, notice), "near"]
+    env = {**os.environ, "output": str(tmp_path), "SLURM_JOB_ID": "5"}
+    words = ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        if later:
+            time.sleep(1)
+            checkpoint(tmp_path, later)
+        out, err = running.communicate(timeout=30)
+    assert running.returncode == 0
+    assert out == ("queued requeue 5\n" if queued else "")
+    assert queued in err
+    assert ("no checkpoint was written since this start" in err) is (not queued and later is None)

@@ -1,0 +1,101 @@
+"""`lmf-recipes submit`"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from validator.commands import asking, complete, options, ready
+from validator.diagnostic import RecipeError
+from validator.job import job as jobs
+from validator.judge import check
+from validator.read.override import overridden
+from validator.read.recipe import SUFFIXES
+from validator.recipes.named import named
+from validator.submit import kept
+from validator.submit.order import Order, Run
+from validator.submit.site import Site
+from validator.submit.work import work
+from validator.train import smoke as smoking
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("submit")
+@click.argument("recipe", type=click.Path(), shell_complete=complete.files)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--to", "engine", type=click.Choice(["slurm"]), required=True, help="The engine that is to run it.")
+@click.option("--machine", metavar="M", callback=options.known, help=options.TARGET)
+@options.RAM
+@click.option("--hours", type=click.FloatRange(0, min_open=True), metavar="H", help="The longest that it may take.")
+@click.option("--site", metavar="FILE", type=_FILE, help="Partition, account, set-up lines, variables of your site.")
+@click.option("--smoke", is_flag=True, help="Two steps, an evaluation and a save, in a folder beside the output.")
+@click.option("--write", metavar="FILE", type=_FILE, help="Keep the job in this file, too.")
+@click.option("--dry-run", is_flag=True, help="Print the job instead of submitting it.")
+def command(
+    recipe: str,
+    overrides: Sequence[str],
+    engine: str,
+    machine: str | None,
+    host_ram: float | None,
+    hours: float | None,
+    site: Path | None,
+    smoke: bool,
+    write: Path | None,
+    dry_run: bool,
+) -> None:
+    """Check a recipe, and hand it to a scheduler as a job.
+
+    A folder of recipes that are alike becomes one array job of SLURM. Exit code 1 where a recipe has an error, or the
+    engine refuses the job.
+    """
+    if recipe == "-":
+        raise click.UsageError("the nodes read the recipe from a file; save it first")
+    settings = asking.site(engine, site, ask=not dry_run)
+    runs = [_run(each, overrides, machine, host_ram, hours, settings, smoke) for each in _recipes(recipe)]
+    order: Order = import_module(f"validator.submit.{engine}").order(runs, settings)
+    for note in order.notes:
+        click.echo(note, err=True)
+    if write:
+        kept.keep(write, order.text)
+        click.echo(f"the job is in {write}", err=True)
+    if dry_run:
+        click.echo(order.text, nl=False)
+        return
+    for line in order.hand():
+        click.echo(line)
+
+
+def _recipes(recipe: str) -> Iterator[str]:
+    """The recipes that a folder holds, else the one that is named."""
+    if not Path(recipe).is_dir():
+        yield recipe
+        return
+    there = sorted(path for path in check.expand(recipe) if path.endswith(SUFFIXES))
+    if not there:
+        raise RecipeError(f"`{recipe}` holds no recipe (.yaml)")
+    yield from there
+
+
+def _run(
+    recipe: str,
+    overrides: Sequence[str],
+    machine: str | None,
+    host_ram: float | None,
+    hours: float | None,
+    settings: Site,
+    smoke: bool,
+) -> Run:
+    """The run, checked for its machine; ends here, with exit code 1, where it has an error."""
+    path, given = named(recipe, overrides)
+    document = overridden(path, given)
+    ready.checked(document, machine, host_ram, ("PAR007",))  # which tells the variables that the job sets
+    job = jobs.resolve(document, machine, host_ram)
+    ready.tell_of_data(job)
+    if smoke:  # judged as the whole run
+        given = (*given, *smoking.overrides(job))
+        job = jobs.resolve(overridden(path, given), machine, host_ram)
+    return Run(job, given, work(job, settings, given, hours))

@@ -1,0 +1,171 @@
+"""The body of a batch script: what the first node does, what each node does, and what happens before the limit."""
+
+from __future__ import annotations
+
+import shlex
+
+from validator.submit import shell
+from validator.submit.site import Slurm
+from validator.submit.work import Work
+from validator.train import environment
+
+_WORDS = """\
+tell() { echo "lmf-recipes: $*" >&2; }
+# The step of the last checkpoint that is whole: the Trainer writes this file last
+newest() {
+  for folder in "$output"/checkpoint-*; do
+    if [ -f "$folder/trainer_state.json" ]; then echo "${folder##*-}"; fi
+  done | sort -n | tail -n 1
+}"""
+
+_ENDING = """\
+# Whether the last checkpoint is that of the last step
+finished() {
+  python3 - "$output/checkpoint-$(newest)/trainer_state.json" 2>/dev/null <<'PYTHON'
+import json, sys
+state = json.load(open(sys.argv[1]))
+sys.exit(state["global_step"] < state["max_steps"])
+PYTHON
+}
+# Seconds between the last two checkpoints, else since the start
+apart() {
+  stat -c %Y "$output"/checkpoint-*/trainer_state.json | sort -n | tail -n 2 |
+    awk -v start="$started" '{ before = last; last = $1 } END { print last - (before > start ? before : start) }'
+}
+# SLURM tells of the limit so early that another checkpoint is written. After the last that comes before the limit, and
+# in any case at the deadline, the job is queued again, which ends it. The processes get no signal: told to save, they
+# would not all do so at the same step.
+near() {
+  deadline=$(($(date +%s) + NOTICE - 90)) known=$(newest)
+  while true; do
+    now=$(date +%s) last=$(newest)
+    if [ "$last" != "$known" ]; then
+      known=$last
+      finished && return
+      if [ $((now + $(apart))) -gt "$deadline" ]; then break; fi
+    fi
+    if [ "$now" -ge "$deadline" ]; then break; fi
+    sleep 5
+  done
+  if finished; then return; fi
+  if [ "$known" = "$before" ]; then
+    tell "no checkpoint was written since this start: not queued again; set a smaller save_steps, or ask for more time"
+    return
+  fi
+  tell "the limit is near: queued again, to go on from checkpoint-$known (SLURM waits two minutes with that)"
+  sleep 10
+  scontrol requeue "$SLURM_JOB_ID" || tell "not queued again; submit it anew, it goes on from checkpoint-$known"
+}
+started=$(date +%s)
+trap 'near &' USR1"""
+
+_SEEN = """\
+tell() { echo "lmf-recipes: $*" >&2; }
+fail() { tell "$@"; exit 1; }
+[ -r "$recipe" ] || fail "$SLURMD_NODENAME does not see $recipe; put it where all nodes do"
+mkdir -p "$output" && touch "$output/.$RDZV_ID-$SLURM_NODEID" || fail "$SLURMD_NODENAME cannot write to $output"
+"""
+
+_SHARED = """\
+# The first node counts those that write to the same folder; a network file system may show them late
+if [ "$SLURM_NODEID" -eq 0 ]; then
+  for attempt in {1..30}; do
+    seen=$(find "$output" -maxdepth 1 -name ".$RDZV_ID-*" | wc -l)
+    [ "$seen" -lt "$SLURM_JOB_NUM_NODES" ] || break
+    sleep 2
+  done
+  rm -f "$output/.$RDZV_ID"-*
+  [ "$seen" -ge "$SLURM_JOB_NUM_NODES" ] ||
+    fail "$seen of $SLURM_JOB_NUM_NODES nodes share $output; name a folder that all see, or set save_on_each_node: true"
+fi"""
+
+_START = """\
+training=$!
+code=0
+wait "$training" || code=$?
+# A signal ends the wait, not the training
+if [ "$code" -eq $((128 + $(kill -l USR1))) ]; then code=0; wait "$training" || code=$?; fi
+exit "$code\""""
+
+
+def words() -> list[str]:
+    """Functions of the script."""
+    return _WORDS.splitlines()
+
+
+def meeting(work: Work) -> list[str]:
+    """Where the nodes meet. They can share one host name, so that the first is known by the address that SLURM has for
+    it; jobs on one node do not meet at one port."""
+    port = "$((10000 + SLURM_JOB_ID % 20000))"
+    if work.nodes == 1:
+        return shell.meeting(work, "$SLURM_JOB_ID", "127.0.0.1", port)
+    return [
+        "# Nodes meet at the first one, by the address that SLURM has for it, as names can be those of several nodes",
+        'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        "address=$(scontrol show node \"$first\" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')",
+        *shell.meeting(work, "$SLURM_JOB_ID", "$address", port),
+    ]
+
+
+def left(work: Work) -> list[str]:
+    """What earlier starts have left: put in order, and gone on from."""
+    here = [] if work.local else ["# What earlier starts have left", *_order()]
+    again = ['if [ -n "$before" ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then arguments+=("${resuming[@]}"); fi']
+    return [*here, "before=$(newest)", *again]
+
+
+def _order() -> list[str]:
+    """Once for each folder."""
+    return [
+        'if [ "$overwrites" = true ] && [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ]; then',
+        *(f"  {line}" for line in shell.earlier()),
+        "else",
+        *shell.aside(),
+        "fi",
+    ]
+
+
+def node(work: Work) -> list[str]:
+    """What each node does, as a text for its bash."""
+    lines = [
+        "set -euo pipefail",
+        *_SEEN.splitlines(),
+        *(_SHARED.splitlines() if work.nodes > 1 and not work.local else ['rm -f "$output/.$RDZV_ID-$SLURM_NODEID"']),
+        *(_order() if work.local else ()),
+        *environment.setup_lines(work.device, work.devices, work.nodes),
+        *(_host() if work.torchrun and work.nodes > 1 else ()),
+        *shell.prologue(work, "$@"),
+        "exec " + shell.start(work, '"$SLURM_NODEID"', "$@"),
+    ]
+    return ["# What each node does", "read -r -d '' node <<'NODE' || true", *lines, "NODE"]
+
+
+def _host() -> list[str]:
+    """torchrun compares addresses to see which node keeps the store where all meet, and none does where the first has
+    several (torch, elastic/rendezvous/utils.py)."""
+    return [
+        "# The first node is where they meet, by whatever address",
+        'export PET_RDZV_CONF="is_host=$((SLURM_NODEID == 0))"',
+    ]
+
+
+def ending(work: Work, notice: int) -> list[str]:
+    """What happens before the limit, of which SLURM tells so many seconds before."""
+    return _ENDING.replace("NOTICE", str(notice)).splitlines() if work.resumes else []
+
+
+def start(work: Work, slurm: Slurm) -> list[str]:
+    """Start the nodes, wait for them, and end as they do."""
+    options = ["--kill-on-bad-exit=1"]
+    if work.nodes > 1:
+        options.append("--label")
+    if slurm.container:
+        options.append(f"--container-image={slurm.container}")
+    if slurm.container and slurm.mounts:
+        options.append(f"--container-mounts={','.join(slurm.mounts)}")
+    return [
+        "# srun does not take the number of CPUs from the job by itself (SLURM 22.05 and later)",
+        'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
+        f'srun {shlex.join(options)} bash -c "$node" node "${{arguments[@]}}" &',
+        *_START.splitlines(),
+    ]

@@ -1,0 +1,26 @@
+"""What an engine makes of runs: a text, what is to be said of it, and the way to hand it over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from validator.job.job import Job
+from validator.submit.work import Work
+
+
+class Run(NamedTuple):
+    """A checked job, the user's overrides, and what is to be run."""
+
+    job: Job
+    overrides: Sequence[str]
+    work: Work
+
+
+class Order(NamedTuple):
+    """`text` is the job as the engine reads it, `notes` are for whoever submits it; `hand` gives it to the engine's own
+    client, yields lines that say how to follow it, and raises RecipeError where it is refused."""
+
+    text: str
+    notes: Sequence[str]
+    hand: Callable[[], Iterable[str]]

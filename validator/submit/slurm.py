@@ -1,0 +1,134 @@
+"""SLURM: a batch script for a run, or for several alike, and sbatch, which takes it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from validator.diagnostic import RecipeError, plural
+from validator.submit import batch, client, directives, limit, shell
+from validator.submit.order import Order, Run
+from validator.submit.site import Site
+from validator.submit.work import Work
+
+
+def order(runs: Sequence[Run], site: Site) -> Order:
+    """A batch script for one run, or an array job. Raises RecipeError as `text` does."""
+    works = [run.work for run in runs]
+    job = text(works, site)
+    return Order(job, [*notes(works, site)], lambda: _submit(job, works, site))
+
+
+def text(works: Sequence[Work], site: Site) -> str:
+    """The batch script; of several runs an array job, with the resources of the largest. Raises RecipeError where the
+    runs are not alike, or nobody knows how long one takes."""
+    most = _largest(works)
+    hours = limit.hours(most, site.slurm.hours)
+    several = len(works) if len(works) > 1 else 0
+    login = " -l" if site.slurm.modules else ""  # which defines `module`
+    parts = [
+        [f"#!/bin/bash{login}", *directives.lines(most, site.slurm, hours, several), *_head(works, hours)],
+        ["# What the site asks for", *shell.set_up(site, site.slurm.modules)],
+        ["# The run", *(_each(works) if several else _run(most))],
+        [*shell.exports(most.environment), *batch.meeting(most)],
+        batch.words(),
+        batch.left(most),
+        batch.node(most),
+        batch.ending(most, limit.notice(most, hours)),
+        batch.start(most, site.slurm),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def notes(works: Sequence[Work], site: Site) -> Iterator[str]:
+    """What the limit means for each run, and what a container does not see."""
+    hours = limit.hours(_largest(works), site.slurm.hours)
+    for work in works:
+        yield from limit.notes(work, hours)
+        if site.slurm.container:
+            yield from _unmounted(work, site.slurm.mounts)
+
+
+def _submit(job: str, works: Sequence[Work], site: Site) -> Iterator[str]:
+    most = _largest(works)
+    log = directives.log(most, site.slurm, len(works) if len(works) > 1 else 0)
+    _folder(log.parent)
+    remedy = "run this where jobs are submitted, or take the script there: `--write FILE`"
+    number = client.run(("sbatch", "--parsable"), job, remedy).partition(";")[0]
+    file = str(log).replace("%x", most.name).replace("%j", number).replace("%A", number).replace("%a", "0")
+    yield f"job {number} is queued: {shlex.join(('squeue', '--job', number))}"
+    yield f"log: tail -F {shlex.quote(file)}"
+    yield f"cancel: scancel {number}"
+
+
+def _folder(folder: Path) -> None:
+    """SLURM makes no folder for logs: without one a job fails and says nothing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise RecipeError(
+            f"`{folder}`, the folder for logs, cannot be made: {(err.strerror or str(err)).lower()}"
+        ) from None
+
+
+def _largest(works: Sequence[Work]) -> Work:
+    """A run with the resources of the largest. Raises RecipeError where they cannot be one array."""
+    first = works[0]
+    for work in works[1:]:
+        if _shape(work) != _shape(first):
+            both = f"{first.name} is for {_shape(first)}, {work.name} for {_shape(work)}"
+            raise RecipeError(f"the jobs of an array are alike, but {both}; submit them one by one")
+    memories, hours = [work.memory_gib for work in works], [work.hours for work in works]
+    return replace(
+        first,
+        name=first.name if len(works) == 1 else first.recipe.parent.name,
+        cpus=max(work.cpus for work in works),
+        memory_gib=None if None in memories else max(filter(None, memories)),
+        hours=None if None in hours else max(filter(None, hours), key=lambda span: span.high),
+        every=None if any(work.every is None for work in works) else max(work.every or 0.0 for work in works),
+        saving=max(work.saving for work in works),
+    )
+
+
+def _shape(work: Work) -> str:
+    """What the jobs of an array have in common, in words."""
+    by = "accelerate" if work.accelerate else "torchrun" if work.torchrun else "one process"
+    further = (", on folders of their own" if work.local else "") + ("" if work.resumes else ", without resuming")
+    return f"{work.nodes} {plural(work.nodes, 'node')} of {work.devices} {work.device.id} by {by}{further}"
+
+
+def _head(works: Sequence[Work], hours: float) -> list[str]:
+    """What the script is, for whoever reads it."""
+    lines = ["", "# Written by `lmf-recipes submit`. Change what you like; `sbatch FILE` takes it as well."]
+    for work in works:
+        time = (
+            f"{work.hours.expected:.1f} h ({work.hours.low:.1f} to {work.hours.high:.1f})"
+            if work.hours
+            else "not known"
+        )
+        lines.append(f"# {work.name}: predicted time {time}, limit {hours:.1f} h")
+    return lines
+
+
+def _each(works: Sequence[Work]) -> list[str]:
+    """The run that a job of the array makes."""
+    cases = ((f"{number})", *(f"  {line}" for line in _run(work)), "  ;;") for number, work in enumerate(works))
+    return ['case "$SLURM_ARRAY_TASK_ID" in', *(line for case in cases for line in case), "esac"]
+
+
+def _run(work: Work) -> list[str]:
+    """Variables that say what is run."""
+    return [
+        f"export recipe={shlex.quote(str(work.recipe))} output={shlex.quote(str(work.output))}",
+        *shell.array("arguments", [str(work.recipe), *work.overrides]),
+        f"overwrites={str(work.overwrites).lower()} resuming=({shlex.join(work.resuming)})",
+    ]
+
+
+def _unmounted(work: Work, mounts: Sequence[str]) -> Iterator[str]:
+    seen = [Path([*mount.split(":"), mount][1]) for mount in mounts]
+    for path in (work.recipe, work.output):
+        if not any(path.is_relative_to(folder) for folder in seen):
+            yield f"`{path}` is in no mount of the container; add its folder to `slurm.mounts` of the site file"
