@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from validator.diagnostic import RecipeError
-from validator.doctor import devices, disk, health, holders, limits, memory, shared
+from validator.doctor import devices, disk, health, holders, limits, locks, memory, operators, shared
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.job.job import Job
@@ -21,6 +21,8 @@ CHECKS: dict[str, Check] = {
     "/dev/shm": shared.lines,
     "limits": limits.lines,
     "output folder": disk.lines,
+    "operators": operators.lines,
+    "stale locks": locks.lines,
 }
 # Seconds for all checks, which run at once: nvidia-smi alone may take 30, and a dead network file system answers never.
 _LIMIT = 40.0

@@ -1,0 +1,185 @@
+"""Operators that DeepSpeed builds, what it builds them with, and locks that it would wait for."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from pathlib import Path
+from time import time
+
+import pytest
+
+from validator.doctor import locks, operators
+from validator.doctor.line import Line
+from validator.doctor.node import Node
+from validator.job.job import Job, resolve
+from validator.read.override import overridden
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+OFFLOADED = '{"stage": 3, "offload_optimizer": {"device": "cpu"}}'
+
+
+@pytest.fixture(autouse=True)
+def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The repository's root, and a DeepSpeed that brought no operator."""
+    monkeypatch.chdir(RECIPES.parent)
+    monkeypatch.setattr(operators, "_shipped", set)
+
+
+def job(zero: str = OFFLOADED, *overrides: str, machine: str = "8xa100-80g", more: str = "") -> Job:
+    words = (f'deepspeed={{"zero_optimization": {zero}{more}}}', *overrides)
+    return resolve(overridden(str(RECIPES / "qwen7b-a100-full.yaml"), words), machine)
+
+
+NAMED = ', "optimizer": {"type": "AdamW", "params": {%s}}'
+
+
+@pytest.mark.parametrize(
+    ("run", "names"),
+    [
+        (job(), {"cpu_adam"}),
+        (job('{"stage": 3}'), set()),
+        (job(OFFLOADED, "optim=lion_32bit"), {"cpu_lion"}),
+        (job(OFFLOADED, "do_train=false", "do_eval=true"), set()),
+        (job(more=', "zero_force_ds_cpu_optimizer": false'), set()),
+        (job('{"stage": 2}', more=NAMED % ""), {"fused_adam"}),
+        (job('{"stage": 2}', more=NAMED % '"torch_adam": true'), set()),
+        (job('{"stage": 2}', more=NAMED % "", machine="8xascend-910b-64g"), set()),
+        (job(machine="8xascend-910b-64g"), {"cpu_adam"}),
+        (job(more=NAMED % ""), {"cpu_adam"}),
+        (job('{"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/x"}}'), {"async_io"}),
+        (resolve(overridden(str(RECIPES / "qwen7b-a100-full.yaml"), ("deepspeed=",))), set()),
+    ],
+)
+def test_the_operators_of_a_run(run: Job, names: set[str]) -> None:
+    assert operators.built(run) == names
+
+
+def test_operators_that_deepspeed_brought(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "_shipped", lambda: {"cpu_adam"})
+    assert operators.built(job()) == set()
+
+
+# What they are built with.
+
+
+def ready(root: Path) -> dict[str, str]:
+    """An environment with a compiler, ninja and a toolkit."""
+    (root / "bin").mkdir()
+    for name in ("c++", "ninja"):
+        (root / "bin" / name).touch(0o755)
+    return {"PATH": str(root / "bin"), "CUDA_HOME": "/opt/cuda", "HOME": str(root)}
+
+
+def said(run: Job | None, root: Path, environment: dict[str, str]) -> list[str]:
+    return [f"{line.state}: {line.found}" for line in operators.lines(run, Node(root, environment))]
+
+
+@pytest.fixture
+def headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Python's own headers."""
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"include": str(tmp_path / "include")})
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "Python.h").touch()
+    return tmp_path / "include" / "Python.h"
+
+
+@pytest.mark.usefixtures("headers")
+def test_all_is_there(tmp_path: Path) -> None:
+    assert said(job(), tmp_path, ready(tmp_path)) == ["ok: compiler, Python.h and ninja are there"]
+    assert not said(job('{"stage": 3}'), tmp_path, {})
+    assert not said(None, tmp_path, {})
+
+
+@pytest.mark.usefixtures("headers")
+@pytest.mark.parametrize(
+    ("lacks", "says"),
+    [
+        ("ninja", "error: ninja is not on PATH"),
+        ("c++", "error: no compiler `c++`"),
+        ("CUDA_HOME", "error: no CUDA toolkit (CUDA_HOME, nvcc, /usr/local/cuda)"),
+    ],
+)
+def test_something_is_missing(lacks: str, says: str, tmp_path: Path) -> None:
+    environment = ready(tmp_path)
+    environment.pop(lacks, None)
+    (tmp_path / "bin" / lacks).unlink(missing_ok=True)
+    assert said(job(), tmp_path, environment) == [says]
+
+
+def test_no_headers_of_python(tmp_path: Path, headers: Path) -> None:
+    environment = ready(tmp_path)
+    headers.unlink()
+    assert said(job(), tmp_path, environment) == ["error: no Python.h"]
+    operator = tmp_path / ".cache/torch_extensions/py311_cu128/cpu_adam"
+    operator.mkdir(parents=True)
+    (operator / "cpu_adam.so").touch()
+    assert said(job(), tmp_path, environment) == ["warning: no Python.h"]
+
+
+@pytest.mark.usefixtures("headers")
+def test_what_other_devices_need(tmp_path: Path) -> None:
+    environment = ready(tmp_path)
+    ascend, nvme = job(machine="8xascend-910b-64g"), job('{"stage": 3, "offload_param": {"device": "nvme"}}')
+    assert said(ascend, tmp_path, environment) == ["error: ASCEND_HOME_PATH is not set"]
+    assert said(nvme, tmp_path, environment) == ["error: no libaio.h"]
+
+
+# Locks.
+
+
+def locked(home: Path, seconds: float, name: str = "cpu_adam") -> Path:
+    """A lock of this age, where torch makes it."""
+    lock = home / ".cache/torch_extensions/py311_cu128" / name / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    os.utime(lock, (time() - seconds, time() - seconds))
+    return lock
+
+
+def found(run: Job | None, home: Path, **environment: str) -> list[Line]:
+    return list(locks.lines(run, Node(home, {"HOME": str(home), **environment})))
+
+
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("run", "seconds", "name", "states"),
+    [
+        (job(), 4 * HOUR, "cpu_adam", ["error"]),
+        (job(), 60, "cpu_adam", ["warning"]),
+        (None, 4 * HOUR, "cpu_adam", ["warning"]),
+        (job(), 4 * HOUR, "fused_adam", []),
+        (job('{"stage": 3}'), 4 * HOUR, "cpu_adam", []),
+    ],
+)
+def test_a_lock(run: Job | None, seconds: float, name: str, states: list[str], tmp_path: Path) -> None:
+    lock = locked(tmp_path, seconds, name)
+    lines = found(run, tmp_path)
+    assert [line.state for line in lines] == states
+    assert all(line.remedy == f"`rm {lock}`" for line in lines)
+
+
+def test_a_lock_of_somebody_who_builds(tmp_path: Path) -> None:
+    lock = locked(tmp_path, 60)
+    process = tmp_path / "proc" / "4711"
+    process.mkdir(parents=True)
+    (process / "comm").write_text("ninja\n")
+    (process / "cwd").symlink_to(lock.parent)
+    (line,) = found(job(), tmp_path)
+    assert (line.state, "process 4711 builds cpu_adam" in line.found) == ("ok", True)
+    (process / "comm").write_text("bash\n")
+    assert [line.state for line in found(job(), tmp_path)] == ["warning"]
+
+
+def test_a_lock_in_a_folder_of_the_user_s_own(tmp_path: Path) -> None:
+    lock = tmp_path / "own" / "cpu_adam" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    assert [line.state for line in found(job(), tmp_path, TORCH_EXTENSIONS_DIR=str(tmp_path / "own"))] == ["warning"]
+
+
+def test_no_lock(tmp_path: Path) -> None:
+    locked(tmp_path, 60).unlink()
+    assert not found(job(), tmp_path)

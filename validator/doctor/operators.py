@@ -1,0 +1,105 @@
+"""Operators that DeepSpeed builds when a run starts, and what it builds them with."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import sysconfig
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from validator.doctor.line import Line
+from validator.doctor.node import Node
+from validator.job.job import Job
+
+_WHAT = "operators"
+# By `optim`; cpu_adam for all others.
+_OPTIMIZERS = {"adagrad": "cpu_adagrad", "lion_32bit": "cpu_lion", "paged_lion_32bit": "cpu_lion"}
+_INCLUDES = ("usr/include", "usr/local/include")
+
+
+def built(job: Job) -> set[str]:
+    """The operators that are built when this run first starts, by their folder's name.
+
+    accelerate replaces the optimizer by a CPU one where its states are offloaded (utils/deepspeed.py,
+    map_pytorch_optim_to_deepspeed); one that the DeepSpeed file names is DeepSpeed's own (runtime/engine.py,
+    _configure_basic_optimizer), which on Ascend is written in Python. A run on the CPU builds an all-reduce
+    (comm/torch.py)."""
+    zero = job.zero
+    if zero is None or not job.trains:
+        return set()
+    offloads, cpu = zero.offload("offload_optimizer"), job.on_cpu
+    named = str(zero.value("optimizer.type") or "").lower() if not zero.value("optimizer.params.torch_adam") else ""
+    names = {"deepspeed_shm_comm"} if cpu else set()
+    if zero.steps_on_cpu:
+        names.add(_OPTIMIZERS.get(str(job.get("optim")), "cpu_adam"))
+    if named in ("adam", "adamw"):
+        names.add("cpu_adam" if offloads else "fused_adam")
+    if any(zero.value(f"zero_optimization.{name}.device") == "nvme" for name in ("offload_optimizer", "offload_param")):
+        names.add("async_io")
+    ascend = job.machine is not None and job.machine.device.vendor == "ascend"
+    return names - ({"fused_adam"} if ascend else set()) - _shipped()
+
+
+def _shipped() -> set[str]:
+    """Operators that were built when DeepSpeed was installed (`DS_BUILD_OPS`)."""
+    try:
+        file = Path(str(distribution("deepspeed").locate_file("deepspeed/git_version_info_installed.py")))
+        rows = [line for line in file.read_text().splitlines() if line.startswith("installed_ops=")]
+        there = ast.literal_eval(rows[0].partition("=")[2]) if rows else {}
+    except (PackageNotFoundError, OSError, SyntaxError, ValueError):
+        return set()
+    return {str(name) for name, shipped in there.items() if shipped}
+
+
+def roots(node: Node) -> list[Path]:
+    """Folders with a folder for each operator (torch, utils/cpp_extension.py, _get_build_directory)."""
+    given = node.environment.get("TORCH_EXTENSIONS_DIR")
+    if given:
+        return [Path(given)]
+    home = node.environment.get("XDG_CACHE_HOME") or Path(node.environment.get("HOME", "~"), ".cache")
+    return sorted(Path(home, "torch_extensions").expanduser().glob("*/"))
+
+
+def lines(job: Job | None, node: Node) -> Iterator[Line]:
+    """What is missing to build what this run builds; ninja is asked for even where all is built."""
+    if job is None or not (names := built(job)):
+        return
+    lacking = list(_lacking(job, names, node))
+    done = all(any((root / name / f"{name}.so").is_file() for root in roots(node)) for name in names)
+    wanted = f"DeepSpeed builds {', '.join(sorted(names))}"
+    for found, remedy in lacking:
+        yield Line("warning" if done and not found.startswith("ninja") else "error", _WHAT, found, wanted, remedy)
+    if not lacking:
+        yield Line("ok", _WHAT, "compiler, Python.h and ninja are there", "" if done else wanted)
+
+
+def _lacking(job: Job, names: set[str], node: Node) -> Iterator[tuple[str, str]]:
+    """What is missing, and how to get it."""
+    path = node.environment.get("PATH", "")
+    if shutil.which("ninja", path=path) is None:
+        yield "ninja is not on PATH", "pip install ninja, or activate the environment that holds it"
+    compiler = node.environment.get("CXX") or "c++"
+    if shutil.which(compiler, path=path) is None:
+        yield f"no compiler `{compiler}`", "install one: `apt install g++`, or `conda install gxx_linux-64`"
+    if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
+        version = sysconfig.get_python_version()
+        yield "no Python.h", f"install the headers of Python: `apt install python{version}-dev`"
+    yield from _toolkit(job, names, node, path)
+
+
+def _toolkit(job: Job, names: set[str], node: Node, path: str) -> Iterator[tuple[str, str]]:
+    """The device's own compiler and headers."""
+    vendor = job.machine.device.vendor if job.machine else ""
+    home = node.environment.get("CUDA_HOME") or node.environment.get("CUDA_PATH")
+    nvcc = home or shutil.which("nvcc", path=path) or (node.root / "usr/local/cuda").exists()
+    if vendor == "nvidia" and not nvcc:
+        yield (
+            "no CUDA toolkit (CUDA_HOME, nvcc, /usr/local/cuda)",
+            ("load its module, or `conda install -c nvidia cuda-toolkit`, of the release that torch is built for"),
+        )
+    if vendor == "ascend" and not node.environment.get("ASCEND_HOME_PATH"):
+        yield "ASCEND_HOME_PATH is not set", "source /usr/local/Ascend/ascend-toolkit/set_env.sh"
+    if "async_io" in names and not any((node.root / folder / "libaio.h").exists() for folder in _INCLUDES):
+        yield "no libaio.h", "`apt install libaio-dev`"
