@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from validator.diagnostic import RecipeError
+from validator.here import host
 from validator.job import job
 from validator.job.job import Job
 from validator.read.override import with_overrides
@@ -131,3 +132,25 @@ def test_results_are_those_that_exist(tmp_path: Path) -> None:
     (tmp_path / "adapter_model.safetensors").touch()
     assert [path.name for path in handoff.results(tmp_path)] == ["adapter_model.safetensors", "training_loss.png"]
     assert handoff.results(tmp_path / "none") == []
+
+
+OFFLOADED = "deepspeed: {zero_optimization: {stage: 2, offload_optimizer: {device: cpu}}}\nstage: sft\n"
+
+
+def test_an_optimizer_in_main_memory_gets_the_processors(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell of a node counts its own; a run here gets those of this machine, unless the user has said how many."""
+    monkeypatch.setattr(host, "cpus", lambda: 64)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    recipe = resolved(project, f"# /// recipe\n# machine: 8xa100-80g\n# ///\n{OFFLOADED}")
+    (line,) = handoff.commands(recipe, "x.yaml", [])
+    assert " OMP_NUM_THREADS=$(($(nproc) / 8)) " in line
+    assert handoff.prepare(recipe, []).process.env["OMP_NUM_THREADS"] == "8"
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert handoff.prepare(recipe, []).process.env["OMP_NUM_THREADS"] == "3"
+
+
+def test_nodes_get_what_their_devices_want(project: Path) -> None:
+    recipe = resolved(project, "# /// recipe\n# machine: 2x8x910b\n# ///\nstage: sft\nddp_timeout: 7200\n")
+    wanted = {"HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT", "PYTORCH_NPU_ALLOC_CONF"}
+    assert wanted <= set(handoff.prepare(recipe, []).variables)
+    assert all(f" {name}=" in line for name in wanted for line in handoff.commands(recipe, "x.yaml", []))

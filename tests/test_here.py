@@ -253,5 +253,28 @@ def test_main_memory(files: dict[str, str], size: float | None, tmp_path: Path) 
     assert host.memory_gib(tmp_path) == size
 
 
+@pytest.mark.parametrize(
+    ("files", "processors"),
+    [
+        ({}, 8),
+        ({"proc/self/cgroup": "0::/pod\n", f"{WITHIN}/pod/cpu.max": "max 100000\n"}, 8),
+        ({"proc/self/cgroup": "0::/pod\n", f"{WITHIN}/pod/cpu.max": "350000 100000\n"}, 3),
+        ({"proc/self/cgroup": "0::/pod\n", f"{WITHIN}/cpu.max": "50000 100000\n"}, 1),
+        ({"proc/self/cgroup": "0::/pod\n", f"{WITHIN}/cpu.max": "6400000 100000\n"}, 8),
+        # Version 1: two files, and -1 for no limit.
+        ({"proc/self/cgroup": "3:cpu,cpuacct:/ab\n", f"{WITHIN}/cpu/cpu.cfs_quota_us": "400000\n",
+          f"{WITHIN}/cpu/cpu.cfs_period_us": "100000\n"}, 4),
+        ({"proc/self/cgroup": "3:cpu,cpuacct:/ab\n", f"{WITHIN}/cpu/cpu.cfs_quota_us": "-1\n",
+          f"{WITHIN}/cpu/cpu.cfs_period_us": "100000\n"}, 8),
+    ],
+)  # fmt: skip
+def test_processors(files: dict[str, str], processors: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(8)))
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert host.cpus(tmp_path) == processors
+
+
 def test_free_disk_is_that_of_the_nearest_folder_there_is(tmp_path: Path) -> None:
     assert host.free_disk_gib(tmp_path / "saves" / "x") == pytest.approx(host.free_disk_gib(tmp_path), rel=0.2)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
-from validator.here import host
 from validator.job import job as jobs
 from validator.job.job import Job
 from validator.read.recipe import parse
@@ -85,14 +83,3 @@ def test_one_command_starts_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     launch.ready(handoff.size(two)[0], "0.9.5")
     monkeypatch.delenv("USE_RAY")
     assert [line.split()[0] for line in handoff.commands(two, "x.yaml", [])] == ["FORCE_TORCHRUN=1"] * 2
-
-
-def test_cpus_of_a_container(tmp_path: Path) -> None:
-    here = host.cpus(tmp_path)
-    assert here >= 1
-    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
-    limit = tmp_path / "sys/fs/cgroup/cpu.max"
-    limit.write_text("max 100000\n")
-    assert host.cpus(tmp_path) == here
-    limit.write_text("150000 100000\n")
-    assert host.cpus(tmp_path) == 1

@@ -58,14 +58,19 @@ def _left(group: Group) -> float | None:
 
 
 def cpus(root: Path = Path("/")) -> int:
-    """Processors, threads counted, that this process may use: those that it is bound to, or the share that the control
-    group of a container has where that is less."""
+    """Processors, threads counted, that this process may use: those that it is bound to (a batch job), or those whose
+    time its control groups give it (a container) where they are fewer."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for line in lines(root / "sys/fs/cgroup/cpu.max"):
-        quota, _, period = line.partition(" ")
-        if quota.isdecimal():
-            bound = min(bound, max(int(quota) // int(period), 1))
-    return bound
+    return max(1, int(min([bound, *_shares(root)])))
+
+
+def _shares(root: Path) -> Iterator[float]:
+    """Microseconds of processors in a period of them. No limit is the word max, or -1."""
+    for group in groups(root, "cpu"):
+        files = ("cpu.max",) if group.version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        words = " ".join(line for file in files for line in lines(group.folder / file)).split()
+        if len(words) == 2 and all(map(str.isdecimal, words)):
+            yield int(words[0]) / int(words[1])
 
 
 def free_disk_gib(folder: Path) -> float | None:

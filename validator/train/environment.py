@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from validator.job import ray
 from validator.job.job import Job
 from validator.tables.data import listing
 from validator.tables.devices import Device
@@ -40,10 +41,10 @@ def variables(device: Device, nodes: int = 1, wait: float = 0.0) -> dict[str, st
 
 def threads(job: Job, cores: int | None = None) -> dict[str, str]:
     """Threads for each process of a node with so many cores, where the optimizer's states are in main memory: torchrun
-    gives each of several processes one, on which alone the update runs (torch, distributed/run.py); one process has
-    all by itself. Without `cores` the shell of the node is to count them."""
+    gives each of several processes one, on which alone the update runs (torch, distributed/run.py). One process has
+    all by itself, and a worker of Ray those reserved for it. Without `cores` the node's shell is to count them."""
     processes = job.machine.devices if job.machine else 1
-    if processes == 1 or not steps_on_host(job):
+    if processes == 1 or ray.on() or not steps_on_host(job):
         return {}
     return {_THREADS: f"$(($(nproc) / {processes}))" if cores is None else str(max(1, cores // processes))}
 

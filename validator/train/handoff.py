@@ -9,11 +9,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from validator.diagnostic import RecipeError
+from validator.here import host
 from validator.job import ray
 from validator.job.job import Job
 from validator.read.override import assignment
 from validator.tables import switch
-from validator.train import hub, launch
+from validator.train import environment, hub, launch
 
 # Keys whose relative paths LLaMA-Factory takes from the working directory. Those that must exist are looked for beside
 # the recipe too; the others are made where the user stands.
@@ -28,7 +29,8 @@ _RESULTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors
 @dataclass(frozen=True)
 class Handoff:
     """What llamafactory-cli gets, or accelerate: `starter` are the words before the recipe. `variables` are added to
-    the environment; what the user has set wins, but over `chosen`, which leave the run some of the devices."""
+    the environment; what the user has set wins, but over `chosen`, which leave the run some of the devices. `counted`
+    are those whose value the shell would count, for this machine."""
 
     recipe: Path
     overrides: tuple[str, ...]
@@ -36,10 +38,12 @@ class Handoff:
     output: Path | None
     starter: tuple[str, ...] = launch.CLI
     chosen: Mapping[str, str] = field(default_factory=dict)
+    counted: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def process(self) -> launch.Process:
-        return launch.process(self.recipe, self.overrides, self.variables, self.starter, self.chosen)
+        variables = {**self.variables, **self.counted}
+        return launch.process(self.recipe, self.overrides, variables, self.starter, self.chosen)
 
 
 def size(job: Job) -> tuple[int, int]:
@@ -58,7 +62,7 @@ def commands(job: Job, recipe: str, overrides: Sequence[str]) -> list[str]:
 
 
 def _variables(job: Job) -> dict[str, str]:
-    return {**_launcher(job), **hub.variables(job)}
+    return {**_launcher(job), **_of_nodes(job), **environment.threads(job), **hub.variables(job)}
 
 
 def _launcher(job: Job) -> dict[str, str]:
@@ -67,6 +71,11 @@ def _launcher(job: Job) -> dict[str, str]:
     if job.accelerate:
         return {}
     return {"USE_RAY": "1"} if ray.on() else launch.environment(*size(job), job.zero is not None)
+
+
+def _of_nodes(job: Job) -> dict[str, str]:
+    wait = job.number("ddp_timeout") if job.world > 1 else 0.0
+    return environment.variables(job.machine.device, job.machine.nodes, wait) if job.machine else {}
 
 
 def _starter(job: Job, file: str | None = None) -> tuple[str, ...]:
@@ -92,7 +101,8 @@ def prepare(job: Job, overrides: Sequence[str], chosen: Mapping[str, str] = Mapp
         raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")
     output = job.get("output_dir")
     folder = Path(output).expanduser().absolute() if isinstance(output, str) else None
-    return Handoff(recipe, words, variables, folder, _starter(job), chosen)
+    counted = environment.threads(job, host.cpus())
+    return Handoff(recipe, words, variables, folder, _starter(job), chosen, counted)
 
 
 def displaced(job: Job) -> tuple[str, ...]:

@@ -53,8 +53,13 @@ def commands(
         place = {**unknown, **known} if nodes > 1 else {}
         before = {**variables, **place} if starter == CLI else variables
         words = map(shlex.quote, [*(place.get(word, word) for word in starter), recipe, *overrides])
-        lines.append(" ".join([*(f"{key}={shlex.quote(value)}" for key, value in before.items()), *words]))
+        lines.append(" ".join([*(f"{key}={_word(value)}" for key, value in before.items()), *words]))
     return lines
+
+
+def _word(value: str) -> str:
+    """A value for the shell, which is to count what stands as an arithmetic expression."""
+    return value if value.startswith("$((") else shlex.quote(value)
 
 
 def place(nodes: int) -> dict[str, str]:
