@@ -188,21 +188,3 @@ def _saved(job: Job) -> float:
         return 0.0
     steps = rows * job.number("num_train_epochs") / job.effective_batch
     return job.checkpoint * (steps / every if every >= 1 else 1 / every)
-
-
-@rule("TRA927", Severity.WARNING)
-def tokenizing_outlasts_timeout(job: Job) -> Iterator[Finding]:
-    """`ddp_timeout` ends before the first process has tokenized the data, for which the others wait.
-
-    Why: the first process prepares the data, and the others stop with a timeout of the collective (data/loader.py,
-    main_process_first).
-    Source: llamafactory/data/loader.py:get_dataset, own (the time model)
-    Fix: leave `ddp_timeout` at LLaMA-Factory's default, more `preprocessing_num_workers`, or tokenize once before with
-    `tokenized_path`.
-    """
-    if job.world == 1 or not job.has("ddp_timeout") or job.tokenized:
-        return
-    known, limit = _pace(job), job.number("ddp_timeout")
-    seconds = _part(known.run, "tokenizing") if known and known.run else 0.0
-    if seconds > limit > 0:
-        yield "ddp_timeout", f"tokenizing takes about {seconds / 60:.0f} minutes, {limit / 60:.0f} are allowed"
