@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -151,3 +153,24 @@ def test_threads_of_an_optimizer_in_main_memory(
 ) -> None:
     found = environment.threads(job.resolve(parse("x.yaml", f"{keys}\n"), machine), cores)
     assert found == ({"OMP_NUM_THREADS": expected} if expected else {})
+
+
+TOLD = "import os; print('told', os.environ['OMP_NUM_THREADS'], os.environ['MASTER_ADDR'], flush=True)"
+
+
+@pytest.mark.slow
+def test_torchrun_hands_threads_and_address_on(tmp_path: Path) -> None:
+    """Started as LLaMA-Factory's launcher starts it for a job: one thread for each process unless the environment says
+    otherwise, and the processes meet at the name of a node unless it is given an address."""
+    pytest.importorskip("torch")
+    (tmp_path / "told.py").write_text(TOLD)
+
+    def told(**known: str) -> set[tuple[str, ...]]:
+        elastic = ("--rdzv-id", "7", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
+        words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *elastic, "told.py"]
+        env = {key: value for key, value in os.environ.items() if key not in ("OMP_NUM_THREADS", "PET_LOCAL_ADDR")}
+        ran = subprocess.run(words, env={**env, **known}, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return {tuple(line.split()[1:]) for line in ran.stdout.splitlines() if line.startswith("told")}
+
+    assert told() == {("1", socket.getfqdn())}
+    assert told(OMP_NUM_THREADS="12", PET_LOCAL_ADDR="127.0.0.2") == {("12", "127.0.0.2")}
