@@ -6,7 +6,21 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from validator.diagnostic import RecipeError
-from validator.doctor import devices, disk, health, holders, limits, locks, memory, operators, shared
+from validator.doctor import (
+    builds,
+    cann,
+    devices,
+    disk,
+    health,
+    holders,
+    limits,
+    linked,
+    locks,
+    memory,
+    operators,
+    packages,
+    shared,
+)
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.job.job import Job
@@ -21,6 +35,10 @@ CHECKS: dict[str, Check] = {
     "/dev/shm": shared.lines,
     "limits": limits.lines,
     "output folder": disk.lines,
+    "packages": packages.lines,
+    "torch": builds.lines,
+    "compiled packages": linked.lines,
+    "CANN": cann.lines,
     "operators": operators.lines,
     "stale locks": locks.lines,
 }

@@ -17,7 +17,7 @@ class Node(NamedTuple):
 
     `here` are the devices, None where no driver's program shows any; `fault` is what one says instead. `assumed` is the
     machine that the recipe is written for, `target` what the run takes of this one; where it is `refused`, that says
-    why."""
+    why. `folders` hold the packages; None: those that llamafactory-cli imports."""
 
     root: Path = Path("/")
     environment: Mapping[str, str] = os.environ
@@ -26,3 +26,4 @@ class Node(NamedTuple):
     assumed: Machine | None = None
     target: Target | None = None
     refused: str = ""
+    folders: tuple[str, ...] | None = None

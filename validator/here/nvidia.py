@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from validator.here import program
 from validator.here.accelerator import Accelerator, Shown, number
@@ -28,6 +29,30 @@ def accelerators() -> Shown | None:
     slices = list(_slices(program.output("nvidia-smi", "-L") or "", {device.names[1]: device for device in whole}))
     lost = tuple(line.strip() for line in text.splitlines() if line.startswith(_LOST))
     return Shown([part for device in whole for part in _slices_of(device, slices) or [device]], lost)
+
+
+class Driver(NamedTuple):
+    """The kernel's driver, by its major number, and the compute capabilities of the devices that it shows; none where
+    nvidia-smi is older than that question (driver 510)."""
+
+    release: str
+    capabilities: tuple[float, ...]
+
+    @property
+    def major(self) -> int:
+        return int(self.release.partition(".")[0])
+
+
+def driver() -> Driver | None:
+    """None where there is no program, or it shows no device."""
+    for fields in ("driver_version,compute_cap", "driver_version"):
+        text = program.output("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader") or ""
+        rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
+        rows = [row for row in rows if row[0].partition(".")[0].isdecimal()]
+        if rows:
+            capabilities = (number(cell) for row in rows for cell in row[1:])
+            return Driver(rows[0][0], tuple(one for one in capabilities if one))
+    return None
 
 
 def _slices_of(device: Accelerator, slices: list[Accelerator]) -> list[Accelerator]:

@@ -1,0 +1,81 @@
+"""The packages that a run imports, read from their metadata and files. None is imported."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from functools import cache, cached_property
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from urllib.parse import unquote
+
+
+class Installed:
+    """What lies in these folders of packages; the first of a name is the one that Python imports."""
+
+    def __init__(self, folders: tuple[str, ...]) -> None:
+        self._folders = [Path(folder) for folder in folders if folder]
+
+    @cached_property
+    def _all(self) -> Mapping[str, Distribution]:
+        there: dict[str, Distribution] = {}
+        for one in distributions(path=[str(folder) for folder in self._folders]):
+            if one.metadata["Name"]:
+                there.setdefault(normal(one.metadata["Name"]), one)
+        return there
+
+    @cached_property
+    def releases(self) -> Mapping[str, str]:
+        """Releases by package, in the spelling of `normal`."""
+        return {name: one.version for name, one in self._all.items()}
+
+    def requirements(self, name: str) -> list[str]:
+        """What a package asks of others, as its metadata write it; nothing where it is not there."""
+        return list(self._all[name].requires or []) if name in self._all else []
+
+    def origin(self, name: str) -> str:
+        """The address that a package was installed from; empty where it came from an index."""
+        text = self._all[name].read_text("direct_url.json") if name in self._all else None
+        return unquote(str(json.loads(text).get("url", ""))) if text else ""
+
+    def text(self, path: str) -> str:
+        """A file of a package; empty where there is none."""
+        place = next((folder / path for folder in self._folders if (folder / path).is_file()), None)
+        return place.read_text("utf-8", errors="replace") if place else ""
+
+    def files(self, pattern: str) -> list[Path]:
+        """Files of the first folder that holds any of this pattern."""
+        return next((files for folder in self._folders if (files := sorted(folder.glob(pattern)))), [])
+
+    def has_module(self, name: str) -> bool:
+        """Whether a module of this name lies there, of whatever package."""
+        return bool(self.files(f"{name}/__init__.py") or self.files(f"{name}.py"))
+
+
+def normal(name: str) -> str:
+    """The one spelling of a package's name (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@cache
+def installed(folders: tuple[str, ...] | None = None) -> Installed:
+    """The packages of these folders; by default those of the Python that llamafactory-cli runs with, which need not be
+    this one; where there is no such program, of this one."""
+    return Installed(folders or _of_program(shutil.which("llamafactory-cli")) or tuple(sys.path))
+
+
+def _of_program(path: str | None) -> tuple[str, ...]:
+    """The folders of packages of the Python that a script begins with."""
+    if path is None:
+        return ()
+    with Path(path).open("rb") as script:
+        first = script.readline().decode(errors="replace").strip()
+    python = first.removeprefix("#!")
+    if python == first or python == sys.executable or not Path(python).is_absolute():
+        return ()
+    root = Path(python).parent.parent
+    return tuple(str(folder) for name in ("site-packages", "dist-packages")
+                 for folder in sorted(root.glob(f"lib*/python3*/{name}")))  # fmt: skip
