@@ -13,12 +13,17 @@ from validator.doctor import (
     disk,
     health,
     holders,
+    infiniband,
+    interfaces,
     limits,
     linked,
     locks,
+    meeting,
     memory,
     operators,
     packages,
+    proxies,
+    ray,
     shared,
 )
 from validator.doctor.line import Line
@@ -41,6 +46,11 @@ CHECKS: dict[str, Check] = {
     "CANN": cann.lines,
     "operators": operators.lines,
     "stale locks": locks.lines,
+    "Ray": ray.lines,
+    "meeting": meeting.lines,
+    "interfaces": interfaces.lines,
+    "InfiniBand": infiniband.lines,
+    "proxy": proxies.lines,
 }
 # Seconds for all checks, which run at once: nvidia-smi alone may take 30, and a dead network file system answers never.
 _LIMIT = 40.0

@@ -1,0 +1,111 @@
+"""The address and port at which the nodes of a run meet."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+from validator.doctor.line import Line
+from validator.doctor.node import Node
+from validator.job.job import Job
+from validator.train import launch
+
+_WHAT = "meeting"
+_LIMIT = 5.0  # seconds to another node
+_OPEN = "open the port in the firewall, or set another MASTER_ADDR"
+
+
+def nodes(job: Job | None, node: Node) -> int:
+    """How many nodes run: those of the machine, or what the environment says."""
+    told = node.environment.get("NNODES", "")
+    return int(told) if told.isdecimal() else job.machine.nodes if job and job.machine else 1
+
+
+def lines(job: Job | None, node: Node) -> Iterator[Line]:
+    """Nothing for a run on one node."""
+    if nodes(job, node) == 1:
+        return
+    yield from _own_name(node)
+    address, port = node.environment.get("MASTER_ADDR"), node.environment.get("MASTER_PORT", launch.PORT)
+    if address is None:
+        return  # the launcher is asked for it
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        yield Line("error", _WHAT, f"MASTER_PORT={port}", "a number from 1 to 65535")
+        return
+    yield _met(address, int(port), node)
+
+
+def _met(address: str, port: int, node: Node) -> Line:
+    """Whether this node can be met, or can reach the one that is."""
+    where = f"MASTER_ADDR={address}"
+    try:
+        place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as err:
+        return Line("error", _WHAT, f"{where} does not resolve here: {err}", "an address or a name that all nodes know")
+    family, end = place[0], place[4]
+    first = node.environment.get("NODE_RANK") == "0" and "RDZV_ID" not in node.environment
+    if ipaddress.ip_address(str(end[0]).partition("%")[0]).is_loopback and not first:
+        return Line("error", _WHAT, f"{where} is {end[0]}, which every node takes for itself", "an address of node 0")
+    if _ours(family, end):
+        return _free(family, end, where)
+    if first:
+        wanted = "an address of this machine, or of a service that leads to it"
+        return Line("warning", _WHAT, f"this is node 0, and {where} is not of this machine", wanted)
+    return _reached(family, end, where)
+
+
+def _ours(family: int, end: tuple[Any, ...]) -> bool:
+    """Whether the address is of this machine."""
+    return _bound(family, (end[0], 0, *end[2:])) == 0
+
+
+def _free(family: int, end: tuple[Any, ...], where: str) -> Line:
+    if (fault := _bound(family, end)) == 0:
+        return Line("ok", _WHAT, f"{where} is this node, and port {end[1]} is free")
+    what = "is taken, such as by a run before" if fault == errno.EADDRINUSE else f"cannot be had: {os.strerror(fault)}"
+    return Line("error", _WHAT, f"port {end[1]} of this node {what}", "a free port", "set another MASTER_PORT")
+
+
+def _bound(family: int, end: tuple[Any, ...]) -> int:
+    """0 where this process can listen at the address, else the number of the error."""
+    with closing(socket.socket(family)) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch does: ports of ended runs are free
+        try:
+            one.bind(end)
+        except OSError as err:
+            return err.errno or errno.EADDRNOTAVAIL
+    return 0
+
+
+def _reached(family: int, end: tuple[Any, ...], where: str) -> Line:
+    """A refusal is an answer: the run of node 0 may not have begun."""
+    with closing(socket.socket(family)) as one:
+        one.settimeout(_LIMIT)
+        try:
+            one.connect(end)
+        except ConnectionRefusedError:
+            return Line("ok", _WHAT, f"{where} answers; nothing listens at port {end[1]} yet")
+        except OSError as err:
+            found = f"{where} does not answer at port {end[1]}: {err.strerror or err}"
+            return Line("error", _WHAT, found, "node 0 within reach", _OPEN)
+    return Line("ok", _WHAT, f"{where} answers at port {end[1]}")
+
+
+def _own_name(node: Node) -> Iterator[Line]:
+    """torchrun tells the other nodes the name of the machine that rank 0 is on (torch,
+    distributed/elastic/rendezvous/api.py, RendezvousStoreInfo), and Gloo listens at the address that it stands for."""
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError:
+        address = ""
+    if not address or address.startswith("127."):
+        found = f"the name of this machine, {name}, {f'is {address}' if address else 'does not resolve'} here"
+        elastic = "RDZV_ID" in node.environment
+        wanted = "the address by which the other nodes reach it" + ("; they are told that name" if elastic else "")
+        yield Line("warning", _WHAT, found, wanted, f"a line `ADDRESS {name}` in /etc/hosts of every node")
