@@ -12,7 +12,7 @@ from recordings import RECORDED, show_all
 
 from validator.cli import group
 from validator.diagnostic import RecipeError
-from validator.doctor import checks
+from validator.doctor import checks, disk, hubs
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.job.job import Job
@@ -23,8 +23,10 @@ RECIPE = str(ROOT / "recipes" / "qwen7b-a100-lora.yaml")  # for 8xa100-80g
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No driver's program, and none of the variables that hide devices."""
+    """No driver's program, none of the variables that hide devices, no network and a disk that is not tried long."""
     show_all(monkeypatch)
+    monkeypatch.setattr(hubs, "_answer", lambda _address: 200)
+    monkeypatch.setattr(disk, "_MOST", 1 << 20)
     monkeypatch.delenv("NPROC_PER_NODE", raising=False)
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -12,15 +12,12 @@ from validator.diagnostic import Report, Severity
 from validator.job import job as jobs
 from validator.job.job import Job
 from validator.judge import check
-from validator.judge.selection import Selection
+from validator.judge.selection import STARTED, Selection
 from validator.read.recipe import Document
 from validator.show import report as reports
 from validator.train import folder, hub, packages, ray, room
 from validator.train.room import Shortage
 from validator.train.target import Target
-
-# What an accelerate file says of processes and nodes does not count: the numbers are passed beside it.
-_PASSED = "PAR305"
 
 
 def ready(document: Document, target: Target, host_ram: float | None, dry: bool = False) -> Job:
@@ -42,7 +39,7 @@ def checked(document: Document, machine: str | None, host_ram_gib: float | None,
     """Show the findings but for rules that are `passed`, and why memory was not judged; end here where one is an
     error."""
     report = Report(__version__, [check.check_document(document, machine, host_ram_gib)])
-    Selection(ignore=(_PASSED, *passed)).apply(report)
+    Selection(ignore=(*STARTED.ignore, *passed)).apply(report)
     if report.files[0].diagnostics or report.files[0].unjudged:
         click.echo(reports.text(report), nl=False, err=True)
     if report.count(Severity.ERROR):

@@ -13,6 +13,7 @@ from validator.doctor import (
     disk,
     health,
     holders,
+    hubs,
     infiniband,
     interfaces,
     limits,
@@ -25,6 +26,7 @@ from validator.doctor import (
     proxies,
     ray,
     shared,
+    start,
 )
 from validator.doctor.line import Line
 from validator.doctor.node import Node
@@ -46,6 +48,9 @@ CHECKS: dict[str, Check] = {
     "CANN": cann.lines,
     "operators": operators.lines,
     "stale locks": locks.lines,
+    "start": start.lines,
+    "data": start.data,
+    "hub": hubs.lines,
     "Ray": ray.lines,
     "meeting": meeting.lines,
     "interfaces": interfaces.lines,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from validator.diagnostic import RecipeError
-from validator.doctor import checks
-from validator.doctor.line import Line, State
+from validator.doctor import checks, recipe
+from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.here import machine as this
 from validator.job import job as jobs
 from validator.job.job import Job
 from validator.read.recipe import Document
 from validator.train import target as targets
+from validator.train.target import Target
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,21 @@ class Diagnosis:
 def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
     """Look at this machine; with a recipe, for its run, on `machine` where one is named. The run gets of the devices
     what `train` would give it."""
-    job, node = wanted(document, machine) if document else (None, seen(Node()))
-    told = tuple(checks.lines(job, node))
+    if document is None:
+        return _diagnosis(None, None, checks.lines(None, seen(Node())))
+    if not (document.readable and document.values):
+        return _diagnosis(document, None, recipe.lines(document, None, None))
+    job, node = wanted(document, machine)
+    target = node.target or Target(machine)
+    judged = recipe.lines(document, target.machine, target.host_ram_gib)
+    return _diagnosis(document, job, (*judged, *checks.lines(job, node)))
+
+
+def _diagnosis(document: Document | None, job: Job | None, lines: Iterable[Line]) -> Diagnosis:
+    told = tuple(lines)
+    states = [line.state for line in told]
     name = str(job.machine) if job and job.machine else None
-    return Diagnosis(document.path if document else None, name, told, _count(told, "error"), _count(told, "warning"))
+    return Diagnosis(document.path if document else None, name, told, states.count("error"), states.count("warning"))
 
 
 def wanted(document: Document, machine: str | None) -> tuple[Job, Node]:
@@ -53,7 +66,3 @@ def seen(node: Node) -> Node:
         return node._replace(here=this.look())
     except RecipeError as err:
         return node._replace(fault=str(err).removesuffix(f"; {this.MEND}"))
-
-
-def _count(lines: tuple[Line, ...], state: State) -> int:
-    return sum(line.state == state for line in lines)

@@ -36,7 +36,7 @@ def model(name: str, file: str = "config.json", revision: str = "main", folder: 
 
 def hugging_face(name: str, revision: str = "main", folder: str | None = None) -> Iterator[Path]:
     """The snapshot of a revision, a branch or a commit (huggingface_hub/constants.py and file_download.py)."""
-    place = _hub(folder) / f"models--{name.replace('/', '--')}"
+    place = home(folder) / f"models--{name.replace('/', '--')}"
     branch = place / "refs" / revision
     try:
         commit = branch.read_text("utf-8").strip() if branch.is_file() else revision
@@ -56,8 +56,8 @@ def modelscope(name: str, revision: str = "main", folder: str | None = None) -> 
             yield place / owner / each
 
 
-def _hub(folder: str | None) -> Path:
-    """The hub cache by the variables of huggingface_hub/constants.py."""
+def home(folder: str | None) -> Path:
+    """The cache of Hugging Face by the variables of huggingface_hub/constants.py; `folder` is the recipe's own."""
     given = os.environ
     home = given.get("HF_HOME") or Path(given.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     chosen = folder or given.get("HF_HUB_CACHE") or given.get("HUGGINGFACE_HUB_CACHE") or Path(home, "hub")

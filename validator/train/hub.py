@@ -20,7 +20,7 @@ _MODELS = ("model_name_or_path", "adapter_name_or_path", "reward_model", "ref_mo
 
 def variables(job: Job) -> dict[str, str]:
     """The variables of this environment that a printed command has to carry; none for a run that needs no hub."""
-    needed = bool([*_names(job), *_data_sets(job)])
+    needed = bool([*names(job), *data_sets(job)])
     return {name: os.environ[name] for name in _DECIDING if os.environ.get(name)} if needed else {}
 
 
@@ -31,7 +31,7 @@ def lacking(job: Job) -> Iterator[Shortage]:
         if variables(job) and "modelscope" not in releases.installed(["modelscope"]):
             yield Severity.ERROR, "USE_MODELSCOPE_HUB is set and the package is not installed: pip install modelscope"
     elif not switch.on("USE_OPENMIND_HUB"):
-        cause = _offline("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+        cause = offline()
         yield from _not_downloaded(job, cause) if cause else _of_other_hub(job)
 
 
@@ -51,23 +51,29 @@ def _other_shapes(job: Job) -> Iterator[Shortage]:
 
 def _not_downloaded(job: Job, cause: str) -> Iterator[Shortage]:
     """What a run without network would look for in vain; `cause` is the variable that takes the network away."""
-    for name in _names(job):
-        folders = [*cache.hugging_face(name, *job.origin)]
-        if not any(_loadable(place) for place in folders):
+    for name in names(job):
+        if not downloaded(job, name):
+            folders = [*cache.hugging_face(name, *job.origin)]
             known = any((place / "config.json").is_file() for place in folders)
             what = "has a config.json in the cache, and no weights" if known else "is in no folder and not in the cache"
             other = _elsewhere(job, name) or "name a folder that holds it, or download it where there is a network"
             yield Severity.ERROR, f"{cause} is set, and `{name}` {what}: {other}"
-    for name in _data_sets(job):
-        if not _prepared(name, job.origin[1]):
+    for name in data_sets(job):
+        if not prepared(name, job.origin[1]):
             yield Severity.WARNING, f"{cause} is set, and data set `{name}` seems not to be in the cache of datasets"
 
 
 def _of_other_hub(job: Job) -> Iterator[Shortage]:
     """What is downloaded already, where the run does not look."""
-    for name in _names(job):
-        if (remedy := _elsewhere(job, name)) and not any(map(_loadable, cache.hugging_face(name, *job.origin))):
+    for name in names(job):
+        if (remedy := _elsewhere(job, name)) and not downloaded(job, name):
             yield Severity.WARNING, f"`{name}` is downloaded from Hugging Face: {remedy}"
+
+
+def downloaded(job: Job, name: str) -> bool:
+    """Whether the cache holds a model or an adapter where the run looks for it."""
+    folders = cache.modelscope if switch.on("USE_MODELSCOPE_HUB") else cache.hugging_face
+    return any(map(_loadable, folders(name, *job.origin)))
 
 
 def _elsewhere(job: Job, name: str) -> str:
@@ -81,13 +87,14 @@ def _loadable(folder: Path) -> bool:
     return checkpoint.weighs(folder) or next(folder.glob("adapter_model.*"), None) is not None
 
 
-def _offline(*switches: str) -> str | None:
-    """The first of the switches that is set to anything, where that means yes (huggingface_hub/constants.py)."""
-    name = next((each for each in switches if os.environ.get(each)), None)
+def offline() -> str | None:
+    """The variable that takes the network of Hugging Face away, the first that is set to anything where that means yes
+    (huggingface_hub/constants.py); None where none does."""
+    name = next((each for each in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(each)), None)
     return name if name and os.environ[name].upper() in ("1", "ON", "YES", "TRUE") else None
 
 
-def _names(job: Job) -> Iterator[str]:
+def names(job: Job) -> Iterator[str]:
     """Models and adapters that are no folders here."""
     for key in _MODELS:
         value = job.get(key)
@@ -96,14 +103,14 @@ def _names(job: Job) -> Iterator[str]:
                 yield name.strip()
 
 
-def _data_sets(job: Job) -> Iterator[str]:
+def data_sets(job: Job) -> Iterator[str]:
     """Data sets of Hugging Face, unless the data are tokenized already."""
     for one in () if job.tokenized else job.datasets:
         if isinstance(name := one.entry.get("hf_hub_url"), str):
             yield name
 
 
-def _prepared(name: str, folder: str | None) -> bool:
+def prepared(name: str, folder: str | None) -> bool:
     """Whether datasets has loaded the data set before: its cache writes the name in snake case (datasets/load.py,
     CachedDatasetModuleFactory)."""
     home = os.environ.get("HF_HOME") or "~/.cache/huggingface"

@@ -1,0 +1,35 @@
+"""The recipe itself, as `check` judges it for what the run gets here."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from validator import __version__
+from validator.diagnostic import Diagnostic, Report, Severity, plural
+from validator.doctor.line import Line
+from validator.judge import check
+from validator.judge.selection import STARTED, Selection
+from validator.read.recipe import Document
+
+_WHAT = "recipe"
+# Of main memory the machine's own is asked (memory.py), and what is free of it.
+_ASKED = Selection(ignore=(*STARTED.ignore, "FIT003", "FIT004"))
+
+
+def lines(document: Document, machine: str | None, host_ram_gib: float | None) -> Iterator[Line]:
+    """Each error, and the number of warnings."""
+    report = Report(__version__, [check.check_document(document, machine, host_ram_gib)])
+    _ASKED.apply(report)
+    errors = [each for each in report.files[0].diagnostics if each.severity is Severity.ERROR]
+    yield from map(_error, errors)
+    warnings = report.count(Severity.WARNING)
+    if warnings:
+        told = f"`lmf-recipes check {shlex.quote(document.path)}` shows them" if document.path != "-" else ""
+        yield Line("ok", _WHAT, f"{warnings} {plural(warnings, 'warning')} of `check`", "", told)
+    elif not errors:
+        yield Line("ok", _WHAT, "nothing is wrong with it")
+
+
+def _error(finding: Diagnostic) -> Line:
+    return Line("error", _WHAT, f"{finding.message} [{finding.code}]")

@@ -1,0 +1,43 @@
+"""What `train` asks before it starts a run: packages, the starter, the model's folder, the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator.diagnostic import RecipeError
+from validator.doctor import line
+from validator.doctor.line import Line, State
+from validator.doctor.node import Node
+from validator.job.job import Job
+from validator.tables import releases
+from validator.train import folder, handoff, hub, launch, packages
+
+
+def lines(job: Job | None, node: Node) -> Iterator[Line]:
+    """What would stop the run on its way to llamafactory-cli."""
+    if job is None:
+        return
+    yield from (line.of("package", each) for each in packages.lacking(job))
+    yield from (line.of("model", each) for each in (*folder.lacking(job), *hub.lacking(job)))
+    try:
+        prepared = handoff.prepare(job, (), node.target.variables if node.target else {})
+        launch.ready(_nodes(job, node), releases.pairs(job.header)[0][0], prepared.starter)
+    except RecipeError as err:
+        yield Line("error", "start", str(err))
+
+
+def _nodes(job: Job, node: Node) -> int:
+    """Where nothing tells of this node's place among several, that is not yet asked for: before a run is queued."""
+    told = any(name in node.environment for name in ("NODE_RANK", "MASTER_ADDR", "RDZV_ID"))
+    return handoff.size(job)[0] if told else 1
+
+
+def data(job: Job | None, _node: Node) -> Iterator[Line]:
+    """What `data` says in short of small local data sets."""
+    if job is None:
+        return
+    from validator.study import brief  # with numpy, which a machine alone does not wait for
+
+    told, stops = brief.brief(job)
+    state: State = "error" if stops else "ok"
+    yield from (Line(state, "data", words.removeprefix("data: ")) for words in told)
