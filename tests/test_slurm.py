@@ -80,8 +80,9 @@ CASES: dict[str, tuple[list[Work], Site]] = {
     "array": (
         [
             replace(ONE, recipe=Path("/home/me/sweep/a.yaml"), name="a"),
-            replace(ONE, recipe=Path("/home/me/sweep/b.yaml"), name="b", memory_gib=200, hours=Span(1, 2, 9),
-                    overwrites=True, resuming=("overwrite_output_dir=false", "resume_from_checkpoint=null")),
+            replace(ONE, recipe=Path("/home/me/sweep/b.yaml"), name="b", output=Path("/home/me/saves/b"),
+                    memory_gib=200, hours=Span(1, 2, 9), overwrites=True,
+                    resuming=("overwrite_output_dir=false", "resume_from_checkpoint=null")),
         ],
         Site(),
     ),
@@ -259,7 +260,7 @@ def test_before_the_limit(tmp_path: Path, there: tuple[int, ...], later: int | N
         checkpoint(tmp_path, step)
     before = "10" if there else ""
     stands = ['scontrol() { echo "queued $*"; }', "sleep() { command sleep 0.2; }"]
-    lines = [*stands, *batch.words(), f'before="{before}"', *batch.ending(TWO, notice), "near"]
+    lines = [*stands, *batch.words(TWO), f'before="{before}"', *batch.ending(TWO, notice), "near"]
     env = {**os.environ, "output": str(tmp_path), "SLURM_JOB_ID": "5"}
     words = ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
     with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from validator.submit.site import Site
 from validator.submit.work import work
 from validator.train import smoke as smoking
 
+# Hours of two steps, where nobody knows better.
+_SMOKE = 1.0
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -95,7 +98,10 @@ def _run(
     ready.checked(document, machine, host_ram, ("PAR007",))  # which tells the variables that the job sets
     job = jobs.resolve(document, machine, host_ram)
     ready.tell_of_data(job)
-    if smoke:  # judged as the whole run
-        given = (*given, *smoking.overrides(job))
-        job = jobs.resolve(overridden(path, given), machine, host_ram)
-    return Run(job, given, work(job, settings, given, hours))
+    if not smoke:
+        return Run(job, given, work(job, settings, given, hours))
+    given = (*given, *smoking.overrides(job))  # judged as the whole run
+    job = jobs.resolve(overridden(path, given), machine, host_ram)
+    short = work(job, settings, given, hours)
+    limit = hours if hours or short.hours else _SMOKE
+    return Run(job, given, replace(short, name=f"{short.name}-smoke", limit=limit, resumes=False))

@@ -32,29 +32,35 @@ apart() {
   stat -c %Y "$output"/checkpoint-*/trainer_state.json | sort -n | tail -n 2 |
     awk -v start="$started" '{ before = last; last = $1 } END { print last - (before > start ? before : start) }'
 }
-# SLURM tells of the limit so early that another checkpoint is written. After the last that comes before the limit, and
-# in any case at the deadline, the job is queued again, which ends it. The processes get no signal: told to save, they
-# would not all do so at the same step.
-near() {
-  deadline=$(($(date +%s) + NOTICE - 90)) known=$(newest)
-  while true; do
-    now=$(date +%s) last=$(newest)
-    if [ "$last" != "$known" ]; then
-      known=$last
-      finished && return
-      if [ $((now + $(apart))) -gt "$deadline" ]; then break; fi
-    fi
-    if [ "$now" -ge "$deadline" ]; then break; fi
-    sleep 5
-  done
+# Queue the job again, which ends it, unless the run has ended or has come no further since this start
+again() {
+  local last
+  last=$(newest)
   if finished; then return; fi
-  if [ "$known" = "$before" ]; then
-    tell "no checkpoint was written since this start: not queued again; set a smaller save_steps, or ask for more time"
+  if [ "$last" = "$before" ]; then
+    tell "$1, and no checkpoint was written since this start: not queued again"
     return
   fi
-  tell "the limit is near: queued again, to go on from checkpoint-$known (SLURM waits two minutes with that)"
+  tell "$1: queued again, to go on from checkpoint-$last (SLURM waits two minutes with that)"
   sleep 10
-  scontrol requeue "$SLURM_JOB_ID" || tell "not queued again; submit it anew, it goes on from checkpoint-$known"
+  scontrol requeue "$SLURM_JOB_ID" && sleep 300
+  tell "not queued again; submit it anew, and it goes on from checkpoint-$last"
+}
+# SLURM tells of the limit so early that another checkpoint is written. After the last that comes before the limit, and
+# in any case at the deadline, the job is queued again. The processes get no signal: told to save, they would not all do
+# so at the same step.
+near() {
+  local deadline known now last
+  deadline=$(($(date +%s) + NOTICE - 90)) known=$(newest)
+  while now=$(date +%s) && [ "$now" -lt "$deadline" ]; do
+    last=$(newest)
+    if [ "$last" != "$known" ]; then
+      known=$last
+      if finished || [ $((now + $(apart))) -gt "$deadline" ]; then break; fi
+    fi
+    sleep 5
+  done
+  again "the limit is near"
 }
 started=$(date +%s)
 trap 'near &' USR1"""
@@ -84,13 +90,15 @@ training=$!
 code=0
 wait "$training" || code=$?
 # A signal ends the wait, not the training
-if [ "$code" -eq $((128 + $(kill -l USR1))) ]; then code=0; wait "$training" || code=$?; fi
-exit "$code\""""
+if [ "$code" -eq $((128 + $(kill -l USR1))) ]; then code=0; wait "$training" || code=$?; fi"""
+# A node that dies ends the training long before SLURM knows of it.
+_FAILED = """\
+if [ "$code" -ne 0 ] && [ "$(newest)" != "$before" ]; then again "the training ended with exit code $code"; fi"""
 
 
-def words() -> list[str]:
+def words(work: Work) -> list[str]:
     """Functions of the script."""
-    return _WORDS.splitlines()
+    return _WORDS.splitlines() if work.resumes else []
 
 
 def meeting(work: Work) -> list[str]:
@@ -109,6 +117,8 @@ def meeting(work: Work) -> list[str]:
 
 def left(work: Work) -> list[str]:
     """What earlier starts have left: put in order, and gone on from."""
+    if not work.resumes:
+        return []
     here = [] if work.local else ["# What earlier starts have left", *_order()]
     again = ['if [ -n "$before" ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then arguments+=("${resuming[@]}"); fi']
     return [*here, "before=$(newest)", *again]
@@ -131,7 +141,7 @@ def node(work: Work) -> list[str]:
         "set -euo pipefail",
         *_SEEN.splitlines(),
         *(_SHARED.splitlines() if work.nodes > 1 and not work.local else ['rm -f "$output/.$RDZV_ID-$SLURM_NODEID"']),
-        *(_order() if work.local else ()),
+        *(_order() if work.local and work.resumes else ()),
         *environment.setup_lines(work.device, work.devices, work.nodes),
         *(_host() if work.torchrun and work.nodes > 1 else ()),
         *shell.prologue(work, "$@"),
@@ -168,4 +178,6 @@ def start(work: Work, slurm: Slurm) -> list[str]:
         'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
         f'srun {shlex.join(options)} bash -c "$node" node "${{arguments[@]}}" &',
         *_START.splitlines(),
+        *(_FAILED.splitlines() if work.resumes else ()),
+        'exit "$code"',
     ]

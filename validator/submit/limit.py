@@ -10,6 +10,8 @@ from validator.speed import Span
 from validator.submit.work import Work
 
 _HOUR = 3600
+# The least that is asked for, hours: downloads and a busy file system are in no prediction.
+_LEAST = 0.5
 
 
 def hours(work: Work, most: float = 0.0) -> float:
@@ -21,7 +23,8 @@ def hours(work: Work, most: float = 0.0) -> float:
         if not most:
             raise RecipeError(f"how long {work.name} takes is not known; say `--hours H`, the longest that it may take")
         return most
-    return min(work.hours.high, most) if most else work.hours.high
+    wanted = max(work.hours.high, _LEAST)
+    return min(wanted, most) if most else wanted
 
 
 def notice(work: Work, limit: float) -> int:
@@ -35,8 +38,7 @@ def notes(work: Work, limit: float) -> Iterator[str]:
     """What a limit of so many hours means for the run."""
     if work.hours is None or work.hours.high <= limit:
         return
-    expected = f"{work.hours.expected:.1f} h ({work.hours.low:.1f} to {work.hours.high:.1f})"
-    what = f"{work.name} takes {expected} and the limit is {limit:.1f} h"
+    what = f"{work.name} takes {told(work.hours)} and the limit is {limit:.1f} h"
     if not work.resumes:
         yield f"{what}: it cannot go on from a checkpoint; ask for more by `--hours`"
     elif work.every is not None and work.every > limit * _HOUR:
@@ -48,6 +50,13 @@ def notes(work: Work, limit: float) -> Iterator[str]:
         yield f"{what}: {apart}, so that it may start anew each time; set a smaller `save_steps`, or `--hours`"
     else:
         yield f"{what}: it is queued again {_times(work.hours, limit)} and goes on from its last checkpoint"
+
+
+def told(hours: Span) -> str:
+    """What is expected, and the band, in minutes where that is short."""
+    factor, unit = (60, "min") if hours.high < 1 else (1, "h")
+    low, expected, high = (f"{each * factor:.{int(unit == 'h')}f}" for each in hours)
+    return f"{expected} {unit} ({low} to {high})"
 
 
 def _times(hours: Span, limit: float) -> str:

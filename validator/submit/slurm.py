@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from validator.diagnostic import RecipeError, plural
-from validator.submit import batch, client, directives, limit, shell
+from validator.diagnostic import RecipeError
+from validator.submit import alike, batch, client, directives, limit, shell
 from validator.submit.order import Order, Run
 from validator.submit.site import Site
 from validator.submit.work import Work
@@ -24,7 +23,7 @@ def order(runs: Sequence[Run], site: Site) -> Order:
 def text(works: Sequence[Work], site: Site) -> str:
     """The batch script; of several runs an array job, with the resources of the largest. Raises RecipeError where the
     runs are not alike, or nobody knows how long one takes."""
-    most = _largest(works)
+    most = alike.largest(works)
     hours = limit.hours(most, site.slurm.hours)
     several = len(works) if len(works) > 1 else 0
     login = " -l" if site.slurm.modules else ""  # which defines `module`
@@ -32,8 +31,8 @@ def text(works: Sequence[Work], site: Site) -> str:
         [f"#!/bin/bash{login}", *directives.lines(most, site.slurm, hours, several), *_head(works, hours)],
         ["# What the site asks for", *shell.set_up(site, site.slurm.modules)],
         ["# The run", *(_each(works) if several else _run(most))],
-        [*shell.exports(most.environment), *batch.meeting(most)],
-        batch.words(),
+        batch.meeting(most),
+        batch.words(most),
         batch.left(most),
         batch.node(most),
         batch.ending(most, limit.notice(most, hours)),
@@ -44,7 +43,7 @@ def text(works: Sequence[Work], site: Site) -> str:
 
 def notes(works: Sequence[Work], site: Site) -> Iterator[str]:
     """What the limit means for each run, and what a container does not see."""
-    hours = limit.hours(_largest(works), site.slurm.hours)
+    hours = limit.hours(alike.largest(works), site.slurm.hours)
     for work in works:
         yield from limit.notes(work, hours)
         if site.slurm.container:
@@ -52,7 +51,7 @@ def notes(works: Sequence[Work], site: Site) -> Iterator[str]:
 
 
 def _submit(job: str, works: Sequence[Work], site: Site) -> Iterator[str]:
-    most = _largest(works)
+    most = alike.largest(works)
     log = directives.log(most, site.slurm, len(works) if len(works) > 1 else 0)
     _folder(log.parent)
     remedy = "run this where jobs are submitted, or take the script there: `--write FILE`"
@@ -73,42 +72,12 @@ def _folder(folder: Path) -> None:
         ) from None
 
 
-def _largest(works: Sequence[Work]) -> Work:
-    """A run with the resources of the largest. Raises RecipeError where they cannot be one array."""
-    first = works[0]
-    for work in works[1:]:
-        if _shape(work) != _shape(first):
-            both = f"{first.name} is for {_shape(first)}, {work.name} for {_shape(work)}"
-            raise RecipeError(f"the jobs of an array are alike, but {both}; submit them one by one")
-    memories, hours = [work.memory_gib for work in works], [work.hours for work in works]
-    return replace(
-        first,
-        name=first.name if len(works) == 1 else first.recipe.parent.name,
-        cpus=max(work.cpus for work in works),
-        memory_gib=None if None in memories else max(filter(None, memories)),
-        hours=None if None in hours else max(filter(None, hours), key=lambda span: span.high),
-        every=None if any(work.every is None for work in works) else max(work.every or 0.0 for work in works),
-        saving=max(work.saving for work in works),
-    )
-
-
-def _shape(work: Work) -> str:
-    """What the jobs of an array have in common, in words."""
-    by = "accelerate" if work.accelerate else "torchrun" if work.torchrun else "one process"
-    further = (", on folders of their own" if work.local else "") + ("" if work.resumes else ", without resuming")
-    return f"{work.nodes} {plural(work.nodes, 'node')} of {work.devices} {work.device.id} by {by}{further}"
-
-
 def _head(works: Sequence[Work], hours: float) -> list[str]:
     """What the script is, for whoever reads it."""
     lines = ["", "# Written by `lmf-recipes submit`. Change what you like; `sbatch FILE` takes it as well."]
     for work in works:
-        time = (
-            f"{work.hours.expected:.1f} h ({work.hours.low:.1f} to {work.hours.high:.1f})"
-            if work.hours
-            else "not known"
-        )
-        lines.append(f"# {work.name}: predicted time {time}, limit {hours:.1f} h")
+        time = limit.told(work.hours) if work.hours else "not known"
+        lines.append(f"# {work.name} on {work.machine}: predicted time {time}, limit {hours:.1f} h")
     return lines
 
 
@@ -120,10 +89,12 @@ def _each(works: Sequence[Work]) -> list[str]:
 
 def _run(work: Work) -> list[str]:
     """Variables that say what is run."""
+    again = [f"overwrites={str(work.overwrites).lower()} resuming=({shlex.join(work.resuming)})"]
     return [
         f"export recipe={shlex.quote(str(work.recipe))} output={shlex.quote(str(work.output))}",
         *shell.array("arguments", [str(work.recipe), *work.overrides]),
-        f"overwrites={str(work.overwrites).lower()} resuming=({shlex.join(work.resuming)})",
+        *(again if work.resumes else ()),
+        *shell.exports(work.environment),
     ]
 
 

@@ -12,7 +12,7 @@
 #SBATCH --output=/home/me/saves/%x-%j.out
 
 # Written by `lmf-recipes submit`. Change what you like; `sbatch FILE` takes it as well.
-# qwen7b-lora: predicted time 4.0 h (2.0 to 7.5), limit 7.5 h
+# qwen7b-lora on 2x8xascend-910b-64g: predicted time 4.0 h (2.0 to 7.5), limit 7.5 h
 
 # What the site asks for
 set -eo pipefail
@@ -26,8 +26,8 @@ arguments=(
   output_dir=/home/me/saves/qwen7b
 )
 overwrites=false resuming=(overwrite_output_dir=false)
-
 export HCCL_CONNECT_TIMEOUT=1800
+
 # Nodes meet at the first one, by the address that SLURM has for it, as names can be those of several nodes
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 address=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
@@ -134,29 +134,35 @@ apart() {
   stat -c %Y "$output"/checkpoint-*/trainer_state.json | sort -n | tail -n 2 |
     awk -v start="$started" '{ before = last; last = $1 } END { print last - (before > start ? before : start) }'
 }
-# SLURM tells of the limit so early that another checkpoint is written. After the last that comes before the limit, and
-# in any case at the deadline, the job is queued again, which ends it. The processes get no signal: told to save, they
-# would not all do so at the same step.
-near() {
-  deadline=$(($(date +%s) + 680 - 90)) known=$(newest)
-  while true; do
-    now=$(date +%s) last=$(newest)
-    if [ "$last" != "$known" ]; then
-      known=$last
-      finished && return
-      if [ $((now + $(apart))) -gt "$deadline" ]; then break; fi
-    fi
-    if [ "$now" -ge "$deadline" ]; then break; fi
-    sleep 5
-  done
+# Queue the job again, which ends it, unless the run has ended or has come no further since this start
+again() {
+  local last
+  last=$(newest)
   if finished; then return; fi
-  if [ "$known" = "$before" ]; then
-    tell "no checkpoint was written since this start: not queued again; set a smaller save_steps, or ask for more time"
+  if [ "$last" = "$before" ]; then
+    tell "$1, and no checkpoint was written since this start: not queued again"
     return
   fi
-  tell "the limit is near: queued again, to go on from checkpoint-$known (SLURM waits two minutes with that)"
+  tell "$1: queued again, to go on from checkpoint-$last (SLURM waits two minutes with that)"
   sleep 10
-  scontrol requeue "$SLURM_JOB_ID" || tell "not queued again; submit it anew, it goes on from checkpoint-$known"
+  scontrol requeue "$SLURM_JOB_ID" && sleep 300
+  tell "not queued again; submit it anew, and it goes on from checkpoint-$last"
+}
+# SLURM tells of the limit so early that another checkpoint is written. After the last that comes before the limit, and
+# in any case at the deadline, the job is queued again. The processes get no signal: told to save, they would not all do
+# so at the same step.
+near() {
+  local deadline known now last
+  deadline=$(($(date +%s) + 680 - 90)) known=$(newest)
+  while now=$(date +%s) && [ "$now" -lt "$deadline" ]; do
+    last=$(newest)
+    if [ "$last" != "$known" ]; then
+      known=$last
+      if finished || [ $((now + $(apart))) -gt "$deadline" ]; then break; fi
+    fi
+    sleep 5
+  done
+  again "the limit is near"
 }
 started=$(date +%s)
 trap 'near &' USR1
@@ -169,4 +175,5 @@ code=0
 wait "$training" || code=$?
 # A signal ends the wait, not the training
 if [ "$code" -eq $((128 + $(kill -l USR1))) ]; then code=0; wait "$training" || code=$?; fi
+if [ "$code" -ne 0 ] && [ "$(newest)" != "$before" ]; then again "the training ended with exit code $code"; fi
 exit "$code"

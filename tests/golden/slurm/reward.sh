@@ -11,7 +11,7 @@
 #SBATCH --output=/home/me/saves/%x-%j.out
 
 # Written by `lmf-recipes submit`. Change what you like; `sbatch FILE` takes it as well.
-# qwen7b-lora: predicted time 4.0 h (2.0 to 7.5), limit 7.5 h
+# qwen7b-lora on 1xa100-80g: predicted time 4.0 h (2.0 to 7.5), limit 7.5 h
 
 # What the site asks for
 set -eo pipefail
@@ -24,55 +24,9 @@ arguments=(
   learning_rate=1e-4
   output_dir=/home/me/saves/qwen7b
 )
-overwrites=false resuming=(overwrite_output_dir=false)
-
 export HF_ENDPOINT=https://hf.example
+
 export RDZV_ID=$SLURM_JOB_ID MASTER_ADDR=127.0.0.1 MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
-
-tell() { echo "lmf-recipes: $*" >&2; }
-# The step of the last checkpoint that is whole: the Trainer writes this file last
-newest() {
-  for folder in "$output"/checkpoint-*; do
-    if [ -f "$folder/trainer_state.json" ]; then echo "${folder##*-}"; fi
-  done | sort -n | tail -n 1
-}
-
-# What earlier starts have left
-if [ "$overwrites" = true ] && [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ]; then
-  for folder in "$output"/checkpoint-*; do
-    if [ -d "$folder" ]; then
-      mkdir -p "$output/earlier-$RDZV_ID" && mv "$folder" "$output/earlier-$RDZV_ID/"
-    fi
-  done
-else
-python3 - "$output" <<'PYTHON'
-import json, pathlib, sys
-
-def whole(folder):
-    if not (folder / "trainer_state.json").is_file() or (folder / "checkpoint-is-incomplete.txt").exists():
-        return False
-    return all(map(full, folder.rglob("*.safetensors")))
-
-def full(file):
-    with file.open("rb") as stream:
-        size = int.from_bytes(stream.read(8), "little")
-        head = stream.read(size)
-    if len(head) < size or size == 0:
-        return False
-    ends = [entry["data_offsets"][1] for name, entry in json.loads(head).items() if name != "__metadata__"]
-    return file.stat().st_size == 8 + size + max(ends, default=0)
-
-for folder in pathlib.Path(sys.argv[1]).glob("checkpoint-*"):
-    if folder.name.removeprefix("checkpoint-").isdecimal() and not whole(folder):
-        aside, number = folder.with_name("incomplete-" + folder.name), 1
-        while aside.exists():
-            aside, number = folder.with_name(f"incomplete-{folder.name}-{number}"), number + 1
-        folder.rename(aside)
-        print(f"lmf-recipes: {folder} was not written to its end; it is now {aside.name}", file=sys.stderr)
-PYTHON
-fi
-before=$(newest)
-if [ -n "$before" ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then arguments+=("${resuming[@]}"); fi
 
 # What each node does
 read -r -d '' node <<'NODE' || true
