@@ -9,6 +9,20 @@ from validator.submit.site import Slurm
 from validator.submit.work import Work
 from validator.train import environment
 
+# A name can lead to the loopback address on its own node, be known to SLURM alone, or be that of several nodes.
+_ADDRESS = """\
+# Nodes meet at the first one, which this is, by the address from which it reaches the second
+second=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 2p)
+second=$(scontrol show node "$second" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')
+address=$(python3 - "$second" <<'PYTHON'
+import socket, sys
+end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+end.connect((sys.argv[1], 9))  # nothing is sent
+print(end.getsockname()[0])
+PYTHON
+)
+case $address in 127.*) address=$(hostname -I | cut -d ' ' -f 1) ;; esac"""
+
 _WORDS = """\
 tell() { echo "lmf-recipes: $*" >&2; }
 # The step of the last checkpoint that is whole: the Trainer writes this file last
@@ -102,17 +116,11 @@ def words(work: Work) -> list[str]:
 
 
 def meeting(work: Work) -> list[str]:
-    """Where the nodes meet. They can share one host name, so that the first is known by the address that SLURM has for
-    it; jobs on one node do not meet at one port."""
+    """Where the nodes meet. Jobs on one node do not meet at one port."""
     port = "$((10000 + SLURM_JOB_ID % 20000))"
     if work.nodes == 1:
         return shell.meeting(work, "$SLURM_JOB_ID", "127.0.0.1", port)
-    return [
-        "# Nodes meet at the first one, by the address that SLURM has for it, as names can be those of several nodes",
-        'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-        "address=$(scontrol show node \"$first\" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')",
-        *shell.meeting(work, "$SLURM_JOB_ID", "$address", port),
-    ]
+    return [*_ADDRESS.splitlines(), *shell.meeting(work, "$SLURM_JOB_ID", "$address", port)]
 
 
 def left(work: Work) -> list[str]:

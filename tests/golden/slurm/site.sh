@@ -37,9 +37,17 @@ arguments=(
 overwrites=false resuming=(overwrite_output_dir=false)
 export HF_ENDPOINT=https://hf.example
 
-# Nodes meet at the first one, by the address that SLURM has for it, as names can be those of several nodes
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-address=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
+# Nodes meet at the first one, which this is, by the address from which it reaches the second
+second=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 2p)
+second=$(scontrol show node "$second" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
+address=$(python3 - "$second" <<'PYTHON'
+import socket, sys
+end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+end.connect((sys.argv[1], 9))  # nothing is sent
+print(end.getsockname()[0])
+PYTHON
+)
+case $address in 127.*) address=$(hostname -I | cut -d ' ' -f 1) ;; esac
 export FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=8
 export RDZV_ID=$SLURM_JOB_ID MASTER_ADDR=$address MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
 
