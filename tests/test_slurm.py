@@ -75,6 +75,8 @@ CASES: dict[str, tuple[list[Work], Site]] = {
     "site": ([TWO], SITE),
     "accelerate": ([replace(TWO, torchrun=False, starter=LAUNCH)], Site()),
     "ascend": ([NPU], Site()),
+    "ascend-part": ([replace(NPU, machine="2xascend-910b-64g", nodes=1, devices=2)], Site()),
+    "ascend-container": ([NPU], Site(slurm=Slurm(container="/images/lf.sqsh", mounts=("/home/me",)))),
     "folders-of-their-own": ([replace(TWO, local=True)], Site()),
     "reward": ([replace(ONE, resumes=False)], Site()),
     "array": (
@@ -214,11 +216,28 @@ def test_the_job_is_handed_to_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (tmp_path / "saves").is_dir(), "SLURM makes no folder for logs"
 
 
-def test_what_sbatch_refuses_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sbatch(tmp_path / "bin", "echo 'sbatch: error: invalid partition\nspecified: gpu' >&2; exit 1", monkeypatch)
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("invalid partition\nspecified: gpu", "; `slurm.partition` of the site file names one that `sinfo` shows"),
+        ("Batch job submission failed: Invalid generic resource (gres) specification", "; `slurm.devices` of the site"),
+        (
+            "Batch job submission failed: Requested node configuration is not available",
+            "; no node has this many devices",
+        ),
+        ("Batch job submission failed: Requested time limit is invalid", "; `--hours H` asks for less"),
+        ("slurm is down", ""),
+    ],
+)
+def test_what_sbatch_refuses_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, hint: str
+) -> None:
+    sbatch(tmp_path / "bin", f"echo 'sbatch: error: {words}' >&2; exit 1", monkeypatch)
     with pytest.raises(RecipeError) as caught:
         handed(tmp_path / "saves" / "qwen7b")
-    assert str(caught.value) == "sbatch refuses the job: sbatch: error: invalid partition specified: gpu"
+    said, told = str(caught.value), f"sbatch refuses the job: sbatch: error: {' '.join(words.split())}"
+    assert said.startswith(told + hint)
+    assert hint or said == told
 
 
 def test_without_sbatch_the_script_can_be_taken_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,8 +100,8 @@ def test_how_far_checkpoints_lie_apart(more: str, every: bool) -> None:
     ("more", "resumes"),
     [
         ("", True),
-        ("stage: rm\n", True),
-        ("stage: rm\nfinetuning_type: full\n", False),
+        ("finetuning_type: full\n", True),
+        ("stage: rm\n", False),
         ("stage: ppo\nreward_model: saves/reward\n", False),
     ],
 )
@@ -121,3 +121,11 @@ def test_without_a_machine_there_is_nothing_to_ask_for() -> None:
     document = parse("mine.yaml", RECIPE.partition("# ///\n")[2].format())
     with pytest.raises(RecipeError, match="names no machine; say `--machine 2x8xa100-80g`"):
         work(resolve(document), Site())
+
+
+def test_a_variable_that_the_user_has_set_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "HCCL_CONNECT_TIMEOUT"
+    assert made(machine="2x8xascend-910b-64g").environment[name] == "1800"
+    monkeypatch.setenv(name, "7200")
+    assert made(machine="2x8xascend-910b-64g").environment[name] == "7200"
+    assert made(machine="2x8xascend-910b-64g", environment={name: "600"}).environment[name] == "600"

@@ -21,7 +21,7 @@ end.connect((sys.argv[1], 9))  # nothing is sent
 print(end.getsockname()[0])
 PYTHON
 )
-case $address in 127.*) address=$(hostname -I | cut -d ' ' -f 1) ;; esac"""
+case $address in 127.*) own=$(hostname -I | cut -d ' ' -f 1) address=${own:-$address} ;; esac"""
 
 _WORDS = """\
 tell() { echo "lmf-recipes: $*" >&2; }
@@ -109,6 +109,15 @@ if [ "$code" -eq $((128 + $(kill -l USR1))) ]; then code=0; wait "$training" || 
 _FAILED = """\
 if [ "$code" -ne 0 ] && [ "$(newest)" != "$before" ]; then again "the training ended with exit code $code"; fi"""
 
+# SLURM sets a variable for devices called gpu; for others the job has to.
+_NUMBERS = """\
+# Which NPUs of the node are this job's
+numbers=$(scontrol show job -d "$SLURM_JOB_ID" | sed -n 's/.*GRES=npu[^ ]*(IDX:\\([0-9,-]*\\)).*/\\1/p' | head -n 1)
+if [ -z "${ASCEND_RT_VISIBLE_DEVICES:-}" ] && [ -n "$numbers" ]; then
+  export ASCEND_RT_VISIBLE_DEVICES
+  ASCEND_RT_VISIBLE_DEVICES=$(for part in ${numbers//,/ }; do seq "${part%-*}" "${part#*-}"; done | paste -sd,)
+fi"""
+
 
 def words(work: Work) -> list[str]:
     """Functions of the script."""
@@ -152,6 +161,8 @@ def node(work: Work) -> list[str]:
         *(_order() if work.local and work.resumes else ()),
         *environment.setup_lines(work.device, work.devices, work.nodes),
         *(_host() if work.torchrun and work.nodes > 1 else ()),
+        f"command -v {work.starter[0]} >/dev/null ||",
+        f'  fail "{work.starter[0]} is not in the path of $SLURMD_NODENAME; setup in the site file takes lines for it"',
         *shell.prologue(work, "$@"),
         "exec " + shell.start(work, '"$SLURM_NODEID"', "$@"),
     ]
@@ -174,18 +185,26 @@ def ending(work: Work, notice: int) -> list[str]:
 
 def start(work: Work, slurm: Slurm) -> list[str]:
     """Start the nodes, wait for them, and end as they do."""
-    options = ["--kill-on-bad-exit=1"]
-    if work.nodes > 1:
-        options.append("--label")
-    if slurm.container:
-        options.append(f"--container-image={slurm.container}")
-    if slurm.container and slurm.mounts:
-        options.append(f"--container-mounts={','.join(slurm.mounts)}")
+    options = ["--kill-on-bad-exit=1", *(["--label"] if work.nodes > 1 else []), *_container(work, slurm)]
     return [
+        *(_NUMBERS.splitlines() if _takes_part(work) else ()),
         "# srun does not take the number of CPUs from the job by itself (SLURM 22.05 and later)",
-        'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
+        'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}"',
         f'srun {shlex.join(options)} bash -c "$node" node "${{arguments[@]}}" &',
         *_START.splitlines(),
         *(_FAILED.splitlines() if work.resumes else ()),
         'exit "$code"',
     ]
+
+
+def _container(work: Work, slurm: Slurm) -> list[str]:
+    """Options of pyxis. Devices of some vendors are mounted by name."""
+    if not slurm.container:
+        return []
+    vendor = environment.mounts(work.device, work.devices, work.nodes)
+    mounts = [*slurm.mounts, *(f"{path}:{path}" for path in (*vendor.devices, *vendor.files))]
+    return [f"--container-image={slurm.container}", *([f"--container-mounts={','.join(mounts)}"] if mounts else [])]
+
+
+def _takes_part(work: Work) -> bool:
+    return work.device.vendor == "ascend" and work.devices < work.device.server_devices

@@ -28,10 +28,8 @@ def _words(work: Work, slurm: Slurm, hours: float, several: int) -> Iterator[str
     yield from (f"--nodes={work.nodes}", "--ntasks-per-node=1")
     if devices := _devices(work, slurm):
         yield devices
-    yield f"--cpus-per-task={work.cpus}"
-    yield f"--mem={work.memory_gib}G" if work.memory_gib else "--mem=0"
-    if slurm.exclusive:
-        yield "--exclusive"
+    yield "--exclusive" if slurm.exclusive else f"--cpus-per-task={work.cpus}"
+    yield f"--mem={work.memory_gib}G" if work.memory_gib and not slurm.exclusive else "--mem=0"
     yield f"--time={clock(hours)}"
     if work.resumes:
         yield f"--signal=B:USR1@{min(limit.notice(work, hours), _EARLIEST)}"

@@ -12,6 +12,16 @@ from validator.submit.order import Order, Run
 from validator.submit.site import Site
 from validator.submit.work import Work
 
+# What sbatch says (slurm, slurm_errno.c), and what helps.
+_HINTS = {
+    "partition": "`slurm.partition` of the site file names one that `sinfo` shows",
+    "account": "`slurm.account` of the site file names one that `sacctmgr show associations user=$USER` shows",
+    "qos": "`slurm.qos` of the site file names one that is admitted",
+    "generic resource": "`slurm.devices` of the site file names devices as `sinfo -o '%P %G'` does: gpu:a100:{devices}",
+    "node configuration": "no node has this many devices, CPUs or this much memory (`sinfo -o '%P %G %c %m'`)",
+    "time limit": "`--hours H` asks for less, `slurm.hours` of the site file is the most that is admitted",
+}
+
 
 def order(runs: Sequence[Run], site: Site) -> Order:
     """A batch script for one run, or an array job. Raises RecipeError as `text` does."""
@@ -54,12 +64,20 @@ def _submit(job: str, works: Sequence[Work], site: Site) -> Iterator[str]:
     most = alike.largest(works)
     log = directives.log(most, site.slurm, len(works) if len(works) > 1 else 0)
     _folder(log.parent)
-    remedy = "run this where jobs are submitted, or take the script there: `--write FILE`"
-    number = client.run(("sbatch", "--parsable"), job, remedy).partition(";")[0]
+    number = _number(job)
     file = str(log).replace("%x", most.name).replace("%j", number).replace("%A", number).replace("%a", "0")
     yield f"job {number} is queued: {shlex.join(('squeue', '--job', number))}"
     yield f"log: tail -F {shlex.quote(file)}"
     yield f"cancel: scancel {number}"
+
+
+def _number(job: str) -> str:
+    remedy = "run this where jobs are submitted, or take the script there: `--write FILE`"
+    try:
+        return client.run(("sbatch", "--parsable"), job, remedy).partition(";")[0]
+    except RecipeError as err:
+        hint = next((hint for words, hint in _HINTS.items() if words in str(err).lower()), "")
+        raise RecipeError(f"{err}{hint and f'; {hint}'}") from None
 
 
 def _folder(folder: Path) -> None:
@@ -78,6 +96,8 @@ def _head(works: Sequence[Work], hours: float) -> list[str]:
     for work in works:
         time = limit.told(work.hours) if work.hours else "not known"
         lines.append(f"# {work.name} on {work.machine}: predicted time {time}, limit {hours:.1f} h")
+    if works[0].memory_gib is None:
+        lines.append("# --mem=0 is all memory of a node: how much the run takes is not known, or it is nearly that")
     return lines
 
 

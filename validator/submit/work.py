@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,20 +115,23 @@ def work(job: Job, site: Site, overrides: Sequence[str] = (), limit: float | Non
 
 
 def _variables(job: Job, machine: Machine) -> dict[str, str]:
+    """What nodes want; what the user has set here wins."""
     wait = job.number("ddp_timeout") if machine.world > 1 else 0.0
-    wanted = environment.variables(machine.device, machine.nodes, wait)
-    return {**wanted, **environment.threads(job, _cpus(job, machine)), **hub.variables(job)}
+    wanted = environment.variables(machine.device, machine.nodes, wait) | environment.threads(job, _cpus(job, machine))
+    return {name: os.environ.get(name, value) for name, value in wanted.items()} | hub.variables(job)
 
 
 def _cpus(job: Job, machine: Machine) -> int:
-    """Each process, its thread that feeds the device and its loaders; as many as tokenize; all that the devices' share
-    of their usual server has where the optimizer computes there."""
+    """Each process, its thread that feeds the device and its loaders; as many as tokenize; where the optimizer computes
+    there half of the devices' share of their usual server, as a server of the site's may have fewer, and memory is what
+    that waits for."""
     rates = machine.device.rates(machine.devices)
     loaders = int(job.number("dataloader_num_workers"))
     wanted = max(machine.devices * (2 + loaders), int(job.number("preprocessing_num_workers")))
     if rates is None:
         return wanted
-    return rates.cores if job.zero and job.zero.offloads else min(wanted, max(rates.cores, machine.devices))
+    wanted = max(wanted, rates.cores // 2) if environment.steps_on_host(job) else wanted
+    return min(wanted, max(rates.cores, machine.devices))
 
 
 def _memory(job: Job, machine: Machine) -> int | None:
@@ -153,9 +157,9 @@ def _install(job: Job) -> list[str]:
 
 
 def _resumes(job: Job) -> bool:
-    """Not where weights of a reward model are trained whole, nor in PPO (hparams/parser.py, get_train_args;
-    train/ppo/trainer.py)."""
-    return job.trains and job.stage != "ppo" and not (job.stage == "rm" and job.method in ("full", "freeze"))
+    """Not in PPO (train/ppo/trainer.py), nor with a reward model: whole it is trained anew (hparams/parser.py,
+    get_train_args), and an adapter's checkpoint is not found behind its value head (seen in real runs)."""
+    return job.trains and job.stage not in ("rm", "ppo")
 
 
 def _resuming(job: Job) -> Iterator[str]:

@@ -38,7 +38,7 @@ end.connect((sys.argv[1], 9))  # nothing is sent
 print(end.getsockname()[0])
 PYTHON
 )
-case $address in 127.*) address=$(hostname -I | cut -d ' ' -f 1) ;; esac
+case $address in 127.*) own=$(hostname -I | cut -d ' ' -f 1) address=${own:-$address} ;; esac
 export RDZV_ID=$SLURM_JOB_ID MASTER_ADDR=$address MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
 
 tell() { echo "lmf-recipes: $*" >&2; }
@@ -115,6 +115,8 @@ done
 case $address in 127.* | ::1) ;; *)
   export PET_LOCAL_ADDR="${PET_LOCAL_ADDR:-$address}"
 esac
+command -v accelerate >/dev/null ||
+  fail "accelerate is not in the path of $SLURMD_NODENAME; setup in the site file takes lines for it"
 # Is this node fit for the run?
 if command -v lmf-recipes >/dev/null; then lmf-recipes doctor --machine 2x8xa100-80g "$@" || [ $? -ne 1 ]; fi
 exec accelerate launch --config_file /home/me/fsdp2.yaml --num_processes 16 --num_machines 2 --machine_rank "$SLURM_NODEID" --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" -m llamafactory.launcher "$@"
@@ -167,7 +169,7 @@ started=$(date +%s)
 trap 'near &' USR1
 
 # srun does not take the number of CPUs from the job by itself (SLURM 22.05 and later)
-export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}"
 srun --kill-on-bad-exit=1 --label bash -c "$node" node "${arguments[@]}" &
 training=$!
 code=0

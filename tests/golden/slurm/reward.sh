@@ -38,13 +38,15 @@ mkdir -p "$output" && touch "$output/.$RDZV_ID-$SLURM_NODEID" || fail "$SLURMD_N
 rm -f "$output/.$RDZV_ID-$SLURM_NODEID"
 # As many open files and as much locked memory as the node allows: loaders and network adapters take them
 ulimit -S -n "$(ulimit -H -n)" && ulimit -S -l "$(ulimit -H -l)"
+command -v llamafactory-cli >/dev/null ||
+  fail "llamafactory-cli is not in the path of $SLURMD_NODENAME; setup in the site file takes lines for it"
 # Is this node fit for the run?
 if command -v lmf-recipes >/dev/null; then lmf-recipes doctor --machine 1xa100-80g "$@" || [ $? -ne 1 ]; fi
 exec llamafactory-cli train "$@"
 NODE
 
 # srun does not take the number of CPUs from the job by itself (SLURM 22.05 and later)
-export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}"
 srun --kill-on-bad-exit=1 bash -c "$node" node "${arguments[@]}" &
 training=$!
 code=0

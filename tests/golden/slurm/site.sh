@@ -3,9 +3,8 @@
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
 #SBATCH --gres=gpu:a100:8
-#SBATCH --cpus-per-task=48
-#SBATCH --mem=96G
 #SBATCH --exclusive
+#SBATCH --mem=0
 #SBATCH --time=07:30:00
 #SBATCH --signal=B:USR1@680
 #SBATCH --requeue
@@ -47,7 +46,7 @@ end.connect((sys.argv[1], 9))  # nothing is sent
 print(end.getsockname()[0])
 PYTHON
 )
-case $address in 127.*) address=$(hostname -I | cut -d ' ' -f 1) ;; esac
+case $address in 127.*) own=$(hostname -I | cut -d ' ' -f 1) address=${own:-$address} ;; esac
 export FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=8
 export RDZV_ID=$SLURM_JOB_ID MASTER_ADDR=$address MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
 
@@ -127,6 +126,8 @@ case $address in 127.* | ::1) ;; *)
 esac
 # The first node is where they meet, by whatever address
 export PET_RDZV_CONF="is_host=$((SLURM_NODEID == 0))"
+command -v llamafactory-cli >/dev/null ||
+  fail "llamafactory-cli is not in the path of $SLURMD_NODENAME; setup in the site file takes lines for it"
 # Is this node fit for the run?
 if command -v lmf-recipes >/dev/null; then lmf-recipes doctor --machine 2x8xa100-80g "$@" || [ $? -ne 1 ]; fi
 exec llamafactory-cli train "$@"
@@ -179,7 +180,7 @@ started=$(date +%s)
 trap 'near &' USR1
 
 # srun does not take the number of CPUs from the job by itself (SLURM 22.05 and later)
-export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}"
 srun --kill-on-bad-exit=1 --label --container-image=/images/lf.sqsh --container-mounts=/home/me bash -c "$node" node "${arguments[@]}" &
 training=$!
 code=0

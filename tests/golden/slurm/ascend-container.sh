@@ -1,0 +1,189 @@
+#!/bin/bash
+#SBATCH --job-name=qwen7b-lora
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=npu:8
+#SBATCH --cpus-per-task=48
+#SBATCH --mem=96G
+#SBATCH --time=07:30:00
+#SBATCH --signal=B:USR1@680
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=/home/me/saves/%x-%j.out
+
+# Written by `lmf-recipes submit`. Change what you like; `sbatch FILE` takes it as well.
+# qwen7b-lora on 2x8xascend-910b-64g: predicted time 4.0 h (2.0 to 7.5), limit 7.5 h
+
+# What the site asks for
+set -eo pipefail
+set -u
+
+# The run
+export recipe=/home/me/qwen7b-lora.yaml output=/home/me/saves/qwen7b
+arguments=(
+  /home/me/qwen7b-lora.yaml
+  learning_rate=1e-4
+  output_dir=/home/me/saves/qwen7b
+)
+overwrites=false resuming=(overwrite_output_dir=false)
+export HCCL_CONNECT_TIMEOUT=1800
+
+# Nodes meet at the first one, which this is, by the address from which it reaches the second
+second=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 2p)
+second=$(scontrol show node "$second" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
+address=$(python3 - "$second" <<'PYTHON'
+import socket, sys
+end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+end.connect((sys.argv[1], 9))  # nothing is sent
+print(end.getsockname()[0])
+PYTHON
+)
+case $address in 127.*) own=$(hostname -I | cut -d ' ' -f 1) address=${own:-$address} ;; esac
+export FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=8
+export RDZV_ID=$SLURM_JOB_ID MASTER_ADDR=$address MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
+
+tell() { echo "lmf-recipes: $*" >&2; }
+# The step of the last checkpoint that is whole: the Trainer writes this file last
+newest() {
+  for folder in "$output"/checkpoint-*; do
+    if [ -f "$folder/trainer_state.json" ]; then echo "${folder##*-}"; fi
+  done | sort -n | tail -n 1
+}
+
+# What earlier starts have left
+if [ "$overwrites" = true ] && [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ]; then
+  for folder in "$output"/checkpoint-*; do
+    if [ -d "$folder" ]; then
+      mkdir -p "$output/earlier-$RDZV_ID" && mv "$folder" "$output/earlier-$RDZV_ID/"
+    fi
+  done
+else
+python3 - "$output" <<'PYTHON'
+import json, pathlib, sys
+
+def whole(folder):
+    if not (folder / "trainer_state.json").is_file() or (folder / "checkpoint-is-incomplete.txt").exists():
+        return False
+    return all(map(full, folder.rglob("*.safetensors")))
+
+def full(file):
+    with file.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        head = stream.read(size)
+    if len(head) < size or size == 0:
+        return False
+    ends = [entry["data_offsets"][1] for name, entry in json.loads(head).items() if name != "__metadata__"]
+    return file.stat().st_size == 8 + size + max(ends, default=0)
+
+for folder in pathlib.Path(sys.argv[1]).glob("checkpoint-*"):
+    if folder.name.removeprefix("checkpoint-").isdecimal() and not whole(folder):
+        aside, number = folder.with_name("incomplete-" + folder.name), 1
+        while aside.exists():
+            aside, number = folder.with_name(f"incomplete-{folder.name}-{number}"), number + 1
+        folder.rename(aside)
+        print(f"lmf-recipes: {folder} was not written to its end; it is now {aside.name}", file=sys.stderr)
+PYTHON
+fi
+before=$(newest)
+if [ -n "$before" ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then arguments+=("${resuming[@]}"); fi
+
+# What each node does
+read -r -d '' node <<'NODE' || true
+set -euo pipefail
+tell() { echo "lmf-recipes: $*" >&2; }
+fail() { tell "$@"; exit 1; }
+[ -r "$recipe" ] || fail "$SLURMD_NODENAME does not see $recipe; put it where all nodes do"
+mkdir -p "$output" && touch "$output/.$RDZV_ID-$SLURM_NODEID" || fail "$SLURMD_NODENAME cannot write to $output"
+# The first node counts those that write to the same folder; a network file system may show them late
+if [ "$SLURM_NODEID" -eq 0 ]; then
+  for attempt in {1..30}; do
+    seen=$(find "$output" -maxdepth 1 -name ".$RDZV_ID-*" | wc -l)
+    [ "$seen" -lt "$SLURM_JOB_NUM_NODES" ] || break
+    sleep 2
+  done
+  rm -f "$output/.$RDZV_ID"-*
+  [ "$seen" -ge "$SLURM_JOB_NUM_NODES" ] ||
+    fail "$seen of $SLURM_JOB_NUM_NODES nodes share $output; name a folder that all see, or set save_on_each_node: true"
+fi
+# As many open files and as much locked memory as the node allows: loaders and network adapters take them
+ulimit -S -n "$(ulimit -H -n)" && ulimit -S -l "$(ulimit -H -l)"
+# The vendor's paths, unless the image or the site has set them
+for file in /usr/local/Ascend/cann/set_env.sh /usr/local/Ascend/ascend-toolkit/set_env.sh $HOME/Ascend/cann/set_env.sh $HOME/Ascend/ascend-toolkit/set_env.sh; do
+  [ -z "${ASCEND_TOOLKIT_HOME:-}" ] && [ -r "$file" ] || continue
+  flags=$-; set +u; . "$file" || true; case $flags in *u*) set -u ;; esac
+done
+# The address by which this node and the first one meet: names and first interfaces may lead elsewhere
+for attempt in {1..30}; do
+  address=$(python3 -c 'import socket, sys; way = socket.getaddrinfo(sys.argv[1], 29500, type=socket.SOCK_DGRAM)[0]; end = socket.socket(*way[:3]); end.connect(way[4]); print(end.getsockname()[0])' "$MASTER_ADDR" 2>/dev/null) && break
+  sleep 2
+done
+: "${address:?the first node, $MASTER_ADDR, is not known here}"
+case $address in 127.* | ::1) ;; *)
+  export PET_LOCAL_ADDR="${PET_LOCAL_ADDR:-$address}"
+  [ -n "${HCCL_SOCKET_IFNAME:-}" ] || export HCCL_IF_IP="${HCCL_IF_IP:-$address}"
+esac
+# The first node is where they meet, by whatever address
+export PET_RDZV_CONF="is_host=$((SLURM_NODEID == 0))"
+command -v llamafactory-cli >/dev/null ||
+  fail "llamafactory-cli is not in the path of $SLURMD_NODENAME; setup in the site file takes lines for it"
+# Is this node fit for the run?
+if command -v lmf-recipes >/dev/null; then lmf-recipes doctor --machine 2x8xascend-910b-64g "$@" || [ $? -ne 1 ]; fi
+exec llamafactory-cli train "$@"
+NODE
+
+# Whether the last checkpoint is that of the last step
+finished() {
+  python3 - "$output/checkpoint-$(newest)/trainer_state.json" 2>/dev/null <<'PYTHON'
+import json, sys
+state = json.load(open(sys.argv[1]))
+sys.exit(state["global_step"] < state["max_steps"])
+PYTHON
+}
+# Seconds between the last two checkpoints, else since the start
+apart() {
+  stat -c %Y "$output"/checkpoint-*/trainer_state.json | sort -n | tail -n 2 |
+    awk -v start="$started" '{ before = last; last = $1 } END { print last - (before > start ? before : start) }'
+}
+# Queue the job again, which ends it, unless the run has ended or has come no further since this start
+again() {
+  local last
+  last=$(newest)
+  if finished; then return; fi
+  if [ "$last" = "$before" ]; then
+    tell "$1, and no checkpoint was written since this start: not queued again"
+    return
+  fi
+  tell "$1: queued again, to go on from checkpoint-$last (SLURM waits two minutes with that)"
+  sleep 10
+  scontrol requeue "$SLURM_JOB_ID" && sleep 300
+  tell "not queued again; submit it anew, and it goes on from checkpoint-$last"
+}
+# SLURM tells of the limit so early that another checkpoint is written. After the last that comes before the limit, and
+# in any case at the deadline, the job is queued again. The processes get no signal: told to save, they would not all do
+# so at the same step.
+near() {
+  local deadline known now last
+  deadline=$(($(date +%s) + 680 - 90)) known=$(newest)
+  while now=$(date +%s) && [ "$now" -lt "$deadline" ]; do
+    last=$(newest)
+    if [ "$last" != "$known" ]; then
+      known=$last
+      if finished || [ $((now + $(apart))) -gt "$deadline" ]; then break; fi
+    fi
+    sleep 5
+  done
+  again "the limit is near"
+}
+started=$(date +%s)
+trap 'near &' USR1
+
+# srun does not take the number of CPUs from the job by itself (SLURM 22.05 and later)
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}"
+srun --kill-on-bad-exit=1 --label --container-image=/images/lf.sqsh --container-mounts=/home/me,/dev/davinci0:/dev/davinci0,/dev/davinci1:/dev/davinci1,/dev/davinci2:/dev/davinci2,/dev/davinci3:/dev/davinci3,/dev/davinci4:/dev/davinci4,/dev/davinci5:/dev/davinci5,/dev/davinci6:/dev/davinci6,/dev/davinci7:/dev/davinci7,/dev/davinci_manager:/dev/davinci_manager,/dev/devmm_svm:/dev/devmm_svm,/dev/hisi_hdc:/dev/hisi_hdc,/usr/local/dcmi:/usr/local/dcmi,/usr/local/bin/npu-smi:/usr/local/bin/npu-smi,/usr/local/Ascend/driver:/usr/local/Ascend/driver,/etc/ascend_install.info:/etc/ascend_install.info,/etc/hccn.conf:/etc/hccn.conf bash -c "$node" node "${arguments[@]}" &
+training=$!
+code=0
+wait "$training" || code=$?
+# A signal ends the wait, not the training
+if [ "$code" -eq $((128 + $(kill -l USR1))) ]; then code=0; wait "$training" || code=$?; fi
+if [ "$code" -ne 0 ] && [ "$(newest)" != "$before" ]; then again "the training ended with exit code $code"; fi
+exit "$code"
