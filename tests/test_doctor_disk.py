@@ -119,6 +119,15 @@ def test_a_run_that_writes_nothing(tmp_path: Path) -> None:
     assert not lines(job(tmp_path, "do_train=false", "do_eval=true"), tmp_path)
 
 
+@pytest.mark.parametrize(("free", "warned"), [(0.5, True), (500.0, False)])
+def test_the_cache_of_data(free: float, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", "/system/cache")
+    monkeypatch.setattr(host, "free_disk_gib", lambda folder: free if str(folder) == "/system/cache" else 1000.0)
+    told = list(disk.cached(job(tmp_path), Node()))
+    assert [(line.state, line.found) for line in told] == [("warning", "0.5 GiB free at /system/cache")] * warned
+    assert not list(disk.cached(None, Node()))
+
+
 def test_a_slow_disk_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """0.4 s for each MiB: two pieces take 1.2 s, and the next would take 1.6."""
     clock, pieces = [0.0], []

@@ -75,3 +75,37 @@ def test_a_run_stops_and_a_dry_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> N
     assert (dry.exit_code, real.exit_code) == (0, 1)
     assert "a run here would stop: `mine` holds no weights" in dry.stderr
     assert "this machine: error: `mine` holds no weights" in real.stderr
+
+
+INDEX = '{"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}'
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ("weights", "weights", ""),
+        (
+            "weights",
+            None,
+            "no model-00002-of-00002.safetensors, which model.safetensors.index.json names (1 of 2 files are missing)",
+        ),
+        ("weights", "version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "a pointer of Git LFS"),
+    ],
+)
+def test_a_download_that_did_not_end(mine: Path, first: str, second: str | None, said: str) -> None:
+    (mine / "tokenizer.json").touch()
+    (mine / "model.safetensors.index.json").write_text(INDEX)
+    (mine / "model-00001-of-00002.safetensors").write_text(first)
+    if second:
+        (mine / "model-00002-of-00002.safetensors").write_text(second)
+    told = [message for _, message in folder.lacking(job.resolve(parse("recipe.yaml", RECIPE)))]
+    assert bool(told) == bool(said)
+    assert said in "".join(told)
+
+
+@pytest.mark.parametrize("whole", ["model.safetensors", "pytorch_model.bin"])
+def test_an_index_that_transformers_does_not_look_at(mine: Path, whole: str) -> None:
+    for name in ("tokenizer.json", whole):
+        (mine / name).touch()
+    (mine / "pytorch_model.bin.index.json").write_text(INDEX)
+    assert not list(folder.lacking(job.resolve(parse("recipe.yaml", RECIPE))))

@@ -42,6 +42,7 @@ CHECKS: dict[str, Check] = {
     "/dev/shm": shared.lines,
     "limits": limits.lines,
     "output folder": disk.lines,
+    "data cache": disk.cached,
     "packages": packages.lines,
     "torch": builds.lines,
     "compiled packages": linked.lines,

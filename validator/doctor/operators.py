@@ -64,18 +64,28 @@ def roots(node: Node) -> list[Path]:
 
 def lines(job: Job | None, node: Node) -> Iterator[Line]:
     """What is missing to build what this run builds; ninja is asked for even where all is built."""
-    if job is None or not (names := built(job)):
+    if job is None or job.zero is None:
         return
-    lacking = list(_lacking(job, names, node))
+    names = built(job)
+    yield from _compilers(names, node) if names else ()
+    yield from _toolkit(job, names, node)
+
+
+def _compilers(names: set[str], node: Node) -> Iterator[Line]:
+    lacking = list(_lacking(node))
     done = all(any((root / name / f"{name}.so").is_file() for root in roots(node)) for name in names)
-    wanted = f"DeepSpeed builds {', '.join(sorted(names))}"
+    wanted = _wanted(names)
     for found, remedy in lacking:
         yield Line("warning" if done and not found.startswith("ninja") else "error", _WHAT, found, wanted, remedy)
     if not lacking:
         yield Line("ok", _WHAT, "compiler, Python.h and ninja are there", "" if done else wanted)
 
 
-def _lacking(job: Job, names: set[str], node: Node) -> Iterator[tuple[str, str]]:
+def _wanted(names: set[str]) -> str:
+    return f"DeepSpeed builds {', '.join(sorted(names))}"
+
+
+def _lacking(node: Node) -> Iterator[tuple[str, str]]:
     """What is missing, and how to get it."""
     path = node.environment.get("PATH", "")
     if shutil.which("ninja", path=path) is None:
@@ -86,20 +96,27 @@ def _lacking(job: Job, names: set[str], node: Node) -> Iterator[tuple[str, str]]
     if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
         version = sysconfig.get_python_version()
         yield "no Python.h", f"install the headers of Python: `apt install python{version}-dev`"
-    yield from _toolkit(job, names, node, path)
 
 
-def _toolkit(job: Job, names: set[str], node: Node, path: str) -> Iterator[tuple[str, str]]:
-    """The device's own compiler and headers."""
-    vendor = job.machine.device.vendor if job.machine else ""
-    home = node.environment.get("CUDA_HOME") or node.environment.get("CUDA_PATH")
-    nvcc = home or shutil.which("nvcc", path=path) or (node.root / "usr/local/cuda").exists()
-    if vendor == "nvidia" and not nvcc:
-        yield (
-            "no CUDA toolkit (CUDA_HOME, nvcc, /usr/local/cuda)",
-            ("load its module, or `conda install -c nvidia cuda-toolkit`, of the release that torch is built for"),
-        )
-    if vendor == "ascend" and not node.environment.get("ASCEND_HOME_PATH"):
-        yield "ASCEND_HOME_PATH is not set", "source /usr/local/Ascend/ascend-toolkit/set_env.sh"
+def _toolkit(job: Job, names: set[str], node: Node) -> Iterator[Line]:
+    """The device's own compiler and headers. DeepSpeed asks nvcc for its release as it is imported
+    (ops/op_builder/fp_quantizer.py, is_compatible; hiyouga/LLaMA-Factory issue 9270)."""
+    vendor = job.machine.device.vendor if job.machine and not job.on_cpu else ""
+    if vendor == "nvidia" and not _nvcc(node):
+        remedy = "load the module of CUDA, or `conda install -c nvidia cuda-toolkit`, of the release that torch is for"
+        yield Line("error", _WHAT, "no nvcc (CUDA_HOME, PATH, /usr/local/cuda)", "DeepSpeed does not import without",
+                   remedy)  # fmt: skip
+    if vendor == "ascend" and names and not node.environment.get("ASCEND_HOME_PATH"):
+        remedy = "source /usr/local/Ascend/ascend-toolkit/set_env.sh"
+        yield Line("error", _WHAT, "ASCEND_HOME_PATH is not set", _wanted(names), remedy)
     if "async_io" in names and not any((node.root / folder / "libaio.h").exists() for folder in _INCLUDES):
-        yield "no libaio.h", "`apt install libaio-dev`"
+        yield Line("error", _WHAT, "no libaio.h", _wanted(names), "`apt install libaio-dev`")
+
+
+def _nvcc(node: Node) -> bool:
+    """Where torch looks for it (utils/cpp_extension.py, _find_cuda_home)."""
+    home = node.environment.get("CUDA_HOME") or node.environment.get("CUDA_PATH")
+    if home:
+        return Path(home, "bin/nvcc").is_file()
+    found = shutil.which("nvcc", path=node.environment.get("PATH", ""))
+    return found is not None or (node.root / "usr/local/cuda/bin/nvcc").is_file()

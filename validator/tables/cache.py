@@ -56,6 +56,12 @@ def modelscope(name: str, revision: str = "main", folder: str | None = None) -> 
             yield place / owner / each
 
 
+def data_sets(folder: str | None) -> Path:
+    """Where datasets keeps rows as it reads and tokenizes them (datasets/config.py); `folder` is the recipe's own."""
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return Path(folder or os.environ.get("HF_DATASETS_CACHE") or Path(home, "datasets")).expanduser()
+
+
 def home(folder: str | None) -> Path:
     """The cache of Hugging Face by the variables of huggingface_hub/constants.py; `folder` is the recipe's own."""
     given = os.environ

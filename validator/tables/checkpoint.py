@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 _WEIGHTS = ("*.safetensors", "*.bin")
@@ -10,6 +12,9 @@ _WEIGHTS = ("*.safetensors", "*.bin")
 _OTHER = ("adapter_model", "training_args", "optimizer", "scheduler")
 # Of fast tokenizers, of sentencepiece, of vocabularies as files, and of those that come with code of their own.
 _TOKENIZER = ("tokenizer.json", "tekken.json", "*.model", "vocab.*", "*.tiktoken", "tokenization_*.py")
+
+_FIRST = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+_POINTER = b"version https://git-lfs"
 
 
 def weighs(folder: Path) -> bool:
@@ -25,3 +30,24 @@ def missing(folder: Path, *, scratch: bool = False) -> Iterator[str]:
         yield "weights (*.safetensors)"
     if not any(file for pattern in _TOKENIZER for file in folder.glob(pattern)):
         yield "tokenizer (tokenizer.json, tokenizer.model or vocab.json)"
+
+
+def partial(folder: Path) -> Iterator[str]:
+    """Weights of a download that did not end: files that the index names and the folder lacks, and pointers of Git LFS
+    in the place of files. transformers takes the first of these names that is there (modeling_utils.py,
+    _get_resolved_checkpoint_files)."""
+    name = next((name for name in _FIRST if (folder / name).exists()), "")
+    if name.endswith(".index.json"):
+        with suppress(OSError, ValueError, AttributeError):
+            named = set(json.loads((folder / name).read_text("utf-8")).get("weight_map", {}).values())
+            lacking = sorted(each for each in named if not (folder / each).exists())
+            if lacking:
+                yield f"{lacking[0]}, which {name} names ({len(lacking)} of {len(named)} files are missing)"
+    if pointer := next(filter(_points, sorted(folder.glob("*.safetensors"))), None):
+        yield f"weights in {pointer.name}, a pointer of Git LFS (`git lfs pull`)"
+
+
+def _points(file: Path) -> bool:
+    with suppress(OSError), file.open("rb") as opened:
+        return opened.read(len(_POINTER)) == _POINTER
+    return False

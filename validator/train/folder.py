@@ -16,7 +16,8 @@ def lacking(job: Job) -> Iterator[Shortage]:
     name = job.get("model_name_or_path")
     place = job.find(name) if isinstance(name, str) and name else None
     if place and (place[0] / "config.json").is_file():
-        parts = [*checkpoint.missing(place[0], scratch=job.flag("train_from_scratch"))]
+        scratch = job.flag("train_from_scratch")
+        parts = [*checkpoint.missing(place[0], scratch=scratch), *(() if scratch else checkpoint.partial(place[0]))]
         if parts:
             remedy = "get them from where the model comes from"
             yield Severity.ERROR, f"`{name}` holds no {' and no '.join(parts)}; {remedy}"

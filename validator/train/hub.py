@@ -113,10 +113,8 @@ def data_sets(job: Job) -> Iterator[str]:
 def prepared(name: str, folder: str | None) -> bool:
     """Whether datasets has loaded the data set before: its cache writes the name in snake case (datasets/load.py,
     CachedDatasetModuleFactory)."""
-    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
-    root = Path(folder or os.environ.get("HF_DATASETS_CACHE") or Path(home, "datasets")).expanduser()
     wanted = _letters(name.replace("/", "___"))
-    return any(_letters(place.name) == wanted for place in root.glob("*") if place.is_dir())
+    return any(_letters(place.name) == wanted for place in cache.data_sets(folder).glob("*") if place.is_dir())
 
 
 def _letters(name: str) -> str:
