@@ -58,6 +58,14 @@ def test_fewer_devices_than_the_machine_that_is_named(monkeypatch: pytest.Monkey
     assert "`--machine 8xa100-80g` has 8 devices, 2 devices here" in result.output
 
 
+def test_other_devices_than_the_machine_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the device cannot do is told of the one that is here."""
+    monkeypatch.setenv("PATH", str(RECORDED / "nvidia-smi-1xt4"))
+    result = doctor(RECIPE, "--machine", "1xa100-80g")
+    assert devices(result).startswith("warning")
+    assert "t4-16g has no bf16" in result.output
+
+
 def test_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(RECORDED / "nvidia-smi-8xa100"))
     told = json.loads(doctor(RECIPE, "--format", "json").output)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import sysconfig
 from pathlib import Path
@@ -194,3 +196,35 @@ def test_a_lock_in_a_folder_of_the_user_s_own(tmp_path: Path) -> None:
 def test_no_lock(tmp_path: Path) -> None:
     locked(tmp_path, 60).unlink()
     assert not found(job(), tmp_path)
+
+
+# Downloads of others.
+
+
+@pytest.fixture
+def downloading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The lock that huggingface_hub makes for a file of the model."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    lock = tmp_path / ".locks/models--Qwen--Qwen2.5-7B-Instruct/0123.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    return lock
+
+
+def test_a_download_of_another_process(downloading: Path) -> None:
+    assert not list(locks.hub_lines(job(), Node()))
+    assert not list(locks.hub_lines(None, Node()))
+    with downloading.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        (line,) = locks.hub_lines(job(), Node())
+    assert (line.state, f"{downloading} is held" in line.found) == ("warning", True)
+    assert not list(locks.hub_lines(job(), Node()))
+
+
+def test_a_file_system_without_locks(downloading: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_file: object, _how: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuses)
+    (line,) = locks.hub_lines(job(), Node())
+    assert line.remedy == f"if nobody downloads: `rm {downloading}`"

@@ -49,6 +49,7 @@ CHECKS: dict[str, Check] = {
     "CANN": cann.lines,
     "operators": operators.lines,
     "stale locks": locks.lines,
+    "hub locks": locks.hub_lines,
     "start": start.lines,
     "data": start.data,
     "hub": hubs.lines,

@@ -14,7 +14,6 @@ from validator.job import job as jobs
 from validator.job.job import Job
 from validator.read.recipe import Document
 from validator.train import target as targets
-from validator.train.target import Target
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,16 @@ def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
     if not (document.readable and document.values):
         return _diagnosis(document, None, recipe.lines(document, None, None))
     job, node = wanted(document, machine)
-    target = node.target or Target(machine)
-    judged = recipe.lines(document, target.machine, target.host_ram_gib)
+    ram = node.target.host_ram_gib if node.target else None
+    judged = recipe.lines(document, _here(job, node) or machine, ram)
     return _diagnosis(document, job, (*judged, *checks.lines(job, node)))
+
+
+def _here(job: Job, node: Node) -> str | None:
+    """The machine that the recipe is judged by: as many of the devices here as the run takes, of whatever kind."""
+    if node.target is None or node.here is None or job.machine is None or job.on_cpu:
+        return node.target.machine if node.target else None
+    return f"{job.machine.nodes}x{job.machine.devices}x{node.here.device}"
 
 
 def _diagnosis(document: Document | None, job: Job | None, lines: Iterable[Line]) -> Diagnosis:
