@@ -94,3 +94,19 @@ def test_a_check_that_fails_or_hangs_is_a_line(monkeypatch: pytest.MonkeyPatch) 
     assert [(line.state, line.what) for line in told] == [("warning", "driver"), ("warning", "disk")]
     assert "the program says nonsense" in told[0].found
     assert "no answer within" in told[1].found
+
+
+@pytest.mark.parametrize("text", ["# nothing\n", "a: [1\n"])
+def test_a_recipe_that_cannot_be_read(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    assert isinstance(doctor(str(tmp_path / "x.yaml")).exception, RecipeError)
+
+
+@pytest.mark.parametrize(("folder", "code"), [("nvidia-smi-8xa100", 0), ("nvidia-smi-2xa100-450", 1), ("none", 1)])
+def test_a_machine_that_should_be_the_one_that_is_named(
+    folder: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(RECORDED / folder))
+    result = doctor("--machine", "8xa100-80g")
+    assert result.exit_code == code
+    assert "wanted: 8xa100-80g" in devices(result)

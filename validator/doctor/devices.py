@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from validator.doctor import line
-from validator.doctor.line import Line
+from validator.doctor.line import Line, State
 from validator.doctor.node import Node
 from validator.here.machine import Here
 from validator.job.job import Job
@@ -46,7 +46,7 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
     elif node.refused:
         yield Line("error", _WHAT, node.refused, wanted)
     else:
-        yield Line("ok" if _alike(node.here, node.assumed) else "warning", _WHAT, str(node.here), wanted)
+        yield Line(_state(node.here, node.assumed, job), _WHAT, str(node.here), wanted)
         yield from _noted(node.here, node, job)
 
 
@@ -58,8 +58,11 @@ def _none(root: Path, wanted: str) -> Line:
     return Line("error" if wanted else "ok", _WHAT, "this machine shows no device", wanted, compute)
 
 
-def _alike(here: Here, assumed: Machine | None) -> bool:
-    return assumed is None or (assumed.device.id == here.device and assumed.devices <= len(here.accelerators))
+def _state(here: Here, assumed: Machine | None, job: Job | None) -> State:
+    """A run may do with other devices, which is told by what becomes of it; a machine by itself should be as named."""
+    if assumed is None or (assumed.device.id == here.device and assumed.devices <= len(here.accelerators)):
+        return "ok"
+    return "warning" if job else "error"
 
 
 def _noted(here: Here, node: Node, job: Job | None) -> Iterator[Line]:

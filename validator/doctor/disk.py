@@ -23,6 +23,7 @@ _MOST = 256 << 20  # bytes that are written to see how fast it is
 _SECONDS = 2.0  # that it takes at most
 _LEAST = 1.0  # GiB free: with less nothing is tried
 _FILES = 1000  # of a few checkpoints
+_TOLD = 0.05 * GIB  # of a checkpoint
 _SLOW = 600.0  # seconds of a checkpoint
 _COPIES = 2.0  # of the tokenized rows: as they were read, and as they are trained on
 
@@ -87,7 +88,7 @@ def _rate(folder: Path) -> float | None:
 
 def _timed(job: Job | None, place: str, rate: float | None) -> Line:
     found = place if rate is None else f"{place}, {rate / 1e6:,.0f} MB/s"
-    if job is None or not job.checkpoint or rate is None:
+    if job is None or job.checkpoint < _TOLD or rate is None:
         return Line("ok", _WHAT, found)
     seconds = job.checkpoint / rate
     wanted = f"{job.checkpoint / GIB:.1f} GiB for a checkpoint, about {_lasting(seconds)}"

@@ -13,6 +13,7 @@ from validator.here import machine as this
 from validator.job import job as jobs
 from validator.job.job import Job
 from validator.read.recipe import Document
+from validator.tables import machines
 from validator.train import target as targets
 
 
@@ -28,12 +29,11 @@ class Diagnosis:
 
 
 def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
-    """Look at this machine; with a recipe, for its run, on `machine` where one is named. The run gets of the devices
-    what `train` would give it."""
+    """Look at this machine; with a recipe, for its run. The run gets of the devices what `train` would give it. It, or
+    the machine by itself, should be `machine` where one is named."""
     if document is None:
-        return _diagnosis(None, None, checks.lines(None, seen(Node())))
-    if not (document.readable and document.values):
-        return _diagnosis(document, None, recipe.lines(document, None, None))
+        assumed = machines.machine(machine) if machine else None
+        return _diagnosis(None, None, checks.lines(None, seen(Node(assumed=assumed))))
     job, node = wanted(document, machine)
     ram = node.target.host_ram_gib if node.target else None
     judged = recipe.lines(document, _here(job, node) or machine, ram)

@@ -103,7 +103,7 @@ def _room(job: Job) -> Iterator[Line]:
     """Disk for the weights in the cache of Hugging Face."""
     folder, weights = cache.home(job.origin[1]), job.disk[Disk.BASE] / GIB if job.disk else 0.0
     free = host.free_disk_gib(Path(folder))
-    if free is not None and not switch.on("USE_MODELSCOPE_HUB"):
+    if free is not None and weights and not switch.on("USE_MODELSCOPE_HUB"):
         short = free < weights
         found, wanted = f"{free:.1f} GiB free at {folder}", f"{weights:.1f} GiB of weights"
         remedy = "free some, or set HF_HOME to another disk" if short else ""

@@ -38,7 +38,7 @@ def _files(job: Job | None) -> Iterator[Line]:
     most = "65536" if hard == resource.RLIM_INFINITY or hard >= 65536 else str(hard)
     raised = "raise the hard limit: limits.conf, or the container's --ulimit nofile=65536"
     remedy = raised if most == str(soft) else f"`ulimit -n {most}` before the run"
-    yield Line("ok" if enough else "warning", "open files", _count(soft), str(wanted), "" if enough else remedy)
+    yield Line("ok" if enough else "warning", "open files", _count(soft), f"{wanted:,}", "" if enough else remedy)
 
 
 def _locked(job: Job | None, node: Node) -> Iterator[Line]:

@@ -47,7 +47,8 @@ def _judged(free: float, size: float, least: float, enough: float) -> Line:
     state: State = "error" if free < least else "warning" if free < enough else "ok"
     full = free < least <= size
     remedy = "remove what ended runs have left there: `ls -l /dev/shm`" if full else _REMEDY
-    return Line(state, _WHAT, _words(free, size), _amount(enough), "" if state == "ok" else remedy)
+    wanted = _amount(enough) if enough >= 1 else ""
+    return Line(state, _WHAT, _words(free, size), wanted, "" if state == "ok" else remedy)
 
 
 def _wanted(job: Job) -> tuple[float, float]:
