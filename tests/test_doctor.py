@@ -69,7 +69,7 @@ def test_other_devices_than_the_machine_that_is_named(monkeypatch: pytest.Monkey
 def test_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(RECORDED / "nvidia-smi-8xa100"))
     told = json.loads(doctor(RECIPE, "--format", "json").output)
-    assert [*told] == ["recipe", "machine", "lines", "errors", "warnings"]
+    assert [*told] == ["host", "recipe", "machine", "lines", "errors", "warnings"]
     assert told["machine"] == "8xa100-80g"
     assert [*told["lines"][0]] == ["state", "what", "found", "wanted", "remedy"]
 

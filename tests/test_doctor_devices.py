@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from recordings import RECORDED, show_all
 
-from validator.doctor import devices, examine, health, holders
+from validator.doctor import devices, examine, files, health, holders
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.here import program
@@ -48,6 +48,7 @@ def told(lines: list[Line]) -> list[str]:
         ("nvidia-smi-mismatch", "error", "Driver/library version mismatch; NVML library version: 570.124", "reboot"),
         ("nvidia-smi-no-driver", "error", "couldn't communicate with the NVIDIA driver", "sudo modprobe nvidia"),
         ("npu-smi-used", "error", "the device is used. ret is -8020", "another container holds the devices"),
+        ("nvidia-smi-gb10", "warning", "NVIDIA GB10 is not in the catalogue, and its memory is not shown", ""),
     ],
 )
 def test_a_machine_by_itself(folder: str, state: str, says: str, remedy: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +159,26 @@ def test_health_of_an_ascend(word: str, state: str, tmp_path: Path, monkeypatch:
     (tmp_path / "npu-smi").symlink_to(RECORDED / "npu-smi-2x910b3" / "npu-smi")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert [line.state for line in health.lines(None, Node())] == ([state] if state else [])
+
+
+@pytest.mark.parametrize(
+    ("there", "lacks"),
+    [
+        ([], []),
+        (["nvidiactl", "nvidia0", "nvidia-uvm"], []),
+        (["nvidiactl", "nvidia0"], ["/dev/nvidia-uvm"]),
+        (["davinci0", "davinci_manager", "devmm_svm", "hisi_hdc"], []),
+        (["davinci6", "davinci_manager"], ["/dev/devmm_svm", "/dev/hisi_hdc"]),
+        (["kfd"], ["/dev/dri"]),
+    ],
+)
+def test_device_files(there: list[str], lacks: list[str], tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    for name in there:
+        (tmp_path / "dev" / name).touch()
+    lines = list(files.lines(None, Node(tmp_path)))
+    assert [line.found.split(",")[0] for line in lines] == [f"no {file}" for file in lacks]
+    assert all(line.state == "error" for line in lines)
 
 
 # Who holds memory.

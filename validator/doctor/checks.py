@@ -11,6 +11,7 @@ from validator.doctor import (
     cann,
     devices,
     disk,
+    files,
     health,
     holders,
     hubs,
@@ -36,6 +37,7 @@ Check = Callable[[Job | None, Node], Iterator[Line]]
 
 CHECKS: dict[str, Check] = {
     "devices": devices.lines,
+    "device files": files.lines,
     "health": health.lines,
     "processes": holders.lines,
     "main memory": memory.lines,

@@ -24,8 +24,8 @@ _REMEDIES = {
     "Failed to initialize NVML: Unknown Error": "the container lost its devices: start it again",
     "the device is used": "another container holds the devices: end it",
     "does not answer": "the driver hangs: reboot",
-    "hides all devices": "unset it",
 }
+_UNKNOWN = "is not in the catalogue"  # a device that works, and shows no memory of its own
 # Files of a driver whose program is missing, as in a container that gets the devices alone.
 _FILES = {
     "dev/nvidia0": "nvidia-smi is not: start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
@@ -40,7 +40,8 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
     wanted = str(node.assumed or "")
     if node.fault:
         remedy = next((remedy for words, remedy in _REMEDIES.items() if words in node.fault), "")
-        yield Line("error" if wanted or job is None else "warning", _WHAT, node.fault, wanted, remedy)
+        known = _UNKNOWN not in node.fault and (wanted or job is None)
+        yield Line("error" if known else "warning", _WHAT, node.fault, wanted, remedy)
     elif node.here is None:
         yield _none(node.root, wanted)
     elif node.refused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -19,8 +20,10 @@ from validator.train import target as targets
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was looked at; `recipe` and `machine` are those that the lines are for, None where no run is asked about."""
+    """What was looked at, on the node `host`; `recipe` and `machine` are those that the lines are for, None where no
+    run is asked about."""
 
+    host: str
     recipe: str | None
     machine: str | None
     lines: tuple[Line, ...]
@@ -51,7 +54,8 @@ def _diagnosis(document: Document | None, job: Job | None, lines: Iterable[Line]
     told = tuple(lines)
     states = [line.state for line in told]
     name = str(job.machine) if job and job.machine else None
-    return Diagnosis(document.path if document else None, name, told, states.count("error"), states.count("warning"))
+    path = document.path if document else None
+    return Diagnosis(platform.node(), path, name, told, states.count("error"), states.count("warning"))
 
 
 def wanted(document: Document, machine: str | None) -> tuple[Job, Node]:

@@ -12,7 +12,7 @@ from validator.here.details import details
 from validator.here.holder import Holder, mine, user
 from validator.job.job import Job
 
-_LEAST = 0.3  # GiB: a screen holds less
+_LEAST = 1.0  # GiB: a screen holds less
 
 
 def lines(_job: Job | None, node: Node) -> Iterator[Line]:

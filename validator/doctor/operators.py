@@ -99,16 +99,13 @@ def _lacking(node: Node) -> Iterator[tuple[str, str]]:
 
 
 def _toolkit(job: Job, names: set[str], node: Node) -> Iterator[Line]:
-    """The device's own compiler and headers. DeepSpeed asks nvcc for its release as it is imported
+    """The device's own compiler, and headers. DeepSpeed asks nvcc for its release as it is imported
     (ops/op_builder/fp_quantizer.py, is_compatible; hiyouga/LLaMA-Factory issue 9270)."""
     vendor = job.machine.device.vendor if job.machine and not job.on_cpu else ""
     if vendor == "nvidia" and not _nvcc(node):
         remedy = "load the module of CUDA, or `conda install -c nvidia cuda-toolkit`, of the release that torch is for"
         yield Line("error", _WHAT, "no nvcc (CUDA_HOME, PATH, /usr/local/cuda)", "DeepSpeed does not import without",
                    remedy)  # fmt: skip
-    if vendor == "ascend" and names and not node.environment.get("ASCEND_HOME_PATH"):
-        remedy = "source /usr/local/Ascend/ascend-toolkit/set_env.sh"
-        yield Line("error", _WHAT, "ASCEND_HOME_PATH is not set", _wanted(names), remedy)
     if "async_io" in names and not any((node.root / folder / "libaio.h").exists() for folder in _INCLUDES):
         yield Line("error", _WHAT, "no libaio.h", _wanted(names), "`apt install libaio-dev`")
 

@@ -8,10 +8,10 @@ from validator.doctor.line import Line
 
 
 def text(diagnosis: Diagnosis) -> str:
-    """State, what was looked at, what is there, what is wanted, what to do; a summary last."""
+    """State, what was looked at, what is there, what is wanted, what to do; a summary last, with the node's name."""
     width = max((len(line.what) for line in diagnosis.lines), default=0)
     counts = ((diagnosis.errors, "error"), (diagnosis.warnings, "warning"))
-    summary = ", ".join(f"{count} {plural(count, noun)}" for count, noun in counts)
+    summary = f"{diagnosis.host}: {', '.join(f'{count} {plural(count, noun)}' for count, noun in counts)}"
     return "\n".join([*(_line(line, width) for line in diagnosis.lines), summary]) + "\n"
 
 

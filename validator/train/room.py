@@ -21,10 +21,13 @@ def lacking(job: Job, accelerators: Sequence[Accelerator]) -> Iterator[Shortage]
 
 
 def devices(job: Job, accelerators: Sequence[Accelerator]) -> Iterator[Shortage]:
-    """Memory that other processes hold. The prediction is what the driver shows for the run, context included."""
+    """Memory that other processes hold. The prediction is what the driver shows for the run, context included. As much
+    as is usable of a device is judged already."""
     need, known = job.device_memory, [device for device in accelerators if device.free_gib is not None]
     fullest = min(known, key=lambda device: device.free_gib or 0.0, default=None)
     if need is None or fullest is None or (free := fullest.free_gib) is None or need.high / GIB < free:
+        return
+    if job.machine and free >= (job.machine.device.usable_gib or free + 1):
         return
     short = need.expected / GIB >= free
     text = (
