@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import coverage
+import doctor
 import registry
 import rules
 
@@ -25,7 +26,7 @@ from validator.recipes import catalogue
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md", "README.zh.md", "docs/recipes.md", "docs/coverage.md", "docs/models.md", "docs/rules.md",
-    "docs/accuracy.md",
+    "docs/accuracy.md", "docs/doctor.md",
 )  # fmt: skip
 BLOCK = re.compile(r"(<!-- (?P<what>[a-z]+)(?:: (?P<command>.+?))? -->\n).*?(<!-- end -->)", re.S)
 LINE = re.compile(r"(?m)^# predicted:.*\n|(?=^# ///\n)")
@@ -131,6 +132,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "coverage": coverage.page,
     "registry": registry.page,
     "rules": rules.page,
+    "doctor": doctor.page,
     "rivals": lambda: benchmarked("memory", "rivals"),
     "bars": lambda: benchmarked("memory", "bars"),
     "timebars": lambda: benchmarked("timing", "bars"),

@@ -206,8 +206,8 @@ def test_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(ray.lines(job(), node)) == ""
     monkeypatch.setenv("USE_RAY", "1")
     assert told(ray.lines(job(), node)) == (
-        "error: this node has 64 CPUs, and 10 are reserved for each of 8 devices: Ray would wait for ever; ; "
-        "set `ray_init_kwargs: {num_cpus: 80}`, or unset USE_RAY"
+        "error: this node has 64 CPUs, and 10 are reserved for each of 8 devices: Ray would wait for ever; "
+        "set `ray_init_kwargs: {num_cpus: 80}`, or unset USE_RAY; ; "
     )
     promised = job(settings="ray_init_kwargs: {num_cpus: 80}\n")
     assert told(ray.lines(promised, node)).startswith("ok: 80 CPUs, of which 10 are reserved for each device")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from validator.diagnostic import Severity
+from validator.doctor import line
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.here import host
@@ -19,8 +19,6 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
         return
     cpus = host.cpus(node.root)
     lacking = [*launching.lacking(job, cpus)]
-    for severity, message in lacking:
-        found, _, remedy = message.partition("; ")
-        yield Line("error" if severity is Severity.ERROR else "warning", "Ray", found, "", remedy)
+    yield from (line.of("Ray", shortage) for shortage in lacking)
     if not lacking:
         yield Line("ok", "Ray", f"{ray.promised(job) or cpus} CPUs, of which {ray.CPUS} are reserved for each device")

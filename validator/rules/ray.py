@@ -61,3 +61,18 @@ def ray_trains_on_fewer(job: Job) -> Iterator[Finding]:
     if job.machine and ray.on() and (workers := ray.workers(job)) < job.world:
         found = f"the environment has USE_RAY, and `ray_num_workers` is {workers}"
         yield "ray_num_workers", f"{found}; the machine has {job.world} devices: set `ray_num_workers: {job.world}`"
+
+
+@rule("PAR209", Severity.WARNING)
+def ray_meets_at_its_head(job: Job) -> Iterator[Finding]:
+    """Workers of Ray on several nodes meet at its head node, which may have no device.
+
+    Why: without `master_addr` it is the head's address. Where the head has no devices, no worker runs there, and all
+    wait for one that listens (github.com/hiyouga/LlamaFactory/issues/10347).
+    Source: llamafactory/train/tuner.py:_ray_training_function,
+    llamafactory/train/trainer_utils.py:sort_placement_group_by_node_ip
+    Fix: `master_addr`, the address of a node with devices.
+    """
+    if job.machine and job.machine.nodes > 1 and ray.on() and not job.has("master_addr"):
+        found = f"the environment has USE_RAY: workers on {job.machine.nodes} nodes meet at Ray's head node"
+        yield "machine", f"{found}; where it has no devices they wait for ever: set `master_addr` to one that has"

@@ -1,0 +1,62 @@
+"""docs/doctor.md: what doctor looks at, the facts that it compares releases with, and public threads with its verdicts.
+
+scripts/tables.py writes it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from validator.doctor import checks
+from validator.tables.data import listing
+
+ROOT = Path(__file__).resolve().parent.parent
+ISSUES = "https://github.com/hiyouga/LlamaFactory/issues"
+
+
+def page() -> str:
+    """The text between the marks."""
+    return "\n".join([*_checks(), "", *_facts(), "", *_threads()]) + "\n"
+
+
+def _checks() -> Iterator[str]:
+    yield from ("## What it looks at", "", "| check | what |", "|---|---|")
+    for name, check in checks.CHECKS.items():
+        about = inspect.getdoc(sys.modules[check.__module__]) or ""
+        yield f"| {name} | {about.splitlines()[0]} |"
+
+
+def _facts() -> Iterator[str]:
+    yield from ("## Where the facts about releases are from", "")
+    yield "What packages state in their metadata is read where they are installed. The rest is in `together.yaml`:"
+    yield ""
+    for name, entry in listing("together").items():
+        sources = [pair["source"] for pair in entry["pairs"]] if name == "fails" else entry["source"]
+        yield f"- {name}: {', '.join(sources)}"
+
+
+def _threads() -> Iterator[str]:
+    threads: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests" / "threads.yaml").read_text("utf-8"))
+    yield from ("## Public threads, and what is said of their machines", "")
+    for kind, (seen, total) in _counted(threads).items():
+        yield f"- {kind}: {seen} of {total} are told before the run"
+    yield from ("", "| thread | what happened | said by | what |", "|---|---|---|---|")
+    for thread in threads:
+        said = thread.get("says", {"": f"not seen: {thread.get('unseen')}"})
+        for command, words in said.items():
+            link = f"[{thread['thread']}]({ISSUES}/{thread['thread']})"
+            yield f"| {link} | {thread['symptom']} | {command} | {words} |"
+
+
+def _counted(threads: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    """Of each kind, how many are seen, and how many there are."""
+    total = Counter(thread["kind"] for thread in threads)
+    seen = Counter(thread["kind"] for thread in threads if "says" in thread)
+    return {kind: (seen[kind], count) for kind, count in total.items()}

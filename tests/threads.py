@@ -1,0 +1,107 @@
+"""The machines of tests/threads.yaml: laid out, and asked by `check` and `doctor`."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from collections.abc import Mapping
+from contextlib import chdir
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import kernels
+import sites
+import yaml
+
+from validator.doctor import checks
+from validator.doctor.examine import Diagnosis
+from validator.doctor.node import Node
+from validator.here import host, program
+from validator.job import job as jobs
+from validator.judge.check import check
+from validator.read.recipe import parse
+from validator.show import doctor, report
+from validator.tables import releases
+
+ROOT = Path(__file__).parent.parent
+MODEL = "Qwen/Qwen2.5-7B-Instruct"
+USUAL = {
+    "stage": "sft", "do_train": True, "finetuning_type": "lora", "lora_target": "all", "dataset": "alpaca_gpt4_en",
+    "template": "qwen", "cutoff_len": 1024, "output_dir": "saves/case", "save_total_limit": 2, "bf16": True,
+    "per_device_train_batch_size": 1, "gradient_accumulation_steps": 8, "learning_rate": 1.0e-4,
+}  # fmt: skip
+_UNSET = ("NNODES", "NODE_RANK", "RANK", "MASTER_ADDR", "RDZV_ID", "USE_RAY", "FORCE_TORCHRUN", "RAY_ADDRESS",
+          "DISABLE_VERSION_CHECK", "NCCL_SHM_DISABLE", "HF_ENDPOINT")  # fmt: skip
+_MIB = 1 << 20
+# What no thread tells of: the disk, which is written to for some time, the hub, compilers, the recipe's own folders.
+_ASIDE = ("output folder", "start", "data", "hub", "operators")
+_statvfs = os.statvfs
+
+
+def read() -> list[dict[str, Any]]:
+    """The threads, in their order."""
+    threads: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests" / "threads.yaml").read_text("utf-8"))
+    return threads
+
+
+def said(machine: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """What each command prints on a machine, which is laid out in the folder."""
+    environment = {"PATH": str(folder / "bin"), **machine.get("environment", {})}
+    work = folder / "work"
+    work.mkdir(parents=True)
+    for shared in ("data", "deepspeed"):
+        (work / shared).symlink_to(ROOT / shared)
+    with (
+        chdir(work),
+        patch.dict(os.environ, environment),
+        patch.object(program, "_FOLDERS", ()),
+        patch.object(os, "statvfs", partial(_shared, machine.get("shm_mib", 16384))),
+        patch.object(resource, "getrlimit", lambda _kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY)),
+        patch.object(checks, "CHECKS", {name: each for name, each in checks.CHECKS.items() if name not in _ASIDE}),
+        patch.object(host, "cpus", lambda _root=None: machine.get("cpus", 256)),
+        patch.object(releases, "installed", lambda names: dict.fromkeys(names, "1")),
+        patch.object(socket, "gethostbyname", lambda _name: "10.0.0.7"),
+    ):
+        for name in _UNSET:
+            if name not in environment:
+                os.environ.pop(name, None)
+        text = recipe(machine["recipe"]) if "recipe" in machine else None
+        found = {"check": report.text(check([parse("recipe.yaml", text)]))} if text else {}
+        lines = tuple(checks.lines(jobs.resolve(parse("recipe.yaml", text)) if text else None, _node(machine, folder)))
+        return {**found, "doctor": doctor.text(Diagnosis(None, None, lines, 0, 0))}
+
+
+def recipe(facts: Mapping[str, Any]) -> str:
+    """The recipe that a thread tells of, with usual settings beside."""
+    header = {"machine": facts["machine"], "host_ram_gib": facts.get("host_ram_gib", 1024)}
+    if "samples" in facts:
+        header |= {"samples": facts["samples"], "lengths": 1000}
+    block = "".join(f"# {key}: {value}\n" for key, value in header.items())
+    keys = {"model_name_or_path": facts.get("model", MODEL), **USUAL, **facts.get("settings", {})}
+    return f"# /// recipe\n{block}# ///\n{yaml.safe_dump(keys, sort_keys=False)}"
+
+
+def _node(machine: Mapping[str, Any], folder: Path) -> Node:
+    """The files that checks read. What a thread does not tell of is there and sound."""
+    root = folder / "root"
+    available = machine.get("available_gib", 1000)
+    sites.write(root / "proc/meminfo", f"MemTotal: {available << 20} kB\nMemAvailable: {available << 20} kB\n")
+    kernels.interfaces(root, machine.get("interfaces", {"eth0": {"networks": ["0.0.0.0/0"]}}))
+    kernels.adapters(root, machine.get("adapters", {}))
+    if "driver" in machine:
+        sites.gpu(folder / "bin", machine["driver"], [machine["capability"]])
+    compared = "".join(f'    check_version("{one}")\n' for one in machine.get("compared", ()))
+    files = {"llamafactory/extras/misc.py": f"def check_dependencies() -> None:\n{compared or '    pass'}\n"}
+    packages = {"llamafactory": "0.9.5", **machine.get("packages", {})}
+    return Node(root, os.environ, folders=sites.site(folder / "site", packages, machine.get("requires"), files))
+
+
+def _shared(mib: int, path: str | Path) -> Any:
+    """Of /dev/shm what the thread tells, of other folders the truth."""
+    if not str(path).endswith("dev/shm"):
+        return _statvfs(path)
+    return SimpleNamespace(f_frsize=_MIB, f_bavail=mib, f_blocks=mib)
