@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from validator.diagnostic import RecipeError
 from validator.job import job as jobs
 from validator.job.job import Job
 from validator.read.recipe import parse
+from validator.submit.site import Site
+from validator.submit.work import work
 from validator.train import handoff, launch, ray
 
 MODEL = "model_name_or_path: Qwen/Qwen3-0.6B\nstage: sft\nfinetuning_type: lora\noutput_dir: saves\n"
@@ -83,3 +86,12 @@ def test_one_command_starts_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     launch.ready(handoff.size(two)[0], "0.9.5")
     monkeypatch.delenv("USE_RAY")
     assert [line.split()[0] for line in handoff.commands(two, "x.yaml", [])] == ["FORCE_TORCHRUN=1"] * 2
+
+
+def test_a_scheduler_is_not_given_a_run_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RecipeError, match="USE_RAY is set, and the job starts torchrun"):
+        work(job(), Site())
+    monkeypatch.delenv("USE_RAY")
+    assert work(job(), Site()).torchrun
+    with pytest.raises(RecipeError, match="unset it"):
+        work(job(), Site(environment={"USE_RAY": "true"}))

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from validator.diagnostic import RecipeError
 from validator.job import pace as paces
-from validator.job import saves
+from validator.job import ray, saves
 from validator.job.job import GIB, Job
 from validator.read.override import assignment
 from validator.speed import Span
 from validator.submit.site import Site
-from validator.tables import releases
+from validator.tables import releases, switch
 from validator.tables.devices import Device
 from validator.tables.machines import Machine
 from validator.train import environment, handoff, hub, packages
@@ -75,11 +75,15 @@ class Work:
 
 def work(job: Job, site: Site, overrides: Sequence[str] = (), limit: float | None = None) -> Work:
     """What is run for a checked job. `overrides` are the user's, `limit` the hours that they admit. Raises RecipeError
-    where no machine is named, or a path cannot be handed to LLaMA-Factory."""
+    where no machine is named, a path cannot be handed to LLaMA-Factory, or Ray is to start the processes."""
     machine = job.machine
     if machine is None:
         raise RecipeError(
             job.machine_problem or f"{job.path} names no machine; say `--machine 2x8xa100-80g` or the like"
+        )
+    if ray.on() or switch.on("USE_RAY", site.environment):
+        raise RecipeError(
+            "USE_RAY is set, and the job starts torchrun, each process of which would start Ray; unset it"
         )
     prepared, pace = handoff.prepare(job, overrides), paces.pace(job)
     output = prepared.output or Path(_OUTPUT).absolute()

@@ -35,7 +35,8 @@ def _packages(job: Job) -> Iterator[Shortage]:
 
 
 def _short(job: Job, cpus: int) -> Iterator[Shortage]:
-    """Fewer CPUs than are reserved on this node. A node that has joined a cluster may have promised it more."""
+    """Fewer CPUs than are reserved on this node. A node that has joined a cluster may have promised it more. Where
+    there is no device LLaMA-Factory counts CPUs as such, and reserves ten times all (tried: it waited)."""
     if job.on_cpu:
         yield (
             Severity.ERROR,
