@@ -4,6 +4,7 @@ itself in zerofile.py."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -181,16 +182,19 @@ def launcher_needed(job: Job) -> Iterator[Finding]:
 def nodes_to_join(job: Job) -> Iterator[Finding]:
     """The machine has several nodes.
 
-    Why: each node starts its own command and must be told its place; LLaMA-Factory reads NODE_RANK, not RANK.
+    Why: each node starts its own command and must be told its place; LLaMA-Factory reads NODE_RANK, not RANK. With
+    RDZV_ID nodes find their places themselves.
     Source: llamafactory/launcher.py:launch
-    Fix: NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT on every node; `lmf-recipes explain` shows the commands.
+    Fix: `lmf-recipes submit`, which has SLURM, SkyPilot or Kubernetes start all of them; without a scheduler NNODES,
+    NODE_RANK, MASTER_ADDR and MASTER_PORT on every node: `lmf-recipes explain` shows the commands.
     """
-    if job.machine and job.machine.nodes > 1 and not job.accelerate and not ray.on():
+    otherwise = job.accelerate or ray.on() or "RDZV_ID" in os.environ
+    if job.machine and job.machine.nodes > 1 and not otherwise:
         yield (
             "machine",
             (
-                f"{job.machine.nodes} nodes: each needs FORCE_TORCHRUN=1 NNODES={job.machine.nodes} NODE_RANK "
-                "MASTER_ADDR MASTER_PORT in its environment"
+                f"{job.machine.nodes} nodes: `lmf-recipes submit` has a scheduler start them; by hand each needs "
+                f"FORCE_TORCHRUN=1 NNODES={job.machine.nodes} NODE_RANK MASTER_ADDR MASTER_PORT in its environment"
             ),
         )
 

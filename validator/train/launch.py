@@ -88,7 +88,8 @@ def ready(nodes: int, release: str, starter: Sequence[str] = CLI) -> None:
     elastic = starter == CLI and "RDZV_ID" in os.environ
     if nodes > 1 and "NODE_RANK" not in known and not elastic:
         rank = " (RANK is set, but LLaMA-Factory reads NODE_RANK)" if "RANK" in os.environ else ""
-        raise RecipeError(f"a run on {nodes} nodes needs NODE_RANK and MASTER_ADDR in the environment{rank}")
+        needed = f"a run on {nodes} nodes needs NODE_RANK and MASTER_ADDR in the environment{rank}"
+        raise RecipeError(f"{needed}; `lmf-recipes submit` has a scheduler start all nodes")
     if nodes > 1 and "MASTER_ADDR" not in known:
         raise RecipeError(f"a run on {nodes} nodes needs MASTER_ADDR, the address of node 0, in the environment")
 
