@@ -116,8 +116,12 @@ def test_nodes_meet_by_address(tmp_path: Path) -> None:
     lines = environment.setup_lines(device("910b"), 8, nodes=2)
     assert "HCCL_IF_IP" not in left(lines, tmp_path, MASTER_ADDR="127.0.0.1")
     program(tmp_path, "python3", "10.1.2.3")
+    program(tmp_path, "ip", "'2: bond0    inet 10.1.2.3/24 scope global bond0'")
     told = left(lines, tmp_path, MASTER_ADDR="node1")
     assert told["PET_LOCAL_ADDR"] == told["HCCL_IF_IP"] == "10.1.2.3"
+    assert told["GLOO_SOCKET_IFNAME"] == "bond0"
+    (tmp_path / "ip").write_text("#!/bin/sh\nexit 127\n")
+    assert "GLOO_SOCKET_IFNAME" not in left(lines, tmp_path, MASTER_ADDR="node1")
     own = left(lines, tmp_path, MASTER_ADDR="node1", HCCL_SOCKET_IFNAME="eth1", PET_LOCAL_ADDR="10.9.9.9")
     assert own["PET_LOCAL_ADDR"] == "10.9.9.9"
     assert "HCCL_IF_IP" not in own

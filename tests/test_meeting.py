@@ -1,0 +1,92 @@
+"""Two nodes on one host, each with a network of its own, and torchrun on them as LLaMA-Factory's launcher starts it for
+a job. Neither knows the other's name, and its own leads to loopback, as on Debian."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from validator.tables import devices
+from validator.train import environment
+
+pytestmark = pytest.mark.slow
+
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+PROGRAM = """
+import datetime, os, torch
+torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=10))
+one = torch.ones(1)
+torch.distributed.all_reduce(one)
+print("sum", int(one), flush=True)
+"""
+# A network and a name of its own; the other end of the wire comes later.
+NODE = """
+hostname node{number}
+mount --make-rprivate /
+printf '127.0.0.1 localhost\\n127.0.1.1 node{number}\\n' >hosts{number}
+mount --bind hosts{number} /etc/hosts
+ip link set lo up
+until ip link show wire{number} >/dev/null 2>&1; do sleep 0.1; done
+ip addr add {address}/24 dev wire{number}
+ip link set wire{number} up
+set -euo pipefail
+export MASTER_ADDR={first} PET_RDZV_CONF=is_host={is_host}
+{lines}
+exec {python} -m torch.distributed.run --nnodes 2 --nproc-per-node 1 --rdzv-id 7 --rdzv-backend c10d \\
+  --rdzv-endpoint {first}:29511 program.py
+"""
+
+
+def apart() -> bool:
+    """Whether networks can be made here: by root, and not in every container."""
+    tools = all(map(shutil.which, ("unshare", "nsenter", "ip", "hostname")))
+    return (
+        tools
+        and not subprocess.run(
+            ["unshare", "--net", "--uts", "--mount", "true"], capture_output=True, check=False
+        ).returncode
+    )
+
+
+def node(number: int, folder: Path, lines: list[str]) -> subprocess.Popen[str]:
+    script = NODE.format(
+        number=number,
+        address=ADDRESSES[number],
+        first=ADDRESSES[0],
+        is_host=int(number == 0),
+        lines="\n".join(lines),
+        python=sys.executable,
+    )
+    words = ["unshare", "--net", "--uts", "--mount", "bash", "-c", script]
+    return subprocess.Popen(words, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def run(folder: Path, lines: list[str]) -> tuple[list[int], str]:
+    """Exit codes of both nodes, and what they print."""
+    (folder / "program.py").write_text(PROGRAM)
+    nodes = [node(number, folder, lines) for number in range(2)]
+    own = Path("/proc/self/ns/net").readlink()
+    while any(Path(f"/proc/{process.pid}/ns/net").readlink() == own for process in nodes):
+        time.sleep(0.05)
+    first, second = (str(process.pid) for process in nodes)
+    wire = ["ip", "link", "add", "wire0", "type", "veth", "peer", "name", "wire1", "netns", second]
+    subprocess.run(["nsenter", "--net", "--target", first, *wire], check=True)
+    texts = [process.communicate(timeout=300)[0] for process in nodes]
+    return [process.returncode for process in nodes], "".join(texts)
+
+
+def test_nodes_meet_where_names_lead_nowhere(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    if not apart():
+        pytest.skip("networks of their own cannot be made on this machine")
+    lines = environment.setup_lines(devices.device("a100")[0], 8, nodes=2)
+    codes, text = run(tmp_path, lines)
+    assert codes == [0, 0], text
+    assert text.count("sum 2") == 2
+    codes, text = run(tmp_path, [])
+    assert all(codes), "without the lines they wait for each other until the timeout"
