@@ -30,7 +30,7 @@ def test_a_sound_machine_is_silent(tmp_path: Path) -> None:
         for command, words in thread.get("says", {}).items():
             assert words not in told[command]
     assert "0 errors, 0 warnings" in told["check"]
-    assert [line for line in told["doctor"].splitlines() if not line.startswith("ok")] == ["0 errors, 0 warnings"]
+    assert [line for line in told["doctor"].splitlines() if not line.startswith("ok")] == ["node: 0 errors, 0 warnings"]
 
 
 def test_each_thread_has_a_verdict_once() -> None:

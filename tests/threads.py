@@ -72,7 +72,7 @@ def said(machine: Mapping[str, Any], folder: Path) -> dict[str, str]:
         text = recipe(machine["recipe"]) if "recipe" in machine else None
         found = {"check": report.text(check([parse("recipe.yaml", text)]))} if text else {}
         lines = tuple(checks.lines(jobs.resolve(parse("recipe.yaml", text)) if text else None, _node(machine, folder)))
-        return {**found, "doctor": doctor.text(Diagnosis(None, None, lines, 0, 0))}
+        return {**found, "doctor": doctor.text(Diagnosis("node", None, None, lines, 0, 0))}
 
 
 def recipe(facts: Mapping[str, Any]) -> str:
