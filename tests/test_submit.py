@@ -102,6 +102,7 @@ def test_how_far_checkpoints_lie_apart(more: str, every: bool) -> None:
         ("", True),
         ("finetuning_type: full\n", True),
         ("stage: rm\n", False),
+        ("save_only_model: true\n", False),
         ("stage: ppo\nreward_model: saves/reward\n", False),
     ],
 )

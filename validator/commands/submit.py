@@ -53,7 +53,12 @@ def command(
     """Check a recipe, and hand it to a scheduler as a job.
 
     A folder of recipes that are alike becomes one array job of SLURM. Exit code 1 where a recipe has an error, or the
-    engine refuses the job.
+    engine refuses the job. What a site asks for stands in ~/.config/lmf-recipes/site.yaml, such as
+
+    \b
+    slurm: {partition: gpu, account: nlp, devices: "gpu:a100:{devices}", hours: 24}
+    setup: [module load cuda, source ~/venv/bin/activate]
+    environment: {NCCL_SOCKET_IFNAME: ib0}
     """
     if recipe == "-":
         raise click.UsageError("the nodes read the recipe from a file; save it first")

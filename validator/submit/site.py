@@ -14,6 +14,12 @@ from validator.diagnostic import RecipeError
 from validator.read.tree import read_yaml
 from validator.tables.suggestion import suggest
 
+_TOP = """\
+# What this site asks of every job of `lmf-recipes submit`. There are also, as a site needs them,
+#   in `slurm`: qos, constraint, reservation, devices (gpu:a100:{devices}), exclusive (true), hours (the longest job),
+#   modules and options (lists), container and mounts (of pyxis), logs (a folder);
+#   beside it: environment (variables for every node).
+"""
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 Words = tuple[str, ...]
 Pairs = Mapping[str, str]
@@ -97,7 +103,7 @@ def written(partition: str, account: str, setup: str) -> str:
     slurm = {name: text for name, text in (("partition", partition), ("account", account)) if text}
     parts = {**({"slurm": slurm} if slurm else {}), **({"setup": [setup]} if setup else {})}
     lines = (f"{name}: {json.dumps(value, ensure_ascii=False)}\n" for name, value in parts.items())
-    return "# What this site asks of every job of `lmf-recipes submit`\n" + "".join(lines)
+    return _TOP + "".join(lines)
 
 
 def _part(kind: type[Part], value: Any, route: str) -> Part:

@@ -162,8 +162,9 @@ def _install(job: Job) -> list[str]:
 
 def _resumes(job: Job) -> bool:
     """Not in PPO (train/ppo/trainer.py), nor with a reward model: whole it is trained anew (hparams/parser.py,
-    get_train_args), and an adapter's checkpoint is not found behind its value head (seen in real runs)."""
-    return job.trains and job.stage not in ("rm", "ppo")
+    get_train_args), and an adapter's checkpoint is not found behind its value head (seen in real runs). Without the
+    optimizer's states a run would go on as another one."""
+    return job.trains and job.stage not in ("rm", "ppo") and not job.flag("save_only_model")
 
 
 def _resuming(job: Job) -> Iterator[str]:
