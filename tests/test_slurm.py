@@ -16,12 +16,15 @@ from typing import Any
 import pytest
 
 from validator.diagnostic import RecipeError
+from validator.job.job import resolve
+from validator.read.recipe import load
 from validator.speed import Span
 from validator.submit import batch, directives, limit, slurm
 from validator.submit.order import Run
 from validator.submit.site import Site, Slurm
-from validator.submit.work import Work
+from validator.submit.work import Work, work
 from validator.tables.devices import device
+from validator.train import environment
 
 GOLDEN = Path(__file__).parent / "golden" / "slurm"
 BASH = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash on this machine")
@@ -92,7 +95,8 @@ CASES: dict[str, tuple[list[Work], Site]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_script(case: str, request: pytest.FixtureRequest) -> None:
+def test_the_script(case: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "setup_lines", lambda *_: ["# What nodes of the vendor want"])
     text, golden = slurm.text(*CASES[case]), GOLDEN / f"{case}.sh"
     if request.config.getoption("--golden"):
         GOLDEN.mkdir(exist_ok=True)
@@ -127,6 +131,15 @@ def test_time_is_written_as_slurm_reads_it(hours: float, written: str) -> None:
 )
 def test_devices_are_asked_for_in_the_form_of_the_site(form: str, option: str) -> None:
     assert f"#SBATCH {option}" in directives.lines(TWO, Slurm(devices=form), 1.0)
+
+
+def test_what_bash_or_sbatch_would_split_is_quoted() -> None:
+    lines = directives.lines(
+        replace(TWO, name="my run"), Slurm(constraint="a100|h100", options=("--comment='a b'",)), 1.0
+    )
+    assert "#SBATCH '--job-name=my run'" in lines
+    assert "#SBATCH '--constraint=a100|h100'" in lines
+    assert lines[-1] == "#SBATCH --comment='a b'"
 
 
 def test_a_machine_without_devices_asks_for_none() -> None:
@@ -253,6 +266,16 @@ def test_a_folder_for_logs_that_cannot_be_made_is_told(tmp_path: Path, monkeypat
         handed(tmp_path / "saves" / "qwen7b")
 
 
+@BASH
+@pytest.mark.slow
+def test_every_recipe_of_the_catalogue_becomes_a_script() -> None:
+    for path in sorted((Path(__file__).parent.parent / "recipes").glob("*.yaml")):
+        text = slurm.text([work(resolve(load(str(path))), Site(), limit=24.0)], Site())
+        assert f"#SBATCH --job-name={path.stem}\n" in text
+        done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), path.stem
+
+
 # Before the limit: the part of the script that waits for the next checkpoint, run with short times.
 
 
@@ -266,10 +289,10 @@ def checkpoint(output: Path, step: int, of: int = 100) -> None:
 @pytest.mark.parametrize(
     ("there", "later", "notice", "queued"),
     [
-        ((10,), 20, 96, "checkpoint-20"),  # saved in time
+        ((10,), 20, 93, "checkpoint-20"),  # saved in time
         ((10, 20), None, 92, "checkpoint-20"),  # nothing more until the deadline
         ((10,), None, 92, ""),  # nothing since the start
-        ((10, 20), 100, 96, ""),  # came to its end
+        ((10, 20), 100, 93, ""),  # came to its end
         ((), None, 92, ""),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,8 @@ _SITE = ("partition", "account", "qos", "constraint", "reservation")
 
 def lines(work: Work, slurm: Slurm, hours: float, several: int = 0) -> list[str]:
     """The lines of a job of at most so many hours; of an array, where it is one of `several`."""
-    return [f"#SBATCH {word}" for word in _words(work, slurm, hours, several)]
+    words = [shlex.quote(word) for word in _words(work, slurm, hours, several)]
+    return [f"#SBATCH {word}" for word in (*words, *slurm.options)]
 
 
 def _words(work: Work, slurm: Slurm, hours: float, several: int) -> Iterator[str]:
@@ -36,7 +38,6 @@ def _words(work: Work, slurm: Slurm, hours: float, several: int) -> Iterator[str
     yield "--requeue" if work.resumes else "--no-requeue"
     yield from ("--open-mode=append", f"--output={log(work, slurm, several)}")
     yield from (f"--{name}={value}" for name in _SITE if (value := getattr(slurm, name)))
-    yield from slurm.options
 
 
 def _devices(work: Work, slurm: Slurm) -> str:

@@ -104,17 +104,7 @@ if [ "$SLURM_NODEID" -eq 0 ]; then
   [ "$seen" -ge "$SLURM_JOB_NUM_NODES" ] ||
     fail "$seen of $SLURM_JOB_NUM_NODES nodes share $output; name a folder that all see, or set save_on_each_node: true"
 fi
-# As many open files and as much locked memory as the node allows: loaders and network adapters take them
-ulimit -S -n "$(ulimit -H -n)" && ulimit -S -l "$(ulimit -H -l)"
-# The address by which this node and the first one meet: names and first interfaces may lead elsewhere
-for attempt in {1..30}; do
-  address=$(python3 -c 'import socket, sys; way = socket.getaddrinfo(sys.argv[1], 29500, type=socket.SOCK_DGRAM)[0]; end = socket.socket(*way[:3]); end.connect(way[4]); print(end.getsockname()[0])' "$MASTER_ADDR" 2>/dev/null) && break
-  sleep 2
-done
-: "${address:?the first node, $MASTER_ADDR, is not known here}"
-case $address in 127.* | ::1) ;; *)
-  export PET_LOCAL_ADDR="${PET_LOCAL_ADDR:-$address}"
-esac
+# What nodes of the vendor want
 command -v accelerate >/dev/null ||
   fail "accelerate is not in the path of $SLURMD_NODENAME; setup in the site file takes lines for it"
 # Is this node fit for the run?

@@ -84,8 +84,7 @@ fail() { tell "$@"; exit 1; }
 [ -r "$recipe" ] || fail "$SLURMD_NODENAME does not see $recipe; put it where all nodes do"
 mkdir -p "$output" && touch "$output/.$RDZV_ID-$SLURM_NODEID" || fail "$SLURMD_NODENAME cannot write to $output"
 rm -f "$output/.$RDZV_ID-$SLURM_NODEID"
-# As many open files and as much locked memory as the node allows: loaders and network adapters take them
-ulimit -S -n "$(ulimit -H -n)" && ulimit -S -l "$(ulimit -H -l)"
+# What nodes of the vendor want
 command -v llamafactory-cli >/dev/null ||
   fail "llamafactory-cli is not in the path of $SLURMD_NODENAME; setup in the site file takes lines for it"
 # Is this node fit for the run?
