@@ -19,7 +19,7 @@ from validator.diagnostic import RecipeError
 from validator.job.job import resolve
 from validator.read.recipe import load
 from validator.speed import Span
-from validator.submit import batch, directives, limit, slurm
+from validator.submit import directives, limit, requeue, slurm
 from validator.submit.order import Run
 from validator.submit.site import Site, Slurm
 from validator.submit.work import Work, work
@@ -217,14 +217,14 @@ def handed(output: Path) -> list[str]:
 
 
 def test_the_job_is_handed_to_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sbatch(tmp_path / "bin", f'cat > {tmp_path}/job; echo "$*" > {tmp_path}/words; echo "77;cluster"', monkeypatch)
+    sbatch(tmp_path / "bin", f'cat > {tmp_path}/job; echo "$*" >> {tmp_path}/words; echo "77;cluster"', monkeypatch)
     output = tmp_path / "saves" / "qwen7b"
     assert handed(output) == [
         "job 77 is queued: squeue --job 77",
         f"log: tail -F {tmp_path}/saves/qwen7b-lora-77.out",
         "cancel: scancel 77",
     ]
-    assert (tmp_path / "words").read_text() == "--parsable\n"
+    assert (tmp_path / "words").read_text() == "--test-only\n--parsable\n", "what no node can run is refused first"
     assert (tmp_path / "job").read_text() == slurm.text([replace(TWO, output=output)], Site())
     assert (tmp_path / "saves").is_dir(), "SLURM makes no folder for logs"
 
@@ -276,6 +276,117 @@ def test_every_recipe_of_the_catalogue_becomes_a_script() -> None:
         assert (done.returncode, done.stderr) == (0, ""), path.stem
 
 
+# The whole script, with programs that stand in for SLURM's and for the training.
+
+PROGRAMS = {
+    "srun": """
+        while [[ $1 == --* ]]; do shift; done
+        for node in $(seq 0 $((SLURM_JOB_NUM_NODES - 1))); do
+          SLURM_NODEID=$node SLURMD_NODENAME=n$node "$@" & all+=($!)
+        done
+        for one in "${all[@]}"; do wait "$one" || code=$?; done
+        exit "${code:-0}" """,
+    "scontrol": """
+        case $2 in
+        hostnames) echo n0; echo n1 ;;
+        node) echo "NodeName=$3 NodeAddr=127.0.0.1 NodeHostName=$3" ;;
+        job) echo "   Nodes=n0 CPU_IDs=0-3 Mem=0 GRES=npu:ascend:3(IDX:0-1,4)" ;;
+        esac""",
+    "llamafactory-cli": 'echo "$SLURM_NODEID: $*"; echo "npu ${ASCEND_RT_VISIBLE_DEVICES-}"; exit "${CODE:-0}"',
+    "accelerate": 'echo "$SLURM_NODEID: $*"; exit "${CODE:-0}"',
+}
+
+
+def ran(folder: Path, works: list[Work], **variables: str) -> subprocess.CompletedProcess[str]:
+    """The script, run with a recipe and an output folder that are there."""
+    for name, body in PROGRAMS.items():
+        (folder / "bin").mkdir(exist_ok=True)
+        (folder / "bin" / name).write_text(f"#!/bin/bash\n{body}\n")
+        (folder / "bin" / name).chmod(0o755)
+    (folder / "run.yaml").touch()
+    there = [replace(each, recipe=folder / "run.yaml", output=folder / each.name) for each in works]
+    job = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[0-1]", "SLURM_JOB_NUM_NODES": str(works[0].nodes)}
+    env = {
+        "PATH": f"{folder / 'bin'}:/usr/bin:/bin",
+        "HOME": str(folder),
+        "SLURM_CPUS_PER_TASK": "4",
+        **job,
+        **variables,
+    }
+    words = ["bash", "-c", slurm.text(there, Site())]
+    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+@BASH
+@pytest.mark.parametrize("case", [name for name in CASES if name not in ("site", "ascend-container")])
+@pytest.mark.parametrize("code", [0, 7])
+def test_every_node_starts_the_run_and_its_end_is_that_of_the_job(tmp_path: Path, case: str, code: int) -> None:
+    works = CASES[case][0]
+    done = ran(tmp_path, works, CODE=str(code), SLURM_ARRAY_TASK_ID="1")
+    assert done.returncode == code, done.stderr
+    started = sorted(line for line in done.stdout.splitlines() if f"{tmp_path}/run.yaml learning_rate=1e-4" in line)
+    assert [line.partition(":")[0] for line in started] == [str(node) for node in range(works[0].nodes)]
+    assert done.stderr == ""
+
+
+@BASH
+def test_a_part_of_a_node_gets_the_devices_that_it_was_given(tmp_path: Path) -> None:
+    done = ran(tmp_path, CASES["ascend-part"][0])
+    assert "npu 0,1,4\n" in done.stdout
+    assert "npu 3\n" in ran(tmp_path, CASES["ascend-part"][0], ASCEND_RT_VISIBLE_DEVICES="3").stdout
+
+
+@BASH
+@pytest.mark.parametrize("local", [False, True])
+def test_a_job_that_is_started_again_goes_on(tmp_path: Path, local: bool) -> None:
+    works = [replace(TWO, local=local, overwrites=True)]
+    checkpoint(tmp_path / TWO.name, 10)
+    first = ran(tmp_path, works)
+    assert "overwrite_output_dir=false" not in first.stdout
+    assert (tmp_path / TWO.name / "earlier-5" / "checkpoint-10").is_dir()
+    checkpoint(tmp_path / TWO.name, 20)
+    (tmp_path / TWO.name / "checkpoint-30").mkdir()
+    again = ran(tmp_path, works, SLURM_RESTART_COUNT="1")
+    assert again.stdout.count("overwrite_output_dir=false") == TWO.nodes
+    assert "checkpoint-30 was not written to its end" in again.stderr
+    assert (tmp_path / TWO.name / "checkpoint-20").is_dir()
+
+
+@BASH
+def test_a_folder_that_nodes_do_not_share_is_told(tmp_path: Path) -> None:
+    """One node of two writes its mark elsewhere."""
+    touch = 'if [ "$SLURM_NODEID" = 1 ]; then exit 0; fi; exec /usr/bin/touch "$@"'
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "touch").write_text(f"#!/bin/bash\n{touch}\n")
+    (tmp_path / "bin" / "touch").chmod(0o755)
+    (tmp_path / "bin" / "sleep").symlink_to("/bin/true")
+    done = ran(tmp_path, [TWO])
+    assert done.returncode == 1
+    assert f"lmf-recipes: 1 of 2 nodes share {tmp_path / TWO.name}; name a folder that all see" in done.stderr
+
+
+@BASH
+def test_a_node_that_lacks_the_recipe_or_the_program_says_so(tmp_path: Path) -> None:
+    ran(tmp_path, [ONE])
+    (tmp_path / "bin" / "llamafactory-cli").unlink()
+    work = replace(ONE, recipe=tmp_path / "run.yaml", output=tmp_path / "out")
+    env = {
+        "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin",
+        "SLURM_JOB_ID": "5",
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_CPUS_PER_TASK": "4",
+    }
+    for run, said in (
+        (work, "llamafactory-cli is not in the path of n0"),
+        (replace(work, recipe=tmp_path / "none.yaml"), f"n0 does not see {tmp_path / 'none.yaml'}"),
+        (replace(work, output=tmp_path / "run.yaml" / "out"), f"n0 cannot write to {tmp_path / 'run.yaml' / 'out'}"),
+    ):
+        words = ["bash", "-c", slurm.text([run], Site())]
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 1
+        assert f"lmf-recipes: {said}" in done.stderr
+
+
 # Before the limit: the part of the script that waits for the next checkpoint, run with short times.
 
 
@@ -302,7 +413,7 @@ def test_before_the_limit(tmp_path: Path, there: tuple[int, ...], later: int | N
         checkpoint(tmp_path, step)
     before = "10" if there else ""
     stands = ['scontrol() { echo "queued $*"; }', "sleep() { command sleep 0.2; }"]
-    lines = [*stands, *batch.words(TWO), f'before="{before}"', *batch.ending(TWO, notice), "near"]
+    lines = [*stands, *requeue.words(TWO), f'before="{before}"', *requeue.ending(TWO, notice), "near"]
     env = {**os.environ, "output": str(tmp_path), "SLURM_JOB_ID": "5"}
     words = ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
     with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:

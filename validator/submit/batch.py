@@ -1,10 +1,10 @@
-"""The body of a batch script: what the first node does, what each node does, and what happens before the limit."""
+"""The body of a batch script: what the first node does, and what each node does."""
 
 from __future__ import annotations
 
 import shlex
 
-from validator.submit import shell
+from validator.submit import requeue, shell
 from validator.submit.site import Slurm
 from validator.submit.work import Work
 from validator.train import environment
@@ -22,62 +22,6 @@ print(end.getsockname()[0])
 PYTHON
 )
 case $address in 127.*) own=$(hostname -I | cut -d ' ' -f 1) address=${own:-$address} ;; esac"""
-
-_WORDS = """\
-tell() { echo "lmf-recipes: $*" >&2; }
-# The step of the last checkpoint that is whole: the Trainer writes this file last
-newest() {
-  for folder in "$output"/checkpoint-*; do
-    if [ -f "$folder/trainer_state.json" ]; then echo "${folder##*-}"; fi
-  done | sort -n | tail -n 1
-}"""
-
-_ENDING = """\
-# Whether the last checkpoint is that of the last step
-finished() {
-  python3 - "$output/checkpoint-$(newest)/trainer_state.json" 2>/dev/null <<'PYTHON'
-import json, sys
-state = json.load(open(sys.argv[1]))
-sys.exit(state["global_step"] < state["max_steps"])
-PYTHON
-}
-# Seconds between the last two checkpoints, else since the start
-apart() {
-  stat -c %Y "$output"/checkpoint-*/trainer_state.json | sort -n | tail -n 2 |
-    awk -v start="$started" '{ before = last; last = $1 } END { print last - (before > start ? before : start) }'
-}
-# Queue the job again, which ends it, unless the run has ended or has come no further since this start
-again() {
-  local last
-  last=$(newest)
-  if finished; then return; fi
-  if [ "$last" = "$before" ]; then
-    tell "$1, and no checkpoint was written since this start: not queued again"
-    return
-  fi
-  tell "$1: queued again, to go on from checkpoint-$last (SLURM waits two minutes with that)"
-  sleep 10
-  scontrol requeue "$SLURM_JOB_ID" && sleep 300
-  tell "not queued again; submit it anew, and it goes on from checkpoint-$last"
-}
-# SLURM tells of the limit so early that another checkpoint is written. After the last that comes before the limit, and
-# in any case at the deadline, the job is queued again. The processes get no signal: told to save, they would not all do
-# so at the same step.
-near() {
-  local deadline known now last
-  deadline=$(($(date +%s) + NOTICE - 90)) known=$(newest)
-  while now=$(date +%s) && [ "$now" -lt "$deadline" ]; do
-    last=$(newest)
-    if [ "$last" != "$known" ]; then
-      known=$last
-      if finished || [ $((now + $(apart))) -gt "$deadline" ]; then break; fi
-    fi
-    sleep 5
-  done
-  again "the limit is near"
-}
-started=$(date +%s)
-trap 'near &' USR1"""
 
 _SEEN = """\
 tell() { echo "lmf-recipes: $*" >&2; }
@@ -105,10 +49,6 @@ code=0
 wait "$training" || code=$?
 # A signal ends the wait, not the training
 if [ "$code" -eq $((128 + $(kill -l USR1))) ]; then code=0; wait "$training" || code=$?; fi"""
-# A node that dies ends the training long before SLURM knows of it.
-_FAILED = """\
-if [ "$code" -ne 0 ] && [ "$(newest)" != "$before" ]; then again "the training ended with exit code $code"; fi"""
-
 # SLURM sets a variable for devices called gpu; for others the job has to.
 _NUMBERS = """\
 # Which NPUs of the node are this job's
@@ -119,11 +59,6 @@ if [ -z "${ASCEND_RT_VISIBLE_DEVICES:-}" ] && [ -n "$numbers" ]; then
 fi"""
 
 
-def words(work: Work) -> list[str]:
-    """Functions of the script."""
-    return _WORDS.splitlines() if work.resumes else []
-
-
 def meeting(work: Work) -> list[str]:
     """Where the nodes meet. Jobs on one node do not meet at one port."""
     port = "$((10000 + SLURM_JOB_ID % 20000))"
@@ -132,33 +67,13 @@ def meeting(work: Work) -> list[str]:
     return [*_ADDRESS.splitlines(), *shell.meeting(work, "$SLURM_JOB_ID", "$address", port)]
 
 
-def left(work: Work) -> list[str]:
-    """What earlier starts have left: put in order, and gone on from."""
-    if not work.resumes:
-        return []
-    here = [] if work.local else ["# What earlier starts have left", *_order()]
-    again = ['if [ -n "$before" ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then arguments+=("${resuming[@]}"); fi']
-    return [*here, "before=$(newest)", *again]
-
-
-def _order() -> list[str]:
-    """Once for each folder."""
-    return [
-        'if [ "$overwrites" = true ] && [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ]; then',
-        *(f"  {line}" for line in shell.earlier()),
-        "else",
-        *shell.aside(),
-        "fi",
-    ]
-
-
 def node(work: Work) -> list[str]:
     """What each node does, as a text for its bash."""
     lines = [
         "set -euo pipefail",
         *_SEEN.splitlines(),
         *(_SHARED.splitlines() if work.nodes > 1 and not work.local else ['rm -f "$output/.$RDZV_ID-$SLURM_NODEID"']),
-        *(_order() if work.local and work.resumes else ()),
+        *(requeue.order(work) if work.local else ()),
         *environment.setup_lines(work.device, work.devices, work.nodes),
         *(_host() if work.torchrun and work.nodes > 1 else ()),
         f"command -v {work.starter[0]} >/dev/null ||",
@@ -178,11 +93,6 @@ def _host() -> list[str]:
     ]
 
 
-def ending(work: Work, notice: int) -> list[str]:
-    """What happens before the limit, of which SLURM tells so many seconds before."""
-    return _ENDING.replace("NOTICE", str(notice)).splitlines() if work.resumes else []
-
-
 def start(work: Work, slurm: Slurm) -> list[str]:
     """Start the nodes, wait for them, and end as they do."""
     options = ["--kill-on-bad-exit=1", *(["--label"] if work.nodes > 1 else []), *_container(work, slurm)]
@@ -192,7 +102,7 @@ def start(work: Work, slurm: Slurm) -> list[str]:
         'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}"',
         f'srun {shlex.join(options)} bash -c "$node" node "${{arguments[@]}}" &',
         *_START.splitlines(),
-        *(_FAILED.splitlines() if work.resumes else ()),
+        *requeue.after(work),
         'exit "$code"',
     ]
 

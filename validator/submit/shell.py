@@ -36,14 +36,18 @@ for folder in pathlib.Path(sys.argv[1]).glob("checkpoint-*"):
         aside, number = folder.with_name("incomplete-" + folder.name), 1
         while aside.exists():
             aside, number = folder.with_name(f"incomplete-{folder.name}-{number}"), number + 1
-        folder.rename(aside)
+        try:
+            folder.rename(aside)
+        except FileNotFoundError:  # another node was faster
+            continue
         print(f"lmf-recipes: {folder} was not written to its end; it is now {aside.name}", file=sys.stderr)
 PYTHON"""
 
 _EARLIER = """\
 for folder in "$output"/checkpoint-*; do
   if [ -d "$folder" ]; then
-    mkdir -p "$output/earlier-$RDZV_ID" && mv "$folder" "$output/earlier-$RDZV_ID/"
+    mkdir -p "$output/earlier-$RDZV_ID"
+    mv "$folder" "$output/earlier-$RDZV_ID/" || [ ! -d "$folder" ]
   fi
 done"""
 

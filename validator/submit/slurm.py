@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from validator.diagnostic import RecipeError
-from validator.submit import alike, batch, client, directives, limit, shell
+from validator.submit import alike, batch, client, directives, limit, requeue, shell
 from validator.submit.order import Order, Run
 from validator.submit.site import Site
 from validator.submit.work import Work
@@ -42,10 +42,10 @@ def text(works: Sequence[Work], site: Site) -> str:
         ["# What the site asks for", *shell.set_up(site, site.slurm.modules)],
         ["# The run", *(_each(works) if several else _run(most))],
         batch.meeting(most),
-        batch.words(most),
-        batch.left(most),
+        requeue.words(most),
+        requeue.left(most),
         batch.node(most),
-        batch.ending(most, limit.notice(most, hours)),
+        requeue.ending(most, limit.notice(most, hours)),
         batch.start(most, site.slurm),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
@@ -74,6 +74,8 @@ def _submit(job: str, works: Sequence[Work], site: Site) -> Iterator[str]:
 def _number(job: str) -> str:
     remedy = "run this where jobs are submitted, or take the script there: `--write FILE`"
     try:
+        # What no node can ever run is queued all the same where a site has EnforcePartLimits=NO, SLURM's default.
+        client.run(("sbatch", "--test-only"), job, remedy)
         return client.run(("sbatch", "--parsable"), job, remedy).partition(";")[0]
     except RecipeError as err:
         hint = next((hint for words, hint in _HINTS.items() if words in str(err).lower()), "")
@@ -109,7 +111,7 @@ def _each(works: Sequence[Work]) -> list[str]:
 
 def _run(work: Work) -> list[str]:
     """Variables that say what is run."""
-    again = [f"overwrites={str(work.overwrites).lower()} resuming=({shlex.join(work.resuming)})"]
+    again = [f"export overwrites={str(work.overwrites).lower()}", f"resuming=({shlex.join(work.resuming)})"]
     return [
         f"export recipe={shlex.quote(str(work.recipe))} output={shlex.quote(str(work.output))}",
         *shell.array("arguments", [str(work.recipe), *work.overrides]),

@@ -25,7 +25,8 @@ arguments=(
   learning_rate=1e-4
   output_dir=/home/me/saves/qwen7b
 )
-overwrites=false resuming=(overwrite_output_dir=false)
+export overwrites=false
+resuming=(overwrite_output_dir=false)
 export HF_ENDPOINT=https://hf.example
 
 # Nodes meet at the first one, which this is, by the address from which it reaches the second
@@ -54,7 +55,8 @@ newest() {
 if [ "$overwrites" = true ] && [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ]; then
   for folder in "$output"/checkpoint-*; do
     if [ -d "$folder" ]; then
-      mkdir -p "$output/earlier-$RDZV_ID" && mv "$folder" "$output/earlier-$RDZV_ID/"
+      mkdir -p "$output/earlier-$RDZV_ID"
+      mv "$folder" "$output/earlier-$RDZV_ID/" || [ ! -d "$folder" ]
     fi
   done
 else
@@ -80,7 +82,10 @@ for folder in pathlib.Path(sys.argv[1]).glob("checkpoint-*"):
         aside, number = folder.with_name("incomplete-" + folder.name), 1
         while aside.exists():
             aside, number = folder.with_name(f"incomplete-{folder.name}-{number}"), number + 1
-        folder.rename(aside)
+        try:
+            folder.rename(aside)
+        except FileNotFoundError:  # another node was faster
+            continue
         print(f"lmf-recipes: {folder} was not written to its end; it is now {aside.name}", file=sys.stderr)
 PYTHON
 fi
