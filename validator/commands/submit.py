@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from validator.commands import asking, complete, options, ready
 from validator.diagnostic import RecipeError
 from validator.job import job as jobs
+from validator.job.job import Job
 from validator.judge import check
 from validator.read.override import overridden
 from validator.read.recipe import SUFFIXES
@@ -63,7 +65,8 @@ def command(
     if recipe == "-":
         raise click.UsageError("the nodes read the recipe from a file; save it first")
     settings = asking.site(engine, site, ask=not dry_run)
-    runs = [_run(each, overrides, machine, host_ram, hours, settings, smoke) for each in _recipes(recipe)]
+    wanted = _Wanted(overrides, machine, host_ram, hours, settings)
+    runs = [_smoke(each, wanted) if smoke else _run(each, wanted) for each in _recipes(recipe)]
     order: Order = import_module(f"validator.submit.{engine}").order(runs, settings)
     for note in order.notes:
         click.echo(note, err=True)
@@ -88,25 +91,34 @@ def _recipes(recipe: str) -> Iterator[str]:
     yield from there
 
 
-def _run(
-    recipe: str,
-    overrides: Sequence[str],
-    machine: str | None,
-    host_ram: float | None,
-    hours: float | None,
-    settings: Site,
-    smoke: bool,
-) -> Run:
+class _Wanted(NamedTuple):
+    """What is asked for of all recipes."""
+
+    overrides: Sequence[str]
+    machine: str | None
+    host_ram: float | None
+    hours: float | None
+    site: Site
+
+    def resolved(self, path: str, overrides: Sequence[str]) -> Job:
+        return jobs.resolve(overridden(path, overrides), self.machine, self.host_ram)
+
+
+def _run(recipe: str, wanted: _Wanted) -> Run:
     """The run, checked for its machine; ends here, with exit code 1, where it has an error."""
-    path, given = named(recipe, overrides)
-    document = overridden(path, given)
-    ready.checked(document, machine, host_ram, ("PAR007",))  # which tells the variables that the job sets
-    job = jobs.resolve(document, machine, host_ram)
+    path, overrides = named(recipe, wanted.overrides)
+    document = overridden(path, overrides)
+    ready.checked(document, wanted.machine, wanted.host_ram, ("PAR007",))  # variables that the job sets
+    job = wanted.resolved(path, overrides)
     ready.tell_of_data(job)
-    if not smoke:
-        return Run(job, given, work(job, settings, given, hours))
-    given = (*given, *smoking.overrides(job))  # judged as the whole run
-    job = jobs.resolve(overridden(path, given), machine, host_ram)
-    short = work(job, settings, given, hours)
-    limit = hours if hours or short.hours else _SMOKE
-    return Run(job, given, replace(short, name=f"{short.name}-smoke", limit=limit, resumes=False))
+    return Run(job, overrides, work(job, wanted.site, overrides, wanted.hours))
+
+
+def _smoke(recipe: str, wanted: _Wanted) -> Run:
+    """Two steps of the run, which is checked as a whole."""
+    whole = _run(recipe, wanted)
+    overrides = (*whole.overrides, *smoking.overrides(whole.job))
+    job = wanted.resolved(whole.job.path, overrides)
+    short = work(job, wanted.site, overrides, wanted.hours)
+    limit = wanted.hours if wanted.hours or short.hours else _SMOKE
+    return Run(job, overrides, replace(short, name=f"{short.name}-smoke", limit=limit, resumes=False))
