@@ -14,8 +14,9 @@ from validator.submit.work import Work
 
 # What sbatch says (slurm, slurm_errno.c), and what helps.
 _HINTS = {
-    "partition": "`slurm.partition` of the site file names one that `sinfo` shows",
+    "partition configuration": "`--hours H` asks for less time, if its nodes are not down (`sinfo`)",
     "account": "`slurm.account` of the site file names one that `sacctmgr show associations user=$USER` shows",
+    "partition": "`slurm.partition` of the site file names one that `sinfo` shows",
     "qos": "`slurm.qos` of the site file names one that is admitted",
     "generic resource": "`slurm.devices` of the site file names devices as `sinfo -o '%P %G'` does: gpu:a100:{devices}",
     "node configuration": "no node has this many devices, CPUs or this much memory (`sinfo -o '%P %G %c %m'`)",

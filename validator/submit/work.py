@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,17 +10,16 @@ from pathlib import Path
 from validator.diagnostic import RecipeError
 from validator.job import pace as paces
 from validator.job import ray, saves
-from validator.job.job import GIB, Job
+from validator.job.job import Job
 from validator.read.override import assignment
 from validator.speed import Span
+from validator.submit import demand
 from validator.submit.site import Site
 from validator.tables import releases, switch
 from validator.tables.devices import Device
 from validator.tables.machines import Machine
 from validator.train import environment, handoff, hub, packages
 
-# Main memory and disk asked for beyond the end of their bands: the system's own, and files in the page cache.
-_HEADROOM = 1.1
 # Where the Trainer writes if no folder is named (transformers, training_args.py).
 _OUTPUT = "trainer_output"
 
@@ -34,8 +32,8 @@ class Work:
     - Of each of `nodes`, what to ask for: `devices` of a kind, `cpus`, `memory_gib` (None: not known, or nearly all
       there is), `shm_gib` (/dev/shm), `disk_gib` (None: not known).
     - `hours` of the whole run, None: not known; `limit`: those that the user admits.
-    - Seconds, at most: `step` of one optimizer step, `saving` of a checkpoint, `every` from one checkpoint to the next;
-      None: not known, infinite: never.
+    - Seconds, at most: `saving` of a checkpoint, `every` from one checkpoint to the next; None: not known, infinite:
+      never.
     - `local`: every node may keep an output folder of its own.
     - `resumes`: a run that was stopped goes on from its last checkpoint.
       `overwrites`: earlier checkpoints in the output folder do not count; `resuming` are overrides with which a run
@@ -56,7 +54,6 @@ class Work:
     disk_gib: int | None
     hours: Span | None
     limit: float | None
-    step: float | None
     saving: float
     every: float | None
     environment: Mapping[str, str]
@@ -87,25 +84,23 @@ def work(job: Job, site: Site, overrides: Sequence[str] = (), limit: float | Non
         )
     prepared, pace = handoff.prepare(job, overrides), paces.pace(job)
     output = prepared.output or Path(_OUTPUT).absolute()
+    unnamed = () if prepared.output else (assignment("output_dir", str(output)),)
     return Work(
         name=Path(job.path).stem,
         machine=str(machine),
         recipe=prepared.recipe,
-        overrides=prepared.overrides
-        if prepared.output
-        else (*prepared.overrides, assignment("output_dir", str(output))),
+        overrides=(*prepared.overrides, *unnamed),
         starter=prepared.starter,
         torchrun="FORCE_TORCHRUN" in prepared.variables,
         nodes=machine.nodes,
         devices=machine.devices,
         device=machine.device,
-        cpus=_cpus(job, machine),
-        memory_gib=_memory(job, machine),
-        shm_gib=_shm(job, machine),
-        disk_gib=math.ceil(_HEADROOM * sum(job.disk.values()) / GIB) if job.disk else None,
+        cpus=demand.cpus(job, machine),
+        memory_gib=demand.memory(job, machine),
+        shm_gib=demand.shm(job, machine),
+        disk_gib=demand.disk(job),
         hours=pace.hours if pace else None,
         limit=limit,
-        step=pace.step.high if pace else None,
         saving=saves.seconds(job),
         every=saves.apart(job),
         environment={**_variables(job, machine), **site.environment},
@@ -121,36 +116,9 @@ def work(job: Job, site: Site, overrides: Sequence[str] = (), limit: float | Non
 def _variables(job: Job, machine: Machine) -> dict[str, str]:
     """What nodes want; what the user has set here wins."""
     wait = job.number("ddp_timeout") if machine.world > 1 else 0.0
-    wanted = environment.variables(machine.device, machine.nodes, wait) | environment.threads(job, _cpus(job, machine))
+    threads = environment.threads(job, demand.cpus(job, machine))
+    wanted = {**environment.variables(machine.device, machine.nodes, wait), **threads}
     return {name: os.environ.get(name, value) for name, value in wanted.items()} | hub.variables(job)
-
-
-def _cpus(job: Job, machine: Machine) -> int:
-    """Each process, its thread that feeds the device and its loaders; as many as tokenize; where the optimizer computes
-    there half of the devices' share of their usual server, as a server of the site's may have fewer, and memory is what
-    that waits for."""
-    rates = machine.device.rates(machine.devices)
-    loaders = int(job.number("dataloader_num_workers"))
-    wanted = max(machine.devices * (2 + loaders), int(job.number("preprocessing_num_workers")))
-    if rates is None:
-        return wanted
-    wanted = max(wanted, rates.cores // 2) if environment.steps_on_host(job) else wanted
-    return min(wanted, max(rates.cores, machine.devices))
-
-
-def _memory(job: Job, machine: Machine) -> int | None:
-    """GiB with headroom. None where that is nearly all there is: firmware and kernel keep some of a server's 1,024."""
-    if job.host_memory is None:
-        return None
-    asked = math.ceil(_HEADROOM * job.host_memory.high / GIB)
-    return None if machine.host_ram_gib and asked > 0.9 * machine.host_ram_gib else asked
-
-
-def _shm(job: Job, machine: Machine) -> int:
-    """GiB: processes of a node exchange data there (NCCL), and loaders hand over batches, which with pictures and sound
-    take up to a GiB."""
-    loaders = int(job.number("dataloader_num_workers"))
-    return 2 + machine.devices * (1 + loaders)
 
 
 def _install(job: Job) -> list[str]:

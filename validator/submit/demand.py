@@ -1,0 +1,45 @@
+"""What to ask for of each node, beside its devices."""
+
+from __future__ import annotations
+
+import math
+
+from validator.job.job import GIB, Job
+from validator.tables.machines import Machine
+from validator.train import environment
+
+# Main memory and disk beyond the end of their bands: the system's own, and files in the page cache.
+_HEADROOM = 1.1
+
+
+def cpus(job: Job, machine: Machine) -> int:
+    """Each process, its thread that feeds the device and its loaders; as many as tokenize; where the optimizer computes
+    there half of the devices' share of their usual server, as a server of the site's may have fewer, and memory is what
+    that waits for."""
+    rates = machine.device.rates(machine.devices)
+    loaders = int(job.number("dataloader_num_workers"))
+    wanted = max(machine.devices * (2 + loaders), int(job.number("preprocessing_num_workers")))
+    if rates is None:
+        return wanted
+    wanted = max(wanted, rates.cores // 2) if environment.steps_on_host(job) else wanted
+    return min(wanted, max(rates.cores, machine.devices))
+
+
+def memory(job: Job, machine: Machine) -> int | None:
+    """GiB with headroom. None where that is nearly all there is: firmware and kernel keep some of a server's 1,024."""
+    if job.host_memory is None:
+        return None
+    asked = math.ceil(_HEADROOM * job.host_memory.high / GIB)
+    return None if machine.host_ram_gib and asked > 0.9 * machine.host_ram_gib else asked
+
+
+def shm(job: Job, machine: Machine) -> int:
+    """GiB: processes of a node exchange data there (NCCL), and loaders hand over batches, which with pictures and sound
+    take up to a GiB."""
+    loaders = int(job.number("dataloader_num_workers"))
+    return 2 + machine.devices * (1 + loaders)
+
+
+def disk(job: Job) -> int | None:
+    """GiB with headroom; None where that is not known."""
+    return math.ceil(_HEADROOM * sum(job.disk.values()) / GIB) if job.disk else None
