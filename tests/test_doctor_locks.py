@@ -11,7 +11,7 @@ from time import time
 
 import pytest
 
-from validator.doctor import locks, operators
+from validator.doctor import downloads, locks, operators
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.job.job import Job, resolve
@@ -214,13 +214,13 @@ def downloading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_download_of_another_process(downloading: Path) -> None:
-    assert not list(locks.hub_lines(job(), Node()))
-    assert not list(locks.hub_lines(None, Node()))
+    assert not list(downloads.lines(job(), Node()))
+    assert not list(downloads.lines(None, Node()))
     with downloading.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        (line,) = locks.hub_lines(job(), Node())
+        (line,) = downloads.lines(job(), Node())
     assert (line.state, f"{downloading} is held" in line.found) == ("warning", True)
-    assert not list(locks.hub_lines(job(), Node()))
+    assert not list(downloads.lines(job(), Node()))
 
 
 def test_a_file_system_without_locks(downloading: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,5 +228,5 @@ def test_a_file_system_without_locks(downloading: Path, monkeypatch: pytest.Monk
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", refuses)
-    (line,) = locks.hub_lines(job(), Node())
+    (line,) = downloads.lines(job(), Node())
     assert line.remedy == f"if nobody downloads: `rm {downloading}`"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import shlex
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from time import time
 
@@ -15,11 +12,8 @@ from validator.doctor.node import Node
 from validator.doctor.operators import built, roots
 from validator.here.groups import lines as read
 from validator.job.job import Job
-from validator.tables import cache
-from validator.train import hub
 
 _WHAT = "stale lock"
-_LOCKLESS = (errno.ENOSYS, errno.EOPNOTSUPP)  # of flock, where filelock counts files instead
 _BUILT = 15 * 60  # seconds that no operator takes to build: cpu_adam takes 95 on two cores
 
 
@@ -48,32 +42,6 @@ def _told(lock: Path, name: str, root: Path, wanted: bool) -> Line:
     nobody = "nobody builds here" if age > _BUILT else "nobody builds here, perhaps another node does"
     waits = f"DeepSpeed waits for {name} without end"
     return Line(state, _WHAT, f"{found}, and {nobody}; {waits}", "", f"`rm {shlex.quote(str(lock))}`")
-
-
-def hub_lines(job: Job | None, _node: Node) -> Iterator[Line]:
-    """A download of the run's model that another process has begun: the run waits for it (huggingface_hub,
-    utils/_fixes.py, WeakFileLock). The kernel frees the lock of a process that is gone, but on file systems without
-    locks, where the file alone counts."""
-    for name in hub.names(job) if job else ():
-        folder = cache.home(job.origin[1] if job else None) / ".locks" / f"models--{name.replace('/', '--')}"
-        yield from islice(filter(None, map(_held, sorted(folder.glob("*.lock")))), 1)
-
-
-def _held(lock: Path) -> Line | None:
-    """A shared lock is taken for a moment: whoever downloads has the only one."""
-    waits = "the run waits until it is free"
-    try:
-        with lock.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        remedy = f"`fuser -v {shlex.quote(str(lock))}` names the process that downloads; end it if it hangs"
-        return Line("warning", "hub lock", f"{lock} is held, and {waits}", "", remedy)
-    except OSError as err:
-        if err.errno not in _LOCKLESS:
-            return None
-        words = f"{lock} is on a file system without locks, where the file alone counts, and {waits}"
-        return Line("warning", "hub lock", words, "", f"if nobody downloads: `rm {shlex.quote(str(lock))}`")
-    return None
 
 
 def _builder(folder: Path, root: Path) -> int | None:

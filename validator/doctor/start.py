@@ -1,4 +1,4 @@
-"""What `train` asks before it starts a run: packages, the starter, the model's folder, the data."""
+"""What `train` asks before it starts a run: packages, the starter, the model's folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from validator.diagnostic import RecipeError
 from validator.doctor import line
-from validator.doctor.line import Line, State
+from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.job.job import Job
 from validator.tables import releases
@@ -30,14 +30,3 @@ def _nodes(job: Job, node: Node) -> int:
     """Where nothing tells of this node's place among several, that is not yet asked for: before a run is queued."""
     told = any(name in node.environment for name in ("NODE_RANK", "MASTER_ADDR", "RDZV_ID"))
     return handoff.size(job)[0] if told else 1
-
-
-def data(job: Job | None, _node: Node) -> Iterator[Line]:
-    """What `data` says in short of small local data sets."""
-    if job is None:
-        return
-    from validator.study import brief  # with numpy, which a machine alone does not wait for
-
-    told, stops = brief.brief(job)
-    state: State = "error" if stops else "ok"
-    yield from (Line(state, "data", words.removeprefix("data: ")) for words in told)
