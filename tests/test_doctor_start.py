@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -9,8 +10,10 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from sites import site
 
 from validator.doctor import hubs, recipe, rows, start
+from validator.doctor.installed import installed
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.here import host
@@ -36,6 +39,8 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "llamafactory-cli").touch(0o755)
+    site(tmp_path / "hf", {"llamafactory": "0.9.5"})
+    installed.cache_clear()
 
 
 def told(lines: Iterator[Line]) -> list[str]:
@@ -71,7 +76,7 @@ def test_main_memory_is_told_once() -> None:
 
 def begun(*overrides: str, machine: str | None = None, **environment: str) -> list[str]:
     job = resolve(overridden(LORA, overrides), machine)
-    return told(start.lines(job, Node(environment=environment)))
+    return told(start.lines(job, Node(environment=environment, folders=(os.environ["HF_HOME"],))))
 
 
 def test_nothing_stops_it() -> None:
@@ -88,7 +93,8 @@ def test_a_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_llamafactory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/none")
     (line,) = begun()
-    assert line.startswith("error: start: llamafactory-cli is not installed here")
+    assert line.startswith("error: start: llamafactory-cli is not ")
+    assert not told(start.lines(resolve(load(LORA)), Node(folders=("/none",))))  # which is told of the packages
 
 
 def test_a_folder_without_weights(tmp_path: Path) -> None:

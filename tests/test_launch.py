@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -66,8 +67,16 @@ def tool(folder: Path, name: str, script: str) -> None:
 
 
 @pytest.mark.usefixtures("bare")
-def test_without_llamafactory() -> None:
-    with pytest.raises(RecipeError, match=r"llamafactory-cli is not installed here: pip install llamafactory==0\.9\.5"):
+@pytest.mark.parametrize(
+    ("there", "says"),
+    [
+        ({}, "llamafactory-cli is not installed here: pip install llamafactory==0.9.5"),
+        ({"llamafactory": "0.9.5"}, "llamafactory-cli is not on PATH; activate the environment"),
+    ],
+)
+def test_without_llamafactory(there: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch.releases, "installed", lambda _names: there)
+    with pytest.raises(RecipeError, match=re.escape(says)):
         launch.ready(1, "0.9.5")
 
 

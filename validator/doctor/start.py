@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from validator.diagnostic import RecipeError
 from validator.doctor import line
+from validator.doctor.installed import installed
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.job.job import Job
@@ -19,6 +20,8 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
         return
     yield from (line.of("package", each) for each in packages.lacking(job))
     yield from (line.of("model", each) for each in (*folder.lacking(job), *hub.lacking(job)))
+    if "llamafactory" not in installed(node.folders).releases:
+        return  # which is told of the packages
     try:
         prepared = handoff.prepare(job, (), node.target.variables if node.target else {})
         launch.ready(_nodes(job, node), releases.pairs(job.header)[0][0], prepared.starter)
