@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from recordings import RECORDED, show_all
 
-from validator.doctor import devices, examine, files, health, holders
+from validator.doctor import devices, examine, files, health, holders, xids
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.here import program
@@ -159,6 +159,30 @@ def test_health_of_an_ascend(word: str, state: str, tmp_path: Path, monkeypatch:
     (tmp_path / "npu-smi").symlink_to(RECORDED / "npu-smi-2x910b3" / "npu-smi")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert [line.state for line in health.lines(None, Node())] == ([state] if state else [])
+
+
+# As kernels wrote it: a device that left the bus, what the driver wants then, and a fault of a program.
+LOG = """[81712.1] NVRM: Xid (PCI:0000:01:00): 79, pid=4321, name=python, GPU has fallen off the bus.
+[81712.2] NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.
+[81712.3] NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)
+[90000.0] NVRM: Xid (PCI:0000:02:00): 31, pid=4400, name=python, MMU Fault: ENGINE CE2
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "codes"), [(LOG, ["79", "154"]), ("dmesg: read kernel buffer failed: Operation not permitted\n", [])]
+)
+def test_the_kernel_s_log(log: str, codes: list[str], tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(log)
+    (tmp_path / "dmesg").write_text('#!/bin/sh\n/bin/cat "${0%/*}/log"\n')
+    (tmp_path / "dmesg").chmod(0o755)
+    lines = list(xids.lines(None, Node()))
+    assert [line.found.split()[1] for line in lines] == codes
+    assert all(line.state == "warning" for line in lines)
+
+
+def test_no_log() -> None:
+    assert not list(xids.lines(None, Node()))
 
 
 @pytest.mark.parametrize(

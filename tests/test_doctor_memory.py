@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from validator.doctor import limits, memory, shared
+from validator.doctor import limits, memory, processors, shared
 from validator.doctor.node import Node
 from validator.here import host
 from validator.job.job import GIB, Job, resolve
@@ -228,6 +228,35 @@ def test_processes(
     limited(monkeypatch, resource.RLIMIT_NPROC, soft)
     told = said(job(machine="8xa100-80g"), root(tmp_path, files))
     assert (("warning", "processes") in told) == warned
+
+
+@pytest.mark.parametrize(
+    ("soft", "name", "warned"),
+    [
+        (64 << 30, "qwen7b-a100-lora", True),
+        (resource.RLIM_INFINITY, "qwen7b-a100-lora", False),
+        (64 << 30, "tiny-cpu-lora", False),
+    ],
+)
+def test_addresses(soft: int, name: str, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limited(monkeypatch, resource.RLIMIT_AS, soft)
+    assert (("warning", "address space") in said(job(name), tmp_path)) == warned
+
+
+# Processors.
+
+
+@pytest.mark.parametrize(
+    ("there", "overrides", "state"),
+    [(16, ("dataloader_num_workers=0",), "ok"), (15, ("dataloader_num_workers=0",), "warning"),
+     (16, ("dataloader_num_workers=4",), "warning"), (48, ("dataloader_num_workers=4",), "ok"),
+     (128, ("dataloader_num_workers=64",), "ok")],
+)  # fmt: skip
+def test_processors(there: int, overrides: tuple[str, ...], state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "cpus", lambda _root: there)
+    (line,) = processors.lines(job("qwen7b-a100-lora", *overrides, machine="8xa100-80g"), Node())
+    assert (line.state, line.found) == (state, str(there))
+    assert [each.state for each in processors.lines(None, Node())] == ["ok"]
 
 
 def test_limits_of_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

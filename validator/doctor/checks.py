@@ -25,10 +25,12 @@ from validator.doctor import (
     memory,
     operators,
     packages,
+    processors,
     proxies,
     ray,
     shared,
     start,
+    xids,
 )
 from validator.doctor.line import Line
 from validator.doctor.node import Node
@@ -40,7 +42,9 @@ CHECKS: dict[str, Check] = {
     "devices": devices.lines,
     "device files": files.lines,
     "health": health.lines,
+    "Xid": xids.lines,
     "processes": holders.lines,
+    "processors": processors.lines,
     "main memory": memory.lines,
     "/dev/shm": shared.lines,
     "limits": limits.lines,

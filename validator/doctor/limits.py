@@ -1,4 +1,4 @@
-"""Limits of the system on a process and its children: open files, locked memory, processes."""
+"""Limits of the system on a process and its children: open files, locked memory, processes, addresses."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
     yield from _files(job)
     yield from _locked(job, node)
     yield from _processes(job, node)
+    yield from _addresses(job)
 
 
 def _files(job: Job | None) -> Iterator[Line]:
@@ -66,6 +67,13 @@ def _processes(job: Job | None, node: Node) -> Iterator[Line]:
     if left < wanted:
         remedy = "`ulimit -u`, the container's --pids-limit or the kubelet's podPidsLimit"
         yield Line("warning", "processes", f"{left:,} more may be started", f"about {wanted:,}", f"raise {remedy}")
+
+
+def _addresses(job: Job | None) -> Iterator[Line]:
+    """CUDA reserves addresses for all memory of devices and host as it begins, and stops where it may not."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY and not (job and job.on_cpu):
+        yield Line("warning", "address space", f"{soft / _GIB:.1f} GiB", "unlimited", "`ulimit -v unlimited`")
 
 
 def _workers(job: Job) -> int:
