@@ -14,8 +14,6 @@ from validator.tables.machines import Machine
 from validator.train import room
 
 _WHAT = "devices"
-# What the first line says, and what holders.py does.
-_ELSEWHERE = ("this machine: ", "other processes hold memory")
 # What a driver's program says, and what to do about it.
 _REMEDIES = {
     "Driver/library version mismatch": "the driver was updated while it was at work: reboot",
@@ -70,9 +68,9 @@ def _noted(here: Here, node: Node, job: Job | None) -> Iterator[Line]:
     """What is to know of the devices, and of what the run gets of them."""
     for words in here.lost:
         yield Line("warning" if job else "error", _WHAT, words, "", "the device has left the bus: reboot, or reseat it")
-    told = node.target.lines if node.target else [*here.notes()]
-    for words in told:
-        if words not in here.lost and not words.startswith(_ELSEWHERE):
+    for words in node.target.lines if node.target else here.notes():
+        # What this machine is stands above, and who takes memory is told by holders.py.
+        if words not in (*here.lost, here.taken()) and not words.startswith(f"this machine: {here}"):
             yield Line("ok", _WHAT, words)
     if job and node.target:
         yield from (line.of("device memory", each) for each in room.devices(job, node.target.accelerators))

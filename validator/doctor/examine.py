@@ -32,8 +32,8 @@ class Diagnosis:
 
 
 def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
-    """Look at this machine; with a recipe, for its run. The run gets of the devices what `train` would give it. It, or
-    the machine by itself, should be `machine` where one is named."""
+    """Look at this machine; with a recipe, for its run, which gets of the devices what `train` would give it. Where
+    `machine` is named, the run is meant for that one, or this should be it."""
     if document is None:
         assumed = machines.machine(machine) if machine else None
         return _diagnosis(None, None, checks.lines(None, seen(Node(assumed=assumed))))
@@ -69,7 +69,8 @@ def wanted(document: Document, machine: str | None) -> tuple[Job, Node]:
     except RecipeError as err:
         return job, seen(node._replace(refused=str(err)))
     there = jobs.resolve(document, target.machine, target.host_ram_gib)
-    return there, node._replace(target=target, here=target.here) if target.here else seen(node._replace(target=target))
+    node = node._replace(target=target, here=target.here)
+    return there, node if target.here else seen(node)
 
 
 def seen(node: Node) -> Node:

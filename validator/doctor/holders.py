@@ -51,6 +51,6 @@ def _remedy(holder: Holder, root: Path) -> str:
 
 def _unseen(node: Node) -> Iterator[Line]:
     """What is taken where no process shows: those of other containers do not."""
-    for words in node.here.notes() if node.here else ():
-        if words.startswith("other processes hold memory"):
-            yield Line("warning", "processes", f"{words}, none of which is seen from here", "", "look on the host")
+    taken = node.here.taken() if node.here else None
+    if taken:
+        yield Line("warning", "processes", f"{taken}, none of which is seen from here", "", "look on the host")

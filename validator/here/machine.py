@@ -70,10 +70,17 @@ class Here:
         yield from self.lost
         if self.others:
             yield f"not counted: {_counted(self.others)}; {self.variables[0]} chooses other devices"
-        if busy := [accelerator for accelerator in self.accelerators if _busy(accelerator)]:
-            fullest = max(busy, key=_taken)
-            taken = f"up to {fullest.taken_gib:.1f} of {fullest.memory_gib:.1f} GiB"
-            yield f"other processes hold memory of {_named(busy)}: {taken}"
+        if taken := self.taken():
+            yield taken
+
+    def taken(self) -> str | None:
+        """What other processes hold of the devices' memory, in words; None where that is nothing to speak of."""
+        busy = [accelerator for accelerator in self.accelerators if _busy(accelerator)]
+        if not busy:
+            return None
+        fullest = max(busy, key=_taken)
+        most = f"up to {fullest.taken_gib:.1f} of {fullest.memory_gib:.1f} GiB"
+        return f"other processes hold memory of {_named(busy)}: {most}"
 
     def only(self, count: int) -> tuple[list[Accelerator], Mapping[str, str]]:
         """So many of the accelerators, those with the most free memory, and the environment that leaves a run no other.
