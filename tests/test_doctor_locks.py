@@ -10,6 +10,7 @@ from pathlib import Path
 from time import time
 
 import pytest
+from sites import site
 
 from validator.doctor import downloads, locks, operators
 from validator.doctor.line import Line
@@ -23,9 +24,8 @@ OFFLOADED = '{"stage": 3, "offload_optimizer": {"device": "cpu"}}'
 
 @pytest.fixture(autouse=True)
 def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The repository's root, and a DeepSpeed that brought no operator."""
+    """The repository's root."""
     monkeypatch.chdir(RECIPES.parent)
-    monkeypatch.setattr(operators, "_shipped", set)
 
 
 def job(zero: str = OFFLOADED, *overrides: str, machine: str = "8xa100-80g", more: str = "") -> Job:
@@ -54,12 +54,15 @@ NAMED = ', "optimizer": {"type": "AdamW", "params": {%s}}'
     ],
 )
 def test_the_operators_of_a_run(run: Job, names: set[str]) -> None:
-    assert operators.built(run) == names
+    assert operators.built(run, Node(folders=("/none",))) == names
 
 
-def test_operators_that_deepspeed_brought(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "_shipped", lambda: {"cpu_adam"})
-    assert operators.built(job()) == set()
+def test_operators_that_deepspeed_brought(tmp_path: Path) -> None:
+    """As DeepSpeed 0.18.4 writes them."""
+    text = "version='0.18.4'\ninstalled_ops={'async_io': False, 'cpu_adam': True, 'fused_adam': False}\n"
+    folders = site(tmp_path, {"deepspeed": "0.18.4"}, files={"deepspeed/git_version_info_installed.py": text})
+    assert operators.built(job(), Node(folders=folders)) == set()
+    assert operators.built(job('{"stage": 2}', more=NAMED % ""), Node(folders=folders)) == {"fused_adam"}
 
 
 # What they are built with.
@@ -75,8 +78,9 @@ def ready(root: Path) -> dict[str, str]:
     return {"PATH": str(root / "bin"), "CUDA_HOME": str(root / "cuda"), "HOME": str(root)}
 
 
-def said(run: Job | None, root: Path, environment: dict[str, str]) -> list[str]:
-    return [f"{line.state}: {line.found}" for line in operators.lines(run, Node(root, environment))]
+def said(run: Job | None, root: Path, environment: dict[str, str], *folders: str) -> list[str]:
+    node = Node(root, environment, folders=folders or ("/none",))
+    return [f"{line.state}: {line.found}" for line in operators.lines(run, node)]
 
 
 @pytest.fixture
@@ -109,25 +113,23 @@ def test_something_is_missing(lacks: str, says: str, tmp_path: Path) -> None:
     assert said(job(), tmp_path, environment) == [says]
 
 
-def test_deepspeed_asks_for_nvcc_as_it_is_imported(tmp_path: Path) -> None:
+NO_NVCC = ["error: no nvcc (CUDA_HOME, PATH, /usr/local/cuda)"]
+
+
+@pytest.mark.usefixtures("headers")
+def test_an_operator_needs_nvcc_and_an_import_may(tmp_path: Path) -> None:
     environment, plain = ready(tmp_path), job('{"stage": 3}')
-    assert not said(plain, tmp_path, environment)
+    asks = {"deepspeed/ops/op_builder/fp_quantizer.py": "sys_cuda_major, _ = installed_cuda_version()"}
+    (folder,) = site(tmp_path / "site", {"deepspeed": "0.18.4"}, files=asks)
+    assert not said(plain, tmp_path, environment, folder)
     (tmp_path / "cuda/bin/nvcc").unlink()
-    assert said(plain, tmp_path, environment) == ["error: no nvcc (CUDA_HOME, PATH, /usr/local/cuda)"]
+    assert said(plain, tmp_path, environment, folder) == NO_NVCC
+    assert not said(plain, tmp_path, environment)  # a DeepSpeed that does not ask
+    assert said(job(), tmp_path, environment)[1:] == NO_NVCC
+    assert not said(job('{"stage": 3}', machine="8xascend-910b-64g"), tmp_path, environment, folder)
     environment.pop("CUDA_HOME")
     (tmp_path / "bin/nvcc").touch(0o755)
-    assert not said(plain, tmp_path, environment)
-    assert not said(job('{"stage": 3}', machine="8xascend-910b-64g"), tmp_path, {})
-
-
-def test_no_headers_of_python(tmp_path: Path, headers: Path) -> None:
-    environment = ready(tmp_path)
-    headers.unlink()
-    assert said(job(), tmp_path, environment) == ["error: no Python.h"]
-    operator = tmp_path / ".cache/torch_extensions/py311_cu128/cpu_adam"
-    operator.mkdir(parents=True)
-    (operator / "cpu_adam.so").touch()
-    assert said(job(), tmp_path, environment) == ["warning: no Python.h"]
+    assert not said(plain, tmp_path, environment, folder)
 
 
 @pytest.mark.usefixtures("headers")
@@ -153,7 +155,7 @@ def locked(home: Path, seconds: float, name: str = "cpu_adam") -> Path:
 
 
 def found(run: Job | None, home: Path, **environment: str) -> list[Line]:
-    return list(locks.lines(run, Node(home, {"HOME": str(home), **environment})))
+    return list(locks.lines(run, Node(home, {"HOME": str(home), **environment}, folders=("/none",))))
 
 
 HOUR = 3600.0

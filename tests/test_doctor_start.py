@@ -109,11 +109,25 @@ def test_a_model_that_is_not_there_without_network(monkeypatch: pytest.MonkeyPat
     assert begun()[0].startswith(f"error: model: HF_HUB_OFFLINE is set, and `{MODEL}` is in no folder")
 
 
-def test_places_of_nodes_are_not_yet_asked_for_before_a_run_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not begun(machine="2x8xa100-80g")
-    monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
-    (line,) = begun(machine="2x8xa100-80g", MASTER_ADDR="10.0.0.1")
-    assert "needs NODE_RANK and MASTER_ADDR" in line
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ({}, ""),
+        ({"MASTER_ADDR": "10.0.0.1"}, ""),  # the command has the rank, as that of accelerate
+        ({"RDZV_ID": "7", "MASTER_ADDR": "10.0.0.1"}, ""),
+        ({"RDZV_ID": "7"}, "needs MASTER_ADDR"),
+        ({"NODE_RANK": "0"}, "needs MASTER_ADDR"),
+        ({"NODE_RANK": "2", "MASTER_ADDR": "10.0.0.1"}, "of 2 nodes it is a whole number from 0 to 1"),
+    ],
+)
+def test_the_place_of_a_node_is_asked_for_where_a_job_tells_it(
+    place: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    told = begun(machine="2x8xa100-80g", **place)
+    assert len(told) == bool(says)
+    assert says in "".join(told)
 
 
 def test_data(tmp_path: Path) -> None:

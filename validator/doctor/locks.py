@@ -21,7 +21,7 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
     """torch makes a file `lock` beside an operator that it builds, and waits where there is one, whether or not the
     process that made it lives (torch, utils/file_baton.py): the run stands still after "Using … as PyTorch extensions
     root" (huggingface/transformers issue 26015, OpenRLHF issue 208)."""
-    names = built(job) if job else None
+    names = built(job, node) if job else None
     for lock in _locks(node):
         name = lock.parent.name
         if names is None or name in names:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
+import re
 import shutil
 import sysconfig
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+from validator.doctor.installed import installed
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.job.job import Job
@@ -16,10 +16,15 @@ from validator.job.job import Job
 _WHAT = "operators"
 # By `optim`; cpu_adam for all others.
 _OPTIMIZERS = {"adagrad": "cpu_adagrad", "lion_32bit": "cpu_lion", "paged_lion_32bit": "cpu_lion"}
+# DeepSpeed asks nvcc for its release as it is imported (ops/op_builder/fp_quantizer.py, is_compatible;
+# hiyouga/LLaMA-Factory issue 9270).
+_ASKED = "installed_cuda_version()"
+_SHIPPED = re.compile(r"^installed_ops=\{(.*)\}", re.MULTILINE)
+_OPERATOR = re.compile(r"'(\w+)': (\w+)")
 _INCLUDES = ("usr/include", "usr/local/include")
 
 
-def built(job: Job) -> set[str]:
+def built(job: Job, node: Node) -> set[str]:
     """The operators that are built when this run first starts, by their folder's name.
 
     accelerate replaces the optimizer by a CPU one where its states are offloaded (utils/deepspeed.py,
@@ -39,18 +44,13 @@ def built(job: Job) -> set[str]:
     if any(zero.value(f"zero_optimization.{name}.device") == "nvme" for name in ("offload_optimizer", "offload_param")):
         names.add("async_io")
     ascend = job.machine is not None and job.machine.device.vendor == "ascend"
-    return names - ({"fused_adam"} if ascend else set()) - _shipped()
+    return names - ({"fused_adam"} if ascend else set()) - _shipped(node)
 
 
-def _shipped() -> set[str]:
+def _shipped(node: Node) -> set[str]:
     """Operators that were built when DeepSpeed was installed (`DS_BUILD_OPS`)."""
-    try:
-        file = Path(str(distribution("deepspeed").locate_file("deepspeed/git_version_info_installed.py")))
-        rows = [line for line in file.read_text().splitlines() if line.startswith("installed_ops=")]
-        there = ast.literal_eval(rows[0].partition("=")[2]) if rows else {}
-    except (PackageNotFoundError, OSError, SyntaxError, ValueError):
-        return set()
-    return {str(name) for name, shipped in there.items() if shipped}
+    row = _SHIPPED.search(installed(node.folders).text("deepspeed/git_version_info_installed.py"))
+    return {name for name, there in _OPERATOR.findall(row[1] if row else "") if there == "True"}
 
 
 def roots(node: Node) -> list[Path]:
@@ -66,7 +66,7 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
     """What is missing to build what this run builds; ninja is asked for even where all is built."""
     if job is None or job.zero is None:
         return
-    names = built(job)
+    names = built(job, node)
     yield from _compilers(names, node) if names else ()
     yield from _toolkit(job, names, node)
 
@@ -99,13 +99,13 @@ def _lacking(node: Node) -> Iterator[tuple[str, str]]:
 
 
 def _toolkit(job: Job, names: set[str], node: Node) -> Iterator[Line]:
-    """The device's own compiler, and headers. DeepSpeed asks nvcc for its release as it is imported
-    (ops/op_builder/fp_quantizer.py, is_compatible; hiyouga/LLaMA-Factory issue 9270)."""
+    """The device's own compiler, and headers."""
     vendor = job.machine.device.vendor if job.machine and not job.on_cpu else ""
-    if vendor == "nvidia" and not _nvcc(node):
+    imports = _ASKED in installed(node.folders).text("deepspeed/ops/op_builder/fp_quantizer.py")
+    if vendor == "nvidia" and (imports or names) and not _nvcc(node):
         remedy = "load the module of CUDA, or `conda install -c nvidia cuda-toolkit`, of the release that torch is for"
-        yield Line("error", _WHAT, "no nvcc (CUDA_HOME, PATH, /usr/local/cuda)", "DeepSpeed does not import without",
-                   remedy)  # fmt: skip
+        wanted = "DeepSpeed does not import without" if imports else _wanted(names)
+        yield Line("error", _WHAT, "no nvcc (CUDA_HOME, PATH, /usr/local/cuda)", wanted, remedy)
     if "async_io" in names and not any((node.root / folder / "libaio.h").exists() for folder in _INCLUDES):
         yield Line("error", _WHAT, "no libaio.h", _wanted(names), "`apt install libaio-dev`")
 

@@ -13,9 +13,9 @@ from validator.tables import switch
 
 _WHAT = "/dev/shm"
 _MIB = float(1 << 20)
-# NCCL: a segment of 9,637,888 bytes for each neighbour of a device without a direct way to it, of 33,030,528 for each
-# device where channels are proxied (NVIDIA/nccl issues 525 and 1518, ai-dynamo/dynamo issue 1408). Four devices fail
-# with 64 MiB, two pass.
+# NCCL: a segment of 9,637,888 bytes for each neighbour of a device whose data pass main memory, of 33,030,528 for each
+# device where channels are proxied (NVIDIA/nccl issues 525 and 1518, ai-dynamo/dynamo issue 1408). With 64 MiB four T4
+# fail, two devices pass, and so do eight A100 on NVLink.
 _NEIGHBOUR = 2 * 9_637_888 / _MIB
 _PROXY = 2 * 33_030_528 / _MIB
 # A loader worker hands its batches over through shared memory: ids, labels, mask and positions, 8 bytes each. Three
@@ -55,11 +55,15 @@ def _judged(free: float, size: float, least: float, enough: float) -> Line:
 def _wanted(job: Job) -> tuple[float, float]:
     """MiB without which the run has failed elsewhere, and MiB that are enough."""
     devices = job.machine.devices if job.machine else 1
-    nccl = devices > 1 and job.machine is not None and job.machine.device.vendor in ("nvidia", "amd")
-    nccl = nccl and not switch.on("NCCL_SHM_DISABLE")
     batches = _batch(job) * int(job.number("dataloader_num_workers")) * devices
     prefetched = batches * (int(job.number("dataloader_prefetch_factor")) or _BATCHES)
-    return batches + nccl * devices * _NEIGHBOUR, prefetched + nccl * devices * _PROXY
+    if devices == 1 or job.machine is None or job.machine.device.vendor not in ("nvidia", "amd"):
+        return batches, prefetched
+    if switch.on("NCCL_SHM_DISABLE"):
+        return batches, prefetched
+    rates = job.machine.device.rates(devices)
+    passes = rates is not None and not rates.switched
+    return batches + passes * devices * _NEIGHBOUR, prefetched + devices * _PROXY
 
 
 def _batch(job: Job) -> float:

@@ -24,12 +24,13 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
         return  # which is told of the packages
     try:
         prepared = handoff.prepare(job, (), node.target.variables if node.target else {})
-        launch.ready(_nodes(job, node), releases.pairs(job.header)[0][0], prepared.starter)
+        launch.ready(_nodes(job, node, prepared.starter), releases.pairs(job.header)[0][0], prepared.starter)
     except RecipeError as err:
         yield Line("error", "start", str(err))
 
 
-def _nodes(job: Job, node: Node) -> int:
-    """Where nothing tells of this node's place among several, that is not yet asked for: before a run is queued."""
-    told = any(name in node.environment for name in ("NODE_RANK", "MASTER_ADDR", "RDZV_ID"))
+def _nodes(job: Job, node: Node, starter: tuple[str, ...]) -> int:
+    """Before a run is queued nothing tells of this node's place among several, and it is not asked for; nor is it where
+    the job's script writes the rank into the command."""
+    told = "NODE_RANK" in node.environment or ("RDZV_ID" in node.environment and starter == launch.CLI)
     return handoff.size(job)[0] if told else 1
