@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from recordings import RECORDED, show_all
 from sites import gpu, site, version_file, write
 
 from validator.doctor import builds, cann, linked
@@ -15,7 +16,7 @@ from validator.doctor.installed import installed
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.doctor.symbols import symbols
-from validator.here import program
+from validator.here import machine, program
 from validator.job import job as jobs
 from validator.read.recipe import parse
 from validator.tables.data import listing
@@ -28,6 +29,7 @@ RECIPE = "model_name_or_path: Qwen/Qwen3-0.6B\nstage: sft\nfinetuning_type: lora
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    show_all(monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr(program, "_FOLDERS", ())
 
@@ -102,6 +104,15 @@ def test_bitsandbytes_without_the_library(tmp_path: Path) -> None:
     assert told([*builds.lines(unquantized, node)]).startswith("warning: ")
     node = Node(folders=site(tmp_path / "b", {**packages, "torch": "2.6.0+cu124"}, files=files))
     assert [*builds.lines(None, node)] == []
+
+
+@pytest.mark.parametrize(("hip", "expected"), [("None", "error: torch 2.8.0+cu128 is built for"), ("'6.4.2'", "")])
+def test_amd(hip: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(RECORDED / "rocm-smi-8xmi300x"))
+    text = version_file("2.8.0+cu128").replace("hip: Optional[str] = None", f"hip: Optional[str] = {hip}")
+    folders = site(tmp_path / "site", {"torch": "2.8.0"}, files={"torch/version.py": text})
+    lines = told([*builds.lines(None, Node(here=machine.look(), folders=folders))])
+    assert lines.startswith(expected) if expected else not lines
 
 
 def test_the_build_here_is_the_one_that_torch_tells() -> None:

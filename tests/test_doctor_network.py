@@ -69,6 +69,11 @@ def test_interface_of_hccl_is_the_first_of_the_alphabet(tmp_path: Path) -> None:
     two = job("2x8xascend-910b-64g")
     assert told(cards.lines(two, Node(tmp_path, {}))).startswith("warning: HCCL meets over br-1a2b")
     assert told(cards.lines(two, Node(tmp_path, {"HCCL_SOCKET_IFNAME": "eth"}))).startswith("ok: HCCL meets over eth0")
+    assert told(cards.lines(two, Node(tmp_path, {"HCCL_IF_IP": "127.0.0.1"}))).startswith(
+        "ok: HCCL meets at HCCL_IF_IP"
+    )
+    there = {"HCCL_IF_IP": "192.0.2.1", "HCCL_SOCKET_IFNAME": "eth"}
+    assert told(cards.lines(two, Node(tmp_path, there))).startswith("error: HCCL_IF_IP=192.0.2.1 is no address of this")
 
 
 def test_one_node_needs_no_interface_but_the_one_that_is_named(tmp_path: Path) -> None:
@@ -77,6 +82,15 @@ def test_one_node_needs_no_interface_but_the_one_that_is_named(tmp_path: Path) -
     assert told(cards.lines(one, Node(tmp_path, {}))) == ""
     assert told(cards.lines(one, Node(tmp_path, {"NCCL_SOCKET_IFNAME": "eth0"}))).startswith("error: ")
     assert told(cards.lines(None, Node(tmp_path, {"NNODES": "2"}))).startswith("error: no interface")
+
+
+def test_interface_of_gloo(tmp_path: Path) -> None:
+    interfaces(tmp_path, ETH)
+    node = Node(tmp_path, {"GLOO_SOCKET_IFNAME": "eth0,eth9"})
+    found = "GLOO_SOCKET_IFNAME=eth0,eth9, and eth9 is none of the interfaces here; eth0, lo"
+    assert told(cards.lines(job("1x8xa100-80g"), node)).startswith(f"warning: {found}")
+    assert told(cards.lines(job("1x8xa100-80g", "use_cpu: true\n"), node)).startswith(f"error: {found}")
+    assert told(cards.lines(None, Node(tmp_path, {"GLOO_SOCKET_IFNAME": "eth0"}))) == ""
 
 
 def test_interfaces_of_this_machine() -> None:
@@ -163,6 +177,7 @@ def test_a_name_that_only_this_machine_knows(address: str, monkeypatch: pytest.M
         return address
 
     monkeypatch.setattr(socket, "gethostbyname", resolve)
+    assert met({"NODE_RANK": "1"}) == met({"RDZV_ID": "1", "PET_LOCAL_ADDR": "10.0.0.7"}) == ""
     line = met({"RDZV_ID": "1"})
     assert line.startswith(
         f"warning: the name of this machine, {socket.gethostname()}, {'is' if address else 'does not'}"

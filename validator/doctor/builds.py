@@ -13,6 +13,7 @@ from validator.doctor.node import Node
 from validator.here import nvidia
 from validator.here.nvidia import Driver
 from validator.job.job import Job
+from validator.tables import devices
 from validator.tables.data import listing
 
 _INSTALL = "install the build for it as pytorch.org/get-started says"
@@ -51,7 +52,7 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
     if torch is None:
         return
     driver = None if job and job.on_cpu else nvidia.driver()
-    faults = [*_torch(torch, driver), *_beside(torch, there), *_bitsandbytes(torch, there, job)]
+    faults = [*_torch(torch, driver), *_amd(torch, node), *_beside(torch, there), *_bitsandbytes(torch, there, job)]
     yield from faults
     if driver and not faults:
         yield Line("ok", "torch", f"torch {torch.release} with driver {driver.release}")
@@ -65,6 +66,14 @@ def _torch(torch: Build, driver: Driver | None) -> Iterator[Line]:
     elif torch.cuda:
         yield from _driver(torch, driver)
         yield from _kernels(torch, driver.capabilities)
+
+
+def _amd(torch: Build, node: Node) -> Iterator[Line]:
+    """The wheels of the package index are for CUDA, which AMD's devices do not run."""
+    known = node.here is not None and node.here.device in devices.device_ids()
+    if node.here and known and devices.device(node.here.device)[0].vendor == "amd" and not torch.hip:
+        found = f"torch {torch.release} is built for {_kind(torch)}, and the devices are AMD's"
+        yield Line("error", "torch", found, "a build for ROCm", _INSTALL)
 
 
 def _driver(torch: Build, driver: Driver) -> Iterator[Line]:

@@ -1,4 +1,4 @@
-"""The network interface over which NCCL or HCCL meet, by what the kernel shows of all."""
+"""The network interface over which NCCL, HCCL or Gloo meet, by what the kernel shows of all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from validator.doctor.line import Line
-from validator.doctor.meeting import nodes
+from validator.doctor.meeting import bound, nodes
 from validator.doctor.node import Node
 from validator.job.job import Job
 
@@ -79,12 +79,35 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
     """Whether the words of the environment mean an interface, and whether the one taken leads to the other nodes."""
     library = _HCCL if job and job.machine and job.machine.device.vendor == "ascend" else _NCCL
     there, words = interfaces(node.root), node.environment.get(library.variable, "")
+    yield from _gloo(job, node.environment.get("GLOO_SOCKET_IFNAME", ""), there)
+    if job and job.on_cpu:
+        return
+    if library is _HCCL and (address := node.environment.get("HCCL_IF_IP")):
+        yield _addressed(address)
+        return
     meant = taken(library, there, words)
     if not meant:
         if words or nodes(job, node) > 1:
             yield _none(library, words, there)
     elif nodes(job, node) > 1:
         yield _judged(library, meant[0], words, _towards(there, node.environment.get("MASTER_ADDR", "")))
+
+
+def _addressed(address: str) -> Line:
+    """HCCL heeds this address before any interface (CANN, HCCL_IF_IP)."""
+    if bound(socket.AF_INET6 if ":" in address else socket.AF_INET, (address, 0)) == 0:
+        return Line("ok", "HCCL", f"HCCL meets at HCCL_IF_IP={address}")
+    return Line("error", "HCCL", f"HCCL_IF_IP={address} is no address of this machine", "one of it", "unset HCCL_IF_IP")
+
+
+def _gloo(job: Job | None, words: str, there: Sequence[Interface]) -> Iterator[Line]:
+    """Gloo takes whole names alone, and is asked where processes on CPUs meet: in a run on them, or where FSDP keeps
+    states in main memory."""
+    names = {"lo", *(one.name for one in there)}
+    if missing := [name for name in words.split(",") if name and name not in names]:
+        used = job is not None and (job.on_cpu or bool(job.fsdp and job.fsdp.offload))
+        found = f"GLOO_SOCKET_IFNAME={words}, and {missing[0]} is none of the interfaces here"
+        yield Line("error" if used else "warning", "Gloo", found, ", ".join(sorted(names)), "unset GLOO_SOCKET_IFNAME")
 
 
 def taken(library: Library, there: Sequence[Interface], words: str) -> list[Interface]:

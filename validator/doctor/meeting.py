@@ -30,7 +30,8 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
     """Nothing for a run on one node."""
     if nodes(job, node) == 1:
         return
-    yield from _own_name(node)
+    if _by_name(job, node):
+        yield from _own_name()
     address, port = node.environment.get("MASTER_ADDR"), node.environment.get("MASTER_PORT", launch.PORT)
     if address is None:
         return  # the launcher is asked for it
@@ -61,17 +62,17 @@ def _met(address: str, port: int, node: Node) -> Line:
 
 def _ours(family: int, end: tuple[Any, ...]) -> bool:
     """Whether the address is of this machine."""
-    return _bound(family, (end[0], 0, *end[2:])) == 0
+    return bound(family, (end[0], 0, *end[2:])) == 0
 
 
 def _free(family: int, end: tuple[Any, ...], where: str) -> Line:
-    if (fault := _bound(family, end)) == 0:
+    if (fault := bound(family, end)) == 0:
         return Line("ok", _WHAT, f"{where} is this node, and port {end[1]} is free")
     what = "is taken, such as by a run before" if fault == errno.EADDRINUSE else f"cannot be had: {os.strerror(fault)}"
     return Line("error", _WHAT, f"port {end[1]} of this node {what}", "a free port", "set another MASTER_PORT")
 
 
-def _bound(family: int, end: tuple[Any, ...]) -> int:
+def bound(family: int, end: tuple[Any, ...]) -> int:
     """0 where this process can listen at the address, else the number of the error."""
     with closing(socket.socket(family)) as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch does: ports of ended runs are free
@@ -96,9 +97,15 @@ def _reached(family: int, end: tuple[Any, ...], where: str) -> Line:
     return Line("ok", _WHAT, f"{where} answers at port {end[1]}")
 
 
-def _own_name(node: Node) -> Iterator[Line]:
-    """torchrun tells the other nodes the name of the machine that rank 0 is on (torch,
-    distributed/elastic/rendezvous/api.py, RendezvousStoreInfo), and Gloo listens at the address that it stands for."""
+def _by_name(job: Job | None, node: Node) -> bool:
+    """Whether the others are led to this node by its name. torchrun tells them that of rank 0's machine where it starts
+    elastically and no address of the node is set (torch, distributed/elastic/rendezvous/api.py, RendezvousStoreInfo);
+    Gloo, for CPUs, listens at the address that the name stands for."""
+    elastic = "RDZV_ID" in node.environment and "PET_LOCAL_ADDR" not in node.environment
+    return elastic or bool(job and job.on_cpu and "GLOO_SOCKET_IFNAME" not in node.environment)
+
+
+def _own_name() -> Iterator[Line]:
     name = socket.gethostname()
     try:
         address = socket.gethostbyname(name)
@@ -106,6 +113,6 @@ def _own_name(node: Node) -> Iterator[Line]:
         address = ""
     if not address or address.startswith("127."):
         found = f"the name of this machine, {name}, {f'is {address}' if address else 'does not resolve'} here"
-        elastic = "RDZV_ID" in node.environment
-        wanted = "the address by which the other nodes reach it" + ("; they are told that name" if elastic else "")
-        yield Line("warning", _WHAT, found, wanted, f"a line `ADDRESS {name}` in /etc/hosts of every node")
+        wanted = "the address by which the other nodes reach it; they are told that name"
+        remedy = f"export PET_LOCAL_ADDR=ADDRESS here, or a line `ADDRESS {name}` in /etc/hosts of every node"
+        yield Line("warning", _WHAT, found, wanted, remedy)
