@@ -83,6 +83,16 @@ def test_what_packages_ask_of_each_other(
     assert told(site(tmp_path, {**SOUND, **extra}, requires, FILES))[0].startswith(expected)
 
 
+def test_llamafactory_is_used_where_its_source_lies(tmp_path: Path) -> None:
+    folders = site(tmp_path / "site", {**SOUND, "transformers": "5.9.0"})
+    assert told(folders)[0].startswith("ok: ")
+    write(tmp_path / "source/src/llamafactory/extras/misc.py", MISC)
+    url = f'{{"url": "file://{tmp_path}/source", "dir_info": {{"editable": true}}}}'
+    write(tmp_path / "site/llamafactory-0.9.5.dist-info/direct_url.json", url)
+    installed.cache_clear()
+    assert told(folders)[0].startswith("error: transformers 5.9.0")
+
+
 def test_the_recipe_names_other_releases(tmp_path: Path) -> None:
     text = "# /// recipe\n# transformers: '<5'\n# ///\nmodel_name_or_path: Qwen/Qwen3-0.6B\n"
     job = jobs.resolve(parse("x.yaml", text))
@@ -110,9 +120,10 @@ def test_the_python_of_llamafactory_is_the_one_that_is_read(tmp_path: Path, monk
     monkeypatch.setenv("PATH", str(program.parent))
     installed.cache_clear()
     assert installed().releases == {"llamafactory": "0.9.3"}
-    program.write_text(f"#!{sys.executable}\n")
-    installed.cache_clear()
-    assert "pytest" in installed().releases
+    for own in (sys.executable, "/usr/bin/env python3", "/bin/sh"):
+        program.write_text(f"#!{own}\n")
+        installed.cache_clear()
+        assert "pytest" in installed().releases
     installed.cache_clear()
 
 

@@ -37,13 +37,21 @@ class Installed:
         return list(self._all[name].requires or []) if name in self._all else []
 
     def origin(self, name: str) -> str:
-        """The address that a package was installed from; empty where it came from an index."""
+        """The address that a package was installed from; empty where it came from an index (PEP 610)."""
         text = self._all[name].read_text("direct_url.json") if name in self._all else None
         return unquote(str(json.loads(text).get("url", ""))) if text else ""
 
+    @cached_property
+    def _places(self) -> list[Path]:
+        """The folders, and those of packages that are used where their source lies (`pip install -e`)."""
+        roots = (
+            Path(path) for name in self._all if (path := self.origin(name).removeprefix("file://")).startswith("/")
+        )
+        return [*self._folders, *(place for root in roots for place in (root / "src", root))]
+
     def text(self, path: str) -> str:
         """A file of a package; empty where there is none."""
-        place = next((folder / path for folder in self._folders if (folder / path).is_file()), None)
+        place = next((folder / path for folder in self._places if (folder / path).is_file()), None)
         return place.read_text("utf-8", errors="replace") if place else ""
 
     def files(self, pattern: str) -> list[Path]:
@@ -74,7 +82,7 @@ def _of_program(path: str | None) -> tuple[str, ...]:
     with Path(path).open("rb") as script:
         first = script.readline().decode(errors="replace").strip()
     python = first.removeprefix("#!")
-    if python == first or python == sys.executable or not Path(python).is_absolute():
+    if python == first or python == sys.executable or not Path(python).name.startswith("python"):
         return ()
     root = Path(python).parent.parent
     return tuple(str(folder) for name in ("site-packages", "dist-packages")

@@ -21,8 +21,8 @@ class Library(NamedTuple):
     alphabetic: bool
 
 
-# NCCL takes them as the kernel counts them, HCCL by the alphabet, both docker's last and the loop after it (NCCL user
-# guide, NCCL_SOCKET_IFNAME; CANN, HCCL_SOCKET_IFNAME).
+# NCCL takes them as the kernel counts them, HCCL by the alphabet, both docker's last and the loop after it (NCCL,
+# src/misc/socket.cc, ncclFindInterfaces; CANN, HCCL_SOCKET_IFNAME).
 _NCCL = Library("NCCL", "NCCL_SOCKET_IFNAME", alphabetic=False)
 _HCCL = Library("HCCL", "HCCL_SOCKET_IFNAME", alphabetic=True)
 
