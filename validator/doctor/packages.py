@@ -76,7 +76,8 @@ def _unmet(there: Installed, package: str, state: State, name: str, wanted: str)
     asks = f"{package} {there.releases[package]} wants {name}{wanted}"
     remedy = f'pip install "{name}{wanted}"'
     if release is None and not there.has_module(name.replace("-", "_")) and package == "llamafactory":
-        yield normal(name), Line(state, _WHAT, f"{name} is not installed", asks, remedy)
+        missing: State = "error" if normal(name) in listing("together")["asked"]["imported"] else state
+        yield normal(name), Line(missing, _WHAT, f"{name} is not installed", asks, remedy)
     elif release is not None and not ranges.admits(wanted, release):
         yield normal(name), Line(state, _WHAT, f"{name} {release}", asks, remedy)
 
