@@ -101,14 +101,27 @@ def test_the_paths_of_cann_are_set_where_nothing_has_set_them(tmp_path: Path) ->
     assert bash([*lines, "echo $NOT_SET"], tmp_path).returncode, "unset variables are still forbidden"
 
 
-@pytest.mark.parametrize(("driver", "off"), [("545.23.08", True), ("550.40.07", False), ("570.86.15", False)])
+@pytest.mark.parametrize(
+    ("driver", "off"), [("545.23.08", True), ("550.40.06", True), ("550.40.07", False), ("570.86.15", False)]
+)
 def test_cards_that_accelerate_refuses_with_old_drivers(tmp_path: Path, driver: str, off: bool) -> None:
     program(tmp_path, "nvidia-smi", driver)
-    lines = environment.setup_lines(device("rtx-4090"), 2)
-    switched = {"NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"} & set(left(lines, tmp_path))
-    assert len(switched) == (2 if off else 0)
-    for name, count in (("rtx-4090", 1), ("rtx-3090", 2)):
-        assert not any("nvidia-smi" in line for line in environment.setup_lines(device(name), count))
+    lines = environment.setup_lines(device("rtx-4090"), 1)
+    switched = {"NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"}
+    assert switched & set(left(lines, tmp_path)) == (switched if off else set())
+    assert set(environment.without_peers(driver)) == (switched if off else set())
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "nodes", "asked"),
+    [
+        ("rtx-4090", 2, 2, True), ("rtx-4090-d", 1, 1, True), ("rtx-4090", 1, 2, False), ("rtx-3090", 2, 1, False),
+        ("48g", 2, 1, False),  # a device known by its memory alone
+    ],
+)  # fmt: skip
+def test_which_cards_are_asked_for_their_driver(name: str, count: int, nodes: int, asked: bool) -> None:
+    assert environment.peerless(device(name), count, nodes) == asked
+    assert any("nvidia-smi" in line for line in environment.setup_lines(device(name), count, nodes)) == asked
 
 
 def test_nodes_meet_by_address(tmp_path: Path) -> None:

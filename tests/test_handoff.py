@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from validator.diagnostic import RecipeError
-from validator.here import host
+from validator.here import host, nvidia
 from validator.job import job
 from validator.job.job import Job
 from validator.read.override import with_overrides
@@ -154,3 +154,13 @@ def test_nodes_get_what_their_devices_want(project: Path) -> None:
     wanted = {"HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT", "PYTORCH_NPU_ALLOC_CONF"}
     assert wanted <= set(handoff.prepare(recipe, []).variables)
     assert all(f" {name}=" in line for name in wanted for line in handoff.commands(recipe, "x.yaml", []))
+
+
+@pytest.mark.parametrize(("release", "off"), [("535.183.01", "1"), ("570.86.15", None)])
+def test_an_old_driver_of_cards_without_peers(
+    project: Path, release: str, off: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NCCL_P2P_DISABLE", raising=False)
+    monkeypatch.setattr(nvidia, "driver", lambda: nvidia.Driver(release, (8.9,)))
+    recipe = resolved(project, "# /// recipe\n# machine: 2xrtx-4090\n# ///\nstage: sft\n")
+    assert handoff.prepare(recipe, []).process.env.get("NCCL_P2P_DISABLE") == off

@@ -12,9 +12,11 @@ from validator.tables.devices import Device
 from validator.tables.nodes import Setup, node
 
 _THREADS = "OMP_NUM_THREADS"
-# Cards with these words in their name: accelerate stops where several have a driver before this one and not both
-# variables are set (accelerate, state.py and utils/environment.py). Later drivers know that there is no peer access.
+# Cards with these words in their name: where a machine has several, accelerate stops even one process with a driver
+# before this one, unless both variables are set (accelerate, state.py and utils/environment.py). Later drivers know
+# that these cards have no peer access.
 _PEERLESS, _KNOWING = "RTX 40", "550.40.07"
+_WITHOUT_PEERS = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE")
 # Prints the address by which this node reaches another; nothing is sent.
 _ADDRESS = (
     "import socket, sys; way = socket.getaddrinfo(sys.argv[1], 29500, type=socket.SOCK_DGRAM)[0]; "
@@ -54,6 +56,19 @@ def steps_on_host(job: Job) -> bool:
     return bool(job.zero and job.zero.offload("offload_optimizer")) or bool(job.fsdp and job.fsdp.offload)
 
 
+def without_peers(driver: str) -> dict[str, str]:
+    """What accelerate wants set for peerless cards with this release of the driver."""
+    release, knowing = ([int(part) for part in each.split(".") if part.isdecimal()] for each in (driver, _KNOWING))
+    return dict.fromkeys(_WITHOUT_PEERS, "1") if release < knowing else {}
+
+
+def peerless(device: Device, count: int, nodes: int) -> bool:
+    """Whether accelerate may ask for the driver's release. It counts the cards of the machine, of which a run may take
+    one; nodes with a card each keep InfiniBand."""
+    products = listing("devices").get(device.id, {}).get("products", ())
+    return (count > 1 or nodes == 1) and any(_PEERLESS in product for product in products)
+
+
 def mounts(device: Device, count: int, nodes: int = 1) -> Mounts:
     """What a container with the first `count` devices needs of its node, where no runtime of the vendor mounts it."""
     wanted = node(device)
@@ -71,7 +86,7 @@ def setup_lines(device: Device, count: int = 1, nodes: int = 1) -> list[str]:
     ]
     if setup := node(device).setup:
         lines += _paths(setup)
-    if count > 1 and _peerless(device):
+    if peerless(device, count, nodes):
         lines += _old_driver()
     return lines + _meeting(device) if nodes > 1 else lines
 
@@ -87,16 +102,12 @@ def _paths(setup: Setup) -> list[str]:
     ]
 
 
-def _peerless(device: Device) -> bool:
-    return any(_PEERLESS in product for product in listing("devices")[device.id]["products"])
-
-
 def _old_driver() -> list[str]:
     query = "nvidia-smi --query-gpu=driver_version --format=csv,noheader --id=0"
     return [
         f"# accelerate refuses several of these cards with a driver before {_KNOWING}, unless both are off",
         f'if [ "$(printf \'%s\\n\' {_KNOWING} "$({query})" | sort -V | head -n 1)" != {_KNOWING} ]; then',
-        "  export NCCL_P2P_DISABLE=1 NCCL_IB_DISABLE=1",
+        f"  export {' '.join(f'{name}=1' for name in _WITHOUT_PEERS)}",
         "fi",
     ]
 

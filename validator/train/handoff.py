@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from validator.diagnostic import RecipeError
-from validator.here import host
+from validator.here import host, nvidia
 from validator.job import ray
 from validator.job.job import Job
 from validator.read.override import assignment
@@ -30,7 +30,7 @@ _RESULTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors
 class Handoff:
     """What llamafactory-cli gets, or accelerate: `starter` are the words before the recipe. `variables` are added to
     the environment; what the user has set wins, but over `chosen`, which leave the run some of the devices. `counted`
-    are those whose value the shell would count, for this machine."""
+    are those that depend on this machine: what the shell would count, what its driver lacks."""
 
     recipe: Path
     overrides: tuple[str, ...]
@@ -78,6 +78,13 @@ def _of_nodes(job: Job) -> dict[str, str]:
     return environment.variables(job.machine.device, job.machine.nodes, wait) if job.machine else {}
 
 
+def _without_peers(job: Job) -> dict[str, str]:
+    """By the driver of this machine, which is asked for few cards."""
+    asked = job.machine is not None and environment.peerless(job.machine.device, job.machine.devices, job.machine.nodes)
+    driver = nvidia.driver() if asked else None
+    return environment.without_peers(driver.release) if driver else {}
+
+
 def _starter(job: Job, file: str | None = None) -> tuple[str, ...]:
     """The words before the recipe; `file` is the path of the accelerate file, if it shall not be the whole one."""
     return launch.accelerate(file or job.accelerate.path, *size(job)) if job.accelerate else launch.CLI
@@ -101,7 +108,7 @@ def prepare(job: Job, overrides: Sequence[str], chosen: Mapping[str, str] = Mapp
         raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")
     output = job.get("output_dir")
     folder = Path(output).expanduser().absolute() if isinstance(output, str) else None
-    counted = environment.threads(job, host.cpus())
+    counted = {**environment.threads(job, host.cpus()), **_without_peers(job)}
     return Handoff(recipe, words, variables, folder, _starter(job), chosen, counted)
 
 
