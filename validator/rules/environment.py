@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from validator.diagnostic import Severity
+from validator.diagnostic import Severity, plural
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
 from validator.tables import switch
@@ -80,6 +80,24 @@ def node_rank_missing(job: Job) -> Iterator[Finding]:
     several = job.machine is not None and job.machine.nodes > 1 and "RDZV_ID" not in os.environ
     if several and "RANK" in os.environ and "NODE_RANK" not in os.environ and "LOCAL_RANK" not in os.environ:
         yield "machine", f"the environment has RANK={os.environ['RANK']}; LLaMA-Factory reads NODE_RANK, set that"
+
+
+@rule("PAR210", Severity.WARNING)
+def nodes_may_vary(job: Job) -> Iterator[Finding]:
+    """The environment lets an elastic launch start with another number of nodes.
+
+    Why: with RDZV_ID torchrun starts half a minute after MIN_NNODES nodes have come, up to MAX_NNODES of them. Fewer
+    make a smaller batch, and what ZeRO-3 spreads takes more memory on each device; that was not judged.
+    Source: llamafactory/launcher.py:launch
+    Fix: unset both; an elastic launch of a fixed number of nodes needs neither.
+    """
+    least, most = (os.environ.get(name) for name in ("MIN_NNODES", "MAX_NNODES"))
+    if job.machine is None or least is None or most is None or "RDZV_ID" not in os.environ:
+        return
+    nodes = job.machine.nodes
+    if {least, most} != {str(nodes)}:
+        judged = f"the recipe is judged for {nodes} {plural(nodes, 'node')}"
+        yield "machine", f"the environment has MIN_NNODES={least} MAX_NNODES={most}, {judged}; unset them"
 
 
 @rule("PAR205", Severity.WARNING)
