@@ -10,7 +10,6 @@ from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.rules import edits
 from validator.rules.rule import Finding, rule
-from validator.tables.nodes import node
 
 # Tokens for one process, of which no fewer are told: it makes 100,000 a second, and half an hour is the least allowed.
 _FEW = 1e8
@@ -50,12 +49,17 @@ def hccl_waits_less(job: Job) -> Iterator[Finding]:
     Fix: HCCL_EXEC_TIMEOUT as long as `ddp_timeout`, which `lmf-recipes train` sets; surer is to tokenize once before,
     with `tokenized_path`.
     """
-    waiting = node(job.machine.device).waiting if job.machine else None
+    seconds = _tokenizing(job)
+    if seconds == 0 or job.machine is None:
+        return
+    from validator.tables.nodes import node  # which most checks do not wait for
+
+    waiting = node(job.machine.device).waiting
     if waiting is None:
         return
     given, allowed = os.environ.get(waiting.name, ""), job.number("ddp_timeout")
     limit = int(given) if given.isdecimal() else waiting.usual  # 0 is without end
-    if 0 < limit < (seconds := _tokenizing(job)) <= allowed:
+    if 0 < limit < seconds <= allowed:
         minutes = f"tokenizing takes about {seconds / 60:.0f} minutes, HCCL waits {limit / 60:.0f}"
         longer = f"{waiting.name}={int(min(allowed, waiting.most or allowed))}"
         remedy = f"set {longer}" if given else f"`lmf-recipes train` sets {longer}"
