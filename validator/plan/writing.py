@@ -40,12 +40,24 @@ def _launch(draft: Draft) -> Iterator[str]:
     machine, run = draft.machine, f"llamafactory-cli train recipes/{draft.name}.yaml"
     if machine.nodes > 1:
         yield from ("", f"# On each node, with its NODE_RANK from 0 to {machine.nodes - 1}:")
-        yield f"#   FORCE_TORCHRUN=1 NPROC_PER_NODE={machine.devices} NNODES={machine.nodes} NODE_RANK=0 \\"
-        yield "#   MASTER_ADDR=ADDRESS_OF_NODE_0 MASTER_PORT=29500 \\"
+        yield f"#   FORCE_TORCHRUN=1 NPROC_PER_NODE={machine.devices} NNODES={machine.nodes} \\"
+        yield from (f"#   {words} \\" for words in _wanted(draft))
+        yield "#   NODE_RANK=0 MASTER_ADDR=ADDRESS_OF_NODE_0 MASTER_PORT=29500 \\"
         yield f"#   {run}"
     elif machine.devices == 1 and draft.job.zero:
         yield from ("", "# DeepSpeed wants torchrun, which one device does not get unasked:")
-        yield f"#   FORCE_TORCHRUN=1 NPROC_PER_NODE=1 {run}"
+        yield f"#   {' '.join(['FORCE_TORCHRUN=1 NPROC_PER_NODE=1', *_wanted(draft), run])}"
+
+
+def _wanted(draft: Draft) -> Iterator[str]:
+    """What the nodes want set beside."""
+    from validator.train import environment  # which most plans do not wait for
+
+    wait = draft.job.number("ddp_timeout") if draft.machine.world > 1 else 0.0
+    wanted = environment.variables(draft.machine.device, draft.machine.nodes, wait)
+    for variables in (wanted, environment.threads(draft.job)):
+        if variables:
+            yield " ".join(f"{name}={value}" for name, value in variables.items())
 
 
 def _header(draft: Draft, planned: bool) -> Iterator[tuple[str, Any]]:
