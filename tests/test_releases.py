@@ -205,6 +205,7 @@ FACTS = [
     ("speed/offload.py", "measurement of DeepSpeed 0.18.4", "what was measured"),
     ("rules/parallel.py", "0.15.2 to 0.18.9", "the range that loses gradients"),
     ("rules/parallel.py", "DeepSpeed 0.19", "since when it keeps them"),
+    ("rules/continuing.py", "DeepSpeed 0.18", "since when states of stage 0 are not loaded"),
     ("rules/quantization.py", "transformers 5.6", "since when subclasses stay as they are"),
     ("rules/quantization.py", "transformers 5.2", "the last one before"),
     ("job/quantization.py", "transformers 5.6", "since when subclasses stay as they are"),

@@ -79,18 +79,16 @@ def unchanged_recipe() -> Iterator[None]:
     assert RECIPE.read_bytes() == before
 
 
-def train(folder: Path, overrides: tuple[str, ...], environment: dict[str, str] | None = None) -> Run:
-    """Train the demo recipe from `folder`, with the output in it, and no process left behind after LIMIT seconds."""
-    output = folder / "out"
-    command = ["lmf-recipes", "train", str(RECIPE), f"output_dir={output}", *overrides]
+def start(folder: Path, overrides: tuple[str, ...], environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """Training of the demo recipe from `folder`, with the output in it."""
     own = {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "TORCH_EXTENSIONS_DIR": str(OPERATORS),
     }
-    process = subprocess.Popen(
-        command,
+    return subprocess.Popen(
+        ["lmf-recipes", "train", str(RECIPE), f"output_dir={folder / 'out'}", *overrides],
         cwd=folder,
         env={**os.environ, **own, **(environment or {})},
         stdout=subprocess.PIPE,
@@ -98,12 +96,17 @@ def train(folder: Path, overrides: tuple[str, ...], environment: dict[str, str] 
         text=True,
         start_new_session=True,
     )
+
+
+def train(folder: Path, overrides: tuple[str, ...], environment: dict[str, str] | None = None) -> Run:
+    """Train the demo recipe, with no process left behind after LIMIT seconds."""
+    process = start(folder, overrides, environment)
     try:
         text, _ = process.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         text, _ = process.communicate()
-    return Run(process.returncode, text, output)
+    return Run(process.returncode, text, folder / "out")
 
 
 @pytest.mark.usefixtures("unchanged_recipe")

@@ -15,7 +15,7 @@ from validator.job.job import Job
 from validator.read.override import overridden
 from validator.read.recipe import Document
 from validator.recipes.named import named
-from validator.train import handoff, launch, start
+from validator.train import handoff, launch, resume, start
 from validator.train import smoke as smoking
 from validator.train import target as targets
 from validator.train.handoff import Handoff
@@ -51,6 +51,8 @@ def command(
     if smoke:  # judged as the whole run
         overrides = (*overrides, *smoking.overrides(job))
         job = jobs.resolve(overridden(recipe, overrides), target.machine)
+    else:
+        _tell_of_earlier(job, dry_run)
     prepared = handoff.prepare(job, overrides, target.variables)
     if dry_run:
         nodes, _ = handoff.size(job)
@@ -66,6 +68,16 @@ def _target(document: Document, machine: str, dry: bool) -> Target:
         return targets.target(jobs.resolve(document), dry=dry)
     # A dry run may be for another machine.
     return Target(machine) if dry else targets.named(machine, jobs.resolve(document, machine))
+
+
+def _tell_of_earlier(job: Job, dry: bool) -> None:
+    """Say from what the run goes on; end here where nothing is left to do, with success, so that a job that is started
+    again and again comes to its end."""
+    for line in resume.told(job, dry=dry):
+        click.echo(line, err=True)
+    if not dry and (done := resume.finished(job)):
+        click.echo(done, err=True)
+        sys.exit(0)
 
 
 def _run(job: Job, prepared: Handoff, smoke: bool) -> NoReturn:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from validator.diagnostic import RecipeError, Severity
+from validator.job import resumption
 from validator.job.job import Job
-from validator.read.tree import read_json
 from validator.rules.paths import unexpanded
 from validator.rules.rule import Finding, rule
 from validator.tables import models
 from validator.tables.models import Model
-
-# extras/constants.py, CHECKPOINT_NAMES
-_WEIGHTS = (
-    "adapter_model.safetensors", "adapter_model.bin", "model.safetensors", "model.safetensors.index.json",
-    "pytorch_model.bin", "pytorch_model.bin.index.json",
-)  # fmt: skip
+from validator.tables.saved import WEIGHTS, Saved
 
 
 @rule("PTH009", Severity.ERROR)
@@ -29,8 +22,8 @@ def output_occupied(job: Job) -> Iterator[Finding]:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: another `output_dir`, or `overwrite_output_dir: true`.
     """
-    folder = _output(job)
-    if folder and not _checkpoints(folder) and (held := [name for name in _WEIGHTS if (folder / name).is_file()]):
+    folder = resumption.output(job) if resumption.unasked(job) else None
+    if folder and not resumption.there(job) and (held := [name for name in WEIGHTS if (folder / name).is_file()]):
         yield "output_dir", f"`{folder}` already holds {held[0]}; choose another, or set `overwrite_output_dir: true`"
 
 
@@ -42,12 +35,12 @@ def silently_resumed(job: Job) -> Iterator[Finding]:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `resume_from_checkpoint` if that is meant, else another `output_dir` or `overwrite_output_dir: true`.
     """
-    folder = _output(job)
-    if folder and (steps := _checkpoints(folder)) and not _of_another(job, folder, max(steps)):
+    saved = _unasked(job)
+    if saved and not _of_another(job, saved):
         yield (
             "output_dir",
             (
-                f"`{folder}` holds checkpoint-{max(steps)}, from which training resumes without being asked; "
+                f"`{resumption.output(job)}` holds {saved.name}, from which training resumes without being asked; "
                 "set `resume_from_checkpoint` if it shall, else another `output_dir`"
             ),
         )
@@ -73,21 +66,23 @@ def tokenized_data_wins(job: Job) -> Iterator[Finding]:
 
 @rule("PTH014", Severity.ERROR)
 def checkpoint_missing(job: Job) -> Iterator[Finding]:
-    """`resume_from_checkpoint` names a checkpoint that is not there.
+    """`resume_from_checkpoint` names a checkpoint that is not there, or not whole.
 
-    Why: "Can't find a valid checkpoint", after the data set is tokenized and the model is loaded on every rank.
+    Why: "Can't find a valid checkpoint" or a file that is cut off, after the data set is tokenized and the model is
+    loaded on every rank.
     Source: transformers/trainer.py:Trainer._load_from_checkpoint
     Fix: name an existing checkpoint-N folder, or leave the key out for a first run.
     """
     value = job.get("resume_from_checkpoint")
-    if not value or not job.trains or _never_resumes(job):
+    if not value or not job.trains or resumption.never(job):
         return
     if value is True:
-        folder = _folder(job)
-        if folder is None or not _checkpoints(folder):
+        if not resumption.there(job):
             yield "resume_from_checkpoint", "there is no checkpoint in `output_dir` to resume from; leave the key out"
     elif isinstance(value, str) and not job.find(value) and not unexpanded(value):
         yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder"
+    elif (named := next(iter(resumption.chosen(job)), None)) and named.flaw:
+        yield "resume_from_checkpoint", f"`{value}` is half-written ({named.flaw}); name another checkpoint"
 
 
 @rule("PTH015", Severity.ERROR)
@@ -99,58 +94,30 @@ def checkpoint_of_another_model(job: Job) -> Iterator[Finding]:
     Source: llamafactory/hparams/parser.py:get_train_args, transformers/trainer.py:Trainer._load_from_checkpoint
     Fix: another `output_dir`.
     """
-    folder = _output(job)
-    if folder and (steps := _checkpoints(folder)) and (other := _of_another(job, folder, max(steps))):
-        held = f"`{folder}` holds checkpoint-{max(steps)} of {other}"
+    saved = _unasked(job)
+    if saved and (other := _of_another(job, saved)):
+        held = f"`{resumption.output(job)}` holds {saved.name} of {other}"
         yield "output_dir", f"{held}, from which training would resume; choose another `output_dir`"
 
 
-def _of_another(job: Job, folder: Path, step: int) -> str | None:
+def _unasked(job: Job) -> Saved | None:
+    """The checkpoint that is taken although the recipe names none."""
+    return resumption.source(job) if resumption.unasked(job) else None
+
+
+def _of_another(job: Job, saved: Saved) -> str | None:
     """The model that a checkpoint was made from, where its type, width or depth is another; None where it is not, or
     cannot be told."""
-    place = folder / f"checkpoint-{step}"
-    adapter = place / "adapter_config.json"
+    base = str(saved.adapter.get("base_model_name_or_path")) if saved.adapter else str(saved.path)
+    there = job.find(base)
     try:
-        base = str(read_json(str(adapter)).get("base_model_name_or_path")) if adapter.is_file() else str(place)
-        there = job.find(base)
         maker = models.model(str(there[0]) if there and (there[0] / "config.json").is_file() else base)
-    except (RecipeError, AttributeError):  # the latter: an adapter_config.json that is no mapping
+    except RecipeError:
         return None
     if job.model is None or _build(maker) == _build(job.model):
         return None
-    return (
-        base
-        if adapter.is_file()
-        else f"another model ({maker.kind}, {maker.arch.layers} layers of {maker.arch.hidden})"
-    )
+    return base if saved.adapter else f"another model ({maker.kind}, {maker.arch.layers} layers of {maker.arch.hidden})"
 
 
 def _build(model: Model) -> tuple[str, int, int]:
     return model.kind, model.arch.hidden, model.arch.layers
-
-
-def _never_resumes(job: Job) -> bool:
-    return job.stage in ("rm", "ppo") and job.method in ("full", "freeze")
-
-
-def _output(job: Job) -> Path | None:
-    """The output folder where LLaMA-Factory would look for an earlier run (hparams/parser.py)."""
-    asked = job.has("resume_from_checkpoint") or job.flag("overwrite_output_dir") or not job.trains
-    return None if asked or _never_resumes(job) else _folder(job)
-
-
-def _folder(job: Job) -> Path | None:
-    """The output folder, where it exists; the Trainer's own default is `trainer_output`."""
-    written = Path(str(job.get("output_dir") or "trainer_output"))
-    try:
-        folder = written.expanduser()
-    except RuntimeError:  # no such user: taken literally, as LLaMA-Factory does
-        folder = written
-    location = job.find(str(folder))
-    return folder if location and location[1] and location[0].is_dir() else None
-
-
-def _checkpoints(folder: Path) -> list[int]:
-    """Steps of the checkpoints in a folder."""
-    matches = (re.fullmatch(r"checkpoint-(\d+)", path.name) for path in folder.iterdir() if path.is_dir())
-    return [int(match[1]) for match in matches if match]

@@ -180,7 +180,7 @@ def resume_unread(job: Job) -> Iterator[Finding]:
 
     Why: a reward model trained by full or freeze starts anew, with a line in the log only.
     Source: llamafactory/hparams/parser.py:get_train_args
-    Fix: `finetuning_type: lora`, or remove `resume_from_checkpoint`.
+    Fix: remove `resume_from_checkpoint`.
     """
     if job.stage in ("rm", "ppo") and job.method in ("full", "freeze") and job.has("resume_from_checkpoint"):
         text = f"stage {job.stage} with {job.method} never resumes; the run starts anew"

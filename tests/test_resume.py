@@ -1,0 +1,178 @@
+"""From what a run goes on: said in a line, half-written checkpoints set aside, and real runs that were interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from test_saved import whole
+from test_training import RECIPE, ROOT, SHORT, start, train
+
+from validator.cli import group
+from validator.job import job as jobs
+from validator.job.job import Job
+from validator.read.override import with_overrides
+from validator.read.recipe import parse
+from validator.tables.saved import checkpoints
+from validator.train import resume
+
+BASE = "stage: sft\ndo_train: true\nfinetuning_type: lora\noutput_dir: out\nmax_steps: 1000\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+def resolved(*words: str) -> Job:
+    return jobs.resolve(with_overrides(parse("x.yaml", BASE), words))
+
+
+def half(folder: Path, step: int) -> None:
+    (whole(folder, step).path / "trainer_state.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "goes on from checkpoint-300 (step 300 of 1,000, 30%)"),
+        (("resume_from_checkpoint=true",), "goes on from checkpoint-300 (step 300 of 1,000, 30%)"),
+        (("resume_from_checkpoint=out/checkpoint-200",), "goes on from checkpoint-200 (step 200 of 1,000, 20%)"),
+        (("max_steps=null", "num_train_epochs=2"), "goes on from checkpoint-300 (step 300 of 400, 75%)"),
+        (("resume_from_checkpoint=false",), "starts anew: `resume_from_checkpoint` says so"),
+        (
+            ("overwrite_output_dir=true",),
+            "starts anew: `overwrite_output_dir` is true; with =false the run goes on from checkpoint-300 "
+            "(step 300 of 1,000, 30%)",
+        ),
+        (("stage=rm", "finetuning_type=full"), "starts anew: stage rm with full never resumes"),
+    ],
+)
+def test_the_line(words: tuple[str, ...], says: str, folder: Path) -> None:
+    for step in (200, 300):
+        whole(folder, step, epoch=step / 200)
+    assert [*resume.told(resolved(*words), dry=False)] == [says]
+
+
+@pytest.mark.parametrize("words", [(), ("do_train=false",), ("output_dir=elsewhere",)])
+def test_nothing_is_said_of_a_folder_without_checkpoints(words: tuple[str, ...]) -> None:
+    assert not [*resume.told(resolved(*words), dry=False)]
+
+
+def test_the_number_of_steps_is_left_out_where_it_is_not_known(folder: Path) -> None:
+    whole(folder, 300)
+    assert [*resume.told(resolved("max_steps=null"), dry=False)] == ["goes on from checkpoint-300 (step 300)"]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_half_written_ones_are_set_aside(dry: bool, folder: Path) -> None:
+    whole(folder, 100)
+    for step in (50, 200, 300):
+        half(folder, step)
+    (folder / "incomplete-checkpoint-300").mkdir()
+    would = "would be " if dry else ""
+    before = names(folder)
+    assert [*resume.told(resolved(), dry=dry)] == [
+        f"checkpoint-300 is half-written (no trainer_state.json): {would}renamed to incomplete-checkpoint-300-1",
+        f"checkpoint-200 is half-written (no trainer_state.json): {would}renamed to incomplete-checkpoint-200",
+        "goes on from checkpoint-100 (step 100 of 1,000, 10%)",
+    ]
+    # The one before the last whole one stops no run, and may be another's at work.
+    moved = {"checkpoint-300": "incomplete-checkpoint-300-1", "checkpoint-200": "incomplete-checkpoint-200"}
+    assert names(folder) == (before if dry else sorted(moved.get(name, name) for name in before))
+
+
+def test_a_folder_of_half_written_ones_alone(folder: Path) -> None:
+    half(folder, 300)
+    assert [*resume.told(resolved(), dry=False)] == [
+        "checkpoint-300 is half-written (no trainer_state.json): renamed to incomplete-checkpoint-300"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "result", "done"),
+    [
+        ((), True, True),
+        ((), False, False),  # killed between the last checkpoint and the result
+        (("max_steps=301",), True, False),  # told to stop before the end: the result is that of its last checkpoint
+        (("overwrite_output_dir=true",), True, False),
+    ],
+)
+def test_a_finished_run(words: tuple[str, ...], result: bool, done: bool, folder: Path) -> None:
+    whole(folder, 300)
+    if result:
+        (folder / "adapter_model.safetensors").touch()
+    told = resume.finished(resolved("max_steps=300", *words))
+    assert (told is not None) is done
+    if told:
+        assert told.startswith("already finished: `out` holds the result and checkpoint-300 (step 300 of 300, 100%); ")
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    return ["train", "--machine", "1xcpu", str(RECIPE), f"output_dir={folder}", "overwrite_output_dir=false", *more]
+
+
+def test_train_starts_no_finished_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without llamafactory-cli on the PATH a start would be refused."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PATH", "")
+    whole(folder, 50)
+    (folder / "adapter_model.safetensors").touch()
+    done = CliRunner().invoke(group, words(folder, "max_steps=50"))
+    assert done.exit_code == 0, done.output
+    assert "already finished" in done.stderr
+    assert CliRunner().invoke(group, words(folder, "max_steps=60")).exit_code == 1
+
+
+def test_a_dry_run_sets_nothing_aside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    half(folder, 50)
+    done = CliRunner().invoke(group, [*words(folder), "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert "would be renamed to incomplete-checkpoint-50" in done.stderr
+    assert names(folder) == ["checkpoint-50"]
+
+
+LONG = (*SHORT, "overwrite_output_dir=false", "max_steps=60", "save_steps=10", "save_total_limit=9")
+
+
+def losses(output: Path) -> dict[int, float]:
+    """By step, the last one of each."""
+    lines = (output / "trainer_log.jsonl").read_text().splitlines() if output.is_dir() else []
+    return {row["current_steps"]: row["loss"] for row in map(json.loads, lines) if "loss" in row}
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    """It is killed in the middle, as it were while it saved, and once more started when it is finished."""
+    for name in ("undisturbed", "killed"):
+        (tmp_path / name).mkdir()
+    expected = losses(train(tmp_path / "undisturbed", LONG).output)
+    assert len(expected) == 60
+    first, output = start(tmp_path / "killed", LONG), tmp_path / "killed" / "out"
+    while first.poll() is None and not (output / "checkpoint-30" / "trainer_state.json").is_file():
+        time.sleep(0.01)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    before, last = checkpoints(output)[-2:]
+    weights = last.path / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    second = train(tmp_path / "killed", LONG)
+    assert second.exit_code == 0, second.text[-3000:]
+    assert f"{last.name} is half-written (adapter_model.safetensors is cut off)" in second.text
+    assert f"goes on from {before.name} (step {before.step} of 60, {before.step / 60:.0%})" in second.text
+    assert losses(output) == expected
+    third = train(tmp_path / "killed", LONG)
+    assert (third.exit_code, losses(output)) == (0, expected)
+    assert "already finished" in third.text

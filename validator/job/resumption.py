@@ -1,0 +1,95 @@
+"""From which checkpoint LLaMA-Factory goes on, by its own rules (hparams/parser.py, get_train_args)."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from pathlib import Path
+
+from validator.job.job import Job
+from validator.tables.saved import WEIGHTS, Saved, checkpoints
+
+
+def never(job: Job) -> bool:
+    """Whether stage and method start anew whatever is asked."""
+    return job.stage in ("rm", "ppo") and job.method in ("full", "freeze")
+
+
+def unasked(job: Job) -> bool:
+    """Whether LLaMA-Factory looks into the output folder by itself."""
+    return job.trains and not (job.has("resume_from_checkpoint") or job.flag("overwrite_output_dir") or never(job))
+
+
+def output(job: Job) -> Path | None:
+    """The output folder, where it exists; the Trainer's own default is `trainer_output`."""
+    written = Path(str(job.get("output_dir") or "trainer_output"))
+    try:
+        folder = written.expanduser()
+    except RuntimeError:  # no such user: taken literally, as LLaMA-Factory does
+        folder = written
+    location = job.find(str(folder))
+    return folder if location and location[1] and location[0].is_dir() else None
+
+
+def there(job: Job) -> list[Saved]:
+    """The checkpoints in the output folder, the last one last."""
+    folder = output(job)
+    return checkpoints(folder) if folder else []
+
+
+@lru_cache(maxsize=1)
+def chosen(job: Job) -> tuple[Saved, ...]:
+    """What the run would go on from, the last one first; the Trainer takes that, whole or not."""
+    asked = job.get("resume_from_checkpoint")
+    if not job.trains or never(job):
+        return ()
+    if isinstance(asked, str) and asked:
+        place = job.find(asked)
+        return (Saved(place[0]),) if place and place[0].is_dir() else ()
+    return tuple(reversed(there(job))) if asked is True or unasked(job) else ()
+
+
+def half(job: Job) -> tuple[Saved, ...]:
+    """Half-written checkpoints in the output folder, after the last whole one: at the last of them the run would
+    stop."""
+    if isinstance(job.get("resume_from_checkpoint"), str):
+        return ()
+    taken, saved = source(job), chosen(job)
+    return saved[: saved.index(taken)] if taken else saved
+
+
+def source(job: Job) -> Saved | None:
+    """The last whole one."""
+    return next((saved for saved in chosen(job) if not saved.flaw), None)
+
+
+def counts(job: Job, saved: Saved) -> tuple[int, int] | None:
+    """Samples that all processes take at once, in the checkpoint's run and in this one; None where that is not known:
+    nodes with disks of their own see the processes of one."""
+    machine, batch = job.machine, saved.state.get("train_batch_size")
+    if machine is None or saved.processes is None or not isinstance(batch, int):
+        return None
+    if machine.nodes > 1 and saved.processes == machine.devices:
+        return None
+    return batch * saved.processes, job.micro_batch * job.world
+
+
+def total(job: Job, saved: Saved) -> int | None:
+    """Optimizer steps of the whole run; None where an epoch may have another number of them than it had."""
+    if job.number("max_steps") > 0:
+        return int(job.number("max_steps"))
+    batches = counts(job, saved)
+    alike = batches is None or batches[0] == batches[1]
+    return math.ceil(job.number("num_train_epochs") * saved.per_epoch) if saved.per_epoch and alike else None
+
+
+def done(job: Job, saved: Saved) -> bool:
+    """Whether the checkpoint is at the end of the run."""
+    steps = total(job, saved)
+    return steps is not None and saved.step >= steps
+
+
+def finished(job: Job, saved: Saved) -> bool:
+    """Whether that run has left its result, too, which it may also where it was told to stop before the end."""
+    folder = output(job)
+    return done(job, saved) and folder is not None and any((folder / name).is_file() for name in WEIGHTS)

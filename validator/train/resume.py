@@ -1,0 +1,57 @@
+"""From what a run on this machine goes on, said before it starts; a half-written checkpoint is set aside first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from validator.job import resumption
+from validator.job.job import Job
+from validator.tables.saved import ASIDE, Saved
+
+
+def told(job: Job, *, dry: bool) -> Iterator[str]:
+    """What the run will go on from, or that it starts anew where checkpoints lie in its folder. Unless `dry`,
+    half-written checkpoints get another name, and nothing is lost."""
+    for saved in resumption.half(job):
+        place = _unused(saved.path)
+        yield f"{saved.name} is half-written ({saved.flaw}): {'would be ' if dry else ''}renamed to {place.name}"
+        if not dry:
+            with suppress(FileNotFoundError):  # another node was faster
+                saved.path.rename(place)
+    taken, there = resumption.source(job), resumption.there(job)
+    if taken:
+        yield f"goes on from {_at(job, taken)}"
+    elif there and job.trains:
+        yield f"starts anew: {_why(job, there)}"
+
+
+def finished(job: Job) -> str | None:
+    """That nothing is left to do, in words: the checkpoint is the last one of the run, and the result is there."""
+    taken = resumption.source(job)
+    if taken is None or not resumption.finished(job, taken):
+        return None
+    remedy = "`overwrite_output_dir=true` trains anew, more epochs go on"
+    return f"already finished: `{resumption.output(job)}` holds the result and {_at(job, taken)}; {remedy}"
+
+
+def _at(job: Job, saved: Saved) -> str:
+    total = resumption.total(job, saved)
+    return f"{saved.name} (step {saved.step:,}{f' of {total:,}, {saved.step / total:.0%}' if total else ''})"
+
+
+def _why(job: Job, there: list[Saved]) -> str:
+    last = next((saved for saved in reversed(there) if not saved.flaw), None)
+    if resumption.never(job):
+        return f"stage {job.stage} with {job.method} never resumes"
+    if last and job.flag("overwrite_output_dir"):
+        return f"`overwrite_output_dir` is true; with =false the run goes on from {_at(job, last)}"
+    return "no checkpoint in its folder is whole" if not last else "`resume_from_checkpoint` says so"
+
+
+def _unused(path: Path) -> Path:
+    """The name that the checkpoint gets, with a number where others have it already."""
+    names = (path.with_name(f"{ASIDE}{path.name}{f'-{number}' if number else ''}") for number in count())
+    return next(name for name in names if not name.exists())
