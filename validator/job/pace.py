@@ -162,19 +162,19 @@ def _rounded(length: float) -> int:
 
 def _course(job: Job, lengths: Sequence[float], device: Device, sequences: int | None) -> Course | None:
     """What the run does, with samples of these lengths; None where their number is not known."""
-    amount = _amount(job)
+    taken = amount(job)
     mean = sum(lengths) / len(lengths)
-    if sequences is None and amount.train is not None:
-        sequences = math.ceil(amount.train * mean / job.longest) if job.packs else amount.train
+    if sequences is None and taken.train is not None:
+        sequences = math.ceil(taken.train * mean / job.longest) if job.packs else taken.train
     if sequences is None and job.number("max_steps") <= 0:
         return None
     plan = schedule(job, sequences or 1)
     batch = max(int(job.number("per_device_eval_batch_size")), 1) * job.world
-    texts = (amount.train or 0) + amount.held
+    texts = (taken.train or 0) + taken.held
     return Course(
         steps=plan.total,
-        evaluations=_evaluations(job, plan.total, plan.epochs) if amount.held else 0,
-        evaluation_batches=math.ceil(amount.held / batch),
+        evaluations=_evaluations(job, plan.total, plan.epochs) if taken.held else 0,
+        evaluation_batches=math.ceil(taken.held / batch),
         saves=plan.saves,
         checkpoint=job.checkpoint,
         tokenized=0.0 if job.tokenized else texts * mean * (2 if job.pairs else 1),
@@ -182,23 +182,23 @@ def _course(job: Job, lengths: Sequence[float], device: Device, sequences: int |
     )
 
 
-class _Amount(NamedTuple):
+class Amount(NamedTuple):
     """Samples trained on, None: not known; and those evaluated, as far as known."""
 
     train: int | None
     held: int
 
 
-def _amount(job: Job) -> _Amount:
+def amount(job: Job) -> Amount:
     """Rows of the data sets as the run takes them (data/loader.py, data_utils.py), else the recommended number."""
     rows = job.rows if job.rows is not None else job.samples
     if rows is None:
-        return _Amount(None, 0)
+        return Amount(None, 0)
     most = int(job.number("max_samples"))
     rows = min(rows, most * max(len(job.datasets), 1)) if most > 0 else rows
     value = job.number("val_size") if job.holds_back else 0.0
     held = min(int(value if value >= 1 else rows * value), rows - 1)
-    return _Amount(rows - held, held + _apart(job))
+    return Amount(rows - held, held + _apart(job))
 
 
 def _apart(job: Job) -> int:

@@ -9,6 +9,8 @@ from pathlib import Path
 from validator.job.job import Job
 from validator.tables.saved import WEIGHTS, Saved, checkpoints
 
+_DROPPED = 0.05
+
 
 def never(job: Job) -> bool:
     """Whether stage and method start anew whatever is asked."""
@@ -74,13 +76,32 @@ def counts(job: Job, saved: Saved) -> tuple[int, int] | None:
     return batch * saved.processes, job.micro_batch * job.world
 
 
+def epochs(job: Job, saved: Saved) -> tuple[int, int] | None:
+    """Optimizer steps of an epoch, in the checkpoint's run and in this one; None where the rows of the data are not
+    known, or how many of them fill a sequence."""
+    known = job.rows is not None and not (job.packs or job.tokenized or job.flag("streaming"))
+    if saved.per_epoch is None or job.machine is None or not known:
+        return None
+    from validator.job import pace  # which no recipe without a checkpoint asks for
+
+    train = pace.amount(job).train
+    return None if train is None else (saved.per_epoch, job.steps_per_epoch(train))
+
+
+def alike(job: Job, saved: Saved) -> bool:
+    """Whether a step is what it was, as far as known; a few rows may be dropped while they are tokenized."""
+    if steps := epochs(job, saved):
+        return abs(steps[0] - steps[1]) <= max(1, _DROPPED * steps[0])
+    batches = counts(job, saved)
+    return batches is None or batches[0] == batches[1]
+
+
 def total(job: Job, saved: Saved) -> int | None:
     """Optimizer steps of the whole run; None where an epoch may have another number of them than it had."""
     if job.number("max_steps") > 0:
         return int(job.number("max_steps"))
-    batches = counts(job, saved)
-    alike = batches is None or batches[0] == batches[1]
-    return math.ceil(job.number("num_train_epochs") * saved.per_epoch) if saved.per_epoch and alike else None
+    known = saved.per_epoch if alike(job, saved) else None
+    return math.ceil(job.number("num_train_epochs") * known) if known else None
 
 
 def done(job: Job, saved: Saved) -> bool:

@@ -177,15 +177,20 @@ def optimizer_anew(job: Job) -> Iterator[Finding]:
 
 @rule("PTH026", Severity.WARNING)
 def counted_otherwise(job: Job) -> Iterator[Finding]:
-    """The processes together take another number of samples at once than in the run of the checkpoint.
+    """A step or an epoch is another one than in the run of the checkpoint: other data, batches or devices.
 
     Why: the steps that are done count as steps of the new size, so samples are skipped that nobody saw, or seen again.
     Source: transformers/trainer.py:Trainer._init_training_state
-    Fix: as many devices and the same `per_device_train_batch_size`, or `gradient_accumulation_steps` that keep the
-    samples of a step.
+    Fix: the data, `per_device_train_batch_size` and number of devices of the earlier run, or
+    `gradient_accumulation_steps` that keep the samples of a step.
     """
     saved = resumption.source(job)
-    if saved and (batches := resumption.counts(job, saved)) and batches[0] != batches[1]:
+    if saved is None or resumption.alike(job, saved):
+        return
+    if steps := resumption.epochs(job, saved):
+        what = f"{saved.name} is of {steps[0]:,} steps an epoch, the run of {steps[1]:,}"
+        yield _place(job), f"{what}: samples are skipped or seen twice; keep data, batch and devices, or start anew"
+    elif batches := resumption.counts(job, saved):
         yield (
             _place(job),
             f"{saved.name} is of {batches[0]} samples at once, the run of {batches[1]}: unless "
