@@ -20,6 +20,12 @@ slurm:
   hours: 24
   modules: [cuda/12.4]
   options: [--mail-type=FAIL]
+skypilot:
+  resources: {infra: kubernetes, use_spot: true}
+  mounts: {saves: {source: "s3://mine", mode: MOUNT_CACHED}}
+kubernetes:
+  claim: data
+  tolerations: [{key: team, operator: Exists}]
 """
 
 
@@ -37,6 +43,11 @@ def test_reads_what_it_holds(tmp_path: Path) -> None:
         partition="gpu", account="nlp", devices="gpu:a100:{devices}", exclusive=True, hours=24.0,
         modules=("cuda/12.4",), options=("--mail-type=FAIL",),
     )  # fmt: skip
+    assert there.skypilot == site.SkyPilot(
+        resources={"infra": "kubernetes", "use_spot": True},
+        mounts={"saves": {"source": "s3://mine", "mode": "MOUNT_CACHED"}},
+    )
+    assert there.kubernetes == site.Kubernetes(claim="data", tolerations=({"key": "team", "operator": "Exists"},))
 
 
 @pytest.mark.parametrize(
@@ -55,6 +66,11 @@ def test_reads_what_it_holds(tmp_path: Path) -> None:
         ("environment: [A=1]", "`environment` is a list; it takes a mapping"),
         ("environment: {A-B: x}", "`environment` names `A-B`, which is no name of a variable"),
         ("environment: {HF_HUB_OFFLINE: yes}", "`environment.HF_HUB_OFFLINE` is `True`; it takes a text"),
+        ("skypilot: {resources: a100}", "`skypilot.resources` is `a100`; it takes a mapping"),
+        ("skypilot: {managed: 1}", "`skypilot.managed` is `1`; it takes true or false"),
+        ("kubernetes: {claims: data}", "`kubernetes.claims` is no setting of a site; did you mean `claim`?"),
+        ("kubernetes: {tolerations: {key: gpu}}", "`kubernetes.tolerations` is a mapping; it takes a list of mappings"),
+        ("kubernetes: {tolerations: [gpu]}", "`kubernetes.tolerations[0]` is `gpu`; it takes a mapping"),
         ("- slurm", "the file is a list; it holds keys: environment"),
         ("slurm: [", "is not valid YAML"),
     ],

@@ -32,7 +32,13 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.command("submit")
 @click.argument("recipe", type=click.Path(), shell_complete=complete.files)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--to", "engine", type=click.Choice(["slurm"]), required=True, help="The engine that is to run it.")
+@click.option(
+    "--to",
+    "engine",
+    type=click.Choice(["slurm", "skypilot", "kubernetes"]),
+    required=True,
+    help="The engine that is to run it.",
+)
 @click.option("--machine", metavar="M", callback=options.known, help=options.TARGET)
 @options.RAM
 @click.option("--hours", type=click.FloatRange(0, min_open=True), metavar="H", help="The longest that it may take.")

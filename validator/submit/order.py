@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from validator.diagnostic import RecipeError
 from validator.job.job import Job
 from validator.submit.work import Work
 
@@ -15,6 +16,13 @@ class Run(NamedTuple):
     job: Job
     overrides: Sequence[str]
     work: Work
+
+
+def alone(runs: Sequence[Run]) -> Run:
+    """The one run. Raises RecipeError where there are several: array jobs are SLURM's."""
+    if len(runs) > 1:
+        raise RecipeError(f"{len(runs)} recipes are an array job, which SLURM alone has; submit them one by one")
+    return runs[0]
 
 
 class Order(NamedTuple):

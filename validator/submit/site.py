@@ -24,6 +24,7 @@ _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 Words = tuple[str, ...]
 Pairs = Mapping[str, str]
 Tree = Mapping[str, Any]
+Trees = tuple[Tree, ...]
 
 
 @dataclass(frozen=True)
@@ -50,19 +51,35 @@ class Slurm:
 
 @dataclass(frozen=True)
 class SkyPilot:
-    """What a task is told; `resources` are further keys of its `resources`, as SkyPilot writes them."""
+    """What a task is told. `accelerator`: what a pool of one's own calls its devices. `resources`, `mounts`, `volumes`:
+    further keys of the task's `resources`, `file_mounts` and `volumes`, as SkyPilot writes them. `managed`: `sky jobs
+    launch` starts it, and again after an interruption, else `sky launch`."""
 
+    accelerator: str = ""
     resources: Tree = field(default_factory=dict)
+    mounts: Tree = field(default_factory=dict)
+    volumes: Tree = field(default_factory=dict)
+    managed: bool = True
 
 
 @dataclass(frozen=True)
 class Kubernetes:
-    """What a job is told. `claim` is the volume that holds model, data and results, `mount` where it is seen."""
+    """What a job is told. `kind`: TrainJob, with its ClusterTrainingRuntime `runtime`, or PyTorchJob. `claim` is the
+    volume that holds model, data and results, `mount` where pods see it. `resource` is what the cluster calls the
+    devices, `limits` are further resources of a node, such as network adapters. `secret` holds HF_TOKEN.
+    `node_selector` and `tolerations` are as Kubernetes writes them."""
 
+    kind: str = "TrainJob"
     namespace: str = ""
+    runtime: str = "torch-distributed"
     image: str = ""
     claim: str = ""
-    mount: str = ""
+    mount: str = "/workspace"
+    resource: str = ""
+    limits: Tree = field(default_factory=dict)
+    secret: str = ""
+    node_selector: Pairs = field(default_factory=dict)
+    tolerations: Trees = ()
 
 
 @dataclass(frozen=True)
@@ -163,6 +180,12 @@ def _tree(value: Any, route: str) -> Tree:
     return value
 
 
+def _trees(value: Any, route: str) -> Trees:
+    if not isinstance(value, list):
+        raise RecipeError(f"`{route}` is {_spoken(value)}; it takes a list of mappings")
+    return tuple(_tree(each, f"{route}[{number}]") for number, each in enumerate(value))
+
+
 def _spoken(value: Any) -> str:
     """A value in a message."""
     names = {list: "a list", dict: "a mapping", type(None): "empty"}
@@ -172,6 +195,7 @@ def _spoken(value: Any) -> str:
 # What the type of a field takes.
 _KINDS: Mapping[str, Callable[[Any, str], Any]] = {
     "str": _text, "bool": _flag, "float": _number, "Words": _words, "Pairs": _pairs, "Tree": _tree,
+    "Trees": _trees,
     "Slurm": lambda value, route: _part(Slurm, value, route),
     "SkyPilot": lambda value, route: _part(SkyPilot, value, route),
     "Kubernetes": lambda value, route: _part(Kubernetes, value, route),

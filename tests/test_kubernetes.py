@@ -1,0 +1,309 @@
+"""Jobs of Kubernetes: what they ask for and run. That Kubeflow's models and schemas take them: test_engines.py."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import engine_jobs
+import pytest
+import yaml
+from engine_jobs import ROOT, TINY, cluster, job, lmf, run, written
+
+from validator.diagnostic import RecipeError
+from validator.submit import kubernetes
+from validator.submit.parcel import pack
+from validator.submit.work import Work
+
+Tree = dict[str, Any]
+KINDS = ("TrainJob", "PyTorchJob")
+
+
+@pytest.fixture(autouse=True)
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class Made:
+    """A job, taken apart."""
+
+    def __init__(self, path: str, *overrides: str, limit: float | None = None, **site: Any) -> None:
+        settings = cluster(**site)
+        one = run(path, settings, *overrides, limit=limit)
+        self.work: Work = one.work
+        self.order = kubernetes.order([one], settings)
+        self.text = " ".join(line.strip(" #") for line in self.order.text.splitlines())
+        self.job, self.files = yaml.safe_load_all(self.order.text)
+        spec = self.job["spec"]
+        if self.job["kind"] == "TrainJob":
+            (patch,) = spec["runtimePatches"]
+            (replicated,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+            self.pod: Tree = replicated["template"]["spec"]["template"]["spec"]
+            self.container: Tree = {**self.pod["containers"][0], **spec["trainer"]}
+            self.resources: Tree = spec["trainer"]["resourcesPerNode"]
+        else:
+            self.pod = spec["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+            (self.container,) = self.pod["containers"]
+            self.resources = self.container["resources"]
+
+    @property
+    def mounts(self) -> Tree:
+        return {each["mountPath"]: each for each in self.container["volumeMounts"]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_asks_for_what_each_node_is_predicted_to_need(there: Path, kind: str) -> None:
+    made = Made(written(there), kind=kind)
+    assert made.work.memory_gib
+    memory = f"{made.work.memory_gib + made.work.shm_gib}Gi"  # what lies in /dev/shm counts
+    assert made.resources["limits"] == {"memory": memory, "nvidia.com/gpu": 8}
+    assert made.resources["requests"] == {"cpu": made.work.cpus, "memory": memory, "nvidia.com/gpu": 8}
+    (shm,) = (each for each in made.pod["volumes"] if each["name"] == "shm")
+    assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{made.work.shm_gib}Gi"}
+    assert made.mounts["/dev/shm"]["name"] == "shm"
+
+
+def test_both_kinds_have_all_nodes(there: Path) -> None:
+    path = written(there, machine="4x8xa100-80g")
+    assert Made(path).job["spec"]["trainer"]["numNodes"] == 4
+    replicas = Made(path, kind="PyTorchJob").job["spec"]["pytorchReplicaSpecs"]
+    assert {kind: each["replicas"] for kind, each in replicas.items()} == {"Master": 1, "Worker": 3}
+    alone = Made(written(there, machine="8xa100-80g"), kind="PyTorchJob").job["spec"]["pytorchReplicaSpecs"]
+    assert {*alone} == {"Master"}
+
+
+@pytest.mark.parametrize(
+    ("more", "ram", "relief"),
+    [
+        ("preprocessing_num_workers: 16\n", 1024, "fewer `preprocessing_num_workers` than 16"),
+        ("deepspeed: deepspeed/ds_z3_offload.json\n", 1024, "offloads nothing to main memory"),
+        ("", 1024, "what does: nodes with more main memory."),
+        ("", 40, "Main memory has no limit: the run is predicted to take nearly all of a node."),
+    ],
+)
+def test_says_what_cures_exit_code_9(there: Path, more: str, ram: int, relief: str) -> None:
+    shutil.copytree(ROOT / "deepspeed", there / "deepspeed")
+    made = Made(written(there, more, ram=ram))
+    assert "exit code -9" in made.text
+    assert "a larger /dev/shm does not help" in made.text
+    assert relief in made.text
+    assert ("memory" in made.resources["limits"]) is ("has no limit" not in made.text)
+
+
+@pytest.mark.parametrize(
+    ("machine", "resource", "image", "drivers"),
+    [
+        ("2x8xh100-80g", "nvidia.com/gpu", "hiyouga/llamafactory:0.9.5", False),
+        ("2x8xascend-910b-64g", "huawei.com/Ascend910", "hiyouga/llamafactory:0.9.5-npu-a2", True),
+        ("2x16xascend-910c-64g", "huawei.com/Ascend910", "hiyouga/llamafactory:0.9.5-npu-a3", True),
+        ("8xmi300x-192g", "amd.com/gpu", None, False),
+        ("8xb200-180g", "nvidia.com/gpu", None, False),
+        ("8xascend-910a-32g", "huawei.com/Ascend910", None, True),
+    ],
+)
+def test_devices_have_names_images_and_drivers(
+    there: Path, machine: str, resource: str, image: str | None, drivers: bool
+) -> None:
+    path = written(there, machine=machine)
+    if image is None:
+        with pytest.raises(RecipeError, match="LLaMA-Factory publishes no image that runs on"):
+            Made(path)
+    made = Made(path, **({} if image else {"image": "mine:1"}))
+    assert resource in made.resources["limits"]
+    assert made.container["image"] == (image or "mine:1")
+    assert ("pip install" in made.files["data"]["run.sh"]) is bool(image)
+    assert ("/usr/local/Ascend/driver" in made.mounts) is drivers
+    assert [each["key"] for each in made.pod["tolerations"]] == [resource]
+
+
+def test_runs_on_no_node_that_says_it_has_other_devices(there: Path) -> None:
+    path = written(there)
+    wanted = Made(path).pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    named, unnamed = (term["matchExpressions"][0] for term in wanted["nodeSelectorTerms"])
+    assert "NVIDIA-A100-SXM4-80GB" in named["values"]
+    assert unnamed == {"key": "nvidia.com/gpu.product", "operator": "DoesNotExist"}
+    selected = Made(path, node_selector={"pool": "a100"}).pod
+    assert (selected["nodeSelector"], "affinity" in selected) == ({"pool": "a100"}, False)
+    assert "affinity" not in Made(written(there, machine="8xascend-910b-64g")).pod
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_site_decides_what_it_names(there: Path, kind: str) -> None:
+    toleration = {"key": "team", "operator": "Equal", "value": "nlp"}
+    named = {
+        "kind": kind, "namespace": "nlp", "resource": "nvidia.com/mig-7g.80gb", "limits": {"rdma/hca": 1},
+        "secret": "hub", "mount": "/data", "tolerations": (toleration,),
+    }  # fmt: skip
+    made = Made(written(there), limit=12, **named)
+    assert made.job["metadata"]["namespace"] == made.files["metadata"]["namespace"] == "nlp"
+    assert {"nvidia.com/mig-7g.80gb": 8, "rdma/hca": 1}.items() <= made.resources["limits"].items()
+    assert made.pod["tolerations"][1:] == [toleration]
+    token = {"secretKeyRef": {"name": "hub", "key": "HF_TOKEN"}}
+    assert {"name": "HF_TOKEN", "valueFrom": token} in made.container["env"]
+    assert {"/data", "/data/mine.yaml"} <= {*made.mounts}
+    assert "cd /data\n" in made.files["data"]["run.sh"]
+    policy = made.job["spec"] if kind == "TrainJob" else made.job["spec"]["runPolicy"]
+    assert policy["activeDeadlineSeconds"] == 12 * 3600
+    other = Made(written(there), runtime="mine") if kind == "TrainJob" else None
+    assert other is None or other.job["spec"]["runtimeRef"] == {"name": "mine"}
+
+
+def test_relative_paths_of_the_recipe_hold(there: Path) -> None:
+    for folder in ("deepspeed", "data"):
+        shutil.copytree(ROOT / folder, there / folder)
+    recipe = written(there, "deepspeed: deepspeed/ds_z3.json\n").replace(f"{there}/", "")
+    registry = {"own": {"file_name": "own.json"}}
+    (there / "data/dataset_info.json").write_text(json.dumps(registry))
+    (there / "data/own.json").write_text("[]")
+    made = Made(recipe)
+    held = {path: made.files["data"][each["subPath"]] for path, each in made.mounts.items() if "subPath" in each}
+    for name in ("mine.yaml", "deepspeed/ds_z3.json", "data/dataset_info.json"):
+        assert held[f"/workspace/{name}"] == (there / name).read_text()
+    assert made.order.notes == [
+        "`data/own.json` has to be on the claim `data`; pods see it as /workspace/data/own.json"
+    ]
+    arguments = re.search(r"arguments=\((.*?)\)", made.files["data"]["run.sh"], re.DOTALL)
+    assert arguments
+    assert arguments[1].split() == ["mine.yaml"]
+
+
+def test_the_files_have_a_name_of_their_content(there: Path) -> None:
+    path = written(there)
+    names = {Made(path, *words).files["metadata"]["name"] for words in ((), (), ("learning_rate=1e-5",))}
+    assert len(names) == 2
+    assert Made(path).files["immutable"] is True
+    (volume,) = (each for each in Made(path).pod["volumes"] if each["name"] == "files")
+    assert volume["configMap"]["name"] in names
+
+
+@pytest.mark.parametrize(
+    ("site", "overrides", "problem"),
+    [
+        ({"claim": ""}, [], "name a PersistentVolumeClaim under `kubernetes: claim:`"),
+        ({"kind": "MPIJob"}, [], "`MPIJob`; it is TrainJob or PyTorchJob"),
+        ({}, ["output_dir=/scratch/mine"], "pods do not see `/scratch/mine`"),
+    ],
+)
+def test_says_what_a_job_cannot_be(there: Path, site: Tree, overrides: list[str], problem: str) -> None:
+    with pytest.raises(RecipeError, match=problem):
+        Made(written(there), *overrides, **site)
+
+
+def test_a_folder_of_the_claim_is_named_as_pods_see_it(there: Path) -> None:
+    made = Made(written(there), "output_dir=/workspace/mine")
+    assert "output=/workspace/mine\n" in made.files["data"]["run.sh"]
+
+
+def test_files_that_no_config_map_holds(there: Path) -> None:
+    (there / "data").mkdir()
+    (there / "data/dataset_info.json").write_text(json.dumps({"own": {"file_name": "x.json"}, "more": "x" * 1_047_000}))
+    with pytest.raises(RecipeError, match="a ConfigMap holds 1,024; leave only"):
+        Made(written(there))
+
+
+def test_an_array_is_for_slurm(there: Path) -> None:
+    one = run(written(there), cluster())
+    with pytest.raises(RecipeError, match="2 recipes are an array job"):
+        kubernetes.order([one, one], cluster())
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("qwen2.5-vl-72b-910b-lora", "qwen2-5-vl-72b-910b-lora-"),
+        ("7b_mine", "run-7b-mine-"),
+        ("A" * 60, "a" * 40 + "-"),
+    ],
+)
+def test_names_are_such_as_kubernetes_takes(there: Path, name: str, label: str) -> None:
+    path = Path(written(there)).rename(there / f"{name}.yaml")
+    assert Made(str(path)).job["metadata"]["generateName"] == label
+
+
+# What the controllers set of a node, at v2.2 and v1.9.
+CONTROLLERS = {
+    "TrainJob": {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "auto", "PET_MASTER_ADDR": "127.0.0.1",
+                 "PET_MASTER_PORT": "29500", "PET_NODE_RANK": "{rank}"},
+    "PyTorchJob": {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "23456", "RANK": "{rank}", "WORLD_SIZE": "2",
+                   "PET_NNODES": "2", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": "23456",
+                   "PET_NODE_RANK": "{rank}"},
+}  # fmt: skip
+
+
+def node(kind: str, rank: int) -> dict[str, str]:
+    return {"JOB": "tiny-1", **{name: value.format(rank=rank) for name, value in CONTROLLERS[kind].items()}}
+
+
+def tiny(folder: Path, kind: str) -> tuple[str, Path]:
+    """The script for two nodes, and a folder as the claim with what has to be on it and what the ConfigMap brings."""
+    home = folder / "workspace"
+    site = cluster(kind=kind, mount=str(home), image="mine:1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        one = run(TINY, site, *engine_jobs.SHORT, machine="2x1xcpu")
+        engine_jobs.sent(pack(one)[1], home)
+        return [*yaml.safe_load_all(job(one, site))][1]["data"]["run.sh"], home
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_node_knows_its_place_by_what_the_controller_sets(there: Path, kind: str) -> None:
+    """A program in place of llamafactory-cli prints what it would read."""
+    script, home = tiny(there, kind)
+    path = engine_jobs.stand_in(there, "llamafactory-cli", "env; printf '%s\\n' \"$@\"")
+    said = engine_jobs.started(script, home, f"{there}/bin:/usr/bin:/bin", node(kind, 1)).communicate(timeout=60)[0]
+    assert path.startswith(f"{there}/bin")
+    lines = said.splitlines()
+    wanted = {"NODE_RANK=1", "NNODES=2", "NPROC_PER_NODE=1", "FORCE_TORCHRUN=1", "RDZV_ID=tiny-1",
+              "MASTER_ADDR=127.0.0.1", "PET_RDZV_CONF=is_host=0", f"HF_HOME={home}/.cache/huggingface"}  # fmt: skip
+    assert wanted <= {*lines}, said
+    assert [line for line in lines if line.startswith("PET_")] == ["PET_RDZV_CONF=is_host=0"]
+    assert lines[-7:] == ["train", TINY, *engine_jobs.SHORT, "overwrite_output_dir=false"]
+
+
+@pytest.mark.training
+def test_two_nodes_train_with_what_was_sent(there: Path) -> None:
+    """The script as a TrainJob's pods run it."""
+    script, home = tiny(there, "TrainJob")
+    output = home / "saves/tiny-cpu-lora"
+    engine_jobs.interrupted(output, "tiny-1")
+    engine_jobs.trained(output, engine_jobs.together(script, home, [node("TrainJob", rank) for rank in range(2)]))
+
+
+def handed(folder: Path, body: str, *words: str) -> Any:
+    (folder / "site.yaml").write_text("kubernetes: {claim: data, namespace: nlp}")
+    path = engine_jobs.stand_in(folder, "kubectl", body)
+    return lmf("submit", TINY, "--to", "kubernetes", "--site", str(folder / "site.yaml"), *words, path=path)
+
+
+def test_hands_the_files_and_then_the_job_to_kubectl(there: Path) -> None:
+    """A program in place of kubectl keeps what it is given."""
+    made = "echo trainjob.trainer.kubeflow.org/tiny-cpu-lora-x7k2p created"
+    ended = handed(there, f'echo "$@" >>{there}/words; cat >{there}/$1; {made}')
+    assert ended.returncode == 0, ended.stderr
+    assert (there / "words").read_text().splitlines() == ["apply --filename=-", "create --filename=-"]
+    assert yaml.safe_load((there / "apply").read_text())["kind"] == "ConfigMap"
+    assert yaml.safe_load((there / "create").read_text())["kind"] == "TrainJob"
+    created, log, cancel = ended.stdout.splitlines()
+    assert created.endswith("tiny-cpu-lora-x7k2p created")
+    selector = "--selector=jobset.sigs.k8s.io/jobset-name=tiny-cpu-lora-x7k2p"
+    assert log == f"log: kubectl logs --follow --prefix {selector} --namespace nlp"
+    assert cancel == "cancel: kubectl delete trainjob.trainer.kubeflow.org tiny-cpu-lora-x7k2p --namespace nlp"
+
+
+def test_says_what_kubectl_says_where_it_refuses(there: Path) -> None:
+    ended = handed(there, 'echo "error: no matches for kind TrainJob" >&2; exit 1')
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].endswith("kubectl refuses the job: error: no matches for kind TrainJob")
+
+
+def test_says_where_kubectl_is_not_installed(there: Path) -> None:
+    (there / "site.yaml").write_text("kubernetes: {claim: data}")
+    words = ["submit", TINY, "--to", "kubernetes", "--site", str(there / "site.yaml")]
+    ended = lmf(*words, path=str(there))
+    assert ended.returncode == 1
+    assert "kubectl is not installed here; kubernetes.io/docs/tasks/tools" in ended.stderr.splitlines()[-1]
+    assert lmf(*words, "--dry-run", path=str(there)).returncode == 0

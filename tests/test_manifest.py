@@ -1,0 +1,79 @@
+"""Mappings as YAML that people read: what is read back is what was written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as some
+
+from validator.submit.manifest import Said, comment, document
+
+HARD = [
+    "yes",
+    "No",
+    "null",
+    "~",
+    "1",
+    "1e3",
+    "12:30",
+    "a: b",
+    "- a",
+    "#",
+    " a\nb",
+    "a\n\n",
+    "\n",
+    "a\r\nb\n",
+    "\tx\n y",
+]
+TEXTS = some.text(max_size=30) | some.sampled_from(HARD)
+VALUES = some.recursive(
+    TEXTS | some.integers() | some.booleans(),
+    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(TEXTS.filter(len), inner, max_size=3),
+)
+
+
+@given(some.dictionaries(TEXTS.filter(len), VALUES, max_size=4))
+def test_what_is_read_back_is_what_was_written(value: dict[str, Any]) -> None:
+    assert (yaml.safe_load(document(value)) or {}) == value
+
+
+def test_is_as_people_write_it() -> None:
+    text = document(
+        {
+            "image": "docker:hiyouga/llamafactory:0.9.5",
+            "cpus": "48+",
+            "several": ["bash", {"name": "run", "more": [1, 2]}, Said({"name": "shm"}, "Why.")],
+            "none": {},
+            "count": Said(8, "of these"),
+            "run": "set -e\n\nllamafactory-cli train x.yaml  # here\n",
+        }
+    )
+    assert text == (
+        "image: docker:hiyouga/llamafactory:0.9.5\n"
+        'cpus: "48+"\n'
+        "several:\n"
+        "  - bash\n"
+        "  - name: run\n"
+        "    more:\n"
+        "      - 1\n"
+        "      - 2\n"
+        "  # Why.\n"
+        "  - name: shm\n"
+        "none: {}\n"
+        "# of these\n"
+        "count: 8\n"
+        "run: |\n"
+        "  set -e\n"
+        "\n"
+        "  llamafactory-cli train x.yaml  # here\n"
+    )
+
+
+@pytest.mark.parametrize("indent", ["", "          "])
+def test_comments_are_folded(indent: str) -> None:
+    lines = [f"{indent}{line}" for line in comment("word " * 60, indent)]
+    assert all(line.startswith(f"{indent}# word") and len(line) <= 120 for line in lines)
+    assert len(lines) > 2

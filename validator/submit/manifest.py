@@ -1,0 +1,84 @@
+"""A mapping as YAML that people read and edit: in the order given, with comments, long texts as blocks."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+# A text that YAML 1.1 and 1.2 both read as it stands. What begins with a digit might be a number, a time or a date.
+_PLAIN = re.compile(r"[A-Za-z_/](?:[\w./@+=~-]|:(?=[\w./-]))*")
+_WORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}
+# What no YAML holds as it stands, or not inside a block.
+_HARD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+_WIDTH = 118
+
+
+class Said(NamedTuple):
+    """A value with what is to be said of it, in a comment above."""
+
+    value: Value
+    comment: str
+
+
+Value: TypeAlias = "str | int | Said | Mapping[str, Value] | Sequence[Value]"
+
+
+def document(value: Mapping[str, Value]) -> str:
+    """One YAML document, without the line that parts it from another."""
+    return "".join(f"{line}\n" for line in _mapping(value, ""))
+
+
+def comment(text: str, indent: str = "") -> Iterator[str]:
+    """Lines of a comment, folded."""
+    yield from textwrap.wrap(text, _WIDTH - len(indent), initial_indent="# ", subsequent_indent="# ")
+
+
+def _mapping(value: Mapping[str, Value], indent: str) -> Iterator[str]:
+    for key, each in value.items():
+        if isinstance(each, Said):
+            yield from (f"{indent}{line}" for line in comment(each.comment, indent))
+            each = each.value
+        yield from _entry(f"{indent}{_scalar(key)}:", each, indent)
+
+
+def _entry(head: str, value: Value, indent: str) -> Iterator[str]:
+    """A key or a dash, with its value on the same line or below."""
+    if isinstance(value, str) and _block(value):
+        yield f"{head} |{'' if value.endswith(chr(10)) else '-'}"
+        yield from (f"{indent}  {line}" if line else "" for line in value.removesuffix("\n").split("\n"))
+    elif isinstance(value, (str, int)) or not value:
+        yield f"{head} {_scalar(value)}"
+    elif isinstance(value, Mapping):
+        yield head
+        yield from _mapping(value, f"{indent}  ")
+    else:
+        yield head
+        yield from _items(value, f"{indent}  ")
+
+
+def _items(values: Sequence[Value], indent: str) -> Iterator[str]:
+    """Each with a dash, which the first line of a mapping stands beside."""
+    for each in values:
+        if isinstance(each, Said):
+            yield from (f"{indent}{line}" for line in comment(each.comment, indent))
+            each = each.value
+        if isinstance(each, Mapping) and each:
+            lines = _mapping(each, f"{indent}  ")
+            yield f"{indent}- {next(lines).strip()}"
+            yield from lines
+        else:
+            yield from _entry(f"{indent}-", each, indent)
+
+
+def _block(text: str) -> bool:
+    """Whether a text can stand as lines: its first decides how far it is indented, blank ones at its end are lost."""
+    return "\n" in text and not text.startswith((" ", "\n")) and not text.endswith("\n\n") and not _HARD.search(text)
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+        return value
+    return _HARD.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))

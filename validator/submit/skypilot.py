@@ -1,0 +1,158 @@
+"""A task of SkyPilot: `sky jobs launch` runs it on any cloud that it knows, on Kubernetes or on machines over SSH.
+
+Keys and variables: docs.skypilot.co, "Task YAML" and "Environment variables"; sky/utils/schemas.py of 0.14.1."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+from validator.diagnostic import RecipeError
+from validator.submit import client, container, node, shell
+from validator.submit.manifest import Said, Value, comment, document
+from validator.submit.order import Order, Run, alone
+from validator.submit.parcel import Parcel, pack
+from validator.submit.site import Site, SkyPilot
+from validator.submit.work import Work
+from validator.tables.data import listing
+
+# Where a run starts, and where relative mounts lead to (sky/skylet/constants.py, SKY_REMOTE_WORKDIR).
+_FOLDER = "~/sky_workdir"
+# GiB: what a task gets that asks for nothing (sky/resources.py), and what system and packages take of it.
+_DISK, _SYSTEM = 256, 60
+# Vendors whose PyTorch is the one that pip installs.
+_WHEELS = ("nvidia", "cpu")
+_MEMORY = "GiB: the high end of the prediction, with headroom. SkyPilot makes /dev/shm a share of main memory."
+_PLACE = """\
+# Addresses of all nodes, one in a line, that of the first node first
+mapfile -t addresses <<<"$SKYPILOT_NODE_IPS"
+export NODE_RANK="$SKYPILOT_NODE_RANK"
+"""
+
+
+def order(runs: Sequence[Run], site: Site) -> Order:
+    """The task of one run. Raises RecipeError as `text` does."""
+    work, parcel = pack(alone(runs), _lasting(site.skypilot))
+    task = text(work, site, parcel)
+    return Order(task, [*notes(work, site)], lambda: submit(task, work, site))
+
+
+def text(work: Work, site: Site, parcel: Parcel) -> str:
+    """The task file. Raises RecipeError where SkyPilot knows no such device."""
+    own = site.skypilot
+    resources = _resources(work, own, parcel)
+    brings: dict[str, Value] = {} if "image_id" in own.resources else {"setup": _setup(work, site)}
+    volumes: dict[str, Value] = {"volumes": own.volumes} if own.volumes else {}
+    task: dict[str, Value] = {
+        "name": _name(work),
+        "num_nodes": work.nodes,
+        "resources": resources,
+        "file_mounts": Said(_mounts(parcel, own), f"What the run reads of this machine, by its place in {_FOLDER}."),
+        **volumes,
+        **brings,
+        "run": _run(work, site),
+    }
+    return "".join(f"{line}\n" for line in _head(work, site)) + document(task)
+
+
+def notes(work: Work, site: Site) -> Iterator[str]:
+    """What to say where the results are on disks that go with the nodes."""
+    own = site.skypilot
+    if any(_holds(mount, work.output) for mount in _lasting(own)):
+        return
+    shared = ", and several nodes cannot go on from checkpoints that each has parts of" if work.nodes > 1 else ""
+    yield (
+        f"`{work.output}` is on disks of the nodes: what was trained is lost where they are taken away{shared}; name a "
+        "bucket under `skypilot: mounts:`, or a volume under `skypilot: volumes:`, of the site file"
+    )
+
+
+def submit(text: str, work: Work, site: Site) -> Iterator[str]:
+    """Hand the task to `sky`, which says what it costs and asks before it starts. Raises RecipeError where it is not
+    installed or refuses."""
+    name = _name(work)
+    words = ["sky", "jobs", "launch"] if site.skypilot.managed else ["sky", "launch", "--cluster", name]
+    secret = ["--secret", "HF_TOKEN"] if "HF_TOKEN" in os.environ else []
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "task.yaml")
+        file.write_text(text, "utf-8")
+        client.shown([*words, "--detach-run", *secret, str(file)], "pip install skypilot, then `sky check`")
+    yield f"log: sky jobs logs --name {name}" if site.skypilot.managed else f"log: sky logs {name}"
+    yield f"cancel: sky jobs cancel --name {name}" if site.skypilot.managed else f"cancel: sky down {name}"
+
+
+def _name(work: Work) -> str:
+    """What SkyPilot takes for a name (sky/task.py)."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", work.name).strip("-") or "run"
+
+
+def _lasting(own: SkyPilot) -> list[str]:
+    """Where buckets and volumes of the site are seen."""
+    return [*own.mounts, *own.volumes]
+
+
+def _holds(mount: str, output: Path) -> bool:
+    return PurePosixPath(output).is_relative_to(mount.removeprefix(f"{_FOLDER}/"))
+
+
+def _head(work: Work, site: Site) -> Iterator[str]:
+    yield from comment(f"{work.name} on {container.size(work)}, by `lmf-recipes submit --to skypilot`.")
+    if site.skypilot.managed:
+        yield from comment("`sky jobs launch FILE` runs it, and starts it again where an instance is taken away.")
+    for each in notes(work, site):
+        yield from comment(each)
+    yield ""
+
+
+def _resources(work: Work, own: SkyPilot, parcel: Parcel) -> Mapping[str, Value]:
+    """What to ask for of each node; the site's keys win."""
+    disk = _SYSTEM + (work.disk_gib or 0)
+    ours: dict[str, Value] = {} if "accelerators" in own.resources else _accelerators(work, own)
+    ours["cpus"] = f"{work.cpus}+"
+    if work.memory_gib:
+        ours["memory"] = Said(f"{work.memory_gib}+", f"{_MEMORY} {container.killed(parcel.relief)}")
+    if disk > _DISK:
+        ours["disk_size"] = Said(disk, "GiB: the model, the checkpoints that are kept, and packages.")
+    return {**ours, **own.resources}
+
+
+def _accelerators(work: Work, own: SkyPilot) -> dict[str, Value]:
+    """Any of the names will do."""
+    if work.device.vendor == "cpu":
+        return {}
+    names = [own.accelerator] if own.accelerator else listing("engines").get(work.device.id, {}).get("skypilot")
+    if not names:
+        raise RecipeError(
+            f"SkyPilot knows no {work.device.name}; submit it `--to slurm` or `--to kubernetes`, or name under "
+            "`skypilot: accelerator:` of the site file what your own pool calls it"
+        )
+    return {"accelerators": dict.fromkeys(names, work.devices)}
+
+
+def _mounts(parcel: Parcel, own: SkyPilot) -> Mapping[str, Value]:
+    """Paths here count from the folder that `sky` is started in."""
+    here = {place: _from_here(path) for place, path in {**parcel.files, **parcel.data}.items()}
+    return {**here, **own.mounts}
+
+
+def _from_here(path: Path) -> str:
+    whole = path.absolute()
+    return whole.relative_to(Path.cwd()).as_posix() if whole.is_relative_to(Path.cwd()) else str(whole)
+
+
+def _setup(work: Work, site: Site) -> str:
+    if work.device.vendor not in _WHEELS:
+        raise RecipeError(
+            f"pip brings no PyTorch for {work.device.name}; name an image under `skypilot: resources: image_id:` of "
+            "the site file"
+        )
+    lines = [*shell.set_up(site), "# The releases that the recipe was judged for", container.pip(work)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _run(work: Work, site: Site) -> str:
+    meeting = shell.meeting(work, '"$SKYPILOT_TASK_ID"', '"${addresses[0]}"', node.PORT)
+    return node.script(work, site, [*_PLACE.splitlines(), *meeting])
