@@ -33,7 +33,7 @@ demo: $(VENV)/train.done
 # Each of the two has a core; the trainings wait for each other, and some files go with them so that both end together.
 WITH_TRAININGS := tests/test_deepspeed_real.py tests/test_simulate.py tests/test_upstream.py
 
-test: lint types $(VENV)/deepspeed.done
+test: lint types $(VENV)/deepspeed.done $(VENV)/engines.done
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync test-checks test-trainings
 
 test-checks:
@@ -134,4 +134,11 @@ $(VENV)/deepspeed.done: $(VENV)/train.done $(VENV)/dev.done
 	@$(INSTALL) setuptools wheel
 	@DS_BUILD_OPS=0 $(INSTALL) --no-build-isolation deepspeed
 	@$(INSTALL) --no-deps galore-torch apollo-torch badam bitsandbytes
+	@touch $@
+
+# In an environment of their own, as the parsers of SkyPilot and Kubeflow want other releases than LLaMA-Factory.
+$(VENV)/engines.done: $(VENV)/venv.done tests/engines.txt
+	@echo "set-up: SkyPilot's and Kubeflow's parsers (half a minute with a warm package cache)"
+	@$(PYTHON) -m venv --clear $(VENV)/engines
+	@$(VENV)/engines/bin/python -m pip install -qq --no-compile --requirement tests/engines.txt
 	@touch $@
