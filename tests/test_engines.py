@@ -97,11 +97,34 @@ def jobs(one: Run) -> Iterator[Job]:
         yield Job(f"{name} {kind}", "kubernetes", engine_jobs.job(one, site))
 
 
+def settled() -> Iterator[Job]:
+    """Jobs with all that a site can say."""
+    clouds = {
+        "resources": {"infra": "kubernetes", "use_spot": True, "image_id": "docker:mine/llamafactory:1"},
+        "mounts": {"data": {"name": "mine", "store": "s3", "mode": "MOUNT"}},
+        "volumes": {"/saves": "mine"},
+    }
+    recipe, output = "recipes/qwen72b-a100x16-lora.yaml", "output_dir=/saves/mine"
+    site = engine_jobs.cloud(**clouds)
+    text = engine_jobs.task(engine_jobs.run(recipe, site, output), site)
+    assert "max_restarts_on_errors" in text
+    yield Job("site", "skypilot", text)
+    clusters = {
+        "namespace": "nlp", "runtime": "mine", "image": "mine/llamafactory:1", "resource": "nvidia.com/mig-7g.80gb",
+        "limits": {"rdma/hca": 1}, "secret": "hub", "mount": "/saves", "node_selector": {"pool": "a100"},
+        "tolerations": ({"key": "team", "operator": "Equal", "value": "nlp", "effect": "NoSchedule"},),
+    }  # fmt: skip
+    for kind in KINDS:
+        site = engine_jobs.cluster(kind=kind, **clusters)
+        one = engine_jobs.run(recipe, site, output, limit=12)
+        yield Job(f"site {kind}", "kubernetes", engine_jobs.job(one, site))
+
+
 @pytest.fixture(scope="module")
 def written() -> list[Job]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
-        return [job for one in runs(Site()) for job in jobs(one)]
+        return [*(job for one in runs(Site()) for job in jobs(one)), *settled()]
 
 
 @pytest.fixture(scope="module")

@@ -75,6 +75,30 @@ def test_devices_that_it_does_not_know(there: Path, machine: str, named: dict[st
     assert "site file" in str(caught.value)
 
 
+def test_nodes_that_stay_cost(there: Path) -> None:
+    path, stays = written(there), {"managed": False, "volumes": {"saves": "mine"}}
+    (note,) = skypilot.order([run(path, Site())], cloud(**stays)).notes
+    assert "sky down" in note
+    assert not skypilot.order([run(path, Site())], cloud(**stays, resources={"autostop": 10})).notes
+
+
+def test_nodes_have_no_cache_of_this_machine(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "https://mirror"}.items():
+        monkeypatch.setenv(name, value)
+    path = written(there)
+    script = made(path, Site())["run"]
+    assert "export HF_ENDPOINT=https://mirror\n" in script
+    assert "HF_HUB_OFFLINE" not in script
+    assert "export HF_HUB_OFFLINE=1\n" in made(path, Site(environment={"HF_HUB_OFFLINE": "1"}))["run"]
+
+
+def test_hours_that_the_user_admits_end_the_run(there: Path) -> None:
+    path = written(there)
+    scripts = [yaml.safe_load(task(run(path, Site(), limit=limit), Site()))["run"] for limit in (None, 1.5)]
+    ends = [script.splitlines()[-1] for script in scripts]
+    assert ends == [f'exec {within}llamafactory-cli train "${{arguments[@]}}"' for within in ("", "timeout 5400 ")]
+
+
 def test_accelerators_are_of_devices_that_there_are() -> None:
     assert {*listing("engines")} <= {*device_ids()}
 
@@ -101,6 +125,7 @@ def test_says_where_what_was_trained_would_be_lost(there: Path, named: dict[str,
     assert [note for note in order.notes if "is lost" in note] == [*order.notes]
     assert bool(order.notes) is lost
     document = yaml.safe_load(order.text)
+    assert ("job_recovery" in document["resources"]) is not lost
     assert {**document["file_mounts"], **named.get("mounts", {})} == document["file_mounts"]
     assert document.get("volumes", {}) == named.get("volumes", {})
 

@@ -22,34 +22,46 @@ if [ ! -e "$earlier" ]; then
   mkdir -p "$earlier"
   find "$output" -mindepth 1 -maxdepth 1 ! -name 'earlier-*' -exec mv {} "$earlier" \\;
 fi"""
+# Switches that keep the hub's libraries to what was downloaded before, which was here and not on a node.
+_HERE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 _ASIDE = "# A checkpoint that was being written when the run was interrupted: it goes on from the one before"
 _AGAIN = "overwrite_output_dir=false"
 
 
-def script(work: Work, site: Site, place: Iterable[str]) -> str:
-    """From the site's lines to LLaMA-Factory. `place` sets `NODE_RANK` and what `shell.meeting` says."""
+def script(work: Work, site: Site, place: Iterable[str], limit: float | None = None) -> str:
+    """From the site's lines to LLaMA-Factory. `place` sets `NODE_RANK` and what `shell.meeting` says. `limit`: hours
+    after which the node ends the run, where its engine would not."""
     anew = work.overwrites and work.resumes
+    within = f"timeout {round(limit * 3600)} " if limit else ""
     lines = [
         *shell.set_up(site),
         "",
         *place,
         *(_HOST.splitlines() if work.torchrun and work.nodes > 1 else ()),
         *environment.setup_lines(work.device, work.devices, work.nodes),
-        *shell.exports(work.environment),
+        *shell.exports(_variables(work, site)),
         "",
         f"output={shlex.quote(str(work.output))}",
         *shell.array("arguments", [str(work.recipe), *work.overrides, *([_AGAIN] if anew else [])]),
         *shell.prologue(work),
         "",
-        'if [ "$NODE_RANK" -eq 0 ]; then',
-        *(_ANEW.splitlines() if anew else ()),
-        _ASIDE,
-        *shell.aside(),
-        "fi",
+        *_left(work, anew),
         *_resuming(work),
-        f"exec {shell.start(work)}",
+        f"exec {within}{shell.start(work)}",
     ]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _variables(work: Work, site: Site) -> dict[str, str]:
+    """Those of the run, but for switches of this machine."""
+    return {name: value for name, value in work.environment.items() if name in site.environment or name not in _HERE}
+
+
+def _left(work: Work, anew: bool) -> list[str]:
+    """What earlier starts have left is put in order: by the first node, or by each where each has a folder of its
+    own."""
+    lines = [*(_ANEW.splitlines() if anew else ()), _ASIDE, *shell.aside()]
+    return lines if work.local else ['if [ "$NODE_RANK" -eq 0 ]; then', *lines, "fi"]
 
 
 def _resuming(work: Work) -> list[str]:

@@ -21,6 +21,7 @@ _FILES, _VOLUME, _SHM = "files", "workspace", "shm"
 _PRODUCT = "nvidia.com/gpu.product"
 _MEMORY = "Main memory: the high end of the prediction, with headroom, and /dev/shm, which counts against the limit."
 _WHOLE = "Main memory has no limit: the run is predicted to take nearly all of a node."
+_SEVERAL = "Model, data and results; for several nodes its access mode is ReadWriteMany."
 _SHARED = "Processes of a node and loaders exchange data in /dev/shm, which has 64 MiB where nobody asks for more."
 
 
@@ -49,9 +50,10 @@ def key(place: str) -> str:
 def volumes(work: Work, own: Kubernetes, files: str) -> list[Value]:
     """The site's claim, the ConfigMap with the files, /dev/shm, and what only the vendor's driver on the node has."""
     drivers: list[Value] = [{"name": _name(path), "hostPath": {"path": path}} for path in _drivers(work)]
+    claim: Value = {"name": _VOLUME, "persistentVolumeClaim": {"claimName": own.claim}}
     shm: Value = {"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": f"{work.shm_gib}Gi"}}
     return [
-        {"name": _VOLUME, "persistentVolumeClaim": {"claimName": own.claim}},
+        Said(claim, _SEVERAL) if work.nodes > 1 else claim,
         {"name": _FILES, "configMap": {"name": files}},
         Said(shm, _SHARED),
         *drivers,

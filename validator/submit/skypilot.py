@@ -26,6 +26,7 @@ _DISK, _SYSTEM = 256, 60
 # Vendors whose PyTorch is the one that pip installs.
 _WHEELS = ("nvidia", "cpu")
 _MEMORY = "GiB: the high end of the prediction, with headroom. SkyPilot makes /dev/shm a share of main memory."
+_RECOVERY = "A run that ends with an error is started once more, and goes on from its last checkpoint."
 _PLACE = """\
 # Addresses of all nodes, one in a line, that of the first node first
 mapfile -t addresses <<<"$SKYPILOT_NODE_IPS"
@@ -59,9 +60,10 @@ def text(work: Work, site: Site, parcel: Parcel) -> str:
 
 
 def notes(work: Work, site: Site) -> Iterator[str]:
-    """What to say where the results are on disks that go with the nodes."""
-    own = site.skypilot
-    if any(_holds(mount, work.output) for mount in _lasting(own)):
+    """What to say where the results are on disks that go with the nodes, and where the nodes stay."""
+    if not site.skypilot.managed and "autostop" not in site.skypilot.resources:
+        yield "the nodes stay, and cost, after the run: `sky down` them, or set `skypilot: resources: autostop:`"
+    if _lasts(work, site.skypilot):
         return
     shared = ", and several nodes cannot go on from checkpoints that each has parts of" if work.nodes > 1 else ""
     yield (
@@ -94,6 +96,11 @@ def _lasting(own: SkyPilot) -> list[str]:
     return [*own.mounts, *own.volumes]
 
 
+def _lasts(work: Work, own: SkyPilot) -> bool:
+    """Whether the results are where nodes can go."""
+    return any(_holds(mount, work.output) for mount in _lasting(own))
+
+
 def _holds(mount: str, output: Path) -> bool:
     return PurePosixPath(output).is_relative_to(mount.removeprefix(f"{_FOLDER}/"))
 
@@ -116,6 +123,8 @@ def _resources(work: Work, own: SkyPilot, parcel: Parcel) -> Mapping[str, Value]
         ours["memory"] = Said(f"{work.memory_gib}+", f"{_MEMORY} {container.killed(parcel.relief)}")
     if disk > _DISK:
         ours["disk_size"] = Said(disk, "GiB: the model, the checkpoints that are kept, and packages.")
+    if own.managed and _lasts(work, own):
+        ours["job_recovery"] = Said({"strategy": "EAGER_NEXT_REGION", "max_restarts_on_errors": 1}, _RECOVERY)
     return {**ours, **own.resources}
 
 
@@ -155,4 +164,4 @@ def _setup(work: Work, site: Site) -> str:
 
 def _run(work: Work, site: Site) -> str:
     meeting = shell.meeting(work, '"$SKYPILOT_TASK_ID"', '"${addresses[0]}"', node.PORT)
-    return node.script(work, site, [*_PLACE.splitlines(), *meeting])
+    return node.script(work, site, [*_PLACE.splitlines(), *meeting], work.limit)
