@@ -77,6 +77,12 @@ def train_job(document: dict[str, Any]) -> None:
     inner = job["template"]["spec"]["template"]["spec"]
     (container,) = inner["containers"]
     trainer = spec["trainer"]
+    # What the server and the webhook refuse beside (trainjob_types.go, listMapKey; plugins/jobset/jobset.go, Validate).
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/\S+", patch["manager"]), "the manager has no domain"
+    for names in (container["volumeMounts"], inner["volumes"], trainer["env"]):
+        assert len({each["name"] for each in names}) == len(names), "two of one name"
+    assert "env" not in container, "the container `node` gets its environment from the trainer"
+    assert job["name"] == container["name"] == "node", "the runtime has no other"
     # As the controller puts it together.
     given = {key: trainer[key] for key in ("image", "command", "env")}
     a_pod({**inner, "containers": [{**container, **given, "resources": trainer["resourcesPerNode"]}]})

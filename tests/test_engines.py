@@ -47,6 +47,7 @@ PLANTED: list[tuple[str, list[str | int], Any]] = [
     ("TrainJob", [0, "spec", "podTemplateOverrides"], []),
     ("TrainJob", [0, "spec", "activeDeadlineSeconds"], "3600"),
     ("TrainJob", [0, "spec", "runtimePatches", 0, "manager"], None),
+    ("TrainJob", [0, "spec", "runtimePatches", 0, "manager"], "lmf-recipes"),
     ("TrainJob", [0, "metadata", "generatedName"], "mine-"),
     ("PyTorchJob", [0, "spec", "elastic"], {}),
     ("PyTorchJob", [0, "spec", "nprocPerNode"], 8),
@@ -63,11 +64,17 @@ PODS: dict[str, list[str | int]] = {
                  "template", "spec", "template", "spec"],
     "PyTorchJob": [0, "spec", "pytorchReplicaSpecs", "Master", "template", "spec"],
 }  # fmt: skip
+# What one kind alone refuses.
+ALONE: list[tuple[list[str | int], Any]] = [
+    (["containers", 0, "volumeMounts", 2, "name"], "scripts"),
+    (["containers", 0, "env"], [{"name": "A", "value": "1"}]),
+    (["containers", 0, "name"], "trainer"),
+]
 INSIDE: list[tuple[list[str | int], Any]] = [
     (["volumes", 0, "persistentVolumeClaim", "claim"], "data"),
     (["volumes", 0, "persistentVolumeClaim", "claimName"], None),
-    (["volumes", 1, "configMap", "names"], "mine"),
-    (["volumes", 2, "emptyDir", "size"], "8Gi"),
+    (["volumes", 1, "emptyDir", "size"], "8Gi"),
+    (["volumes", 2, "configMap", "names"], "mine"),
     (["volumes", 2, "name"], "other"),
     (["tolerations", 0, "operators"], "Exists"),
     (["affinity", "nodeAffinities"], {}),
@@ -137,6 +144,7 @@ def planted() -> list[tuple[str, Job]]:
             kind: engine_jobs.job(one, engine_jobs.cluster(kind=kind)) for kind in KINDS
         }
     inside = [(kind, [*PODS[kind], *route], value) for kind in KINDS for route, value in INSIDE]
+    inside += [("TrainJob", [*PODS["TrainJob"], *route], value) for route, value in ALONE]
     return [
         (f"{kind} {'.'.join(map(str, route))}", Job(kind, "skypilot" if kind == "skypilot" else "kubernetes", text))
         for kind, route, value in [*PLANTED, *inside]

@@ -16,6 +16,8 @@ from validator.submit.work import Work
 
 # How often a PyTorchJob whose pods fail is tried again; each time it goes on from the last checkpoint.
 _RETRIES = 3
+# A domain and a name (pkg/runtime/framework/plugins/jobset/jobset.go, Validate).
+_MANAGER = "lmf-recipes/submit"
 _JOB_SET, _OPERATOR = "jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name"
 
 
@@ -51,7 +53,7 @@ class Inner(NamedTuple):
     @property
     def pod(self) -> Mapping[str, Value]:
         """What is said of a pod beside its container."""
-        volumes = pod.volumes(self.work, self.own, self.files)
+        volumes = pod.volumes(self.work, self.own, self.parcel, self.files)
         return {**pod.nodes(self.work, self.own), "volumes": volumes}
 
     @property
@@ -85,7 +87,7 @@ def _train_job(run: Inner) -> Value:
             "resourcesPerNode": run.resources,
         },
         "runtimePatches": [
-            {"manager": "lmf-recipes", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [patched]}}}}
+            {"manager": _MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [patched]}}}}
         ],
     }
 

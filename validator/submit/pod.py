@@ -17,7 +17,7 @@ from validator.train import environment
 
 # Where a pod finds the script that it runs.
 SCRIPTS, SCRIPT = "/etc/lmf-recipes", "run.sh"
-_FILES, _VOLUME, _SHM = "files", "workspace", "shm"
+_SCRIPTS, _VOLUME, _SHM = "scripts", "workspace", "shm"
 _PRODUCT = "nvidia.com/gpu.product"
 _MEMORY = "Main memory: the high end of the prediction, with headroom, and /dev/shm, which counts against the limit."
 _WHOLE = "Main memory has no limit: the run is predicted to take nearly all of a node."
@@ -47,33 +47,35 @@ def key(place: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", place.strip("/"))
 
 
-def volumes(work: Work, own: Kubernetes, files: str) -> list[Value]:
-    """The site's claim, the ConfigMap with the files, /dev/shm, and what only the vendor's driver on the node has."""
+def volumes(work: Work, own: Kubernetes, parcel: Parcel, files: str) -> list[Value]:
+    """The site's claim, the ConfigMap with the files, /dev/shm, and what only the vendor's driver on the node has. A
+    TrainJob mounts no volume twice (listMapKey of ContainerPatch in trainjob_types.go): each file is one."""
     drivers: list[Value] = [{"name": _name(path), "hostPath": {"path": path}} for path in _drivers(work)]
     claim: Value = {"name": _VOLUME, "persistentVolumeClaim": {"claimName": own.claim}}
     shm: Value = {"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": f"{work.shm_gib}Gi"}}
-    return [
-        Said(claim, _SEVERAL) if work.nodes > 1 else claim,
-        {"name": _FILES, "configMap": {"name": files}},
-        Said(shm, _SHARED),
-        *drivers,
-    ]
+    held: list[Value] = [{"name": name, "configMap": {"name": files}} for name in (_SCRIPTS, *_files(parcel))]
+    return [Said(claim, _SEVERAL) if work.nodes > 1 else claim, Said(shm, _SHARED), *held, *drivers]
 
 
 def mounts(work: Work, own: Kubernetes, parcel: Parcel) -> list[Value]:
     """Each small file stands over the claim where the recipe looks for it; what the claim holds there is untouched."""
     drivers: list[Value] = [{"name": _name(path), "mountPath": path, "readOnly": True} for path in _drivers(work)]
     files: list[Value] = [
-        {"name": _FILES, "mountPath": str(PurePosixPath(own.mount, place)), "subPath": key(place)}
-        for place in parcel.files
+        {"name": name, "mountPath": str(PurePosixPath(own.mount, place)), "subPath": key(place)}
+        for name, place in _files(parcel).items()
     ]
     return [
         {"name": _VOLUME, "mountPath": own.mount},
-        {"name": _FILES, "mountPath": SCRIPTS},
+        {"name": _SCRIPTS, "mountPath": SCRIPTS},
         *files,
         {"name": _SHM, "mountPath": "/dev/shm"},
         *drivers,
     ]
+
+
+def _files(parcel: Parcel) -> Mapping[str, str]:
+    """The volume of each small file, with its place."""
+    return {f"file-{number}": place for number, place in enumerate(parcel.files)}
 
 
 def _drivers(work: Work) -> Sequence[str]:
