@@ -110,10 +110,3 @@ def test_two_of_one_name(there: Path) -> None:
 def test_a_space_at_which_the_launcher_splits(there: Path) -> None:
     with pytest.raises(RecipeError, match="holds a space"):
         packed(written(there), "output_dir=my runs/one")
-
-
-def test_nodes_that_ray_would_join(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = run(written(there), Site())
-    monkeypatch.setenv("USE_RAY", "1")
-    with pytest.raises(RecipeError, match="USE_RAY is set"):
-        pack(one)

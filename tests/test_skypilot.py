@@ -82,6 +82,16 @@ def test_nodes_that_stay_cost(there: Path) -> None:
     assert not skypilot.order([run(path, Site())], cloud(**stays, resources={"autostop": 10})).notes
 
 
+@pytest.mark.parametrize(
+    ("infra", "managed", "told"), [("k8s/mine", True, True), ("k8s", False, False), ("aws", True, False)]
+)
+def test_machines_of_ones_own_may_have_no_bucket(there: Path, infra: str, managed: bool, told: bool) -> None:
+    site = cloud(managed=managed, resources={"infra": infra, "autostop": 10}, volumes={"saves": "mine"})
+    notes = skypilot.order([run(written(there), site)], site).notes
+    assert [*notes] == ([notes[0]] if told else [])
+    assert not told or "managed: false" in notes[0]
+
+
 def test_nodes_have_no_cache_of_this_machine(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "https://mirror"}.items():
         monkeypatch.setenv(name, value)

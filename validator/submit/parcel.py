@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from validator.diagnostic import RecipeError
-from validator.job import ray
 from validator.job.datasets import REGISTRY, Dataset
 from validator.job.job import Job
 from validator.read.override import assignment
@@ -41,8 +40,6 @@ def pack(run: Run, seen: Iterable[str] = ()) -> tuple[Work, Parcel]:
     the recipe stays as it is, and so does the recipe; folders of `seen` are on the node, too. Raises RecipeError for a
     path with a space, at which LLaMA-Factory's launcher splits, and where two folders would have one place."""
     job, overrides, work = run
-    if ray.on():
-        raise RecipeError("USE_RAY is set, and nodes of this engine meet by torchrun; unset it")
     way = _Way(tuple(seen))
     parts = {key: (way.place(str(job.get(key))), path) for key, path in _read(job)}
     places = {key: place for key, (place, _) in parts.items()}

@@ -25,6 +25,8 @@ _FOLDER = "~/sky_workdir"
 _DISK, _SYSTEM = 256, 60
 # Vendors whose PyTorch is the one that pip installs.
 _WHEELS = ("nvidia", "cpu")
+# Beginnings of `infra` for machines of one's own.
+_OWN = ("k8s", "kubernetes", "ssh", "slurm")
 _MEMORY = "GiB: the high end of the prediction, with headroom. SkyPilot makes /dev/shm a share of main memory."
 _RECOVERY = "A run that ends with an error is started once more, and goes on from its last checkpoint."
 _PLACE = """\
@@ -60,10 +62,14 @@ def text(work: Work, site: Site, parcel: Parcel) -> str:
 
 
 def notes(work: Work, site: Site) -> Iterator[str]:
-    """What to say where the results are on disks that go with the nodes, and where the nodes stay."""
-    if not site.skypilot.managed and "autostop" not in site.skypilot.resources:
+    """What to say where the results are on disks that go with the nodes, where the nodes stay, and where files may not
+    come to them (sky/utils/controller_utils.py, maybe_translate_local_file_mounts_and_sync_up)."""
+    own = site.skypilot
+    if not own.managed and "autostop" not in own.resources:
         yield "the nodes stay, and cost, after the run: `sky down` them, or set `skypilot: resources: autostop:`"
-    if _lasts(work, site.skypilot):
+    if own.managed and str(own.resources.get("infra")).lower().startswith(_OWN):
+        yield "managed jobs send files through a cloud's bucket: where there is none, set `skypilot: managed: false`"
+    if _lasts(work, own):
         return
     shared = ", and several nodes cannot go on from checkpoints that each has parts of" if work.nodes > 1 else ""
     yield (
