@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from validator.submit import shell
+from validator.tables.saved import ASIDE, Saved
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash on this machine")
 
@@ -26,10 +27,19 @@ def safetensors(size: int = 16) -> bytes:
     return len(head).to_bytes(8, "little") + head + bytes(size)
 
 
-def checkpoint(folder: Path, *, state: bool = True, tensors: bytes | None = None, mark: bool = False) -> None:
+def checkpoint(
+    folder: Path,
+    *,
+    state: str | None = '{"global_step": 200}',
+    tensors: bytes | None = None,
+    optimizer: bytes | None = None,
+    mark: bool = False,
+) -> None:
     folder.mkdir(parents=True)
-    if state:
-        (folder / "trainer_state.json").write_text("{}")
+    if state is not None:
+        (folder / "trainer_state.json").write_text(state)
+    if optimizer is not None:
+        (folder / "optimizer.pt").write_bytes(optimizer)
     (folder / "model.safetensors").write_bytes(safetensors() if tensors is None else tensors)
     if mark:
         (folder / "checkpoint-is-incomplete.txt").write_text("Checkpoint started")
@@ -39,30 +49,35 @@ def checkpoint(folder: Path, *, state: bool = True, tensors: bytes | None = None
     ("how", "whole"),
     [
         ({}, True),
-        ({"state": False}, False),
+        ({"state": None}, False),
         ({"mark": True}, False),
         ({"tensors": safetensors(8)}, False),
         ({"tensors": safetensors()[:20]}, False),
         ({"tensors": b""}, False),
         ({"tensors": bytes(64)}, False),
+        ({"tensors": (16).to_bytes(8, "little") + bytes(64)}, False),
+        ({"state": ""}, False),
+        ({"optimizer": b"PK\x05\x06" + bytes(18)}, True),
+        ({"optimizer": b"PK\x03\x04" + bytes(18)}, False),
     ],
 )
 def test_a_half_written_checkpoint_gets_another_name(tmp_path: Path, how: dict[str, bool], whole: bool) -> None:
     checkpoint(tmp_path / "checkpoint-100")
     checkpoint(tmp_path / "checkpoint-200", **how)  # type: ignore[arg-type]
+    assert (Saved(tmp_path / "checkpoint-200").flaw is None) is whole, "the node judges as `train` does"
     ended = run(shell.aside(), output=tmp_path)
     assert (tmp_path / "checkpoint-100").is_dir()
     assert (tmp_path / "checkpoint-200").is_dir() is whole
-    assert (tmp_path / "incomplete-checkpoint-200").is_dir() is not whole
+    assert (tmp_path / f"{ASIDE}checkpoint-200").is_dir() is not whole
     assert ("checkpoint-200 was not written to its end" in ended.stderr) is not whole
 
 
 def test_what_was_set_aside_before_stays(tmp_path: Path) -> None:
     for _ in range(2):
-        checkpoint(tmp_path / "checkpoint-200", state=False)
+        checkpoint(tmp_path / "checkpoint-200", state=None)
         run(shell.aside(), output=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "incomplete-checkpoint-200", "incomplete-checkpoint-200-1",
+        f"{ASIDE}checkpoint-200", f"{ASIDE}checkpoint-200-1",
     ]  # fmt: skip
 
 

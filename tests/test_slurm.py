@@ -17,7 +17,7 @@ import pytest
 
 from validator.diagnostic import RecipeError
 from validator.job.job import resolve
-from validator.read.recipe import load
+from validator.read.recipe import load, parse
 from validator.speed import Span
 from validator.submit import directives, limit, requeue, slurm
 from validator.submit.order import Run
@@ -211,8 +211,8 @@ def sbatch(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def handed(output: Path) -> list[str]:
-    work = replace(TWO, output=output)
-    return list(slurm.order([Run(None, (), work)], Site()).hand())  # type: ignore[arg-type]
+    job = resolve(parse("qwen7b-lora.yaml", f"do_train: true\nnum_train_epochs: 1\noutput_dir: {output}\n"))
+    return list(slurm.order([Run(job, (), replace(TWO, output=output))], Site()).hand())
 
 
 def test_the_job_is_handed_to_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

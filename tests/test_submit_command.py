@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -142,6 +143,36 @@ def test_a_smoke_run_is_short_and_not_queued_again() -> None:
     assert "#SBATCH --no-requeue\n" in done.stdout
     assert "  max_steps=2\n" in done.stdout
     assert "saves/mine-smoke" in done.stdout
+
+
+def saved(output: Path, step: int, of: int) -> None:
+    """A checkpoint as LLaMA-Factory leaves it, and a result."""
+    folder = output / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    head = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    for place in (folder, output):
+        weights = len(head).to_bytes(8, "little") + head + bytes(4)
+        (place / "adapter_model.safetensors").write_bytes(weights)
+    state = {"global_step": step, "max_steps": of, "num_train_epochs": 1, "epoch": step / of}
+    (folder / "trainer_state.json").write_text(json.dumps(state))
+
+
+def test_it_says_what_the_run_goes_on_from(here: Path) -> None:
+    saved(here / "saves" / "mine", 200, 1000)
+    done = submit("mine.yaml", "--dry-run", "max_steps=1000")
+    assert done.exit_code == 0, done.output
+    assert "mine goes on from checkpoint-200 (step 200 of 1,000, 20%)" in done.stderr
+
+
+def test_a_run_that_has_come_to_its_end_is_not_submitted(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "config" / "lmf-recipes").mkdir(parents=True)
+    site.default().write_text("slurm: {partition: gpu}")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    saved(here / "saves" / "mine", 1000, 1000)
+    assert submit("mine.yaml", "--dry-run", "max_steps=1000").exit_code == 0
+    done = submit("mine.yaml", "max_steps=1000")
+    assert done.exit_code == 1
+    assert "mine: already finished: `saves/mine` holds the result and checkpoint-1000" in str(done.exception)
 
 
 def test_standard_input_is_no_file_that_nodes_read() -> None:

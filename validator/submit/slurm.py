@@ -11,6 +11,7 @@ from validator.submit import alike, batch, client, directives, limit, requeue, s
 from validator.submit.order import Order, Run
 from validator.submit.site import Site
 from validator.submit.work import Work
+from validator.train import resume
 
 # What sbatch says (slurm, slurm_errno.c), and what helps.
 _HINTS = {
@@ -28,7 +29,9 @@ def order(runs: Sequence[Run], site: Site) -> Order:
     """A batch script for one run, or an array job. Raises RecipeError as `text` does."""
     works = [run.work for run in runs]
     job = text(works, site)
-    return Order(job, [*notes(works, site)], lambda: _submit(job, works, site))
+    # The nodes see the output folder that this machine does.
+    going = [f"{run.work.name} {line}" for run in runs if run.work.resumes for line in resume.told(run.job, dry=True)]
+    return Order(job, [*going, *notes(works, site)], lambda: _submit(job, runs, site))
 
 
 def text(works: Sequence[Work], site: Site) -> str:
@@ -61,7 +64,11 @@ def notes(works: Sequence[Work], site: Site) -> Iterator[str]:
             yield from _unmounted(work, site.slurm.mounts)
 
 
-def _submit(job: str, works: Sequence[Work], site: Site) -> Iterator[str]:
+def _submit(job: str, runs: Sequence[Run], site: Site) -> Iterator[str]:
+    for run in runs:
+        if run.work.resumes and (done := resume.finished(run.job)):
+            raise RecipeError(f"{run.work.name}: {done}")
+    works = [run.work for run in runs]
     most = alike.largest(works)
     log = directives.log(most, site.slurm, len(works) if len(works) > 1 else 0)
     _folder(log.parent)

@@ -50,20 +50,22 @@ if [ "$overwrites" = true ] && [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ]; then
   done
 else
 python3 - "$output" <<'PYTHON'
-import json, pathlib, sys
+import json, pathlib, sys, zipfile
 
 def whole(folder):
-    if not (folder / "trainer_state.json").is_file() or (folder / "checkpoint-is-incomplete.txt").exists():
+    try:
+        json.loads((folder / "trainer_state.json").read_text())
+        states = (*folder.glob("optimizer.pt"), *folder.glob("global_step*/*.pt"))
+        marked = (folder / "checkpoint-is-incomplete.txt").exists()
+        return not marked and all(map(full, folder.rglob("*.safetensors"))) and all(map(zipfile.is_zipfile, states))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return False
-    return all(map(full, folder.rglob("*.safetensors")))
 
 def full(file):
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
-        head = stream.read(size)
-    if len(head) < size or size == 0:
-        return False
-    ends = [entry["data_offsets"][1] for name, entry in json.loads(head).items() if name != "__metadata__"]
+        head = json.loads(stream.read(min(size, file.stat().st_size)))
+    ends = [entry["data_offsets"][1] for name, entry in head.items() if name != "__metadata__"]
     return file.stat().st_size == 8 + size + max(ends, default=0)
 
 for folder in pathlib.Path(sys.argv[1]).glob("checkpoint-*"):
