@@ -135,6 +135,9 @@ def test_health(folder: str, says: list[str], monkeypatch: pytest.MonkeyPatch) -
         ("Failure Occurred        : No", "Failure Occurred        : Yes", "error"),
         ("DRAM Uncorrectable            : 0\n        Agg", "DRAM Uncorrectable            : 3\n        Agg", "warning"),
         ("HW Thermal Slowdown           : Not Active", "HW Thermal Slowdown           : Active", "warning"),
+        ("Fabric\n", "GPU Recovery Action           : Reset\n    Fabric\n", "error"),
+        ("Fabric\n", "GPU Recovery Action           : Drain and Reset\n    Fabric\n", "warning"),
+        ("Fabric\n", "GPU Recovery Action           : None\n    Fabric\n", ""),
         # Nothing to worry about: errors of a former life, and devices that wait.
         ("DRAM Uncorrectable            : 0\n    Ret", "DRAM Uncorrectable            : 3\n    Ret", ""),
         ("SW Power Cap                      : Not Active", "SW Power Cap                      : Active", ""),
@@ -191,6 +194,7 @@ def test_no_log() -> None:
         ([], []),
         (["nvidiactl", "nvidia0", "nvidia-uvm"], []),
         (["nvidiactl", "nvidia0"], ["/dev/nvidia-uvm"]),
+        (["nvidiactl", "nvidia0", "../usr/bin/nvidia-modprobe"], []),  # which makes it when it is asked for
         (["davinci0", "davinci_manager", "devmm_svm", "hisi_hdc"], []),
         (["davinci6", "davinci_manager"], ["/dev/devmm_svm", "/dev/hisi_hdc"]),
         (["kfd"], ["/dev/dri"]),
@@ -198,6 +202,7 @@ def test_no_log() -> None:
 )
 def test_device_files(there: list[str], lacks: list[str], tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
+    (tmp_path / "usr/bin").mkdir(parents=True)
     for name in there:
         (tmp_path / "dev" / name).touch()
     lines = list(files.lines(None, Node(tmp_path)))

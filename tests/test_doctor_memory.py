@@ -52,7 +52,9 @@ def meminfo(total: int, available: int, swap: int = 0) -> str:
         ({"proc/meminfo": meminfo(64, 50)}, 50),
         # A container: 32 GiB, 20 in use, 8 of which are copies of files.
         ({"proc/meminfo": meminfo(64, 50), "proc/self/cgroup": "0::/\n", f"{GROUP}/memory.max": f"{32 << 30}\n",
-          f"{GROUP}/memory.current": f"{20 << 30}\n", f"{GROUP}/memory.stat": f"inactive_file {8 << 30}\n"}, 20),
+          f"{GROUP}/memory.current": f"{20 << 30}\n",
+          f"{GROUP}/memory.stat": f"inactive_file {5 << 30}\nactive_file {3 << 30}\n"},
+         20),
         ({"proc/meminfo": meminfo(64, 50), "proc/self/cgroup": "0::/\n", f"{GROUP}/memory.max": "max\n",
           f"{GROUP}/memory.current": f"{20 << 30}\n"}, 50),
         # Version 1.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,7 +79,7 @@ def _compilers(names: set[str], node: Node) -> Iterator[Line]:
     for found, remedy in lacking:
         yield Line("warning" if done and not found.startswith("ninja") else "error", _WHAT, found, wanted, remedy)
     if not lacking:
-        yield Line("ok", _WHAT, "compiler, Python.h and ninja are there", "" if done else wanted)
+        yield Line("ok", _WHAT, "compiler and ninja are there", "" if done else wanted)
 
 
 def _wanted(names: set[str]) -> str:
@@ -93,9 +94,15 @@ def _lacking(node: Node) -> Iterator[tuple[str, str]]:
     compiler = node.environment.get("CXX") or "c++"
     if shutil.which(compiler, path=path) is None:
         yield f"no compiler `{compiler}`", "install one: `apt install g++`, or `conda install gxx_linux-64`"
-    if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
+    if _runs_here(path) and not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
         version = sysconfig.get_python_version()
         yield "no Python.h", f"install the headers of Python: `apt install python{version}-dev`"
+
+
+def _runs_here(path: str) -> bool:
+    """Whether the run's Python is this one, whose headers are known."""
+    program = shutil.which("llamafactory-cli", path=path)
+    return program is not None and Path(program).parent == Path(sys.executable).parent
 
 
 def _toolkit(job: Job, names: set[str], node: Node) -> Iterator[Line]:

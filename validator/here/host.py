@@ -12,11 +12,11 @@ from validator.here.groups import Group, groups, lines
 _GIB = float(1 << 30)
 
 
-# Files of a memory group, by the version of control groups: its limit, what it uses, and the line of memory.stat that
-# counts the part of that which the kernel would give back.
+# Files of a memory group, by the version of control groups: its limit, what it uses, and the lines of memory.stat that
+# count copies of files, which the kernel gives back before it kills.
 _FILES = {
-    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    2: ("memory.max", "memory.current", "inactive_file"),
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
+    2: ("memory.max", "memory.current", ("inactive_file", "active_file")),
 }
 
 
@@ -54,7 +54,7 @@ def _left(group: Group) -> float | None:
     if most is None or now is None:
         return None
     counted = dict(line.split() for line in lines(group.folder / "memory.stat"))
-    return max(most - now + int(counted.get(cached, 0)), 0) / _GIB
+    return max(most - now + sum(int(counted.get(name, 0)) for name in cached), 0) / _GIB
 
 
 def cpus(root: Path = Path("/")) -> int:
