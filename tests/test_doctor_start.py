@@ -104,6 +104,17 @@ def test_a_folder_without_weights(tmp_path: Path) -> None:
     assert "holds no weights" in line
 
 
+def test_where_the_model_lies(tmp_path: Path) -> None:
+    (line,) = told(start.lines(resolve(load(TINY)), Node(folders=("/none",))))
+    assert line == f"ok: model: `demo/tiny-qwen3` lies in {ROOT}/demo/tiny-qwen3"
+    place = tmp_path / "hf/hub/models--Qwen--Qwen2.5-7B-Instruct"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs/main").write_text("0123")
+    (place / "snapshots/0123").mkdir(parents=True)
+    (place / "snapshots/0123/model.safetensors").touch()
+    assert begun() == [f"ok: model: `{MODEL}` lies in {place}/snapshots/0123"]
+
+
 def test_a_model_that_is_not_there_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert begun()[0].startswith(f"error: model: HF_HUB_OFFLINE is set, and `{MODEL}` is in no folder")

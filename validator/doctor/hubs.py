@@ -38,7 +38,7 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
     """Asks the hub for what is not here yet; nothing where all is, or where the run goes without network."""
     if job is None or hub.offline() or switch.on("USE_OPENMIND_HUB"):
         return
-    names = [name for name in hub.names(job) if not hub.downloaded(job, name)]
+    names = [name for name in hub.names(job) if not any(hub.downloads(job, name))]
     sets = [name for name in hub.data_sets(job) if not hub.prepared(name, job.origin[1])]
     sets = [] if switch.on("USE_MODELSCOPE_HUB") else sets
     yield from _asked([*((name, name) for name in names), *((name, f"datasets/{name}") for name in sets)], node)

@@ -19,7 +19,7 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
     if job is None:
         return
     yield from (line.of("package", each) for each in packages.lacking(job))
-    yield from (line.of("model", each) for each in (*folder.lacking(job), *hub.lacking(job)))
+    yield from _model(job)
     if "llamafactory" not in installed(node.folders).releases:
         return  # which is told of the packages
     try:
@@ -27,6 +27,17 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
         launch.ready(_nodes(job, node, prepared.starter), releases.pairs(job.header)[0][0], prepared.starter)
     except RecipeError as err:
         yield Line("error", "start", str(err))
+
+
+def _model(job: Job) -> Iterator[Line]:
+    """What the model's folder or download lacks, else where it lies; what is not here yet is a question of hubs.py."""
+    lacking = [*folder.lacking(job), *hub.lacking(job)]
+    yield from (line.of("model", each) for each in lacking)
+    name = str(job.get("model_name_or_path"))
+    place = job.find(name)
+    there = place[0] if place else next(iter(hub.downloads(job, name)), None)
+    if there and not lacking:
+        yield Line("ok", "model", f"`{name}` lies in {there}" if str(there) != name else f"`{name}` is there")
 
 
 def _nodes(job: Job, node: Node, starter: tuple[str, ...]) -> int:

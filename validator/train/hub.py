@@ -52,7 +52,7 @@ def _other_shapes(job: Job) -> Iterator[Shortage]:
 def _not_downloaded(job: Job, cause: str) -> Iterator[Shortage]:
     """What a run without network would look for in vain; `cause` is the variable that takes the network away."""
     for name in names(job):
-        if not downloaded(job, name):
+        if not any(downloads(job, name)):
             folders = [*cache.hugging_face(name, *job.origin)]
             known = any((place / "config.json").is_file() for place in folders)
             what = "has a config.json in the cache, and no weights" if known else "is in no folder and not in the cache"
@@ -66,14 +66,14 @@ def _not_downloaded(job: Job, cause: str) -> Iterator[Shortage]:
 def _of_other_hub(job: Job) -> Iterator[Shortage]:
     """What is downloaded already, where the run does not look."""
     for name in names(job):
-        if (remedy := _elsewhere(job, name)) and not downloaded(job, name):
+        if (remedy := _elsewhere(job, name)) and not any(downloads(job, name)):
             yield Severity.WARNING, f"`{name}` is downloaded from Hugging Face: {remedy}"
 
 
-def downloaded(job: Job, name: str) -> bool:
-    """Whether the cache holds a model or an adapter where the run looks for it."""
+def downloads(job: Job, name: str) -> Iterator[Path]:
+    """Folders of the cache that hold a model or an adapter where the run looks for it."""
     folders = cache.modelscope if switch.on("USE_MODELSCOPE_HUB") else cache.hugging_face
-    return any(map(_loadable, folders(name, *job.origin)))
+    return filter(_loadable, folders(name, *job.origin))
 
 
 def _elsewhere(job: Job, name: str) -> str:
