@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from validator.diagnostic import RecipeError
 from validator.doctor import (
     builds,
+    cached,
     cann,
     devices,
     disk,
@@ -49,7 +50,7 @@ CHECKS: dict[str, Check] = {
     "/dev/shm": shared.lines,
     "limits": limits.lines,
     "output folder": disk.lines,
-    "data cache": disk.cached,
+    "data cache": cached.lines,
     "packages": packages.lines,
     "torch": builds.lines,
     "compiled packages": linked.lines,

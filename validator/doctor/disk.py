@@ -14,8 +14,6 @@ from validator.doctor.node import Node
 from validator.here import host
 from validator.here.mount import mount
 from validator.job.job import GIB, Job
-from validator.memory.terms import Disk
-from validator.tables import cache
 from validator.train import room
 
 _WHAT = "output folder"
@@ -25,7 +23,6 @@ _LEAST = 1.0  # GiB free: with less nothing is tried
 _FILES = 1000  # of a few checkpoints
 _TOLD = 0.05 * GIB  # of a checkpoint
 _SLOW = 600.0  # seconds of a checkpoint
-_COPIES = 2.0  # of the tokenized rows: as they were read, and as they are trained on
 
 
 def lines(job: Job | None, node: Node) -> Iterator[Line]:
@@ -45,20 +42,6 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
     yield from (line.of(_WHAT, each) for each in room.disk(job)) if job else ()
     yield from _volatile(there, node.root)
     yield from _inodes(there)
-
-
-def cached(job: Job | None, _node: Node) -> Iterator[Line]:
-    """Room for the rows as datasets keeps them, read and tokenized: `No space left on device` with much room in the
-    output folder (hiyouga/LLaMA-Factory issue 275)."""
-    if job is None or job.disk is None or job.tokenized or not job.datasets:
-        return
-    folder, wanted = cache.data_sets(job.origin[1]), _COPIES * job.disk[Disk.DATA] / GIB
-    free = host.free_disk_gib(folder)
-    if free is not None and free < max(wanted, _LEAST):
-        remedy = "free some, or set HF_DATASETS_CACHE to another disk"
-        yield Line(
-            "warning", "data cache", f"{free:.1f} GiB free at {folder}", f"about {max(wanted, _LEAST):.1f} GiB", remedy
-        )
 
 
 def _place(folder: Path, root: Path) -> str:
