@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from validator.diagnostic import RecipeError
 from validator.doctor import checks, disk, hubs
 from validator.doctor.line import Line
 from validator.doctor.node import Node
+from validator.here import host
 from validator.job.job import Job
 
 ROOT = Path(__file__).parent.parent
@@ -110,3 +112,18 @@ def test_a_machine_that_should_be_the_one_that_is_named(
     result = doctor("--machine", "8xa100-80g")
     assert result.exit_code == code
     assert "wanted: 8xa100-80g" in devices(result)
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [("nvidia-smi-2x5090-busy", "qwen7b-a100-lora"), ("npu-smi-8x910b3-busy", "qwen7b-910b-lora")],
+)
+def test_train_and_doctor_answer_alike(folder: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(RECORDED / folder))
+    monkeypatch.setattr(host, "memory_gib", lambda _root=None: 1000.0)
+    recipe = str(ROOT / "recipes" / f"{name}.yaml")
+    trained = CliRunner().invoke(group, ["train", "--dry-run", recipe]).output
+    said = re.findall(r"^this machine: (?:error|warning): (.*)$", trained, re.MULTILINE)
+    assert said
+    told = doctor(recipe).output
+    assert [words for words in said if words not in told] == []
