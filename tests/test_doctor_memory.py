@@ -207,6 +207,17 @@ def test_locked_memory(
     assert told == [("ok", "open files"), *([(state, "locked memory")] if state else [])]
 
 
+@pytest.mark.parametrize(("mask", "told"), [("00000000a80425fb", True), ("00000000a80465fb", False)])
+def test_locked_memory_of_who_may_lock_more(
+    mask: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker's usual capabilities, and those with IPC_LOCK."""
+    limited(monkeypatch, resource.RLIMIT_MEMLOCK, 8 << 20)
+    (tmp_path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
+    root(tmp_path, {"proc/self/status": f"Name:\tpython\nCapEff:\t{mask}\n"})
+    assert (("error", "locked memory") in said(job(machine="2x8xa100-80g"), tmp_path)) == told
+
+
 def test_locked_memory_of_an_offload_to_nvme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch, resource.RLIMIT_MEMLOCK, 8 << 20)
     block = '{"stage": 3, "offload_param": {"device": "%s", "nvme_path": "/tmp"}}'
@@ -231,7 +242,7 @@ def test_processes(
 ) -> None:
     limited(monkeypatch, resource.RLIMIT_NPROC, soft)
     told = said(job(machine="8xa100-80g"), root(tmp_path, files))
-    assert (("warning", "processes") in told) == warned
+    assert (("warning", "process limit") in told) == warned
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 from validator.doctor.line import Line, State
 from validator.doctor.node import Node
 from validator.here.groups import groups
+from validator.here.groups import lines as lines_of
 from validator.job.job import Job
 from validator.tables import switch
 
@@ -21,10 +22,11 @@ _PASSED = (
 )
 _WORKER = 8  # threads of a loader worker
 _GIB = 1 << 30
+_IPC_LOCK = 1 << 14  # the bit of the capability (linux/capability.h)
 
 
 def lines(job: Job | None, node: Node) -> Iterator[Line]:
-    """Each limit that may be too low; one line that says all are enough where none is."""
+    """Open files in any case; other limits where they may be too low."""
     yield from _files(job)
     yield from _locked(job, node)
     yield from _processes(job, node)
@@ -49,7 +51,9 @@ def _locked(job: Job | None, node: Node) -> Iterator[Line]:
     infiniband = _has_infiniband(node.root) and not switch.on("NCCL_IB_DISABLE")
     across = job is not None and job.machine is not None and job.machine.nodes > 1 and infiniband
     nvme = job is not None and job.zero is not None and "nvme" in _offloaded(job)
-    if soft == resource.RLIM_INFINITY or not (across or nvme or (job is None and infiniband)):
+    if soft == resource.RLIM_INFINITY or _privileged(node.root):
+        return
+    if not (across or nvme or (job is None and infiniband)):
         return
     why = "DeepSpeed locks the buffers of its offload to NVMe" if nvme else "InfiniBand is here"
     state: State = "error" if across and soft < _GIB else "warning"
@@ -66,7 +70,7 @@ def _processes(job: Job | None, node: Node) -> Iterator[Line]:
     wanted = devices * (_THREADS + _WORKER * _workers(job)) + int(job.number("preprocessing_num_workers"))
     if left < wanted:
         remedy = "`ulimit -u`, the container's --pids-limit or the kubelet's podPidsLimit"
-        yield Line("warning", "processes", f"{left:,} more may be started", f"about {wanted:,}", f"raise {remedy}")
+        yield Line("warning", "process limit", f"{left:,} more may be started", f"about {wanted:,}", f"raise {remedy}")
 
 
 def _addresses(job: Job | None) -> Iterator[Line]:
@@ -83,6 +87,12 @@ def _workers(job: Job) -> int:
 def _offloaded(job: Job) -> set[object]:
     names = ("offload_optimizer", "offload_param")
     return {job.zero.value(f"zero_optimization.{name}.device") for name in names} if job.zero else set()
+
+
+def _privileged(root: Path) -> bool:
+    """Whether the limit does not hold: for root, and in pods that are given IPC_LOCK."""
+    held = [line.split()[1] for line in lines_of(root / "proc/self/status") if line.startswith("CapEff:")]
+    return any(int(mask, 16) & _IPC_LOCK for mask in held)
 
 
 def _has_infiniband(root: Path) -> bool:
