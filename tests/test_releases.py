@@ -177,10 +177,10 @@ def test_keys_by_release(text: str, header: dict[str, str], code: str, says: str
 
 ROOT = Path(cli.__file__).parent
 _PACKAGE = r"(?:llama-?factory|transformers|deepspeed|accelerate|peft|trl|datasets|bitsandbytes|omegaconf|torch)(?:'s)?"
-# A number with a package's name before it, as the end of a citation, or in three parts.
+# A number with a package's name before it, as the end of a citation, or in three parts (an address has four).
 _RELEASE = re.compile(
     rf"(?i)\b{_PACKAGE},? (?:release |since |below |from |[<>=]+ ?)?v?\d+\.\d{{1,2}}\b|, v?\d+\.\d+(?:\.\d+)?\)|"
-    r"\b(?:seen|tried) with \d+\.\d+|\bv?\d+\.\d+\.\d+\b|\bv\d+\.\d+\b"
+    r"\b(?:seen|tried) with \d+\.\d+|(?<!\d\.)\bv?\d+\.\d+\.\d+\b(?!\.\d)|\bv\d+\.\d+\b"
 )
 # Where a release is itself the fact: file, words, why.
 FACTS = [
@@ -213,6 +213,17 @@ FACTS = [
     ("study/estimate.py", "dashscope 2.0.2", "what the weights were fitted to"),
     ("tables/releases.py", "such as", "the form of a bound or a range"),
     ("tables/releases.py", "5.6 of 5.6.0", "the form of a number"),
+    ("doctor/builds.py", "`2.8.0+cu128`", "the form of a number"),
+    ("doctor/cann.py", "8.0 of 8.0.RC3", "the form of a number"),
+    ("doctor/limits.py", "seen with torch 2.13", "what was measured"),
+    ("doctor/shared.py", "measured with torch 2.13", "what was measured"),
+    ("train/ray.py", "seen with 2.60", "what was seen"),
+    ("train/environment.py", "550.40.07", "the driver that accelerate compares with"),
+    ("train/smoke.py", "0.5), 3", "a share, no release"),
+    ("submit/kubeflow.py", "at v2.2", "where the fields were read"),
+    ("submit/kubeflow.py", "at v1.9", "where the fields were read"),
+    ("submit/container.py", "LLaMA-Factory at v0.9.5", "where the names were read"),
+    ("submit/skypilot.py", "of 0.14.1", "where the keys were read"),
 ]
 
 
@@ -244,6 +255,7 @@ def test_each_fact_about_a_release_is_still_written(name: str, words: str) -> No
         ("'the first line\\n'\n'needs transformers below 4.48'", 1),
         ("rule(since='transformers 4.53.0', until='llamafactory 0.9.5')", 0),
         ("rule(key='transformers 4.53.0')", 1),
+        ("address = 'http://127.0.0.1:8265'", 0),
         ("momentum = 0.95  # DeepSpeed's 0.001, of 0.9 and 1.5, GaLore (arXiv 2403.03507)", 0),
     ],
 )
