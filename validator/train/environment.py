@@ -81,8 +81,9 @@ def setup_lines(device: Device, count: int = 1, nodes: int = 1) -> list[str]:
     """Lines of bash for each node before the run starts, after the site's own; `set -eu` may be on. MASTER_ADDR is set
     where several nodes meet."""
     lines = [
-        "# As many open files and as much locked memory as the node allows: loaders and network adapters take them",
-        'ulimit -S -n "$(ulimit -H -n)" && ulimit -S -l "$(ulimit -H -l)"',
+        "# Loaders take many open files, network adapters much locked memory; without end, files cost time, too",
+        'ulimit -S -n 1048576 2>/dev/null || ulimit -S -n "$(ulimit -H -n)"',
+        'ulimit -S -l "$(ulimit -H -l)"',
     ]
     if setup := node(device).setup:
         lines += _paths(setup)
