@@ -135,9 +135,12 @@ def test_nodes_meet_by_address(tmp_path: Path) -> None:
     assert told["GLOO_SOCKET_IFNAME"] == "bond0"
     (tmp_path / "ip").write_text("#!/bin/sh\nexit 127\n")
     assert "GLOO_SOCKET_IFNAME" not in left(lines, tmp_path, MASTER_ADDR="node1")
-    own = left(lines, tmp_path, MASTER_ADDR="node1", HCCL_SOCKET_IFNAME="eth1", PET_LOCAL_ADDR="10.9.9.9")
-    assert own["PET_LOCAL_ADDR"] == "10.9.9.9"
-    assert "HCCL_IF_IP" not in own
+    # Addresses that sbatch has brought along are of the node where the job was submitted; names are the user's.
+    brought = {"PET_LOCAL_ADDR": "10.9.9.9", "HCCL_IF_IP": "10.9.9.9"}
+    assert not {"10.9.9.9"} & set(left(lines, tmp_path, MASTER_ADDR="node1", **brought).values())
+    named = left(lines, tmp_path, MASTER_ADDR="node1", HCCL_SOCKET_IFNAME="eth1", GLOO_SOCKET_IFNAME="eth1", **brought)
+    assert "HCCL_IF_IP" not in named
+    assert named["GLOO_SOCKET_IFNAME"] == "eth1"
     assert "HCCL_IF_IP" not in left(environment.setup_lines(device("a100"), 8, 2), tmp_path, MASTER_ADDR="node1")
 
 

@@ -117,15 +117,16 @@ def _meeting(device: Device) -> list[str]:
     """Under an elastic launch the first process tells the others its node's own name, which they may not know, unless
     an address is given (torch, elastic/rendezvous/api.py; each option of torchrun is read from PET_…, too). Gloo, which
     carries what FSDP keeps in main memory, takes the address that the node's own name has; HCCL the first interface by
-    name, which on another node may lead elsewhere (CANN, HCCL_IF_IP). NCCL finds its way by itself. Where a container
-    starts before the cluster knows the first node's name, it waits a minute."""
+    name, which on another node may lead elsewhere (CANN, HCCL_IF_IP). NCCL finds its way by itself. An address that the
+    job has brought along is of another node, and does not count. Where a container starts before the cluster knows the
+    first node's name, it waits a minute."""
     told = [
-        'export PET_LOCAL_ADDR="${PET_LOCAL_ADDR:-$address}"',
+        'export PET_LOCAL_ADDR="$address"',
         "interface=$(ip -o addr show to \"$address\" 2>/dev/null | awk 'NR == 1 { print $2 }') || true",
         '[ -z "$interface" ] || export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-$interface}"',
     ]
     if device.vendor == "ascend":
-        told.append('[ -n "${HCCL_SOCKET_IFNAME:-}" ] || export HCCL_IF_IP="${HCCL_IF_IP:-$address}"')
+        told.append('if [ -n "${HCCL_SOCKET_IFNAME:-}" ]; then unset HCCL_IF_IP; else export HCCL_IF_IP="$address"; fi')
     return [
         "# The address by which this node and the first one meet: names and first interfaces may lead elsewhere",
         "for attempt in {1..30}; do",
