@@ -49,7 +49,8 @@ def _data(job: Job) -> Iterator[str]:
     streams = job.flag("streaming")
     yield f"buffer_size={min(rows, int(job.number('buffer_size')))}" if streams else f"max_samples={rows}"
     if job.holds_back:
-        yield f"val_size={held if streams else round(min(held / rows, 0.5), 3)}"
+        share = round(min(held / rows, 0.5), 3)
+        yield f"val_size={held if streams else share}"
 
 
 def _rows(job: Job) -> int:
