@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from validator.job.job import Job
-from validator.tables.saved import WEIGHTS, Saved, checkpoints
+
+if TYPE_CHECKING:  # few recipes have an output folder that is there
+    from validator.tables.saved import Saved
 
 _DROPPED = 0.05
 
@@ -36,7 +39,21 @@ def output(job: Job) -> Path | None:
 def there(job: Job) -> list[Saved]:
     """The checkpoints in the output folder, the last one last."""
     folder = output(job)
-    return checkpoints(folder) if folder else []
+    if folder is None:
+        return []
+    from validator.tables.saved import checkpoints
+
+    return checkpoints(folder)
+
+
+def results(job: Job) -> list[str]:
+    """Names of the files with weights in the output folder itself, which a run leaves at its end."""
+    folder = output(job)
+    if folder is None:
+        return []
+    from validator.tables.saved import WEIGHTS
+
+    return [name for name in WEIGHTS if (folder / name).is_file()]
 
 
 @lru_cache(maxsize=1)
@@ -47,8 +64,14 @@ def chosen(job: Job) -> tuple[Saved, ...]:
         return ()
     if isinstance(asked, str) and asked:
         place = job.find(asked)
-        return (Saved(place[0]),) if place and place[0].is_dir() else ()
+        return _named(place[0]) if place and place[0].is_dir() else ()
     return tuple(reversed(there(job))) if asked is True or unasked(job) else ()
+
+
+def _named(folder: Path) -> tuple[Saved, ...]:
+    from validator.tables.saved import Saved
+
+    return (Saved(folder),)
 
 
 def half(job: Job) -> tuple[Saved, ...]:
@@ -112,5 +135,4 @@ def done(job: Job, saved: Saved) -> bool:
 
 def finished(job: Job, saved: Saved) -> bool:
     """Whether that run has left its result, too, which it may also where it was told to stop before the end."""
-    folder = output(job)
-    return done(job, saved) and folder is not None and any((folder / name).is_file() for name in WEIGHTS)
+    return done(job, saved) and bool(results(job))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from validator.diagnostic import Severity
 from validator.job import resumption
 from validator.job.job import Job
 from validator.rules.rule import Finding, rule
-from validator.tables.saved import ASIDE, Saved
+
+if TYPE_CHECKING:  # few recipes have an output folder that is there
+    from validator.tables.saved import Saved
 
 
 @rule("PTH018", Severity.ERROR)
@@ -21,7 +24,7 @@ def half_written(job: Job) -> Iterator[Finding]:
     Fix: rename the folder, so that the checkpoint before it is taken; `checkpoint-` must not begin its name.
     """
     for saved in resumption.half(job):
-        remedy = f"rename it to {ASIDE}{saved.name}"
+        remedy = f"rename it to {saved.aside}"
         before = resumption.source(job)
         instead = f", and {before.name} is taken" if before else ""
         yield _place(job), f"`{saved.path}` is half-written ({saved.flaw}); {remedy}{instead}"

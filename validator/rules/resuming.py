@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from validator.diagnostic import RecipeError, Severity
 from validator.job import resumption
@@ -11,7 +12,9 @@ from validator.rules.paths import unexpanded
 from validator.rules.rule import Finding, rule
 from validator.tables import models
 from validator.tables.models import Model
-from validator.tables.saved import WEIGHTS, Saved
+
+if TYPE_CHECKING:  # few recipes have an output folder that is there
+    from validator.tables.saved import Saved
 
 
 @rule("PTH009", Severity.ERROR)
@@ -22,8 +25,9 @@ def output_occupied(job: Job) -> Iterator[Finding]:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: another `output_dir`, or `overwrite_output_dir: true`.
     """
-    folder = resumption.output(job) if resumption.unasked(job) else None
-    if folder and not resumption.there(job) and (held := [name for name in WEIGHTS if (folder / name).is_file()]):
+    held = resumption.results(job) if resumption.unasked(job) and not resumption.there(job) else []
+    if held:
+        folder = resumption.output(job)
         yield "output_dir", f"`{folder}` already holds {held[0]}; choose another, or set `overwrite_output_dir: true`"
 
 

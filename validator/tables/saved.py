@@ -20,7 +20,7 @@ from validator.read.tree import read_json
 
 # A checkpoint that is set aside begins with this: what begins with `checkpoint-` takes a place of `save_total_limit`,
 # whatever follows (transformers/trainer_utils.py, sort_checkpoints).
-ASIDE = "incomplete-"
+_ASIDE = "incomplete-"
 _NAME = re.compile(r"checkpoint-(\d+)")
 # What a checkpoint taken at SIGTERM holds until it is written (transformers/trainer_jit_checkpoint.py).
 _SENTINEL = "checkpoint-is-incomplete.txt"
@@ -42,6 +42,11 @@ class Saved:
     @property
     def name(self) -> str:
         return self.path.name
+
+    @property
+    def aside(self) -> str:
+        """The name under which neither the Trainer nor LLaMA-Factory takes it for a checkpoint."""
+        return f"{_ASIDE}{self.name}"
 
     @cached_property
     def flaw(self) -> str | None:

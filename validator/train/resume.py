@@ -9,14 +9,14 @@ from pathlib import Path
 
 from validator.job import resumption
 from validator.job.job import Job
-from validator.tables.saved import ASIDE, Saved
+from validator.tables.saved import Saved
 
 
 def told(job: Job, *, dry: bool) -> Iterator[str]:
     """What the run will go on from, or that it starts anew where checkpoints lie in its folder. Unless `dry`,
     half-written checkpoints get another name, and nothing is lost."""
     for saved in resumption.half(job):
-        place = _unused(saved.path)
+        place = _unused(saved)
         yield f"{saved.name} is half-written ({saved.flaw}): {'would be ' if dry else ''}renamed to {place.name}"
         if not dry:
             with suppress(FileNotFoundError):  # another node was faster
@@ -51,7 +51,7 @@ def _why(job: Job, there: list[Saved]) -> str:
     return "no checkpoint in its folder is whole" if not last else "`resume_from_checkpoint` says so"
 
 
-def _unused(path: Path) -> Path:
-    """The name that the checkpoint gets, with a number where others have it already."""
-    names = (path.with_name(f"{ASIDE}{path.name}{f'-{number}' if number else ''}") for number in count())
-    return next(name for name in names if not name.exists())
+def _unused(saved: Saved) -> Path:
+    """Where the checkpoint is set aside, with a number where others lie there already."""
+    names = (f"{saved.aside}{f'-{number}' if number else ''}" for number in count())
+    return next(place for name in names if not (place := saved.path.with_name(name)).exists())
