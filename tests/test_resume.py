@@ -144,6 +144,19 @@ def test_a_dry_run_sets_nothing_aside(folder: Path, monkeypatch: pytest.MonkeyPa
     assert names(folder) == ["checkpoint-50"]
 
 
+def test_submit_says_it_and_sets_nothing_aside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    whole(folder, 25)
+    half(folder, 50)
+    more = ("--to", "slurm", "--dry-run", "--hours", "1", "max_steps=100")
+    done = CliRunner().invoke(group, ["submit", *words(folder)[1:], *more])
+    assert done.exit_code == 0, done.output
+    assert "would be renamed to incomplete-checkpoint-50\n" in done.stderr
+    assert "goes on from checkpoint-25 (step 25 of 100, 25%)\n" in done.stderr
+    assert names(folder) == ["checkpoint-25", "checkpoint-50"]
+
+
 LONG = (*SHORT, "overwrite_output_dir=false", "max_steps=60", "save_steps=10", "save_total_limit=9")
 
 

@@ -75,8 +75,7 @@ def _tell_of_earlier(job: Job, dry: bool) -> None:
     again and again comes to its end."""
     for line in resume.told(job, dry=dry):
         click.echo(line, err=True)
-    if not dry and (done := resume.finished(job)):
-        click.echo(done, err=True)
+    if not dry and resume.finished(job):
         sys.exit(0)
 
 

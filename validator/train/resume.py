@@ -13,8 +13,8 @@ from validator.tables.saved import Saved
 
 
 def told(job: Job, *, dry: bool) -> Iterator[str]:
-    """What the run will go on from, or that it starts anew where checkpoints lie in its folder. Unless `dry`,
-    half-written checkpoints get another name, and nothing is lost."""
+    """What the run will go on from, that it is finished, or that it starts anew where checkpoints lie in its folder.
+    Unless `dry`, half-written checkpoints get another name, and nothing is lost."""
     for saved in resumption.half(job):
         place = _unused(saved)
         yield f"{saved.name} is half-written ({saved.flaw}): {'would be ' if dry else ''}renamed to {place.name}"
@@ -22,7 +22,9 @@ def told(job: Job, *, dry: bool) -> Iterator[str]:
             with suppress(FileNotFoundError):  # another node was faster
                 saved.path.rename(place)
     taken, there = resumption.source(job), resumption.there(job)
-    if taken:
+    if done := finished(job):
+        yield done
+    elif taken:
         yield f"goes on from {_at(job, taken)}"
     elif there and job.trains:
         yield f"starts anew: {_why(job, there)}"
