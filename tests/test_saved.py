@@ -148,6 +148,15 @@ def test_files_of_the_index(tmp_path: Path) -> None:
     assert saved.flaw == "model-00002-of-00002.safetensors is missing"
 
 
+def test_weights_that_fsdp_has_spread(tmp_path: Path) -> None:
+    saved = whole(tmp_path)
+    for name in ("adapter_model.safetensors", "optimizer.pt"):
+        (saved.path / name).unlink()
+    for name in ("pytorch_model_fsdp_0", "optimizer_0"):
+        (saved.path / name).mkdir()
+    assert (saved.flaw, saved.adapts, saved.schedules) == (None, None, True)
+
+
 @pytest.mark.parametrize("text", ["[]", "{", '{"weight_map": 3}'])
 def test_an_index_that_is_none(text: str, tmp_path: Path) -> None:
     saved = whole(tmp_path)

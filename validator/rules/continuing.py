@@ -98,7 +98,7 @@ def other_parameters(job: Job) -> Iterator[Finding]:
 
 def _trained(job: Job, saved: Saved) -> str | None:
     config = saved.adapter
-    if saved.adapts != job.adapts and job.stage != "rm":
+    if saved.adapts not in (None, job.adapts):
         return f"holds {'an adapter' if saved.adapts else 'all weights'}, the run trains by {job.method}"
     if not config or job.method != "lora":
         return None

@@ -104,9 +104,11 @@ class Saved:
         return optimizer and (self.path / "scheduler.pt").is_file()
 
     @property
-    def adapts(self) -> bool:
-        """Whether its weights are those of an adapter."""
-        return any(self.path.glob("adapter_model.*"))
+    def adapts(self) -> bool | None:
+        """Whether its weights are those of an adapter; None where FSDP has spread them."""
+        if any(self.path.glob("adapter_model.*")):
+            return True
+        return False if any((self.path / name).is_file() for name in WEIGHTS) else None
 
     @cached_property
     def adapter(self) -> Mapping[str, Any]:
