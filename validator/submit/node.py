@@ -10,7 +10,6 @@ from validator.submit.site import Site
 from validator.submit.work import Work
 from validator.train import environment
 
-PORT = "29500"
 _HOST = """\
 # torchrun would guess from host names whether nodes meet at this one (torch, c10d_rendezvous_backend.py)
 export PET_RDZV_CONF="is_host=$((NODE_RANK == 0))\""""

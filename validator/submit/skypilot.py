@@ -8,37 +8,32 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from validator.diagnostic import RecipeError
-from validator.submit import client, container, node, shell
+from validator.submit import client, container, instance, node, shell
 from validator.submit.manifest import Said, Value, comment, document
 from validator.submit.order import Order, Run, alone
 from validator.submit.parcel import Parcel, pack
 from validator.submit.site import Site, SkyPilot
 from validator.submit.work import Work
-from validator.tables.data import listing
 
-# Where a run starts, and where relative mounts lead to (sky/skylet/constants.py, SKY_REMOTE_WORKDIR).
-_FOLDER = "~/sky_workdir"
-# GiB: what a task gets that asks for nothing (sky/resources.py), and what system and packages take of it.
-_DISK, _SYSTEM = 256, 60
 # Vendors whose PyTorch is the one that pip installs.
 _WHEELS = ("nvidia", "cpu")
 # Beginnings of `infra` for machines of one's own.
 _OWN = ("k8s", "kubernetes", "ssh", "slurm")
-_MEMORY = "GiB: the high end of the prediction, with headroom. SkyPilot makes /dev/shm a share of main memory."
-_RECOVERY = "A run that ends with an error is started once more, and goes on from its last checkpoint."
 _PLACE = """\
 # Addresses of all nodes, one in a line, that of the first node first
 mapfile -t addresses <<<"$SKYPILOT_NODE_IPS"
 export NODE_RANK="$SKYPILOT_NODE_RANK"
+# Jobs on one node do not meet at one port
+port=$((20000 + $(cksum <<<"$SKYPILOT_TASK_ID" | cut -d ' ' -f 1) % 10000))
 """
 
 
 def order(runs: Sequence[Run], site: Site) -> Order:
     """The task of one run. Raises RecipeError as `text` does."""
-    work, parcel = pack(alone(runs), _lasting(site.skypilot))
+    work, parcel = pack(alone(runs), instance.lasting(site.skypilot))
     task = text(work, site, parcel)
     return Order(task, [*notes(work, site)], lambda: submit(task, work, site))
 
@@ -46,14 +41,16 @@ def order(runs: Sequence[Run], site: Site) -> Order:
 def text(work: Work, site: Site, parcel: Parcel) -> str:
     """The task file. Raises RecipeError where SkyPilot knows no such device."""
     own = site.skypilot
-    resources = _resources(work, own, parcel)
+    resources = instance.resources(work, own, parcel.relief)
     brings: dict[str, Value] = {} if "image_id" in own.resources else {"setup": _setup(work, site)}
     volumes: dict[str, Value] = {"volumes": own.volumes} if own.volumes else {}
     task: dict[str, Value] = {
         "name": _name(work),
         "num_nodes": work.nodes,
         "resources": resources,
-        "file_mounts": Said(_mounts(parcel, own), f"What the run reads of this machine, by its place in {_FOLDER}."),
+        "file_mounts": Said(
+            _mounts(parcel, own), f"What the run reads of this machine, by its place in {instance.FOLDER}."
+        ),
         **volumes,
         **brings,
         "run": _run(work, site),
@@ -69,7 +66,7 @@ def notes(work: Work, site: Site) -> Iterator[str]:
         yield "the nodes stay, and cost, after the run: `sky down` them, or set `skypilot: resources: autostop:`"
     if own.managed and str(own.resources.get("infra")).lower().startswith(_OWN):
         yield "managed jobs send files through a cloud's bucket: where there is none, set `skypilot: managed: false`"
-    if _lasts(work, own):
+    if instance.lasts(work, own):
         return
     shared = ", and several nodes cannot go on from checkpoints that each has parts of" if work.nodes > 1 else ""
     yield (
@@ -97,20 +94,6 @@ def _name(work: Work) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", work.name).strip("-") or "run"
 
 
-def _lasting(own: SkyPilot) -> list[str]:
-    """Where buckets and volumes of the site are seen."""
-    return [*own.mounts, *own.volumes]
-
-
-def _lasts(work: Work, own: SkyPilot) -> bool:
-    """Whether the results are where nodes can go."""
-    return any(_holds(mount, work.output) for mount in _lasting(own))
-
-
-def _holds(mount: str, output: Path) -> bool:
-    return PurePosixPath(output).is_relative_to(mount.removeprefix(f"{_FOLDER}/"))
-
-
 def _head(work: Work, site: Site) -> Iterator[str]:
     yield from comment(f"{work.name} on {container.size(work)}, by `lmf-recipes submit --to skypilot`.")
     if site.skypilot.managed:
@@ -118,33 +101,6 @@ def _head(work: Work, site: Site) -> Iterator[str]:
     for each in notes(work, site):
         yield from comment(each)
     yield ""
-
-
-def _resources(work: Work, own: SkyPilot, parcel: Parcel) -> Mapping[str, Value]:
-    """What to ask for of each node; the site's keys win."""
-    disk = _SYSTEM + (work.disk_gib or 0)
-    ours: dict[str, Value] = {} if "accelerators" in own.resources else _accelerators(work, own)
-    ours["cpus"] = f"{work.cpus}+"
-    if work.memory_gib:
-        ours["memory"] = Said(f"{work.memory_gib}+", f"{_MEMORY} {container.killed(parcel.relief)}")
-    if disk > _DISK:
-        ours["disk_size"] = Said(disk, "GiB: the model, the checkpoints that are kept, and packages.")
-    if own.managed and _lasts(work, own):
-        ours["job_recovery"] = Said({"strategy": "EAGER_NEXT_REGION", "max_restarts_on_errors": 1}, _RECOVERY)
-    return {**ours, **own.resources}
-
-
-def _accelerators(work: Work, own: SkyPilot) -> dict[str, Value]:
-    """Any of the names will do."""
-    if work.device.vendor == "cpu":
-        return {}
-    names = [own.accelerator] if own.accelerator else listing("engines").get(work.device.id, {}).get("skypilot")
-    if not names:
-        raise RecipeError(
-            f"SkyPilot knows no {work.device.name}; submit it `--to slurm` or `--to kubernetes`, or name under "
-            "`skypilot: accelerator:` of the site file what your own pool calls it"
-        )
-    return {"accelerators": dict.fromkeys(names, work.devices)}
 
 
 def _mounts(parcel: Parcel, own: SkyPilot) -> Mapping[str, Value]:
@@ -169,5 +125,5 @@ def _setup(work: Work, site: Site) -> str:
 
 
 def _run(work: Work, site: Site) -> str:
-    meeting = shell.meeting(work, '"$SKYPILOT_TASK_ID"', '"${addresses[0]}"', node.PORT)
+    meeting = shell.meeting(work, '"$SKYPILOT_TASK_ID"', '"${addresses[0]}"', '"$port"')
     return node.script(work, site, [*_PLACE.splitlines(), *meeting], work.limit)
