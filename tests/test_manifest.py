@@ -30,7 +30,7 @@ HARD = [
 ]
 TEXTS = some.text(max_size=30) | some.sampled_from(HARD)
 VALUES = some.recursive(
-    TEXTS | some.integers() | some.booleans(),
+    TEXTS | some.integers() | some.booleans() | some.none() | some.floats(-1e3, 1e3) | some.just(1e-05),
     lambda inner: some.lists(inner, max_size=3) | some.dictionaries(TEXTS.filter(len), inner, max_size=3),
 )
 
@@ -49,6 +49,7 @@ def test_is_as_people_write_it() -> None:
             "none": {},
             "count": Said(8, "of these"),
             "run": "set -e\n\nllamafactory-cli train x.yaml  # here\n",
+            "cost": 3.5,
         }
     )
     assert text == (
@@ -69,6 +70,7 @@ def test_is_as_people_write_it() -> None:
         "  set -e\n"
         "\n"
         "  llamafactory-cli train x.yaml  # here\n"
+        "cost: 3.5\n"
     )
 
 

@@ -23,7 +23,7 @@ class Said(NamedTuple):
     comment: str
 
 
-Value: TypeAlias = "str | int | Said | Mapping[str, Value] | Sequence[Value]"
+Value: TypeAlias = "str | float | Said | Mapping[str, Value] | Sequence[Value] | None"
 
 
 def document(value: Mapping[str, Value]) -> str:
@@ -49,14 +49,14 @@ def _entry(head: str, value: Value, indent: str) -> Iterator[str]:
     if isinstance(value, str) and _block(value):
         yield f"{head} |{'' if value.endswith(chr(10)) else '-'}"
         yield from (f"{indent}  {line}" if line else "" for line in value.removesuffix("\n").split("\n"))
-    elif isinstance(value, (str, int)) or not value:
-        yield f"{head} {_scalar(value)}"
-    elif isinstance(value, Mapping):
+    elif isinstance(value, Mapping) and value:
         yield head
         yield from _mapping(value, f"{indent}  ")
-    else:
+    elif isinstance(value, (list, tuple)) and value:
         yield head
         yield from _items(value, f"{indent}  ")
+    else:
+        yield f"{head} {_scalar(value)}"
 
 
 def _items(values: Sequence[Value], indent: str) -> Iterator[str]:
@@ -81,4 +81,6 @@ def _block(text: str) -> bool:
 def _scalar(value: object) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value
+    if isinstance(value, float):
+        return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value))  # without a point YAML 1.1 reads a text
     return _HARD.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))
