@@ -274,14 +274,16 @@ def test_two_nodes_train_with_what_was_sent(there: Path) -> None:
     engine_jobs.trained(output, engine_jobs.together(script, home, [node("TrainJob", rank) for rank in range(2)]))
 
 
-def handed(folder: Path, body: str, *words: str) -> Any:
+def handed(folder: Path, body: str) -> Any:
+    """TINY, with a line that parts documents in it, handed to a program in place of kubectl."""
+    recipe = folder / "tiny-cpu-lora.yaml"
+    recipe.write_text((ROOT / TINY).read_text().replace("### model", "---\n### model"))
     (folder / "site.yaml").write_text("kubernetes: {claim: data, namespace: nlp}")
     path = engine_jobs.stand_in(folder, "kubectl", body)
-    return lmf("submit", TINY, "--to", "kubernetes", "--site", str(folder / "site.yaml"), *words, path=path)
+    return lmf("submit", str(recipe), "--to", "kubernetes", "--site", str(folder / "site.yaml"), path=path)
 
 
 def test_hands_the_files_and_then_the_job_to_kubectl(there: Path) -> None:
-    """A program in place of kubectl keeps what it is given."""
     made = "echo trainjob.trainer.kubeflow.org/tiny-cpu-lora-x7k2p created"
     ended = handed(there, f'echo "$@" >>{there}/words; cat >{there}/$1; {made}')
     assert ended.returncode == 0, ended.stderr

@@ -67,7 +67,7 @@ def notes(site: Site, parcel: Parcel) -> Iterator[str]:
 
 def submit(text: str, site: Site) -> Iterator[str]:
     """Hand both to `kubectl`, the files first. Raises RecipeError where it is not installed or refuses."""
-    job, files = text.split(_APART)
+    job, files = text.split(f"\n{_APART}")  # in files the line is indented
     remedy = "kubernetes.io/docs/tasks/tools says how"
     client.run(["kubectl", "apply", "--filename=-"], files, remedy)
     said = client.run(["kubectl", "create", "--filename=-"], job, remedy)

@@ -33,7 +33,8 @@ def document(value: Mapping[str, Value]) -> str:
 
 def comment(text: str, indent: str = "") -> Iterator[str]:
     """Lines of a comment, folded."""
-    yield from textwrap.wrap(text, _WIDTH - len(indent), initial_indent="# ", subsequent_indent="# ")
+    width = _WIDTH - len(indent)
+    yield from textwrap.wrap(text, width, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
 
 
 def _mapping(value: Mapping[str, Value], indent: str) -> Iterator[str]:
