@@ -175,6 +175,13 @@ def test_a_run_that_has_come_to_its_end_is_not_submitted(here: Path, monkeypatch
     assert "mine: already finished: `saves/mine` holds the result and checkpoint-1000" in str(done.exception)
 
 
+@pytest.mark.parametrize("hours", ["0", "-1", "nan", "inf", "1e9"])
+def test_hours_that_no_job_can_take_are_wrong_usage(hours: str) -> None:
+    done = submit("mine.yaml", "--dry-run", "--hours", hours)
+    assert done.exit_code == 2
+    assert "hours are a number above 0 and at most 8,760" in done.stderr
+
+
 def test_standard_input_is_no_file_that_nodes_read() -> None:
     done = submit("-", "--dry-run")
     assert done.exit_code == 2

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 TARGET = "Target, such as 8xascend-910b-64g, 2x8xa100-80g or, by its memory, 1x48g; auto: this machine."
+_YEAR = 8760  # hours
 _RAM = "main memory of this machine"
 
 
@@ -91,6 +92,13 @@ def price(_context: click.Context, _parameter: click.Parameter, text: str | None
         if price(text) is None:
             raise click.UsageError(f"price `{text}` is not an amount and a currency, such as 1.99 USD")
     return text
+
+
+def hours(_context: click.Context, _parameter: click.Parameter, number: float | None) -> float | None:
+    """What no job can take is wrong usage."""
+    if number is not None and not 0 < number <= _YEAR:
+        raise click.UsageError(f"hours are a number above 0 and at most {_YEAR:,}, not {number:g}")
+    return number
 
 
 def data(context: click.Context, _parameter: click.Parameter, path: str | None) -> Own | None:

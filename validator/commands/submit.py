@@ -42,7 +42,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--machine", metavar="M", callback=options.known, help=options.TARGET)
 @options.RAM
-@click.option("--hours", type=click.FloatRange(0, min_open=True), metavar="H", help="The longest that it may take.")
+@click.option("--hours", type=float, callback=options.hours, metavar="H", help="The longest that it may take.")
 @click.option("--site", metavar="FILE", type=_FILE, help="Partition, account, set-up lines, variables of your site.")
 @click.option("--smoke", is_flag=True, help="Two steps, an evaluation and a save, in a folder beside the output.")
 @click.option("--write", metavar="FILE", type=_FILE, help="Keep the job in this file, too.")

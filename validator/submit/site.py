@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -154,7 +155,7 @@ def _flag(value: Any, route: str) -> bool:
 
 
 def _number(value: Any, route: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise RecipeError(f"`{route}` is {_spoken(value)}; it takes a number above 0")
     return float(value)
 
@@ -189,7 +190,8 @@ def _trees(value: Any, route: str) -> Trees:
 def _spoken(value: Any) -> str:
     """A value in a message."""
     names = {list: "a list", dict: "a mapping", type(None): "empty"}
-    return names.get(type(value)) or (f"`{value}`" if len(str(value)) < 60 else "a long text")
+    text = str(value)
+    return names.get(type(value)) or (f"`{text}`" if len(text) < 60 and text.isprintable() else "a text of some length")
 
 
 # What the type of a field takes.
