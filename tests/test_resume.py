@@ -14,6 +14,7 @@ from test_saved import whole
 from test_training import RECIPE, ROOT, SHORT, start, train
 
 from validator.cli import group
+from validator.diagnostic import RecipeError
 from validator.job import job as jobs
 from validator.job.job import Job
 from validator.read.override import with_overrides
@@ -91,6 +92,18 @@ def test_half_written_ones_are_set_aside(dry: bool, folder: Path) -> None:
     # The one before the last whole one stops no run, and may be another's at work.
     moved = {"checkpoint-300": "incomplete-checkpoint-300-1", "checkpoint-200": "incomplete-checkpoint-200"}
     assert names(folder) == (before if dry else sorted(moved.get(name, name) for name in before))
+
+
+def test_what_another_node_may_have_whole_is_left_alone(folder: Path) -> None:
+    """Without `save_on_each_node` all but the first write the states of their own processes alone."""
+    half(folder, 300)
+    (folder / "checkpoint-300" / "adapter_model.safetensors").unlink()
+    several = jobs.resolve(parse("x.yaml", BASE), "2x8xa100-80g")
+    with pytest.raises(RecipeError, match="`out/checkpoint-300` holds no weights on this node; share the folder"):
+        [*resume.told(several, dry=False)]
+    assert names(folder) == ["checkpoint-300"]
+    [*resume.told(resolved(), dry=False)]
+    assert names(folder) == ["incomplete-checkpoint-300"]
 
 
 def test_a_folder_of_half_written_ones_alone(folder: Path) -> None:

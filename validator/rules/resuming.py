@@ -86,7 +86,7 @@ def checkpoint_missing(job: Job) -> Iterator[Finding]:
     elif isinstance(value, str) and not job.find(value) and not unexpanded(value):
         yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder"
     elif (named := next(iter(resumption.chosen(job)), None)) and named.flaw:
-        yield "resume_from_checkpoint", f"`{value}` is half-written ({named.flaw}); name another checkpoint"
+        yield "resume_from_checkpoint", f"`{value}` is no whole checkpoint ({named.flaw}); name another"
 
 
 @rule("PTH015", Severity.ERROR)

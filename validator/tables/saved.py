@@ -117,10 +117,13 @@ class Saved:
 
 
 def checkpoints(folder: Path) -> list[Saved]:
-    """Those in a folder, the last one last, whole or not (transformers/trainer_utils.py, get_last_checkpoint)."""
-    steps = {
-        int(match[1]): path for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)) and path.is_dir()
-    }
+    """Those in a folder, the last one last, whole or not (transformers/trainer_utils.py, get_last_checkpoint); none
+    where it cannot be read."""
+    try:
+        inside = [path for path in folder.iterdir() if path.is_dir()]
+    except OSError:
+        return []
+    steps = {int(match[1]): path for path in inside if (match := _NAME.fullmatch(path.name))}
     return [Saved(steps[step]) for step in sorted(steps)]
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+from validator.diagnostic import RecipeError
 from validator.job import resumption
 from validator.job.job import Job
 from validator.tables.saved import Saved
@@ -14,8 +15,14 @@ from validator.tables.saved import Saved
 
 def told(job: Job, *, dry: bool) -> Iterator[str]:
     """What the run will go on from, that it is finished, or that it starts anew where checkpoints lie in its folder.
-    Unless `dry`, half-written checkpoints get another name, and nothing is lost."""
+    Unless `dry`, half-written checkpoints get another name, and nothing is lost. Raises RecipeError where one may be
+    whole on another node's disk, from which that node would go on and this one not."""
     for saved in resumption.half(job):
+        if saved.adapts is None and job.machine and job.machine.nodes > 1 and not dry:
+            raise RecipeError(
+                f"`{saved.path}` holds no weights on this node; share the folder or save with `save_on_each_node: "
+                "true`, else rename it on all nodes"
+            )
         place = _unused(saved)
         yield f"{saved.name} is half-written ({saved.flaw}): {'would be ' if dry else ''}renamed to {place.name}"
         if not dry:
