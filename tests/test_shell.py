@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from validator.submit import shell
-from validator.tables.saved import ASIDE, Saved
+from validator.tables.saved import Saved
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash on this machine")
 
@@ -68,7 +68,7 @@ def test_a_half_written_checkpoint_gets_another_name(tmp_path: Path, how: dict[s
     ended = run(shell.aside(), output=tmp_path)
     assert (tmp_path / "checkpoint-100").is_dir()
     assert (tmp_path / "checkpoint-200").is_dir() is whole
-    assert (tmp_path / f"{ASIDE}checkpoint-200").is_dir() is not whole
+    assert (tmp_path / "incomplete-checkpoint-200").is_dir() is not whole
     assert ("checkpoint-200 was not written to its end" in ended.stderr) is not whole
 
 
@@ -77,7 +77,7 @@ def test_what_was_set_aside_before_stays(tmp_path: Path) -> None:
         checkpoint(tmp_path / "checkpoint-200", state=None)
         run(shell.aside(), output=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        f"{ASIDE}checkpoint-200", f"{ASIDE}checkpoint-200-1",
+        "incomplete-checkpoint-200", "incomplete-checkpoint-200-1",
     ]  # fmt: skip
 
 
