@@ -235,7 +235,7 @@ def test_the_job_is_handed_to_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("Batch job submission failed: Invalid generic resource (gres) specification", "; `slurm.devices` of the site"),
         (
             "Batch job submission failed: Requested node configuration is not available",
-            "; no node has this many devices",
+            "; no node that is up has as many devices",
         ),
         ("allocation failure: Requested partition configuration not available now", "; `--hours H` asks for less"),
         ("Batch job submission failed: Requested time limit is invalid", "; `--hours H` asks for less"),
@@ -251,6 +251,12 @@ def test_what_sbatch_refuses_is_told_in_one_line(
     said, told = str(caught.value), f"sbatch refuses the job: sbatch: error: {' '.join(words.split())}"
     assert said.startswith(told + hint)
     assert hint or said == told
+
+
+def test_a_trial_that_may_pass_does_not_stop_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = 'if [ "$1" = --test-only ]; then echo "allocation failure: Requested nodes are busy" >&2; exit 1; fi; echo 8'
+    sbatch(tmp_path / "bin", body, monkeypatch)
+    assert handed(tmp_path / "saves" / "qwen7b")[0] == "job 8 is queued: squeue --job 8"
 
 
 def test_without_sbatch_the_script_can_be_taken_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

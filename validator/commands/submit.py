@@ -22,7 +22,6 @@ from validator.submit import kept
 from validator.submit.order import Order, Run
 from validator.submit.site import Site
 from validator.submit.work import work
-from validator.train import resume
 from validator.train import smoke as smoking
 
 # Hours of two steps, where nobody knows better.
@@ -118,8 +117,6 @@ def _run(recipe: str, wanted: _Wanted) -> Run:
     ready.checked(document, wanted.machine, wanted.host_ram, ("PAR007",))  # variables that the job sets
     job = wanted.resolved(path, overrides)
     ready.tell_of_data(job)
-    for line in resume.told(job, dry=True):
-        click.echo(line, err=True)
     return Run(job, overrides, work(job, wanted.site, overrides, wanted.hours))
 
 

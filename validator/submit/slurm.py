@@ -7,22 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from validator.diagnostic import RecipeError
-from validator.submit import alike, batch, client, directives, limit, requeue, shell
+from validator.submit import alike, batch, directives, limit, requeue, sbatch, shell
 from validator.submit.order import Order, Run
 from validator.submit.site import Site
 from validator.submit.work import Work
 from validator.train import resume
-
-# What sbatch says (slurm, slurm_errno.c), and what helps.
-_HINTS = {
-    "partition configuration": "`--hours H` asks for less time, if its nodes are not down (`sinfo`)",
-    "account": "`slurm.account` of the site file names one that `sacctmgr show associations user=$USER` shows",
-    "partition": "`slurm.partition` of the site file names one that `sinfo` shows",
-    "qos": "`slurm.qos` of the site file names one that is admitted",
-    "generic resource": "`slurm.devices` of the site file names devices as `sinfo -o '%P %G'` does: gpu:a100:{devices}",
-    "node configuration": "no node has this many devices, CPUs or this much memory (`sinfo -o '%P %G %c %m'`)",
-    "time limit": "`--hours H` asks for less, `slurm.hours` of the site file is the most that is admitted",
-}
 
 
 def order(runs: Sequence[Run], site: Site) -> Order:
@@ -71,33 +60,12 @@ def _submit(job: str, runs: Sequence[Run], site: Site) -> Iterator[str]:
     works = [run.work for run in runs]
     most = alike.largest(works)
     log = directives.log(most, site.slurm, len(works) if len(works) > 1 else 0)
-    _folder(log.parent)
-    number = _number(job)
+    sbatch.folder(log.parent)
+    number = sbatch.number(job)
     file = str(log).replace("%x", most.name).replace("%j", number).replace("%A", number).replace("%a", "0")
     yield f"job {number} is queued: {shlex.join(('squeue', '--job', number))}"
     yield f"log: tail -F {shlex.quote(file)}"
     yield f"cancel: scancel {number}"
-
-
-def _number(job: str) -> str:
-    remedy = "run this where jobs are submitted, or take the script there: `--write FILE`"
-    try:
-        # What no node can ever run is queued all the same where a site has EnforcePartLimits=NO, SLURM's default.
-        client.run(("sbatch", "--test-only"), job, remedy)
-        return client.run(("sbatch", "--parsable"), job, remedy).partition(";")[0]
-    except RecipeError as err:
-        hint = next((hint for words, hint in _HINTS.items() if words in str(err).lower()), "")
-        raise RecipeError(f"{err}{hint and f'; {hint}'}") from None
-
-
-def _folder(folder: Path) -> None:
-    """SLURM makes no folder for logs: without one a job fails and says nothing."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as err:
-        raise RecipeError(
-            f"`{folder}`, the folder for logs, cannot be made: {(err.strerror or str(err)).lower()}"
-        ) from None
 
 
 def _head(works: Sequence[Work], hours: float) -> list[str]:
