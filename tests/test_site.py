@@ -61,7 +61,7 @@ def test_reads_what_it_holds(tmp_path: Path) -> None:
         ("slurm: {exclusive: 1}", "`slurm.exclusive` is `1`; it takes true or false"),
         ("slurm: {hours: 1-00:00:00}", "`slurm.hours` is `1-00:00:00`; it takes a number above 0"),
         ("slurm: {hours: .inf}", "`slurm.hours` is `inf`; it takes a number above 0"),
-        ('setup: ["a\\nb"]', "`setup[0]` is a text of some length; it takes a text of one line"),
+        ('setup: ["a\\nb"]', "`setup[0]` is a long text; it takes a text of one line"),
         ("slurm: {hours: 0}", "`slurm.hours` is `0`; it takes a number above 0"),
         ("slurm: {modules: cuda}", "`slurm.modules` is `cuda`; it takes a list of texts"),
         ("slurm: {modules: [1.2]}", "`slurm.modules[0]` is `1.2`; it takes a text"),

@@ -191,7 +191,7 @@ def _spoken(value: Any) -> str:
     """A value in a message."""
     names = {list: "a list", dict: "a mapping", type(None): "empty"}
     text = str(value)
-    return names.get(type(value)) or (f"`{text}`" if len(text) < 60 and text.isprintable() else "a text of some length")
+    return names.get(type(value)) or (f"`{text}`" if len(text) < 60 and text.isprintable() else "a long text")
 
 
 # What the type of a field takes.
