@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,13 @@ import yaml
 from validator.advise import changes
 from validator.diagnostic import FileReport, Severity
 from validator.job import job
-from validator.job.job import GIB
+from validator.job.job import GIB, Job
 from validator.judge import check
 from validator.read.override import overridden
+from validator.submit import slurm
+from validator.submit.order import Run
+from validator.submit.site import Site
+from validator.submit.work import work
 
 ROOT = Path(__file__).resolve().parent.parent
 Row = Mapping[str, Any]
@@ -29,13 +33,14 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the tool says of one row. `text` holds the messages and the nearest changes."""
+    """What the tool says of one row. `text` holds the messages and the nearest changes, `script` the job for SLURM."""
 
     verdict: str
     codes: frozenset[str]
     text: str
     device_gb: float
     summary: str
+    script: Sequence[str]
 
 
 def rows() -> list[Row]:
@@ -57,7 +62,14 @@ def judge(row: Row) -> Judgement:
         text="\n".join([*(found.message for found in report.diagnostics), *map(str, changes.nearest(described))]),
         device_gb=device.expected / 1e9,
         summary=f"{device.expected / GIB:.0f} GiB a card, {host.expected / GIB:.0f} a node{_codes(counted)}",
+        script=_script(described) if "job" in row else (),
     )
+
+
+def _script(described: Job) -> Sequence[str]:
+    """The lines of the job that `submit` writes for a site without wishes."""
+    run = Run(described, (), work(described, Site()))
+    return slurm.order([run], Site()).text.splitlines()
 
 
 def _verdict(report: FileReport) -> str:
@@ -80,6 +92,9 @@ def faults(row: Row, found: Judgement) -> Iterator[str]:
     for part in row.get("tells", ()):
         if part not in found.text:
             yield f"does not tell `{part}`"
+    for line in row.get("job", ()):
+        if line not in found.script:
+            yield f"the job lacks `{line}`"
     low, high = row.get("device_gb", (0, float("inf")))
     if not low <= found.device_gb <= high:
         yield f"{found.device_gb:.1f} GB a card, not {low} to {high}"

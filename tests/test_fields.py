@@ -43,6 +43,12 @@ def test_a_wrong_verdict_is_seen() -> None:
     assert len(list(fields.faults(wrong, fields.judge(wrong)))) == 4
 
 
+def test_a_wrong_job_is_seen() -> None:
+    row = next(row for row in ROWS if "job" in row)
+    wrong = {**row, "job": ["#SBATCH --nodes=1"]}
+    assert list(fields.faults(wrong, fields.judge(wrong))) == ["the job lacks `#SBATCH --nodes=1`"]
+
+
 @pytest.mark.slow
 def test_the_program_prints_every_row() -> None:
     done = subprocess.run(
