@@ -3,8 +3,9 @@ folder, with the program installed from its wheel and no network.
 
 A block ```console holds commands behind `$ ` and what they print, with `[exit code N]` after what fails. A block of
 another kind below `<!-- file NAME -->` is a file that the traveller has; `<!-- on NAME -->` puts the programs of
-tests/recorded/NAME on PATH from there on. Of a page with `<!-- journey begins -->` only what stands between that and
-`<!-- journey ends -->` is replayed.
+tests/recorded/NAME on PATH from there on. `<!-- on slurm -->` is a real cluster of two nodes, whose jobs end before
+the next command. Of a page with `<!-- journey begins -->` only what stands between that and `<!-- journey ends -->` is
+replayed.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ import subprocess
 import sys
 import venv
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import cluster
+from cluster import Cluster
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted((ROOT / "docs" / "journeys").glob("[0-9]*.md")), ROOT / "README.md", ROOT / "README.zh.md"]
@@ -32,7 +37,11 @@ import socket
 
 def connect(self, address, *, real=socket.socket.connect):
     if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "::1", "localhost"):
-        raise OSError(f"a journey has no network: {address}")
+        with socket.socket(self.family, socket.SOCK_DGRAM) as own:
+            try:
+                own.bind((address[0], 0))  # an address of this machine
+            except OSError:
+                raise OSError(f"a journey has no network: {address}") from None
     return real(self, address)
 
 socket.socket.connect = connect
@@ -41,11 +50,29 @@ socket.socket.connect = connect
 
 @dataclass
 class Journey:
-    """A page replayed: its text as it should be, and the commands that `train --dry-run` printed, with their folder."""
+    """A page replayed: its text as it should be, and the commands that `train --dry-run` printed, with their folder.
+    `cluster` takes its jobs, whose numbers are told as if it had never had any."""
 
     page: Path
     text: str = ""
     dry_runs: list[tuple[Path, str]] = field(default_factory=list)
+    cluster: Cluster | None = None
+    jobs: dict[str, str] = field(default_factory=dict)
+
+    def told(self, output: str) -> str:
+        """What a command has printed, once the jobs that it has submitted are over."""
+        for number in re.findall(r"(?m)^job (\d+) is queued", output) if self.cluster else ():
+            self.jobs[number] = str(101 + len(self.jobs))
+            assert self.cluster.end(number) == "COMPLETED", output
+        for number, name in self.jobs.items():
+            output = re.sub(rf"\b{number}\b", name, output)
+        return output
+
+    def meant(self, command: str) -> str:
+        """A command with the numbers that jobs really have."""
+        for number, name in self.jobs.items():
+            command = re.sub(rf"-{name}\b", f"-{number}", command)
+        return command
 
 
 def installation(folder: Path) -> Path:
@@ -73,6 +100,11 @@ def installation(folder: Path) -> Path:
 
 def replay(page: Path, programs: Path, folder: Path) -> Journey:
     """Walk the page's way in a folder of its own."""
+    with ExitStack() as stack:
+        return _walked(page, programs, folder, stack)
+
+
+def _walked(page: Path, programs: Path, folder: Path, stack: ExitStack) -> Journey:
     home = folder / "me"
     here = home / "work"
     here.mkdir(parents=True)
@@ -84,7 +116,10 @@ def replay(page: Path, programs: Path, folder: Path) -> Journey:
     for block in BLOCK.finditer(text):
         journey.text += text[at : block.start()]
         at, made = block.end(), block[0]
-        if block["what"] == "on":
+        if block["name"] == "slurm":
+            journey.cluster = stack.enter_context(cluster.running())
+            environment |= {"SLURM_CONF": journey.cluster.environment["SLURM_CONF"]}
+        elif block["what"] == "on":
             environment["PATH"] = f"{ROOT / 'tests' / 'recorded' / block['name']}:{_path(programs)}"
         elif block["what"] == "file":
             name = block["name"]
@@ -114,7 +149,7 @@ def _typed(journey: Journey, text: str, here: Path, environment: dict[str, str])
     """Each command and what it prints now. `cd` holds for the commands after it."""
     for command in _commands(text):
         yield "".join(f"{'$ ' if not at else '> '}{line}\n" for at, line in enumerate(command.split("\n")))
-        script = f"cd -- {shlex.quote(str(here))} && {{ {command}\n}}; code=$?; pwd >&3; exit $code"
+        script = f"cd -- {shlex.quote(str(here))} && {{ {journey.meant(command)}\n}}; code=$?; pwd >&3; exit $code"
         reader, writer = os.pipe()
         ended = subprocess.run(
             ["bash", "-c", f"exec 3>&{writer}; {script}"], env=environment, pass_fds=[writer], text=True, check=False,
@@ -126,7 +161,8 @@ def _typed(journey: Journey, text: str, here: Path, environment: dict[str, str])
         if "--dry-run" in command and not ended.returncode:
             lines = [line for line in ended.stdout.splitlines() if "llamafactory-cli train " in line]
             journey.dry_runs += [(here, line) for line in lines]
-        yield LIBRARY.sub("/venv/site-packages", ended.stdout.replace(environment["HOME"], HOME))
+        printed = journey.told(ended.stdout)
+        yield LIBRARY.sub("/venv/site-packages", printed.replace(environment["HOME"], HOME))
         if ended.returncode:
             yield f"[exit code {ended.returncode}]\n"
 

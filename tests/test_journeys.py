@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cluster
 import journeys
 import pytest
 from journeys import Journey
@@ -16,9 +17,14 @@ from journeys import Journey
 pytestmark = pytest.mark.slow
 
 
+def queues(page: Path) -> bool:
+    """Whether the page submits jobs."""
+    return "<!-- on slurm -->" in page.read_text("utf-8")
+
+
 def trains(page: Path) -> bool:
     """Whether the page ends in a real fine-tune."""
-    return bool(re.search(r"(?m)^\$ lmf-recipes train (?!.*--dry-run)", page.read_text("utf-8")))
+    return queues(page) or bool(re.search(r"(?m)^\$ lmf-recipes train (?!.*--dry-run)", page.read_text("utf-8")))
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +48,8 @@ def walked(page: Path, programs: Path, tmp_path_factory: pytest.TempPathFactory)
 def test_a_journey_goes_as_it_is_told(
     page: Path, programs: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> None:
+    if queues(page) and cluster.missing():
+        pytest.skip(f"no SLURM (as root: apt-get update && {cluster.INSTALL}) on this machine")
     journey = walked(page, programs, tmp_path_factory)
     if pytestconfig.getoption("--golden"):
         page.write_text(journey.text, "utf-8")
