@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from kernels import adapters
 
 from validator.doctor import limits, memory, processors, shared
 from validator.doctor.node import Node
@@ -202,7 +203,7 @@ def test_locked_memory(
 ) -> None:
     limited(monkeypatch, resource.RLIMIT_MEMLOCK, soft)
     if infiniband:
-        (tmp_path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
+        adapters(tmp_path, {"mlx5_0": "4: ACTIVE"})
     told = said(job(machine=machine), tmp_path)
     assert told == [("ok", "open files"), *([(state, "locked memory")] if state else [])]
 
@@ -213,7 +214,7 @@ def test_locked_memory_of_who_may_lock_more(
 ) -> None:
     """Docker's usual capabilities, and those with IPC_LOCK."""
     limited(monkeypatch, resource.RLIMIT_MEMLOCK, 8 << 20)
-    (tmp_path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
+    adapters(tmp_path, {"mlx5_0": "4: ACTIVE"})
     root(tmp_path, {"proc/self/status": f"Name:\tpython\nCapEff:\t{mask}\n"})
     assert (("error", "locked memory") in said(job(machine="2x8xa100-80g"), tmp_path)) == told
 

@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
 
 from validator.doctor.line import Line
 from validator.doctor.meeting import nodes
 from validator.doctor.node import Node
+from validator.here.network import Port, infiniband_off, means, ports
 from validator.job.job import Job
 
 _WHAT = "InfiniBand"
 _ADAPTERS, _OFF = "NCCL_IB_HCA", "NCCL_IB_DISABLE"
-
-
-class Port(NamedTuple):
-    """One port of an adapter; `rate` as the kernel writes it: 400 Gb/sec (4X NDR)."""
-
-    adapter: str
-    active: bool
-    rate: str
-
-
-def ports(root: Path) -> list[Port]:
-    """All ports that the kernel shows."""
-    return [
-        Port(
-            place.parts[-3], "ACTIVE" in (place / "state").read_text(), (place / "rate").read_text().partition(" (")[0]
-        )
-        for place in sorted((root / "sys/class/infiniband").glob("*/ports/*"))
-    ]
 
 
 def lines(job: Job | None, node: Node) -> Iterator[Line]:
@@ -38,38 +19,29 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
     none is named."""
     ascend = job and job.machine and job.machine.device.vendor == "ascend"
     if nodes(job, node) > 1 and not ascend:
-        yield from _judged(ports(node.root), node.environment.get(_ADAPTERS, ""), node.environment.get(_OFF) == "1")
+        yield from _judged(ports(node.root), node.environment.get(_ADAPTERS, ""), infiniband_off(node.environment))
 
 
 def _judged(there: list[Port], words: str, off: bool) -> Iterator[Line]:
-    meant = [port for port in there if _means(words, port.adapter)]
+    meant = [port for port in there if not words or means(words, port.adapter)]
     active = [port for port in meant if port.active]
     slow = "NCCL falls back to sockets, several times slower"
     if off:
         if active:
             found = f"{_OFF}=1, and {_counted(active)} stay unused"
-            yield Line(
-                "warning", _WHAT, found, "NCCL over them", f"unset {_OFF}, unless they do not lead to the others"
-            )
+            remedy = f"unset {_OFF}, unless they do not lead to the others"
+            yield Line("warning", _WHAT, found, "NCCL over them", remedy)
     elif words and not meant:
         names = ", ".join(sorted({port.adapter for port in there})) or "none here"
         yield Line("warning", _WHAT, f"{_ADAPTERS}={words} means no adapter: {slow}", names, f"unset {_ADAPTERS}")
     elif meant and not active:
         found = f"no port of {', '.join(sorted({port.adapter for port in meant}))} is active: {slow}"
-        yield Line("warning", _WHAT, found, "an active port", "see ibstat; the cable or the subnet manager")
+        yield Line(
+            "warning", _WHAT, found, "an active port", "`ibstat` says more; look after the cable or the subnet manager"
+        )
     elif active:
         yield Line("ok", _WHAT, _counted(active))
 
 
 def _counted(some: list[Port]) -> str:
     return f"{len(some)} active ({', '.join(sorted({port.rate for port in some}))})"
-
-
-def _means(words: str, adapter: str) -> bool:
-    """Beginnings of names, behind = whole ones, behind ^ those left out; a port may follow a colon (NCCL user guide,
-    NCCL_IB_HCA)."""
-    if not words:
-        return True
-    out, exact = words.startswith("^"), words.lstrip("^").startswith("=")
-    names = [name.partition(":")[0] for name in words.lstrip("^").lstrip("=").split(",")]
-    return out != any(adapter == name if exact else adapter.startswith(name) for name in names)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from validator.doctor.line import Line
 from validator.doctor.meeting import bound, nodes
-from validator.doctor.network import Interface, interfaces, towards
 from validator.doctor.node import Node
+from validator.here.network import Interface, interfaces, means, towards
 from validator.job.job import Job
 
 
@@ -63,13 +63,9 @@ def _gloo(job: Job | None, words: str, there: Sequence[Interface]) -> Iterator[L
 
 
 def taken(library: Library, there: Sequence[Interface], words: str) -> list[Interface]:
-    """Those that the library takes, the first of which it meets over: `words` are beginnings of names, behind = whole
-    names, behind ^ those that are left out."""
+    """Those that the library takes, the first of which it meets over."""
     if words:
-        out, exact = words.startswith("^"), words.lstrip("^").startswith("=")
-        names = words.lstrip("^").lstrip("=").split(",")
-        return [one for one in there if out != any(one.name == name if exact else one.name.startswith(name)
-                                                   for name in names)]  # fmt: skip
+        return [one for one in there if means(words, one.name)]
     usual = [one for one in there if not one.name.startswith("docker")] or list(there)
     cards = [one for one in usual if one.name.startswith("ib")] if library is _NCCL else []
     return cards or (sorted(usual, key=lambda one: one.name) if library.alphabetic else usual)

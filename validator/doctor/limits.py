@@ -8,18 +8,16 @@ from pathlib import Path
 
 from validator.doctor.line import Line, State
 from validator.doctor.node import Node
+from validator.here import kernel, network
 from validator.here.groups import groups
-from validator.here.groups import lines as lines_of
 from validator.job.job import Job
-from validator.tables import switch
 
 # What one process of a run has open and started beside what is counted, with room for what CUDA and NCCL add: a run on
 # the CPU with two loader workers has 26 files and 11 threads at most (seen with torch 2.13).
 _FILES = 256
 _THREADS = 128
-_PASSED = (
-    12  # tensors of two batches that a loader worker passes on, a file each (torch, multiprocessing/reductions.py)
-)
+# Tensors of two batches that a loader worker passes on, a file each (torch, multiprocessing/reductions.py).
+_PASSED = 12
 _WORKER = 8  # threads of a loader worker
 _GIB = 1 << 30
 _IPC_LOCK = 1 << 14  # the bit of the capability (linux/capability.h)
@@ -48,7 +46,7 @@ def _locked(job: Job | None, node: Node) -> Iterator[Line]:
     """InfiniBand registers buffers that count as locked (NCCL: `ibv_reg_mr failed`), and so do those of DeepSpeed's
     offload to NVMe. What CUDA pins does not count."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    infiniband = _has_infiniband(node.root) and not switch.on("NCCL_IB_DISABLE")
+    infiniband = bool(network.ports(node.root)) and not network.infiniband_off(node.environment)
     across = job is not None and job.machine is not None and job.machine.nodes > 1 and infiniband
     nvme = job is not None and job.zero is not None and "nvme" in _offloaded(job)
     if soft == resource.RLIM_INFINITY or _privileged(node.root):
@@ -91,13 +89,8 @@ def _offloaded(job: Job) -> set[object]:
 
 def _privileged(root: Path) -> bool:
     """Whether the limit does not hold: for root, and in pods that are given IPC_LOCK."""
-    held = [line.split()[1] for line in lines_of(root / "proc/self/status") if line.startswith("CapEff:")]
+    held = [line.split()[1] for line in kernel.lines(root / "proc/self/status") if line.startswith("CapEff:")]
     return any(int(mask, 16) & _IPC_LOCK for mask in held)
-
-
-def _has_infiniband(root: Path) -> bool:
-    folder = root / "sys/class/infiniband"
-    return folder.is_dir() and any(folder.iterdir())
 
 
 def _user() -> Iterator[int]:

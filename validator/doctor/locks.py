@@ -10,7 +10,7 @@ from time import time
 from validator.doctor.line import Line, State
 from validator.doctor.node import Node
 from validator.doctor.operators import built, roots
-from validator.here.groups import lines as read
+from validator.here import kernel
 from validator.job.job import Job
 
 _WHAT = "stale lock"
@@ -47,7 +47,7 @@ def _told(lock: Path, name: str, root: Path, wanted: bool) -> Line:
 def _builder(folder: Path, root: Path) -> int | None:
     """The process that builds there: torch runs ninja in the operator's folder."""
     for process in (root / "proc").glob("[0-9]*"):
-        if read(process / "comm") == ["ninja"]:
+        if kernel.word(process / "comm") == "ninja":
             try:
                 there = (process / "cwd").readlink()
             except OSError:  # another user's

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from validator.here.kernel import lines, word
+
 
 class Group(NamedTuple):
     """A folder of the kernel's, in version 1 or 2 of control groups, which name their files differently."""
@@ -15,8 +17,8 @@ class Group(NamedTuple):
 
     def number(self, name: str) -> int | None:
         """What stands in this file of the group; None for the word max, and where there is no such file."""
-        first = next(iter(lines(self.folder / name)), "")
-        return int(first) if first.strip().isdecimal() else None
+        first = word(self.folder / name)
+        return int(first) if first.isdecimal() else None
 
 
 def groups(root: Path, controller: str) -> Iterator[Group]:
@@ -35,11 +37,3 @@ def _folders(tree: Path, path: str) -> Iterator[Path]:
     container's group."""
     group = tree / path.strip("/")
     yield from (folder for folder in {group, *group.parents, tree} if folder.is_relative_to(tree))
-
-
-def lines(file: Path) -> list[str]:
-    """Lines of a file of the kernel's; none where it is not there or may not be read."""
-    try:
-        return file.read_text().splitlines()
-    except OSError:
-        return []

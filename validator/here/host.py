@@ -7,7 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from validator.here.groups import Group, groups, lines
+from validator.here.groups import Group, groups
+from validator.here.kernel import lines
 
 _GIB = float(1 << 30)
 

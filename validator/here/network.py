@@ -1,13 +1,15 @@
-"""The network interfaces of this machine, and where they lead, by what the kernel shows."""
+"""Network interfaces and InfiniBand adapters of this machine, and where they lead, by what the kernel shows."""
 
 from __future__ import annotations
 
 import re
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from validator.here.kernel import lines, word
 
 # Bridges, tunnels and ends of containers, none of which leads to another machine as fast as its card.
 _VIRTUAL = re.compile(
@@ -32,28 +34,21 @@ class Interface(NamedTuple):
 def interfaces(root: Path) -> list[Interface]:
     """In the kernel's order."""
     routes = list(_routes(root))
-    six = {line.split()[-1] for line in _text(root / "proc/net/if_inet6").splitlines() if line}
+    six = {line.split()[-1] for line in lines(root / "proc/net/if_inet6") if line}
     there = []
     for place in sorted((root / "sys/class/net").glob("*")):
         networks = tuple(way for name, way in routes if name == place.name)
-        if place.name != "lo" and (networks or place.name in six) and _text(place / "operstate").strip() != "down":
-            speed = _text(place / "speed").strip()
-            number = int(_text(place / "ifindex").strip() or 0)
+        if place.name != "lo" and (networks or place.name in six) and word(place / "operstate") != "down":
+            speed = word(place / "speed")
+            number = int(word(place / "ifindex") or 0)
             there.append(Interface(place.name, number, networks, int(speed) if speed.isdecimal() else None))
     return sorted(there, key=lambda one: one.number)
 
 
 def _routes(root: Path) -> Iterator[tuple[str, tuple[int, int, int]]]:
-    for line in _text(root / "proc/net/route").splitlines()[1:]:
+    for line in lines(root / "proc/net/route")[1:]:
         cells = line.split()
         yield cells[0], (int(cells[1], 16), int(cells[7], 16), int(cells[6]))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:  # a card that is down has no speed
-        return ""
 
 
 def towards(there: Sequence[Interface], address: str) -> Interface | None:
@@ -72,3 +67,32 @@ def towards(there: Sequence[Interface], address: str) -> Interface | None:
         if number & mask == network
     ]
     return max(ways, key=lambda way: way[:2], default=(0, 0, None))[2]
+
+
+class Port(NamedTuple):
+    """One port of an InfiniBand or RoCE adapter; `rate` as the kernel writes it: 400 Gb/sec."""
+
+    adapter: str
+    active: bool
+    rate: str
+
+
+def ports(root: Path) -> list[Port]:
+    """All ports that the kernel shows."""
+    return [
+        Port(place.parts[-3], "ACTIVE" in word(place / "state"), word(place / "rate").partition(" (")[0])
+        for place in sorted((root / "sys/class/infiniband").glob("*/ports/*"))
+    ]
+
+
+def infiniband_off(environment: Mapping[str, str]) -> bool:
+    """Whether NCCL is told to leave the adapters alone."""
+    return environment.get("NCCL_IB_DISABLE") == "1"
+
+
+def means(words: str, name: str) -> bool:
+    """Whether words of NCCL_SOCKET_IFNAME, NCCL_IB_HCA or HCCL_SOCKET_IFNAME mean this card: beginnings of names,
+    behind = whole names, behind ^ those that are left out, each before a colon and a port (NCCL user guide)."""
+    out, exact = words.startswith("^"), words.lstrip("^").startswith("=")
+    each = [word.partition(":")[0] for word in words.lstrip("^").lstrip("=").split(",")]
+    return out != any(name == one if exact else name.startswith(one) for one in each)
