@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,7 @@ def test_a_program_that_hangs_or_cannot_be_started(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(program, "_LIMIT", 0.1)
     with pytest.raises(RecipeError, match="nvidia-smi does not answer within"):
         machine.look()
+    program._said.cache_clear()
     tool.write_text("#!/no/such/shell\n")
     with pytest.raises(RecipeError, match="nvidia-smi cannot be started: No such file"):
         machine.look()
@@ -278,3 +280,13 @@ def test_processors(files: dict[str, str], processors: int, tmp_path: Path, monk
 
 def test_free_disk_is_that_of_the_nearest_folder_there_is(tmp_path: Path) -> None:
     assert host.free_disk_gib(tmp_path / "saves" / "x") == pytest.approx(host.free_disk_gib(tmp_path), rel=0.2)
+
+
+def test_a_program_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "npu-smi"
+    tool.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/log\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: program.output("npu-smi", "info"), range(4)))
+    assert (tmp_path / "log").read_text() == "asked\n"
