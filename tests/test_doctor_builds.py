@@ -12,7 +12,7 @@ from recordings import RECORDED, show_all
 from sites import gpu, site, version_file, write
 
 from validator.doctor import builds, cann, linked
-from validator.doctor.installed import installed
+from validator.doctor.installed import Installed, installed
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.doctor.symbols import symbols
@@ -144,7 +144,7 @@ def library(folder: Path, name: str, code: str) -> Path:
 @pytest.mark.skipif(shutil.which("g++", path=os.defpath) is None, reason="no compiler")
 def test_a_package_that_is_linked_to_another_torch(tmp_path: Path) -> None:
     """SetDevice took one number up to torch 2.1, and two since."""
-    packages = {"torch": "2.8.0+cu128", "flash-attn": "2.7.4"}
+    packages = {"torch": "2.8.0+cu128", "flash-attn": "2.7.4", "transformers": "4.57.1"}
     folders = site(tmp_path, packages)
     library(tmp_path / "torch/lib", "libc10.so", "namespace c10 { namespace cuda { void SetDevice(int, bool) {} } }")
     needs = (
@@ -161,9 +161,28 @@ def test_a_package_that_is_linked_to_another_torch(tmp_path: Path) -> None:
         "error: flash-attn 2.7.4 for cu12, torch 2.1, cxx11abi FALSE needs `_ZN3c104cuda9SetDeviceEi`, which torch "
         "2.8.0+cu128 has not; a build for torch 2.8.0+cu128"
     )
+    on_cpu = jobs.resolve(parse("x.yaml", f"{RECIPE}use_cpu: true\n"))
+    assert [line.state for line in linked.lines(on_cpu, Node(folders=folders))] == ["warning"]
     made.write_text("#!/bin/sh")
     with pytest.raises(ValueError, match="no library"):
         symbols(made, "")
+
+
+@pytest.mark.parametrize(
+    ("package", "transformers", "settings", "imported"),
+    [
+        ("torch-npu", "5.6.0", "use_cpu: true\n", True),
+        ("flash-attn", "4.57.1", "", True),
+        ("flash-attn", "5.6.0", "", False),
+        ("flash-attn", "5.6.0", "flash_attn: fa2\n", True),
+        ("flash-attn", "5.6.0", "flash_attn: fa2\nuse_cpu: true\n", False),
+        ("xformers", "4.57.1", "", False),
+        ("xformers", "4.57.1", "use_unsloth: true\n", True),
+    ],
+)
+def test_what_a_run_imports(package: str, transformers: str, settings: str, imported: bool, tmp_path: Path) -> None:
+    there = Installed(site(tmp_path, {"transformers": transformers}))
+    assert linked._imported(package, jobs.resolve(parse("x.yaml", RECIPE + settings)), there) == imported
 
 
 def test_real_libraries_of_torch_need_what_its_core_gives() -> None:

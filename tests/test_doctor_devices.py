@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from recordings import RECORDED, show_all
 
-from validator.doctor import devices, examine, files, health, holders, xids
+from validator.doctor import devices, examine, files, health, holders
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.here import program
+from validator.job.job import resolve
 from validator.read.recipe import load
+from validator.train.target import Target
 
 RECIPE = str(Path(__file__).parent.parent / "recipes" / "qwen7b-a100-lora.yaml")  # for 8xa100-80g
 
@@ -164,6 +166,24 @@ def test_health_of_an_ascend(word: str, state: str, tmp_path: Path, monkeypatch:
     assert [line.state for line in health.lines(None, Node())] == ([state] if state else [])
 
 
+def test_a_fault_of_a_device_that_the_run_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = on(monkeypatch, "nvidia-smi-h100-fabric")
+    assert node.here
+    (device,) = node.here.accelerators
+    for names, state in ((device.names, "error"), (("7", "GPU-7"), "warning")):
+        target = Target(accelerators=[device._replace(names=names)])
+        assert [line.state for line in health.lines(None, node._replace(target=target))] == [state]
+
+
+def test_a_run_on_the_cpu_does_without_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = resolve(load(str(Path(RECIPE).with_name("tiny-cpu-lora.yaml"))))
+    assert not list(health.lines(run, on(monkeypatch, "nvidia-smi-h100-fabric")))
+    assert not list(holders.lines(run, on(monkeypatch, "nvidia-smi-a100-held")))
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+    assert not list(files.lines(run, Node(tmp_path)))
+
+
 # As kernels wrote it: a device that left the bus, what the driver wants then, and a fault of a program.
 LOG = """[81712.1] NVRM: Xid (PCI:0000:01:00): 79, pid=4321, name=python, GPU has fallen off the bus.
 [81712.2] NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.
@@ -179,13 +199,13 @@ def test_the_kernel_s_log(log: str, codes: list[str], tmp_path: Path) -> None:
     (tmp_path / "log").write_text(log)
     (tmp_path / "dmesg").write_text('#!/bin/sh\n/bin/cat "${0%/*}/log"\n')
     (tmp_path / "dmesg").chmod(0o755)
-    lines = list(xids.lines(None, Node()))
+    lines = list(health.lines(None, Node()))
     assert [line.found.split()[1] for line in lines] == codes
     assert all(line.state == "warning" for line in lines)
 
 
 def test_no_log() -> None:
-    assert not list(xids.lines(None, Node()))
+    assert not list(health.lines(None, Node()))
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,7 @@ def test_one_node_needs_no_interface_but_the_one_that_is_named(tmp_path: Path) -
     interfaces(tmp_path, {})
     one = job("1x8xa100-80g")
     assert told(cards.lines(one, Node(tmp_path, {}))) == ""
+    assert told(cards.lines(job("1x1xa100-80g"), Node(tmp_path, {"NCCL_SOCKET_IFNAME": "eth0"}))) == ""
     assert told(cards.lines(one, Node(tmp_path, {"NCCL_SOCKET_IFNAME": "eth0"}))).startswith("error: ")
     assert told(cards.lines(None, Node(tmp_path, {"NNODES": "2"}))).startswith("error: no interface")
 
@@ -210,6 +211,30 @@ def test_proxies(environment: dict[str, str], settings: str, expected: str, tmp_
 def test_socks_with_its_package(tmp_path: Path) -> None:
     folders = site(tmp_path, {"httpx": "0.28.1", "socksio": "1.0"})
     assert told(proxies.lines(None, Node(environment={"all_proxy": "socks5://x:1"}, folders=folders))) == ""
+
+
+def test_what_has_no_proxy_already_stays_so() -> None:
+    environment = {"HTTP_PROXY": PROXY, "NO_PROXY": "localhost"}
+    (line,) = proxies.lines(job(settings=REWARD), Node(environment=environment, folders=("/none",)))
+    assert line.remedy == "export no_proxy=localhost,reward"
+
+
+OLD = {"httpx": "0.28.1", "requests": "2.32", "huggingface-hub": "0.36"}
+
+
+@pytest.mark.parametrize(
+    ("packages", "settings", "expected"),
+    [
+        ({"httpx": "0.28.1", "huggingface-hub": "1.9"}, RECIPE, "error: all_proxy is of SOCKS, which httpx cannot"),
+        (OLD, RECIPE, "error: all_proxy is of SOCKS, which requests cannot"),
+        ({**OLD, "pysocks": "1.7"}, RECIPE, ""),
+        ({"httpx": "0.28.1"}, "model_name_or_path: demo/tiny-qwen3\n", "warning: all_proxy"),
+    ],
+)
+def test_socks(packages: dict[str, str], settings: str, expected: str, tmp_path: Path) -> None:
+    node = Node(environment={"all_proxy": "socks5://x:1"}, folders=site(tmp_path, packages))
+    lines = told(proxies.lines(jobs.resolve(parse("recipe.yaml", settings)), node))
+    assert lines.startswith(expected) if expected else not lines
 
 
 def test_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,7 +202,7 @@ def test_a_hub_that_refuses() -> None:
         free.bind(("127.0.0.1", 0))
         first, *others = asked(f"http://127.0.0.1:{free.getsockname()[1]}")
     assert first.state == "error"
-    assert "cannot be reached: " in first.found
+    assert first.found.endswith("cannot be reached: Connection refused")
     assert "`llamafactory/alpaca_gpt4_en`" in first.wanted  # one line for all that it should give
     assert [line.what for line in others] == ["hub cache"]
 
@@ -243,6 +243,12 @@ def test_no_hub_is_asked_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "other"))
     assert not asked("http://none.invalid")
+
+
+def test_a_path_where_nothing_is_is_asked_of_no_hub(server: str) -> None:
+    names = [line.wanted for line in asked(f"{server}/200", "model_name_or_path=./nope")]
+    assert names
+    assert not any("nope" in name for name in names)
 
 
 def test_modelscope_is_asked_where_the_run_asks_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,8 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
     if torch is None:
         return
     driver = None if job and job.on_cpu else nvidia.driver()
-    faults = [*_torch(torch, driver), *_amd(torch, node), *_beside(torch, there), *_bitsandbytes(torch, there, job)]
+    faults = [*_torch(torch, driver), *_amd(torch, node, job), *_beside(torch, there)]
+    faults += _bitsandbytes(torch, there, job)
     yield from faults
     if driver and not faults:
         yield Line("ok", "torch", f"torch {torch.release} with driver {driver.release}")
@@ -68,25 +69,23 @@ def _torch(torch: Build, driver: Driver | None) -> Iterator[Line]:
         yield from _kernels(torch, driver.capabilities)
 
 
-def _amd(torch: Build, node: Node) -> Iterator[Line]:
+def _amd(torch: Build, node: Node, job: Job | None) -> Iterator[Line]:
     """The wheels of the package index are for CUDA, which AMD's devices do not run."""
-    known = node.here is not None and node.here.device in devices.device_ids()
-    if node.here and known and devices.device(node.here.device)[0].vendor == "amd" and not torch.hip:
+    if node.here is None or node.here.device not in devices.device_ids() or (job and job.on_cpu):
+        return
+    if devices.device(node.here.device)[0].vendor == "amd" and not torch.hip:
         found = f"torch {torch.release} is built for {_kind(torch)}, and the devices are AMD's"
         yield Line("error", "torch", found, "a build for ROCm", _INSTALL)
 
 
 def _driver(torch: Build, driver: Driver) -> Iterator[Line]:
-    least = listing("together")["driver"]["least"].get(int(torch.cuda.partition(".")[0]))
+    leasts: dict[int, int] = listing("together")["driver"]["least"]
+    least = leasts.get(int(torch.cuda.partition(".")[0]))
     if least and driver.major < least:
         wanted = f"driver {least} or later for torch {torch.release} (CUDA {torch.cuda})"
-        newest = max((cuda for cuda, one in _least().items() if one <= driver.major), default=None)
+        newest = max((cuda for cuda, one in leasts.items() if one <= driver.major), default=None)
         other = f", or a build of torch for CUDA {newest}" if newest else ""
         yield Line("error", "driver", f"driver {driver.release}", wanted, f"a newer driver{other}")
-
-
-def _least() -> dict[int, int]:
-    return dict(listing("together")["driver"]["least"])
 
 
 def _kernels(torch: Build, capabilities: Sequence[float]) -> Iterator[Line]:

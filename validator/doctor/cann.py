@@ -11,6 +11,7 @@ from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.here import program
 from validator.job.job import Job
+from validator.tables import releases
 from validator.tables.data import listing
 
 _WHAT = "CANN"
@@ -23,9 +24,10 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
     """Nothing on a machine without Ascend's driver."""
     there = installed(node.folders)
     if "torch-npu" not in there.releases:
-        if not (job and job.on_cpu) and program.output("npu-smi", "info"):
+        torch = there.releases.get("torch", "").partition("+")[0]
+        if torch and not (job and job.on_cpu) and program.output("npu-smi", "info"):
             found = "torch_npu is not installed: torch would run on the processors"
-            yield Line("error", "torch_npu", found, "torch_npu of the release of torch", "pip install torch-npu")
+            yield Line("error", "torch_npu", found, f"torch_npu {torch}", f'pip install "torch-npu~={torch}"')
         return
     yield from _torch(there)
     yield from _cann(there.releases["torch-npu"], node)
@@ -37,27 +39,29 @@ def _torch(there: Installed) -> Iterator[Line]:
     wanted = re.match(r"\d+\.\d+\.\d+", npu)
     if wanted and torch.partition("+")[0] != wanted[0]:
         yield Line("error", "torch_npu", f"torch_npu {npu} beside torch {torch}", f"torch {wanted[0]}",
-                   f"pip install torch=={wanted[0]}, the build for CPUs")  # fmt: skip
+                   f"install torch {wanted[0]} for CPUs, as pytorch.org/get-started says")  # fmt: skip
 
 
 def _cann(npu: str, node: Node) -> Iterator[Line]:
+    wanted = str(listing("together")["npu"]["releases"].get(npu.partition("+")[0], {}).get("cann", ""))
     home = next((Path(node.environment[name]) for name in _HOMES if node.environment.get(name)), None)
     if home is None:
-        yield _unset(next((place for name in _FOLDERS if (place := node.root / name).is_dir()), None))
+        folder = next((place for name in _FOLDERS if (place := node.root / name).is_dir()), None)
+        yield _unset(folder, wanted or f"the CANN that torch_npu {npu} was released for")
         return
     version = _version(home)
-    wanted = str(listing("together")["npu"]["releases"].get(npu.partition("+")[0], {}).get("cann", ""))
-    if version and wanted and _series(version) != _series(wanted):
+    # 8.0 of 8.0.RC3 and of 8.0.0.alpha002: releases of one series go together.
+    if version and wanted and releases.series(version) != releases.series(wanted):
         remedy = "install that CANN, or the torch_npu that was released for yours"
         yield Line("warning", _WHAT, f"CANN {version}", f"{wanted}, for which torch_npu {npu} was released", remedy)
     else:
         yield Line("ok", _WHAT, f"CANN {version or 'of an unknown release'} with torch_npu {npu}")
 
 
-def _unset(folder: Path | None) -> Line:
+def _unset(folder: Path | None, wanted: str) -> Line:
     """Without CANN's variables its libraries are not found, and torch_npu cannot be imported."""
     if folder is None:
-        return Line("error", _WHAT, "no CANN", "the CANN that torch_npu was released for", "install it")
+        return Line("error", _WHAT, "no CANN", wanted, "install its toolkit and the kernels of the device")
     script = (folder.parent if folder.name == "latest" else folder) / "set_env.sh"
     found = f"CANN {_version(folder)} is there, and its variables are not set"
     return Line("error", _WHAT, found, _HOMES[0], f"source {script}")
@@ -70,8 +74,3 @@ def _version(home: Path) -> str:
             if match := _VERSION.search(file.read_text("utf-8", errors="replace")):
                 return match[1]
     return ""
-
-
-def _series(version: str) -> str:
-    """Releases of one series go together: 8.0 of 8.0.RC3 and of 8.0.0.alpha002."""
-    return ".".join(version.split(".")[:2])

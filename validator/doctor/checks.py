@@ -31,7 +31,6 @@ from validator.doctor import (
     ray,
     shared,
     start,
-    xids,
 )
 from validator.doctor.line import Line
 from validator.doctor.node import Node
@@ -43,7 +42,6 @@ CHECKS: dict[str, Check] = {
     "devices": devices.lines,
     "device files": files.lines,
     "health": health.lines,
-    "Xid": xids.lines,
     "processes": holders.lines,
     "processors": processors.lines,
     "main memory": memory.lines,

@@ -26,9 +26,9 @@ _REMEDIES = {
 _UNKNOWN = "is not in the catalogue"  # a device that works, and shows no memory of its own
 # Files of a driver whose program is missing, as in a container that gets the devices alone.
 _FILES = {
-    "dev/nvidia0": "nvidia-smi is not: start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-    "dev/davinci0": "npu-smi is not: mount /usr/local/bin/npu-smi and /usr/local/Ascend/driver into the container",
-    "dev/kfd": "rocm-smi is not: install rocm-smi-lib",
+    "dev/nvidia0": ("nvidia-smi", "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
+    "dev/davinci0": ("npu-smi", "mount /usr/local/bin/npu-smi and /usr/local/Ascend/driver into the container"),
+    "dev/kfd": ("rocm-smi", "`apt install rocm-smi-lib`"),
 }
 
 
@@ -50,9 +50,9 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
 
 
 def _none(root: Path, wanted: str) -> Line:
-    for file, words in _FILES.items():
+    for file, (program, remedy) in _FILES.items():
         if (root / file).exists():
-            return Line("warning", _WHAT, f"/{file} is there, and {words}", wanted)
+            return Line("warning", _WHAT, f"/{file} is there, and {program} is not", wanted, remedy)
     compute = "run it on a compute node, such as by `srun`" if wanted else ""
     return Line("error" if wanted else "ok", _WHAT, "this machine shows no device", wanted, compute)
 

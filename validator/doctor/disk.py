@@ -38,8 +38,9 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
         wanted = "a folder that can be written"
         yield Line("error", _WHAT, f"{place}: {err.strerror}", wanted, "set another `output_dir`" if job else "")
         return
-    yield _timed(job, place, rate)
-    yield from (line.of(_WHAT, each) for each in room.disk(job)) if job else ()
+    short = [line.of(_WHAT, each) for each in room.disk(job)] if job else []
+    yield _timed(None if any(each.state == "error" for each in short) else job, place, rate)
+    yield from short
     yield from _volatile(there, node.root)
     yield from _inodes(there)
 

@@ -31,10 +31,10 @@ _DRIVERS = (
 )  # fmt: skip
 
 
-def lines(_job: Job | None, node: Node) -> Iterator[Line]:
+def lines(job: Job | None, node: Node) -> Iterator[Line]:
     """What is missing: nvidia-smi does without the file for memory, with which CUDA begins ("CUDA unknown error");
     Ascend's containers are given each by name."""
-    for driver in (*_DRIVERS, _ascend()):
+    for driver in () if job and job.on_cpu else (*_DRIVERS, _ascend()):
         made = driver.maker and (node.root / driver.maker).exists()
         for file in driver.files if any(node.root.glob(driver.shown)) and not made else ():
             if not (node.root / file).exists():

@@ -1,4 +1,4 @@
-"""What the drivers know to be wrong with devices that answer."""
+"""What drivers and the kernel's log know to be wrong with devices that answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from validator.doctor.line import Line, State
 from validator.doctor.node import Node
-from validator.here import ascend
+from validator.here import ascend, program
 from validator.here.details import Details, details
 from validator.job.job import Job
 
@@ -44,16 +44,36 @@ _FAULTS = (
            "look after the power supply"),
 )  # fmt: skip
 _ASCEND: dict[str, State] = {"Warning": "warning", "Alarm": "error", "Critical": "error"}
+# As the kernel's log has them since the node was started.
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
+# Errors of the hardware (https://docs.nvidia.com/deploy/xid-errors/), without those of programs, such as 13 and 31.
+_HARDWARE = {
+    48: "uncorrectable memory error", 64: "a faulty row of memory was not remapped", 74: "NVLink error",
+    79: "fallen off the bus", 92: "many correctable memory errors", 95: "uncontained memory error",
+    119: "its firmware did not answer", 120: "error of its firmware", 140: "uncorrected memory error",
+    154: "needs a reset or a reboot",
+}  # fmt: skip
 
 
-def lines(_job: Job | None, _node: Node) -> Iterator[Line]:
+def lines(job: Job | None, node: Node) -> Iterator[Line]:
     """One line for each fault; nothing where none is known."""
+    if job and job.on_cpu:
+        return
     for index, device in enumerate(details()):
-        yield from _nvidia(str(index), device)
+        yield from (_weighed(line, device.uuid, node) for line in _nvidia(str(index), device))
     for name, word in ascend.health().items():
         if word in _ASCEND:
             remedy = f"`npu-smi info -t health -i {name}` says more"
-            yield Line(_ASCEND[word], "health", f"device {name}: {word}", "OK", remedy)
+            yield _weighed(Line(_ASCEND[word], "health", f"device {name}: {word}", "OK", remedy), name, node)
+    yield from _logged()
+
+
+def _weighed(line: Line, name: str, node: Node) -> Line:
+    """A fault of a device that the run does not take does not stop it."""
+    taken = node.target.accelerators if node.target else ()
+    if taken and not any(name in device.names for device in taken):
+        return line._replace(state="warning")
+    return line
 
 
 def _nvidia(index: str, device: Details) -> Iterator[Line]:
@@ -62,3 +82,13 @@ def _nvidia(index: str, device: Details) -> Iterator[Line]:
             if re.fullmatch(fault.fact, fact) and re.fullmatch(fault.values, value):
                 told = f"device {index}: {fact}: {value}; {fault.means}"
                 yield Line(fault.state, "health", told, "", fault.remedy.format(index=index))
+
+
+def _logged() -> Iterator[Line]:
+    """Each error once for each device; nothing where users may not read the log."""
+    seen = dict.fromkeys((bus, int(code)) for bus, code in _XID.findall(program.output("dmesg") or ""))
+    for bus, code in seen:
+        if code in _HARDWARE:
+            found = f"Xid {code} on {bus} since the node was started: {_HARDWARE[code]}"
+            remedy = "unless it was reset since: reboot, and replace it where that comes back"
+            yield Line("warning", "Xid", found, "", remedy)

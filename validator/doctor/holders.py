@@ -15,9 +15,11 @@ from validator.job.job import Job
 _LEAST = 1.0  # GiB: a screen holds less
 
 
-def lines(_job: Job | None, node: Node) -> Iterator[Line]:
+def lines(job: Job | None, node: Node) -> Iterator[Line]:
     """Each process that holds memory, the largest first; or that somebody does who is not seen from here. Whether what
     is left is enough for the run is a question of `devices`."""
+    if job and job.on_cpu:
+        return
     names = _names(node)
     there = [each for each in _all() if (each.gib or 0.0) > _LEAST or each.gib is None]
     for each in sorted(there, key=lambda each: -(each.gib or 0.0)):
@@ -53,4 +55,4 @@ def _unseen(node: Node) -> Iterator[Line]:
     """What is taken where no process shows: those of other containers do not."""
     taken = node.here.taken() if node.here else None
     if taken:
-        yield Line("warning", "processes", f"{taken}, none of which is seen from here", "", "look on the host")
+        yield Line("warning", "processes", f"{taken}, none of which is seen from here", "", "look for them on the host")

@@ -61,7 +61,7 @@ def _asked(wanted: list[tuple[str, str]], node: Node) -> Iterator[Line]:
         answer = _answer(address)
         if isinstance(answer, str):
             left = ", ".join(f"`{each}`" for each, _ in wanted[number:])
-            remedy = "HF_ENDPOINT names a mirror, https_proxy a proxy; or download it elsewhere, and name the folder"
+            remedy = "set HF_ENDPOINT to a mirror or https_proxy to a proxy, or name a folder that holds it"
             yield Line("error", _WHAT, f"{endpoint} {answer}", f"{left}, not here yet", remedy)
             return
         yield _told(name, endpoint, answer)
@@ -73,7 +73,7 @@ def _told(name: str, endpoint: str, status: int) -> Line:
         remedy = "accept its licence on the hub and `hf auth login`, unless that is done or the name is wrong"
         return Line("warning", _WHAT, f"{endpoint} gives it to known users alone", wanted, remedy)
     if status == 404:
-        return Line("warning", _WHAT, f"{endpoint} does not know it", wanted, "look at the name")
+        return Line("warning", _WHAT, f"{endpoint} does not know it", wanted, "correct the name")
     return Line("ok", _WHAT, f"{endpoint} answers", wanted)
 
 
@@ -87,7 +87,8 @@ def _answer(address: str) -> int | str:
     except TimeoutError:
         return f"does not answer within {_LIMIT:.0f} seconds"
     except (OSError, ValueError, http.client.HTTPException) as err:
-        return f"cannot be reached: {getattr(err, 'reason', None) or err}"
+        reason = getattr(err, "reason", err)
+        return f"cannot be reached: {getattr(reason, 'strerror', None) or reason}"
 
 
 def _status(address: str) -> int:

@@ -28,7 +28,10 @@ _HCCL = Library("HCCL", "HCCL_SOCKET_IFNAME", alphabetic=True)
 
 
 def lines(job: Job | None, node: Node) -> Iterator[Line]:
-    """Whether the words of the environment mean an interface, and whether the one taken leads to the other nodes."""
+    """Whether the words of the environment mean an interface, and whether the one taken leads to the other nodes. One
+    process meets nobody."""
+    if job and job.world == 1 and nodes(job, node) == 1:
+        return
     library = _HCCL if job and job.machine and job.machine.device.vendor == "ascend" else _NCCL
     there, words = interfaces(node.root), node.environment.get(library.variable, "")
     yield from _gloo(job, node.environment.get("GLOO_SOCKET_IFNAME", ""), there)

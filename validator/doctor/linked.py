@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from validator.doctor.installed import Installed, installed
-from validator.doctor.line import Line
+from validator.doctor.line import Line, State
 from validator.doctor.node import Node
 from validator.doctor.symbols import symbols
 from validator.job.job import Job
@@ -23,7 +23,7 @@ _CORE = "_ZN3c10"
 _WHEEL = re.compile(r"\+(cu\d+)torch([\d.]+)cxx11abi(TRUE|FALSE)")
 
 
-def lines(_job: Job | None, node: Node) -> Iterator[Line]:
+def lines(job: Job | None, node: Node) -> Iterator[Line]:
     """One line for each package that cannot be imported beside this torch."""
     there = installed(node.folders)
     given = sorted(there.files("torch/lib/*.so"), key=lambda path: path.stat().st_size)
@@ -32,7 +32,20 @@ def lines(_job: Job | None, node: Node) -> Iterator[Line]:
         if package in there.releases and library and (missing := _missing(library, given)):
             torch = there.releases["torch"]
             found = f"{package} {there.releases[package]}{_made_for(there, package)} needs `{missing}`"
-            yield Line("error", package, f"{found}, which torch {torch} has not", f"a build for torch {torch}", remedy)
+            state: State = "error" if _imported(package, job, there) else "warning"
+            yield Line(state, package, f"{found}, which torch {torch} has not", f"a build for torch {torch}", remedy)
+
+
+def _imported(package: str, job: Job | None, there: Installed) -> bool:
+    """Whether a run imports it, any run where none is named. torch imports torch_npu itself; with devices transformers
+    before 5 imports flash-attn beside each model, later ones where it is asked for (modeling_flash_attention_utils.py);
+    xformers is asked for by unsloth alone."""
+    if package == "torch-npu":
+        return True
+    if job and (job.on_cpu or job.flag("use_unsloth")):
+        return not job.on_cpu
+    early = there.releases.get("transformers", "").startswith("4.")
+    return package == "flash-attn" and (early or bool(job and job.get("flash_attn") == "fa2"))
 
 
 def _missing(library: Path, given: list[Path]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import shlex
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
@@ -11,7 +12,9 @@ from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.job import ray
 from validator.job.job import Job
+from validator.train import hub
 
+_WHAT = "proxy"
 _NAMES = ("http_proxy", "https_proxy", "all_proxy")
 
 
@@ -20,17 +23,25 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
     proxies = {name: value for name in _NAMES if (value := _value(node.environment, name))}
     if not proxies:
         return
-    caught = [host for host in _near(job, node) if not _spared(host, _value(node.environment, "no_proxy"))]
+    without = _value(node.environment, "no_proxy")
+    caught = [*dict.fromkeys(host for host in _near(job, node) if not _spared(host, without))]
     if caught:
-        found = f"{', '.join(proxies)} would take requests to {', '.join(dict.fromkeys(caught))}, near as they are"
-        yield Line(
-            "warning", "proxy", found, "no_proxy with them", f"export no_proxy={','.join(dict.fromkeys(caught))}"
-        )
-    socks = [name for name, value in proxies.items() if value.startswith("socks")]
-    there = installed(node.folders)
-    if socks and "httpx" in there.releases and "socksio" not in there.releases:
-        found = f"{socks[0]} is of SOCKS, which httpx cannot use without socksio: the hub cannot be reached"
-        yield Line("error", "proxy", found, "socksio", 'pip install "httpx[socks]", or a proxy of HTTP')
+        found = f"{', '.join(proxies)} would take requests to {', '.join(caught)}, near as they are"
+        spared = ",".join(filter(None, (without, *caught)))
+        yield Line("warning", _WHAT, found, "no_proxy with them", f"export no_proxy={shlex.quote(spared)}")
+    if socks := [name for name, value in proxies.items() if value.startswith("socks")]:
+        yield from _socks(socks[0], job, installed(node.folders).releases)
+
+
+def _socks(name: str, job: Job | None, there: Mapping[str, str]) -> Iterator[Line]:
+    """huggingface_hub asks by httpx from release 1 on, by requests before. What lies here is not asked for."""
+    old = there.get("huggingface-hub", "1").startswith("0.")
+    client, support = ("requests", "pysocks") if old else ("httpx", "socksio")
+    if client in there and support not in there:
+        asked = job is None or (not hub.offline() and any((*hub.names(job), *hub.data_sets(job))))
+        found = f"{name} is of SOCKS, which {client} cannot use without {support}: the hub cannot be reached"
+        remedy = f'pip install "{client}[socks]", or set a proxy of HTTP'
+        yield Line("error" if asked else "warning", _WHAT, found, support, remedy)
 
 
 def _value(environment: Mapping[str, str], name: str) -> str:

@@ -9,6 +9,9 @@ from validator.job.settings import Settings
 from validator.tables import models
 from validator.tables.models import Model
 
+# First parts of a path that training writes, and no hub account is called.
+_FOLDERS = {"checkpoints", "data", "models", "output", "outputs", "saves"}
+
 
 def model(settings: Settings, name: str, folder: Path | None, recipe: str) -> Model:
     """The model that `name` means in the recipe at the path `recipe`: a folder's config.json, a known name, what the
@@ -41,3 +44,10 @@ def _trained(recipe: str, name: str, template: object, depth: int = 3) -> Model 
     there = models.known(run.model) or taken.model(run.model, template)
     there = there or _trained(recipe, run.model, template, depth - 1)
     return there._replace(taken="run", how=run.recipe.name, template=None, base=False, hub=()) if there else None
+
+
+def local(name: str) -> bool:
+    """Whether a model or adapter name cannot be, or is hardly, one of a hub (`name` or `organization/name`)."""
+    if name.startswith((".", "/", "~")) or name.strip("/").count("/") > 1 or any(char in name for char in "\\$ :"):
+        return True
+    return "/" in name and name.partition("/")[0] in _FOLDERS

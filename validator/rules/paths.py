@@ -11,6 +11,7 @@ from pathlib import Path
 from validator.diagnostic import Edit, Fix, RecipeError, Severity
 from validator.job.datasets import REGISTRY
 from validator.job.job import Job
+from validator.job.which import local
 from validator.job.zero import Zero
 from validator.read.tree import read_json
 from validator.rules import inside
@@ -27,8 +28,6 @@ _WRITTEN = ("output_dir", "tokenized_path")
 PATHS = frozenset((*_READ, *_WRITTEN))  # placeholders in them are judged here
 MODELS = ("model_name_or_path", "ref_model", "reward_model")
 ADAPTERS = ("adapter_name_or_path", "ref_model_adapters", "reward_model_adapters")
-# First parts of a path that training writes, and no hub account is called.
-_FOLDERS = {"checkpoints", "data", "models", "output", "outputs", "saves"}
 
 
 @rule("PTH001", Severity.ERROR)
@@ -230,10 +229,3 @@ def _zero_name(job: Job) -> str | None:
 def unexpanded(path: str) -> bool:
     """Whether it holds `~` or a variable. The pattern is compiled only where it may match, which few checks need."""
     return ("~" in path or "$" in path) and bool(re.search(r"^~|(?<!\\)\$[\w{]", path))
-
-
-def local(name: str) -> bool:
-    """Whether a model or adapter name cannot be, or is hardly, one of a hub (`name` or `organization/name`)."""
-    if name.startswith((".", "/", "~")) or name.strip("/").count("/") > 1 or any(char in name for char in "\\$ :"):
-        return True
-    return "/" in name and name.partition("/")[0] in _FOLDERS

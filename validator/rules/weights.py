@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
-from validator.rules.paths import ADAPTERS, MODELS, judged, local, named, unexpanded
+from validator.job.which import local
+from validator.rules.paths import ADAPTERS, MODELS, judged, named, unexpanded
 from validator.rules.rule import Finding, rule
 
 _MARKS = str.maketrans("", "", "-_.")  # of a hub name, beside letters and digits

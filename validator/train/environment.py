@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from validator.job import ray
 from validator.job.job import Job
+from validator.tables import releases
 from validator.tables.data import listing
 from validator.tables.devices import Device
 from validator.tables.nodes import Setup, node
@@ -58,8 +59,7 @@ def steps_on_host(job: Job) -> bool:
 
 def without_peers(driver: str) -> dict[str, str]:
     """What accelerate wants set for peerless cards with this release of the driver."""
-    release, knowing = ([int(part) for part in each.split(".") if part.isdecimal()] for each in (driver, _KNOWING))
-    return dict.fromkeys(_WITHOUT_PEERS, "1") if release < knowing else {}
+    return {} if releases.admits(f">={_KNOWING}", driver) else dict.fromkeys(_WITHOUT_PEERS, "1")
 
 
 def peerless(device: Device, count: int, nodes: int) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
+from validator.job.which import local
 from validator.tables import cache, checkpoint, models, releases, switch
 from validator.train.room import Shortage
 
@@ -95,11 +96,11 @@ def offline() -> str | None:
 
 
 def names(job: Job) -> Iterator[str]:
-    """Models and adapters that are no folders here."""
+    """Models and adapters that are no folders here, and could be of a hub."""
     for key in _MODELS:
         value = job.get(key)
         for name in value.split(",") if isinstance(value, str) else ():
-            if name.strip() and "://" not in name and not job.find(name.strip()):
+            if name.strip() and not local(name.strip()) and not job.find(name.strip()):
                 yield name.strip()
 
 
