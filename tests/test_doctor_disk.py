@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from validator.doctor import cached, disk
+from validator.doctor import disk
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.here import host
@@ -82,7 +82,7 @@ def test_a_folder_that_cannot_be_written(output: str, tmp_path: Path) -> None:
 
 def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "free_disk_gib", lambda _folder: 0.01)
-    first, second = lines(job(tmp_path), tmp_path)
+    first, second, _ = lines(job(tmp_path), tmp_path)
     assert (first.state, "MB/s" in first.found) == ("ok", False)
     assert (second.state, second.found[:16]) == ("error", "0.0 GiB are free")
 
@@ -123,9 +123,9 @@ def test_a_run_that_writes_nothing(tmp_path: Path) -> None:
 def test_the_cache_of_data(free: float, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_DATASETS_CACHE", "/system/cache")
     monkeypatch.setattr(host, "free_disk_gib", lambda folder: free if str(folder) == "/system/cache" else 1000.0)
-    told = list(cached.lines(job(tmp_path), Node()))
+    told = [line for line in lines(job(tmp_path), tmp_path) if line.what == "data cache"]
     assert [(line.state, line.found) for line in told] == [("warning", "0.5 GiB free at /system/cache")] * warned
-    assert not list(cached.lines(None, Node()))
+    assert not [line for line in lines(None, tmp_path) if line.what == "data cache"]
 
 
 def test_a_slow_disk_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

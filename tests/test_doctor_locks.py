@@ -13,7 +13,7 @@ from time import time
 import pytest
 from sites import site
 
-from validator.doctor import downloads, locks, operators
+from validator.doctor import locks, operators
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.job.job import Job, resolve
@@ -217,20 +217,20 @@ def downloading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return lock
 
 
-def test_a_download_of_another_process(downloading: Path) -> None:
-    assert not list(downloads.lines(job(), Node()))
-    assert not list(downloads.lines(None, Node()))
+def test_a_download_of_another_process(downloading: Path, tmp_path: Path) -> None:
+    assert not found(job(), tmp_path)
+    assert not found(None, tmp_path)
     with downloading.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        (line,) = downloads.lines(job(), Node())
+        (line,) = found(job(), tmp_path)
     assert (line.state, f"{downloading} is held" in line.found) == ("warning", True)
-    assert not list(downloads.lines(job(), Node()))
+    assert not found(job(), tmp_path)
 
 
-def test_a_file_system_without_locks(downloading: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks(downloading: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(_file: object, _how: int) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", refuses)
-    (line,) = downloads.lines(job(), Node())
+    (line,) = found(job(), tmp_path)
     assert line.remedy == f"if nobody downloads: `rm {downloading}`"

@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 from sites import site
 
-from validator.doctor import hubs, recipe, rows, start
+from validator.doctor import hubs, recipe, start
 from validator.doctor.installed import installed
 from validator.doctor.line import Line
 from validator.doctor.node import Node
@@ -145,10 +145,10 @@ def test_data(tmp_path: Path) -> None:
     (tmp_path / "dataset_info.json").write_text('{"mine": {"file_name": "mine.json"}}')
     (tmp_path / "mine.json").write_text('[{"instruction": "a", "input": "", "output": "b"}]')
     job = resolve(overridden(TINY, (f"dataset_dir={tmp_path}", "dataset=mine")))
-    assert told(rows.lines(job))[0].startswith("ok: data: 1 of 1 rows trained")
+    assert told(recipe.rows(job))[0].startswith("ok: data: 1 of 1 rows trained")
     (tmp_path / "mine.json").write_text('[{"question": "a", "output": "b"}]')
     job = resolve(overridden(TINY, (f"dataset_dir={tmp_path}", "dataset=mine")))
-    assert told(rows.lines(job))[0].startswith("error: data: ")
+    assert told(recipe.rows(job))[0].startswith("error: data: ")
 
 
 # The hub.

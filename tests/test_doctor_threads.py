@@ -68,7 +68,7 @@ THREADS = (
     Thread("Ascend/cann-container-image issue 46", ("error", "devices"), "the device is used",
            "qwen7b-910b-lora", "8xascend-910b-64g", recording="npu-smi-used"),
 )  # fmt: skip
-_CHECKS = ("devices", "health", "main memory", "/dev/shm", "output folder", "data cache", "operators", "stale locks")
+_CHECKS = ("devices", "health", "main memory", "/dev/shm", "disk", "operators", "locks")
 
 
 @pytest.fixture(autouse=True)

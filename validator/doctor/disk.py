@@ -1,4 +1,4 @@
-"""The folder that a run writes to: whether it can, and how long a checkpoint takes."""
+"""The folder that a run writes to: whether it can, and how long a checkpoint takes; room for rows in the cache."""
 
 from __future__ import annotations
 
@@ -14,18 +14,37 @@ from validator.doctor.node import Node
 from validator.here import host
 from validator.here.mount import mount
 from validator.job.job import GIB, Job
+from validator.memory.terms import Disk
+from validator.tables import cache
 from validator.train import room
 
 _WHAT = "output folder"
 _MOST = 256 << 20  # bytes that are written to see how fast it is
 _SECONDS = 2.0  # that it takes at most
 _LEAST = 1.0  # GiB free: with less nothing is tried
+_COPIES = 2.0  # of the tokenized rows: as they were read, and as they are trained on
 _FILES = 1000  # of a few checkpoints
 _TOLD = 0.05 * GIB  # of a checkpoint
 _SLOW = 600.0  # seconds of a checkpoint
 
 
 def lines(job: Job | None, node: Node) -> Iterator[Line]:
+    """What is written, and what is kept of the data."""
+    yield from _output(job, node)
+    if job and job.disk and job.datasets and not job.tokenized:
+        yield from _cached(cache.data_sets(job.origin[1]), max(_COPIES * job.disk[Disk.DATA] / GIB, _LEAST))
+
+
+def _cached(folder: Path, wanted: float) -> Iterator[Line]:
+    """`No space left on device` with much room in the output folder (hiyouga/LLaMA-Factory issue 275). `wanted`: GiB
+    of the rows as datasets keeps them, read and tokenized."""
+    free = host.free_disk_gib(folder)
+    if free is not None and free < wanted:
+        remedy = "free some, or set HF_DATASETS_CACHE to another disk"
+        yield Line("warning", "data cache", f"{free:.1f} GiB free at {folder}", f"about {wanted:.1f} GiB", remedy)
+
+
+def _output(job: Job | None, node: Node) -> Iterator[Line]:
     """The run's output folder, else the working directory. What is written to see its speed is gone when it ends."""
     folder = room.output(job) if job else Path.cwd()
     if folder is None:

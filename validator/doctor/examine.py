@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from validator.diagnostic import RecipeError
-from validator.doctor import checks, recipe
+from validator.doctor import checks
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.here import machine as this
@@ -37,12 +37,12 @@ def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
     if document is None:
         assumed = machines.machine(machine) if machine else None
         return _diagnosis(None, None, checks.lines(None, seen(Node(assumed=assumed))))
-    from validator.doctor import rows  # with numpy, which a machine by itself does not wait for
+    from validator.doctor import recipe  # with numpy, which a machine by itself does not wait for
 
     job, node = wanted(document, machine)
     ram = node.target.host_ram_gib if node.target else None
     judged = recipe.lines(document, _here(job, node) or machine, ram)
-    return _diagnosis(document, job, (*judged, *rows.lines(job), *checks.lines(job, node)))
+    return _diagnosis(document, job, (*judged, *recipe.rows(job), *checks.lines(job, node)))
 
 
 def _here(job: Job, node: Node) -> str | None:

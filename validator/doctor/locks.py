@@ -1,9 +1,12 @@
-"""Locks that a run would wait for without end."""
+"""Locks that a run would wait for: of who builds an operator, and of who downloads the model."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import shlex
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from time import time
 
@@ -12,12 +15,21 @@ from validator.doctor.node import Node
 from validator.doctor.operators import built, roots
 from validator.here import kernel
 from validator.job.job import Job
+from validator.tables import cache
+from validator.train import hub
 
-_WHAT = "stale lock"
+_WHAT, _HUB = "stale lock", "hub lock"
+_LOCKLESS = (errno.ENOSYS, errno.EOPNOTSUPP)  # of flock, where filelock counts files instead
 _BUILT = 15 * 60  # seconds that no operator takes to build: cpu_adam takes 95 on two cores
 
 
 def lines(job: Job | None, node: Node) -> Iterator[Line]:
+    """Each lock that this run would meet."""
+    yield from _building(job, node)
+    yield from _downloading(job) if job else ()
+
+
+def _building(job: Job | None, node: Node) -> Iterator[Line]:
     """torch makes a file `lock` beside an operator that it builds, and waits where there is one, whether or not the
     process that made it lives (torch, utils/file_baton.py): the run stands still after "Using … as PyTorch extensions
     root" (huggingface/transformers issue 26015, OpenRLHF issue 208)."""
@@ -59,3 +71,28 @@ def _builder(folder: Path, root: Path) -> int | None:
 
 def _lasting(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def _downloading(job: Job) -> Iterator[Line]:
+    """The run waits for a download that has begun (huggingface_hub, utils/_fixes.py, WeakFileLock). The kernel frees
+    the lock of a process that is gone, but on file systems without locks, where the file alone counts."""
+    for name in hub.names(job):
+        folder = cache.home(job.origin[1]) / ".locks" / f"models--{name.replace('/', '--')}"
+        yield from islice(filter(None, map(_held, sorted(folder.glob("*.lock")))), 1)
+
+
+def _held(lock: Path) -> Line | None:
+    """A shared lock is taken for a moment: whoever downloads has the only one."""
+    waits = "the run waits until it is free"
+    try:
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        remedy = f"`fuser -v {shlex.quote(str(lock))}` names the process that downloads; end it if it hangs"
+        return Line("warning", _HUB, f"{lock} is held, and {waits}", "", remedy)
+    except OSError as err:
+        if err.errno not in _LOCKLESS:
+            return None
+        words = f"{lock} is on a file system without locks, where the file alone counts, and {waits}"
+        return Line("warning", _HUB, words, "", f"if nobody downloads: `rm {shlex.quote(str(lock))}`")
+    return None

@@ -1,4 +1,4 @@
-"""The recipe itself, as `check` judges it for what the run gets here."""
+"""The recipe itself, as `check` judges it for what the run gets here, and the rows of small local data sets."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 from validator import __version__
 from validator.diagnostic import Diagnostic, Report, Severity, plural
-from validator.doctor.line import Line
+from validator.doctor.line import Line, State
+from validator.job.job import Job
 from validator.judge import check
 from validator.judge.selection import STARTED, Selection
 from validator.read.recipe import Document
+from validator.study import brief
 
 _WHAT = "recipe"
 # Of main memory the machine's own is asked (memory.py), and what is free of it.
@@ -33,3 +35,11 @@ def lines(document: Document, machine: str | None, host_ram_gib: float | None) -
 
 def _error(finding: Diagnostic) -> Line:
     return Line("error", _WHAT, f"{finding.message} [{finding.code}]")
+
+
+def rows(job: Job) -> Iterator[Line]:
+    """What `data` says of the data sets in short, as `train` does. It starts processes for some, and is therefore none
+    of the checks, which run in threads."""
+    told, stops = brief.brief(job)
+    state: State = "error" if stops else "ok"
+    yield from (Line(state, "data", words.removeprefix("data: ")) for words in told)
