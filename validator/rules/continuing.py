@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -154,13 +155,14 @@ def several_on_the_cpu(job: Job) -> Iterator[Finding]:
     """Several processes on the CPU would go on from a checkpoint, without DeepSpeed.
 
     Why: each loads the optimizer's states to its device, and torch knows no `cpu:0`: "don't know how to restore data
-    location".
-    Source: transformers/trainer.py:Trainer._load_optimizer_and_scheduler, accelerate/state.py:PartialState.set_device
-    Fix: one process, or ZeRO-2 from the start.
+    location". With ACCELERATE_TORCH_DEVICE=cpu the device is `cpu`.
+    Source: transformers/trainer.py:Trainer._load_optimizer_and_scheduler, accelerate/state.py:PartialState.__init__
+    Fix: set the variable, on every node.
     """
     saved = resumption.source(job)
-    if saved and saved.schedules and job.on_cpu and job.world > 1 and not job.zero:
-        yield _place(job), f"{job.world} processes on the CPU cannot load {saved.name}; run one, or use ZeRO-2"
+    told = os.environ.get("ACCELERATE_TORCH_DEVICE") == "cpu"
+    if saved and saved.schedules and job.on_cpu and job.world > 1 and not job.zero and not told:
+        yield _place(job), f"{job.world} processes on the CPU cannot load {saved.name}; set ACCELERATE_TORCH_DEVICE=cpu"
 
 
 @rule("PTH025", Severity.WARNING)
