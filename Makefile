@@ -1,6 +1,7 @@
 # make demo   set up, check every recipe, explain one, fine-tune a tiny model on the CPU
 # make test   set up, then lint, types and every test, real training included
 # Both need Python 3.11 or later, git and make; `make test` also a C++ compiler, for DeepSpeed.
+# Where SLURM is installed (.ci/run has the command), it also runs jobs on a cluster of its own.
 # What they install goes to .venv. On a machine with GPUs: pip install ".[train]"
 
 SHELL := bash
@@ -23,7 +24,7 @@ INSTALL := $(VENV)/bin/python -m pip install -qq --no-compile --constraint const
   benchmark-data benchmark-real
 
 help:
-	@sed -n 's/^# //p' Makefile | head -4
+	@sed -n 's/^# //p' Makefile | head -5
 
 demo: $(VENV)/train.done
 	lmf-recipes check recipes
