@@ -18,7 +18,6 @@ from validator.doctor import checks
 from validator.tables.data import listing
 
 ROOT = Path(__file__).resolve().parent.parent
-ISSUES = "https://github.com/hiyouga/LlamaFactory/issues"
 
 
 def page() -> str:
@@ -51,8 +50,12 @@ def _threads() -> Iterator[str]:
     for thread in threads:
         said = thread.get("says", {"": f"not seen: {thread.get('unseen')}"})
         for command, words in said.items():
-            link = f"[{thread['thread']}]({ISSUES}/{thread['thread']})"
-            yield f"| {link} | {thread['symptom']} | {command} | {words} |"
+            yield f"| {_link(str(thread['thread']))} | {thread['symptom']} | {command} | {words} |"
+
+
+def _link(thread: str) -> str:
+    repository, _, number = thread.rpartition("#")
+    return f"[{thread}](https://github.com/{repository or 'hiyouga/LlamaFactory'}/issues/{number})"
 
 
 def _counted(threads: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:

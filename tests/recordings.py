@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 RECORDED = Path(__file__).parent / "recorded"
-_HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
+HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
 
 
 def show_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """No variable of the environment hides devices."""
-    for name in _HIDING:
+    for name in HIDING:
         monkeypatch.delenv(name, raising=False)

@@ -22,6 +22,15 @@ def test_what_is_said_of_a_thread(thread: dict[str, Any], tmp_path: Path) -> Non
         assert [line for line in told["doctor"].splitlines() if line.startswith("error")] == []
 
 
+@pytest.mark.parametrize(
+    "thread", [each for each in THREADS if "doctor" in each.get("says", {})], ids=lambda thread: str(thread["thread"])
+)
+def test_the_same_run_on_a_sound_machine(thread: dict[str, Any], tmp_path: Path) -> None:
+    told = said({key: value for key, value in thread["machine"].items() if key == "recipe"}, tmp_path)["doctor"]
+    assert thread["says"]["doctor"] not in told
+    assert [line for line in told.splitlines() if line.startswith("error")] == []
+
+
 def test_a_sound_machine_is_silent(tmp_path: Path) -> None:
     """What the threads are told is told of nothing sound."""
     usual = {"recipe": {"machine": "2x8xa100-80g"}, "environment": {"NNODES": "2", "NODE_RANK": "0"}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import socket
 from collections.abc import Mapping
@@ -16,12 +17,14 @@ from unittest.mock import patch
 import kernels
 import sites
 import yaml
+from recordings import HIDING, RECORDED
 
-from validator.doctor import checks
+from validator.doctor import checks, disk, examine
 from validator.doctor.examine import Diagnosis
 from validator.doctor.node import Node
 from validator.here import host, program
 from validator.job import job as jobs
+from validator.job.job import Job
 from validator.judge.check import check
 from validator.read.recipe import parse
 from validator.show import doctor, report
@@ -34,12 +37,15 @@ USUAL = {
     "template": "qwen", "cutoff_len": 1024, "output_dir": "saves/case", "save_total_limit": 2, "bf16": True,
     "per_device_train_batch_size": 1, "gradient_accumulation_steps": 8, "learning_rate": 1.0e-4,
 }  # fmt: skip
-_UNSET = ("NNODES", "NODE_RANK", "RANK", "MASTER_ADDR", "RDZV_ID", "USE_RAY", "FORCE_TORCHRUN", "RAY_ADDRESS",
-          "DISABLE_VERSION_CHECK", "NCCL_SHM_DISABLE", "HF_ENDPOINT")  # fmt: skip
+_UNSET = (
+    *HIDING, "NPROC_PER_NODE", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME", "CUDA_HOME", "CUDA_PATH", "CXX",
+    "NNODES", "NODE_RANK", "RANK", "MASTER_ADDR", "RDZV_ID", "USE_RAY", "FORCE_TORCHRUN", "RAY_ADDRESS",
+    "DISABLE_VERSION_CHECK", "NCCL_SHM_DISABLE", "HF_ENDPOINT",
+)  # fmt: skip
 _MIB = 1 << 20
-# What threads tell of; of disks, caches, compilers and folders they tell nothing.
-_ASKED = ("devices", "main memory", "/dev/shm", "limits", "packages", "torch", "compiled packages", "CANN", "Ray",
-          "meeting", "interfaces", "InfiniBand", "proxy")  # fmt: skip
+# What threads tell of; of folders and hubs they tell nothing.
+_ASKED = ("devices", "health", "main memory", "/dev/shm", "limits", "disk", "packages", "torch", "compiled packages",
+          "CANN", "operators", "locks", "Ray", "meeting", "interfaces", "InfiniBand", "proxy")  # fmt: skip
 _statvfs = os.statvfs
 
 
@@ -50,8 +56,9 @@ def read() -> list[dict[str, Any]]:
 
 
 def said(machine: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """What each command prints on a machine, which is laid out in the folder."""
-    environment = {"PATH": str(folder / "bin"), **machine.get("environment", {})}
+    """What each command prints on a machine, which is laid out in the folder; blanks are one."""
+    path = [folder / "bin", *([RECORDED / machine["recording"]] if "recording" in machine else [])]
+    environment = {"PATH": ":".join(map(str, path)), "HOME": str(folder), **machine.get("environment", {})}
     work = folder / "work"
     work.mkdir(parents=True)
     for shared in ("data", "deepspeed"):
@@ -63,6 +70,8 @@ def said(machine: Mapping[str, Any], folder: Path) -> dict[str, str]:
         patch.object(os, "statvfs", partial(_shared, machine.get("shm_mib", 16384))),
         patch.object(resource, "getrlimit", lambda _kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY)),
         patch.object(checks, "CHECKS", {name: checks.CHECKS[name] for name in _ASKED}),
+        patch.object(disk, "_rate", lambda _folder: 5e9),
+        patch.object(host, "free_disk_gib", lambda _folder: machine.get("free_gib", 4000.0)),
         patch.object(host, "cpus", lambda _root=None: machine.get("cpus", 256)),
         patch.object(releases, "installed", lambda names: dict.fromkeys(names, "1")),
         patch.object(socket, "gethostbyname", lambda _name: "10.0.0.7"),
@@ -71,9 +80,21 @@ def said(machine: Mapping[str, Any], folder: Path) -> dict[str, str]:
             if name not in environment:
                 os.environ.pop(name, None)
         text = recipe(machine["recipe"]) if "recipe" in machine else None
-        found = {"check": report.text(check([parse("recipe.yaml", text)]))} if text else {}
-        lines = tuple(checks.lines(jobs.resolve(parse("recipe.yaml", text)) if text else None, _node(machine, folder)))
-        return {**found, "doctor": doctor.text(Diagnosis("node", None, None, lines, 0, 0))}
+        checked = {"check": report.text(check([parse("recipe.yaml", text)]))} if text else {}
+        lines = tuple(checks.lines(*_run(machine, text, _node(machine, folder))))
+        shown = {**checked, "doctor": doctor.text(Diagnosis("node", None, None, lines, 0, 0))}
+        return {command: re.sub(" +", " ", words) for command, words in shown.items()}
+
+
+def _run(machine: Mapping[str, Any], text: str | None, node: Node) -> tuple[Job | None, Node]:
+    """The run, and the node with the devices that are recorded; where none are, none are asked about."""
+    if text is None:
+        return None, node
+    document = parse("recipe.yaml", text)
+    if "recording" not in machine:
+        return jobs.resolve(document), node
+    job, there = examine.wanted(document, machine["recipe"]["machine"])
+    return job, there._replace(root=node.root, environment=node.environment, folders=node.folders)
 
 
 def recipe(facts: Mapping[str, Any]) -> str:
@@ -89,10 +110,17 @@ def recipe(facts: Mapping[str, Any]) -> str:
 def _node(machine: Mapping[str, Any], folder: Path) -> Node:
     """The files that checks read. What a thread does not tell of is there and sound."""
     root = folder / "root"
-    available = machine.get("available_gib", 1000)
+    available = machine.get("available_gib", 2000)
     sites.write(root / "proc/meminfo", f"MemTotal: {available << 20} kB\nMemAvailable: {available << 20} kB\n")
     kernels.interfaces(root, machine.get("interfaces", {"eth0": {"networks": ["0.0.0.0/0"]}}))
     kernels.adapters(root, machine.get("adapters", {}))
+    for tool in ("c++", "ninja", *(["nvcc"] if machine.get("nvcc", True) else [])):
+        sites.write(folder / "bin" / tool, "")
+        (folder / "bin" / tool).chmod(0o755)
+    if "lock" in machine:
+        lock = folder / ".cache/torch_extensions/py310_cu118" / machine["lock"] / "lock"
+        sites.write(lock, "")
+        os.utime(lock, (0, 0))
     if "driver" in machine:
         sites.gpu(folder / "bin", machine["driver"], [machine["capability"]])
     compared = "".join(f'    check_version("{one}")\n' for one in machine.get("compared", ()))
