@@ -12,11 +12,11 @@ from recordings import RECORDED, show_all
 from sites import gpu, site, version_file, write
 
 from validator.doctor import builds, cann, linked
-from validator.doctor.installed import Installed, installed
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.doctor.symbols import symbols
 from validator.here import machine, program
+from validator.here.installed import Installed, installed
 from validator.job import job as jobs
 from validator.read.recipe import parse
 from validator.tables.data import listing

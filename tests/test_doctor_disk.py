@@ -129,15 +129,15 @@ def test_the_cache_of_data(free: float, warned: bool, tmp_path: Path, monkeypatc
 
 
 def test_a_slow_disk_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """0.4 s for each MiB: two pieces take 1.2 s, and the next would take 1.6."""
+    """0.2 s for each MiB: two pieces take 0.6 s, and the next would take 0.8."""
     clock, pieces = [0.0], []
 
     def fsync(_file: int) -> None:
         pieces.append(2 ** len(pieces))
-        clock[0] += 0.4 * pieces[-1]
+        clock[0] += 0.2 * pieces[-1]
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(disk, "monotonic", lambda: clock[0])
     monkeypatch.setattr(disk, "_MOST", 256 << 20)
-    assert disk._rate(tmp_path) == pytest.approx((1 << 20) / 0.4)
+    assert disk._rate(tmp_path) == pytest.approx((1 << 20) / 0.2)
     assert pieces == [1, 2]

@@ -16,6 +16,7 @@ from validator.doctor import infiniband, meeting, proxies, ray
 from validator.doctor import interfaces as cards
 from validator.doctor.line import Line
 from validator.doctor.node import Node
+from validator.here.installed import Installed
 from validator.job import job as jobs
 from validator.job.job import Job
 from validator.read.recipe import parse
@@ -238,7 +239,7 @@ def test_socks(packages: dict[str, str], settings: str, expected: str, tmp_path:
 
 
 def test_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray.launching.releases, "installed", lambda names: dict.fromkeys(names, "1"))
+    monkeypatch.setattr(Installed, "among", lambda _self, names: dict.fromkeys(names, "1"))
     monkeypatch.setattr(ray.host, "cpus", lambda _root: 64)
     for name in ("FORCE_TORCHRUN", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)

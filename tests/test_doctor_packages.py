@@ -10,8 +10,8 @@ import pytest
 from sites import site, write
 
 from validator.doctor import packages, ranges
-from validator.doctor.installed import Installed, installed
 from validator.doctor.node import Node
+from validator.here.installed import Installed, installed
 from validator.job import job as jobs
 from validator.read.recipe import parse
 from validator.tables.data import listing
@@ -147,3 +147,4 @@ def test_every_fact_has_a_public_source() -> None:
 def test_first_folder_wins(tmp_path: Path) -> None:
     folders = site(tmp_path / "a", {"Torch_Npu": "2.7.1"}) + site(tmp_path / "b", {"torch-npu": "2.6.0"})
     assert Installed(folders).releases == {"torch-npu": "2.7.1"}
+    assert Installed(folders).among(["torch_npu", "torch-npu", "torch"]) == {"torch_npu": "2.7.1", "torch-npu": "2.7.1"}

@@ -13,14 +13,13 @@ import pytest
 from sites import site
 
 from validator.doctor import hubs, recipe, start
-from validator.doctor.installed import installed
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.here import host
+from validator.here.installed import Installed, installed
 from validator.job.job import resolve
 from validator.read.override import overridden
 from validator.read.recipe import load, parse
-from validator.train import packages
 
 ROOT = Path(__file__).parent.parent
 LORA = str(ROOT / "recipes" / "qwen7b-a100-lora.yaml")
@@ -85,7 +84,7 @@ def test_nothing_stops_it() -> None:
 
 
 def test_a_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages.releases, "installed", lambda _names: {"llamafactory": "0.9.5"})
+    monkeypatch.setattr(Installed, "among", lambda _self, _names: {"llamafactory": "0.9.5"})
     (line,) = begun("enable_liger_kernel=true")
     assert line.startswith("error: package: `enable_liger_kernel` needs a package that is not installed")
 

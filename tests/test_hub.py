@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from validator.cli import group
 from validator.diagnostic import Severity
+from validator.here.installed import Installed
 from validator.job import job
 from validator.read.recipe import parse
 from validator.tables import data, models
@@ -142,9 +143,9 @@ def test_datasets_writes_that_name() -> None:
 @pytest.mark.usefixtures("here")
 def test_modelscope_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USE_MODELSCOPE_HUB", "1")
-    monkeypatch.setattr(hub.releases, "installed", lambda _names: {})
+    monkeypatch.setattr(Installed, "among", lambda _self, _names: {})
     assert "pip install modelscope" in found(MODEL)[0][1]
-    monkeypatch.setattr(hub.releases, "installed", lambda _names: {"modelscope": "1.40.2"})
+    monkeypatch.setattr(Installed, "among", lambda _self, _names: {"modelscope": "1.40.2"})
     assert found(MODEL) == []
 
 

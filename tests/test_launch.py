@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from validator.diagnostic import RecipeError
+from validator.here.installed import Installed
 from validator.train import launch
 
 
@@ -75,7 +76,7 @@ def tool(folder: Path, name: str, script: str) -> None:
     ],
 )
 def test_without_llamafactory(there: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch.releases, "installed", lambda _names: there)
+    monkeypatch.setattr(Installed, "among", lambda _self, _names: there)
     with pytest.raises(RecipeError, match=re.escape(says)):
         launch.ready(1, "0.9.5")
 

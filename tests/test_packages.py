@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from validator.here.installed import Installed
 from validator.job import job
 from validator.read.recipe import parse
 from validator.train import packages
@@ -24,10 +25,10 @@ def told(text: str) -> list[str]:
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only LLaMA-Factory is installed."""
 
-    def installed(names: Sequence[str]) -> dict[str, str]:
+    def installed(_self: Installed, names: Sequence[str]) -> dict[str, str]:
         return {name: "1" for name in names if name == "llamafactory"}
 
-    monkeypatch.setattr(packages.releases, "installed", installed)
+    monkeypatch.setattr(Installed, "among", installed)
 
 
 @pytest.mark.usefixtures("bare")
@@ -54,7 +55,7 @@ def test_what_a_quantized_checkpoint_needs_is_named(method: str, package: str | 
 
 
 def test_nothing_is_said_where_llamafactory_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages.releases, "installed", lambda _names: {})
+    monkeypatch.setattr(Installed, "among", lambda _self, _names: {})
     assert told(f"{MODEL}enable_liger_kernel: true\n") == []
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from validator.diagnostic import RecipeError
+from validator.here.installed import Installed
 from validator.job import job as jobs
 from validator.job.job import Job
 from validator.read.recipe import parse
@@ -31,10 +32,10 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
-    def there(names: Sequence[str]) -> dict[str, str]:
+    def there(_self: Installed, names: Sequence[str]) -> dict[str, str]:
         return {name: "1" for name in names if name in packages}
 
-    monkeypatch.setattr(ray.releases, "installed", there)
+    monkeypatch.setattr(Installed, "among", there)
 
 
 def told(one: Job, cpus: int = 256) -> list[str]:

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from validator import cli
 from validator.diagnostic import RecipeError
+from validator.here.installed import Installed
 from validator.job.settings import Settings
 from validator.judge import check
 from validator.read.recipe import parse
@@ -135,7 +136,7 @@ def test_training_starts_with_a_release_in_the_range_only(tmp_path: Path, monkey
     recipe = tmp_path / "x.yaml"
     text = "model_name_or_path: Qwen/Qwen3-8B\ndataset: a\ndo_train: true\ntemplate: qwen3\nbf16: true\n"
     recipe.write_text(f'# /// recipe\n# llamafactory: ">=0.9.4"\n# ///\n{text}dataset_dir: ONLINE\noutput_dir: out\n')
-    monkeypatch.setattr(releases, "installed", lambda _names: {"llamafactory": "0.9.3"})
+    monkeypatch.setattr(Installed, "among", lambda _self, _names: {"llamafactory": "0.9.3"})
     done = CliRunner().invoke(cli.group, ["train", str(recipe)])
     assert done.exit_code == 1
     assert "0.9.3 is installed here" in str(done.exception or "") + done.output

@@ -23,12 +23,12 @@ from validator.doctor import checks, disk, examine
 from validator.doctor.examine import Diagnosis
 from validator.doctor.node import Node
 from validator.here import host, program
+from validator.here.installed import Installed
 from validator.job import job as jobs
 from validator.job.job import Job
 from validator.judge.check import check
 from validator.read.recipe import parse
 from validator.show import doctor, report
-from validator.tables import releases
 
 ROOT = Path(__file__).parent.parent
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
@@ -73,7 +73,7 @@ def said(machine: Mapping[str, Any], folder: Path) -> dict[str, str]:
         patch.object(disk, "_rate", lambda _folder: 5e9),
         patch.object(host, "free_disk_gib", lambda _folder: machine.get("free_gib", 4000.0)),
         patch.object(host, "cpus", lambda _root=None: machine.get("cpus", 256)),
-        patch.object(releases, "installed", lambda names: dict.fromkeys(names, "1")),
+        patch.object(Installed, "among", lambda _self, names: dict.fromkeys(names, "1")),
         patch.object(socket, "gethostbyname", lambda _name: "10.0.0.7"),
     ):
         for name in _UNSET:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from validator.doctor import ranges
-from validator.doctor.installed import Installed, installed
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.here import nvidia
+from validator.here.installed import Installed, installed
 from validator.here.nvidia import Driver
 from validator.job.job import Job
 from validator.tables import devices

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from validator.doctor.installed import Installed, installed
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.here import program
+from validator.here.installed import Installed, installed
 from validator.job.job import Job
 from validator.tables import releases
 from validator.tables.data import listing

@@ -20,7 +20,7 @@ from validator.train import room
 
 _WHAT = "output folder"
 _MOST = 256 << 20  # bytes that are written to see how fast it is
-_SECONDS = 2.0  # that it takes at most
+_SECONDS = 1.0  # that it takes at most
 _LEAST = 1.0  # GiB free: with less nothing is tried
 _COPIES = 2.0  # of the tokenized rows: as they were read, and as they are trained on
 _FILES = 1000  # of a few checkpoints

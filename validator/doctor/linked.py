@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from validator.doctor.installed import Installed, installed
 from validator.doctor.line import Line, State
 from validator.doctor.node import Node
 from validator.doctor.symbols import symbols
+from validator.here.installed import Installed, installed
 from validator.job.job import Job
 
 # The library of a package that Python stops at when it is imported, and what to do.

@@ -9,9 +9,9 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from validator.doctor.installed import installed
 from validator.doctor.line import Line
 from validator.doctor.node import Node
+from validator.here.installed import installed
 from validator.job.job import Job
 
 _WHAT = "operators"

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from validator.diagnostic import RecipeError
 from validator.doctor import ranges
-from validator.doctor.installed import Installed, installed, normal
 from validator.doctor.line import Line, State
 from validator.doctor.node import Node
+from validator.here.installed import Installed, installed, normal
 from validator.job.job import Job
 from validator.tables import releases, switch
 from validator.tables.data import listing

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
-from validator.doctor.installed import installed
 from validator.doctor.line import Line
 from validator.doctor.node import Node
+from validator.here.installed import installed
 from validator.job import ray
 from validator.job.job import Job
 from validator.train import hub

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from validator.diagnostic import RecipeError
 from validator.doctor import line
-from validator.doctor.installed import installed
 from validator.doctor.line import Line
 from validator.doctor.node import Node
+from validator.here.installed import installed
 from validator.job.job import Job
 from validator.tables import releases
 from validator.train import folder, handoff, hub, launch, packages

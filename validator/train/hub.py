@@ -8,9 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from validator.diagnostic import RecipeError, Severity
+from validator.here.installed import installed
 from validator.job.job import Job
 from validator.job.which import local
-from validator.tables import cache, checkpoint, models, releases, switch
+from validator.tables import cache, checkpoint, models, switch
 from validator.train.room import Shortage
 
 # What decides where a hub name is loaded from. Tokens are no one else's business, and caches are this machine's.
@@ -29,7 +30,7 @@ def lacking(job: Job) -> Iterator[Shortage]:
     """What the run could not load here, or would load otherwise than it was judged."""
     yield from _other_shapes(job)
     if switch.on("USE_MODELSCOPE_HUB"):
-        if variables(job) and "modelscope" not in releases.installed(["modelscope"]):
+        if variables(job) and "modelscope" not in installed().among(["modelscope"]):
             yield Severity.ERROR, "USE_MODELSCOPE_HUB is set and the package is not installed: pip install modelscope"
     elif not switch.on("USE_OPENMIND_HUB"):
         cause = offline()

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from validator.diagnostic import RecipeError
-from validator.tables import releases
+from validator.here.installed import installed
 
 PORT = "29500"
 CLI = ("llamafactory-cli", "train")
@@ -84,7 +84,7 @@ def ready(nodes: int, release: str, starter: Sequence[str] = CLI) -> None:
 
     With RDZV_ID its launcher starts torchrun elastically, where nodes meet and take their ranks (launcher.py)."""
     if shutil.which("llamafactory-cli") is None:
-        if releases.installed(["llamafactory"]):
+        if installed().among(["llamafactory"]):
             raise RecipeError("llamafactory-cli is not on PATH; activate the environment that it is installed in")
         raise RecipeError(f"llamafactory-cli is not installed here: pip install llamafactory=={release}")
     known = place(nodes)

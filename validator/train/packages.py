@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from validator.diagnostic import Severity
+from validator.here.installed import installed
 from validator.job.job import Job
-from validator.tables import releases
 from validator.train.room import Shortage
 
 # Keys that switch a package on (hparams/parser.py, _check_extra_dependencies).
@@ -22,7 +22,7 @@ _LOADING = {"bnb": "bitsandbytes", "hqq": "hqq", "eetq": "eetq"}
 def lacking(job: Job) -> Iterator[Shortage]:
     """Packages that LLaMA-Factory would stop for; none where it is not installed here itself."""
     wanted = dict(needed(job))
-    there = releases.installed(["llamafactory", *wanted])
+    there = installed().among(["llamafactory", *wanted])
     for package, why in wanted.items() if "llamafactory" in there else ():
         if package not in there:
             yield Severity.ERROR, f"{why} needs a package that is not installed: pip install {package}"

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from validator.diagnostic import Severity, plural
 from validator.here import host
+from validator.here.installed import installed
 from validator.job import ray
 from validator.job.job import Job
-from validator.tables import releases, switch
+from validator.tables import switch
 from validator.train.room import Shortage
 
 
@@ -26,7 +27,7 @@ def lacking(job: Job, cpus: int | None = None) -> Iterator[Shortage]:
 def _packages(job: Job) -> Iterator[Shortage]:
     """Without `master_addr` LLaMA-Factory asks Ray's dashboard for the head node (train/trainer_utils.py,
     get_ray_head_node_ip), which stops with ServerUnavailable where only `ray` is installed (seen with 2.60)."""
-    there = releases.installed(["ray", "aiohttp-cors"])
+    there = installed().among(["ray", "aiohttp-cors"])
     if "ray" not in there:
         yield Severity.ERROR, 'USE_RAY is set and the package is not installed: pip install "ray[default]"'
     elif "aiohttp-cors" not in there and not job.has("master_addr"):

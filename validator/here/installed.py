@@ -6,11 +6,13 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
-from importlib.metadata import Distribution, distributions
 from pathlib import Path
-from urllib.parse import unquote
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution  # for which no command that asks nothing of packages waits
 
 
 class Installed:
@@ -21,6 +23,8 @@ class Installed:
 
     @cached_property
     def _all(self) -> Mapping[str, Distribution]:
+        from importlib.metadata import distributions
+
         there: dict[str, Distribution] = {}
         for one in distributions(path=[str(folder) for folder in self._folders]):
             if one.metadata["Name"]:
@@ -32,12 +36,22 @@ class Installed:
         """Releases by package, in the spelling of `normal`."""
         return {name: one.version for name, one in self._all.items()}
 
+    def among(self, names: Iterable[str]) -> dict[str, str]:
+        """Releases of those of these packages that are there, as they are named; others are not read."""
+        from importlib.metadata import distributions
+
+        places = [str(folder) for folder in self._folders]
+        first = {name: next(iter(distributions(name=name, path=places)), None) for name in names}
+        return {name: one.version for name, one in first.items() if one}
+
     def requirements(self, name: str) -> list[str]:
         """What a package asks of others, as its metadata write it; nothing where it is not there."""
         return list(self._all[name].requires or []) if name in self._all else []
 
     def origin(self, name: str) -> str:
         """The address that a package was installed from; empty where it came from an index (PEP 610)."""
+        from urllib.parse import unquote
+
         text = self._all[name].read_text("direct_url.json") if name in self._all else None
         return unquote(str(json.loads(text).get("url", ""))) if text else ""
 
