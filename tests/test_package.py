@@ -57,6 +57,14 @@ def test_the_wheel_carries_every_file(wheel: Path, folder: str) -> None:
     assert not missing
 
 
+@pytest.mark.parametrize("folder", ["submit/script", "train/script"])
+def test_the_wheel_carries_what_jobs_are_made_of(wheel: Path, folder: str) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    files = [*(ROOT / "validator" / folder).glob("*.*")]
+    assert files
+    assert not {f"validator/{folder}/{file.name}" for file in files} - names
+
+
 def test_list_works_anywhere(installed: Path, tmp_path: Path) -> None:
     listed = run(installed, tmp_path, "list")
     assert listed.returncode == 0, listed.stderr

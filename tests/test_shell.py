@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from validator.submit import shell
+from validator.tables import whole
 from validator.tables.saved import Saved
+from validator.train import environment
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash on this machine")
 
@@ -46,13 +50,14 @@ def checkpoint(
 
 
 @pytest.mark.parametrize(
-    ("how", "whole"),
+    ("how", "stays"),
     [
         ({}, True),
         ({"state": None}, False),
         ({"mark": True}, False),
         ({"tensors": safetensors(8)}, False),
         ({"tensors": safetensors()[:20]}, False),
+        ({"tensors": safetensors(24)}, False),
         ({"tensors": b""}, False),
         ({"tensors": bytes(64)}, False),
         ({"tensors": (16).to_bytes(8, "little") + bytes(64)}, False),
@@ -61,33 +66,52 @@ def checkpoint(
         ({"optimizer": b"PK\x03\x04" + bytes(18)}, False),
     ],
 )
-def test_a_half_written_checkpoint_gets_another_name(tmp_path: Path, how: dict[str, bool], whole: bool) -> None:
+def test_a_half_written_checkpoint_gets_another_name(tmp_path: Path, how: dict[str, bool], stays: bool) -> None:
     checkpoint(tmp_path / "checkpoint-100")
     checkpoint(tmp_path / "checkpoint-200", **how)  # type: ignore[arg-type]
-    assert (Saved(tmp_path / "checkpoint-200").flaw is None) is whole, "the node judges as `train` does"
-    ended = run(shell.aside(), output=tmp_path)
+    assert (Saved(tmp_path / "checkpoint-200").flaw is None) is stays, "the node judges as `train` does"
+    ended = run([*shell.set_aside(), "set_aside"], output=tmp_path)
     assert (tmp_path / "checkpoint-100").is_dir()
-    assert (tmp_path / "checkpoint-200").is_dir() is whole
-    assert (tmp_path / "incomplete-checkpoint-200").is_dir() is not whole
-    assert ("checkpoint-200 was not written to its end" in ended.stderr) is not whole
+    assert (tmp_path / "checkpoint-200").is_dir() is stays
+    assert (tmp_path / "incomplete-checkpoint-200").is_dir() is not stays
+    assert ("checkpoint-200 was not written to its end" in ended.stderr) is not stays
+
+
+def test_nodes_need_nothing_but_python(tmp_path: Path) -> None:
+    """3.8 and later, without packages."""
+    checkpoint(tmp_path / "checkpoint-200", state=None)
+    for file in (Path(whole.__file__), Path(environment.__file__).parent / "script" / "reach.py"):
+        ast.parse(file.read_text(), feature_version=(3, 8))
+        argument = str(tmp_path) if file.stem == "whole" else "127.0.0.1"
+        words = [sys.executable, "-I", "-S", "-", argument]
+        with file.open() as program:
+            subprocess.run(words, stdin=program, check=True, capture_output=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["incomplete-checkpoint-200"]
+
+
+@pytest.mark.parametrize("file", sorted((Path(shell.__file__).parent / "script").iterdir()), ids=lambda file: file.name)
+def test_bash_reads_each_piece(file: Path) -> None:
+    done = subprocess.run(["bash", "-n", str(file)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_was_set_aside_before_stays(tmp_path: Path) -> None:
     for _ in range(2):
         checkpoint(tmp_path / "checkpoint-200", state=None)
-        run(shell.aside(), output=tmp_path)
+        run([*shell.set_aside(), "set_aside"], output=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "incomplete-checkpoint-200", "incomplete-checkpoint-200-1",
     ]  # fmt: skip
 
 
 def test_an_output_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
-    run([*shell.aside(), *shell.earlier()], output=tmp_path / "none", RDZV_ID="7")
+    lines = [*shell.set_aside(), "set_aside", *shell.script("earlier")]
+    run(lines, output=tmp_path / "none", overwrites="true", RDZV_ID="7")
     assert not [*tmp_path.iterdir()]
 
 
 def test_checkpoints_of_an_earlier_run_are_set_aside(tmp_path: Path) -> None:
     checkpoint(tmp_path / "checkpoint-900")
-    run(shell.earlier(), output=tmp_path, RDZV_ID="7")
+    run(shell.script("earlier"), output=tmp_path, overwrites="true", RDZV_ID="7")
     assert [path.name for path in tmp_path.rglob("checkpoint-*")] == ["checkpoint-900"]
     assert (tmp_path / "earlier-7" / "checkpoint-900" / "trainer_state.json").is_file()

@@ -19,7 +19,7 @@ from validator.diagnostic import RecipeError
 from validator.job.job import resolve
 from validator.read.recipe import load, parse
 from validator.speed import Span
-from validator.submit import directives, limit, requeue, slurm
+from validator.submit import batch, directives, limit, slurm
 from validator.submit.order import Run
 from validator.submit.site import Site, Slurm
 from validator.submit.work import Work, work
@@ -53,7 +53,7 @@ TWO = Work(
     install=(),
     resumes=True,
     overwrites=False,
-    resuming=("overwrite_output_dir=false",),
+    resuming=(),
 )
 ONE = replace(TWO, machine="1xa100-80g", nodes=1, devices=1, torchrun=False, cpus=16)
 NPU = replace(
@@ -345,7 +345,7 @@ def test_a_part_of_a_node_gets_the_devices_that_it_was_given(tmp_path: Path) -> 
 @BASH
 @pytest.mark.parametrize("local", [False, True])
 def test_a_job_that_is_started_again_goes_on(tmp_path: Path, local: bool) -> None:
-    works = [replace(TWO, local=local, overwrites=True)]
+    works = [replace(TWO, local=local, overwrites=True, resuming=("overwrite_output_dir=false",))]
     checkpoint(tmp_path / TWO.name, 10)
     first = ran(tmp_path, works)
     assert "overwrite_output_dir=false" not in first.stdout
@@ -400,6 +400,7 @@ def checkpoint(output: Path, step: int, of: int = 100) -> None:
     folder = output / f"checkpoint-{step}"
     folder.mkdir(parents=True)
     (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "max_steps": of}))
+    (folder / "adapter_model.bin").touch()
 
 
 @BASH
@@ -419,7 +420,7 @@ def test_before_the_limit(tmp_path: Path, there: tuple[int, ...], later: int | N
         checkpoint(tmp_path, step)
     before = "10" if there else ""
     stands = ['scontrol() { echo "queued $*"; }', "sleep() { command sleep 0.2; }"]
-    lines = [*stands, *requeue.words(TWO), f'before="{before}"', *requeue.ending(TWO, notice), "near"]
+    lines = [*stands, f'before="{before}"', *batch.requeue(TWO, notice), "near"]
     env = {**os.environ, "output": str(tmp_path), "SLURM_JOB_ID": "5"}
     words = ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
     with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:

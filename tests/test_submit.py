@@ -110,7 +110,7 @@ def test_which_runs_go_on_from_a_checkpoint(more: str, resumes: bool) -> None:
 
 
 def test_a_run_that_was_stopped_goes_on_from_its_own_checkpoint() -> None:
-    assert made().resuming == ("overwrite_output_dir=false",)
+    assert made().resuming == ()
     assert not made().overwrites
     again = made("overwrite_output_dir: true\nresume_from_checkpoint: saves/other/checkpoint-3\n")
     assert again.overwrites

@@ -51,7 +51,7 @@ def results(job: Job) -> list[str]:
     folder = output(job)
     if folder is None:
         return []
-    from validator.tables.saved import WEIGHTS
+    from validator.tables.whole import WEIGHTS
 
     return [name for name in WEIGHTS if (folder / name).is_file()]
 

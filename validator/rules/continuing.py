@@ -25,7 +25,7 @@ def half_written(job: Job) -> Iterator[Finding]:
     Fix: rename the folder, so that the checkpoint before it is taken; `checkpoint-` must not begin its name.
     """
     for saved in resumption.half(job):
-        remedy = f"rename it to {saved.aside}"
+        remedy = f"rename it to {saved.aside.name}"
         before = resumption.source(job)
         instead = f", and {before.name} is taken" if before else ""
         yield _place(job), f"`{saved.path}` is half-written ({saved.flaw}); {remedy}{instead}"

@@ -11,7 +11,8 @@ from validator.submit.work import Work
 
 
 def largest(works: Sequence[Work]) -> Work:
-    """A run with the resources of the largest. Raises RecipeError where they cannot be one array."""
+    """A run with the resources of the largest, and what any of them needs to go on. Raises RecipeError where they
+    cannot be one array."""
     _admitted(works)
     first = works[0]
     memories, hours = [work.memory_gib for work in works], [work.hours for work in works]
@@ -23,6 +24,8 @@ def largest(works: Sequence[Work]) -> Work:
         hours=None if None in hours else max(filter(None, hours), key=lambda span: span.high),
         every=None if any(work.every is None for work in works) else max(work.every or 0.0 for work in works),
         saving=max(work.saving for work in works),
+        overwrites=any(work.overwrites for work in works),
+        resuming=tuple(dict.fromkeys(word for work in works for word in work.resuming)),
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from validator.diagnostic import RecipeError
 from validator.read.text import read_text
-from validator.submit import client, container, kubeflow, node, pod, shell
+from validator.submit import client, container, entry, kubeflow, pod, shell
 from validator.submit.manifest import Value, comment, document
 from validator.submit.order import Order, Run, alone
 from validator.submit.parcel import Parcel, pack
@@ -23,15 +23,6 @@ _MOST = 1 << 20
 # Names of pods and services are made of a job's name, and have at most 63 letters.
 _LETTERS = 40
 _APART = "---\n"
-_PLACE = """\
-# Models are downloaded once for all nodes, and for the next run
-export HF_HOME="${HF_HOME:-$PWD/.cache/huggingface}"
-export MODELSCOPE_CACHE="${MODELSCOPE_CACHE:-$PWD/.cache/modelscope}"
-"""
-_OWN = """\
-# The controller's PET_… would stand for options that are left out of torchrun's command line
-unset "${!PET_@}"
-"""
 
 
 def order(runs: Sequence[Run], site: Site) -> Order:
@@ -140,10 +131,8 @@ def _script(work: Work, site: Site, form: kubeflow.Form) -> str:
     brought = ["# The releases that the recipe was judged for, where the image has others", container.pip(work)]
     place = [
         f"cd {shlex.quote(own.mount)}",
-        *_PLACE.splitlines(),
         *form.place,
-        *_OWN.splitlines(),
-        *shell.meeting(work, '"$JOB"', '"$MASTER_ADDR"', '"$MASTER_PORT"'),
+        *shell.script("kubernetes"),
         *([] if own.image else brought),
     ]
-    return node.script(work, site, place)
+    return entry.script(work, site, own.setup, place)

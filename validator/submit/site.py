@@ -19,7 +19,8 @@ _TOP = """\
 # What this site asks of every job of `lmf-recipes submit`. There are also, as a site needs them,
 #   in `slurm`: qos, constraint, reservation, devices (gpu:a100:{devices}), exclusive (true), hours (the longest job),
 #   modules and options (lists), container and mounts (of pyxis), logs (a folder);
-#   beside it: environment (variables for every node).
+#   in `slurm`, `skypilot` and `kubernetes`: setup (lines for that engine alone);
+#   beside them: environment (variables for every node).
 """
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 Words = tuple[str, ...]
@@ -47,6 +48,7 @@ class Slurm:
     container: str = ""
     mounts: Words = ()
     options: Words = ()
+    setup: Words = ()
     logs: str = ""
 
 
@@ -60,6 +62,7 @@ class SkyPilot:
     resources: Tree = field(default_factory=dict)
     mounts: Tree = field(default_factory=dict)
     volumes: Tree = field(default_factory=dict)
+    setup: Words = ()
     managed: bool = True
 
 
@@ -74,6 +77,7 @@ class Kubernetes:
     namespace: str = ""
     runtime: str = "torch-distributed"
     image: str = ""
+    setup: Words = ()
     claim: str = ""
     mount: str = "/workspace"
     resource: str = ""
@@ -85,7 +89,8 @@ class Kubernetes:
 
 @dataclass(frozen=True)
 class Site:
-    """The settings of a site. `environment` and `setup` (shell lines) are for every node and engine."""
+    """The settings of a site. `environment` and `setup` (shell lines) are for every node and engine; each engine has
+    further `setup` of its own, which comes after."""
 
     environment: Pairs = field(default_factory=dict)
     setup: Words = ()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from validator.diagnostic import RecipeError
-from validator.submit import client, container, instance, node, shell
+from validator.submit import client, container, entry, instance, shell
 from validator.submit.manifest import Said, Value, comment, document
 from validator.submit.order import Order, Run, alone
 from validator.submit.parcel import Parcel, pack
@@ -22,13 +22,6 @@ from validator.submit.work import Work
 _WHEELS = ("nvidia", "cpu")
 # Beginnings of `infra` for machines of one's own.
 _OWN = ("k8s", "kubernetes", "ssh", "slurm")
-_PLACE = """\
-# Addresses of all nodes, one in a line, that of the first node first
-mapfile -t addresses <<<"$SKYPILOT_NODE_IPS"
-export NODE_RANK="$SKYPILOT_NODE_RANK"
-# Jobs on one node do not meet at one port
-port=$((20000 + $(cksum <<<"$SKYPILOT_TASK_ID" | cut -d ' ' -f 1) % 10000))
-"""
 
 
 def order(runs: Sequence[Run], site: Site) -> Order:
@@ -120,10 +113,10 @@ def _setup(work: Work, site: Site) -> str:
             f"pip brings no PyTorch for {work.device.name}; name an image under `skypilot: resources: image_id:` of "
             "the site file"
         )
-    lines = [*shell.set_up(site), "# The releases that the recipe was judged for", container.pip(work)]
+    brought = ["# The releases that the recipe was judged for", container.pip(work)]
+    lines = [*shell.set_up(site, site.skypilot.setup), *brought]
     return "".join(f"{line}\n" for line in lines)
 
 
 def _run(work: Work, site: Site) -> str:
-    meeting = shell.meeting(work, '"$SKYPILOT_TASK_ID"', '"${addresses[0]}"', '"$port"')
-    return node.script(work, site, [*_PLACE.splitlines(), *meeting], work.limit)
+    return entry.script(work, site, site.skypilot.setup, shell.script("skypilot"), work.limit)

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from validator.diagnostic import RecipeError
-from validator.submit import alike, batch, directives, limit, requeue, sbatch, shell
+from validator.submit import alike, batch, directives, limit, sbatch, shell
 from validator.submit.order import Order, Run
 from validator.submit.site import Site
 from validator.submit.work import Work
-from validator.train import resume
+from validator.train import bash, resume
 
 
 def order(runs: Sequence[Run], site: Site) -> Order:
@@ -32,13 +32,12 @@ def text(works: Sequence[Work], site: Site) -> str:
     login = " -l" if site.slurm.modules else ""  # which defines `module`
     parts = [
         [f"#!/bin/bash{login}", *directives.lines(most, site.slurm, hours, several), *_head(works, hours)],
-        ["# What the site asks for", *shell.set_up(site, site.slurm.modules)],
-        ["# The run", *(_each(works) if several else _run(most))],
+        ["# What the site asks for", *shell.set_up(site, site.slurm.setup, site.slurm.modules)],
+        ["# The run", *(_each(works, most) if several else _run(most, most))],
         batch.meeting(most),
-        requeue.words(most),
-        requeue.left(most),
-        batch.node(most),
-        requeue.ending(most, limit.notice(most, hours)),
+        batch.requeue(most, limit.notice(most, hours)),
+        batch.left(most),
+        batch.each(most),
         batch.start(most, site.slurm),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
@@ -79,15 +78,18 @@ def _head(works: Sequence[Work], hours: float) -> list[str]:
     return lines
 
 
-def _each(works: Sequence[Work]) -> list[str]:
+def _each(works: Sequence[Work], most: Work) -> list[str]:
     """The run that a job of the array makes."""
-    cases = ((f"{number})", *(f"  {line}" for line in _run(work)), "  ;;") for number, work in enumerate(works))
+    cases = ((f"{number})", *bash.inside([*_run(work, most), ";;"])) for number, work in enumerate(works))
     return ['case "$SLURM_ARRAY_TASK_ID" in', *(line for case in cases for line in case), "esac"]
 
 
-def _run(work: Work) -> list[str]:
-    """Variables that say what is run."""
-    again = [f"export overwrites={str(work.overwrites).lower()}", f"resuming=({shlex.join(work.resuming)})"]
+def _run(work: Work, most: Work) -> list[str]:
+    """Variables that say what is run; of an array's runs each has those that one needs."""
+    again = [
+        *([f"export overwrites={str(work.overwrites).lower()}"] if most.overwrites else []),
+        *([f"resuming=({shlex.join(work.resuming)})"] if most.resuming else []),
+    ]
     return [
         f"export recipe={shlex.quote(str(work.recipe))} output={shlex.quote(str(work.output))}",
         *shell.array("arguments", [str(work.recipe), *work.overrides]),

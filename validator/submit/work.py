@@ -138,6 +138,7 @@ def _resumes(job: Job) -> bool:
 def _resuming(job: Job) -> Iterator[str]:
     """LLaMA-Factory looks for the last checkpoint in the output folder unless it is told otherwise (hparams/parser.py,
     get_train_args)."""
-    yield "overwrite_output_dir=false"
+    if job.flag("overwrite_output_dir"):
+        yield "overwrite_output_dir=false"
     if job.get("resume_from_checkpoint"):
         yield "resume_from_checkpoint=null"

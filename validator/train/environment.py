@@ -3,6 +3,7 @@ bash, mounts. What the user, the image or the site has set wins."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 from validator.job import ray
@@ -11,18 +12,16 @@ from validator.tables import releases
 from validator.tables.data import listing
 from validator.tables.devices import Device
 from validator.tables.nodes import Setup, node
+from validator.train import bash
 
+# Run by nodes, with Python's own library alone.
+_REACH = Path(__file__).parent / "script" / "reach.py"
 _THREADS = "OMP_NUM_THREADS"
 # Cards with these words in their name: where a machine has several, accelerate stops even one process with a driver
 # before this one, unless both variables are set (accelerate, state.py and utils/environment.py). Later drivers know
 # that these cards have no peer access.
 _PEERLESS, _KNOWING = "RTX 40", "550.40.07"
 _WITHOUT_PEERS = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE")
-# Prints the address by which this node reaches another; nothing is sent.
-_ADDRESS = (
-    "import socket, sys; way = socket.getaddrinfo(sys.argv[1], 29500, type=socket.SOCK_DGRAM)[0]; "
-    "end = socket.socket(*way[:3]); end.connect(way[4]); print(end.getsockname()[0])"
-)
 
 
 class Mounts(NamedTuple):
@@ -77,6 +76,11 @@ def mounts(device: Device, count: int, nodes: int = 1) -> Mounts:
     return Mounts((*numbered, *others), (*wanted.files, *(wanted.files_between if nodes > 1 else ())))
 
 
+def reach() -> list[str]:
+    """A function of bash, which prints the address by which this node reaches another."""
+    return bash.program("reach", _REACH, '"$1"')
+
+
 def setup_lines(device: Device, count: int = 1, nodes: int = 1) -> list[str]:
     """Lines of bash for each node before the run starts, after the site's own; `set -eu` may be on. MASTER_ADDR is set
     where several nodes meet."""
@@ -129,8 +133,9 @@ def _meeting(device: Device) -> list[str]:
         told.append('if [ -n "${HCCL_SOCKET_IFNAME:-}" ]; then unset HCCL_IF_IP; else export HCCL_IF_IP="$address"; fi')
     return [
         "# The address by which this node and the first one meet: names and first interfaces may lead elsewhere",
+        *reach(),
         "for attempt in {1..30}; do",
-        f"  address=$(python3 -c '{_ADDRESS}' \"$MASTER_ADDR\" 2>/dev/null) && break",
+        '  address=$(reach "$MASTER_ADDR" 2>/dev/null) && break',
         "  sleep 2",
         "done",
         ': "${address:?the first node, $MASTER_ADDR, is not known here}"',

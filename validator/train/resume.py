@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import count
-from pathlib import Path
 
 from validator.diagnostic import RecipeError
 from validator.job import resumption
@@ -23,7 +21,7 @@ def told(job: Job, *, dry: bool) -> Iterator[str]:
                 f"`{saved.path}` holds no weights on this node; share the folder or save with `save_on_each_node: "
                 "true`, else rename it on all nodes"
             )
-        place = _unused(saved)
+        place = saved.aside
         yield f"{saved.name} is half-written ({saved.flaw}): {'would be ' if dry else ''}renamed to {place.name}"
         if not dry:
             with suppress(FileNotFoundError):  # another node was faster
@@ -58,9 +56,3 @@ def _why(job: Job, there: list[Saved]) -> str:
     if last and job.flag("overwrite_output_dir"):
         return f"`overwrite_output_dir` is true; with =false the run goes on from {_at(job, last)}"
     return "no checkpoint in its folder is whole" if not last else "`resume_from_checkpoint` says so"
-
-
-def _unused(saved: Saved) -> Path:
-    """Where the checkpoint is set aside, with a number where others lie there already."""
-    names = (f"{saved.aside}{f'-{number}' if number else ''}" for number in count())
-    return next(place for name in names if not (place := saved.path.with_name(name)).exists())

@@ -14,8 +14,7 @@
 # qwen7b-lora on 1xa100-80g: predicted time 4.0 h (2.0 to 7.5), limit 7.5 h
 
 # What the site asks for
-set -eo pipefail
-set -u
+set -euo pipefail
 
 # The run
 export recipe=/home/me/qwen7b-lora.yaml output=/home/me/saves/qwen7b
@@ -26,22 +25,26 @@ arguments=(
 )
 export HF_ENDPOINT=https://hf.example
 
-export RDZV_ID=$SLURM_JOB_ID MASTER_ADDR=127.0.0.1 MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
+address=127.0.0.1
+export RDZV_ID=$SLURM_JOB_ID MASTER_ADDR=$address MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
 
 # What each node does
 read -r -d '' node <<'NODE' || true
 set -euo pipefail
+NODE_RANK=$SLURM_NODEID arguments=("$@")
 tell() { echo "lmf-recipes: $*" >&2; }
 fail() { tell "$@"; exit 1; }
 [ -r "$recipe" ] || fail "$SLURMD_NODENAME does not see $recipe; put it where all nodes do"
-mkdir -p "$output" && touch "$output/.$RDZV_ID-$SLURM_NODEID" || fail "$SLURMD_NODENAME cannot write to $output"
-rm -f "$output/.$RDZV_ID-$SLURM_NODEID"
+mkdir -p "$output" && touch "$output/.$RDZV_ID-$NODE_RANK" || fail "$SLURMD_NODENAME cannot write to $output"
+rm -f "$output/.$RDZV_ID-$NODE_RANK"
 # What nodes of the vendor want
 command -v llamafactory-cli >/dev/null ||
   fail "llamafactory-cli is not in the path of $SLURMD_NODENAME; setup in the site file takes lines for it"
-# Is this node fit for the run?
-if command -v lmf-recipes >/dev/null; then lmf-recipes doctor --machine 1xa100-80g "$@" || [ $? -ne 1 ]; fi
-exec llamafactory-cli train "$@"
+# Is this node fit for the run? The doctor ends with 1 where it is not; any other end is its own
+if command -v lmf-recipes >/dev/null; then
+  lmf-recipes doctor --machine 1xa100-80g "${arguments[@]}" || [ $? -ne 1 ]
+fi
+exec llamafactory-cli train "${arguments[@]}"
 NODE
 
 # srun does not take the number of CPUs from the job by itself (SLURM 22.05 and later)
