@@ -164,6 +164,13 @@ def test_it_says_what_the_run_goes_on_from(here: Path) -> None:
     assert "mine goes on from checkpoint-200 (step 200 of 1,000, 20%)" in done.stderr
 
 
+def test_it_says_once_why_the_run_starts_anew(here: Path) -> None:
+    saved(here / "saves" / "mine", 200, 1000)
+    done = submit("mine.yaml", "--dry-run", "max_steps=1000", "overwrite_output_dir=true")
+    assert done.stderr.count("starts anew") == 1
+    assert "mine starts anew: `overwrite_output_dir` is true" in done.stderr
+
+
 def test_a_run_that_has_come_to_its_end_is_not_submitted(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "config" / "lmf-recipes").mkdir(parents=True)
     site.default().write_text("slurm: {partition: gpu}")
@@ -171,8 +178,20 @@ def test_a_run_that_has_come_to_its_end_is_not_submitted(here: Path, monkeypatch
     saved(here / "saves" / "mine", 1000, 1000)
     assert submit("mine.yaml", "--dry-run", "max_steps=1000").exit_code == 0
     done = submit("mine.yaml", "max_steps=1000")
-    assert done.exit_code == 1
-    assert "mine: already finished: `saves/mine` holds the result and checkpoint-1000" in str(done.exception)
+    assert (done.exit_code, done.stdout) == (0, "nothing is submitted\n"), "as `train` ends"
+    assert done.stderr.count("mine already finished: `saves/mine` holds the result and checkpoint-1000") == 1
+
+
+def test_runs_of_an_array_that_have_come_to_their_end_are_left_out(here: Path) -> None:
+    (here / "sweep").mkdir()
+    for name in ("a", "b", "c"):
+        (here / "sweep" / f"{name}.yaml").write_text(RECIPE.replace("saves/mine", f"saves/{name}"))
+    saved(here / "saves" / "b", 1000, 1000)
+    done = submit("sweep", "--dry-run", "max_steps=1000")
+    assert "#SBATCH --array=0-1\n" in done.stdout
+    assert "saves/c" in done.stdout
+    assert "saves/b" not in done.stdout
+    assert "b already finished" in done.stderr
 
 
 @pytest.mark.parametrize("hours", ["0", "-1", "nan", "inf", "1e9"])

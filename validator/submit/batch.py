@@ -37,15 +37,10 @@ def _order(work: Work) -> list[str]:
 def requeue(work: Work, notice: int) -> list[str]:
     """How the job is queued again: after a failure, or before its limit, of which SLURM gives so many seconds
     notice."""
-    return (
-        [
-            "# Before the limit, and where the training fails, the job is queued again",
-            f"notice={notice}",
-            *shell.script("requeue"),
-        ]
-        if work.resumes
-        else []
-    )
+    if not work.resumes:
+        return []
+    what = "# Before the limit, and where the training fails, the job is queued again"
+    return [what, f"notice={notice}", *shell.script("requeue")]
 
 
 def each(work: Work) -> list[str]:

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from validator.diagnostic import RecipeError
 from validator.submit import alike, batch, directives, limit, sbatch, shell
 from validator.submit.order import Order, Run
 from validator.submit.site import Site
@@ -15,12 +14,15 @@ from validator.train import bash, resume
 
 
 def order(runs: Sequence[Run], site: Site) -> Order:
-    """A batch script for one run, or an array job. Raises RecipeError as `text` does."""
-    works = [run.work for run in runs]
-    job = text(works, site)
+    """A batch script for one run, or an array job, without runs that are finished already: nothing is left to submit
+    where all are. Raises RecipeError as `text` does."""
     # The nodes see the output folder that this machine does.
     going = [f"{run.work.name} {line}" for run in runs if run.work.resumes for line in resume.told(run.job, dry=True)]
-    return Order(job, [*going, *notes(works, site)], lambda: _submit(job, runs, site))
+    works = [run.work for run in runs if not (run.work.resumes and resume.finished(run.job))]
+    if not works:
+        return Order(text([run.work for run in runs], site), going, lambda: ["nothing is submitted"])
+    job = text(works, site)
+    return Order(job, [*going, *notes(works, site)], lambda: _submit(job, works, site))
 
 
 def text(works: Sequence[Work], site: Site) -> str:
@@ -52,11 +54,7 @@ def notes(works: Sequence[Work], site: Site) -> Iterator[str]:
             yield from _unmounted(work, site.slurm.mounts)
 
 
-def _submit(job: str, runs: Sequence[Run], site: Site) -> Iterator[str]:
-    for run in runs:
-        if run.work.resumes and (done := resume.finished(run.job)):
-            raise RecipeError(f"{run.work.name}: {done}")
-    works = [run.work for run in runs]
+def _submit(job: str, works: Sequence[Work], site: Site) -> Iterator[str]:
     most = alike.largest(works)
     log = directives.log(most, site.slurm, len(works) if len(works) > 1 else 0)
     sbatch.folder(log.parent)
