@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from engine_jobs import ROOT, TINY, cluster, job, lmf, run, written
 from validator.diagnostic import RecipeError
 from validator.submit import kubernetes
 from validator.submit.parcel import pack
+from validator.submit.site import Slurm
 from validator.submit.work import Work
 
 Tree = dict[str, Any]
@@ -150,6 +152,13 @@ def test_a_site_decides_what_it_names(there: Path, kind: str) -> None:
     assert policy["activeDeadlineSeconds"] == 12 * 3600
     other = Made(written(there), runtime="mine") if kind == "TrainJob" else None
     assert other is None or other.job["spec"]["runtimeRef"] == {"name": "mine"}
+
+
+def test_lines_of_the_site_for_all_and_for_this_engine(there: Path) -> None:
+    site = replace(cluster(setup=("export C=1",)), setup=("export A=1",), slurm=Slurm(setup=("module load cuda",)))
+    text = job(run(written(there), site), site)
+    script = [*yaml.safe_load_all(text)][1]["data"]["run.sh"]
+    assert script.startswith("set -eo pipefail\nexport A=1\nexport C=1\nset -u\n")
 
 
 def test_relative_paths_of_the_recipe_hold(there: Path) -> None:

@@ -25,6 +25,7 @@ skypilot:
   mounts: {saves: {source: "s3://mine", mode: MOUNT_CACHED}}
 kubernetes:
   claim: data
+  setup: [pip list]
   tolerations: [{key: team, operator: Exists}]
 """
 
@@ -47,7 +48,9 @@ def test_reads_what_it_holds(tmp_path: Path) -> None:
         resources={"infra": "kubernetes", "use_spot": True},
         mounts={"saves": {"source": "s3://mine", "mode": "MOUNT_CACHED"}},
     )
-    assert there.kubernetes == site.Kubernetes(claim="data", tolerations=({"key": "team", "operator": "Exists"},))
+    assert there.kubernetes == site.Kubernetes(
+        claim="data", setup=("pip list",), tolerations=({"key": "team", "operator": "Exists"},)
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from engine_jobs import ROOT, TINY, cloud, lmf, run, task, written
 from validator.diagnostic import RecipeError
 from validator.submit import skypilot
 from validator.submit.parcel import pack
-from validator.submit.site import Site
+from validator.submit.site import Site, Slurm
 from validator.tables.data import listing
 from validator.tables.devices import device_ids
 
@@ -76,6 +77,13 @@ def test_devices_that_it_does_not_know(there: Path, machine: str, named: dict[st
     with pytest.raises(RecipeError, match=problem) as caught:
         task(one, site)
     assert "site file" in str(caught.value)
+
+
+def test_lines_of_the_site_for_all_and_for_this_engine(there: Path) -> None:
+    site = replace(cloud(setup=("module purge",)), setup=("export A=1",), slurm=Slurm(setup=("export B=1",)))
+    asked = made(written(there), site)
+    for script in (asked["setup"], asked["run"]):
+        assert script.startswith("set -eo pipefail\nexport A=1\nmodule purge\nset -u\n")
 
 
 def test_nodes_that_stay_cost(there: Path) -> None:

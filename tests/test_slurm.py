@@ -43,6 +43,7 @@ TWO = Work(
     memory_gib=96,
     shm_gib=10,
     disk_gib=40,
+    relief="",
     hours=Span(2.0, 4.0, 7.5),
     limit=None,
     saving=20.0,
@@ -67,7 +68,7 @@ SITE = Site(
     slurm=Slurm(
         partition="gpu", account="nlp", qos="long", constraint="ib", reservation="r1", devices="gpu:a100:{devices}",
         exclusive=True, hours=24, modules=("cuda/12.4",), container="/images/lf.sqsh", mounts=("/home/me",),
-        options=("--mail-type=FAIL",), logs="/home/me/logs",
+        options=("--mail-type=FAIL",), logs="/home/me/logs", setup=("export UCX_TLS=rc",),
     ),
 )  # fmt: skip
 CASES: dict[str, tuple[list[Work], Site]] = {
@@ -79,6 +80,9 @@ CASES: dict[str, tuple[list[Work], Site]] = {
     "ascend": ([NPU], Site()),
     "ascend-part": ([replace(NPU, machine="2xascend-910b-64g", nodes=1, devices=2)], Site()),
     "ascend-container": ([NPU], Site(slurm=Slurm(container="/images/lf.sqsh", mounts=("/home/me",)))),
+    "ascend-part-container": (
+        [replace(NPU, machine="2xascend-910b-64g", nodes=1, devices=2)], Site(slurm=Slurm(container="/images/lf.sqsh")),
+    ),
     "folders-of-their-own": ([replace(TWO, local=True)], Site()),
     "reward": ([replace(ONE, resumes=False)], Site()),
     "array": (
@@ -324,7 +328,7 @@ def ran(folder: Path, works: list[Work], **variables: str) -> subprocess.Complet
 
 
 @BASH
-@pytest.mark.parametrize("case", [name for name in CASES if name not in ("site", "ascend-container")])
+@pytest.mark.parametrize("case", [name for name in CASES if not CASES[name][1].slurm.container])
 @pytest.mark.parametrize("code", [0, 7])
 def test_every_node_starts_the_run_and_its_end_is_that_of_the_job(tmp_path: Path, case: str, code: int) -> None:
     works = CASES[case][0]

@@ -1,4 +1,4 @@
-"""Where LLaMA-Factory comes from on a node, and what the jobs of clouds and clusters say of it."""
+"""Where LLaMA-Factory comes from on a node that does not have it: an image, or pip."""
 
 from __future__ import annotations
 
@@ -15,11 +15,6 @@ _NEWEST = 9.0
 _BOUNDS = {"deepspeed": "deepspeed>=0.10.0,<=0.18.4"}
 
 
-def size(work: Work) -> str:
-    """How many of which device."""
-    return f"{f'{work.nodes} x ' if work.nodes > 1 else ''}{work.devices} x {work.device.name}"
-
-
 def image(work: Work) -> str | None:
     """The image that LLaMA-Factory publishes for its release and this device; None where there is none."""
     release = next(word.partition("==")[2] for word in work.install if word.startswith("llamafactory=="))
@@ -33,9 +28,3 @@ def pip(work: Work) -> str:
     """The command for the releases that the recipe was judged for, and for what its keys need."""
     packages = [_BOUNDS.get(each, each) for each in work.install]
     return shlex.join(["python3", "-m", "pip", "install", "--quiet", *packages])
-
-
-def killed(relief: str) -> str:
-    """What to say of main memory. More of /dev/shm, which is part of it, is often tried in vain; `relief`: what
-    helps."""
-    return f"Where a rank ends with exit code -9, it was short: a larger /dev/shm does not help; what does: {relief}."

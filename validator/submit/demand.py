@@ -43,3 +43,17 @@ def shm(job: Job, machine: Machine) -> int:
 def disk(job: Job) -> int | None:
     """GiB with headroom; None where that is not known."""
     return math.ceil(_HEADROOM * sum(job.disk.values()) / GIB) if job.disk else None
+
+
+def relief(job: Job) -> str:
+    """What to do where main memory is short after all. More of /dev/shm, which is part of it, is often tried in
+    vain."""
+    workers = int(job.number("preprocessing_num_workers"))
+    fewer = f"fewer `preprocessing_num_workers` than {workers} (where it happens while tokenizing)"
+    ways = [
+        *([fewer] if workers > 1 else []),
+        *(["a configuration that offloads nothing to main memory"] if job.zero and job.zero.offloads else []),
+        "nodes with more main memory",
+    ]
+    short = "Where a rank ends with exit code -9, it was short: a larger /dev/shm does not help; what does"
+    return f"{short}: {', or '.join(ways)}."

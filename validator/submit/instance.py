@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from validator.diagnostic import RecipeError
-from validator.submit import container
 from validator.submit.manifest import Said, Value
 from validator.submit.site import SkyPilot
 from validator.submit.work import Work
@@ -31,13 +30,13 @@ def lasts(work: Work, own: SkyPilot) -> bool:
     return any(output.is_relative_to(mount.removeprefix(f"{FOLDER}/")) for mount in lasting(own))
 
 
-def resources(work: Work, own: SkyPilot, relief: str) -> Mapping[str, Value]:
+def resources(work: Work, own: SkyPilot) -> Mapping[str, Value]:
     """What to ask for of each node; the site's keys win. Raises RecipeError where SkyPilot knows no such device."""
     disk = _SYSTEM + (work.disk_gib or 0)
     ours: dict[str, Value] = {} if "accelerators" in own.resources else _accelerators(work, own)
     ours["cpus"] = f"{work.cpus}+"
     if work.memory_gib:
-        ours["memory"] = Said(f"{work.memory_gib}+", f"{_MEMORY} {container.killed(relief)}")
+        ours["memory"] = Said(f"{work.memory_gib}+", f"{_MEMORY} {work.relief}")
     if disk > _DISK:
         ours["disk_size"] = Said(disk, "GiB: the model, the checkpoints that are kept, and packages.")
     if own.managed and lasts(work, own):

@@ -32,7 +32,7 @@ class Inner(NamedTuple):
 
     @property
     def resources(self) -> Value:
-        return pod.resources(self.work, self.own, self.parcel.relief)
+        return pod.resources(self.work, self.own)
 
     @property
     def command(self) -> list[Value]:

@@ -107,7 +107,7 @@ def _image(work: Work, own: Kubernetes) -> str:
 
 
 def _head(work: Work, site: Site, parcel: Parcel) -> Iterator[str]:
-    yield from comment(f"{work.name} on {container.size(work)}, by `lmf-recipes submit --to kubernetes`.")
+    yield from comment(f"{work.name} on {work.machine}, by `lmf-recipes submit --to kubernetes`.")
     yield from comment("`kubectl create -f FILE` starts it; pods that fail or move go on from the last checkpoint.")
     for each in notes(site, parcel):
         yield from comment(each)

@@ -28,11 +28,10 @@ _MEDIA = ("images", "videos", "audios")
 @dataclass(frozen=True)
 class Parcel:
     """Places on a node, from the folder that a run starts in, and what has to be there: small files (recipe, DeepSpeed
-    configuration, data set registry), and data and models. `relief`: what helps where main memory is short."""
+    configuration, data set registry), and data and models."""
 
     files: Mapping[str, Path]
     data: Mapping[str, Path]
-    relief: str
 
 
 def pack(run: Run, seen: Iterable[str] = ()) -> tuple[Work, Parcel]:
@@ -57,7 +56,7 @@ def pack(run: Run, seen: Iterable[str] = ()) -> tuple[Work, Parcel]:
     if job.registry and not job.registry.problem and "dataset_dir" in parts:
         small.append((f"{places['dataset_dir']}/{REGISTRY}", job.registry.path))
         large += _data(job, places)
-    return there, Parcel(_alone(small), _outermost(_alone(large)), _relief(job))
+    return there, Parcel(_alone(small), _outermost(_alone(large)))
 
 
 @dataclass(frozen=True)
@@ -128,15 +127,3 @@ def _outermost(places: Mapping[str, Path]) -> dict[str, Path]:
     """Without what lies in a folder that is among them."""
     within = {place for place in places for other in places if place.startswith(f"{other}/")}
     return {place: path for place, path in sorted(places.items()) if place not in within}
-
-
-def _relief(job: Job) -> str:
-    """What of the recipe takes main memory that it could do without."""
-    workers = int(job.number("preprocessing_num_workers"))
-    fewer = f"fewer `preprocessing_num_workers` than {workers} (where it happens while tokenizing)"
-    ways = [
-        *([fewer] if workers > 1 else []),
-        *(["a configuration that offloads nothing to main memory"] if job.zero and job.zero.offloads else []),
-        "nodes with more main memory",
-    ]
-    return ", or ".join(ways)

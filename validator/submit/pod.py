@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-from validator.submit import container
 from validator.submit.manifest import Said, Value
 from validator.submit.parcel import Parcel
 from validator.submit.site import Kubernetes
@@ -25,7 +24,7 @@ _SEVERAL = "Model, data and results; for several nodes its access mode is ReadWr
 _SHARED = "Processes of a node and loaders exchange data in /dev/shm, which has 64 MiB where nobody asks for more."
 
 
-def resources(work: Work, own: Kubernetes, relief: str) -> Value:
+def resources(work: Work, own: Kubernetes) -> Value:
     """What each node has to have. Memory is asked for as it is limited: where a node runs out of it, other pods are
     evicted before."""
     devices: dict[str, Value] = {resource(work, own): work.devices} if work.device.vendor != "cpu" else {}
@@ -34,7 +33,7 @@ def resources(work: Work, own: Kubernetes, relief: str) -> Value:
         "requests": {"cpu": work.cpus, **memory, **devices, **own.limits},
         "limits": {**memory, **devices, **own.limits},
     }
-    return Said(asked, f"{_MEMORY if memory else _WHOLE} {container.killed(relief)}")
+    return Said(asked, f"{_MEMORY if memory else _WHOLE} {work.relief}")
 
 
 def resource(work: Work, own: Kubernetes) -> str:

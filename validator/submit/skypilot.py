@@ -34,7 +34,7 @@ def order(runs: Sequence[Run], site: Site) -> Order:
 def text(work: Work, site: Site, parcel: Parcel) -> str:
     """The task file. Raises RecipeError where SkyPilot knows no such device."""
     own = site.skypilot
-    resources = instance.resources(work, own, parcel.relief)
+    resources = instance.resources(work, own)
     brings: dict[str, Value] = {} if "image_id" in own.resources else {"setup": _setup(work, site)}
     volumes: dict[str, Value] = {"volumes": own.volumes} if own.volumes else {}
     task: dict[str, Value] = {
@@ -88,7 +88,7 @@ def _name(work: Work) -> str:
 
 
 def _head(work: Work, site: Site) -> Iterator[str]:
-    yield from comment(f"{work.name} on {container.size(work)}, by `lmf-recipes submit --to skypilot`.")
+    yield from comment(f"{work.name} on {work.machine}, by `lmf-recipes submit --to skypilot`.")
     if site.skypilot.managed:
         yield from comment("`sky jobs launch FILE` runs it, and starts it again where an instance is taken away.")
     for each in notes(work, site):

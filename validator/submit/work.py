@@ -30,7 +30,7 @@ class Work:
 
     - `starter` are the words before the recipe, `torchrun` whether LLaMA-Factory's launcher starts the processes.
     - Of each of `nodes`, what to ask for: `devices` of a kind, `cpus`, `memory_gib` (None: not known, or nearly all
-      there is), `shm_gib` (/dev/shm), `disk_gib` (None: not known).
+      there is), `shm_gib` (/dev/shm), `disk_gib` (None: not known). `relief`: what to do where memory is short.
     - `hours` of the whole run, None: not known; `limit`: those that the user admits.
     - Seconds, at most: `saving` of a checkpoint, `every` from one checkpoint to the next; None: not known, infinite:
       never.
@@ -52,6 +52,7 @@ class Work:
     memory_gib: int | None
     shm_gib: int
     disk_gib: int | None
+    relief: str
     hours: Span | None
     limit: float | None
     saving: float
@@ -99,6 +100,7 @@ def work(job: Job, site: Site, overrides: Sequence[str] = (), limit: float | Non
         memory_gib=demand.memory(job, machine),
         shm_gib=demand.shm(job, machine),
         disk_gib=demand.disk(job),
+        relief=demand.relief(job),
         hours=pace.hours if pace else None,
         limit=limit,
         saving=saves.seconds(job),

@@ -24,6 +24,7 @@
 set -eo pipefail
 module load cuda/12.4
 source /opt/venv/bin/activate
+export UCX_TLS=rc
 set -u
 
 # The run
