@@ -220,10 +220,11 @@ FACTS = [
     ("doctor/shared.py", "measured with torch 2.13", "what was measured"),
     ("train/ray.py", "seen with 2.60", "what was seen"),
     ("train/environment.py", "550.40.07", "the driver that accelerate compares with"),
-    ("train/smoke.py", "0.5), 3", "a share, no release"),
     ("submit/kubeflow.py", "at v2.2", "where the fields were read"),
     ("submit/kubeflow.py", "at v1.9", "where the fields were read"),
     ("submit/container.py", "LLaMA-Factory at v0.9.5", "where the names were read"),
+    ("submit/container.py", "requirements/deepspeed.txt", "where the range was read"),
+    ("submit/container.py", "<=0.18.4", "the range that LLaMA-Factory's images ask for"),
     ("submit/skypilot.py", "of 0.14.1", "where the keys were read"),
 ]
 
