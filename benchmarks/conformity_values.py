@@ -11,7 +11,6 @@ so an interrupted run goes on where it stopped; delete the file to measure anew.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import select
@@ -26,6 +25,8 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import forks
 
 ROOT = Path(__file__).resolve().parent.parent
 ARGUMENTS = ROOT / "validator" / "data" / "arguments.json"
@@ -295,15 +296,12 @@ def prepare(folder: Path) -> None:
 
 def warm() -> None:
     """Import what a run imports late (found by one run in a fork), so that the forks need not."""
-    before = set(sys.modules)
     if os.fork() == 0:
         _outcome(BASE, train=True)
-        Path("modules").write_text("\n".join(name for name in sys.modules if name not in before))
+        forks.leave(Path("modules"))
         os._exit(0)
     os.wait()
-    for name in Path("modules").read_text().split():
-        with contextlib.suppress(Exception):
-            import_module(name)
+    forks.take(Path("modules"))
 
 
 def control(name: str, right: Any) -> dict[str, Any]:

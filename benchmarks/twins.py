@@ -23,19 +23,18 @@ import csv
 import json
 import math
 import os
-import signal
-import socket
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import forks
 import yaml
 
 from validator.job.job import Job
@@ -192,37 +191,15 @@ def train(job: Job, folder: Path) -> str:
     """Train a recipe's twin and say `trained`, or what went wrong."""
     recipe, log, output = folder / "twin.yaml", folder / "log.txt", folder / "out"
     recipe.write_text(yaml.safe_dump(twin(job, folder), sort_keys=False), "utf-8")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
     size = combination(job).processes
     alone = size == 1 and job.zero is None
-    children = [_rank(recipe, log, {} if alone else _torchrun(rank, size, port)) for rank in range(size)]
-    codes = _wait(children)
+    environments: list[dict[str, str]] = [{}] if alone else forks.torchrun(size)
+    codes = forks.wait(
+        forks.start(partial(_enter, recipe, launched=not alone), log, each, LIMIT) for each in environments
+    )
     if any(codes):
         return f"exit codes {codes}: {_last_error(log)}"
     return _judge(output)
-
-
-def _torchrun(rank: int, size: int, port: str) -> dict[str, str]:
-    return {
-        **{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)},
-        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-    }
-
-
-def _rank(recipe: Path, log: Path, environment: Mapping[str, str]) -> int:
-    if child := os.fork():
-        return child
-    code = 1
-    signal.alarm(LIMIT)
-    with suppress(BaseException):
-        os.environ.update(environment)
-        target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(target, 1)
-        os.dup2(target, 2)
-        code = _enter(recipe, launched=bool(environment))
-    os._exit(code)
 
 
 def _enter(recipe: Path, *, launched: bool) -> int:
@@ -232,34 +209,13 @@ def _enter(recipe: Path, *, launched: bool) -> int:
     from pictured import senses
 
     sys.argv = ["llamafactory-cli", *([] if launched else ["train"]), str(recipe)]
-    try:
-        with (
-            patch("transformers.training_args.is_torch_bf16_gpu_available", lambda: True),
-            patch("llamafactory.hparams.parser.is_torch_bf16_gpu_available", lambda: True),
-            senses(),
-        ):
-            (run_exp if launched else launch)()
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-        return 1
+    with (
+        patch("transformers.training_args.is_torch_bf16_gpu_available", lambda: True),
+        patch("llamafactory.hparams.parser.is_torch_bf16_gpu_available", lambda: True),
+        senses(),
+    ):
+        (run_exp if launched else launch)()
     return 0
-
-
-def _wait(children: Iterable[int]) -> list[int]:
-    """Exit codes of the processes. One that fails takes the others with it: they would wait for it for ever."""
-    waiting, codes = set(children), []
-    while waiting:
-        done, status = os.wait()
-        waiting.discard(done)
-        codes.append(os.waitstatus_to_exitcode(status))
-        if codes[-1]:
-            for other in waiting:
-                os.kill(other, signal.SIGKILL)
-    return codes
 
 
 def _last_error(log: Path) -> str:

@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import chdir
+from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,48 +76,27 @@ CASES = {
     "stage 0": Case("zero", {}, 1, {"PTH023"}),
     "at the end": Case("one", {"max_steps": 4}, 1, {"PTH027"}),
 }
-PROGRAM = """
-import json, os, signal, sys, time, traceback
-from llamafactory.train.tuner import run_exp
 
-def run(name, recipe, processes, port):
-    ranks = []
-    for rank in range(processes):
-        ranks.append(os.fork())
-        if ranks[-1] == 0:
-            os.dup2(os.open(f"{name}.log", os.O_CREAT | os.O_APPEND | os.O_WRONLY), 1)
-            os.dup2(1, 2)
-            if processes > 1 or recipe.get("deepspeed"):
-                os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(processes),
-                                  LOCAL_WORLD_SIZE=str(processes), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-            try:
-                run_exp(recipe)
-                os._exit(0)
-            except BaseException:
-                traceback.print_exc()
-                sys.stderr.flush()
-                os._exit(1)
-    while ranks:
-        ended, status = os.wait()
-        ranks.remove(ended)
-        if status:  # the others would wait for it
-            time.sleep(1)
-            for rank in ranks:
-                os.kill(rank, signal.SIGKILL)
-
-for number, (name, recipe, processes) in enumerate(json.load(sys.stdin)):
-    run(name, recipe, processes, 29650 + number)
-"""
+Run = tuple[str, dict[str, Any], int]  # name, recipe, number of processes
 
 
-def run(folder: Path, runs: list[tuple[str, dict[str, Any], int]]) -> None:
-    """Each run in forks of one process, which imports LLaMA-Factory once."""
+@contextmanager
+def runner(folder: Path) -> Iterator[Callable[[list[Run]], None]]:
+    """A function that makes runs there, each in forks of one process, which imports LLaMA-Factory once."""
     own = {"TORCH_EXTENSIONS_DIR": str(ROOT / ".cache" / "torch_extensions"), "OMP_NUM_THREADS": "1"}
     environment = {**own, **os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
-    subprocess.run(
-        [sys.executable, "-c", PROGRAM], input=json.dumps(runs), text=True, env=environment, cwd=folder,
-        capture_output=True, timeout=900, check=True,
-    )  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, str(ROOT / "tests" / "real_runs.py")], text=True, env=environment, cwd=folder,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        assert process.stdin
+        assert process.stdout
+
+        def run(runs: list[Run]) -> None:
+            print(json.dumps(runs), file=process.stdin, flush=True)
+            assert process.stdout.readline(), "it ended"
+
+        yield run
 
 
 def recipe(output: str, *changes: dict[str, Any]) -> dict[str, Any]:
@@ -155,15 +135,16 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     (folder / "data").mkdir()
     (folder / "data" / "dataset_info.json").write_text(json.dumps(SETS))
     (folder / "data" / "rows.json").write_text(json.dumps(ROWS))
-    run(folder, [(f"first {name}", recipe(f"first/{name}", made), count) for name, (made, count) in FIRST.items()])
-    said, runs = {}, []
-    with chdir(folder):
+    said: dict[str, set[str]] = {}
+    runs: list[Run] = []
+    with runner(folder) as run, chdir(folder):
+        run([(f"first {name}", recipe(f"first/{name}", made), count) for name, (made, count) in FIRST.items()])
         for name, case in CASES.items():
             shutil.copytree(f"first/{case.first}/checkpoint-4", f"out/{name}/checkpoint-4")
             made = recipe(f"out/{name}", FIRST[case.first][0], {"save_only_model": None}, case.changes)
             said[name] = codes(folder / "recipe.yaml", made, case.processes)
             runs.append((name, made, case.processes))
-    run(folder, runs)
+        run(runs)
     return Ended(said, folder)
 
 
