@@ -117,6 +117,24 @@ def test_a_run_that_was_stopped_goes_on_from_its_own_checkpoint() -> None:
     assert again.resuming == ("overwrite_output_dir=false", "resume_from_checkpoint=null")
 
 
+@pytest.mark.parametrize(
+    ("more", "stays"),
+    [
+        ("", False),
+        ("resume_from_checkpoint: saves/mine/checkpoint-3\n", True),
+        ("adapter_name_or_path: saves/first,saves/mine\n", True),
+        ("adapter_name_or_path: saves/mine-first\n", False),
+    ],
+)
+def test_what_a_run_starts_from_is_not_set_aside(
+    more: str, stays: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine/checkpoint-3", "mine-first", "first"):
+        (tmp_path / "saves" / name).mkdir(parents=True)
+    assert made(f"overwrite_output_dir: true\n{more}").overwrites is not stays
+
+
 def test_without_a_machine_there_is_nothing_to_ask_for() -> None:
     document = parse("mine.yaml", RECIPE.partition("# ///\n")[2].format())
     with pytest.raises(RecipeError, match="names no machine; say `--machine 2x8xa100-80g`"):

@@ -33,7 +33,7 @@ def script(work: Work, site: Site, own: Iterable[str], place: Iterable[str], lim
         *node.examine(work),
         "",
         *_left(work, anew),
-        *_resuming(work),
+        *_resuming(work, anew),
         f"exec {within}{node.start(work)}",
     ]
     return "".join(f"{line}\n" for line in lines)
@@ -52,8 +52,8 @@ def _left(work: Work, anew: bool) -> list[str]:
     return [*shell.set_aside(), *(order if work.local else alone)]
 
 
-def _resuming(work: Work) -> list[str]:
-    """Overrides with which the run goes on from a checkpoint of its own."""
-    words = [word for word in work.resuming if word != _AGAIN] if work.resumes else []
+def _resuming(work: Work, anew: bool) -> list[str]:
+    """Overrides with which the run goes on from a checkpoint of its own, beside those that it always has."""
+    words = [word for word in work.resuming if not (anew and word == _AGAIN)] if work.resumes else []
     own = 'compgen -G "$output/checkpoint-*/trainer_state.json" >/dev/null'
     return [f"if {own}; then arguments+=({shlex.join(words)}); fi"] if words else []

@@ -36,8 +36,8 @@ class Work:
       never.
     - `local`: every node may keep an output folder of its own.
     - `resumes`: a run that was stopped goes on from its last checkpoint.
-      `overwrites`: earlier checkpoints in the output folder do not count; `resuming` are overrides with which a run
-      that was stopped goes on from its own."""
+      `overwrites`: what earlier runs left in the output folder does not count, and is set aside.
+      `resuming`: overrides with which a run that was stopped goes on from its own."""
 
     name: str
     machine: str
@@ -110,7 +110,7 @@ def work(job: Job, site: Site, overrides: Sequence[str] = (), limit: float | Non
         local=job.flag("save_on_each_node"),
         install=tuple(_install(job)),
         resumes=_resumes(job),
-        overwrites=job.flag("overwrite_output_dir"),
+        overwrites=job.flag("overwrite_output_dir") and not _reads(job, output),
         resuming=tuple(_resuming(job)),
     )
 
@@ -135,6 +135,13 @@ def _resumes(job: Job) -> bool:
     get_train_args), and an adapter's checkpoint is not found behind its value head (seen in real runs). Without the
     optimizer's states a run would go on as another one."""
     return job.trains and job.stage not in ("rm", "ppo") and not job.flag("save_only_model")
+
+
+def _reads(job: Job, output: Path) -> bool:
+    """Whether the run starts from something in its own output folder, which then has to stay there."""
+    keys = ("resume_from_checkpoint", "adapter_name_or_path", "model_name_or_path", "tokenized_path")
+    places = [place[0] for key in keys for word in job.words(key) if word and (place := job.find(word))]
+    return any(place.resolve().is_relative_to(output.resolve()) for place in places)
 
 
 def _resuming(job: Job) -> Iterator[str]:
