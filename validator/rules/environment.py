@@ -87,8 +87,9 @@ def nodes_may_vary(job: Job) -> Iterator[Finding]:
     """The environment lets an elastic launch start with another number of nodes.
 
     Why: with RDZV_ID torchrun starts half a minute after MIN_NNODES nodes have come, up to MAX_NNODES of them. Fewer
-    make a smaller batch, and what ZeRO-3 spreads takes more memory on each device; that was not judged.
-    Source: llamafactory/launcher.py:launch
+    make a smaller batch, and what ZeRO-3 spreads takes more memory on each device; that was not judged. After the loss
+    of a node the others cannot load what ZeRO has saved. Where the lost one is that of MASTER_ADDR, all end.
+    Source: llamafactory/launcher.py:launch, deepspeed/runtime/engine.py:DeepSpeedEngine._load_zero_checkpoint
     Fix: unset both; an elastic launch of a fixed number of nodes needs neither.
     """
     least, most = (os.environ.get(name) for name in ("MIN_NNODES", "MAX_NNODES"))
@@ -97,7 +98,34 @@ def nodes_may_vary(job: Job) -> Iterator[Finding]:
     nodes = job.machine.nodes
     if {least, most} != {str(nodes)}:
         judged = f"the recipe is judged for {nodes} {plural(nodes, 'node')}"
-        yield "machine", f"the environment has MIN_NNODES={least} MAX_NNODES={most}, {judged}; unset them"
+        bound = ", and ZeRO resumes with as many processes only" if job.zero_stage else ""
+        yield "machine", f"the environment has MIN_NNODES={least} MAX_NNODES={most}, {judged}{bound}; unset them"
+
+
+@rule("PAR211", Severity.WARNING)
+def torchrun_restarts(job: Job) -> Iterator[Finding]:
+    """The environment has torchrun start processes again by itself.
+
+    Why: nodes share a store, in which each counts the restarts for itself: after the loss of a process all wait for
+    each other without end, and a node that comes back ends the others after a minute (seen in real runs, torch 2.13).
+    With `overwrite_output_dir` each restart begins anew, and none sets a half-written checkpoint aside.
+    Source: llamafactory/launcher.py:launch,
+    torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:DynamicRendezvousHandler.next_rendezvous
+    Fix: unset MAX_RESTARTS and start all nodes again, as the jobs of `lmf-recipes submit` do.
+    """
+    restarts = os.environ.get("MAX_RESTARTS", "")
+    if job.machine is None or "RDZV_ID" not in os.environ or not restarts.isdecimal() or int(restarts) == 0:
+        return
+    shared = os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1"
+    if job.machine.nodes > 1 and shared:
+        remedy = "unset it, or set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+        yield "machine", f"the environment has MAX_RESTARTS={restarts}, after which nodes can wait for ever; {remedy}"
+    if job.flag("overwrite_output_dir"):
+        remedy = "set it to false, or unset MAX_RESTARTS"
+        yield (
+            "overwrite_output_dir",
+            f"the environment has MAX_RESTARTS={restarts}, and each restart begins anew; {remedy}",
+        )
 
 
 @rule("PAR205", Severity.WARNING)
