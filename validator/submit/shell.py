@@ -13,6 +13,10 @@ from validator.train import bash
 
 _SCRIPTS = Path(__file__).parent / "script"
 
+_ALL = """\
+# All nodes or none: torchrun's own restarts can hang, and pass over what is put in order here
+unset MIN_NNODES MAX_NNODES MAX_RESTARTS"""
+
 
 def script(name: str) -> list[str]:
     """A fixed piece of bash. Variables that it reads are set above it."""
@@ -38,9 +42,13 @@ def array(name: str, words: Iterable[str]) -> list[str]:
 
 def launcher(work: Work) -> list[str]:
     """With RDZV_ID, MASTER_ADDR and MASTER_PORT what LLaMA-Factory's launcher reads to start torchrun elastically,
-    where nodes meet and take their ranks (launcher.py)."""
+    where nodes meet and take their ranks (launcher.py).
+
+    torchrun starts nothing again by itself, whatever the user's environment says: after the loss of a process the nodes
+    wait for each other without end, a node that comes back ends the others (PAR211), and what this script puts in order
+    would not be. The engine starts all nodes again. Fewer nodes than were judged are another run (PAR210)."""
     size = f"NNODES={work.nodes} NPROC_PER_NODE={work.devices}"
-    return [f"export FORCE_TORCHRUN=1 {size}"] if work.torchrun else []
+    return [*_ALL.splitlines(), f"export FORCE_TORCHRUN=1 {size}"] if work.torchrun else []
 
 
 def set_aside() -> list[str]:

@@ -28,6 +28,8 @@ export HCCL_CONNECT_TIMEOUT=1800
 
 address=127.0.0.1
 export RDZV_ID=$SLURM_JOB_ID MASTER_ADDR=$address MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
+# All nodes or none: torchrun's own restarts can hang, and pass over what is put in order here
+unset MIN_NNODES MAX_NNODES MAX_RESTARTS
 export FORCE_TORCHRUN=1 NNODES=1 NPROC_PER_NODE=2
 
 # Before the limit, and where the training fails, the job is queued again

@@ -46,6 +46,8 @@ second=$(scontrol show node "$second" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
 address=$(reach "$second")
 case $address in 127.*) own=$(hostname -I | cut -d ' ' -f 1) address=${own:-$address} ;; esac
 export RDZV_ID=$SLURM_JOB_ID MASTER_ADDR=$address MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
+# All nodes or none: torchrun's own restarts can hang, and pass over what is put in order here
+unset MIN_NNODES MAX_NNODES MAX_RESTARTS
 export FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=8
 
 # Before the limit, and where the training fails, the job is queued again

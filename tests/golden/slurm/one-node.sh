@@ -28,6 +28,8 @@ export HF_ENDPOINT=https://hf.example
 
 address=127.0.0.1
 export RDZV_ID=$SLURM_JOB_ID MASTER_ADDR=$address MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
+# All nodes or none: torchrun's own restarts can hang, and pass over what is put in order here
+unset MIN_NNODES MAX_NNODES MAX_RESTARTS
 export FORCE_TORCHRUN=1 NNODES=1 NPROC_PER_NODE=8
 
 # Before the limit, and where the training fails, the job is queued again
