@@ -20,6 +20,8 @@ os.environ.setdefault("LLAMAFACTORY_VERBOSITY", "INFO")
 # What a developer has measured on their own machine corrects no prediction of a test.
 _OWN = tempfile.TemporaryDirectory()
 os.environ["XDG_DATA_HOME"] = _OWN.name
+# Programs that tests start leave files behind, such as torchrun its folder of logs.
+os.environ["TMPDIR"] = _OWN.name
 
 
 def pytest_collection_finish() -> None:
