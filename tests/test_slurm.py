@@ -397,6 +397,20 @@ def test_a_node_that_lacks_the_recipe_or_the_program_says_so(tmp_path: Path) -> 
         assert f"lmf-recipes: {said}" in done.stderr
 
 
+@BASH
+@pytest.mark.parametrize(("end", "starts"), [(0, True), (1, False), (3, True)])
+def test_a_node_that_the_doctor_refuses_starts_nothing_and_says_what_to_do(
+    tmp_path: Path, end: int, starts: bool
+) -> None:
+    """Another end than 1 is the doctor's own fault, for which no run is lost."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "lmf-recipes").write_text(f"#!/bin/sh\nexit {end}\n")
+    (tmp_path / "bin" / "lmf-recipes").chmod(0o755)
+    done = ran(tmp_path, [ONE])
+    assert (done.returncode == 0, "learning_rate=1e-4" in done.stdout) == (starts, starts)
+    assert ("if they are wrong, take doctor out of the job" in done.stderr) is not starts
+
+
 # Before the limit: the part of the script that waits for the next checkpoint, run with short times.
 
 

@@ -210,7 +210,11 @@ command -v llamafactory-cli >/dev/null ||
   fail "llamafactory-cli is not in the path of $SLURMD_NODENAME; setup in the site file takes lines for it"
 # Is this node fit for the run? The doctor ends with 1 where it is not; any other end is its own
 if command -v lmf-recipes >/dev/null; then
-  lmf-recipes doctor --machine 2xascend-910b-64g "${arguments[@]}" || [ $? -ne 1 ]
+  if lmf-recipes doctor --machine 2xascend-910b-64g "${arguments[@]}"; then code=0; else code=$?; fi
+  if [ "$code" -eq 1 ]; then
+    echo "lmf-recipes: not started for the errors above; if they are wrong, take doctor out of the job" >&2
+    exit 1
+  fi
 fi
 exec llamafactory-cli train "${arguments[@]}"
 NODE
