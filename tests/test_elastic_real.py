@@ -1,4 +1,5 @@
-"""An elastic launch of two nodes, both on this host: one dies, the other goes on alone from the last checkpoint."""
+"""An elastic launch of two nodes, both on this host. One dies: the other goes on alone from the last checkpoint, or, as
+under the engines of `submit`, ends, and both are started again."""
 
 from __future__ import annotations
 
@@ -17,18 +18,20 @@ pytestmark = pytest.mark.training
 
 ROOT = Path(__file__).parent.parent
 STEPS = 200
+# torchrun starts again with the node that is left.
+ALONE = {"MIN_NNODES": "1", "MAX_NNODES": "2", "MAX_RESTARTS": "1"}
 
 
-def node(folder: Path, name: str, port: int) -> subprocess.Popen[bytes]:
+def node(folder: Path, name: str, port: int, variables: dict[str, str]) -> subprocess.Popen[bytes]:
     """A node that trains the demo recipe. The first one keeps the store where both meet."""
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "NODE": f"{folder}/{name}",
-        "FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "1", "NNODES": "2", "MIN_NNODES": "1", "MAX_NNODES": "2",
-        "MAX_RESTARTS": "1", "RDZV_ID": "demo", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+        "FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "1", "NNODES": "2", "RDZV_ID": "demo",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
         "PET_RDZV_CONF": f"is_host={int(name == 'first')}", "PET_LOCAL_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo",
-        "ACCELERATE_TORCH_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
+        "ACCELERATE_TORCH_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **variables,
     }  # fmt: skip
     words = (
         "recipes/tiny-cpu-lora.yaml", f"output_dir={folder / 'out'}", "overwrite_output_dir=false",
@@ -42,24 +45,47 @@ def node(folder: Path, name: str, port: int) -> subprocess.Popen[bytes]:
 
 
 @pytest.fixture
-def first(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The first of two nodes that train together."""
-    (port,) = free_ports(1)
-    node(tmp_path, "second", port)
-    yield node(tmp_path, "first", port)
+def port(tmp_path: Path) -> Iterator[int]:
+    """Where the nodes of a test meet, of which none is left after it."""
+    yield free_ports(1)[0]
     kill(carrying("NODE", f"{tmp_path}/first") | carrying("NODE", f"{tmp_path}/second"))
 
 
-def test_one_of_two_nodes_dies_and_the_other_goes_on(first: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    wait(lambda: [*output.glob("checkpoint-*/trainer_state.json")] or first.poll() is not None, "no checkpoint")
-    kill(carrying("NODE", f"{tmp_path}/second"))
-    assert first.wait(PATIENCE) == 0, (tmp_path / "first.log").read_text(errors="replace")[-5000:]
-    text = (tmp_path / "first.log").read_text(errors="replace")
-    resumed = re.search(rf"Resuming training from {output}/checkpoint-(\d+)\.", text)
-    assert resumed, text[-5000:]
+def one_dies(folder: Path, port: int, variables: dict[str, str]) -> tuple[int, str]:
+    """How the first node ends after the second was killed with a checkpoint there, and what it says."""
+    node(folder, "second", port, variables)
+    first = node(folder, "first", port, variables)
+    whole = "checkpoint-*/trainer_state.json"
+    wait(lambda: [*(folder / "out").glob(whole)] or first.poll() is not None, "no checkpoint")
+    kill(carrying("NODE", f"{folder}/second"))
+    return first.wait(PATIENCE), text(folder)
+
+
+def text(folder: Path) -> str:
+    return (folder / "first.log").read_text(errors="replace")
+
+
+def trained(output: Path, said: str) -> None:
+    """All steps were trained, the last ones from a checkpoint."""
+    resumed = re.search(rf"Resuming training from {output}/checkpoint-(\d+)\.", said)
+    assert resumed, said[-5000:]
     assert 10 <= int(resumed[1]) < STEPS
-    assert re.findall(r"world size: (\d)", text) == ["2", "1"]
     lines = map(json.loads, (output / "trainer_log.jsonl").read_text().splitlines())
     losses = {line["current_steps"]: line["loss"] for line in lines if "loss" in line}
     assert list(losses) == [*range(1, STEPS + 1)]
+
+
+def test_one_of_two_nodes_dies_and_the_other_goes_on(port: int, tmp_path: Path) -> None:
+    code, said = one_dies(tmp_path, port, ALONE)
+    assert code == 0, said[-5000:]
+    assert re.findall(r"world size: (\d)", said) == ["2", "1"]
+    trained(tmp_path / "out", said)
+
+
+def test_one_of_two_nodes_dies_and_both_are_started_again(port: int, tmp_path: Path) -> None:
+    code, said = one_dies(tmp_path, port, {})
+    assert code == 1, said[-5000:]
+    again = [node(tmp_path, name, port, {}) for name in ("second", "first")]
+    assert [each.wait(PATIENCE) for each in again] == [0, 0], text(tmp_path)[-5000:]
+    assert re.findall(r"world size: (\d)", text(tmp_path)) == ["2"]
+    trained(tmp_path / "out", text(tmp_path))
