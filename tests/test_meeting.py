@@ -23,6 +23,7 @@ torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=
 one = torch.ones(1)
 torch.distributed.all_reduce(one)
 print("sum", int(one), flush=True)
+torch.distributed.destroy_process_group()  # without it gloo's threads may end the process by SIGABRT
 """
 # A network and a name of its own; the other end of the wire comes later.
 NODE = """
@@ -76,7 +77,11 @@ def run(folder: Path, lines: list[str]) -> tuple[list[int], str]:
     first, second = (str(process.pid) for process in nodes)
     wire = ["ip", "link", "add", "wire0", "type", "veth", "peer", "name", "wire1", "netns", second]
     subprocess.run(["nsenter", "--net", "--target", first, *wire], check=True)
-    texts = [process.communicate(timeout=300)[0] for process in nodes]
+    try:
+        texts = [process.communicate(timeout=600)[0] for process in nodes]
+    finally:
+        for process in nodes:
+            process.kill()
     return [process.returncode for process in nodes], "".join(texts)
 
 
