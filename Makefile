@@ -20,7 +20,7 @@ export OMP_NUM_THREADS := 1
 export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(VENV)/bin/python -m pip install -qq --no-compile --constraint constraints.txt
 
-.PHONY: help demo test test-checks test-trainings check tables lint types clean benchmark-speed benchmark-memory benchmark-time benchmark-fields benchmark-conformity benchmark-twins \
+.PHONY: help demo test test-checks test-trainings test-nodes check tables lint types clean benchmark-speed benchmark-memory benchmark-time benchmark-fields benchmark-conformity benchmark-twins \
   benchmark-data benchmark-real
 
 help:
@@ -31,18 +31,23 @@ demo: $(VENV)/train.done
 	lmf-recipes explain recipes/qwen32b-910b-lora.yaml
 	lmf-recipes train recipes/tiny-cpu-lora.yaml
 
-# Each of the two has a core; the trainings wait for each other, and some files go with them so that both end together.
+# Three parts that end together on two cores: trainings wait for each other, jobs of several nodes for what they have
+# started, and some files go with the trainings.
 WITH_TRAININGS := tests/test_deepspeed_real.py tests/test_simulate.py tests/test_upstream.py
+ON_NODES := tests/test_slurm_real.py tests/test_elastic_real.py
 
 test: lint types $(VENV)/deepspeed.done $(VENV)/engines.done
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync test-checks test-trainings
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync test-checks test-trainings test-nodes
 
 test-checks:
 	pytest -q --complete -m "not training" $(addprefix --ignore=,$(WITH_TRAININGS))
 
 test-trainings:
 	pytest -q --complete -m "not training" $(WITH_TRAININGS)
-	pytest -q --complete -m training
+	pytest -q --complete -m training $(addprefix --ignore=,$(ON_NODES))
+
+test-nodes:
+	pytest -q --complete -m training $(ON_NODES)
 
 check: $(VENV)/check.done
 	lmf-recipes check recipes

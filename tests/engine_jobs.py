@@ -128,7 +128,13 @@ def together(script: str, folder: Path, nodes: Sequence[Mapping[str, str]]) -> l
 
 def started(script: str, folder: Path, path: str, variables: Mapping[str, str]) -> subprocess.Popen[str]:
     """A node that runs a script, and finds programs there alone."""
-    own = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", **variables}
+    own = {
+        **os.environ,
+        "PATH": path,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT / "tests" / "ending"),
+        **variables,
+    }
     return subprocess.Popen(
         ["bash", "-c", script], cwd=folder, env=own, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

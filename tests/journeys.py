@@ -46,6 +46,7 @@ def connect(self, address, *, real=socket.socket.connect):
 
 socket.socket.connect = connect
 """
+ENDING = (ROOT / "tests" / "ending" / "sitecustomize.py").read_text("utf-8")
 
 
 @dataclass
@@ -90,7 +91,7 @@ def installation(folder: Path) -> Path:
     # A folder named in a .pth file comes after the wheel's; its own .pth files, an editable install's, are not read.
     others = [path for path in sys.path if path.endswith("site-packages")]
     (library / "others.pth").write_text("\n".join(others) + "\n")
-    (library / "sitecustomize.py").write_text(ALONE)
+    (library / "sitecustomize.py").write_text(ALONE + ENDING)
     for name, module in {"llamafactory-cli": "llamafactory.cli", "torchrun": "torch.distributed.run"}.items():
         (programs / name).write_text(f'#!/bin/sh\nexec "{programs}/python" -m {module} "$@"\n')
         (programs / name).chmod(0o755)

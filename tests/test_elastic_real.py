@@ -31,7 +31,8 @@ def node(folder: Path, name: str, port: int, variables: dict[str, str]) -> subpr
         "FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "1", "NNODES": "2", "RDZV_ID": "demo",
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
         "PET_RDZV_CONF": f"is_host={int(name == 'first')}", "PET_LOCAL_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo",
-        "ACCELERATE_TORCH_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **variables,
+        "ACCELERATE_TORCH_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(ROOT / "tests" / "ending"), **variables,
     }  # fmt: skip
     words = (
         "recipes/tiny-cpu-lora.yaml", f"output_dir={folder / 'out'}", "overwrite_output_dir=false",

@@ -36,6 +36,7 @@ environment:
   GLOO_SOCKET_IFNAME: lo
   HF_HUB_OFFLINE: 1
   OMP_NUM_THREADS: 1
+  PYTHONPATH: {ending}
 """
 
 
@@ -49,7 +50,7 @@ def slurm() -> Iterator[Cluster]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What all nodes see."""
     folder = tmp_path_factory.mktemp("shared")
-    (folder / "site.yaml").write_text(SITE)
+    (folder / "site.yaml").write_text(SITE.format(ending=ROOT / "tests" / "ending"))
     return folder
 
 
