@@ -50,6 +50,8 @@ def wait(children: Iterable[int]) -> list[int]:
     waiting, codes = set(children), []
     while waiting:
         done, status = os.wait()
+        if done not in waiting:  # of a library, which has started and left it
+            continue
         waiting.discard(done)
         codes.append(os.waitstatus_to_exitcode(status))
         if codes[-1]:

@@ -225,6 +225,7 @@ FACTS = [
     ("submit/container.py", "LLaMA-Factory at v0.9.5", "where the names were read"),
     ("submit/container.py", "requirements/deepspeed.txt", "where the range was read"),
     ("submit/container.py", "<=0.18.4", "the range that LLaMA-Factory's images ask for"),
+    ("rules/environment.py", "real runs, torch 2.13", "what was seen"),
     ("submit/skypilot.py", "of 0.14.1", "where the keys were read"),
 ]
 

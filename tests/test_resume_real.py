@@ -139,6 +139,8 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     runs: list[Run] = []
     with runner(folder) as run, chdir(folder):
         run([(f"first {name}", recipe(f"first/{name}", made), count) for name, (made, count) in FIRST.items()])
+        for name in FIRST:
+            assert Path("first", name, "checkpoint-4").is_dir(), Path(f"first {name}.log").read_text()[-5000:]
         for name, case in CASES.items():
             shutil.copytree(f"first/{case.first}/checkpoint-4", f"out/{name}/checkpoint-4")
             made = recipe(f"out/{name}", FIRST[case.first][0], {"save_only_model": None}, case.changes)
