@@ -9,6 +9,7 @@ have ended; what a run prints is in NAME.log.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -44,9 +45,10 @@ def run(name: str, recipe: dict[str, Any], processes: int) -> None:
 
 
 def main() -> None:
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print while they are imported is no answer
     import llamafactory.train.tuner  # noqa: F401
 
-    output, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
         for each in json.loads(line):
             run(*each)

@@ -175,7 +175,8 @@ def test_threads_of_an_optimizer_in_main_memory(
     assert found == ({"OMP_NUM_THREADS": expected} if expected else {})
 
 
-TOLD = "import os; print('told', os.environ['OMP_NUM_THREADS'], os.environ['MASTER_ADDR'], flush=True)"
+# In one piece, as two processes write to one pipe.
+TOLD = 'import os; os.write(1, f\'told {os.environ["OMP_NUM_THREADS"]} {os.environ["MASTER_ADDR"]}\\n\'.encode())'
 
 
 @pytest.mark.slow
