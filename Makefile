@@ -16,12 +16,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tiny model gains nothing from threads, and OpenMP threads that wait for each other are several times slower
 # as soon as anything else runs on the machine.
 export OMP_NUM_THREADS := 1
+# Operators that DeepSpeed compiles. Of two processes that compile one at a time, the first spoils it for all that follow.
+export TORCH_EXTENSIONS_DIR := $(CURDIR)/.cache/torch_extensions
 # Bytecode is written by the first import and not for every file at installation, which takes a minute longer.
 export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(VENV)/bin/python -m pip install -qq --no-compile --constraint constraints.txt
 
-.PHONY: help demo test test-checks test-trainings test-nodes check tables lint types clean benchmark-speed benchmark-memory benchmark-time benchmark-fields benchmark-conformity benchmark-twins \
-  benchmark-data benchmark-real
+.PHONY: help demo test test-fast test-slow test-real test-trainings test-nodes check tables lint types versions clean \
+  benchmark-speed benchmark-memory benchmark-time benchmark-fields benchmark-conformity benchmark-twins benchmark-data benchmark-real fuzz
 
 help:
 	@sed -n 's/^# //p' Makefile | head -5
@@ -31,19 +33,32 @@ demo: $(VENV)/train.done
 	lmf-recipes explain recipes/qwen32b-910b-lora.yaml
 	lmf-recipes train recipes/tiny-cpu-lora.yaml
 
-# Three parts that end together on two cores: trainings wait for each other, jobs of several nodes for what they have
-# started, and some files go with the trainings.
-WITH_TRAININGS := tests/test_deepspeed_real.py tests/test_simulate.py tests/test_upstream.py
+# Side by side on two cores: trainings wait for each other, jobs of several nodes for what they have started.
+PARTS := lint test-slow test-fast test-trainings test-nodes test-real types
 ON_NODES := tests/test_slurm_real.py tests/test_elastic_real.py
+# Ours beside what LLaMA-Factory, DeepSpeed and torch themselves say; those that parse share one process for it.
+AGAINST_REAL := $(patsubst %,tests/test_%.py,conformity deepspeed_files deepspeed_real fix journeys plan recipes \
+  registering resume_real settings simulate study upstream)
 
-test: lint types $(VENV)/deepspeed.done $(VENV)/engines.done
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync test-checks test-trainings test-nodes
+# What was killed leaves locks that DeepSpeed would wait for.
+test: $(VENV)/deepspeed.done
+	@rm -f $(TORCH_EXTENSIONS_DIR)/*/lock
+	@$(MAKE) --no-print-directory --jobs=5 --output-sync $(PARTS)
 
-test-checks:
-	pytest -q --complete -m "not training" $(addprefix --ignore=,$(WITH_TRAININGS))
+test-real test-trainings test-nodes: $(VENV)/operators.done
+
+test-slow: $(VENV)/engines.done
+
+test-fast:
+	pytest -q --complete
+
+test-slow:
+	pytest -q --complete -m "slow and not training" $(addprefix --ignore=,$(AGAINST_REAL))
+
+test-real:
+	pytest -q --complete -m "slow and not training" $(AGAINST_REAL)
 
 test-trainings:
-	pytest -q --complete -m "not training" $(WITH_TRAININGS)
 	pytest -q --complete -m training $(addprefix --ignore=,$(ON_NODES))
 
 test-nodes:
@@ -91,6 +106,18 @@ benchmark-twins: $(VENV)/check.done
 
 benchmark-data: $(VENV)/train.done $(VENV)/dev.done
 	python benchmarks/data.py
+
+# Each Python that is on PATH, from 3.11 on, with the oldest and with the newest packages.
+versions: $(VENV)/venv.done
+	python scripts/versions.py
+
+# Inputs that no test has tried: KIND="recipe csv" names kinds, HOURS says how long. What is answered wrongly becomes a
+# case in tests/fuzzed/.
+HOURS ?= 1
+COUNT ?= 5000
+START ?= 1000000
+fuzz: $(VENV)/dev.done
+	python benchmarks/stress_inputs.py --hours $(HOURS) --count $(COUNT) --start $(START) --keep $(if $(KIND),--kind $(KIND))
 
 clean:
 	rm -rf $(VENV) build saves
@@ -140,6 +167,13 @@ $(VENV)/deepspeed.done: $(VENV)/train.done $(VENV)/dev.done
 	@$(INSTALL) setuptools wheel
 	@DS_BUILD_OPS=0 $(INSTALL) --no-build-isolation deepspeed
 	@$(INSTALL) --no-deps galore-torch apollo-torch badam bitsandbytes
+	@touch $@
+
+$(VENV)/operators.done: $(VENV)/deepspeed.done
+	@echo "set-up: DeepSpeed's operators, and the bytecode of what all trainings import (a minute)"
+	@python -c "import llamafactory.train.tuner, deepspeed.ops.op_builder.cpu as ops; \
+	  [one().load(verbose=False) for one in (ops.CPUAdamBuilder, ops.ShareMemCommBuilder)]" \
+	  >$@.log 2>&1 || { cat $@.log >&2; exit 1; }
 	@touch $@
 
 # In an environment of their own, as the parsers of SkyPilot and Kubeflow want other releases than LLaMA-Factory.

@@ -238,9 +238,7 @@ def run(wanted: Iterable[Combination], found: Mapping[Combination, list[Job]]) -
     """Train the twin of the first recipe of each combination."""
     versions = " ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
     os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", LLAMAFACTORY_VERBOSITY="ERROR")
-    operators = Path(os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(ROOT / ".cache" / "torch_extensions")))
-    for lock in operators.rglob("lock"):
-        lock.unlink()  # left by a compilation that was interrupted; torch would wait for it
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(ROOT / ".cache" / "torch_extensions"))
     for module in ("llamafactory.launcher", "llamafactory.train.tuner", "deepspeed"):
         import_module(module)
     for each in wanted:

@@ -26,7 +26,7 @@ from validator.recipes import catalogue
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md", "README.zh.md", "docs/recipes.md", "docs/coverage.md", "docs/models.md", "docs/rules.md",
-    "docs/accuracy.md", "docs/doctor.md",
+    "docs/accuracy.md", "docs/doctor.md", "docs/reliability.md",
 )  # fmt: skip
 BLOCK = re.compile(r"(<!-- (?P<what>[a-z]+)(?:: (?P<command>.+?))? -->\n).*?(<!-- end -->)", re.S)
 LINE = re.compile(r"(?m)^# predicted:.*\n|(?=^# ///\n)")
@@ -133,6 +133,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "registry": registry.page,
     "rules": rules.page,
     "doctor": doctor.page,
+    "reliability": lambda: printed("benchmarks/reliability.py"),
     "rivals": lambda: benchmarked("memory", "rivals"),
     "bars": lambda: benchmarked("memory", "bars"),
     "timebars": lambda: benchmarked("timing", "bars"),

@@ -50,6 +50,7 @@ SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 FirstJobId={first}
+MinJobAge=86400
 JobRequeue=1
 ReturnToService=2
 MessageTimeout=100

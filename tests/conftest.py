@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
+import signal
 import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 from hypothesis import settings
+from real_parser import Parser
 
 # The same examples on every machine: a change is judged by what it breaks, not by luck. To look further:
 # pytest --hypothesis-profile=default
@@ -17,11 +23,31 @@ settings.load_profile("repeatable")
 # The simulator asks for silence where nothing is set; real runs are read by what LLaMA-Factory logs.
 os.environ.setdefault("LLAMAFACTORY_VERBOSITY", "INFO")
 
+# A shell that starts the tests in the background has SIGINT ignored in all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Operators that DeepSpeed compiles once for all tests, as in the Makefile.
+os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(__file__).parent.parent / ".cache" / "torch_extensions"))
+
 # What a developer has measured on their own machine corrects no prediction of a test.
 _OWN = tempfile.TemporaryDirectory()
 os.environ["XDG_DATA_HOME"] = _OWN.name
 # Programs that tests start leave files behind, such as torchrun its folder of logs.
 os.environ["TMPDIR"] = _OWN.name
+
+# Before release 8.2 click's runner mixes what a command writes to its two streams, unless it is told not to.
+if "mix_stderr" in inspect.signature(CliRunner).parameters:
+    CliRunner.__init__.__defaults__ = ("utf-8", None, False, False)
+    Result.output = property(lambda result: result.stdout + result.stderr)
+
+
+@pytest.fixture(scope="session")
+def parser() -> Iterator[Parser]:
+    """LLaMA-Factory's own parser."""
+    pytest.importorskip("llamafactory")
+    one = Parser()
+    yield one
+    one.close()
 
 
 def pytest_collection_finish() -> None:

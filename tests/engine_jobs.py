@@ -121,7 +121,7 @@ def together(script: str, folder: Path, nodes: Sequence[Mapping[str, str]]) -> l
     for name in ("llamafactory-cli", "torchrun", "python3"):
         (programs / name).symlink_to(Path(sys.executable).parent / name)
     processes = [started(script, folder, f"{programs}:/usr/bin:/bin", node) for node in nodes]
-    said = [process.communicate(timeout=300)[0] for process in processes]
+    said = [process.communicate(timeout=800)[0] for process in processes]
     assert {process.returncode for process in processes} == {0}, "\n\n".join(said)[-6000:]
     return said
 

@@ -107,6 +107,24 @@ def test_a_width_that_is_adjusted(fields: dict[str, Any], width: int) -> None:
     assert architecture({**PLAIN, **LINEAR, "model_type": "lfm2", **fields}).ffn.width == width
 
 
+@pytest.mark.parametrize("value", ["2", [2], True, -1, float("nan"), float("inf"), 10**10])
+def test_a_width_is_multiplied_by_a_number_alone(value: object) -> None:
+    with pytest.raises(RecipeError, match="not a positive number"):
+        architecture({**PLAIN, **LINEAR, "model_type": "lfm2", "block_ffn_dim_multiplier": value})
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3_moe", "gemma4_text", "lfm2"])
+def test_no_layers_are_counted_that_no_model_has(kind: str) -> None:
+    with pytest.raises(RecipeError, match="`num_hidden_layers` is more than 10,000"):
+        architecture({**DENSE, **LINEAR, "model_type": kind, "num_hidden_layers": 10**9})
+
+
+def test_no_more_layers_are_without_experts_than_there_are() -> None:
+    config = {**DENSE, "model_type": "deepseek_v3", "num_hidden_layers": 3}
+    few, many = (architecture({**config, "first_k_dense_replace": number}) for number in (3, 10**9))
+    assert parameters(few) == parameters(many)
+
+
 def test_mixture_of_experts() -> None:
     ffn = architecture({**DENSE, "model_type": "qwen3_moe"}).ffn
     assert (ffn.experts, ffn.experts_per_token, ffn.expert_width) == (8, 2, 32)
@@ -169,7 +187,7 @@ def test_layers_that_read_what_towers_give_alone_have_norms_of_heads() -> None:
     ("config", "problem"),
     [
         (HEADS | {"layer_types": ["full_attention"]}, "does not name each of 6"),
-        (HEADS | {"num_hidden_layers": 10**8}, "more than 10000"),
+        (HEADS | {"num_hidden_layers": 10**8}, "more than 10,000"),
         (HEADS | {"num_kv_shared_layers": "all"}, "not a positive whole number"),
         (CROSSED | {"cross_attention_layers": 3}, "not a list"),
     ],

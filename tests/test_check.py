@@ -17,6 +17,7 @@ from validator.job import job
 from validator.judge import check
 from validator.read.recipe import Document
 from validator.rules import engine, manual
+from validator.rules.rule import MOST
 from validator.show import chart
 from validator.tables import data
 
@@ -29,8 +30,8 @@ USUAL = {
 HEAD = {"machine": "8xa100-80g", "host_ram_gib": 1024, "samples": 1000}
 WEIRD = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(
-        [10**400, float("inf"), float("nan"), "x" * 5000, "a\0b", "{", '{"zero_optimization": 1}', "~", "/", [[1]],
-         {"a": 1},
+        [10**300, float("inf"), float("nan"), "x" * 5000, "a\0b", "{", '{"zero_optimization": 1}', "~", "/", [[1]],
+         {"a": 1}, {1: 2}, [1], "~nosuchuser/x", "/dev/zero", "x" * 300, "9" * 5000, "fifo", b"x",
          [None], -1, 0, 1e308, "\ud800", "1e400"])
 )  # fmt: skip
 
@@ -160,3 +161,17 @@ def test_remedy_is_the_fix_paragraph_on_one_line() -> None:
 def test_a_check_is_little_work() -> None:
     check.check_file("recipes/tiny-cpu-lora.yaml")  # the tables are read once
     assert calls(lambda: check.check_file("recipes/tiny-cpu-lora.yaml")) < 30_000
+
+
+def test_of_one_mistake_made_often_the_first_findings_are_shown() -> None:
+    sets = ",".join(f"nobody-{number}" for number in range(60))
+    document = Document("recipes/x.yaml", "a: 1\n", {**USUAL, "dataset": sets}, header=dict(HEAD))
+    told = [each for each in check.check_document(document).diagnostics if each.code == "PTH103"]
+    assert len(told) == MOST + 1
+    assert told[-1].message == f"more than {MOST} findings of this rule; the others are shown once these are mended"
+    assert {each.severity for each in told} == {Severity.ERROR}
+
+
+def test_a_message_is_no_longer_than_anybody_reads() -> None:
+    document = Document("recipes/x.yaml", "a: 1\n", {**USUAL, "template": "x" * 30_000}, header=dict(HEAD))
+    assert max(len(each.message) for each in check.check_document(document).diagnostics) == 2_000

@@ -28,7 +28,7 @@ TINY = ROOT / "recipes" / "tiny-cpu-lora.yaml"
 def lmf(*words: str, cwd: Path = ROOT, stdin: bytes = b"", **more: str) -> subprocess.CompletedProcess[bytes]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **more}
     command = [sys.executable, "-P", "-m", "validator", *words]
-    return subprocess.run(command, cwd=cwd, env=environment, input=stdin, capture_output=True, timeout=30)
+    return subprocess.run(command, cwd=cwd, env=environment, input=stdin, capture_output=True, timeout=600)
 
 
 def write(name: str, data: bytes) -> Callable[[Path], str]:
@@ -198,9 +198,9 @@ def test_a_closed_pipe(words: str) -> None:
     """`lmf-recipes … | head -0`"""
     line = f"{sys.executable} -P -m validator {words} | true; exit ${{PIPESTATUS[0]}}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=environment, capture_output=True, timeout=30)
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=environment, capture_output=True, timeout=600)
     assert b"Traceback" not in done.stderr
-    assert done.returncode in (0, 1, 130)
+    assert done.returncode in (0, 1, 141)
 
 
 def test_a_file_name_that_is_not_utf_8(tmp_path: Path) -> None:
@@ -240,8 +240,8 @@ def test_a_full_disk_is_told(options: list[str]) -> None:
     command = [sys.executable, "-m", "validator", "check", *options, str(TINY)]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 3
-    assert "No space left on device" in done.stderr
+    assert done.returncode == 1
+    assert done.stderr == "lmf-recipes: the output cannot be written: no space left on device\n"
 
 
 def test_a_check_without_options_does_not_import_click() -> None:
@@ -297,6 +297,7 @@ def test_every_command_is_in_the_help_and_has_one() -> None:
         "options",
         "plain",
         "ready",
+        "say",
         "simulating",
     }
     assert names == set(group.list_commands(context))

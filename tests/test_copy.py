@@ -234,8 +234,15 @@ def test_a_model_in_place_of_a_recipe_is_told_where_its_recipes_are() -> None:
 
 def test_an_unwritable_place_is_one_sentence(here: Path) -> None:
     (here / "file").write_text("", "utf-8")
-    with pytest.raises(RecipeError, match="cannot be written"):
+    with pytest.raises(RecipeError, match="cannot be made: not a directory"):
         copy(NAME, "file/mine.yaml")
+
+
+@pytest.mark.parametrize("dest", ["x" * 300, "x" * 300 + ".yaml", "x" * 300 + "/mine.yaml"])
+def test_a_name_that_no_file_can_have_is_one_sentence(here: Path, dest: str) -> None:
+    with pytest.raises(RecipeError, match="file name too long"):
+        copy(NAME, dest)
+    assert not [path for path in here.rglob("*") if path.suffix == ".yaml"]
 
 
 @pytest.mark.usefixtures("here")
@@ -310,7 +317,7 @@ def stub(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def shell(line: str) -> str:
-    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -29,6 +29,8 @@ LINE = json.dumps(ROW) + "\n"
         ("bom.jsonl", "\ufeff" + LINE, 1, set(ROW)),
         ("separator.jsonl", '{"a": "x\u2028y"}\n', 1, {"a"}),
         ("quoted.csv", 'a,b\n1,"two\nlines"\n3,4\n', 2, {"a", "b"}),
+        ("old-mac.csv", "a,b\r1,2\r3,4\r", 2, {"a", "b"}),
+        ("wide.csv", "a,b\n1," + "x" * 200_000 + "\n", 1, {"a", "b"}),
         ("text.txt", "one\n\ntwo\n", 3, {"text"}),
     ],
 )
@@ -46,6 +48,9 @@ def test_rows_and_columns(tmp_path: Path, name: str, text: str, rows: int, colum
         ("half.json", b'[{"a": 1},', "not valid JSON"),
         ("half.jsonl", b'{"a": 1}\n{"a"\n', "not valid JSON"),
         ("numbers.json", b"[1, 2]", "other than objects"),
+        ("digits.json", b'[{"a": ' + b"9" * 5000 + b"}]", "too many digits"),
+        ("digits.jsonl", b'{"a": 1}\n{"a": ' + b"9" * 5000 + b"}\n", "too many digits"),
+        ("deep.json", b'[{"a": ' + b"[" * 200 + b"]" * 200 + b"}]", "nested too deeply"),
         ("latin.json", b'[{"a": "\xe9"}]', "not UTF-8"),
         ("bom.json", b'\xef\xbb\xbf[{"a": 1}]', "byte order mark"),
     ],

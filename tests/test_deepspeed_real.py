@@ -58,7 +58,10 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {  # changes, code of our er
     "no ZeRO": ({"zero_optimization": None}, "PAR104", "ZeRO optimization config"),
 }
 PROGRAM = """
-import json, os, sys, torch, deepspeed
+import os, pathlib, sys, torch, deepspeed
+benchmarks, *names = sys.argv[1:]
+sys.path.append(benchmarks)
+import forks
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 small = LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9)
 model = LlamaForCausalLM(small)
@@ -73,12 +76,14 @@ def answer(name):
     except BaseException as error:
         return f"{type(error).__name__}: {error}"
 
-for name in sys.argv[1:]:
+for name in names:
     if os.fork() == 0:
         said = answer(name)
         open(name + ".answer", "w").write(said)
+        forks.leave(pathlib.Path("modules"))
         os._exit(0)
     os.wait()
+    forks.take(pathlib.Path("modules"))
 """
 
 
@@ -88,9 +93,8 @@ def configuration(changes: dict[str, Any]) -> str:
 
 def run_alone(program: str, words: list[str], folder: Path) -> None:
     """Run `program` there as the one rank of a process group, on any port that is free."""
-    cache = Path(__file__).parents[1] / ".cache" / "torch_extensions"  # operators that DeepSpeed compiles on first use
     process = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    environment = {"TORCH_EXTENSIONS_DIR": str(cache), **os.environ, **process, "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, **process, "CUDA_VISIBLE_DEVICES": ""}
     run = [sys.executable, "-c", program, *words]
     subprocess.run(run, env=environment, cwd=folder, capture_output=True, timeout=1200, check=True)
 
@@ -101,7 +105,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("real")
     for place, (changes, *_) in enumerate(CASES.values()):
         (folder / f"{place}.json").write_text(configuration(changes))
-    run_alone(PROGRAM, [f"{place}.json" for place in range(len(CASES))], folder)
+    benchmarks = Path(__file__).parents[1] / "benchmarks"
+    run_alone(PROGRAM, [str(benchmarks), *(f"{place}.json" for place in range(len(CASES)))], folder)
     return {name: (folder / f"{place}.json.answer").read_text() for place, name in enumerate(CASES)}
 
 

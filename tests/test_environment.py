@@ -76,7 +76,7 @@ def bash(lines: list[str], home: Path, **known: str) -> subprocess.CompletedProc
     """The lines under the strictest settings, and the environment that they leave."""
     known = {"PATH": f"{home}:{os.environ['PATH']}", "HOME": str(home), **known}
     script = "\n".join(["set -euo pipefail", *lines, "env"])
-    return subprocess.run(["bash", "-c", script], env=known, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(["bash", "-c", script], env=known, capture_output=True, text=True, check=False, timeout=600)
 
 
 def left(lines: list[str], home: Path, **known: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ import cases
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from real_parser import Parser
 
 from validator.diagnostic import Diagnostic, FileReport
 from validator.fix.repair import Repair, left, repair
@@ -20,7 +21,6 @@ from validator.judge.check import check_document
 from validator.read.recipe import parse
 
 ROOT = Path(__file__).parent.parent
-PARSER = ROOT / "tests" / "real_parser.py"
 BASE = """\
 # a comment
 model_name_or_path: Qwen/Qwen2.5-7B-Instruct
@@ -187,6 +187,13 @@ def test_what_is_left_is_told_with_the_reason() -> None:
     }
 
 
+def test_a_large_file_is_judged_a_few_times_only() -> None:
+    text = "stage: sft\n" + "bf16: true\n" * 100 + "# comment\n" * 20_000
+    now = fixed(text)
+    assert now.document.text.count("bf16") == 94
+    assert {why for _, why in left(now, everything)} == {"there are more fixes than are tried at once: run again"}
+
+
 def test_only_what_is_wanted_is_fixed() -> None:
     document = parse("x.yaml", FIVE + BASE + "ddp_timeout: 180000000\nwarmup_ratio: 0.1\n")
     now = repair(document, check_document, lambda each: each.code == "SCH006", unsafe=False)
@@ -348,16 +355,14 @@ def test_a_diff_has_no_other_format(recipe: Path, form: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_real_parser_resolves_the_same_after_safe_fixes(tmp_path: Path) -> None:
+def test_the_real_parser_resolves_the_same_after_safe_fixes(tmp_path: Path, parser: Parser) -> None:
     """Or refused it before. What was left out was ignored, so nothing but itself may differ."""
     texts = [BASE + planted for planted, after in PLANTED if after is not None]
     now = [fixed(text) for text in texts]
     for number, (text, each) in enumerate(zip(texts, now, strict=True)):
         (tmp_path / f"{number}-before.yaml").write_text(text)
         (tmp_path / f"{number}-after.yaml").write_text(each.document.text)
-    paths = sorted(map(str, tmp_path.glob("*.yaml")))
-    done = subprocess.run([sys.executable, str(PARSER), *paths], cwd=ROOT, capture_output=True, check=True)
-    answers = {Path(answer["path"]).stem: answer for answer in map(json.loads, done.stdout.splitlines())}
+    answers = {Path(answer["path"]).stem: answer for answer in parser(ROOT, *tmp_path.glob("*.yaml"))}
     for number, each in enumerate(now):
         before, after = answers[f"{number}-before"], answers[f"{number}-after"]
         assert "error" not in after, (texts[number], after["error"])

@@ -11,6 +11,7 @@ from recordings import RECORDED, show_all
 
 from validator.diagnostic import RecipeError
 from validator.here import host, machine, program
+from validator.here.accelerator import Accelerator
 from validator.here.machine import Here
 
 GIB = 1 << 30
@@ -112,6 +113,34 @@ def test_warnings_before_the_json(tmp_path: Path) -> None:
     tool.write_text(f"#!/bin/sh\n/bin/cat <<'END'\n[WARN] GPU[0]: {{low power}}\n{shown}END\n")
     tool.chmod(0o755)
     assert machine.require().machine == "8xmi300x-192g"
+
+
+NAMELESS = '[{"gpu": {}, "asic": {"market_name": "MI300X"}, "vram": {"size": {"value": %s}}}]'
+ROW = "| 0     X | OK | 98.6 |\n| 0 | 0000:C1:00.0 | %s |\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "prints", "says"),
+    [
+        ("amd-smi", NAMELESS % "NaN", "its memory is not shown"),
+        ("amd-smi", NAMELESS % "1e999", "its memory is not shown"),
+        ("amd-smi", NAMELESS % "[" * 9000, "shows no device"),
+        ("npu-smi", ROW % "no pair of sizes", "its memory is not shown"),
+        ("npu-smi", ROW % f"1 / {'9' * 9000}", "its memory is not shown"),
+        ("nvidia-smi", "0, GPU-0, NVIDIA X, inf, -1", "its memory is not shown"),
+    ],
+)
+def test_sizes_that_are_none(name: str, prints: str, says: str, tmp_path: Path) -> None:
+    tool = tmp_path / name
+    tool.write_text(f"#!/bin/sh\n/bin/cat <<'END'\n{prints}\nEND\n")
+    tool.chmod(0o755)
+    with pytest.raises(RecipeError, match=says):
+        machine.require()
+
+
+def test_taken_memory_of_a_device_that_shows_no_size() -> None:
+    busy = Accelerator("NVIDIA X", None, 3.0, ("0",))
+    assert Here("48g", (busy,), (), None, (), ()).taken() == "other processes hold memory of device 0: up to 3.0 GiB"
 
 
 # What is hidden.

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import cluster
 import journeys
 import pytest
 from journeys import Journey
+from real_parser import Parser
 
 pytestmark = pytest.mark.slow
 
@@ -57,15 +54,12 @@ def test_a_journey_goes_as_it_is_told(
     assert journey.dry_runs, "a journey leads to a run"
 
 
-def test_the_real_parser_takes_every_run(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_real_parser_takes_every_run(
+    programs: Path, tmp_path_factory: pytest.TempPathFactory, parser: Parser
+) -> None:
     """Whatever `train --dry-run` printed is a command that LLaMA-Factory accepts."""
     pages = [page for page in journeys.PAGES if not trains(page)]
     runs = [run for page in pages for run in walked(page, programs, tmp_path_factory).dry_runs]
-    words = [shlex.split(line.partition("llamafactory-cli train ")[2]) for _, line in runs]
-    parser = [sys.executable, str(journeys.ROOT / "tests" / "real_parser.py")]
-    parsed = subprocess.run(
-        [*parser, *(shlex.join(each) for each in words)], cwd=runs[0][0], capture_output=True, text=True, check=True
-    )
-    results = [json.loads(line) for line in parsed.stdout.splitlines()]
+    results = parser(runs[0][0], *(line.partition("llamafactory-cli train ")[2] for _, line in runs))
     assert len(results) == len(runs) > 0
     assert not [result for result in results if "error" in result]

@@ -69,6 +69,16 @@ def test_asks_for_what_each_node_is_predicted_to_need(there: Path, kind: str) ->
     assert made.mounts["/dev/shm"]["name"] == "shm"
 
 
+def test_a_save_may_end_where_a_pod_is_told_to(there: Path) -> None:
+    """The patch of a TrainJob has no such field."""
+    path = written(there)
+    made = Made(path, kind="PyTorchJob")
+    assert made.pod["terminationGracePeriodSeconds"] == round(made.work.saving + 60)
+    assert "terminationGracePeriodSeconds" not in Made(path).pod
+    for kind in KINDS:
+        assert Made(path, kind=kind).files["data"]["run.sh"].endswith('"${arguments[@]}" &\nwait $!\n')
+
+
 def test_both_kinds_have_all_nodes(there: Path) -> None:
     path = written(there, machine="4x8xa100-80g")
     assert Made(path).job["spec"]["trainer"]["numNodes"] == 4
@@ -264,7 +274,7 @@ def test_a_node_knows_its_place_by_what_the_controller_sets(there: Path, kind: s
     """A program in place of llamafactory-cli prints what it would read."""
     script, home = tiny(there, kind)
     path = engine_jobs.stand_in(there, "llamafactory-cli", "env; printf '%s\\n' \"$@\"")
-    said = engine_jobs.started(script, home, f"{there}/bin:/usr/bin:/bin", node(kind, 1)).communicate(timeout=60)[0]
+    said = engine_jobs.started(script, home, f"{there}/bin:/usr/bin:/bin", node(kind, 1)).communicate(timeout=600)[0]
     assert path.startswith(f"{there}/bin")
     lines = said.splitlines()
     wanted = {"NODE_RANK=1", "NNODES=2", "NPROC_PER_NODE=1", "FORCE_TORCHRUN=1", "RDZV_ID=tiny-1",

@@ -10,7 +10,7 @@ import pytest
 
 from validator.diagnostic import RecipeError
 from validator.here.installed import Installed
-from validator.train import launch
+from validator.train import launch, trainer
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,14 @@ def test_an_elastic_launch_needs_no_rank(bare: Path, monkeypatch: pytest.MonkeyP
         launch.ready(2, "0.9.5", launch.accelerate("f.yaml", 2, 8))
 
 
+def ran(process: launch.Process) -> int:
+    return trainer.run(process, 60.0, Path("out"))
+
+
 def test_nodes_meet_at_one_port(bare: Path) -> None:
     tool(bare, "llamafactory-cli", f'echo "port $MASTER_PORT" >> {bare}/ports')
     for nodes in (1, 2):
-        assert launch.run(launch.process(Path("x.yaml"), [], launch.environment(nodes, 8, engine=True))) == 0
+        assert ran(launch.process(Path("x.yaml"), [], launch.environment(nodes, 8, engine=True))) == 0
     assert (bare / "ports").read_text() == "port \nport 29500\n"
 
 
@@ -144,7 +148,7 @@ def test_run_passes_words_environment_and_exit_code(bare: Path, monkeypatch: pyt
     tool(bare, "llamafactory-cli", f'echo "$NPROC_PER_NODE $FORCE_TORCHRUN $@" > {bare}/seen; exit 7')
     monkeypatch.setenv("NPROC_PER_NODE", "4")
     variables = {"NPROC_PER_NODE": "8", "FORCE_TORCHRUN": "1"}
-    assert launch.run(launch.process(Path("x.yaml"), ["a=1", "b=2"], variables)) == 7
+    assert ran(launch.process(Path("x.yaml"), ["a=1", "b=2"], variables)) == 7
     # What the user has set wins.
     assert (bare / "seen").read_text() == "4 1 train x.yaml a=1 b=2\n"
 
@@ -152,24 +156,24 @@ def test_run_passes_words_environment_and_exit_code(bare: Path, monkeypatch: pyt
 def test_the_devices_that_were_chosen_win(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(bare, "llamafactory-cli", f'echo "$CUDA_VISIBLE_DEVICES" > {bare}/seen')
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    assert launch.run(launch.process(Path("x.yaml"), [], {}, chosen={"CUDA_VISIBLE_DEVICES": "1"})) == 0
+    assert ran(launch.process(Path("x.yaml"), [], {}, chosen={"CUDA_VISIBLE_DEVICES": "1"})) == 0
     assert (bare / "seen").read_text() == "1\n"
 
 
 def test_a_killed_trainer_has_the_exit_code_of_a_shell(bare: Path) -> None:
     tool(bare, "llamafactory-cli", "kill -9 $$")
-    assert launch.run(launch.process(Path("x.yaml"), [], {})) == 137
+    assert ran(launch.process(Path("x.yaml"), [], {})) == 137
 
 
 @pytest.mark.usefixtures("bare")
 def test_a_trainer_that_cannot_be_started() -> None:
     with pytest.raises(RecipeError, match="cannot be started"):
-        launch.run(launch.process(Path("x.yaml"), [], {}))
+        ran(launch.process(Path("x.yaml"), [], {}))
 
 
 def test_accelerate_is_told_the_node_that_the_environment_names(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(bare, "accelerate", f'echo "$@" > {bare}/words')
     monkeypatch.setenv("NODE_RANK", "1")
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
-    assert launch.run(launch.process(Path("x.yaml"), [], {}, launch.accelerate("f.yaml", 2, 8))) == 0
+    assert ran(launch.process(Path("x.yaml"), [], {}, launch.accelerate("f.yaml", 2, 8))) == 0
     assert "--machine_rank 1 --main_process_ip 10.0.0.1 --main_process_port 29500" in (bare / "words").read_text()

@@ -49,12 +49,14 @@ def test_forgetting_leaves_other_machines() -> None:
 
 @pytest.mark.parametrize("text", ["", '{"a": 1}', "[1]", '[{"machine": "x"}]', "[" * 100_000])
 def test_a_file_that_is_not_ours_is_told_and_left(text: str) -> None:
-    kept.place().parent.mkdir()
-    kept.place().write_text(text)
+    path = kept.place()
+    assert path
+    path.parent.mkdir()
+    path.write_text(text)
     for ask in (kept.every, lambda: kept.correction("x"), lambda: kept.keep(ONE), lambda: kept.forget("x")):
         with pytest.raises(RecipeError, match="is not as `calibrate` writes it"):
             ask()
-    assert kept.place().read_text() == text
+    assert path.read_text() == text
 
 
 @pytest.mark.parametrize("bad", [{"seconds": 0}, {"expected": "inf"}, {"expected": "nan"}, {"seconds": -1}])

@@ -38,7 +38,17 @@ def test_first_steps_do_not_count(tmp_path: Path) -> None:
     assert timed.tokens == 100_000
 
 
-@pytest.mark.parametrize("odd", ['{"current_steps": 8, "lo', "", "[1]", "null", '{"current_steps": "x"}'])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *('{"current_steps": 8, "lo', "", "[1]", "null", '{"current_steps": "x"}'),
+        f'{{"current_steps": {"1" * 309}, "elapsed_time": "1 day, 1:00:00"}}',
+        *(
+            f'{{"current_steps": 9, "total_tokens": 9, "throughput": {speed}}}'
+            for speed in ("NaN", "-1", "0", "1e-320")
+        ),
+    ],
+)
 def test_a_line_that_cannot_be_read_is_left_out(tmp_path: Path, odd: str) -> None:
     path = written(tmp_path / "log", counted([5, 2, 2, 2]))
     path.write_text(path.read_text() + odd)
@@ -48,6 +58,11 @@ def test_a_line_that_cannot_be_read_is_left_out(tmp_path: Path, odd: str) -> Non
 def test_of_several_runs_the_last(tmp_path: Path) -> None:
     timed = log.timed(written(tmp_path / "log", counted([5, 2, 2, 2]) + counted([5, 3, 3, 3])))
     assert timed.seconds == pytest.approx(3, rel=1e-3)
+
+
+def test_a_clock_that_was_set_back_times_no_step(tmp_path: Path) -> None:
+    rows = coarse([(step, f"{hour}:00:00") for step, hour in ((2, 1), (3, 2), (4, 1), (5, 2))])
+    assert log.timed(written(tmp_path / "log", rows)).seconds == 3600
 
 
 def test_an_evaluation_is_no_step(tmp_path: Path) -> None:

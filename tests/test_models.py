@@ -106,8 +106,19 @@ def test_more_heads_than_the_model_is_wide(tmp_path: Path) -> None:
         models.model(str(tmp_path))
 
 
+@pytest.mark.parametrize("chosen", [4, 5])
+def test_more_experts_for_a_token_than_there_are(chosen: int, tmp_path: Path) -> None:
+    mixture = {**CONFIG, "model_type": "qwen3_moe", "num_experts": 4, "moe_intermediate_size": 32}
+    (tmp_path / "config.json").write_text(json.dumps({**mixture, "num_experts_per_tok": chosen}))
+    if chosen == 4:
+        assert models.model(str(tmp_path)).arch.ffn.experts_per_token == 4
+        return
+    with pytest.raises(RecipeError, match=r"config\.json: a token is sent to 5 experts, and there are 4"):
+        models.model(str(tmp_path))
+
+
 @pytest.mark.parametrize("field", ["sliding_window", "head_dim", "num_experts", "kv_lora_rank"])
-@pytest.mark.parametrize("value", ["x", -1, [1], 1.5, 10**9 + 1, pytest.param(10**400, id="huge")])
+@pytest.mark.parametrize("value", ["x", -1, [1], 1.5, 10**9 + 1, pytest.param(10**300, id="huge")])
 def test_a_config_with_a_wrong_further_field(field: str, value: object, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, field: value}))
     with pytest.raises(RecipeError, match=rf"config\.json: `{field}`"):
@@ -121,7 +132,7 @@ def test_what_decides_no_shape_may_be_strange(extra: dict[str, object], tmp_path
     assert models.model(str(tmp_path)).quantized is None
 
 
-@pytest.mark.parametrize("value", ["4", [4], float("inf"), 4.5, True, -4, 0, pytest.param(10**400, id="huge"), {}])
+@pytest.mark.parametrize("value", ["4", [4], float("inf"), 4.5, True, -4, 0, pytest.param(10**300, id="huge"), {}])
 def test_what_is_no_number_is_not_told(value: object, tmp_path: Path) -> None:
     described = {"quant_method": "gptq", "bits": value}
     told = {**CONFIG, "max_position_embeddings": value, "quantization_config": described}

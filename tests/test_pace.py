@@ -69,6 +69,13 @@ def test_steps_follow_from_the_samples(header: dict[str, Any], values: dict[str,
     assert found.step.expected > 0
 
 
+def test_epochs_below_none_are_none() -> None:
+    none = paced({}, num_train_epochs=-3)
+    assert none.steps == 0
+    assert none.run is not None
+    assert none.run.expected >= 0
+
+
 def test_rows_that_are_there_count_before_the_recommended_ones(tmp_path: Path) -> None:
     rows = [{"instruction": "ask " * 20, "output": "answer " * 80} for _ in range(320)]
     (tmp_path / "mine.json").write_text(json.dumps(rows), "utf-8")

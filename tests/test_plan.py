@@ -6,8 +6,6 @@ import json
 import os
 import random
 import shlex
-import subprocess
-import sys
 from dataclasses import replace
 from functools import cache
 from math import log2
@@ -17,6 +15,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
+from real_parser import Parser
 from work import calls
 
 from validator.advise.explain import explain
@@ -127,18 +126,14 @@ def test_most_of_the_triples_are_possible() -> None:
 
 
 @pytest.mark.slow
-def test_llamafactory_accepts_what_it_writes(tmp_path: Path) -> None:
+def test_llamafactory_accepts_what_it_writes(tmp_path: Path, parser: Parser) -> None:
     """One in five of the random triples and requests, through the real parser from the repository's root."""
-    root = Path(__file__).parent.parent
     written = []
     for number, best in enumerate([*(triple(*each).best for each in _TRIPLES[::5]), *map(plan_for, _ASKED[::5])]):
         if best:
             written.append(tmp_path / f"{number}.yaml")
             written[-1].write_text(writing.text(best.draft), "utf-8")
-    environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(root / ".cache" / "torch_extensions")}
-    command = [sys.executable, str(root / "tests" / "real_parser.py"), *map(str, written)]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=600, check=False)
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = parser(Path(__file__).parent.parent, *written)
     assert len(rows) == len(written) > 10
     assert [row for row in rows if "error" in row] == []
 
@@ -852,6 +847,7 @@ def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:
     "words", [("--model", "qwen3-14b", "--machine", "2xrtx-4090"), ("--machine", "8xa100-80g", "--samples", "80000")]
 )
 def test_a_plan_is_little_work(words: tuple[str, ...]) -> None:
+    run(*words)  # what is imported and read once does not count
     assert calls(lambda: run(*words)) < 750_000
 
 
@@ -874,3 +870,10 @@ def test_a_model_that_sees_is_given_pictures(model: str, stage: str, lines: list
     written = Path("mine.yaml").read_text("utf-8").splitlines()
     assert set(lines) <= set(written)
     assert any(line.startswith("image_max_pixels") for line in written) is ("audio" not in model)
+
+
+def test_a_model_of_few_positions_is_planned_for_all_of_them(tmp_path: Path) -> None:
+    shapes = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, "intermediate_size": 128}
+    config = {"model_type": "qwen2", "num_attention_heads": 4, "max_position_embeddings": 128, **shapes}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert {each.draft.length for each in answer.answer(str(tmp_path), "8xa100-80g").plans} == {128}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hostile_repository
 import pytest
 import yaml
 from sound import RECIPE
@@ -46,7 +47,7 @@ def repository(folder: Path, environment: dict[str, str], config: str) -> Path:
 
 
 def run(folder: Path, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert words[1] == "commit" or done.returncode == 0, done.stdout + done.stderr
     return done
 
@@ -158,6 +159,25 @@ def test_a_change_of_a_deepspeed_file_is_judged_with_its_recipes(tmp_path: Path,
     refused = commit(folder, environment)
     assert refused.returncode == 1
     assert "train/qwen72b-h100x32-full.yaml" in refused.stdout + refused.stderr
+
+
+@pytest.mark.parametrize("config", [for_others, fixing])
+def test_the_hook_runs_nothing_of_it(config: object, tmp_path: Path, environment: dict[str, str]) -> None:
+    """On what a stranger's pull request may hold."""
+    assert callable(config)
+    folder = repository(tmp_path / "repo", environment, config())
+    ran = tmp_path / "ran"
+    hostile_repository.repository(folder, ran)
+    run(folder, environment, "git", "add", "--all")
+    everywhere = ["pre-commit", "run", "--all-files"]
+    done = subprocess.run(everywhere, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "LOA002" in done.stdout + done.stderr
+    assert [*ran.iterdir()] == []
+    # The hook that pre-commit puts into .git runs it as a module, which would look into the working folder.
+    refused = commit(folder, {**environment, "PYTHONSAFEPATH": "1"})
+    assert "LOA002" in refused.stdout + refused.stderr
+    assert [*ran.iterdir()] == []
 
 
 def test_other_files_are_left_alone(tmp_path: Path, environment: dict[str, str]) -> None:

@@ -52,3 +52,18 @@ def test_an_override_leaves_the_document_and_has_no_place_in_the_file() -> None:
     assert changed.position(("d",)) == (1, 1)
     assert changed.position(("l",)) == (3, 4)
     assert with_overrides(document, []) is document
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("x=" + "[" * 120_000, "not valid YAML"),
+        ("x=" + "[" * 105 + "]" * 105, "not valid YAML"),
+        ("x=!!bool y", "not valid YAML"),
+        ("x=0x" + "f" * 5000, "not valid YAML"),
+        (".".join("a" * 60_000) + "=1", "60,000 keys"),
+    ],
+)
+def test_overrides_that_go_too_far(word: str, says: str) -> None:
+    with pytest.raises(RecipeError, match=says):
+        with_overrides(parse("x.yaml", BASE), [word])

@@ -22,13 +22,17 @@ SCALARS = """
 1e5_0 1_e5 "1e-4" '1' "true" 'no' ! !x << = {} [] @x %x `x |- 'a#b' a#b $x $$ ??? "a\\nb" "\\ud800" 5e-5 08 1,000
 """.split()  # noqa: SIM905 (sixty quoted strings would be harder to read)
 TAGGED = ["!!str 5", "!!int 5", "!!int x", "!!float 5", "!!null x", "!!bool yes", "!!binary aGk=", "!!set {a, b}",
-          "!!omap [a: 1]", "!!timestamp 2024-01-01", "!!python/name:os.system", "!x y", "!!python/tuple [1]", "a #b",
-          '"', "x: y", "[1, 2", "{a: 1, a: 2}", "{a: }", "{1: a, 1: b}", "{~: 1}", "[~]", "{a: ${b}"]  # fmt: skip
+          "!!omap [a: 1]", "!!timestamp 2024-01-01", "!!python/name:os.system", "!x y", "!!python/tuple [1]",
+          "!!bool x", "!!int ''", "!!int 0x", "!!int '1:x'", "!!int [1]", "!!float x", "!!float ':'", "!!binary x",
+          "!!str [a]", "!!str {a: b}", "!!bool [yes]", "!!null [1]", "!!map [1]", "!!seq {a: 1}", "!!pairs [a: 1]",
+          "!!omap x", "!!timestamp x", "{!!bool q: 1}", "{!!int '': 1}", "{!!timestamp x: 1}", "{!!str [a]: 1}",
+          "{1.5: 2}", "{[a]: 2}", "0x" + "f" * 200, "a #b", '"', "x: y", "[1, 2", "{a: 1, a: 2}", "{a: }",
+          "{1: a, 1: b}", "{~: 1}", "[~]", "{a: ${b}"]  # fmt: skip
 INTERPOLATIONS = [
     "${a}", "${a", "${", "${}", "${ }", "a${b", "x${b}y", "${a:b}", '"${a}"', r"\${a}", r"\${a", r"\\${a}", r"\\${a",
     "${oc.env:HOME}/x", "${a[0]}", "${a.b}", "${.a}", "${..a}", "${a,b}", "${f:1,2}", "${f:${b}}", "${f:'x}", "${'a'}",
     "${a b}", "${a-b}", "${f:}", "${f: {x: 1}}", "${f:[1, 2]}", '${f:"x y"}', "$ {a}", "$HOME", "${${a}}", "${a.${b}}",
-    "${a}}", "{${a}", "${a}${b}", "${a}${b",
+    "${a}}", "{${a}", "${a}${b}", "${a}${b", "\"${a:'${'}\"", "\"${a:'${b}'}\"", "${a:${b:${c}}}", "${a.${b.${c}}}.d",
 ]  # fmt: skip
 TEXTS = [
     "", "\n", "# c\n", "---\n", "null\n", "~\n", "{}\n", "---\na: 1\n...\n", "---\na: 1\n---\nb: 2\n",
@@ -48,7 +52,16 @@ def by_omegaconf(text: str) -> Any:
     """What LLaMA-Factory gets (hparams/parser.py, v0.9.5), or REFUSED."""
     try:
         return omegaconf.OmegaConf.to_container(omegaconf.OmegaConf.load(io.StringIO(text)))
-    except (omegaconf.errors.OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError, OSError, TypeError):
+    except (
+        omegaconf.errors.OmegaConfBaseException,
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+        OSError,
+        TypeError,
+        LookupError,
+        AttributeError,
+    ):
         return REFUSED
 
 
@@ -143,6 +156,22 @@ def test_depth(depth: int, opening: str, closing: str) -> None:
     document = parse("x.yaml", text)
     assert document.readable == (depth <= 50)
     assert document.readable or "100 levels" in document.problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("x: " + "a" * 32_769, "LOA001", "32,769 characters are written as one value"),
+        ("? " + "a" * 32_769 + "\n: 1", "LOA001", "32,769 characters are written as one value"),
+        ("x:\n" + "- 1\n" * 10_000, "LOA002", "more than 10,000 values"),
+        ("%TAG !a! b\n" * 2_000 + "--- a", "LOA002", "`%TAG` directives"),
+    ],
+)
+def test_what_is_larger_than_any_recipe(text: str, code: str, message: str) -> None:
+    problem = parse("x.yaml", text).problems[0]
+    assert problem.code == code
+    assert message in problem.message
+    assert parse("x.yaml", "x: " + "a" * 32_768).readable
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,19 @@ from pathlib import Path
 import pytest
 
 from validator.diagnostic import RecipeError
-from validator.read.tree import read_json
+from validator.read.tree import parse_json, read_json, read_yaml
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("{", "line 1 column 2"),
-        ('{"a": 1,}', "column 9"),
+        ('{"a": 1,}', "column"),  # of the comma since Python 3.13, of what follows before
         ("[" * 100_000, "nested too deeply"),
+        ("[" * 101 + "]" * 101, "nested too deeply"),
+        ('{"a":' * 101 + "1" + "}" * 101, "nested too deeply"),
         ('{"a": ' + "9" * 5000 + "}", "too many digits"),
+        ('{"a": ' + "9" * 309 + "}", "too many digits"),
         ("", "line 1 column 1"),
     ],
 )
@@ -25,6 +28,29 @@ def test_json_faults(tmp_path: Path, text: str, says: str) -> None:
     path.write_text(text)
     with pytest.raises(RecipeError, match=r"x\.json") as caught:
         read_json(str(path))
+    assert says in str(caught.value)
+
+
+def test_json_may_be_nested_as_far_as_anything_means_something() -> None:
+    assert parse_json('{"a":' * 50 + "[" * 50 + "1" + "]" * 50 + "}" * 50)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: [1\n", "not valid YAML"),
+        ("a: !!bool x\n", "`x` is no bool"),
+        ("a: " + "[" * 20_000 + "]" * 20_000, "100 levels"),
+        ("a: " + "[" * 101 + "]" * 101, "100 levels"),
+        ("a: &a [*a]\n", "contains itself"),
+        ("a: " + "9" * 5000, "too many digits"),
+    ],
+)
+def test_yaml_faults(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        read_yaml(str(path))
     assert says in str(caught.value)
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from real_parser import Parser
 
 from validator.diagnostic import Severity
 from validator.job import job
@@ -129,25 +126,14 @@ def test_says_its_command_where_it_needs_more_than_llamafactory_cli(path: Path) 
 
 
 BROKEN = "broken.yaml"
-LIMIT = 900  # seconds, for two processes that have the machine's two cores to themselves or not
 
 
 @pytest.fixture(scope="module")
-def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What LLaMA-Factory's parser made of each recipe, by file name, and of one with a misspelt key.
-
-    DeepSpeed compiles an operator once; the cache is shared with the trainings."""
+def parsed(tmp_path_factory: pytest.TempPathFactory, parser: Parser) -> dict[str, dict[str, Any]]:
+    """What LLaMA-Factory's parser made of each recipe, by file name, and of one with a misspelt key."""
     broken = tmp_path_factory.mktemp("broken") / BROKEN
     broken.write_text(CURATED[0].read_text("utf-8") + "learning_rat: 1\n", "utf-8")
-    environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(ROOT / ".cache" / "torch_extensions")}
-    command = [sys.executable, str(ROOT / "tests" / "real_parser.py")]
-    paths = [*map(relative, RECIPES), str(broken)]
-    halves = [
-        subprocess.Popen([*command, *half], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-        for half in (paths[::2], paths[1::2])
-    ]
-    lines = [line for half in halves for line in half.communicate(timeout=LIMIT)[0].splitlines()]
-    return {Path(row["path"]).name: row for row in map(json.loads, lines)}
+    return {Path(row["path"]).name: row for row in parser(ROOT, *map(relative, RECIPES), broken)}
 
 
 @pytest.mark.slow

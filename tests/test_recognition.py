@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+from work import calls
 
-from validator.judge import commit
+from validator.judge import check, commit
 from validator.judge.recognition import inside, recognised
 
 ROOT = Path(__file__).parent.parent
@@ -120,3 +123,51 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_a_commit_asks_for_its_own_files_and_the_recipes_that_read_them(changed: list[str], checked: list[str]) -> None:
     assert commit.subjects(changed) == checked
+
+
+def test_folders_that_cannot_be_listed_are_told_and_the_others_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "open/a.yaml", RECIPE)
+    write(tmp_path / "closed/b.yaml", RECIPE)
+    real = os.scandir
+
+    def scandir(folder: str) -> object:
+        if folder.endswith("closed"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    first, second = check.check([str(tmp_path)]).files
+    assert first.path == str(tmp_path / "open/a.yaml")
+    assert second.path == str(tmp_path / "closed")
+    assert second.diagnostics[0].code == "LOA001"
+    assert "a folder that cannot be listed: permission denied" in second.diagnostics[0].message
+
+
+def test_nothing_odd_in_a_folder_stops_it(tmp_path: Path) -> None:
+    wanted = [write(tmp_path / name, RECIPE) for name in ("a.yaml", "\udcff.yaml")]
+    (tmp_path / "long.yaml").symlink_to("x" * 300)
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    os.mkfifo(tmp_path / "pipe.yaml")
+    deep = tmp_path
+    for _ in range(30):
+        deep = deep / ("d" * 100)
+    deep.mkdir(parents=True)
+    wanted.append(write(deep / "z.yaml", RECIPE))
+    assert inside(str(tmp_path)) == sorted(wanted)
+
+
+def test_among_many_files_only_those_called_like_ours_are_looked_at(tmp_path: Path) -> None:
+    write(tmp_path / "a.yaml", RECIPE)
+    few = calls(lambda: inside(str(tmp_path)))
+    for number in range(500):
+        (tmp_path / f"{number}.txt").touch()
+    assert calls(lambda: inside(str(tmp_path))) < few + 500 * 4
+
+
+def test_an_environment_is_passed_by_unless_it_is_asked_for(tmp_path: Path) -> None:
+    write(tmp_path / "env/pyvenv.cfg", "")
+    recipe = write(tmp_path / "env/x.yaml", RECIPE)
+    assert inside(str(tmp_path)) == []
+    assert inside(str(tmp_path / "env")) == [recipe]

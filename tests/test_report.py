@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
+from validator import printable
 from validator.diagnostic import Diagnostic, FileReport, Gap, Page, Related, Report, Severity
 from validator.show.report import FORMATS
 
@@ -134,7 +135,7 @@ def annotation(line: str) -> tuple[str, dict[str, str], str]:
 def test_github_annotations_can_be_taken_apart_again() -> None:
     found = [annotation(line) for line in FORMATS["github"](report()).splitlines()]
     diagnostics = report().files[0].diagnostics
-    assert [message for _, _, message in found] == [d.message for d in diagnostics]
+    assert [message for _, _, message in found] == [printable.text(d.message) for d in diagnostics]
     assert [command for command, _, _ in found] == ["error", "warning", "error", "error", "notice", "warning", "error"]
     assert found[0][1] == {"file": "recipes/a b.yaml", "line": "1", "col": "8", "title": "SCH004"}
     assert found[-1][1]["file"] == "zero/中.json"

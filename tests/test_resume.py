@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from test_saved import whole
+from test_saved import cut, tensors, whole
 from test_training import RECIPE, ROOT, SHORT, start, train
 
 from validator.cli import group
@@ -19,6 +20,7 @@ from validator.job import job as jobs
 from validator.job.job import Job
 from validator.read.override import with_overrides
 from validator.read.recipe import parse
+from validator.tables import whole as written
 from validator.tables.saved import checkpoints
 from validator.train import resume
 
@@ -106,6 +108,39 @@ def test_what_another_node_may_have_whole_is_left_alone(folder: Path) -> None:
     assert names(folder) == ["incomplete-checkpoint-300"]
 
 
+def test_a_name_that_another_process_takes_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    half(folder, 300)
+    free = written.aside
+    taken: list[Path] = []
+
+    def slow(checkpoint: Path) -> Path:
+        place = free(checkpoint)
+        if not taken:
+            taken.append(place / "theirs")
+            taken[0].mkdir(parents=True)
+        return place
+
+    monkeypatch.setattr(written, "aside", slow)
+    (said,) = resume.told(resolved(), dry=False)
+    assert said.endswith("renamed to incomplete-checkpoint-300-1")
+    assert names(folder) == ["incomplete-checkpoint-300", "incomplete-checkpoint-300-1"]
+    assert taken[0].is_dir()
+
+
+def test_one_that_cannot_be_renamed_stops_the_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    half(folder, 300)
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(RecipeError, match="cannot be renamed: permission denied; rename or remove it"):
+        [*resume.told(resolved(), dry=False)]
+    with pytest.raises(SystemExit, match="cannot be renamed: Permission denied"):
+        written.main(str(folder))
+    assert names(folder) == ["checkpoint-300"]
+
+
 def test_a_folder_of_half_written_ones_alone(folder: Path) -> None:
     half(folder, 300)
     assert [*resume.told(resolved(), dry=False)] == [
@@ -125,11 +160,21 @@ def test_a_folder_of_half_written_ones_alone(folder: Path) -> None:
 def test_a_finished_run(words: tuple[str, ...], result: bool, done: bool, folder: Path) -> None:
     whole(folder, 300)
     if result:
-        (folder / "adapter_model.safetensors").touch()
+        (folder / "adapter_model.safetensors").write_bytes(tensors())
     told = resume.finished(resolved("max_steps=300", *words))
     assert (told is not None) is done
     if told:
         assert told.startswith("already finished: `out` holds the result and checkpoint-300 (step 300 of 300, 100%); ")
+
+
+def test_a_result_that_is_cut_off_is_no_end(folder: Path) -> None:
+    """Killed while it wrote the result, the run has to write it again."""
+    whole(folder, 300)
+    result = folder / "adapter_model.safetensors"
+    result.write_bytes(tensors())
+    assert resume.finished(resolved("max_steps=300"))
+    cut(result)
+    assert not resume.finished(resolved("max_steps=300"))
 
 
 def words(folder: Path, *more: str) -> list[str]:
@@ -141,7 +186,7 @@ def test_train_starts_no_finished_run(folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PATH", "")
     whole(folder, 50)
-    (folder / "adapter_model.safetensors").touch()
+    (folder / "adapter_model.safetensors").write_bytes(tensors())
     done = CliRunner().invoke(group, words(folder, "max_steps=50"))
     assert done.exit_code == 0, done.output
     assert "already finished" in done.stderr
@@ -168,6 +213,28 @@ def test_submit_says_it_and_sets_nothing_aside(folder: Path, monkeypatch: pytest
     assert "would be renamed to incomplete-checkpoint-50\n" in done.stderr
     assert "goes on from checkpoint-25 (step 25 of 100, 25%)\n" in done.stderr
     assert names(folder) == ["checkpoint-25", "checkpoint-50"]
+
+
+@pytest.mark.parametrize(
+    ("words", "there", "says"),
+    [
+        ((), (100, 300), "the same command goes on from checkpoint-300 (step 300 of 1,000, 30%)"),
+        (("max_steps=300",), (300,), "the run had come to its end"),
+        (("overwrite_output_dir=true",), (300,), "the same command starts anew: `overwrite_output_dir` is true; with "),
+        ((), (), "the same command starts anew: no checkpoint was saved"),
+        (("do_train=false",), (), ""),
+    ],
+)
+def test_what_follows_is_told_of_the_folder_as_it_is_then(
+    words: tuple[str, ...], there: tuple[int, ...], says: str, folder: Path
+) -> None:
+    job = resolved(*words)
+    assert not resume.finished(job)
+    for step in there:
+        whole(folder, step)
+    (folder / "adapter_model.safetensors").write_bytes(tensors())
+    assert (resume.again(job) or "").startswith(says)
+    assert says or resume.again(job) is None
 
 
 LONG = (*SHORT, "overwrite_output_dir=false", "max_steps=60", "save_steps=10", "save_total_limit=9")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,29 @@ def test_a_file_that_is_not_there(name: str, flaw: str | None, tmp_path: Path) -
     saved = whole(tmp_path)
     (saved.path / name).unlink()
     assert saved.flaw == flaw
+
+
+def brackets(path: Path) -> None:
+    path.write_bytes((200_000).to_bytes(8, "little") + b"[" * 200_000)
+
+
+def endless(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("spoil", [brackets, endless])
+def test_weights_that_nobody_can_read(spoil: Callable[[Path], None], tmp_path: Path) -> None:
+    saved = whole(tmp_path, 8)
+    spoil(saved.path / "adapter_model.safetensors")
+    assert saved.flaw in ("adapter_model.safetensors is cut off", "no weights")
+
+
+@pytest.mark.parametrize(("name", "flaw"), [("trainer_state.json", "no trainer_state.json"), ("optimizer.pt", "cut")])
+def test_a_pipe_is_not_waited_for(name: str, flaw: str, tmp_path: Path) -> None:
+    saved = whole(tmp_path, 8)
+    endless(saved.path / name)
+    assert flaw in str(saved.flaw)
 
 
 def test_the_mark_of_a_checkpoint_at_the_last_moment(tmp_path: Path) -> None:

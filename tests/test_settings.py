@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from real_parser import Parser
 
 from validator.job.datasets import Dataset
 from validator.job.job import Job
@@ -133,15 +131,12 @@ SHOWN = {"length": "cutoff_len", "evaluation": "eval_strategy", "fsdp_words": "f
 
 
 @pytest.mark.slow
-def test_the_real_parser_agrees(tmp_path: Path) -> None:
+def test_the_real_parser_agrees(tmp_path: Path, parser: Parser) -> None:
     least = {"model_name_or_path": "x", "dataset": "x", "do_train": True, "use_cpu": True, "output_dir": "none_such"}
     paths = [tmp_path / f"{number}.yaml" for number in range(len(PARSED))]
     for path, (values, _, _) in zip(paths, PARSED, strict=True):
         path.write_text(json.dumps({**least, **values}))
-    command = [sys.executable, str(ROOT / "tests" / "real_parser.py"), *map(str, paths)]
-    done = subprocess.run(command, cwd=tmp_path, env={**os.environ}, capture_output=True, text=True, timeout=600)
-    said = [json.loads(line) for line in done.stdout.splitlines()]
-    for (values, question, answer), real in zip(PARSED, said, strict=True):
+    for (values, question, answer), real in zip(PARSED, parser(tmp_path, *paths), strict=True):
         assert "error" not in real, (values, real)
         given = real[SHOWN.get(question, question)]
         assert (bool(given) if isinstance(answer, bool) else given) == answer, (values, question)
@@ -152,6 +147,7 @@ def test_the_real_parser_agrees(tmp_path: Path) -> None:
     [
         ({}, None, False, False, None, 0),
         ({"quantization_bit": 4}, None, True, True, None, 4),
+        ({"quantization_bit": -4}, None, True, True, None, 0),
         ({"quantization_bit": 8, "quantization_method": "hqq"}, None, True, True, None, 8),
         ({"quantization_bit": 4, "quantization_method": "gptq"}, None, True, False, None, 0),
         ({}, "gptq", False, False, "gptq", 4),

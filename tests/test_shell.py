@@ -115,3 +115,28 @@ def test_checkpoints_of_an_earlier_run_are_set_aside(tmp_path: Path) -> None:
     run(shell.script("earlier"), output=tmp_path, overwrites="true", RDZV_ID="7")
     assert [path.name for path in tmp_path.rglob("checkpoint-*")] == ["checkpoint-900"]
     assert (tmp_path / "earlier-7" / "checkpoint-900" / "trainer_state.json").is_file()
+
+
+def test_a_start_that_was_killed_while_it_set_aside_is_made_up_for(tmp_path: Path) -> None:
+    """Else the next start would go on from what another job has left."""
+    for name in ("checkpoint-2", "earlier-7.part/checkpoint-1", "earlier-6/checkpoint-9"):
+        (tmp_path / name).mkdir(parents=True)
+    for _ in range(2):
+        run(shell.script("anew"), output=tmp_path, RDZV_ID="7")
+        assert sorted(path.name for path in (tmp_path / "earlier-7").iterdir()) == ["checkpoint-1", "checkpoint-2"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["earlier-6", "earlier-7"]
+
+
+def test_a_pod_that_is_told_to_end_ends_after_a_save(tmp_path: Path) -> None:
+    """A checkpoint is being written; the training itself is told nothing."""
+    lines = [f"output={tmp_path}", *shell.script("ending"), "exec 3<&0", "cat <&3 &", "echo trains", "wait $!"]
+    folder = tmp_path / "checkpoint-5"
+    folder.mkdir()
+    with subprocess.Popen(["bash", "-c", "\n".join(["set -euo pipefail", *lines])], text=True,
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:  # fmt: skip
+        assert job.stdout
+        assert job.stdout.readline() == "trains\n"
+        job.terminate()
+        assert "told to end: that is after the checkpoint" in job.stdout.readline()
+        (folder / "trainer_state.json").touch()
+        assert job.wait(60) == 143

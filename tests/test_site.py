@@ -77,7 +77,7 @@ def test_reads_what_it_holds(tmp_path: Path) -> None:
         ("kubernetes: {tolerations: {key: gpu}}", "`kubernetes.tolerations` is a mapping; it takes a list of mappings"),
         ("kubernetes: {tolerations: [gpu]}", "`kubernetes.tolerations[0]` is `gpu`; it takes a mapping"),
         ("- slurm", "the file is a list; it holds keys: environment"),
-        ("slurm: [", "is not valid YAML"),
+        ("slurm: [", "not valid YAML"),
     ],
 )
 def test_a_wrong_key_is_told_with_what_it_takes(tmp_path: Path, text: str, said: str) -> None:
@@ -95,6 +95,8 @@ def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
 def test_without_a_file_nothing_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert site.read(None) == site.Site()
-    site.default().parent.mkdir()
-    site.default().write_text("slurm: {partition: gpu}")
+    path = site.default()
+    assert path
+    path.parent.mkdir()
+    path.write_text("slurm: {partition: gpu}")
     assert site.read(None).slurm.partition == "gpu"

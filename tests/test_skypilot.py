@@ -203,7 +203,7 @@ def test_a_node_that_is_not_fit_starts_nothing(there: Path) -> None:
     """The doctor of the node speaks first: nodes that meet at 127.0.0.1 would each meet themselves."""
     script, home = tiny(there)
     process = engine_jobs.started(script, home, f"{Path(sys.executable).parent}:{os.environ['PATH']}", node(1))
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=600)
     assert process.returncode == 1
     assert "MASTER_ADDR=127.0.0.1" in said
     assert not (home / "saves").exists()

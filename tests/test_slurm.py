@@ -1,4 +1,5 @@
-"""The batch scripts, to the letter; parts of them run by a real bash, with programs of SLURM that stand in for it.
+"""The batch scripts, to the letter; parts of them run by a real bash, with programs of SLURM that stand in for it. What
+scripts have of a file, to the letter too, stands as its name in golden/.
 
 `pytest tests/test_slurm.py --golden` writes the scripts anew, to be read as a diff."""
 
@@ -19,7 +20,7 @@ from validator.diagnostic import RecipeError
 from validator.job.job import resolve
 from validator.read.recipe import load, parse
 from validator.speed import Span
-from validator.submit import batch, directives, limit, slurm
+from validator.submit import batch, directives, limit, shell, slurm
 from validator.submit.order import Run
 from validator.submit.site import Site, Slurm
 from validator.submit.work import Work, work
@@ -27,6 +28,7 @@ from validator.tables.devices import device
 from validator.train import environment
 
 GOLDEN = Path(__file__).parent / "golden" / "slurm"
+PARTS = {"script/requeue.sh": shell.script("requeue"), "tables/whole.py": shell.set_aside()}
 BASH = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash on this machine")
 # A run on two nodes, as nothing but these tests says it.
 TWO = Work(
@@ -101,6 +103,8 @@ CASES: dict[str, tuple[list[Work], Site]] = {
 def test_the_script(case: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "setup_lines", lambda *_: ["# What nodes of the vendor want"])
     text, golden = slurm.text(*CASES[case]), GOLDEN / f"{case}.sh"
+    for name, lines in PARTS.items():
+        text = text.replace("\n".join(lines) + "\n", f"<{name}>\n")
     if request.config.getoption("--golden"):
         GOLDEN.mkdir(exist_ok=True)
         golden.write_text(text)
@@ -324,7 +328,7 @@ def ran(folder: Path, works: list[Work], **variables: str) -> subprocess.Complet
         **variables,
     }
     words = ["bash", "-c", slurm.text(there, Site())]
-    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=False)
 
 
 @BASH
@@ -392,7 +396,7 @@ def test_a_node_that_lacks_the_recipe_or_the_program_says_so(tmp_path: Path) -> 
         (replace(work, output=tmp_path / "run.yaml" / "out"), f"n0 cannot write to {tmp_path / 'run.yaml' / 'out'}"),
     ):
         words = ["bash", "-c", slurm.text([run], Site())]
-        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 1
         assert f"lmf-recipes: {said}" in done.stderr
 
@@ -445,7 +449,7 @@ def test_before_the_limit(tmp_path: Path, there: tuple[int, ...], later: int | N
         if later:
             time.sleep(1)
             checkpoint(tmp_path, later)
-        out, err = running.communicate(timeout=30)
+        out, err = running.communicate(timeout=600)
     assert running.returncode == 0
     assert out == ("queued requeue 5\n" if queued else "")
     assert queued in err

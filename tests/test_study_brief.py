@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -50,5 +51,16 @@ def test_data_at_which_the_run_stops_end_it_before(tmp_path: Path) -> None:
 
 def test_of_data_elsewhere_nothing_is_said(tmp_path: Path) -> None:
     done = train(tmp_path, [ROW], dataset_dir={"hub": {"hf_hub_url": "a/b"}}, dataset="hub")
+    assert done.exit_code == 0
+    assert "data: " not in done.stderr
+
+
+def test_small_files_that_are_large_unpacked_are_left_alone(tmp_path: Path) -> None:
+    done = train(tmp_path, [ROW])
+    assert "data: 1 of 1 rows" in done.stderr
+    with gzip.open(tmp_path / "rows.jsonl", "wb") as stream:
+        for _ in range(40):
+            stream.write(bytes(1 << 20))
+    done = CliRunner().invoke(cli.group, ["train", str(tmp_path / "recipe.yaml"), "--dry-run"], env={"PATH": ""})
     assert done.exit_code == 0
     assert "data: " not in done.stderr

@@ -7,30 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_jobs import RECIPE
 
 from validator.diagnostic import RecipeError
 from validator.job.job import resolve
 from validator.read.recipe import parse
 from validator.submit.site import Site
 from validator.submit.work import Work, work
-
-RECIPE = """\
-# /// recipe
-# machine: {machine}
-# host_ram_gib: {ram}
-# samples: 20000
-# lengths: {{typical: 800}}
-# ///
-model_name_or_path: Qwen/Qwen2.5-7B-Instruct
-stage: sft
-do_train: true
-finetuning_type: lora
-template: qwen
-dataset: own
-cutoff_len: 2048
-bf16: true
-output_dir: saves/mine
-"""
 
 
 def made(more: str = "", machine: str = "2x8xa100-80g", ram: int = 1024, **site: Any) -> Work:

@@ -173,7 +173,7 @@ def test_it_says_once_why_the_run_starts_anew(here: Path) -> None:
 
 def test_a_run_that_has_come_to_its_end_is_not_submitted(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "config" / "lmf-recipes").mkdir(parents=True)
-    site.default().write_text("slurm: {partition: gpu}")
+    Path(str(site.default())).write_text("slurm: {partition: gpu}")
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     saved(here / "saves" / "mine", 1000, 1000)
     assert submit("mine.yaml", "--dry-run", "max_steps=1000").exit_code == 0

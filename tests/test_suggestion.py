@@ -117,3 +117,9 @@ def test_each_stranger_leads_to_a_key_that_there_is() -> None:
         assert key not in renamed, key
         assert meant.get("now", "stage") in known, key
         assert {*meant} <= {"now", "how", "belongs", "variable"}, key
+
+
+def test_among_more_names_than_can_be_looked_at_none_is_meant() -> None:
+    known = [f"name_{number}" for number in range(5_000)]
+    assert nearest("name_4999x", known) == "name_4999"
+    assert nearest("name_4999x", [*known, "another"]) is None

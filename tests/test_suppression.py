@@ -11,6 +11,7 @@ from validator.judge import check
 from validator.judge.selection import Selection, codes
 from validator.read.override import with_overrides
 from validator.read.recipe import parse
+from validator.rules.rule import MOST
 
 BODY = """model_name_or_path: Qwen/Qwen2.5-7B-Instruct
 dataset: alpaca_gpt4_en
@@ -47,6 +48,13 @@ def test_an_override_may_leave_a_comment_without_use() -> None:
     text = BODY.replace("0.1", "0.1 # lmf-recipes: ignore TRA101")
     assert "LOA009" in reported(text)
     assert "LOA009" not in reported(text, "cutoff_len=512")
+
+
+def test_of_many_comments_without_use_the_first_are_told() -> None:
+    document = parse("x.yaml", BODY + "# lmf-recipes: ignore XYZ1\n" * 5_000)
+    told = [each.message for each in check.check_document(document).diagnostics if each.code == "LOA009"]
+    assert len(told) == MOST + 1
+    assert told[-1] == f"more than {MOST} comments suppress nothing"
 
 
 @pytest.mark.parametrize(

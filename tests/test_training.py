@@ -23,9 +23,8 @@ pytestmark = pytest.mark.training
 ROOT = Path(__file__).parent.parent
 RECIPE = ROOT / "recipes" / "tiny-cpu-lora.yaml"
 MODEL = ROOT / "demo" / "tiny-qwen3"
-OPERATORS = ROOT / ".cache" / "torch_extensions"
 TWO_PROCESSES = {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "2"}
-LIMIT = 600  # seconds; DeepSpeed compiles its operators in the first run
+LIMIT = 600  # seconds
 
 
 @dataclass(frozen=True)
@@ -65,13 +64,6 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_lock() -> None:
-    """No lock of a compilation that was interrupted: torch would wait for it."""
-    for lock in OPERATORS.rglob("lock"):
-        lock.unlink()
-
-
 @pytest.fixture
 def unchanged_recipe() -> Iterator[None]:
     before = RECIPE.read_bytes()
@@ -85,7 +77,6 @@ def start(folder: Path, overrides: tuple[str, ...], environment: dict[str, str] 
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
-        "TORCH_EXTENSIONS_DIR": str(OPERATORS),
     }
     return subprocess.Popen(
         ["lmf-recipes", "train", str(RECIPE), f"output_dir={folder / 'out'}", *overrides],
@@ -112,7 +103,7 @@ def train(folder: Path, overrides: tuple[str, ...], environment: dict[str, str] 
 @pytest.mark.usefixtures("unchanged_recipe")
 def test_the_demo_recipe_learns_and_plots_its_loss(tmp_path: Path) -> None:
     run = train(tmp_path, ())
-    assert run.exit_code == 0, run.text[-3000:]
+    assert run.exit_code == 0, run.text[-20000:]
     assert (run.output / "adapter_model.safetensors").stat().st_size > 0
     assert json.loads((run.output / "adapter_config.json").read_text())["r"] == 8
     assert (run.output / "training_loss.png").read_bytes().startswith(b"\x89PNG")
@@ -135,7 +126,7 @@ def written(checkpoint: Path) -> int:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_trains(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = train(tmp_path, case.overrides, case.environment)
-    assert run.exit_code == 0, run.text[-3000:]
+    assert run.exit_code == 0, run.text[-20000:]
     assert (run.output / case.weights).stat().st_size > 0
     assert len(run.losses) == 4
     assert all(math.isfinite(loss) for loss in run.losses)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
-from collections.abc import Iterator
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from validator.diagnostic import RecipeError
-from validator.write import file, registry
+from validator.write import file, part, registry
+from validator.write.scratch import scratch
 
 ENTRY = {"file_name": "mine.jsonl", "formatting": "sharegpt", "columns": {"messages": "messages"}}
 
@@ -45,7 +49,7 @@ def test_what_is_there_is_not_created_again(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
-    with pytest.raises(RecipeError, match=r"cannot be written: not a directory|cannot be written: file exists"):
+    with pytest.raises(RecipeError, match="cannot be made: file exists"):
         file.create(tmp_path / "data/dataset_info.json", "{}")
 
 
@@ -54,8 +58,8 @@ def test_a_file_is_replaced_with_its_mode_and_through_links(tmp_path: Path) -> N
     target.write_text("old")
     target.chmod(0o640)
     link.symlink_to(target)
-    file.replace(link, "new \udcff")
-    assert target.read_text() == "new &#56575;"
+    file.replace(link, "new")
+    assert target.read_text() == "new"
     assert mode(target) == 0o640
     assert link.is_symlink()
     assert len(list(tmp_path.iterdir())) == 2
@@ -63,11 +67,158 @@ def test_a_file_is_replaced_with_its_mode_and_through_links(tmp_path: Path) -> N
 
 def test_what_cannot_be_replaced_stays(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(RecipeError, match="cannot be written"):
-        file.replace(tmp_path / "folder", "text")
-    with pytest.raises(RecipeError, match="cannot be written"):
-        file.replace(tmp_path / "nowhere/file", "text")
-    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "mine").chmod(0o444)
+    for name, why in {
+        "folder": "is there and is no file",
+        "pipe": "is there and is no file",
+        "nowhere/file": "cannot be written: no such file",
+        "mine": "is read-only; nothing is written to it",
+        "x" * 300: "cannot be written: file name too long",
+    }.items():
+        with pytest.raises(RecipeError, match=why):
+            file.replace(tmp_path / name, "text")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "mine", "pipe"]
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_the_longest_name_is_written(tmp_path: Path) -> None:
+    for name in ("x" * 255, "配" * 85):
+        file.create(tmp_path / name, "text")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_text_that_is_not_utf_8_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="a name that is not UTF-8"):
+        file.create(tmp_path / "recipe.yaml", "model_name_or_path: \udcff\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_that_leads_nowhere_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "link.yaml").symlink_to(tmp_path / "elsewhere.yaml")
+    with pytest.raises(RecipeError, match="exists and is not overwritten"):
+        file.create(tmp_path / "link.yaml", "text")
+    assert [path.name for path in tmp_path.iterdir()] == ["link.yaml"]
+
+
+def test_attributes_stay_and_another_name_keeps_what_it_had(tmp_path: Path) -> None:
+    target, other = tmp_path / "recipe.yaml", tmp_path / "other.yaml"
+    target.write_text("old")
+    other.hardlink_to(target)
+    attributes = sys.platform == "linux" and hasattr(os, "setxattr")
+    if attributes:
+        os.setxattr(target, "user.origin", b"mine")
+    if os.geteuid() == 0:
+        os.chown(target, 12345, 54321)
+    file.replace(target, "new")
+    assert (target.read_text(), other.read_text()) == ("new", "old")
+    assert (target.stat().st_uid, target.stat().st_gid) == (other.stat().st_uid, other.stat().st_gid)
+    assert not attributes or os.getxattr(target, "user.origin") == b"mine"
+
+
+def test_what_was_changed_in_the_meantime_is_not_written(tmp_path: Path) -> None:
+    target = tmp_path / "recipe.yaml"
+    target.write_text("old")
+
+    def slow(_: bytes | None) -> str:
+        target.write_text("theirs")
+        return "ours"
+
+    with pytest.raises(RecipeError, match="was changed in the meantime"):
+        file.edit(target, slow)
+    assert target.read_text() == "theirs"
+    target.unlink()
+    with pytest.raises(RecipeError, match="exists and is not overwritten"):
+        file.edit(target, slow)
+    assert target.read_text() == "theirs"
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
+
+
+def leftover(part: Path, _: Path) -> None:
+    part.write_text("half of it")
+
+
+def linked(part: Path, target: Path) -> None:
+    """As a process leaves it that is killed when the file has its name."""
+    part.hardlink_to(target)
+
+
+@pytest.mark.parametrize("left", [leftover, linked])
+def test_what_a_killed_process_left_is_taken_away(tmp_path: Path, left: Callable[[Path, Path], None]) -> None:
+    target = tmp_path / "recipe.yaml"
+    target.write_text("old")
+    (tmp_path / "other.yaml").hardlink_to(target)
+    left(tmp_path / ".recipe.yaml.part", target)
+    file.replace(target, "new")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"recipe.yaml": "new", "other.yaml": "old"}
+
+
+def piped(part: Path) -> None:
+    os.mkfifo(part)
+
+
+def foreign(part: Path) -> None:
+    part.symlink_to(part.with_name("mine"))
+
+
+def foldered(part: Path) -> None:
+    part.mkdir()
+
+
+@pytest.mark.parametrize(("lay", "why"), [(foreign, "is in the way"), (foldered, "is in the way"), (piped, None)])
+def test_what_lies_where_the_new_file_is_written(tmp_path: Path, lay: Callable[[Path], None], why: str | None) -> None:
+    (tmp_path / "mine").write_text("mine")
+    lay(tmp_path / ".recipe.yaml.part")
+    if why is None:
+        file.create(tmp_path / "recipe.yaml", "text")
+    else:
+        with pytest.raises(RecipeError, match=why):
+            file.create(tmp_path / "recipe.yaml", "text")
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_another_process_is_waited_for_and_then_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part, "_TRIES", 2)
+    with (
+        part.held(tmp_path / "recipe.yaml"),
+        pytest.raises(RecipeError, match=r"\.recipe\.yaml\.part` belongs to another process"),
+    ):
+        file.create(tmp_path / "recipe.yaml", "text")
+    assert list(tmp_path.iterdir()) == []
+    file.create(tmp_path / "recipe.yaml", "text")
+
+
+def no_locks(*_: object) -> None:
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+def test_where_there_are_no_locks_a_leftover_is_not_guessed_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    file.create(tmp_path / "recipe.yaml", "text")
+    file.replace(tmp_path / "recipe.yaml", "other")
+    (tmp_path / ".recipe.yaml.part").write_text("half")
+    with pytest.raises(RecipeError, match=r"is in the way \(no locks available\); remove it"):
+        file.replace(tmp_path / "recipe.yaml", "third")
+    assert (tmp_path / "recipe.yaml").read_text() == "other"
+
+
+def no_links(*_: object) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+def test_where_there_are_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "hardlink_to", no_links)
+    file.create(tmp_path / "recipe.yaml", "text")
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
+
+    def slow(_: bytes | None) -> str:
+        (tmp_path / "new.yaml").write_text("theirs")
+        return "ours"
+
+    with pytest.raises(RecipeError, match="exists and is not overwritten"):
+        file.edit(tmp_path / "new.yaml", slow)
+    assert (tmp_path / "new.yaml").read_text() == "theirs"
 
 
 @pytest.mark.parametrize(
@@ -115,3 +266,13 @@ def test_what_stands_there_is_never_changed(tmp_path: Path, text: str, why: str)
     with pytest.raises(RecipeError, match=why):
         registry.add(path, {"mine": ENTRY, "more": ENTRY})
     assert path.read_text() == text
+
+
+def test_a_folder_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with scratch() as folder:
+        (folder / "task.yaml").write_text("text")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(RecipeError, match="no temporary folder can be made: no such file"), scratch():
+        pass

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    # `python -m` puts the working folder first, where a pull request may have put a yaml.py.
+    del sys.path[0]
+
+import gc
+import signal
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NoReturn
-
-from validator import edge
 
 
 def main() -> NoReturn:
@@ -16,7 +20,11 @@ def main() -> NoReturn:
     # A check makes some 100,000 objects and hardly a cycle: looking for cycles among them takes a tenth of its time. A
     # part of that falls on imports, which therefore come after.
     gc.set_threshold(100_000)
-    edge.run(command(sys.argv[1:]))
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a word, until `edge` handles it
+    from validator import edge
+
+    edge.run(lambda: command(sys.argv[1:])())
 
 
 def command(words: Sequence[str]) -> Callable[[], object]:
@@ -28,7 +36,7 @@ def command(words: Sequence[str]) -> Callable[[], object]:
         return partial(plain.check, words[1:])
     from validator import cli
 
-    return cli.group
+    return partial(cli.run, words)
 
 
 if __name__ == "__main__":

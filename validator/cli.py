@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 import click
 
-from validator import __version__
+from validator import __version__, printable
 
 # In the order of use.
 COMMANDS = (
@@ -41,7 +44,20 @@ class Commands(click.Group):
         return command
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_START)
+# click takes the sequences of colours out of what goes to a file; here none goes out, so that both see the same.
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "color": True}, epilog=_START)
 @click.version_option(__version__, prog_name="lmf-recipes")
 def group() -> None:
     """Fine-tuning recipes for LLaMA-Factory, and whether one will run on a machine."""
+
+
+def run(words: Sequence[str]) -> NoReturn:
+    """Run the program on the words of the command line, and end with the exit code of what was wrong."""
+    try:
+        sys.exit(group.main(list(words), standalone_mode=False))
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    except click.ClickException as err:
+        err.message = printable.line(err.message)  # type: ignore[misc]  # which words of the command line stand in
+        err.show()
+        sys.exit(err.exit_code)

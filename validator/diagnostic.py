@@ -30,13 +30,14 @@ class Place(NamedTuple):
     """Where a fault lies, as rules know it. `route` are the keys and indices that lead to it in `file`; None is the
     recipe with its header block. `key` is the recipe's key that is to blame, such as the one that names the file.
     `at_key`: the key at the end of the route is wrong, not its value. `against`: keys of the recipe that the value
-    contradicts."""
+    contradicts. `tells`: a further file that the message may quote."""
 
     route: tuple[str | int, ...] = ()
     file: str | None = None
     key: str | None = None
     at_key: bool = False
     against: tuple[str, ...] = ()
+    tells: str | None = None
 
 
 class Edit(NamedTuple):

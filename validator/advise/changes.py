@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice, product
-from shlex import quote
 
 from validator.advise import ladder, release
 from validator.advise.change import Change, change
@@ -13,6 +12,7 @@ from validator.advise.ladder import Step, Way
 from validator.diagnostic import Verdict
 from validator.job.changed import Settings, changed
 from validator.job.job import Job
+from validator.quoting import quote
 from validator.rules import engine
 
 _WORDS: Mapping[Verdict, str] = {"fits": "", "tight": "nothing fits with a margin; it is tight if you "}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import click
 
 from validator.commands import complete, options, ready
+from validator.commands.say import say
 from validator.diagnostic import RecipeError, plural
 from validator.job import job as jobs
 from validator.job.job import Job
@@ -22,6 +22,7 @@ from validator.recipes.named import named
 from validator.show import measured as shown
 from validator.train import handoff, start
 from validator.train import target as targets
+from validator.write.scratch import scratch
 
 
 @click.command("calibrate")
@@ -64,9 +65,9 @@ def _logged(recipe: str, overrides: Sequence[str], machine: str | None, file: Pa
 def _run(recipe: str, overrides: Sequence[str], machine: str | None, number: int) -> tuple[Job, Timed]:
     if recipe == "-" or machine not in (None, options.AUTO):
         raise click.UsageError("steps are timed here, of a recipe in a file; --machine names where a --log is from")
-    with tempfile.TemporaryDirectory(prefix="lmf-recipes-") as output:
+    with scratch() as output:
         first = jobs.resolve(overridden(recipe, overrides))
-        words = (*overrides, *steps.overrides(first, number, Path(output)))
+        words = (*overrides, *steps.overrides(first, number, output))
         document = overridden(recipe, words)
         target = targets.target(jobs.resolve(document), dry=False)
         if not target.accelerators and not first.on_cpu:
@@ -94,4 +95,4 @@ def _forget(machine: str) -> None:
     number = kept.forget(machine)
     if not number:
         raise RecipeError(f"nothing was measured on `{machine}`; `lmf-recipes calibrate --list` shows what was")
-    click.echo(f"forgotten: {number} {plural(number, 'recipe')} on {machine}")
+    say(f"forgotten: {number} {plural(number, 'recipe')} on {machine}")

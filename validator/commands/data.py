@@ -36,7 +36,6 @@ def command(
     from validator.recipes.named import named
     from validator.show import data, output, page, structure  # with numpy, which --help does not wait for
     from validator.study.inquiry import study
-    from validator.write import file
 
     if register is not None:
         _register(source, register, dataset_dir, form)
@@ -45,10 +44,24 @@ def command(
         output.ready(Path(html))
     path, overrides = named(source)
     studied = study(path, model, near, overrides, machine)
-    if html:
-        file.replace(Path(html), page.page(studied))
-    click.echo(structure.text(studied) if form == "json" else data.text(studied), nl=False)
+    try:
+        if html:
+            # Names of files need not be UTF-8; a page shows such characters as numbers.
+            _write(Path(html), page.page(studied).encode("utf-8", "xmlcharrefreplace"))
+    finally:  # what took minutes is shown, also where the page finds no room
+        click.echo(structure.text(studied) if form == "json" else data.text(studied), nl=False)
     sys.exit(1 if studied.problems else 0)
+
+
+def _write(path: Path, content: bytes) -> None:
+    from validator.show import output
+    from validator.write import file
+
+    def anew(before: bytes | None) -> bytes:
+        output.require_ours(path, before)
+        return content
+
+    file.edit(path, anew)
 
 
 def _register(source: str, name: str, dataset_dir: str | None, form: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import click
 
+from validator import printable
 from validator.advise.explain import explain
 from validator.advise.explanation import MEMORY
 from validator.commands import complete, options, simulating
@@ -51,13 +52,12 @@ def command(
         judged, job = judge(document, machine, host_ram, trial)
         explanation = explain(job, overrides, judged.diagnostics, simulating.figures(job) if simulate else None, energy)
     as_text = form == "text"
-    shown = "".join(_errors(judged)) + chart.text(explanation) if as_text else structure.text(explanation.rounded())
+    shown = _errors(judged) + chart.text(explanation) if as_text else structure.text(explanation.rounded())
     click.echo(shown, nl=False)
     sys.exit(1 if judged.count(Severity.ERROR) else 0)
 
 
-def _errors(judged: FileReport) -> list[str]:
+def _errors(judged: FileReport) -> str:
     """What stops the run, as `check` prints it, but for memory, which the verdict tells."""
     errors = [each for each in judged.diagnostics if each.severity is Severity.ERROR and each.code not in MEMORY]
-    lines = report.lines_of(FileReport(judged.path, errors, sources=judged.sources))
-    return [f"{line}\n" for line in lines]
+    return printable.lines(report.lines_of(FileReport(judged.path, errors, sources=judged.sources)))

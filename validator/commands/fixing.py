@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
-from validator import __version__
+from validator import __version__, printable
 from validator.commands import plain
 from validator.diagnostic import FileReport, RecipeError, Report
 from validator.fix import file, repair
@@ -16,6 +16,7 @@ from validator.fix.file import Original
 from validator.judge import check as judge
 from validator.judge.selection import Selection
 from validator.read.recipe import Document, parse
+from validator.tables import repository
 
 
 class Target(NamedTuple):
@@ -66,19 +67,20 @@ def fix(paths: Sequence[str], request: Request, form: str, strict: bool) -> NoRe
 
 
 def _fixed(subject: str | Document, request: Request, seen: set[str]) -> Iterator[Fixed]:
-    """The files that a subject stands for, but those that were `seen` by another name; a recipe of the catalogue and a
-    DeepSpeed file are only judged."""
+    """The files that a subject stands for, but those that were `seen` by another name; a recipe of the catalogue, a
+    DeepSpeed file and a link to a file outside of the repository are only judged."""
     if isinstance(subject, Document):
         yield Fixed(judge.check_document(subject, *request.target))
         return
-    files = judge.expand(subject)
-    if not files:
-        yield Fixed(judge.empty(subject))
-    for path in files:
+    for path in judge.expand(subject):
+        if isinstance(path, FileReport):
+            yield Fixed(path)
+            continue
         if (real := os.path.realpath(path)) in seen:
             continue
         seen.add(real)
-        if path.endswith(".json") or (request.among is not None and path not in request.among):
+        other = path.endswith(".json") or (request.among is not None and path not in request.among)
+        if other or not (path == "-" or repository.holds(path, path)):
             yield Fixed(judge.check_file(path, *request.target))
             continue
         try:
@@ -102,7 +104,7 @@ def _written(fixed: Fixed) -> bool:
     try:
         file.write(fixed.before, fixed.after)
     except RecipeError as err:
-        sys.stderr.write(f"lmf-recipes: {err}\n")
+        sys.stderr.write(printable.lines([f"lmf-recipes: {err}"]))
         return False
     return True
 
@@ -111,4 +113,11 @@ def _diff(before: Original, after: str) -> str:
     """The change in the unified format."""
     old, new = before.text.splitlines(keepends=True), after.splitlines(keepends=True)
     lines = difflib.unified_diff(old, new, before.path, before.path)
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    return printable.lines(each for line in lines for each in _ended(line))
+
+
+def _ended(line: str) -> Iterator[str]:
+    """A line of a change without its end, of either form, and what is said where it has none."""
+    yield line.removesuffix("\n").removesuffix("\r")
+    if not line.endswith("\n"):
+        yield "\\ No newline at end of file"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from validator.commands.say import say
 from validator.diagnostic import RecipeError
 from validator.tables import machines
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 TARGET = "Target, such as 8xascend-910b-64g, 2x8xa100-80g or, by its memory, 1x48g; auto: this machine."
 _YEAR = 8760  # hours
+_MOST_GIB = 1 << 20  # of a node: more than any has, and less than what no longer is a size
 _RAM = "main memory of this machine"
 
 
@@ -38,7 +41,7 @@ def judged(context: click.Context, parameter: click.Parameter, machine: str | No
     name = known(context, parameter, machine)
     if machine == AUTO and name and (count := machines.machine(name).devices) > 1:
         text = f"judged for {count} devices; `train` takes no more than the recipe names, or NPROC_PER_NODE"
-        click.echo(text, err=True)
+        say(text, err=True)
     return name
 
 
@@ -61,7 +64,7 @@ def _this(context: click.Context) -> str:
     except RecipeError as err:
         raise Unseen(f"--machine auto: {err}") from None
     for line in (f"this machine: {here}", *here.notes()):
-        click.echo(line, err=True)
+        say(line, err=True)
     context.meta[_RAM] = here.host_ram_gib
     return here.machine
 
@@ -69,6 +72,8 @@ def _this(context: click.Context) -> str:
 def memory(context: click.Context, _parameter: click.Parameter, gib: float | None) -> float | None:
     """The main memory that is given, else that of this machine where `--machine auto` asks for it: click handles what
     stands on the command line before what does not."""
+    if gib is not None and isnan(gib):  # which is neither too small nor too large for click
+        raise click.UsageError("host memory is a number of GiB, not nan")
     return gib if gib is not None else context.meta.get(_RAM)
 
 
@@ -112,7 +117,7 @@ def data(context: click.Context, _parameter: click.Parameter, path: str | None) 
 
 MACHINE = click.option("--machine", metavar="M", callback=judged, help=TARGET)
 RAM = click.option(
-    "--host-ram", type=click.FloatRange(min=1), metavar="GIB", callback=memory, help="Main memory of a node."
+    "--host-ram", type=click.FloatRange(1, _MOST_GIB), metavar="GIB", callback=memory, help="Main memory of a node."
 )
 NETWORK = click.option(
     "--network", metavar="N", callback=network, help="Between nodes: ethernet-25g, 8xinfiniband-400g …"

@@ -15,6 +15,7 @@ from validator.plan import scale
 from validator.plan.draft import STAGES
 from validator.plan.following import following
 from validator.plan.rows import rows
+from validator.read.disk import expanded
 from validator.read.recipe import SUFFIXES
 from validator.recipes.place import require_new
 from validator.show import placed, plans, structure
@@ -28,7 +29,7 @@ def _new(context: click.Context, _parameter: click.Parameter, file: str | None) 
     """The recipe to write: a name that cannot be written is refused before the search."""
     if file is None or context.resilient_parsing:
         return None
-    path = Path(file).expanduser()
+    path = expanded(file)
     if path.suffix not in SUFFIXES:
         raise click.UsageError(f"`{file}`: a recipe's name ends with .yaml")
     require_new(path)
@@ -43,7 +44,7 @@ def _new(context: click.Context, _parameter: click.Parameter, file: str | None) 
     help="Such as qwen3-14b, Qwen/Qwen3-14B or a folder with config.json; without it, models are proposed.",
     shell_complete=complete.models,
 )
-@click.option("--samples", type=click.IntRange(min=1), metavar="N", help="Good samples that you have.")
+@click.option("--samples", type=click.IntRange(1, 10**12), metavar="N", help="Good samples that you have.")
 @click.option(
     "--method", type=click.Choice(guidance.METHODS), help="Only this method; qlora: 4-bit base, freeze: last layers."
 )
@@ -53,7 +54,9 @@ def _new(context: click.Context, _parameter: click.Parameter, file: str | None) 
     help="sft: answers; dpo, rm, kto: preferences; pt: plain text. Default: what the data are for, else sft.",
 )
 @options.DATA
-@click.option("--cutoff-len", type=click.IntRange(min=8), metavar="N", help="Longest sample in tokens; default 2048.")
+@click.option(
+    "--cutoff-len", type=click.IntRange(8, 1 << 26), metavar="N", help="Longest sample in tokens; default 2048."
+)
 @options.RAM
 @options.NETWORK
 @options.PRICE

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import click
 
 from validator import __version__
+from validator.commands.say import say
 from validator.diagnostic import Report, Severity
 from validator.job import job as jobs
 from validator.job.job import Job
@@ -25,7 +26,7 @@ def ready(document: Document, target: Target, host_ram: float | None, dry: bool 
     where the run would stop for it, but for a `dry` one, which may be for another machine."""
     ram = target.host_ram_gib if host_ram is None else host_ram
     for line in target.lines:
-        click.echo(line, err=True)
+        say(line, err=True)
     checked(document, target.machine, ram)
     job = jobs.resolve(document, target.machine, ram)
     if target.accelerators or not dry:  # else this is not the machine that the run is for
@@ -38,7 +39,7 @@ def ready(document: Document, target: Target, host_ram: float | None, dry: bool 
 def checked(document: Document, machine: str | None, host_ram_gib: float | None, passed: Sequence[str] = ()) -> None:
     """Show the findings but for rules that are `passed`, and why memory was not judged; end here where one is an
     error."""
-    report = Report(__version__, [check.check_document(document, machine, host_ram_gib)])
+    report = Report(__version__, [check.check_document(document, machine, host_ram_gib, guarded=False)])
     Selection(ignore=(*STARTED.ignore, *passed)).apply(report)
     if report.files[0].diagnostics or report.files[0].unjudged:
         click.echo(reports.text(report), nl=False, err=True)
@@ -51,7 +52,7 @@ def _tell(lacking: Iterable[Shortage], going_on: bool = False) -> None:
     shortages = list(lacking)
     for severity, message in shortages:
         stops = going_on and severity is Severity.ERROR
-        click.echo(f"{'a run here would stop' if stops else f'this machine: {severity}'}: {message}", err=True)
+        say(f"{'a run here would stop' if stops else f'this machine: {severity}'}: {message}", err=True)
     if any(severity is Severity.ERROR for severity, _ in shortages) and not going_on:
         sys.exit(1)
 
@@ -62,6 +63,6 @@ def tell_of_data(job: Job) -> None:
 
     lines, stops = brief.brief(job)
     for line in lines:
-        click.echo(line, err=True)
+        say(line, err=True)
     if stops:
         sys.exit(1)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from validator.commands.say import say
+
 if TYPE_CHECKING:
     from validator.job.job import Job
     from validator.trial.figures import Simulation
@@ -35,7 +37,7 @@ def simulated(wanted: bool, more: int = 0) -> Iterator[Callable[[Job], Job] | No
         return
     from validator.trial import job, trials
 
-    with trials.Trials(lambda line: click.echo(line, err=True), more) as made:
+    with trials.Trials(lambda line: say(line, err=True), more) as made:
         yield lambda one: job.simulated(one, made)
 
 

@@ -11,10 +11,12 @@ from typing import NamedTuple
 import click
 
 from validator.commands import asking, complete, options, ready
+from validator.commands.say import say
 from validator.diagnostic import RecipeError
 from validator.job import job as jobs
 from validator.job.job import Job
 from validator.judge import check
+from validator.read import disk
 from validator.read.override import overridden
 from validator.read.recipe import SUFFIXES
 from validator.recipes.named import named
@@ -75,23 +77,23 @@ def command(
     runs = [_smoke(each, wanted) if smoke else _run(each, wanted) for each in _recipes(recipe)]
     order: Order = import_module(f"validator.submit.{engine}").order(runs, settings)
     for note in order.notes:
-        click.echo(note, err=True)
+        say(note, err=True)
     if write:
         kept.keep(write, order.text)
-        click.echo(f"the job is in {write}", err=True)
+        say(f"the job is in {write}", err=True)
     if dry_run:
         click.echo(order.text, nl=False)
         return
     for line in order.hand():
-        click.echo(line)
+        say(line)
 
 
 def _recipes(recipe: str) -> Iterator[str]:
     """The recipes that a folder holds, else the one that is named."""
-    if not Path(recipe).is_dir():
+    if disk.kind(recipe) != "folder":
         yield recipe
         return
-    there = sorted(path for path in check.expand(recipe) if path.endswith(SUFFIXES))
+    there = sorted(path for path in check.expand(recipe) if isinstance(path, str) and path.endswith(SUFFIXES))
     if not there:
         raise RecipeError(f"`{recipe}` holds no recipe (.yaml)")
     yield from there

@@ -57,7 +57,8 @@ def _address(path: str, node: Node) -> tuple[str, str]:
 def _asked(wanted: list[tuple[str, str]], node: Node) -> Iterator[Line]:
     """One request for each; where there is no answer one line for all that are left."""
     for number, (name, path) in enumerate(wanted):
-        endpoint, address = _address(path, node)
+        there, address = _address(path, node)
+        endpoint = hub.bare(there)
         answer = _answer(address)
         if isinstance(answer, str):
             left = ", ".join(f"`{each}`" for each, _ in wanted[number:])

@@ -34,7 +34,7 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
 def _files(job: Job | None) -> Iterator[Line]:
     """Each loader worker passes tensors as open files; each process of another node is a socket."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES + (4 * job.world + _PASSED * _workers(job) if job else 768)
+    wanted = _FILES + (4 * job.world + _PASSED * job.loaders if job else 768)
     enough = soft == resource.RLIM_INFINITY or soft >= wanted
     most = "65536" if hard == resource.RLIM_INFINITY or hard >= 65536 else str(hard)
     raised = "raise the hard limit: limits.conf, or the container's --ulimit nofile=65536"
@@ -48,7 +48,7 @@ def _locked(job: Job | None, node: Node) -> Iterator[Line]:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     infiniband = bool(network.ports(node.root)) and not network.infiniband_off(node.environment)
     across = job is not None and job.machine is not None and job.machine.nodes > 1 and infiniband
-    nvme = job is not None and job.zero is not None and "nvme" in _offloaded(job)
+    nvme = job is not None and job.zero is not None and job.zero.nvme
     if soft == resource.RLIM_INFINITY or _privileged(node.root):
         return
     if not (across or nvme or (job is None and infiniband)):
@@ -65,7 +65,7 @@ def _processes(job: Job | None, node: Node) -> Iterator[Line]:
     if left is None or job is None:
         return
     devices = job.machine.devices if job.machine else 1
-    wanted = devices * (_THREADS + _WORKER * _workers(job)) + int(job.number("preprocessing_num_workers"))
+    wanted = devices * (_THREADS + _WORKER * job.loaders) + int(job.number("preprocessing_num_workers"))
     if left < wanted:
         remedy = "`ulimit -u`, the container's --pids-limit or the kubelet's podPidsLimit"
         yield Line("warning", "process limit", f"{left:,} more may be started", f"about {wanted:,}", f"raise {remedy}")
@@ -76,15 +76,6 @@ def _addresses(job: Job | None) -> Iterator[Line]:
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY and not (job and job.on_cpu):
         yield Line("warning", "address space", f"{soft / _GIB:.1f} GiB", "unlimited", "`ulimit -v unlimited`")
-
-
-def _workers(job: Job) -> int:
-    return int(job.number("dataloader_num_workers"))
-
-
-def _offloaded(job: Job) -> set[object]:
-    names = ("offload_optimizer", "offload_param")
-    return {job.zero.value(f"zero_optimization.{name}.device") for name in names} if job.zero else set()
 
 
 def _privileged(root: Path) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import shlex
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -15,6 +14,7 @@ from validator.doctor.node import Node
 from validator.doctor.operators import built, roots
 from validator.here import kernel
 from validator.job.job import Job
+from validator.quoting import quote
 from validator.tables import cache
 from validator.train import hub
 
@@ -53,7 +53,7 @@ def _told(lock: Path, name: str, root: Path, wanted: bool) -> Line:
     state: State = "error" if wanted and age > _BUILT else "warning"
     nobody = "nobody builds here" if age > _BUILT else "nobody builds here, perhaps another node does"
     waits = f"DeepSpeed waits for {name} without end"
-    return Line(state, _WHAT, f"{found}, and {nobody}; {waits}", "", f"`rm {shlex.quote(str(lock))}`")
+    return Line(state, _WHAT, f"{found}, and {nobody}; {waits}", "", f"`rm {quote(str(lock))}`")
 
 
 def _builder(folder: Path, root: Path) -> int | None:
@@ -77,7 +77,7 @@ def _downloading(job: Job) -> Iterator[Line]:
     """The run waits for a download that has begun (huggingface_hub, utils/_fixes.py, WeakFileLock). The kernel frees
     the lock of a process that is gone, but on file systems without locks, where the file alone counts."""
     for name in hub.names(job):
-        folder = cache.home(job.origin[1]) / ".locks" / f"models--{name.replace('/', '--')}"
+        folder = cache.home(job.origin[1]) / ".locks" / cache.entry(name)
         yield from islice(filter(None, map(_held, sorted(folder.glob("*.lock")))), 1)
 
 
@@ -88,11 +88,11 @@ def _held(lock: Path) -> Line | None:
         with lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        remedy = f"`fuser -v {shlex.quote(str(lock))}` names the process that downloads; end it if it hangs"
+        remedy = f"`fuser -v {quote(str(lock))}` names the process that downloads; end it if it hangs"
         return Line("warning", _HUB, f"{lock} is held, and {waits}", "", remedy)
     except OSError as err:
         if err.errno not in _LOCKLESS:
             return None
         words = f"{lock} is on a file system without locks, where the file alone counts, and {waits}"
-        return Line("warning", _HUB, words, "", f"if nobody downloads: `rm {shlex.quote(str(lock))}`")
+        return Line("warning", _HUB, words, "", f"if nobody downloads: `rm {quote(str(lock))}`")
     return None

@@ -13,6 +13,7 @@ from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.here.installed import installed
 from validator.job.job import Job
+from validator.read.disk import expanded
 
 _WHAT = "operators"
 # By `optim`; cpu_adam for all others.
@@ -42,7 +43,7 @@ def built(job: Job, node: Node) -> set[str]:
         names.add(_OPTIMIZERS.get(str(job.get("optim")), "cpu_adam"))
     if named in ("adam", "adamw"):
         names.add("cpu_adam" if offloads else "fused_adam")
-    if any(zero.value(f"zero_optimization.{name}.device") == "nvme" for name in ("offload_optimizer", "offload_param")):
+    if zero.nvme:
         names.add("async_io")
     ascend = job.machine is not None and job.machine.device.vendor == "ascend"
     return names - ({"fused_adam"} if ascend else set()) - _shipped(node)
@@ -60,7 +61,7 @@ def roots(node: Node) -> list[Path]:
     if given:
         return [Path(given)]
     home = node.environment.get("XDG_CACHE_HOME") or Path(node.environment.get("HOME", "~"), ".cache")
-    return sorted(Path(home, "torch_extensions").expanduser().glob("*/"))
+    return sorted(expanded(Path(home, "torch_extensions")).glob("*/"))
 
 
 def lines(job: Job | None, node: Node) -> Iterator[Line]:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from validator.doctor.line import Line
 from validator.doctor.node import Node
 from validator.here import host
+from validator.job import processors
 from validator.job.job import Job
 
 _WHAT = "processors"
-_PROCESS = 2  # of a process: one starts kernels, another computes gradients and drives NCCL
 
 
 def lines(job: Job | None, node: Node) -> Iterator[Line]:
@@ -30,6 +30,5 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
 def _wanted(job: Job) -> int:
     """No more than the devices' usual server has; `submit` asks for as many."""
     devices = job.machine.devices if job.machine and not job.on_cpu else 1
-    wanted = devices * (_PROCESS + int(job.number("dataloader_num_workers")))
-    rates = job.machine.device.rates(devices) if job.machine else None
-    return min(wanted, max(rates.cores, devices)) if rates else wanted
+    wanted = processors.feeding(job, devices)
+    return processors.at_most(wanted, job.machine.device, devices) if job.machine else wanted

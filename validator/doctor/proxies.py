@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import shlex
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
@@ -12,6 +11,7 @@ from validator.doctor.node import Node
 from validator.here.installed import installed
 from validator.job import ray
 from validator.job.job import Job
+from validator.quoting import quote
 from validator.train import hub
 
 _WHAT = "proxy"
@@ -28,7 +28,7 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
     if caught:
         found = f"{', '.join(proxies)} would take requests to {', '.join(caught)}, near as they are"
         spared = ",".join(filter(None, (without, *caught)))
-        yield Line("warning", _WHAT, found, "no_proxy with them", f"export no_proxy={shlex.quote(spared)}")
+        yield Line("warning", _WHAT, found, "no_proxy with them", f"export no_proxy={quote(spared)}")
     if socks := [name for name, value in proxies.items() if value.startswith("socks")]:
         yield from _socks(socks[0], job, installed(node.folders).releases)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 from validator import __version__
@@ -11,6 +10,7 @@ from validator.doctor.line import Line, State
 from validator.job.job import Job
 from validator.judge import check
 from validator.judge.selection import STARTED, Selection
+from validator.quoting import quote
 from validator.read.recipe import Document
 from validator.study import brief
 
@@ -21,13 +21,13 @@ _ASKED = Selection(ignore=(*STARTED.ignore, "FIT003", "FIT004"))
 
 def lines(document: Document, machine: str | None, host_ram_gib: float | None) -> Iterator[Line]:
     """Each error, and the number of warnings."""
-    report = Report(__version__, [check.check_document(document, machine, host_ram_gib)])
+    report = Report(__version__, [check.check_document(document, machine, host_ram_gib, guarded=False)])
     _ASKED.apply(report)
     errors = [each for each in report.files[0].diagnostics if each.severity is Severity.ERROR]
     yield from map(_error, errors)
     warnings = report.count(Severity.WARNING)
     if warnings:
-        told = f"`lmf-recipes check {shlex.quote(document.path)}` shows them" if document.path != "-" else ""
+        told = f"`lmf-recipes check {quote(document.path)}` shows them" if document.path != "-" else ""
         yield Line("ok", _WHAT, f"{warnings} {plural(warnings, 'warning')} of `check`", "", told)
     elif not errors:
         yield Line("ok", _WHAT, "nothing is wrong with it")

@@ -55,7 +55,7 @@ def _judged(free: float, size: float, least: float, enough: float) -> Line:
 def _wanted(job: Job) -> tuple[float, float]:
     """MiB without which the run has failed elsewhere, and MiB that are enough."""
     devices = job.machine.devices if job.machine else 1
-    batches = _batch(job) * int(job.number("dataloader_num_workers")) * devices
+    batches = _batch(job) * job.loaders * devices
     prefetched = batches * (int(job.number("dataloader_prefetch_factor")) or _BATCHES)
     if devices == 1 or job.machine is None or job.machine.device.vendor not in ("nvidia", "amd"):
         return batches, prefetched

@@ -13,6 +13,9 @@ from validator.read.recipe import Document
 Judge = Callable[[Document], FileReport]
 _Fault = tuple[str, str | None]
 _READING = ("LOA", "SCH")
+# Each try judges the file again: as often as many fixes ask for, but a large file less often.
+_LEAST, _READ = 8, 1 << 19  # tries; characters over all of them
+_AGAIN = "there are more fixes than are tried at once: run again"
 _UNSAFE = "it may change what is trained: --unsafe-fixes"
 
 
@@ -29,8 +32,12 @@ class Repair:
 def repair(document: Document, judge: Judge, wanted: Callable[[Diagnostic], bool], unsafe: bool) -> Repair:
     """The recipe after every fix of a wanted finding that can be made, and all findings that are left."""
     now = Repair(document, judge(document))
-    together = True
+    together, tries = True, max(_LEAST, _READ // (len(document.text) + 1))
     while safe := [each for each in _fixable(now, wanted) if unsafe or (each.fix and each.fix.safe)]:
+        tries -= 1
+        if not tries:
+            now.refused.update((_fault(each), _AGAIN) for each in safe)
+            break
         # What hangs on a key can be judged only once that is written as LLaMA-Factory reads it.
         todo = [each for each in safe if each.code.startswith(_READING)] or safe
         problem = _try(now, todo if together else todo[:1], judge)

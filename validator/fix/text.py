@@ -31,7 +31,7 @@ def edited(document: Document, edits: Iterable[Edit]) -> Document:
     """The recipe after the edits. Raises UnfitError where it would then say something else than they mean."""
     if document.body_tree is None:
         raise UnfitError("the file holds no key")
-    wanted = tuple(edits)
+    wanted = tuple(dict.fromkeys(edits))
     root, text = document.body_tree.root, document.text
     spans = sorted({_span(root, text, edit) for edit in wanted}, reverse=True)
     if any(later.start < earlier.end for later, earlier in pairwise(spans)):
@@ -135,8 +135,11 @@ def _said(node: Node) -> Any:
 def _meant(root: Node, edits: tuple[Edit, ...]) -> Iterator[tuple[str, Any]]:
     """What a document is to say after the edits."""
     last = {key.value: key for key, _ in dialect.pairs(root)}
+    of: dict[str, list[Edit]] = {}
+    for edit in edits:
+        of.setdefault(edit.key, []).append(edit)
     for key, value in dialect.pairs(root):
-        mine = [edit for edit in edits if edit.key == key.value and last[key.value] is key]
+        mine = of.get(key.value, []) if last[key.value] is key else []
         if not any(edit.do == "remove" for edit in mine):
             name = next((str(edit.to) for edit in mine if edit.do == "rename"), key.value)
             put = next((edit for edit in mine if edit.do == "set"), None)

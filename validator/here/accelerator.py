@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 
@@ -32,8 +33,9 @@ class Shown(NamedTuple):
 
 
 def number(text: str) -> float | None:
-    """A number as these programs print it; None for `[N/A]`, `[Insufficient Permissions]` and their like."""
+    """A size as these programs print it; None for `[N/A]`, `[Insufficient Permissions]` and their like."""
     try:
-        return float(text)
+        size = float(text)
     except ValueError:
         return None
+    return size if 0 <= size < math.inf else None

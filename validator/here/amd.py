@@ -60,7 +60,7 @@ def _shown() -> list[Accelerator] | None:
 def _read(text: str) -> Any:
     """The JSON after the warnings that may stand before it, such as `[WARN] …`; None where there is none."""
     for start in re.finditer(r"^[\[{]", text, re.MULTILINE):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             return json.JSONDecoder().raw_decode(text[start.start() :])[0]
     return None
 
@@ -89,10 +89,10 @@ def _gib(size: float | None) -> float | None:
 
 def _gpus(static: Any, usage: Any) -> Iterator[Accelerator]:
     """amd-smi: a list, from release 26 on under `gpu_data`."""
-    used = {gpu.get("gpu"): _mib(_part(gpu, "mem_usage"), "used_vram") for gpu in _list(usage)}
+    used = {str(gpu.get("gpu")): _mib(_part(gpu, "mem_usage"), "used_vram") for gpu in _list(usage)}
     for gpu in _list(static):
-        name, index = str(_part(gpu, "asic").get("market_name", "an AMD device")), gpu.get("gpu")
-        yield Accelerator(name, _mib(_part(gpu, "vram"), "size"), used.get(index), (str(index),))
+        name, index = str(_part(gpu, "asic").get("market_name", "an AMD device")), str(gpu.get("gpu"))
+        yield Accelerator(name, _mib(_part(gpu, "vram"), "size"), used.get(index), (index,))
 
 
 def _list(shown: Any) -> list[Mapping[str, Any]]:
@@ -108,5 +108,5 @@ def _part(gpu: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _mib(part: Mapping[str, Any], name: str) -> float | None:
     """GiB of a size in MB of 2^20 bytes: `{"value": 196592, "unit": "MB"}`."""
     size = part.get(name)
-    value = size.get("value") if isinstance(size, Mapping) else size
-    return value / _MIB if isinstance(value, int | float) else None
+    value = number(str(size.get("value") if isinstance(size, Mapping) else size))
+    return None if value is None else value / _MIB

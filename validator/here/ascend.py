@@ -10,7 +10,7 @@ from validator.here.accelerator import Accelerator, Shown
 from validator.here.holder import Holder
 
 _MIB = 1024  # in a GiB
-_PAIR = re.compile(r"(\d+)\s*/\s*(\d+)")
+_PAIR = re.compile(r"(\d{1,9})\s*/\s*(\d{1,9})(?!\d)")
 
 
 def accelerators() -> Shown | None:
@@ -65,5 +65,6 @@ def _rows(text: str) -> Iterator[list[str]]:
 def _device(index: str, first: list[str], second: list[str]) -> Accelerator:
     """Used and total are given for the memory of the control processor and for HBM, in MB of 2^20 bytes, or for the one
     that there is; the larger is the device's."""
-    used, total = max(((int(used), int(total)) for used, total in _PAIR.findall(second[2])), key=lambda pair: pair[1])
-    return Accelerator(first[0].partition(" ")[2].strip(), total / _MIB, used / _MIB, (index,))
+    pairs = ((int(used) / _MIB, int(total) / _MIB) for used, total in _PAIR.findall(second[2]))
+    used, total = max(pairs, key=lambda pair: pair[1], default=(None, None))
+    return Accelerator(first[0].partition(" ")[2].strip(), total, used, (index,))

@@ -76,8 +76,8 @@ def _shares(root: Path) -> Iterator[float]:
 
 def free_disk_gib(folder: Path) -> float | None:
     """Free space of the disk that a folder lies on, or would; None where that cannot be told."""
-    there = next((each for each in (folder, *folder.parents) if each.exists()), None)
     try:
+        there = next((each for each in (folder, *folder.parents) if each.exists()), None)
         return shutil.disk_usage(there).free / _GIB if there else None
     except OSError:
         return None

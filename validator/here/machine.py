@@ -79,8 +79,8 @@ class Here:
         if not busy:
             return None
         fullest = max(busy, key=_taken)
-        most = f"up to {fullest.taken_gib:.1f} of {fullest.memory_gib:.1f} GiB"
-        return f"other processes hold memory of {_named(busy)}: {most}"
+        whole = "" if fullest.memory_gib is None else f" of {fullest.memory_gib:.1f}"
+        return f"other processes hold memory of {_named(busy)}: up to {_taken(fullest):.1f}{whole} GiB"
 
     def only(self, count: int) -> tuple[list[Accelerator], Mapping[str, str]]:
         """So many of the accelerators, those with the most free memory, and the environment that leaves a run no other.

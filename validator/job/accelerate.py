@@ -10,8 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from validator.diagnostic import RecipeError
 from validator.job.fsdp import Fsdp
-from validator.read import dialect, limits
-from validator.read.text import read_text
+from validator.read.tree import read_yaml
 
 PREFIX = "fsdp_"
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
@@ -97,17 +96,9 @@ class Accelerate(NamedTuple):
 def read(path: str) -> Accelerate:
     """The file at `path`. Never raises: `problem` says what is wrong."""
     try:
-        text = read_text(path)
-        limits.depth(text)
-        config = dialect.compose(text, _made)[1]
-    except (RecipeError, ValueError) as err:
+        config = read_yaml(path)
+    except RecipeError as err:
         return Accelerate(path, problem=str(err))
     if not isinstance(config, dict):
         return Accelerate(path, problem="is not a mapping; write `key: value` lines")
     return Accelerate(path, config)
-
-
-def _made(root: dialect.Node) -> bool:
-    """Values are made of all nodes, unless aliases expand them too far. Raises MalformedError."""
-    limits.expansion(root)
-    return True

@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from validator.diagnostic import RecipeError, plural
-from validator.read.tree import read_json
+from validator.read import disk
+from validator.read.tree import deep, read_json
 from validator.tables import data
 
 Source = Literal["hub", "script", "cloud", "file"]
@@ -72,10 +73,7 @@ class Dataset:
     @cached_property
     def present(self) -> bool:
         """Whether the file or folder that `file_name` gives is there."""
-        try:
-            return self.path.exists()
-        except OSError:
-            return False
+        return disk.kind(self.path) is not None
 
     @cached_property
     def files(self) -> tuple[Path, ...]:
@@ -83,9 +81,9 @@ class Dataset:
         reads them. Empty where nothing is there."""
         if self.source != "file" or not self.present:
             return ()
-        if self.path.is_dir():
-            return tuple(self.path.iterdir())
-        return (self.path,) if self.path.is_file() else ()
+        if disk.kind(self.path) == "folder":
+            return tuple(disk.inside(self.path))
+        return (self.path,) if disk.kind(self.path) == "file" else ()
 
     @cached_property
     def mapping(self) -> Mapping[str, str | None]:
@@ -95,6 +93,11 @@ class Dataset:
             return columns
         usual = {"prompt": "instruction", "query": "input", "response": "output", "messages": "conversations"}
         return {} if columns is not None else usual
+
+    def named(self, part: str) -> str:
+        """The column to look a part up in; empty where there is none, or where it is no text (PTH118)."""
+        name: object = self.mapping.get(part)
+        return name if isinstance(name, str) else ""
 
     @cached_property
     def rows(self) -> Rows | None:
@@ -147,10 +150,11 @@ def suffixes() -> Mapping[str, str]:
 
 def count(path: Path) -> Rows | None:
     """Rows of one file; None for formats whose rows cannot be counted with the standard library."""
-    kind = path.suffix[1:]
+    if path.suffix[1:] not in _WHOLE or disk.kind(path) != "file":
+        return None
     try:
         stat = path.stat()
-        return _count(str(path), stat.st_size, stat.st_mtime_ns) if kind in _WHOLE and path.is_file() else None
+        return _count(str(path), stat.st_size, stat.st_mtime_ns)
     except OSError as err:
         return Rows(problem=f"`{path}` cannot be read: {(err.strerror or str(err)).lower()}")
 
@@ -191,7 +195,8 @@ def _from_text(text: str, _path: str) -> Rows:
 def _from_csv(text: str, _path: str) -> Rows:
     import csv  # which few data sets need
 
-    lines = csv.reader(io.StringIO(text))
+    csv.field_size_limit(max(csv.field_size_limit(), _WHOLE["csv"]))  # pandas has none
+    lines = csv.reader(io.StringIO(text, newline=""))
     header = next(lines, [])
     rows = [line for line in lines if line]
     head = tuple(dict(zip(header, map(_cell, row), strict=False)) for row in rows[:_SHOWN])
@@ -218,13 +223,15 @@ def _from_json(text: str, path: str) -> Rows:
             return _described([single], path)
         where = f"line {err.lineno} column {err.colno}" if len(lines) < 2 else "one of its lines"
         return Rows(problem=f"`{path}` is not valid JSON: {err.msg.lower()} at {where}")
+    except ValueError:
+        return Rows(problem=f"`{path}` holds a number of too many digits")
 
 
 def _single(text: str) -> Any:
     """One object written over several lines; None where it is none."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -235,6 +242,8 @@ def _described(content: Any, path: str) -> Rows:
     rows = content if isinstance(content, list) else [content]
     if not all(isinstance(row, dict) for row in rows):
         return Rows(problem=f"`{path}` holds something other than objects; each row is an object of columns")
+    if deep(rows[:_SHOWN]):
+        return Rows(problem=f"`{path}` is nested too deeply")
     return Rows(len(rows), columns=frozenset().union(*rows), head=tuple(rows[:_SHOWN]))
 
 
@@ -246,7 +255,7 @@ def _objects(text: str) -> Iterator[Any]:
             position += 1
         try:
             row, position = decoder.raw_decode(text, position)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             return
         yield row
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from validator.read import disk
 from validator.read.recipe import load
 
 _MOST, _LARGE = 1000, 1 << 18  # so many files are looked into, and none of more bytes
@@ -35,6 +36,7 @@ def run(recipe: str, name: str) -> Run | None:
     return runs[0] if len({run[1:] for run in runs}) == 1 else None
 
 
+@lru_cache(maxsize=_MOST)
 def _run(file: Path, name: str) -> Run | None:
     """What a recipe makes of which model, where it writes a whole one there: a LoRA run leaves an adapter alone, and an
     export may be quantized."""
@@ -53,7 +55,7 @@ def _writers(folder: Path) -> dict[str, list[Path]]:
     writers: dict[str, list[Path]] = {}
     for file in _beside(folder):
         try:
-            text = file.read_text("utf-8") if file.is_file() and file.stat().st_size < _LARGE else ""
+            text = file.read_text("utf-8") if disk.kind(file) == "file" and file.stat().st_size < _LARGE else ""
         except (OSError, ValueError):
             continue
         for written in _WRITES.findall(text):
@@ -63,9 +65,9 @@ def _writers(folder: Path) -> dict[str, list[Path]]:
 
 def _beside(folder: Path) -> Iterator[Path]:
     """Recipes in a folder and in those beside it, as far as they are alike."""
-    beside = sorted(folder.parent.glob("*/")) if _BESIDE.match(folder.name) else []
+    beside = sorted(disk.matching(folder.parent, "*/")) if _BESIDE.match(folder.name) else []
     folders = [folder, *(other for other in beside if _BESIDE.match(other.name) and other != folder)]
-    files = (file for each in folders for file in sorted(each.glob("*.y*ml")))
+    files = (file for each in folders for file in sorted(disk.matching(each, "*.y*ml")))
     return (file for file, _ in zip(files, range(_MOST), strict=False))
 
 

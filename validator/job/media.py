@@ -140,7 +140,7 @@ def _media(datasets: Iterable[Dataset]) -> dict[str, int] | None:
 
 
 def _count(dataset: Dataset, row: Mapping[str, Any], part: str) -> int:
-    value = row.get(dataset.mapping.get(part) or "")
+    value = row.get(dataset.named(part))
     return len(value) if isinstance(value, list) else int(value is not None)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from validator.job.job import GIB, Job
+from validator.read import disk
 from validator.tables import devices
 from validator.tables.models import Model
 
@@ -27,7 +28,7 @@ def name(job: Job) -> str | None:
 def title(model: Model) -> str:
     """What a model is called, without its owner or the folders above it."""
     folder = Path(model.name)
-    if model.id is not None or not folder.is_dir():
+    if model.id is not None or disk.kind(folder) != "folder":
         return folder.name
     from validator.tables.template import own_name  # which no recipe of a hub name waits for
 

@@ -45,7 +45,7 @@ class Quantization(NamedTuple):
     @property
     def weights(self) -> int:
         """Bits of the frozen linear layers in the run; 0 where they are not quantized."""
-        return (self.checkpoint_bits or 4) if self.kept else self.bits if self.works and not self.spared else 0
+        return (self.checkpoint_bits or 4) if self.kept else max(self.bits, 0) if self.works and not self.spared else 0
 
 
 def quantization(settings: Settings, model: Model | None) -> Quantization:

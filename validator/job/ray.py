@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from validator.diagnostic import RecipeError
 from validator.job.resolved import Resolved
+from validator.read.tree import parse_json
 from validator.tables import switch
 
 # Of each device of the whole cluster, however many workers train (train/trainer_utils.py, get_placement_group). That
@@ -41,6 +42,6 @@ def _options(job: Resolved) -> Mapping[str, Any]:
     """What ray.init gets: a mapping, or a text that holds one in JSON (hparams/training_args.py)."""
     value = job.get("ray_init_kwargs")
     if isinstance(value, str):
-        with suppress(ValueError):
-            value = json.loads(value)
+        with suppress(RecipeError):
+            value = parse_json(value)
     return value if isinstance(value, Mapping) else {}

@@ -15,28 +15,38 @@ from validator.job.datasets import Dataset, Registry
 from validator.job.quantization import Quantization, quantization
 from validator.job.settings import Settings
 from validator.memory import Encoding, Workload
+from validator.read import disk
+from validator.tables import repository
 from validator.tables.checkout import home
 from validator.tables.models import Model
+
+_OUTSIDE = (
+    "no config.json of a supported model type is in its folder, which lies outside of this repository and is not "
+    "quoted; where torch and LLaMA-Factory are installed, explain RECIPE --simulate may judge it"
+)
 
 
 @dataclass(eq=False, repr=False)
 class Resolved(Settings):
     """What LLaMA-Factory would run. `folders` are where a relative path may be meant from, the working directory first;
     `as_written` is false where the command line changed a value or the machine. `unclear` are keys that are meant
-    to be set, in a way that LLaMA-Factory does not take."""
+    to be set, in a way that LLaMA-Factory does not take. `guarded`: somebody else may have written the recipe, and is
+    shown nothing of files outside of the repository (see tables/repository.py)."""
 
     path: str = field(default="-", kw_only=True)
     machine_problem: str | None = field(default=None, kw_only=True)
     folders: tuple[Path, ...] = field(default=(), kw_only=True)
     as_written: bool = field(default=True, kw_only=True)
     unclear: frozenset[str] = field(default=frozenset(), kw_only=True)
+    guarded: bool = field(default=False, kw_only=True)
+
+    def quotes(self, file: Path) -> bool:
+        """Whether messages may quote the file."""
+        return not self.guarded or repository.holds(file, self.path)
 
     def find(self, path: str) -> tuple[Path, bool] | None:
         """Where a path exists, and whether that is where LLaMA-Factory looks (the working directory)."""
-        try:
-            return next(((f / path, f == self.folders[0]) for f in self.folders if (f / path).exists()), None)
-        except OSError:  # longer than the system allows
-            return None
+        return next(((each / path, each == self.folders[0]) for each in self.folders if disk.kind(each / path)), None)
 
     @cached_property
     def _model(self) -> tuple[Model | None, str | None]:
@@ -71,7 +81,11 @@ class Resolved(Settings):
 
     @property
     def model_problem(self) -> str | None:
-        return self._model[1]
+        """Why the model is not known; of a folder outside of the repository nothing is quoted."""
+        problem, name = self._model[1], self.get("model_name_or_path")
+        place = self.find(name) if problem and isinstance(name, str) else None
+        files = (place[0] / file for file in ("config.json", "adapter_config.json")) if place else ()
+        return problem if all(map(self.quotes, files)) else _OUTSIDE
 
     @cached_property
     def zero(self) -> zero.Zero | None:
@@ -83,7 +97,7 @@ class Resolved(Settings):
         if not isinstance(value, str) or value.startswith("{"):
             return zero.read(value, None)
         place, shipped = self.find(value), home() / "deepspeed" / Path(value).name
-        if place or shipped.is_file():
+        if place or disk.kind(shipped) == "file":
             return zero.read(value, str(place[0] if place else shipped))
         from validator.job import assumed  # which no file that is there waits for
 
@@ -126,7 +140,7 @@ class Resolved(Settings):
         """Whether LLaMA-Factory loads tokenized data and looks at no other data setting (extras/misc.py)."""
         value = self.get("tokenized_path")
         folder = self.find(value) if isinstance(value, str) and value else None
-        return folder is not None and folder[1] and folder[0].is_dir() and any(folder[0].iterdir())
+        return folder is not None and folder[1] and any(disk.inside(folder[0]))
 
     @cached_property
     def workloads(self) -> Mapping[str, Workload]:

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validator.job.job import Job
+from validator.read import disk
 
 if TYPE_CHECKING:  # few recipes have an output folder that is there
     from validator.tables.saved import Saved
 
 _DROPPED = 0.05
+# Where the Trainer writes if no folder is named (transformers, training_args.py).
+UNNAMED = "trainer_output"
 
 
 def never(job: Job) -> bool:
@@ -26,14 +29,10 @@ def unasked(job: Job) -> bool:
 
 
 def output(job: Job) -> Path | None:
-    """The output folder, where it exists; the Trainer's own default is `trainer_output`."""
-    written = Path(str(job.get("output_dir") or "trainer_output"))
-    try:
-        folder = written.expanduser()
-    except RuntimeError:  # no such user: taken literally, as LLaMA-Factory does
-        folder = written
+    """The output folder, where it exists."""
+    folder = disk.expanded(str(job.get("output_dir") or UNNAMED))
     location = job.find(str(folder))
-    return folder if location and location[1] and location[0].is_dir() else None
+    return folder if location and location[1] and disk.kind(location[0]) == "folder" else None
 
 
 def there(job: Job) -> list[Saved]:
@@ -53,7 +52,7 @@ def results(job: Job) -> list[str]:
         return []
     from validator.tables.whole import WEIGHTS
 
-    return [name for name in WEIGHTS if (folder / name).is_file()]
+    return [name for name in WEIGHTS if disk.kind(folder / name) == "file"]
 
 
 @lru_cache(maxsize=1)
@@ -64,7 +63,7 @@ def chosen(job: Job) -> tuple[Saved, ...]:
         return ()
     if isinstance(asked, str) and asked:
         place = job.find(asked)
-        return _named(place[0]) if place and place[0].is_dir() else ()
+        return _named(place[0]) if place and disk.kind(place[0]) == "folder" else ()
     return tuple(reversed(there(job))) if asked is True or unasked(job) else ()
 
 
@@ -134,5 +133,9 @@ def done(job: Job, saved: Saved) -> bool:
 
 
 def finished(job: Job, saved: Saved) -> bool:
-    """Whether that run has left its result, too, which it may also where it was told to stop before the end."""
-    return done(job, saved) and bool(results(job))
+    """Whether that run has left its result, too, which it may also where it was told to stop before the end. One that
+    was killed while it wrote the result has not."""
+    from validator.tables.whole import cut_off
+
+    folder = output(job)
+    return done(job, saved) and bool(results(job)) and folder is not None and cut_off(folder) is None

@@ -23,7 +23,7 @@ class Schedule:
 def schedule(job: Job, sequences: int) -> Schedule:
     """The schedule of a job on so many training sequences; LLaMA-Factory logs the same figures."""
     per_epoch = max(job.steps_per_epoch(sequences), 1)
-    limit, epochs = int(job.number("max_steps")), job.number("num_train_epochs")
+    limit, epochs = int(job.number("max_steps")), max(job.number("num_train_epochs"), 0.0)
     total = limit if limit > 0 else math.ceil(epochs * per_epoch)
     passed = total / per_epoch if limit > 0 else epochs
     return Schedule(job.effective_batch, per_epoch, total, passed, _warmup(job, total),

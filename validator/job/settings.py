@@ -69,7 +69,7 @@ class Settings(Task):
         value = self.get("fsdp")
         if value is True:
             return ("full_shard",)
-        return tuple(value.split()) if isinstance(value, str) else tuple(value) if isinstance(value, list) else ()
+        return tuple(value.split()) if isinstance(value, str) else self.words("fsdp")
 
     @property
     def fsdp(self) -> Fsdp | None:
@@ -132,7 +132,8 @@ class Settings(Task):
         """Optimizer steps of the run on the recommended samples; 0 where they are not known."""
         if self.number("max_steps") > 0:
             return int(self.number("max_steps"))
-        return int(-(-self.steps_per_epoch(self.samples or 0) * self.number("num_train_epochs") // 1))
+        epochs = max(self.number("num_train_epochs"), 0.0)
+        return int(-(-self.steps_per_epoch(self.samples or 0) * epochs // 1))
 
     # Number formats, recomputation, optimizer.
 

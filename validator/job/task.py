@@ -65,6 +65,11 @@ class Task(Values):
     # The data.
 
     @property
+    def loaders(self) -> int:
+        """Processes that load batches for each device."""
+        return int(self.number("dataloader_num_workers"))
+
+    @property
     def pairs(self) -> bool:
         """Whether a sample is a chosen and a rejected answer, both in one batch (data/collator.py)."""
         return self.stage in ("rm", "dpo")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from validator.diagnostic import RecipeError
 from validator.job.settings import Settings
+from validator.read import disk
 from validator.tables import models
 from validator.tables.models import Model
 
@@ -17,7 +18,7 @@ def model(settings: Settings, name: str, folder: Path | None, recipe: str) -> Mo
     """The model that `name` means in the recipe at the path `recipe`: a folder's config.json, a known name, what the
     header block says it comes from, what its name tells, or what a recipe beside this one trains into it. Raises
     RecipeError where none of these tells it, or its config.json cannot be used."""
-    if folder and (folder / "config.json").is_file():
+    if folder and disk.kind(folder / "config.json") == "file":
         return models.model(str(folder))
     if there := models.known(name, *settings.origin):
         return there

@@ -88,7 +88,7 @@ def workload(
         estimates_kl=settings.stage == "kto",
         eval_batch=int(settings.number("per_device_eval_batch_size")) if settings.evaluates else 0,
         eval_length=length,
-        loader_workers=int(settings.number("dataloader_num_workers")),
+        loader_workers=settings.loaders,
         dataset_tokens=(settings.samples or 0) * min(length, settings.lengths.typical or length),
         encodings=encodings,
         sharding=_sharding(settings, model, engine),

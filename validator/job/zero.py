@@ -2,18 +2,19 @@
 
 # Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
-import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from validator.diagnostic import RecipeError
+from validator.job.values import quantity
 from validator.memory import Sharding
-from validator.read.tree import read_json
+from validator.read.tree import parse_json, read_json
 
 # Micro batches of a step, the first and the last, whose gradients ZeRO-2 keeps where the optimizer lies in host memory
 # (rule PAR023).
 KEPT_OFFLOADED = 2
+_STAGES = (0, 1, 2, 3)
 
 
 class Zero(NamedTuple):
@@ -39,18 +40,15 @@ class Zero(NamedTuple):
 
     @property
     def stage(self) -> int:
-        """As pydantic reads it: "3" and 3.0 are 3. For "auto" accelerate writes its default, 2 (utils/dataclasses.py,
-        DeepSpeedPlugin)."""
-        match self.block.get("stage", 0):
-            case "auto":
-                return 2
-            case str(text) if text.isdecimal():
-                return int(text)
-            case int(number) if not isinstance(number, bool):
-                return number
-            case float(number) if number.is_integer():
-                return int(number)
-        return 0
+        """As pydantic reads it: "3" and 3.0 are 3. What DeepSpeed refuses (PAR103) counts as 0. For "auto" accelerate
+        writes its default, 2 (utils/dataclasses.py, DeepSpeedPlugin)."""
+        value = self.block.get("stage", 0)
+        if value == "auto":
+            return 2
+        if isinstance(value, str) and value.isdecimal():
+            value = float(value)
+        number = None if isinstance(value, bool) else quantity(value)
+        return int(number) if number in _STAGES else 0
 
     def value(self, path: str) -> Any:
         """What stands at a dotted path of the configuration; None where nothing does."""
@@ -67,6 +65,11 @@ class Zero(NamedTuple):
     def offloads(self) -> bool:
         """Whether any state is kept in main memory or on NVMe."""
         return self.offload("offload_optimizer") or self.offload("offload_param")
+
+    @property
+    def nvme(self) -> bool:
+        """Whether any state is kept on NVMe."""
+        return "nvme" in [self._offload_block(name).get("device") for name in ("offload_optimizer", "offload_param")]
 
     @property
     def steps_on_cpu(self) -> bool:
@@ -89,14 +92,21 @@ def read(value: Any, path: str | None) -> Zero:
 
     Never raises: `problem` says what is wrong."""
     if isinstance(value, Mapping):
-        return Zero(value)
+        return Zero(_named(value))
     try:
-        config = json.loads(value) if isinstance(value, str) and value.startswith("{") else read_json(str(path))
-    except (RecipeError, ValueError, RecursionError) as err:
-        return Zero(path=path, problem=str(err))
+        config = parse_json(value) if isinstance(value, str) and value.startswith("{") else read_json(str(path))
+    except RecipeError as err:
+        return Zero(path=path, problem=str(err) if path else f"the JSON text {err}")
     if not isinstance(config, dict):
         return Zero(path=path, problem=f"`{path}` is not a JSON object")
     return Zero(config, path)
+
+
+def _named(value: Any) -> Any:
+    """A value in the recipe with texts for keys, which YAML need not have, and JSON has."""
+    if isinstance(value, Mapping):
+        return {str(key): _named(inner) for key, inner in value.items()}
+    return [_named(each) for each in value] if isinstance(value, list) else value
 
 
 def sharding(zero: Zero, nodes: int, devices: int, hidden: int) -> Sharding:

@@ -10,11 +10,15 @@ from validator.diagnostic import Diagnostic, FileReport, RecipeError, Related, R
 from validator.job.job import Job, folders, resolve
 from validator.judge import MARK, unjudged
 from validator.judge.location import Locations
+from validator.read import disk
 from validator.read.recipe import SUFFIXES, Document, load
-from validator.read.text import read_text
+from validator.read.text import clip, read_text
 from validator.rules import engine, manual, schema
 from validator.rules.rule import Rule
+from validator.tables import repository
 
+_MANY = 64  # files, for which several processes are quicker than one
+_LONGEST = 2_000  # characters of a message
 # A job -> the same with simulations at hand
 Trial = Callable[[Job], Job]
 # Keys and values that LLaMA-Factory does not take
@@ -29,23 +33,40 @@ def check(
 ) -> Report:
     """All findings of all files. Folders stand for the files in them; `-` is standard input; a document has been read
     already. `trial` gives a job what simulates it. Never raises."""
-    report = Report(__version__)
-    for subject in subjects:
-        if isinstance(subject, Document):
-            report.files.append(check_document(subject, machine, host_ram_gib, trial))
-            continue
-        files = [check_file(name, machine, host_ram_gib, trial) for name in expand(subject)]
-        report.files += files or [empty(subject)]
-    return report
+
+    def report(one: str | Document | FileReport) -> FileReport:
+        if isinstance(one, FileReport):
+            return one
+        if isinstance(one, Document):
+            return check_document(one, machine, host_ram_gib, trial)
+        return check_file(one, machine, host_ram_gib, trial)
+
+    asked = [one for subject in subjects for one in _stands_for(subject)]
+    if len(asked) < _MANY or trial or "-" in subjects:
+        return Report(__version__, [report(one) for one in asked])
+    from validator.judge import several  # which takes as long to begin as a few files
+
+    return Report(__version__, several.judged(report, asked))
+
+
+def _stands_for(subject: str | Document) -> Sequence[str | Document | FileReport]:
+    """What is to be judged for it, or what is said where that is nothing."""
+    if isinstance(subject, Document):
+        return [subject]
+    return expand(subject)
 
 
 def check_file(
     path: str, machine: str | None = None, host_ram_gib: float | None = None, trial: Trial | None = None
 ) -> FileReport:
     """All findings of one file: a recipe, or a DeepSpeed JSON file by its suffix. Never raises for bad input."""
-    if path.endswith(".json"):
-        return _check_zero(path)
-    return check_document(load(path), machine, host_ram_gib, trial)
+    zero = path.endswith(".json")
+    report = _check_zero(path) if zero else check_document(load(path), machine, host_ram_gib, trial)
+    if not report.diagnostics or path == "-" or repository.holds(path, path):
+        return report
+    from validator.judge import outside  # which only a link that leads out of the repository needs
+
+    return outside.bounded(report)
 
 
 def empty(folder: str) -> FileReport:
@@ -59,23 +80,32 @@ def unread(path: str, why: str) -> FileReport:
 
 
 def check_document(
-    document: Document, machine: str | None = None, host_ram_gib: float | None = None, trial: Trial | None = None
+    document: Document,
+    machine: str | None = None,
+    host_ram_gib: float | None = None,
+    trial: Trial | None = None,
+    guarded: bool = True,
 ) -> FileReport:
-    """All findings of a recipe that has been read."""
+    """All findings of a recipe that has been read. Unless whoever runs it trusts it, they are `guarded`: nothing is
+    quoted of files outside of its repository."""
     if document.readable and document.values:
-        return judge(document, machine, host_ram_gib, trial)[0]
-    report = FileReport(document.path, list(document.problems), sources={document.path: document.text})
+        return judge(document, machine, host_ram_gib, trial, guarded)[0]
+    report = FileReport(document.path, list(map(_told, document.problems)), sources={document.path: document.text})
     if document.readable:
         report.diagnostics.append(Diagnostic("LOA006", Severity.ERROR, "holds no key; a recipe needs at least a model"))
     return report
 
 
 def judge(
-    document: Document, machine: str | None = None, host_ram_gib: float | None = None, trial: Trial | None = None
+    document: Document,
+    machine: str | None = None,
+    host_ram_gib: float | None = None,
+    trial: Trial | None = None,
+    guarded: bool = True,
 ) -> tuple[FileReport, Job]:
     """All findings of a recipe that holds keys, and the job that they are about: without the values they refuse."""
-    locations = Locations(document)
-    report = FileReport(document.path, list(document.problems), sources=locations.sources)
+    locations = Locations(document, guarded)
+    report = FileReport(document.path, list(document.problems))
     if document.path != "-" and not document.path.endswith(SUFFIXES):
         text = "is read by LLaMA-Factory only if its name ends with .yaml or .yml, in lower case; rename it"
         report.diagnostics.append(Diagnostic("LOA007", Severity.ERROR, text))
@@ -83,11 +113,13 @@ def judge(
     refused = frozenset(d.key for d in report.diagnostics if d.severity is Severity.ERROR and d.key)
     refused |= _misnamed(report.diagnostics)
     job = resolve(document, machine, host_ram_gib, refused)
+    job.guarded = guarded
     job = trial(job) if trial else job
     findings = _apply(engine.RULES, job, locations, refused)
     misread = any(each.code in _MISREAD for each in report.diagnostics)
     report.diagnostics += map(_doubted, findings) if misread else findings
-    report.diagnostics = sorted(_kept(document, report.diagnostics, job.as_written), key=_order)
+    report.diagnostics = sorted(map(_told, _kept(document, report.diagnostics, job.as_written)), key=_order)
+    report.sources = _needed(locations.sources, report)
     report.verdict, report.unjudged = job.verdict, tuple(unjudged.gaps(job, tried=trial is not None))
     return report, job
 
@@ -104,6 +136,17 @@ def _doubted(diagnostic: Diagnostic) -> Diagnostic:
     if fix is None or all(edit.do != "remove" for edit in fix.edits):
         return diagnostic
     return diagnostic._replace(fix=fix._replace(safe=False))
+
+
+def _told(diagnostic: Diagnostic) -> Diagnostic:
+    """The finding, with as much of its message as anybody reads: what a file holds may be as long as the file."""
+    long = len(diagnostic.message) > _LONGEST
+    return diagnostic._replace(message=clip(diagnostic.message, _LONGEST)) if long else diagnostic
+
+
+def _needed(sources: dict[str, str], report: FileReport) -> dict[str, str]:
+    """The texts that findings lie in: of many files without any, none is kept."""
+    return {path: sources[path] for path in {each.path or report.path for each in report.diagnostics} & sources.keys()}
 
 
 def _kept(document: Document, diagnostics: list[Diagnostic], as_written: bool) -> list[Diagnostic]:
@@ -132,7 +175,7 @@ def _check_zero(path: str) -> FileReport:
         return unread(path, str(err))
     locations = Locations(Document(path, text))
     job = Job({"deepspeed": str(Path(path).absolute())}, path=path, folders=tuple(folders(path)))
-    diagnostics = sorted(_apply(engine.FILE_RULES, job, locations), key=_order)
+    diagnostics = sorted(map(_told, _apply(engine.FILE_RULES, job, locations)), key=_order)
     return FileReport(path, diagnostics, sources=locations.sources)
 
 
@@ -153,14 +196,17 @@ def _advice(job: Job) -> str:
     return f"; {changes.advice(job)}"
 
 
-def expand(path: str) -> list[str]:
-    """The files a path stands for; what cannot be looked at is left to the loader to explain."""
-    try:
-        folder = path != "-" and Path(path).is_dir()
-    except OSError:
-        folder = False
-    if not folder:
+def expand(path: str) -> list[str | FileReport]:
+    """The files a path stands for, and a report of each folder in it that cannot be listed; what cannot be looked at is
+    left to the loader to explain."""
+    if path == "-" or disk.kind(path) != "folder":
         return [path]
     from validator.judge import recognition  # which a check of files does not need
 
-    return recognition.inside(path)
+    closed: list[str | FileReport] = []
+
+    def told(folder: str, err: OSError) -> None:
+        why = (err.strerror or str(err)).lower()
+        closed.append(unread(folder, f"is a folder that cannot be listed: {why}; what is in it was not checked"))
+
+    return [*recognition.inside(path, told), *closed] or [empty(path)]

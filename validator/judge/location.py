@@ -9,14 +9,17 @@ from validator.read import place as routes
 from validator.read.dialect import Position
 from validator.read.recipe import Document
 from validator.read.text import read_text
+from validator.tables import repository
 
 
 class Locations:
     """Resolves the places of one file's findings. `sources` are the texts that the places lie in, by the path that is
-    shown: each is read once, and only where a finding lies in it."""
+    shown: each is read once, and only where a finding lies in it. Where they are `guarded`, nothing is
+    quoted of files that are none of the repository's."""
 
-    def __init__(self, document: Document) -> None:
-        self._document = document
+    def __init__(self, document: Document, guarded: bool = True) -> None:
+        self._document, self._guarded = document, guarded
+        self._texts: dict[str, str] = {}
         self.sources = {document.path: document.text}
 
     def diagnostic(
@@ -29,8 +32,10 @@ class Locations:
         fix: Fix | None = None,
     ) -> Diagnostic:
         """The finding at a place."""
-        if place.file is None and not place.against:  # most findings, and the quick way
+        if place.tells is None and place.file is None and not place.against:  # most findings, and the quick way
             return Diagnostic(code, severity, message, *self.position(place), place.key, remedy, fix=fix)
+        if not self._quotes(place.file, place.tells):
+            message, fix = _general(code), None
         path, related = self.path(place), self.related(place)
         return Diagnostic(code, severity, message, *self.position(place), place.key, remedy, path, related, fix)
 
@@ -45,13 +50,23 @@ class Locations:
         """Line and column; the top of a file that cannot be read."""
         if place.file is None:
             return self._document.position(place.route, place.at_key)
-        path = self.path(place) or self._document.path
-        if path not in self.sources:
+        path = self.path(place)
+        text = self._document.text if path is None else self._text(path, place.file)
+        return routes.in_file(path or self._document.path, text, place.route, place.at_key)
+
+    def _text(self, path: str, file: str) -> str:
+        if path not in self._texts:
             try:
-                self.sources[path] = read_text(place.file)
+                self._texts[path] = read_text(file)
             except RecipeError:
-                self.sources[path] = ""
-        return routes.in_file(path, self.sources[path], place.route, place.at_key)
+                self._texts[path] = ""
+            if self._quotes(file):
+                self.sources[path] = self._texts[path]
+        return self._texts[path]
+
+    def _quotes(self, *files: str | None) -> bool:
+        """Whether all of them may be quoted."""
+        return not self._guarded or all(repository.holds(file, self._document.path) for file in files if file)
 
     def related(self, place: Place) -> tuple[Related, ...]:
         """Where the recipe names the file, and where it sets what the value contradicts."""
@@ -63,3 +78,9 @@ class Locations:
             for key, position in positions.items()
             if position != (1, 1)  # a default, or set on the command line
         )
+
+
+def _general(code: str) -> str:
+    from validator.judge import outside  # which few findings are
+
+    return outside.message(code)

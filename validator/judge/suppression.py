@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from validator.diagnostic import Diagnostic, Severity
 from validator.judge import MARK
 from validator.read.recipe import Document
+from validator.read.text import clip
 from validator.rules import manual
+from validator.rules.rule import MOST
 from validator.tables.suggestion import suggest
 
 _COMMENT = rf"(?<!\S)#[ \t]*{MARK}[ \t]*ignore\b(.*)$"
+
+
+_Mark = tuple[str, int | None]  # a code, and a line or the whole recipe
 
 
 class Suppression(NamedTuple):
@@ -26,10 +32,10 @@ class Suppression(NamedTuple):
     column: int
     whole: bool
 
-    def holds(self, diagnostic: Diagnostic) -> bool:
-        """Whether it suppresses the finding."""
-        own = [diagnostic.line] if diagnostic.path is None else [place.line for place in diagnostic.related]
-        return self.code == diagnostic.code and not is_fixed(diagnostic) and (self.whole or self.line in own)
+    @property
+    def mark(self) -> _Mark:
+        """What it suppresses."""
+        return self.code, None if self.whole else self.line
 
 
 def is_fixed(diagnostic: Diagnostic) -> bool:
@@ -41,8 +47,20 @@ def suppressed(document: Document, diagnostics: list[Diagnostic], as_written: bo
     """The findings without those that comments suppress, and with one for each comment that is of no use, which only a
     run without options of the command line can tell."""
     suppressions = list(_suppressions(document))
-    kept = [each for each in diagnostics if not any(one.holds(each) for one in suppressions)]
-    return kept + list(_useless(suppressions, diagnostics, as_written))
+    marks = {one.mark for one in suppressions}
+    kept = [each for each in diagnostics if marks.isdisjoint(_marks(each))]
+    useless = list(islice(_useless(suppressions, diagnostics, as_written), MOST + 1))
+    if len(useless) > MOST:
+        useless[MOST] = useless[MOST]._replace(message=f"more than {MOST} comments suppress nothing")
+    return kept + useless
+
+
+def _marks(diagnostic: Diagnostic) -> set[_Mark]:
+    """What suppresses a finding: its code on its line, in another file on one that names that, or at the top."""
+    if is_fixed(diagnostic):
+        return set()
+    own = [diagnostic.line] if diagnostic.path is None else [place.line for place in diagnostic.related]
+    return {(diagnostic.code, line) for line in [None, *own]}
 
 
 def _suppressions(document: Document) -> Iterator[Suppression]:
@@ -61,13 +79,14 @@ def _useless(
     suppressions: Iterable[Suppression], diagnostics: list[Diagnostic], as_written: bool
 ) -> Iterator[Diagnostic]:
     """LOA009."""
-    codes = manual.codes()
+    codes, met = manual.codes(), {mark for each in diagnostics for mark in _marks(each)}
+    known = frozenset(codes)
     for one in suppressions:
         if not one.code:
             text = "the comment names no code; write one such as `# lmf-recipes: ignore TRA009`"
-        elif one.code not in codes:
-            text = f"`{one.code}` is no rule, so the comment suppresses nothing{suggest(one.code, codes)}"
-        elif as_written and not any(one.holds(each) for each in diagnostics):
+        elif one.code not in known:
+            text = f"`{clip(one.code)}` is no rule, so the comment suppresses nothing{suggest(one.code, codes)}"
+        elif as_written and one.mark not in met:
             text = f"`{one.code}` suppresses nothing here; remove it"
         else:
             continue

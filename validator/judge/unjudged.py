@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from validator.diagnostic import Gap
 from validator.job.job import Job
+from validator.read.text import clip
 
+_LONGEST = 500  # characters, of which a name may be most
 _NO_MACHINE = "no machine named: give --machine 8xa100-80g"
 
 
@@ -20,7 +22,7 @@ def gaps(job: Job, tried: bool = False) -> Iterator[Gap]:
     if job.model_problem:
         told = bool(job.machine)
         code = "FIT005" if told and not tried else ""
-        yield Gap("model not known", "model not known" if told else job.model_problem, code)
+        yield Gap("model not known", "model not known" if told else clip(job.model_problem, _LONGEST), code)
     if job.trains_nothing:
         yield Gap("nothing is trained", "nothing is trained: the formulas are of training")
     if job.zero and job.zero.problem:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from math import exp, log
 from pathlib import Path
 from typing import NamedTuple
 
 from validator.diagnostic import RecipeError
+from validator.read import home
 from validator.write import file
 
 
@@ -27,15 +27,17 @@ class Measured(NamedTuple):
         return self.seconds / self.expected
 
 
-def place() -> Path:
-    """The file (XDG Base Directory Specification)."""
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "lmf-recipes" / "measured.json"
+def place() -> Path | None:
+    """The file; None for who has no home."""
+    base = home.base("XDG_DATA_HOME", ".local/share")
+    return base and base / "lmf-recipes" / "measured.json"
 
 
 def every() -> list[Measured]:
     """All that are kept, oldest first; none where there is no file. Raises RecipeError for one that is not ours."""
     path = place()
+    if path is None:
+        return []
     try:
         rows = json.loads(path.read_text("utf-8"))
         return [_measured(row) for row in rows]
@@ -69,26 +71,28 @@ def correction(machine: str) -> float | None:
 
 def keep(measured: Measured) -> None:
     """Adds it, in place of an older one of the same recipe on the same machine. Raises RecipeError."""
-    _write([*(kept for kept in every() if not _same(kept, measured)), measured])
+    path = _writable()
+    file.folder(path.parent)
+    file.edit(path, lambda _: _text([*(kept for kept in every() if not _same(kept, measured)), measured]))
 
 
 def forget(machine: str) -> int:
     """Removes what was measured on a machine, and says how many recipes that were. Raises RecipeError."""
-    kept = every()
-    left = [each for each in kept if each.machine != machine]
-    if len(left) < len(kept):
-        _write(left)
-    return len(kept) - len(left)
+    number = sum(each.machine == machine for each in every())
+    if number:
+        file.edit(_writable(), lambda _: _text([each for each in every() if each.machine != machine]))
+    return number
+
+
+def _writable() -> Path:
+    if path := place():
+        return path
+    raise RecipeError("there is no home folder to keep what is measured in; name one: XDG_DATA_HOME=FOLDER")
 
 
 def _same(one: Measured, other: Measured) -> bool:
     return (one.machine, one.recipe) == (other.machine, other.recipe)
 
 
-def _write(every: list[Measured]) -> None:
-    path = place()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as err:
-        raise RecipeError(f"`{path.parent}` cannot be made: {(err.strerror or str(err)).lower()}") from None
-    file.replace(path, json.dumps([each._asdict() for each in every], indent=1) + "\n")
+def _text(every: list[Measured]) -> str:
+    return json.dumps([each._asdict() for each in every], indent=1) + "\n"

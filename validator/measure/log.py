@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from itertools import pairwise
@@ -16,6 +17,8 @@ from validator.diagnostic import RecipeError
 WARMING = 2
 # Where tokens are not counted, the log tells whole seconds.
 _LEAST = 30
+# Of steps and tokens: no run has as many, and no float holds numbers of any length.
+_MOST = 2**63
 
 
 class Point(NamedTuple):
@@ -43,7 +46,8 @@ class Timed(NamedTuple):
 def timed(path: Path) -> Timed:
     """The steps of the file's last run, without the first ones. Raises RecipeError where it tells too little."""
     points = _last_run(path)
-    spans = [(start, end) for start, end in pairwise(points) if end.step > start.step >= WARMING]
+    pairs = ((start, end) for start, end in pairwise(points) if end.seconds > start.seconds)
+    spans = [(start, end) for start, end in pairs if end.step > start.step >= WARMING]
     if not spans:
         raise RecipeError(f"`{path}` tells of no steps after the first {WARMING}, which are slower; log more of them")
     steps = spans[-1][1].step - spans[0][0].step
@@ -99,13 +103,23 @@ def _point(row: Mapping[str, object]) -> Point:
     """LLaMA-Factory, train/callbacks.py, LogCallback.on_log: `throughput` is `total_tokens` over the seconds so
     far, which `elapsed_time` has without their fraction."""
     tokens, live = row.get("total_tokens"), row.get("vram_allocated")
-    seconds = int(str(tokens)) / float(str(row["throughput"])) if tokens else _seconds(str(row["elapsed_time"]))
+    seconds = _count(tokens) / float(str(row["throughput"])) if tokens else _seconds(str(row["elapsed_time"]))
+    if not 0 <= seconds < math.inf:
+        raise ValueError(seconds)
     return Point(
-        int(str(row["current_steps"])),
+        _count(row["current_steps"]),
         seconds,
-        int(str(tokens)) if tokens else None,
+        _count(tokens) if tokens else None,
         float(str(live)) if live else None,
     )
+
+
+def _count(value: object) -> int:
+    """Raises ValueError where that is no whole number that a run can have."""
+    number = int(str(value))
+    if number >= _MOST:
+        raise ValueError(value)
+    return number
 
 
 def _seconds(text: str) -> float:

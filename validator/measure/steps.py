@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from pathlib import Path
 
 from validator.diagnostic import RecipeError
@@ -16,6 +13,8 @@ from validator.job.job import Job
 from validator.measure.log import WARMING, Timed, reached, timed
 from validator.train import aside
 from validator.train.handoff import Handoff
+from validator.train.launch import Process
+from validator.train.trainer import Trainer
 
 _LOG = "trainer_log.jsonl"
 # Seconds between two looks at the log, and those that the trainer has to end in.
@@ -41,32 +40,17 @@ def measure(prepared: Handoff, steps: int) -> Timed:
     them."""
     words, env = prepared.process
     log, wanted = Path(str(prepared.output), _LOG), WARMING + steps
-    with _started(words, {**env, "RECORD_VRAM": "1"}) as trainer:
-        while trainer.poll() is None and reached(log) < wanted:
-            time.sleep(_LOOK)
+    trainer = Trainer(Process(words, {**env, "RECORD_VRAM": "1"}), _GRACE, stdout=sys.stderr)
+    with trainer.signalled():
+        try:
+            while trainer.poll() is None and reached(log) < wanted:
+                time.sleep(_LOOK)
+        finally:
+            trainer.order(signal.SIGTERM)
+            code = trainer.wait()
+    if trainer.asked:
+        sys.exit(128 + trainer.asked)
     if reached(log) < wanted:
-        ended = f"{words[0]} ended with exit code {trainer.returncode} after {reached(log)} of {wanted} steps"
+        ended = f"{words[0]} ended with exit code {code} after {reached(log)} of {wanted} steps"
         raise RecipeError(f"{ended}; what it printed says why")
     return timed(log)
-
-
-@contextmanager
-def _started(words: Sequence[str], env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """The trainer with all its processes, which end with the block."""
-    try:
-        trainer = subprocess.Popen(words, env=env, stdout=sys.stderr, start_new_session=True)
-    except OSError as err:
-        raise RecipeError(f"{words[0]} cannot be started: {(err.strerror or str(err)).lower()}") from None
-    try:
-        yield trainer
-    finally:
-        _end(trainer)
-
-
-def _end(trainer: subprocess.Popen[bytes]) -> None:
-    """Asked first, and made to after a while: nothing that it could save is wanted."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(trainer.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            trainer.wait(_GRACE)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 from validator.plan.answer import Answer
 from validator.plan.nearest import same
+from validator.quoting import join
 
 
 def following(answer: Answer, given: Sequence[str]) -> list[str]:
@@ -16,9 +16,9 @@ def following(answer: Answer, given: Sequence[str]) -> list[str]:
         return []
     draft, again = answer.best.draft, ["lmf-recipes", "plan", *given]
     if answer.model is None:
-        return [shlex.join([*again, "--model", draft.model.name])]
+        return [join([*again, "--model", draft.model.name])]
     commands = [[*again, "--write", f"{draft.name}.yaml"]]
     if alike := same(draft):
         data = given.index("--data") if "--data" in given else len(given)
         commands.append(["lmf-recipes", "copy", alike, ".", *given[data : data + 2]])
-    return [shlex.join(command) for command in commands]
+    return [join(command) for command in commands]

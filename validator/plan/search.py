@@ -129,9 +129,11 @@ def _any_release(start: Draft) -> list[Plan]:
 
 
 def usual(start: Draft) -> list[int]:
-    """The lengths to try where none is asked for, longest first: the usual ones, but no shorter than its pictures."""
+    """The lengths to try where none is asked for, longest first: the usual ones, but no shorter than its pictures, or
+    all that a model of fewer positions has."""
     longest = start.model.positions or LENGTHS[0]
-    return list(dict.fromkeys(replace(start, length=n).holding for n in LENGTHS if n <= longest))
+    lengths = [each for each in LENGTHS if each <= longest] or [longest]
+    return list(dict.fromkeys(replace(start, length=each).holding for each in lengths))
 
 
 def first(start: Draft, methods: Sequence[str]) -> Plan | None:

@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import yaml
 
+from validator.read.text import clip
+
 Position = tuple[int, int]  # line and column, both from 1
 STRING = "tag:yaml.org,2002:str"
 NULL = "tag:yaml.org,2002:null"
 INTEGER = "tag:yaml.org,2002:int"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
+# Greater whole numbers are no floats any more, and mean nothing. Python itself reads 4,300 digits, in base 16 any.
+_MAX_BITS, _TOO_MANY = 1023, "Exceeds the limit"
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -42,7 +46,23 @@ else:
     Node = yaml.Node
 
 
-class _Loader(_Base):  # type: ignore[misc]
+class _Exact(_Base):  # type: ignore[misc]
+    """PyYAML's safe loader, which refuses what its constructors break off at, such as `!!bool x` and `!!int ""`."""
+
+    def construct_object(self, node: Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+        except MalformedError:
+            raise
+        except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as err:
+            many = str(err).startswith(_TOO_MANY)
+            raise _unmade(node, "has too many digits" if many else f"is no {node.tag.rpartition(':')[2]}") from None
+        if type(value) is int and value.bit_length() > _MAX_BITS:
+            raise _unmade(node, "has too many digits")
+        return value
+
+
+class _Loader(_Exact):
     """PyYAML's safe loader with OmegaConf's resolvers (omegaconf/_yaml.py)."""
 
 
@@ -89,18 +109,19 @@ def compose(text: str, judge: Callable[[Node], bool]) -> tuple[Node | None, Any]
 def plain(text: str) -> Any:
     """The value of text in YAML's own types, as PyYAML gives them. Raises MalformedError."""
     try:
-        return yaml.load(text, Loader=_Base)
+        return yaml.load(text, Loader=_Exact)
     except yaml.YAMLError as err:
         raise _malformed(err) from None
 
 
-def depths(text: str) -> Iterator[tuple[int, int]]:
-    """(levels open, line) after each event of the text, found without recursion. Raises MalformedError."""
-    depth = 0
+def extents(text: str) -> Iterator[tuple[int, int, int]]:
+    """(nodes begun, levels open, line) after each event of the text, found without recursion. Raises MalformedError."""
+    nodes = depth = 0
     try:
         for event in yaml.parse(text, Loader=_Loader):
+            nodes += isinstance(event, yaml.NodeEvent)
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            yield depth, event.start_mark.line + 1 if event.start_mark else 1
+            yield nodes, depth, event.start_mark.line + 1 if event.start_mark else 1
     except yaml.YAMLError as err:
         raise _malformed(err) from None
 
@@ -130,6 +151,11 @@ def flows(node: Node) -> bool:
     return bool(getattr(node, "flow_style", False))
 
 
+def single(node: Node, tag: str) -> bool:
+    """Whether it is a single value of this tag, which a list may be given, too."""
+    return node.tag == tag and node.id == "scalar"
+
+
 def pairs(node: Node) -> list[tuple[Node, Node]]:
     """Keys and values of a mapping; nothing of any other node."""
     return list(node.value) if node.id == "mapping" else []
@@ -140,6 +166,11 @@ def inner(node: Node) -> list[Node]:
     if node.id == "mapping":
         return [value for _, value in node.value]
     return list(node.value) if node.id == "sequence" else []
+
+
+def _unmade(node: Node, why: str) -> MalformedError:
+    text = node.value if isinstance(node.value, str) else node.id
+    return MalformedError(f"not valid YAML: `{clip(text)}` {why}", position(node))
 
 
 def _malformed(err: yaml.YAMLError) -> MalformedError:

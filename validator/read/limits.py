@@ -1,4 +1,4 @@
-"""How deep a document may be nested, and how far its aliases may expand it, before OmegaConf refuses it."""
+"""How many values a document may hold, how deep, and how far its aliases may expand it, before OmegaConf refuses it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ _MAX_NODES = 10_000
 # OmegaConf also refuses aliases that make a document of more than 1,000 nodes a hundred times larger.
 _MAX_RATIO, _RATIO_NODES = 100, 1_000
 _MAX_DEPTH = 100
-_DEEP_BYTES = 1 << 14
+_MAX_HANDLES = 100
+_LARGE = 1 << 14  # characters
 
 
-def depth(text: str) -> None:
-    """Refuse nesting that would overflow the C parser's stack; only a large file can hold that much. Raises
-    ValueError."""
-    for levels, line in dialect.depths(text) if len(text) >= _DEEP_BYTES else ():
+def extent(text: str) -> None:
+    """Refuse what would take long to compose, or overflow the C parser's stack; only a large file can hold that much.
+    Raises ValueError."""
+    if len(text) < _LARGE:
+        return
+    if text.count("\n%TAG") > _MAX_HANDLES:  # libyaml compares each with all before it
+        raise ValueError(f"more than {_MAX_HANDLES} `%TAG` directives")
+    for nodes, levels, line in dialect.extents(text):
         if levels > _MAX_DEPTH:
             raise ValueError(f"line {line} is nested more than {_MAX_DEPTH} levels deep")
+        if nodes > _MAX_NODES:
+            raise MalformedError(f"not valid YAML: more than {_MAX_NODES:,} values", (line, 1))
 
 
 def expansion(root: Node) -> None:

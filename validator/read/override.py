@@ -15,6 +15,7 @@ from validator.read.recipe import Document, readable
 from validator.read.text import clip
 
 _OVERRIDE = r"(?s)([^\W\d][\w-]*(?:\.[\w-]+)*)=(.*)"
+_MAX_NAMES = 20
 _PLAIN = r"[\w./+-]+"
 
 
@@ -37,8 +38,12 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
         match = re.fullmatch(_OVERRIDE, text)
         if not match:
             raise RecipeError(f"override `{clip(text)}` is not of the form KEY=VALUE, such as learning_rate=1e-4")
+        names = match[1].split(".")
+        if len(names) > _MAX_NAMES:
+            raise RecipeError(f"override `{clip(text)}` names {len(names):,} keys, {_MAX_NAMES} at most")
         try:
-            _assign(values, match[1].split("."), dialect.compose(match[2], _judge)[1])
+            limits.extent(match[2])
+            _assign(values, names, dialect.compose(match[2], _judge)[1])
         except ValueError:
             raise RecipeError(f"override `{clip(text)}`: the value is not valid YAML; quote it") from None
     keys = {text.partition("=")[0].split(".")[0] for text in overrides}

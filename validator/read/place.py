@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from validator.read import dialect, limits
@@ -75,24 +76,27 @@ def in_file(path: str, text: str, route: Route, at_key: bool = False) -> Positio
 
 def in_yaml(text: str, route: Route, at_key: bool = False) -> Position:
     """Where a route leads in YAML; where the text is broken, the place of the fault."""
+    tree = _tree(text)
+    return tree.position(route, at_key) if isinstance(tree, Tree) else tree
+
+
+@lru_cache(maxsize=1)  # findings in a file come one after the other
+def _tree(text: str) -> Tree | Position:
+    """The nodes of YAML, or where it is broken."""
     try:
-        limits.depth(text)
+        limits.extent(text)
         root, _ = dialect.compose(text, lambda _: False)
     except dialect.MalformedError as err:
         return err.position
     except ValueError:  # nested too deeply
         return _TOP
-    return Tree(root, text).position(route, at_key) if root else _TOP
+    return Tree(root, text) if root else _TOP
 
 
 def in_json(text: str, route: Route, at_key: bool = False) -> Position:
     """Where a route leads in JSON; where the text is broken, the place of the fault."""
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as err:
-        return err.lineno, err.colno
-    except (RecursionError, ValueError):  # nested too deeply, or a number of too many digits
-        return _TOP
+    if fault := _fault(text):
+        return fault
     here = value = _behind_space(text, 0)
     for number, part in enumerate(route, 1):
         members = _members(text, value)
@@ -103,6 +107,19 @@ def in_json(text: str, route: Route, at_key: bool = False) -> Position:
     return text.count("\n", 0, here) + 1, here - text.rfind("\n", 0, here)
 
 
+@lru_cache(maxsize=1)
+def _fault(text: str) -> Position | None:
+    """Where JSON is broken; None where it is not."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as err:
+        return err.lineno, err.colno
+    except (RecursionError, ValueError):  # nested too deeply, or a number of too many digits
+        return _TOP
+    return None
+
+
+@lru_cache(maxsize=8)  # objects and lists one in the other
 def _members(text: str, at: int) -> dict[str | int, tuple[int, int]]:
     """Offsets of key and value of each member of the object or list at an offset of valid JSON; of a key written twice
     the last, which counts."""

@@ -73,7 +73,7 @@ def parse(path: str, text: str) -> Document:
 def _parse(path: str, text: str) -> Document:
     document = Document(path, text)
     try:
-        limits.depth(text)
+        limits.extent(text)
         root, values = dialect.compose(text, lambda root: _judge(root, document.problems))
     except MalformedError as err:
         document.problems.append(Diagnostic("LOA002", Severity.ERROR, str(err), *err.position))

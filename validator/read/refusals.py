@@ -10,25 +10,30 @@ from validator.read import dialect
 from validator.read.dialect import NULL, STRING, Node
 from validator.read.text import clip
 
+# What a value holds is looked at by many rules, each of which takes longer the longer it is.
+_LONGEST = 1 << 15  # characters
 _REFUSED = {"tag:yaml.org,2002:set", "tag:yaml.org,2002:timestamp"}
-# What OmegaConf's grammar takes between `${` and `}`: a path of keys, or a resolver with arguments.
+# What OmegaConf's grammar takes behind `${`, with the `}`: a path of keys, or a resolver with arguments.
 _KEY = r"""[^\\{}()\[\]:.\s'"]+"""
 _NODE = rf"\.*(?:{_KEY}|\[{_KEY}\])(?:\.{_KEY}|\[{_KEY}\])*"
-_ARGUMENT = r"""(?:[\w/\-+.$%*@?|:,\\ \t\[\]]|'[^']*'|"[^"]*"|\{[^{}]*\})*"""
+_ARGUMENT = r"""(?:[\w/\-+.$%*@?|:,\\ \t\[\]]|'[^']*'|"[^"]*"|\{[^{}]*\})*+"""
 _WORD = r"[\w/\-+.$%*@?|]+"
 _NAMELESS = rf":\s*(?:{_WORD}(?:\s*,\s*{_WORD})*)?"
 _RESOLVER = rf"[A-Za-z_][\w\-]*(?:\.[A-Za-z_][\w\-]*)*\s*:{_ARGUMENT}"
 # Compiled when first needed, which few runs do.
-_INTERPOLATION = rf"\$\{{\s*(?:{_NODE}|{_NAMELESS}|{_RESOLVER})\s*\}}"
+_INTERPOLATION = rf"\s*+(?:{_NODE}|{_NAMELESS}|{_RESOLVER})\s*\}}"
+_FEW = 16  # characters
 _ESCAPED = r"(?<!\\)(?:\\\\)*\\\$\{"
 
 
 def refusals(node: Node, top: bool = True) -> Iterator[Diagnostic]:
-    """LOA002 and LOA004 of a document."""
+    """LOA001, LOA002 and LOA004 of a document."""
     yield from _keys(node, top)
-    if node.tag in _REFUSED:
+    if _endless(node):
+        yield _too_long(node)
+    elif node.tag in _REFUSED:
         yield at("LOA002", f"`!!{node.tag.rpartition(':')[2]}` is not a type that LLaMA-Factory's reader takes", node)
-    elif node.tag == STRING and "${" in node.value and not _interpolates(node.value):
+    elif dialect.single(node, STRING) and "${" in node.value and not _interpolates(node.value):
         yield at("LOA002", "`${` begins an interpolation that is not well formed; write `\\${` for the text", node)
     for child in dialect.inner(node):
         yield from refusals(child, top=False)
@@ -37,7 +42,7 @@ def refusals(node: Node, top: bool = True) -> Iterator[Diagnostic]:
 def surprises(node: Node) -> Iterator[Diagnostic]:
     """LOA008: numbers at the top of a document that are read in base 8 or 60."""
     for key, value in dialect.pairs(node):
-        text = value.value.replace("_", "") if value.tag == dialect.INTEGER else ""
+        text = value.value.replace("_", "") if dialect.single(value, dialect.INTEGER) else ""
         if ":" in text or (text.lstrip("+-")[:1] == "0" and text.lstrip("+-0").isdecimal()):
             what = f"`{clip(key.value)}: {value.value}` is read as {dialect.integer(value.value)}"
             yield at("LOA008", what, value)._replace(severity=Severity.WARNING, key=key.value)
@@ -52,15 +57,26 @@ def _keys(node: Node, top: bool) -> Iterator[Diagnostic]:
     lines: dict[str, int] = {}
     first: dict[str, Node] = {}
     for key, value in dialect.pairs(node):
-        if key.tag == NULL:
+        if _endless(key):
+            yield _too_long(key)
+        elif key.tag == NULL:
             yield at("LOA002", "a key is empty or null; write its name", key)
-        elif key.tag == STRING and key.value in lines:
+        elif dialect.single(key, STRING) and key.value in lines:
             text = f"`{clip(key.value)}` is written twice (first on line {lines[key.value]}); remove one"
             same = top and _same(first[key.value], value)
             fix = Fix((Edit("remove", key.value),)) if same else None
             yield at("LOA004", text, key)._replace(key=key.value, fix=fix)
-        elif key.tag == STRING:
+        elif dialect.single(key, STRING):
             lines[key.value], first[key.value] = key.start_mark.line + 1, value
+
+
+def _endless(node: Node) -> bool:
+    return node.id == "scalar" and len(node.value) > _LONGEST
+
+
+def _too_long(node: Node) -> Diagnostic:
+    what = f"{len(node.value):,} characters are written as one value, of which no recipe needs more than {_LONGEST:,}"
+    return at("LOA001", f"{what}; check that this is the right file", node)
 
 
 def _same(one: Node, other: Node) -> bool:
@@ -69,8 +85,23 @@ def _same(one: Node, other: Node) -> bool:
 
 
 def _interpolates(text: str) -> bool:
-    """Whether every `${` begins a well-formed interpolation; inner ones are reduced to a plain word first."""
-    text, count = re.sub(_ESCAPED, r"\\", text), 1  # a backslash, which no key may hold
-    while count:
-        text, count = re.subn(_INTERPOLATION, "x", text)
-    return "${" not in text
+    """Whether every `${` begins a well-formed interpolation. The last holds no other; a plain word then stands for it
+    in those around it."""
+    _, *parts = re.sub(_ESCAPED, r"\\", text).split("${")  # a backslash, which no key may hold
+    behind: list[str] = []  # characters, the nearest last
+    for part in reversed(parts):
+        behind += reversed(part)
+        end = _end(behind)
+        if not end:
+            return False
+        behind[-end:] = "x"
+    return True
+
+
+def _end(behind: list[str]) -> int:
+    """How many characters belong to an interpolation whose `${` stood before them; 0 where it is not well formed. A few
+    are looked at first, so that all of a text together take as long as it is long."""
+    width = _FEW
+    while (match := re.match(_INTERPOLATION, "".join(behind[: -width - 1 : -1]))) is None and width < len(behind):
+        width *= _FEW
+    return match.end() if match else 0

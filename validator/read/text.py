@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 import codecs
+import errno
+import os
 import sys
 from pathlib import Path
 
 from validator.diagnostic import RecipeError
+from validator.read import disk
 
 _MAX_BYTES = 1 << 20
 
 
 def read_text(path: str) -> str:
     """The file as text, standard input for `-`. Raises RecipeError with one clear sentence where it cannot be read."""
-    if path == "-":
-        return decode(sys.stdin.buffer.read(_MAX_BYTES + 1))
+    return decode(read_bytes(path))
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """What a file holds, standard input for `-`: of more than 1 MiB the beginning, which `decode` refuses. Of a pipe,
+    a socket or a device nothing is read, and none is waited for. Raises RecipeError as `read_text`."""
     try:
-        if Path(path).is_dir():
-            raise RecipeError("is a folder, not a file")
-        with Path(path).open("rb") as stream:
-            data = stream.read(_MAX_BYTES + 1)
+        return sys.stdin.buffer.read(_MAX_BYTES + 1) if path == "-" else _beginning(path)
     except OSError as err:
-        raise RecipeError(f"cannot be read: {(err.strerror or str(err)).lower()}; check the path") from None
-    return decode(data)
+        closed = path == "-" and err.errno == errno.EBADF
+        why = "standard input is closed" if closed else f"{(err.strerror or str(err)).lower()}; check the path"
+        raise RecipeError(f"cannot be read: {why}") from None
+    except ValueError:
+        raise RecipeError("is a path that no file can have, with a NUL or half a character; check the path") from None
+
+
+def _beginning(path: str | Path) -> bytes:
+    lies = disk.kind(path)
+    if lies == "folder":
+        raise RecipeError("is a folder, not a file")
+    if lies not in ("file", None):
+        raise RecipeError(f"is a {lies}, not a file; save what it gives, or pipe a recipe into `-`")
+    # What came into its place since is not waited for, either.
+    file, data = os.open(path, os.O_RDONLY | os.O_NONBLOCK), b""
+    try:
+        while len(data) <= _MAX_BYTES and (more := os.read(file, _MAX_BYTES + 1 - len(data))):
+            data += more
+    finally:
+        os.close(file)
+    return data
 
 
 def decode(data: bytes) -> str:
@@ -38,6 +61,6 @@ def decode(data: bytes) -> str:
     return text
 
 
-def clip(text: str) -> str:
+def clip(text: str, most: int = 60) -> str:
     """The text, shortened to what a message can show."""
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= most else f"{text[: most - 3]}..."

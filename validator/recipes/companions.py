@@ -9,9 +9,10 @@ from pathlib import Path
 
 from validator.diagnostic import RecipeError
 from validator.job.datasets import REGISTRY
+from validator.read import disk
 from validator.read.tree import read_json
 from validator.tables.checkout import home
-from validator.write import registry
+from validator.write import file, registry
 
 _MODEL = "demo/tiny-qwen3"  # the one that is trained to try it out
 
@@ -48,7 +49,7 @@ def companions(values: Mapping[str, object]) -> Companions:
 def lacking(folder: Path, name: str, content: bytes) -> bool:
     """Whether a file is still to be written. Raises RecipeError where one of that name says something else."""
     path = folder / name
-    if not path.exists():
+    if disk.kind(path) is None:
         _stay(folder, path)
         return True
     if not _same(path, content):
@@ -56,6 +57,19 @@ def lacking(folder: Path, name: str, content: bytes) -> bool:
             f"`{path}` is there and differs from the catalogue's; rename yours, or choose a folder that has none"
         )
     return False
+
+
+def bring(folder: Path, name: str, content: bytes) -> bool:
+    """Write a file that is lacking; False where another process was faster. Raises RecipeError as `lacking` does."""
+    written = []
+
+    def new(_: bytes | None) -> bytes | None:
+        written.append(lacking(folder, name, content))
+        return content if written[-1] else None
+
+    file.folder((folder / name).parent)
+    file.edit(folder / name, new)
+    return written[-1]
 
 
 def _same(path: Path, content: bytes) -> bool:
@@ -72,7 +86,7 @@ def lacking_entries(folder: Path, wanted: Companions) -> dict[str, object]:
     """The entries that the registry lacks; one that says more than the catalogue's, such as a further hub, is as good.
     Raises RecipeError where one says something else."""
     path = folder / wanted.registry
-    known = read_json(str(path)) if path.exists() else {}
+    known = read_json(str(path)) if disk.kind(path) else {}
     there = known if isinstance(known, dict) else {}
     missing = registry.lacking(path, {k: v for k, v in wanted.entries.items() if not _says(there.get(k), v)})
     if missing:

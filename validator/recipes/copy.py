@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,9 @@ from typing import TYPE_CHECKING
 from validator import __version__
 from validator.diagnostic import RecipeError, plural
 from validator.job.job import Job, resolve
+from validator.quoting import join
+from validator.read import disk
+from validator.read.disk import expanded
 from validator.read.recipe import SUFFIXES, load
 from validator.recipes import catalogue
 from validator.recipes.place import Placed, place
@@ -60,7 +62,7 @@ def _amount(own: Own, job: Job) -> Iterator[str]:
 
 
 def _command(*words: object) -> str:
-    return shlex.join(["lmf-recipes", *map(str, words)])
+    return join(["lmf-recipes", *map(str, words)])
 
 
 def with_origin(text: str, name: str) -> str:
@@ -71,7 +73,7 @@ def with_origin(text: str, name: str) -> str:
 
 
 def _target(dest: str, name: str) -> Path:
-    path = Path(dest).expanduser()
-    if path.is_dir() or path.suffix not in SUFFIXES:
+    path = expanded(dest)
+    if disk.kind(path) == "folder" or path.suffix not in SUFFIXES:
         return path / name
     return path

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from validator.diagnostic import RecipeError
-from validator.recipes.companions import lacking
+from validator.read.disk import expanded
+from validator.recipes.companions import bring, lacking
 from validator.tables.checkout import home
-from validator.write import file
 
 _FOLDER = "deepspeed"
 
@@ -37,14 +37,12 @@ def known(name: str) -> str | None:
 def copy(name: str, dest: str) -> Engine:
     """Write the file into the folder's deepspeed/, unless it is there. Raises RecipeError where another one is, or for
     the name of a file."""
-    folder = Path(dest).expanduser()
+    folder = expanded(dest)
     if folder.suffix == ".json":
         raise RecipeError(f"`{dest}`: give the folder that recipes are started from; the file goes to its {_FOLDER}/")
     if folder.name == _FOLDER:
         folder = folder.parent
     value = f"{_FOLDER}/{name}"
     content = (home() / value).read_bytes()
-    missing = lacking(folder, value, content)
-    if missing:
-        file.create(folder / value, content)
+    missing = lacking(folder, value, content) and bring(folder, value, content)
     return Engine(folder / value, missing, folder, value)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from validator.diagnostic import Diagnostic, RecipeError, Severity
-from validator.read import override
+from validator.read import disk, override
 from validator.read.recipe import Document, load
 from validator.recipes import catalogue
 from validator.tables.checkout import home
@@ -65,5 +65,5 @@ def _from_home(file: Path, overrides: Sequence[str]) -> Iterator[str]:
     given |= {"dataset_dir"} if "dataset" in given else set()
     for key, default in _READ.items():
         value = values.get(key, default)
-        if key not in given and isinstance(value, str) and (home() / value).exists():
+        if key not in given and isinstance(value, str) and disk.kind(home() / value) is not None:
             yield override.assignment(key, str(home() / value))

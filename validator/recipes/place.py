@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from validator.diagnostic import RecipeError
 from validator.job.datasets import REGISTRY
 from validator.job.job import resolve
+from validator.quoting import quote
 from validator.read.recipe import parse
-from validator.recipes.companions import companions, lacking, lacking_entries
+from validator.recipes.companions import bring, companions, lacking, lacking_entries
 from validator.write import file, registry
 
 if TYPE_CHECKING:
@@ -49,18 +50,17 @@ def place(target: Path, text: str, values: Mapping[str, object], own: Own | None
     _require_one_word(start, text)
     entries = lacking_entries(folder, wanted)
     missing = [name for name, data in wanted.files.items() if lacking(folder, name, data)]
-    for name in missing:
-        file.create(folder / name, wanted.files[name])
-    if entries:
-        registry.add(folder / wanted.registry, entries)
-    file.create(target, _COMMAND.sub(lambda command: command[1] + shlex.quote(str(start)), text))
-    written = [*missing, *([wanted.registry] if entries else [])]
+    written = [name for name in missing if bring(folder, name, wanted.files[name])]
+    if entries and registry.add(folder / wanted.registry, entries):
+        written.append(wanted.registry)
+    # Last: a recipe that is there has all that it reads.
+    file.create(target, _COMMAND.sub(lambda command: command[1] + quote(str(start)), text))
     return Placed(target, tuple(folder / name for name in written), folder, start, own.notes if own else ())
 
 
 def require_new(target: Path) -> None:
     """Raises RecipeError where the file is there already."""
-    if target.exists():
+    if os.path.lexists(target):
         raise RecipeError(f"`{target}` exists and is not overwritten; choose another name, or remove it")
 
 

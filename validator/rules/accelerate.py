@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
+from validator.read import disk
 from validator.rules import inside
 from validator.rules.rule import Finding, rule
 from validator.tables.data import listing
@@ -30,8 +30,9 @@ def accelerate_file_unusable(job: Job) -> Iterator[Finding]:
     if file is None:
         return
     if file.problem:
-        there = Path(file.path).is_file()
-        yield inside.accelerate(job), file.problem if there else f"`{job.header['accelerate']}` does not exist"
+        lies = disk.kind(file.path)
+        why = file.problem if lies else "does not exist"
+        yield inside.accelerate(job), why if lies == "file" else f"`{job.header['accelerate']}` {why}"
         return
     known = listing("accelerate")
     if file.kind not in known["kinds"]:
@@ -235,10 +236,8 @@ def _in_pieces(job: Job) -> bool:
 
 
 def _one_of(value: Any, choices: list[str], numbered: bool) -> bool:
-    text = str(value).upper()
-    return not isinstance(value, bool) and (
-        text in choices or (numbered and text.isdigit() and 0 < int(text) <= len(choices))
-    )
+    numbers = [str(number) for number in range(1, len(choices) + 1)] if numbered else []
+    return not isinstance(value, bool) and str(value).upper() in (*choices, *numbers)
 
 
 def _shown(value: Any) -> str:

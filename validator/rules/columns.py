@@ -182,6 +182,5 @@ def _read(dataset: Dataset) -> Iterator[str]:
     if _form(dataset) == "alpaca" and not pairs:
         parts.append("response")
     for part in parts:
-        column = dataset.mapping.get(part)
-        if isinstance(column, str) and column:
+        if column := dataset.named(part):
             yield column

@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from validator.diagnostic import Severity
+from validator.diagnostic import Place, Severity
 from validator.job import resumption
 from validator.job.job import Job
+from validator.rules import inside
 from validator.rules.rule import Finding, rule
 
 if TYPE_CHECKING:  # few recipes have an output folder that is there
@@ -226,5 +227,6 @@ def _engines(job: Job) -> Saved | None:
     return saved if saved and saved.engine and job.zero else None
 
 
-def _place(job: Job) -> str:
-    return "resume_from_checkpoint" if job.get("resume_from_checkpoint") else "output_dir"
+def _place(job: Job) -> Place:
+    """The key that names the checkpoint."""
+    return inside.checkpoint(job, "resume_from_checkpoint" if job.get("resume_from_checkpoint") else "output_dir")

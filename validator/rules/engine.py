@@ -52,7 +52,7 @@ from validator.rules import (
     zerokeys,
     zerosteps,
 )
-from validator.rules.rule import Rule, place
+from validator.rules.rule import MOST, Rule, place
 from validator.tables import releases
 
 # One module for each topic; the letters of a code name its family.
@@ -103,6 +103,8 @@ FAMILIES = (
     *(preference, evaluation, metrics, ignored, models),
 )
 
+_MORE = f"more than {MOST} findings of this rule; the others are shown once these are mended"
+
 
 def rules() -> list[Rule]:
     """Every rule, in the order of its code."""
@@ -116,10 +118,14 @@ FILE_RULES = tuple(rule for rule in RULES if rule.code.startswith("PAR1") or rul
 
 
 def findings(chosen: Iterable[Rule], job: Job) -> Iterator[tuple[Rule, Place, str, Fix | None]]:
-    """(rule, place, message, definite remedy) of the rules that hold for the recipe's releases."""
+    """(rule, place, message, definite remedy) of the rules that hold for the recipe's releases; of each the first, and
+    one more that says that there are others."""
     for rule in chosen:
         if not (rule.since or rule.until) or releases.holds(job.header, rule.since, rule.until):
-            for finding in rule.check(job):
+            for number, finding in enumerate(rule.check(job)):
+                if number == MOST:
+                    yield rule, place(finding[0]), _MORE, None
+                    break
                 yield rule, place(finding[0]), finding[1], finding[2] if len(finding) == 3 else None
 
 

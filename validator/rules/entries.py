@@ -9,6 +9,7 @@ from typing import Any
 from validator.diagnostic import Place, Severity
 from validator.job.datasets import SOURCES, Dataset
 from validator.job.job import Job
+from validator.read import disk
 from validator.rules import columns
 from validator.rules.rule import Finding, rule
 from validator.rules.sets import At, remedied, sets, unknown
@@ -75,12 +76,12 @@ def script_refused(job: Job) -> Iterator[Finding]:
         if dataset.source != "script" or not isinstance(name, str):
             continue
         place = dataset.folder / name
-        if place.is_file() or (place / f"{place.name}.py").is_file():
+        if disk.kind(place) == "file" or disk.kind(place / f"{place.name}.py") == "file":
             yield (
                 at("script_url"),
                 f"`{dataset.name}`: the script `{place}` is not run by datasets 4; give its data by `file_name`",
             )
-        elif not place.exists():
+        elif disk.kind(place) is None:
             yield (
                 at("script_url"),
                 f"`{dataset.name}`: `{place}` does not exist, and scripts are no longer run; use `file_name`",
@@ -209,7 +210,7 @@ def _package(entry: Mapping[str, Any]) -> str | None:
 
 def _holds(dataset: Dataset, part: str) -> bool:
     """Whether a row that is at hand has a file in this column."""
-    column, rows = dataset.mapping.get(part), dataset.rows
+    column, rows = dataset.named(part), dataset.rows
     return bool(column and rows and any(row.get(column) for row in rows.head))
 
 
@@ -218,7 +219,7 @@ def _missing(job: Job, dataset: Dataset, part: str) -> str:
     with its row; empty where all are there."""
     from validator.samples.media import lost_files  # for which a recipe without local data does not wait
 
-    column = dataset.mapping.get(part) or ""
+    column = dataset.named(part)
     folder = str(job.get("media_dir") or dataset.folder)
     for number, row in enumerate(_read(job, dataset) if column else (), 1):
         lost = (path for path in lost_files(row.get(column), folder) if not job.find(f"{folder}/{path}"))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from validator.diagnostic import Place
+from validator.job import resumption
 from validator.job.job import Job
+from validator.read import disk
 
 
 def deepspeed(job: Job, *route: str | int, at_key: bool = False, against: tuple[str, ...] = ()) -> Place:
@@ -16,7 +18,7 @@ def deepspeed(job: Job, *route: str | int, at_key: bool = False, against: tuple[
 def accelerate(job: Job, *route: str | int, at_key: bool = False, against: tuple[str, ...] = ()) -> Place:
     """A place in the accelerate file that the header block names; the header's field where there is no such file."""
     file = job.accelerate
-    if file is None or not Path(file.path).is_file():
+    if file is None or disk.kind(Path(file.path)) != "file":
         return Place(("accelerate",), key="accelerate")
     return Place(route, file.path, "accelerate", at_key, against)
 
@@ -35,9 +37,16 @@ def settings(job: Job, key: str, *route: str | int, at_key: bool = False, agains
     if not isinstance(value, str):
         return Place((key, *route), None, key, at_key, against)
     location = None if value.startswith("{") else job.find(value)
-    if location is None or not location[0].is_file():
+    if location is None or disk.kind(location[0]) != "file":
         return Place((key,), key=key, against=against)
     return Place(route, str(location[0]), key, at_key, against)
+
+
+def checkpoint(job: Job, key: str) -> Place:
+    """A key that names a checkpoint; what is said of it may quote the small files in it."""
+    folders = (saved.path for saved in resumption.chosen(job))
+    hidden = (str(file) for folder in folders for file in disk.matching(folder, "*.json") if not job.quotes(file))
+    return Place((key,), key=key, tells=next(hidden, None))
 
 
 def item(job: Job, key: str, name: str) -> Place:

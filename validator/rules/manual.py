@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from validator.diagnostic import Page, RecipeError, Severity
 from validator.rules.engine import RULES
+from validator.rules.rule import Rule
 from validator.tables import data, releases
 from validator.tables.suggestion import suggest
 
@@ -26,8 +27,18 @@ def page(code: str) -> Page:
         return _page(pages[wanted]["name"], Severity(pages[wanted]["severity"]), pages[wanted]["text"].strip())
     for rule in RULES:
         if rule.code == wanted:
-            return _page(rule.name, rule.severity, rule.manual)
+            return _page(rule.name, rule.severity, rule.manual or _in_source(rule))
     raise RecipeError(f"no rule `{code}`{suggest(wanted, codes())}")
+
+
+def _in_source(rule: Rule) -> str:
+    """The docstring of a rule as it is written, where Python left it out (`-OO`)."""
+    import ast
+    import inspect
+
+    (function,) = ast.parse(inspect.getsource(rule.check)).body
+    assert isinstance(function, ast.FunctionDef)
+    return (ast.get_docstring(function, clean=False) or "").strip()
 
 
 def pages(codes: Iterable[str]) -> dict[str, Page]:

@@ -13,6 +13,7 @@ from validator.job.datasets import REGISTRY
 from validator.job.job import Job
 from validator.job.which import local
 from validator.job.zero import Zero
+from validator.read import disk
 from validator.read.tree import read_json
 from validator.rules import inside
 from validator.rules.rule import Finding, rule
@@ -77,9 +78,9 @@ def astray(job: Job) -> str | None:
 def _instead(job: Job, name: str) -> str:
     """How to get a DeepSpeed file that is not there: from the catalogue, or by another name."""
     file = _alike(job.zero) if job.zero and job.zero.assumed else Path(name).name
-    if (home() / "deepspeed" / file).is_file():
+    if disk.kind(home() / "deepspeed" / file) == "file":
         return f"; `lmf-recipes copy {file} .` writes `deepspeed/{file}`"
-    known = {path.name for folder in job.folders for path in folder.glob("deepspeed/*.json")}
+    known = {path.name for folder in job.folders for path in disk.matching(folder, "deepspeed/*.json")}
     return suggest(file, known).replace("`", "`deepspeed/", 1)
 
 
@@ -117,7 +118,9 @@ def deepspeed_unreadable(job: Job) -> Iterator[Finding]:
     """
     value = job.get("deepspeed")
     if job.zero and job.zero.problem and isinstance(value, str) and (value.startswith("{") or job.find(value)):
-        yield inside.deepspeed(job), f"{job.zero.problem}; JSON has no comments and no trailing commas"
+        why = job.zero.problem
+        also = "; JSON has no comments and no trailing commas" if "is not valid JSON" in why else ""
+        yield inside.deepspeed(job), f"{why}{also}"
 
 
 @rule("PTH004", Severity.ERROR)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 from validator.diagnostic import Place, Severity
 from validator.job import datasets
 from validator.job.job import Job
 from validator.rules import inside, paths
-from validator.rules.rule import Finding, rule
+from validator.rules.rule import MOST, Finding, rule
 from validator.rules.sets import sets
 from validator.tables.suggestion import suggest
 
@@ -76,7 +78,7 @@ def entry_without_source(job: Job) -> Iterator[Finding]:
     """
     for at, dataset in sets(job):
         if dataset.source is None:
-            near = next((suggest(name, _KEYS) for name in dataset.entry if suggest(name, _KEYS)), "")
+            near = next(filter(None, (suggest(name, _KEYS) for name in islice(dataset.entry, MOST))), "")
             yield (
                 at(),
                 f"`{dataset.name}` names no source in dataset_info.json; give it `file_name` or `hf_hub_url`{near}",
@@ -110,9 +112,9 @@ def data_set_twice(job: Job) -> Iterator[Finding]:
     Fix: name it once; `num_samples` in the entry draws more samples than there are.
     """
     for key in ("dataset", "eval_dataset"):
-        names = job.words(key)
-        for name in dict.fromkeys(name for name in names if names.count(name) > 1):
-            yield inside.item(job, key, name), f"`{name}` is named {names.count(name)} times, but used once"
+        for name, times in Counter(job.words(key)).items():
+            if times > 1:
+                yield inside.item(job, key, name), f"`{name}` is named {times} times, but used once"
 
 
 def _missing(job: Job) -> bool:
@@ -134,7 +136,8 @@ def _undefined(job: Job, name: str, known: Mapping[str, object]) -> str:
         return "an empty data set name; remove the extra comma"
     stem, command = Path(name).stem, _register(job, name)
     if not _is_path(name):
-        return f"`{name}` is not defined in dataset_info.json{suggest(name, known) or (command and f'; {command}')}"
+        near = suggest(name, known) if job.registry is None or job.quotes(job.registry.path) else ""
+        return f"`{name}` is not defined in dataset_info.json{near or (command and f'; {command}')}"
     example = f'an entry such as "{stem}": {{"file_name": "{Path(name).name}"}}'
     remedy = f"use `{stem}`" if stem in known else command or f"use {example}"
     return f"`{name}` is a path, `dataset` takes names of dataset_info.json; {remedy}"
@@ -146,7 +149,7 @@ def _is_path(name: str) -> bool:
 
 def _register(job: Job, name: str) -> str:
     """The command that defines a data set where a file of this name lies in the working directory or `dataset_dir`."""
-    from shlex import quote  # which no clean recipe needs
+    from validator.quoting import quote  # which no clean recipe needs
 
     folder = str(job.registry.folder) if job.registry else "data"
     names = [name] if _is_path(name) else [f"{name}.{suffix}" for suffix in datasets.suffixes()]

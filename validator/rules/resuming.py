@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from validator.diagnostic import RecipeError, Severity
 from validator.job import resumption
 from validator.job.job import Job
+from validator.read import disk
+from validator.rules import inside
 from validator.rules.paths import unexpanded
 from validator.rules.rule import Finding, rule
 from validator.tables import models
@@ -86,7 +88,8 @@ def checkpoint_missing(job: Job) -> Iterator[Finding]:
     elif isinstance(value, str) and not job.find(value) and not unexpanded(value):
         yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder"
     elif (named := next(iter(resumption.chosen(job)), None)) and named.flaw:
-        yield "resume_from_checkpoint", f"`{value}` is no whole checkpoint ({named.flaw}); name another"
+        where = inside.checkpoint(job, "resume_from_checkpoint")
+        yield where, f"`{value}` is no whole checkpoint ({named.flaw}); name another"
 
 
 @rule("PTH015", Severity.ERROR)
@@ -101,7 +104,8 @@ def checkpoint_of_another_model(job: Job) -> Iterator[Finding]:
     saved = _unasked(job)
     if saved and (other := _of_another(job, saved)):
         held = f"`{resumption.output(job)}` holds {saved.name} of {other}"
-        yield "output_dir", f"{held}, from which training would resume; choose another `output_dir`"
+        where = inside.checkpoint(job, "output_dir")
+        yield where, f"{held}, from which training would resume; choose another `output_dir`"
 
 
 def _unasked(job: Job) -> Saved | None:
@@ -115,7 +119,7 @@ def _of_another(job: Job, saved: Saved) -> str | None:
     base = str(saved.adapter.get("base_model_name_or_path")) if saved.adapter else str(saved.path)
     there = job.find(base)
     try:
-        maker = models.model(str(there[0]) if there and (there[0] / "config.json").is_file() else base)
+        maker = models.model(str(there[0]) if there and disk.kind(there[0] / "config.json") == "file" else base)
     except RecipeError:
         return None
     if job.model is None or _build(maker) == _build(job.model):

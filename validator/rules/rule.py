@@ -15,6 +15,10 @@ from validator.job.job import Job
 Finding = tuple[Place | str | None, str] | tuple[Place | str | None, str, Fix | None]
 Check = Callable[[Job], Iterable[Finding]]
 
+# Findings of one rule in a file. Who has more has made one mistake many times, and each may cost a search for what was
+# meant.
+MOST = 50
+
 
 class Violation(NamedTuple):
     """What a check that is no single rule says."""

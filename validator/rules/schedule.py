@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from validator.diagnostic import Place, Severity
+from validator.diagnostic import Place, RecipeError, Severity
 from validator.job.job import Job
+from validator.read.tree import parse_json
 from validator.rules.rule import Finding, rule
 from validator.tables.suggestion import suggest
 
@@ -34,8 +34,8 @@ def schedule_arguments(job: Job) -> Mapping[str, Any] | None:
     value = job.get("lr_scheduler_kwargs")
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except ValueError:
+            value = parse_json(value)
+        except RecipeError:
             return None
     return value if isinstance(value, dict) else {} if value is None else None
 

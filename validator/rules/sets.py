@@ -61,7 +61,8 @@ def _head(dataset: Dataset) -> Sequence[Mapping[str, Any]]:
 def _entry(
     job: Job, key: str, dataset: Dataset, *route: str | int, at_key: bool = False, against: tuple[str, ...] = ()
 ) -> Place:
-    """A place in the registry entry of a data set that `key` names."""
+    """A place in the registry entry of a data set that `key` names; what is said of it may quote its rows."""
+    rows = next((str(file) for file in dataset.files if not job.quotes(file)), None)
     if isinstance(job.get("dataset_dir"), Mapping):
-        return Place(("dataset_dir", dataset.name, *route), None, key, at_key, against)
-    return Place((dataset.name, *route), str(dataset.folder / REGISTRY), key, at_key, against)
+        return Place(("dataset_dir", dataset.name, *route), None, key, at_key, against, rows)
+    return Place((dataset.name, *route), str(dataset.folder / REGISTRY), key, at_key, against, rows)

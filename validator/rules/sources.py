@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from validator.diagnostic import Severity
 from validator.job import datasets
 from validator.job.job import Job
+from validator.read import disk
 from validator.rules.rule import Finding, rule
 from validator.rules.sets import sets
 from validator.tables.suggestion import suggest
@@ -23,7 +24,7 @@ def data_file_missing(job: Job) -> Iterator[Finding]:
     """
     for at, dataset in sets(job):
         if dataset.source == "file" and not dataset.present:
-            near = suggest(str(dataset.entry["file_name"]), [path.name for path in dataset.folder.glob("*")])
+            near = suggest(str(dataset.entry["file_name"]), [path.name for path in disk.matching(dataset.folder, "*")])
             yield (
                 at("file_name"),
                 f"`{dataset.name}`: `{dataset.path}` does not exist; `file_name` counts from `dataset_dir`{near}",
@@ -42,7 +43,7 @@ def file_type_refused(job: Job) -> Iterator[Finding]:
     for at, dataset in sets(job):
         known = datasets.suffixes() if dataset.files else {}
         kinds = {known.get(path.suffix[1:]): path for path in dataset.files}
-        if dataset.source == "file" and dataset.present and dataset.path.is_dir() and not kinds:
+        if dataset.source == "file" and dataset.present and disk.kind(dataset.path) == "folder" and not kinds:
             yield at("file_name"), f"`{dataset.name}`: the folder `{dataset.path}` is empty"
         elif None in kinds:
             yield at("file_name"), f"`{dataset.name}`: `{kinds[None]}` is not read; use one of {', '.join(known)}"

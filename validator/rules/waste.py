@@ -68,7 +68,7 @@ def sharded_without_need(job: Job) -> Iterator[Finding]:
     offloads = job.zero is not None and job.zero.offloads
     if job.zero is None or job.accelerate or not (job.zero.stage == 3 or offloads):
         return
-    for stage in range(2, job.zero.stage + int(offloads)):
+    for stage in range(2, min(job.zero.stage, 3) + int(offloads)):
         name = f"deepspeed/ds_z{stage}.json"
         other = changed(job, {"deepspeed": name})
         if other.worst == "fits" and (longer := _longer(job, other)) > _LONGER:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.job.which import local
+from validator.read import disk
 from validator.rules.paths import ADAPTERS, MODELS, judged, named, unexpanded
 from validator.rules.rule import Finding, rule
 
@@ -57,10 +58,10 @@ def model_folder_empty(job: Job) -> Iterator[Finding]:
     """
     for key, path in named(job, ("model_name_or_path", "ref_model")):
         location = job.find(path)
-        if not location or (location[0] / "config.json").is_file():
+        if not location or disk.kind(location[0] / "config.json") == "file":
             continue
-        if location[0].is_dir() and (local(path) or location[1]):
-            adapter = (location[0] / "adapter_config.json").is_file()
+        if disk.kind(location[0]) == "folder" and (local(path) or location[1]):
+            adapter = disk.kind(location[0] / "adapter_config.json") == "file"
             remedy = "it is an adapter: use `adapter_name_or_path`" if adapter else "name the folder of the weights"
             yield key, f"`{path}` holds no config.json; {remedy}"
 
@@ -96,7 +97,7 @@ def adapter_missing(job: Job) -> Iterator[Finding]:
     """
     for key, path in named(job, ADAPTERS):
         location = job.find(path)
-        if location and not (location[0] / "adapter_config.json").is_file():
+        if location and disk.kind(location[0] / "adapter_config.json") != "file":
             yield key, f"`{path}` holds no adapter_config.json; name the folder of a finished LoRA run"
         elif not location and local(path) and not unexpanded(path):
             yield key, f"`{path}` does not exist; name the folder of a finished LoRA run"

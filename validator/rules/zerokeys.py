@@ -88,9 +88,9 @@ def value_refused(job: Job) -> Iterator[Finding]:
     Fix: give a value of the type named, or "auto" where the Trainer fills it in.
     """
     config, tables = _config(job), data.table("deepspeed")["blocks"]
+    objects = {*tables, "optimizer", "scheduler"} - {"zero_optimization"}
     for key in config:
-        wanted = key in {*tables, "optimizer", "scheduler"} - {"zero_optimization"}
-        if wanted and not isinstance(config[key], Mapping):
+        if key in objects and not isinstance(config[key], Mapping):
             yield deepspeed(job, key), f"`{key}` is {spoken(config[key])}, not an object"
     yield from _outside_blocks(job)
     for path, block, facts in _blocks(job):

@@ -119,23 +119,45 @@ def _openai_turns(messages: list[Row], form: Form) -> tuple[list[Turn], bool]:
     """Tool calls become function turns; answers of tools that follow each other become one turn."""
     tags, roles = form.tags, _roles(form)
     turns: list[Turn] = []
-    waiting: list[str] = []
+    waiting: list[Any] = []
     for message in messages:
         role, content = message.get(tags["role_tag"]), message.get(tags["content_tag"])
         if role in (tags["assistant_tag"], tags["function_tag"]) and (called := message.get("tool_calls")):
-            role, content = tags["function_tag"], json.dumps([call["function"] for call in called], ensure_ascii=False)
+            role, content = tags["function_tag"], _calls(called)
         if role == tags["observation_tag"]:
-            waiting.append(str(content))
+            waiting.append(content)
             continue
         if waiting:
-            turns.append(("observation", "\n</tool_response>\n<tool_response>\n".join(waiting)))
+            turns.append(("observation", _responses(waiting)))
             waiting = []
-        if role not in roles:
-            raise StopsRunError(f"the role `{role}` is none that `tags` names")
-        turns.append((roles[role], content))
+        turns.append((_role(role, roles), content))
     accepted = (("user", "observation"), ("assistant", "function"))
     ordered = all(role in accepted[i % 2] for i, (role, _) in enumerate(turns))
     return turns, not ordered or _wrong_count(turns, form)
+
+
+def _calls(called: Any) -> str:
+    """Calls of tools as the text that is trained on."""
+    try:
+        return json.dumps([call["function"] for call in called], ensure_ascii=False)
+    except (KeyError, TypeError):
+        raise StopsRunError("`tool_calls` is not a list of objects that have a `function`") from None
+
+
+def _responses(contents: list[Any]) -> str:
+    """Answers of tools, one behind the other."""
+    try:
+        return "\n</tool_response>\n<tool_response>\n".join(contents)
+    except TypeError:
+        raise StopsRunError("the answer of a tool is not text") from None
+
+
+def _role(role: Any, roles: Mapping[str | None, str], where: str = "") -> str:
+    """LLaMA-Factory's own name of a role. Raises StopsRunError for one that is no text, or not named."""
+    known = roles.get(role) if isinstance(role, str | None) else None
+    if known is None:
+        raise StopsRunError(f"the role `{role}`{where} is none that `tags` names")
+    return known
 
 
 def _roles(form: Form) -> dict[str | None, str]:
@@ -163,9 +185,7 @@ def _arranged(row: Row, form: Form, turns: list[Turn], broken: bool) -> Sample:
 
 
 def _choice(message: Row, form: Form) -> Turn:
-    role = _roles(form).get(message.get(form.tags["role_tag"]))
-    if role is None:
-        raise StopsRunError("the role of `chosen` or `rejected` is none that `tags` names")
+    role = _role(message.get(form.tags["role_tag"]), _roles(form), " of `chosen` or `rejected`")
     return role, message.get(form.tags["content_tag"])
 
 
@@ -174,6 +194,8 @@ def _thinking_off(system: Any, tools: Any) -> tuple[Any, Any]:
     if isinstance(tools, (dict, list)):
         tools = json.dumps(tools, ensure_ascii=False)
     words = "detailed thinking off"
+    if system and not isinstance(system, str):
+        raise StopsRunError("the system prompt is not text")
     if not system:
         return ("" if tools else words), tools
     if tools:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -55,6 +55,11 @@ def form(entry: Mapping[str, object]) -> Form:
     return Form(
         str(entry.get("formatting", "alpaca")),
         bool(entry.get("ranking", False)),
-        {part: columns.get(part) for part in (*_COLUMNS, *_MEDIA)} if isinstance(columns, Mapping) else _USUAL,
-        {tag: tags.get(tag) for tag in _TAGS} if isinstance(tags, Mapping) else _TAGS,
+        _named(columns, (*_COLUMNS, *_MEDIA)) if isinstance(columns, Mapping) else _USUAL,
+        _named(tags, _TAGS) if isinstance(tags, Mapping) else _TAGS,
     )
+
+
+def _named(given: Mapping[str, object], parts: Iterable[str]) -> Mapping[str, str | None]:
+    """What is named for each part; nothing where that is no text, which rule PTH118 tells."""
+    return {part: name if isinstance(name := given.get(part), str) else None for part in parts}

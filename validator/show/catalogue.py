@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from validator import printable
 from validator.diagnostic import RecipeError
 from validator.recipes.catalogue import Row
 from validator.show.clock import number
@@ -18,7 +19,7 @@ def text(rows: Sequence[Row]) -> str:
     """The rows as a table. Raises RecipeError where there is none."""
     if not rows:
         raise RecipeError("no recipe matches; `lmf-recipes list` shows all, `lmf-recipes plan` what else fits")
-    return "\n".join(table(TITLES, map(_cells, rows), SPARE)) + "\n"
+    return printable.lines(table(TITLES, map(_cells, rows), SPARE))
 
 
 def _cells(row: Row) -> list[object]:

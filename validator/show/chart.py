@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
+from validator import printable
 from validator.advise.change import Change
 from validator.advise.explanation import Band, DeviceBand, Explanation, Released
 from validator.diagnostic import decimals, plural
@@ -24,7 +25,7 @@ def text(explanation: Explanation) -> str:
              *_memory("host memory per node", explanation.host_gib, ram, "of RAM"),
              *_killed(explanation.host_gib, ram),
              *timing.lines(explanation), *_rest(explanation)]  # fmt: skip
-    return "\n".join(lines) + "\n"
+    return printable.lines(lines)
 
 
 def _head(explanation: Explanation) -> Iterator[str]:

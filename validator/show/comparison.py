@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from validator import printable
 from validator.recipes.compare import Comparison, Need
 
 
@@ -13,7 +14,7 @@ def text(comparison: Comparison) -> str:
     lines += [f"+ {key}: {_written(value)}" for key, value in comparison.added.items()]
     lines += [f"- {key}: {_written(value)}" for key, value in comparison.removed.items()]
     lines = lines or ["  no setting differs"]
-    return "\n".join([*lines, _memory("before", comparison.before), _memory("after", comparison.after)]) + "\n"
+    return printable.lines([*lines, _memory("before", comparison.before), _memory("after", comparison.after)])
 
 
 def _memory(when: str, need: Need) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from validator import printable
 from validator.diagnostic import plural
 from validator.show.bar import bar
 from validator.show.clock import between, lasting
@@ -15,7 +16,7 @@ def text(study: Study) -> str:
     """The study as lines of text."""
     parts = (_head(study), _problems(study), _rows(study), _steps(study), _tokens(study), _amount(study.amount),
              _quality(study), _notes(study))  # fmt: skip
-    return "\n".join(line for part in parts for line in part) + "\n"
+    return printable.lines(line for part in parts for line in part)
 
 
 def _head(study: Study) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from validator import printable
 from validator.diagnostic import plural
 from validator.doctor.examine import Diagnosis
 from validator.doctor.line import Line
@@ -12,7 +13,7 @@ def text(diagnosis: Diagnosis) -> str:
     width = max((len(line.what) for line in diagnosis.lines), default=0)
     counts = ((diagnosis.errors, "error"), (diagnosis.warnings, "warning"))
     summary = f"{diagnosis.host}: {', '.join(f'{count} {plural(count, noun)}' for count, noun in counts)}"
-    return "\n".join([*(_line(line, width) for line in diagnosis.lines), summary]) + "\n"
+    return printable.lines([*(_line(line, width) for line in diagnosis.lines), summary])
 
 
 def _line(line: Line, width: int) -> str:

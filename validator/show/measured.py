@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
+from validator import printable
 from validator.measure.kept import Measured
 from validator.measure.log import Timed
+from validator.quoting import quote
 from validator.show.clock import between, lasting, number
 from validator.show.table import table
 
@@ -21,11 +22,11 @@ def text(measured: Measured, timed: Timed, correction: float) -> str:
         f"{measured.machine}: a step took {took}, the median of {timed.steps}{tokens}; "
         f"predicted: {lasting(measured.expected)}",
         f"kept: what is predicted for {measured.machine} is multiplied by {number(correction)} from now on; "
-        f"`lmf-recipes calibrate --forget {shlex.quote(measured.machine)}` takes it back",
+        f"`lmf-recipes calibrate --forget {quote(measured.machine)}` takes it back",
     ]
     if timed.allocated_gib:
         lines.append(f"memory: {timed.allocated_gib:.1f} GiB of live tensors at most, on the first device")
-    return "\n".join(lines) + "\n"
+    return printable.lines(lines)
 
 
 def listed(every: Sequence[Measured]) -> str:
@@ -44,4 +45,4 @@ def listed(every: Sequence[Measured]) -> str:
         )
         for each in every
     )
-    return "\n".join(table(_HEADS, rows)) + "\n"
+    return printable.lines(table(_HEADS, rows))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
+from validator import printable
+from validator.quoting import quote
 from validator.recipes.engine import Engine
 from validator.recipes.place import Placed
 
@@ -20,19 +21,19 @@ def text(placed: Placed, own: bool = False) -> str:
     if not own:
         lines.append("your data: lmf-recipes data FILE --register NAME, then `dataset: NAME` in the recipe")
     lines.append(f"run: {_change(placed.folder)}lmf-recipes train {quoted(placed.start)}")
-    return "\n".join(lines) + "\n"
+    return printable.lines(lines)
 
 
 def engine(copied: Engine) -> str:
     """A DeepSpeed file, and how a recipe names it."""
     done = f"wrote {_short(copied.path)}" if copied.written else f"{_short(copied.path)} is there already, the same"
     start = "" if _here(copied.folder) else f" that is started from {_short(copied.folder)}"
-    return f"{done}\nuse: `deepspeed: {copied.name}` in a recipe{start}\n"
+    return printable.lines([done, f"use: `deepspeed: {copied.name}` in a recipe{start}"])
 
 
 def quoted(path: Path) -> str:
     """The path as a word of a command line, which is no option either."""
-    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
+    return quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
 def _change(folder: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
+from validator import printable
 from validator.plan.rows import ChoiceRow, PlanRow, Rows, ScaleRow, TightRow, UpgradeRow
 from validator.show.clock import between, lasting, number
 from validator.show.table import table, width
@@ -37,7 +38,7 @@ def text(rows: Rows, following: Sequence[str] = ()) -> str:
         lines += [*_nothing(rows.tight), *(_remedies(rows.upgrades) or [_NO_REMEDY])]
     lines += [line for note in rows.notes for line in _wrapped(f"note: {note}")]
     lines += [f"{word}: {command}" for word, command in zip(("next", "  or"), following, strict=False)]
-    return "\n".join(lines) + "\n"
+    return printable.lines(lines)
 
 
 def _plans(rows: Iterable[PlanRow]) -> Iterator[str]:

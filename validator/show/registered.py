@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from validator import printable
 from validator.samples.remedy import written
 from validator.study.registering import Registration
 
 
 def text(done: Registration) -> str:
     """The entry, rows that are of another form, the keys for the recipe and the next command as lines of text."""
-    return "".join(f"{line}\n" for line in _lines(done))
+    return printable.lines(_lines(done))
 
 
 def _lines(done: Registration) -> Iterator[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
+from validator import printable
 from validator.diagnostic import Diagnostic, FileReport, Report, Severity, plural
+from validator.printable import Exact
 
 # Longer lines are no help beside a finding.
 _LONGEST = 200
@@ -20,7 +22,7 @@ def text(report: Report) -> str:
     numbers = f"{errors} {plural(errors, 'error')}, {warnings} {plural(warnings, 'warning')}"
     fixes = [line for file in report.files for line in _fixes(file)]
     end = f"{files} {plural(files, 'file')}: {numbers}{_unjudged(report.files)}"
-    return "\n".join([*lines, *fixes, end, *_fixable(report.files)]) + "\n"
+    return printable.lines([*lines, *fixes, end, *_fixable(report.files)])
 
 
 def _fixes(file: FileReport) -> Iterator[str]:
@@ -60,9 +62,9 @@ def lines_of(file: FileReport, summed: bool = False) -> Iterator[str]:
     for diagnostic in file.diagnostics:
         if diagnostic.code in told:
             continue
-        path, message = diagnostic.path or file.path, _printable(diagnostic.message)
+        path = diagnostic.path or file.path
         where = f"{path}:{diagnostic.line}:{diagnostic.column}"
-        yield f"{where}: {diagnostic.severity.value}: {message} [{diagnostic.code}]"
+        yield f"{where}: {diagnostic.severity.value}: {diagnostic.message} [{diagnostic.code}]"
         # The first character of a file is where findings without a place of their own are put.
         if (diagnostic.line, diagnostic.column) != (1, 1):
             yield from _source(file.sources.get(path, ""), diagnostic.line, diagnostic.column)
@@ -72,18 +74,16 @@ def lines_of(file: FileReport, summed: bool = False) -> Iterator[str]:
 
 def _source(text: str, number: int, column: int) -> Iterator[str]:
     """The line of the source, and a caret under the column."""
-    lines = text.splitlines()
+    lines = _lines(text)
     line = lines[number - 1] if 0 < number <= len(lines) else ""
     if 0 < len(line) <= _LONGEST:
-        yield f"    {_printable(line)}"
-        yield "    " + "".join(_blank(character) for character in line[: column - 1]) + "^"
+        yield f"    {line}"
+        yield "    " + "".join(_blank(character) for character in printable.line(line[: column - 1])) + "^"
 
 
-def _printable(text: str) -> str:
-    """The text on one line, control characters escaped."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
+@lru_cache(maxsize=2)  # of a file and of one that it names
+def _lines(text: str) -> list[str]:
+    return text.splitlines()
 
 
 def _blank(character: str) -> str:
@@ -95,11 +95,13 @@ def _blank(character: str) -> str:
     return " " * (2 if unicodedata.east_asian_width(character) in "WF" else 1)
 
 
-def as_json(report: Report) -> str:
+def as_json(report: Report) -> Exact:
     """For programs: the structure fixed in the design."""
+    from validator.show import structure  # which the text does not wait for
+
     files = [_file(file) for file in report.files]
     counts = {"errors": report.count(Severity.ERROR), "warnings": report.count(Severity.WARNING)}
-    return json.dumps({"version": report.version, "files": files, **counts}, indent=2, ensure_ascii=False) + "\n"
+    return structure.text({"version": report.version, "files": files, **counts})
 
 
 def _file(file: FileReport) -> dict[str, object]:
@@ -118,19 +120,21 @@ def _fields(file: FileReport, diagnostic: Diagnostic) -> dict[str, object]:
     return {**diagnostic._asdict(), "path": diagnostic.path or file.path, "related": related, "fix": edits}
 
 
-def github(report: Report) -> str:
+def github(report: Report) -> Exact:
     """Workflow commands: annotations on a pull request."""
     names = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
-    return "".join(
-        f"::{names[d.severity]} file={_escape(d.path or file.path, True)},line={d.line},col={d.column},title={d.code}"
-        f"::{_escape(d.message)}\n"
-        for file in report.files
-        for d in file.diagnostics
+    return Exact(
+        "".join(
+            f"::{names[d.severity]} file={_escape(d.path or file.path, True)},line={d.line},col={d.column}"
+            f",title={d.code}::{_escape(d.message)}\n"
+            for file in report.files
+            for d in file.diagnostics
+        )
     )
 
 
 def _escape(value: str, in_property: bool = False) -> str:
-    value = value.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    value = printable.text(value.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
     return value.replace(":", "%3A").replace(",", "%2C") if in_property else value
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from urllib.parse import quote
 
 from validator.diagnostic import Diagnostic, Page, Report
+from validator.printable import Exact
+from validator.show import structure
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def sarif(report: Report) -> str:
+def sarif(report: Report) -> Exact:
     """The log of one run, with the pages of the rules that found something."""
     results = [
         _result(diagnostic.path or file.path, diagnostic) for file in report.files for diagnostic in file.diagnostics
@@ -19,7 +20,7 @@ def sarif(report: Report) -> str:
     rules = [_rule(code, report.pages.get(code)) for code in sorted(report.codes())]
     driver = {"name": "lmf-recipes", "version": report.version, "rules": rules}
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
-    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False) + "\n"
+    return structure.text({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
 def _rule(code: str, page: Page | None) -> dict[str, object]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from shutil import get_terminal_size
 
+from validator import printable
+
 _GAP = "  "
 
 
@@ -20,11 +22,11 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[object]], spare: Sequen
     widths = {title: max(map(len, cells)) for title, cells in columns.items()}
     for title in spare:
         if sum(widths.values()) + len(_GAP) * (len(widths) - 1) > width():
-            del widths[title]
+            widths.pop(title, None)
     lines = zip(*(columns[title] for title in widths), strict=True)
     padded = (map(str.ljust, line, widths.values()) for line in lines)
     return [_GAP.join(cells).rstrip() for cells in padded]
 
 
 def _cells(row: Sequence[object]) -> list[str]:
-    return ["-" if value is None else str(value) for value in row]
+    return ["-" if value is None else printable.line(str(value)) for value in row]

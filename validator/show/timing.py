@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from shlex import quote
 
 from validator.advise.explanation import Explanation, Step, Time
+from validator.quoting import quote
 from validator.show.bar import bar
 from validator.show.clock import between, lasting, number
 

@@ -1,120 +1,151 @@
-"""Rows of tables: csv with the standard library, parquet and arrow with pyarrow."""
+"""Rows of parquet and arrow files, with pyarrow."""
 
 from __future__ import annotations
 
-import csv
-import gzip
 import io
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import mmap
+import os
+from collections.abc import Iterator
 from typing import IO, Any
 
 from validator.diagnostic import RecipeError
+from validator.study import ceiling
+from validator.study.values import TOO_DEEP, UnreadableError
 
-_BATCH = 1000
-# What pandas, which the datasets library reads csv with, takes for a missing value and for a truth value.
-_MISSING = frozenset(
-    ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
-     "NULL", "NaN", "None", "n/a", "nan", "null")
-)  # fmt: skip
-_TRUTH = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
+_BATCH = 1000  # rows
+_MAGIC = b"ARROW1"  # of a file with a list of its batches; a stream has none
+_BUFFER = 1 << 20  # bytes of a column that are read at once
 
 
-class BrokenError(Exception):
-    """A row, counted from 1, that cannot be read; 0: the file as a whole."""
-
-    def __init__(self, row: int, message: str) -> None:
-        super().__init__(message)
-        self.row = row
-
-
-def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows of a csv file. A first pass finds the columns that hold only numbers or only truth values: no text."""
-    readers: dict[str, Callable[[str], Any]] = {}
-    for _, row in _fields(path):
-        for name, value in row.items():
-            if value is not None and readers.get(name) is not str:
-                readers[name] = _reader(value, readers.get(name))
-    for number, row in _fields(path):
-        yield number, {n: readers[n](value) if value is not None else None for n, value in row.items()}
-
-
-def _reader(value: str, before: Callable[[str], Any] | None) -> Callable[[str], Any]:
-    if value in _TRUTH:
-        return _TRUTH.__getitem__ if before in (None, _TRUTH.__getitem__) else str
-    try:
-        float(value)
-    except ValueError:
-        return str
-    return float if before in (None, float) else str
-
-
-def _fields(path: Path) -> Iterator[tuple[int, dict[str, str | None]]]:
-    with path.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        stream: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
-        lines = csv.reader(io.TextIOWrapper(stream, "utf-8-sig", newline=""))
-        number, index, line = 0, 0, [""]
-        try:
-            header = next(lines, [])
-            for number, line in enumerate((line for line in lines if line), 1):
-                if number == 1:  # pandas takes more values than names for an index in front of the columns
-                    index = max(len(line) - len(header), 0)
-                if len(line) > len(header) + index:
-                    raise BrokenError(number, f"has {len(line)} fields, the header {len(header)}")
-                filled = [*line[index:], *[""] * (len(header) + index - max(len(line), index))]
-                yield number, {n: None if v in _MISSING else v for n, v in zip(header, filled, strict=True)}
-            if line[-1].endswith("\n") and _quotes(path) % 2:
-                raise BrokenError(number, "does not end: a quotation mark is not closed")
-        except UnicodeDecodeError as err:
-            raise BrokenError(
-                number + 1, f"or one close behind it is not UTF-8 text ({err.reason}); save it as UTF-8"
-            ) from None
-        except csv.Error as err:
-            raise BrokenError(number + 1, f"is not valid csv: {err}") from None
-
-
-def _quotes(path: Path) -> int:
-    """Quotation marks in a file."""
-    with path.open("rb") as stream:
-        return sum(part.count(b'"') for part in iter(lambda: stream.read(1 << 20), b""))
-
-
-def _tables(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def rows(kind: str, stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows of a parquet or arrow file with their numbers. Raises UnreadableError, and TooLargeError."""
     try:
         import pyarrow as pa
     except ImportError:
-        raise RecipeError(f"`{path}` needs pyarrow to be read: pip install pyarrow") from None
+        raise RecipeError("needs pyarrow to be read: pip install pyarrow") from None
     number = 0
     try:
-        for batch in _batches(path):
-            for row in batch.to_pylist():
+        for batch in _batches(kind, stream):
+            for row in _listed(_plain(batch)):
                 number += 1
                 yield number, row
-    except (pa.ArrowException, OSError) as err:
-        raise BrokenError(
-            number, f"is not a valid {path.suffix[1:]} file: {str(err).splitlines()[0].lower()}"
-        ) from None
+    except (pa.ArrowException, MemoryError, OSError, ValueError, OverflowError) as err:
+        raise _fault(kind, number, err) from None
 
 
-def _batches(path: Path) -> Iterator[Any]:
+def stated(stream: IO[bytes]) -> int:
+    """How many rows a parquet file says that it has. Raises UnreadableError."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise RecipeError("needs pyarrow to be read: pip install pyarrow") from None
+    try:
+        rows: int = pq.ParquetFile(stream).metadata.num_rows
+        return rows
+    except (pa.ArrowException, MemoryError, OSError, ValueError) as err:
+        raise _fault("parquet", 0, err) from None
+
+
+def _fault(kind: str, number: int, err: Exception) -> Exception:
+    """What to say of an error behind so many rows."""
     import pyarrow as pa
+
+    if isinstance(err, MemoryError):
+        return ceiling.batch(number + 1)
+    if isinstance(err, UnicodeDecodeError):
+        return UnreadableError(number + 1, "or one close behind it is not UTF-8 text")
+    if isinstance(err, (pa.ArrowException, OSError)):
+        said = str(err).splitlines()[0].lower() if str(err) else type(err).__name__
+        return UnreadableError(number, f"is not a valid {kind} file: {said}")
+    # such as a date behind the year 9999, within a list
+    return UnreadableError(number + 1, f"or one close behind it holds what Python has no value for: {err}")
+
+
+def _listed(batch: Any) -> Iterator[dict[str, Any]]:
+    """The rows as Python has them, which may be many times what the batch takes: values in it may be shared."""
+    try:
+        with ceiling.memory(ceiling.LIST if batch.num_rows > 1 else ceiling.BATCH):
+            rows = batch.to_pylist()
+    except MemoryError:
+        if batch.num_rows < 2:
+            raise
+        half = batch.num_rows // 2
+        for part in (batch.slice(0, half), batch.slice(half)):
+            yield from _listed(part)
+        return
+    yield from rows
+
+
+def _batches(kind: str, stream: IO[bytes]) -> Iterator[Any]:
+    """A thousand rows at a time, fewer where they are large."""
+    import pyarrow as pa
+
+    pa.set_memory_pool(pa.system_memory_pool())  # the others ask the system for more than they use
+    batches = _of_parquet(stream) if kind == "parquet" else _of_arrow(stream)
+    while True:
+        with ceiling.memory(ceiling.BATCH):
+            batch = next(batches, None)
+            if batch is None:
+                return
+            batch.validate(full=True)
+        step = max(1, min(_BATCH, ceiling.ROW * batch.num_rows // max(batch.nbytes, 1)))
+        for start in range(0, batch.num_rows, step):
+            yield batch.slice(start, step)
+
+
+def _of_parquet(stream: IO[bytes]) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
-    if path.suffix == ".parquet":
-        yield from pq.ParquetFile(path).iter_batches(_BATCH)
+    file = pq.ParquetFile(stream, buffer_size=_BUFFER)
+    _require_flat(file.schema_arrow)
+    size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
+    step = ceiling.ROW * file.metadata.num_rows // max(size, 1)
+    yield from file.iter_batches(max(1, min(_BATCH, step)), use_threads=False)
+
+
+def _of_arrow(stream: IO[bytes]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    source, listed = _mapped(stream), stream.read(len(_MAGIC)) == _MAGIC
+    stream.seek(0)
+    if not listed:
+        reader = pa.ipc.open_stream(source)
+        _require_flat(reader.schema)
+        yield from reader
         return
-    with pa.memory_map(str(path)) as source:
-        try:
-            yield from pa.ipc.open_stream(source)
-        except pa.ArrowInvalid:
-            reader = pa.ipc.open_file(source)
-            yield from (reader.get_batch(index) for index in range(reader.num_record_batches))
+    file = pa.ipc.open_file(source)
+    _require_flat(file.schema)
+    yield from (file.get_batch(index) for index in range(file.num_record_batches))
 
 
-READERS: dict[str, Callable[[Path], Iterator[tuple[int, dict[str, Any]]]]] = {
-    "csv": _csv,
-    "parquet": _tables,
-    "arrow": _tables,
-}
+def _mapped(stream: IO[bytes]) -> Any:
+    """The bytes of a file that is not packed where they lie, so that batches of any size are no memory of ours."""
+    import pyarrow as pa
+
+    if not isinstance(getattr(stream, "raw", None), io.FileIO) or not os.fstat(stream.fileno()).st_size:
+        return stream
+    return pa.BufferReader(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _require_flat(schema: Any) -> None:
+    """Raises UnreadableError for types that are nested too deeply, and TooLargeError for too many columns."""
+    if len(schema) > ceiling.COLUMNS:
+        raise ceiling.columns(len(schema))
+    level = list(schema.types)
+    for _ in range(ceiling.DEPTH):
+        level = [kind.field(index).type for kind in level for index in range(kind.num_fields)]
+    if level:
+        raise UnreadableError(0, TOO_DEEP)
+
+
+def _plain(batch: Any) -> Any:
+    """The batch with times as numbers: they are no text to LLaMA-Factory, and Python has none before or behind its
+    calendar."""
+    import pyarrow as pa
+
+    held = batch.columns
+    for index, column in enumerate(held):
+        if pa.types.is_temporal(column.type):
+            held[index] = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    return pa.RecordBatch.from_arrays(held, names=batch.schema.names)

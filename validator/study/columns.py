@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from typing import Any
 
 from validator.samples.fate import DATE, KEPT
 from validator.samples.form import Form
-from validator.study import reading
+from validator.study import ceiling, reading
+from validator.study.opening import plain
 from validator.study.survey import Survey
 
 _PART = 10 << 20  # bytes that the datasets library reads at once (packaged_modules/json/json.py)
@@ -79,9 +81,10 @@ def _first_part(survey: Survey) -> int:
     path = [path for start, path in survey.files if not start][-1]  # behind empty ones
     if path.suffix not in (".json", ".jsonl") or path.stat().st_size <= _PART or not reading.in_lines(path):
         return rows
-    with path.open("rb") as stream:
-        part = stream.read(_PART) + stream.readline()
-    return min(sum(1 for line in part.split(b"\n") if line.strip()), rows)
+    with plain(path) as stream:
+        part = stream.read(_PART) + stream.readline(ceiling.ROW)
+    lines = sum(1 for line in io.BytesIO(part) if line.strip())
+    return min(-(-lines // survey.stride), rows)
 
 
 def _spoken(kind: type) -> str:

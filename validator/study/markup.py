@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,6 @@ from typing import Any
 from validator.samples.conversion import StopsRunError, Turn
 from validator.study.tokens import Counter
 
-_TOOL_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _CONTENT = "{{content}}"
 _END: list[Any] = [_CONTENT, ["eos_token"]]
 
@@ -144,27 +142,40 @@ class Markup:
             pieces[at] = (pieces[at][0], pieces[at][1] + tokens)
 
     def _thoughtless(self, text: str) -> str:
-        opens, closes = (re.escape(word) for word in self._thought)
-        return re.sub(f"{opens}(.*?){closes}", "", text, flags=re.DOTALL).lstrip("\n")
+        return _without(text, *self._thought).lstrip("\n")
+
+
+def _without(text: str, opens: str, closes: str, most: int = -1) -> str:
+    """The text without what stands between such words, and without them, `most` times. A pattern would look for the
+    second word anew behind each first one."""
+    kept, position = [], 0
+    while most and (begin := text.find(opens, position)) >= 0 and (end := text.find(closes, begin + len(opens))) >= 0:
+        kept.append(text[position:begin])
+        position, most = end + len(closes), most - 1
+    return "".join([*kept, text[position:]])
 
 
 def _check_call(content: str, thought: tuple[str, str]) -> None:
-    opens, closes = (re.escape(word) for word in thought)
-    wrapped = _TOOL_CALL.search(content)
-    written = wrapped[1] if wrapped else re.sub(f"{opens}.*?{closes}", "", content, count=1, flags=re.DOTALL)
+    _, opens, behind = content.partition("<tool_call>")
+    wrapped, closes, _ = behind.partition("</tool_call>")
+    calls = _parsed(wrapped if opens and closes else _without(content, *thought, 1))
     try:
-        calls = json.loads(written)
         for call in calls if isinstance(calls, list) else [calls]:
             _ = call["name"], call["arguments"]
-    except (ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         raise StopsRunError("a function call is not JSON with name and arguments") from None
 
 
 def _described(tools: Any) -> str:
     if not tools:
         return ""
-    try:
-        json.loads(tools)
-    except (ValueError, TypeError):
-        raise StopsRunError("the description of tools is not JSON text") from None
+    _parsed(tools, "the description of tools is not JSON text")
     return str(tools)
+
+
+def _parsed(text: Any, otherwise: str = "a function call is not JSON with name and arguments") -> Any:
+    """JSON of a row's text. Raises StopsRunError."""
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        raise StopsRunError(otherwise) from None

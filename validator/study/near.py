@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
 from itertools import islice
 from operator import add
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 
 from validator.samples.conversion import Sample, StopsRunError, converter
 from validator.samples.fate import KEPT, fate
-from validator.study import pool, reading
+from validator.study import ceiling, pool, reading, workers
 from validator.study.survey import Plan, Report
 
 THRESHOLD = 0.8  # estimated share of word pairs that two texts have in common
@@ -37,7 +36,6 @@ class Signatures(NamedTuple):
 
 def pairs(text: str) -> list[str]:
     """Neighbouring words; of Chinese, Japanese and Korean neighbouring characters."""
-    text = text[:_LONGEST]
     words = text.split() if text.isascii() else _WORDS.findall(text)
     return list(map(add, words, words[1:]))
 
@@ -57,10 +55,9 @@ def _of_file(path: Path, plan: Plan, report: Report) -> Iterator[Signatures]:
             report(len(block.long))
             yield block
         return
-    with ProcessPoolExecutor(pool.WORKERS) as workers:
-        for part in workers.map(_part, *zip(*((path, plan, span) for span in spans), strict=True)):
-            report(len(part.long))
-            yield part
+    for part in workers.results(_part, [(path, plan, span) for span in spans]):
+        report(len(part.long))
+        yield part
 
 
 def _part(path: Path, plan: Plan, span: tuple[int, int]) -> Signatures:
@@ -75,7 +72,8 @@ def _blocks(path: Path, plan: Plan, span: tuple[int, int] | None) -> Iterator[Si
 
     convert, rows = converter(plan.form), reading.rows(path, span)
     factors = np.random.default_rng(0).integers(1, 1 << 32, _HASHES // _BANDS, dtype=np.uint64) | 1
-    while block := [_text(row, convert, plan.stage) for _, row in islice(rows, _BLOCK)]:
+    texts = (_text(row, convert, plan.stage)[:_LONGEST] for _, row in rows)
+    while block := [*_block(texts)]:
         shingles = [pairs(text) for text in block]
         matrix = RMinHash.digest_matrix_from_token_sets(shingles, num_perm=_HASHES, seed=1).to_rows()
         hashes = np.array(matrix, np.uint32)
@@ -83,6 +81,15 @@ def _blocks(path: Path, plan: Plan, span: tuple[int, int] | None) -> Iterator[Si
         bands = ((banded * factors).sum(2) >> np.uint64(16)).astype(np.uint32)
         long = np.array([len(words) >= FEWEST for words in shingles])
         yield Signatures(bands, hashes.astype(np.uint8), long)
+
+
+def _block(texts: Iterator[str]) -> Iterator[str]:
+    """Texts that are worked on together."""
+    held = 0
+    for text in islice(texts, _BLOCK):
+        yield text
+        if (held := held + len(text)) > ceiling.HELD:
+            return
 
 
 def _text(row: dict[str, Any], convert: Callable[[Any], Sample], stage: str) -> str:

@@ -11,7 +11,7 @@ from validator.diagnostic import RecipeError
 from validator.job.job import GIB, Job
 from validator.job.schedule import schedule
 from validator.samples.fate import REASONS
-from validator.study import amount, columns, distribution, duration, near, quality, sets, tokens
+from validator.study import amount, ceiling, columns, distribution, duration, near, quality, sets, tokens
 from validator.study.duration import Duration
 from validator.study.quality import Finding
 from validator.study.results import Drop, Memory, RowCounts, SetRow, Study, Tokens
@@ -41,7 +41,7 @@ def overview(job: Job, wanted: bool | None, report: Report) -> Study:
     steps = schedule(job, run.sequences) if run.sequences and whole else None
     exact = not run.why_not and (counter.exact or not job.packs)
     first, again = quality.repeats(run, rows)
-    unlooked = _looks(wanted, len(rows))
+    unlooked = _looks(wanted, len(rows), run.stride)
     alike = [] if unlooked else _near(job, run, first, len(rows), counter, report)
     return Study(
         path=job.path,
@@ -54,10 +54,10 @@ def overview(job: Job, wanted: bool | None, report: Report) -> Study:
         problems=run.problems,
         notes=[*_notes(job, run, reason), *([unlooked] if unlooked else [])],
         rows=RowCounts(
-            read=sum(len(one.rows) for one in chosen),
-            selected=len(run.train),
+            read=sum(one.rows.read for one in chosen),
+            selected=len(run.train) * run.stride,
             dropped=run.drops.total(),
-            trained=len(trained),
+            trained=len(trained) * run.stride,
             evaluated=run.evaluated,
             sequences=run.sequences,
             exact=exact,
@@ -66,8 +66,10 @@ def overview(job: Job, wanted: bool | None, report: Report) -> Study:
         steps=steps,
         tokens=_tokens(job, run, counter, trained),
         memory=_memory(job, run, rows),
-        amount=amount.judged(job, len(first) if whole else 0, steps.epochs if steps else 0.0),
-        quality=[*quality.findings(run, rows, evaluated, again), *alike],
+        amount=amount.judged(job, len(first) * run.stride if whole else 0, steps.epochs if steps else 0.0),
+        quality=[
+            replace(one, rows=one.rows * run.stride) for one in (*quality.findings(run, rows, evaluated, again), *alike)
+        ],
         time=_time(job, run, trained) if steps else None,
     )
 
@@ -79,7 +81,7 @@ def _set(one: Set) -> SetRow:
         source=one.dataset.source if one.dataset else None,
         formatting=one.form.formatting,
         files=[str(path) for path in sets.files(one)],
-        rows=len(one.rows),
+        rows=one.rows.read,
         columns=columns.names(one.rows),
         note=one.note,
     )
@@ -132,10 +134,10 @@ def _tokens(job: Job, run: Training, counter: Counter, trained: Sequence[int]) -
         p99=spread.p99,
         longest=spread.longest,
         histogram=spread.histogram,
-        per_epoch=sum(kept),
-        answers_per_epoch=sum(answer) - sum(lost),
-        rows_cut=sum(map(gt, lengths, kept)),
-        tokens_cut=sum(lengths) - sum(kept),
+        per_epoch=sum(kept) * run.stride,
+        answers_per_epoch=(sum(answer) - sum(lost)) * run.stride,
+        rows_cut=sum(map(gt, lengths, kept)) * run.stride,
+        tokens_cut=(sum(lengths) - sum(kept)) * run.stride,
         recommended_cutoff_len=distribution.recommended(ordered, positions) if ordered and not _shows(run) else None,
     )
 
@@ -176,8 +178,10 @@ def _near(
                               f"rows that share {near.THRESHOLD:.0%} of their word pairs with one before")  # fmt: skip
 
 
-def _looks(wanted: bool | None, rows: int) -> str:
+def _looks(wanted: bool | None, rows: int, stride: int) -> str:
     """Why near duplicates are not looked for; empty where they are."""
+    if wanted is not False and stride > 1:
+        return f"near duplicates are looked for among {ceiling.KEPT:,} rows at most; these are more"
     if wanted is None and rows > NEAR_ROWS:
         return f"near duplicates among {rows:,} rows take a while; --near looks for them"
     return "near duplicates were not looked for, as asked" if wanted is False else near.missing()

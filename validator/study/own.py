@@ -13,6 +13,7 @@ from typing import Any
 from validator.diagnostic import RecipeError
 from validator.job import datasets
 from validator.job.job import Job
+from validator.read import disk
 from validator.read.tree import parse_data
 from validator.samples.guess import ENOUGH, Guess, UnknownFormError, guess
 from validator.samples.media import KINDS
@@ -57,7 +58,8 @@ class Own:
     def rows(self) -> int:
         """How many rows there are; of large files about."""
         counted = ((path, datasets.count(path)) for path in files(self.path))
-        return sum(rows.number if rows else sum(1 for _ in reading.rows(path)) for path, rows in counted)
+        with readable(self.path):
+            return sum(rows.number if rows else reading.count(path) for path, rows in counted)
 
 
 def own(path: Path, name: str | None = None) -> Own:
@@ -87,9 +89,10 @@ def readable(path: Path) -> Iterator[None]:
 
 def files(path: Path) -> list[Path]:
     """The files of a data set: one, or those of a folder. Raises RecipeError where LLaMA-Factory reads them not."""
-    if not path.exists():
+    if disk.kind(path) is None:
         raise RecipeError(f"`{path}` does not exist; give a recipe (.yaml) or a data file")
-    held = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
+    folder = disk.kind(path) == "folder"
+    held = sorted(file for file in disk.inside(path) if disk.kind(file) == "file") if folder else [path]
     if not held:
         raise RecipeError(f"`{path}` is a folder without files")
     wrong = next((file for file in held if file.suffix[1:] not in datasets.suffixes()), None)

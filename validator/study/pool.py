@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from validator.study import reading
+from validator.study import ceiling, reading, workers
 from validator.study.estimate import Estimate
-from validator.study.survey import Plan, Report, Survey, survey
+from validator.study.opening import plain
+from validator.study.survey import Plan, Report, Survey, parts, survey
 
 # Smaller parts cost more to hand over than they save.
 _PART = 16 << 20
-WORKERS = os.cpu_count() or 1
 
 
 def whole(files: Sequence[Path], plan: Plan, report: Report) -> Survey:
@@ -29,15 +27,13 @@ def whole(files: Sequence[Path], plan: Plan, report: Report) -> Survey:
 
 def _parts(path: Path, plan: Plan, report: Report) -> Iterator[tuple[Survey, bool]]:
     # A real tokenizer keeps all cores busy by itself.
-    parts = spans(path) if isinstance(plan.counter, Estimate) else []
-    if len(parts) < 2:
-        yield survey(path, plan, report), False
+    spread = spans(path) if isinstance(plan.counter, Estimate) else []
+    if len(spread) < 2:
+        yield from ((part, index > 0) for index, part in enumerate(parts(path, plan, report)))
         return
-    tasks = zip(*((path, plan, _silent, span) for span in parts), strict=True)
-    with ProcessPoolExecutor(WORKERS) as workers:
-        for index, part in enumerate(workers.map(survey, *tasks)):
-            report(len(part))
-            yield part, index > 0
+    for index, part in enumerate(workers.results(survey, [(path, plan, _silent, span) for span in spread])):
+        report(len(part))
+        yield part, index > 0
 
 
 def _silent(_rows: int) -> None:
@@ -46,13 +42,13 @@ def _silent(_rows: int) -> None:
 
 def spans(path: Path) -> list[tuple[int, int]]:
     """Parts of a file of JSON lines, in bytes, that end with a line; none where it is small or of another kind."""
-    size = path.stat().st_size if path.is_file() else 0
+    size = path.stat().st_size if path.is_file() else 0  # a pipe has none, and is told of where it is opened
     if size <= _PART or path.suffix not in (".json", ".jsonl") or not reading.in_lines(path):
         return []
-    parts: list[tuple[int, int]] = []
-    with path.open("rb") as stream:
-        while (start := parts[-1][1] if parts else 0) < size:
+    ends: list[tuple[int, int]] = []
+    with plain(path) as stream:
+        while (start := ends[-1][1] if ends else 0) < size:
             stream.seek(min(start + _PART, size))
-            stream.readline()
-            parts.append((start, stream.tell()))
-    return parts
+            stream.readline(ceiling.ROW + 1)
+            ends.append((start, stream.tell()))
+    return ends

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
+from validator.printable import Exact
+
 _WIDTH, _PATIENCE, _PAUSE = 30, 1.0, 0.2
 
 
@@ -22,9 +24,9 @@ class Progress:
             self._shown = now
             passed = (self._done - 1) % self._total + 1  # near duplicates take a second look at all rows
             full = round(passed / self._total * _WIDTH)
-            sys.stderr.write(f"\r{'█' * full}{'░' * (_WIDTH - full)} {self._done:,} rows")
+            sys.stderr.write(Exact(f"\r{'█' * full}{'░' * (_WIDTH - full)} {self._done:,} rows"))
 
     def close(self) -> None:
         """Take the bar away."""
         if self._shown > self._begun:
-            sys.stderr.write("\r\x1b[K")
+            sys.stderr.write(Exact("\r\x1b[K"))

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import gzip
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from validator.study import columnar
-from validator.study.values import UnreadableError, Values
+from validator.diagnostic import RecipeError
+from validator.read.tree import deep
+from validator.study import ceiling, columnar, delimited
+from validator.study.opening import opened, plain
+from validator.study.values import TOO_DEEP, UnreadableError, Values
 
 loads: Callable[[bytes], Any] = json.loads
 with contextlib.suppress(ImportError):  # several times faster, with the [data] extra
@@ -22,59 +24,48 @@ with contextlib.suppress(ImportError):  # several times faster, with the [data] 
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
 _LINE = 1 << 20  # bytes of a first line that is looked at
-_GZIP = b"\x1f\x8b"
 # Rows whose keys are looked at one by one: what names a key twice does so in every row, and the look takes long.
 _LOOKED = 100
 
 
 def rows(path: Path, span: tuple[int, int] | None = None) -> Rows:
     """Rows with their numbers: of the line in files of lines, else of the row. `span` is the part of a file of lines to
-    read, in bytes; numbers then count from its beginning. Raises UnreadableError."""
-    kind = path.suffix[1:]
-    if kind in columnar.READERS:
-        try:
-            yield from columnar.READERS[kind](path)
-        except columnar.BrokenError as err:
-            raise UnreadableError(err.row, str(err)) from None
-        return
+    read, in bytes; numbers then count from its beginning. Raises UnreadableError, and
+    RecipeError for what is not looked into."""
     try:
         with opened(path) as stream:
-            yield from _lines(stream, span) if span else _READERS[kind](stream)
-    except (gzip.BadGzipFile, EOFError) as err:
-        raise UnreadableError(0, f"is a damaged gzip file ({err})") from None
-    except OSError as err:
-        raise UnreadableError(0, f"cannot be read: {(err.strerror or str(err)).lower()}") from None
+            yield from _lines(stream, span) if span else _READERS[path.suffix[1:]](stream)
+    except RecipeError as err:
+        raise type(err)(f"`{path}`: {err}") from None
 
 
 def first(paths: Iterable[Path], number: int) -> list[dict[str, Any]]:
-    """So many rows of all files together, up to one that cannot be read; files of no known type have none. Raises
-    UnreadableError where nothing can be read."""
-    held: list[dict[str, Any]] = []
+    """So many rows of all files together, fewer where they are large, up to one that cannot be read; files of no known
+    type have none. Raises UnreadableError where nothing can be read."""
+    held, weight = list[dict[str, Any]](), 0
     try:
-        for path in (path for path in paths if path.suffix[1:] in {**columnar.READERS, **_READERS}):
-            held.extend(row for _, row in islice(rows(path), number - len(held)))
+        for _, row in chain.from_iterable(rows(path) for path in paths if path.suffix[1:] in _READERS):
+            held.append(row)
+            weight += ceiling.weight(row)
+            if len(held) == number or weight > ceiling.HELD:
+                break
     except UnreadableError:
         if not held:
             raise
     return held
 
 
-@contextlib.contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
-    """The file; what gzip packed is unpacked on the way, as the datasets library does whatever the file is called."""
-    with path.open("rb") as stream:
-        packed = stream.read(2) == _GZIP
-        stream.seek(0)
-        if packed:
-            with gzip.GzipFile(fileobj=stream) as unpacked:
-                yield unpacked  # type: ignore[misc]
-        else:
-            yield stream
+def count(path: Path) -> int:
+    """How many rows a file has: what a parquet file says, else the rows that can be read. Raises UnreadableError."""
+    if path.suffix != ".parquet":
+        return sum(1 for _ in rows(path))
+    with opened(path) as stream:
+        return columnar.stated(stream)
 
 
 def in_lines(path: Path) -> bool:
     """Whether the file is JSON with one object on each line, not packed, so that it can be read in parts."""
-    with path.open("rb") as stream:
+    with plain(path) as stream:
         head = stream.read(64).removeprefix(codecs.BOM_UTF8).lstrip()
         return head.startswith(b"{") and stream.readline(_LINE).rstrip().endswith(b"}")
 
@@ -97,9 +88,13 @@ def _lines(stream: IO[bytes], span: tuple[int, int] | None = None) -> Rows:
     position, end = span or (0, 0)
     begun = bool(span)
     stream.seek(position)
-    for number, line in enumerate(stream, 1):
+    for number, line in enumerate(iter(partial(stream.readline, ceiling.ROW + 1), b""), 1):
+        if len(line) > ceiling.ROW:
+            raise ceiling.row(number)
         if number == 1 and position == 0:
             line = line.removeprefix(codecs.BOM_UTF8)
+        if number <= _LOOKED and not span:
+            _look(line, number)
         try:
             row = loads(line)
         except ValueError as err:
@@ -108,10 +103,9 @@ def _lines(stream: IO[bytes], span: tuple[int, int] | None = None) -> Rows:
                 return
             yield from ((number, row) for row in _several(line, number, err))
         else:
-            if number <= _LOOKED and not span:
-                with contextlib.suppress(RecursionError):
-                    json.loads(line, object_pairs_hook=partial(_once, number))
-            yield number, _object(row, number)
+            if line.count(b"[") + line.count(b"{") > ceiling.DEPTH and deep(row, ceiling.DEPTH):
+                raise UnreadableError(number, TOO_DEEP)
+            yield number, _object(row, number, begun)
         begun = begun or bool(line.strip())
         position += len(line)
         if span and position >= end:
@@ -120,16 +114,18 @@ def _lines(stream: IO[bytes], span: tuple[int, int] | None = None) -> Rows:
 
 def _several(line: bytes, number: int, err: ValueError) -> list[dict[str, Any]]:
     """No object or more than one on a line, which Arrow reads, too."""
+    if not line.strip():
+        return []
     try:
-        objects = [_object(value, number) for value in Values(io.BytesIO(line))]
-        json.dumps(objects, ensure_ascii=False).encode()
-        return objects
-    except UnicodeEncodeError:
-        raise UnreadableError(number, "holds half of a surrogate pair (`\\ud800` to `\\udfff`), no character") from None
-    except RecursionError:
-        raise UnreadableError(number, "is nested too deeply") from None
-    except UnreadableError:
-        raise UnreadableError(number, _why(line, err)) from None
+        return [_object(value, number) for value in Values(io.BytesIO(line))]
+    except UnreadableError as wrong:
+        raise UnreadableError(number, _why(line, err, str(wrong))) from None
+
+
+def _look(line: bytes, number: int) -> None:
+    """Raises UnreadableError where a key is there twice."""
+    with contextlib.suppress(ValueError, RecursionError):  # which are told of where the line is read
+        json.loads(line, object_pairs_hook=partial(_once, number), parse_int=str, parse_float=str)
 
 
 def _once(number: int, pairs: list[tuple[str, Any]]) -> None:
@@ -138,15 +134,22 @@ def _once(number: int, pairs: list[tuple[str, Any]]) -> None:
         raise UnreadableError(number, f"has the key `{max(names, key=names.count)}` twice")
 
 
-def _object(row: Any, number: int) -> dict[str, Any]:
-    if row is None:  # a row without values
+def _object(row: Any, number: int, begun: bool = True) -> dict[str, Any]:
+    if row is None and begun:  # a row without values
         return {}
+    if row is None:  # tried with pyarrow 24 and 26
+        raise UnreadableError(number, "is null, and Arrow crashes where the first row is; take it out")
     if not isinstance(row, dict):
         raise UnreadableError(number, "is no object of columns; each row is one")
+    if len(row) > ceiling.COLUMNS:
+        raise ceiling.columns(len(row))
     return row
 
 
-def _why(line: bytes, err: ValueError) -> str:
+def _why(line: bytes, err: ValueError, fault: str) -> str:
+    """What is wrong with a line: `err` as the fast reader says it, `fault` as the other does."""
+    if not fault.startswith("is not"):
+        return fault
     try:
         line.decode()
     except UnicodeDecodeError as wrong:
@@ -162,7 +165,9 @@ def _spread(stream: IO[bytes]) -> Rows | None:
     values = iter(Values(stream))
     try:
         first = next(values)
-    except UnreadableError:
+    except (UnreadableError, StopIteration) as err:
+        if not str(err).startswith("is not") and isinstance(err, UnreadableError):  # it is JSON, and no row
+            raise
         stream.seek(position)
         return None
     return ((number, _object(value, number)) for number, value in enumerate(chain((first,), values), 1))
@@ -180,7 +185,9 @@ def _text(stream: IO[bytes]) -> Rows:
     """Every line is a row, blank ones too."""
     number, lines = 0, io.TextIOWrapper(stream, "utf-8")
     try:
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(iter(partial(lines.readline, ceiling.ROW + 1), ""), 1):
+            if len(line) > ceiling.ROW:
+                raise ceiling.row(number)
             yield number, {"text": line.rstrip("\n")}
     except UnicodeDecodeError:
         raise UnreadableError(number + 1, "or one close behind it is not UTF-8 text; save it as UTF-8") from None
@@ -188,4 +195,7 @@ def _text(stream: IO[bytes]) -> Rows:
         lines.detach()
 
 
-_READERS: dict[str, Callable[[IO[bytes]], Rows]] = {"json": _json, "jsonl": _json, "txt": _text}
+_READERS: dict[str, Callable[[IO[bytes]], Rows]] = {
+    "json": _json, "jsonl": _json, "txt": _text, "csv": delimited.rows,
+    "parquet": partial(columnar.rows, "parquet"), "arrow": partial(columnar.rows, "arrow"),
+}  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 
 from validator.diagnostic import RecipeError
 from validator.job import datasets
+from validator.read import disk
 from validator.samples.fate import KEPT
 from validator.samples.form import form
 from validator.samples.guess import Guess
@@ -47,7 +48,7 @@ def register(path: Path, name: str, folder: Path | None = None) -> Registration:
     of the file if it holds a registry, else `data`. Raises RecipeError, and writes nothing then."""
     if not name.strip() or "," in name or name != name.strip():
         raise RecipeError(f"`{name}` cannot be named in a recipe, where commas part the names of data sets")
-    folder = folder or (path.parent if (path.parent / datasets.REGISTRY).exists() else Path(_USUAL))
+    folder = folder or (path.parent if disk.kind(path.parent / datasets.REGISTRY) else Path(_USUAL))
     mine = own.own(path, name)
     entry = mine.entry(folder)
     with own.readable(path):

@@ -18,6 +18,7 @@ from validator.samples.outcome import Row, lacking, reason
 from validator.samples.remedy import remedy
 from validator.study import columns, pool, reading
 from validator.study.markup import Markup
+from validator.study.opening import missing
 from validator.study.survey import Plan, Report, Survey
 from validator.study.tokens import Counter
 from validator.study.values import UnreadableError
@@ -51,12 +52,16 @@ class Set:
 
 
 def surveyed(job: Job, counter: Counter, report: Report) -> list[Set]:
-    """Every data set of the recipe, those trained on first."""
-    return [
+    """Every data set of the recipe, those trained on first; of all of them as many rows are kept of each hundred."""
+    held = [
         _surveyed(job, name, key == "eval_dataset", counter, report)
         for key in ("dataset", "eval_dataset")
         for name in dict.fromkeys(job.words(key))
     ]
+    stride = max((one.rows.stride for one in held), default=1)
+    for one in held:
+        one.rows.thin(0, stride // one.rows.stride)
+    return held
 
 
 def plan(job: Job, meant: Form, counter: Counter) -> Plan:
@@ -144,8 +149,12 @@ def _odd(job: Job, name: str) -> Iterator[Problem]:
         yield Problem(name, "its entry in dataset_info.json is no object of settings")
         return
     for part in ("columns", "tags"):
-        if part in entry and not isinstance(entry[part], Mapping):
+        held = entry.get(part, {})
+        if not isinstance(held, Mapping):
             yield Problem(name, f"`{part}` in dataset_info.json is no object; leave it out for the default")
+        elif wrong := next((key for key, value in held.items() if not isinstance(value, str | None)), ""):
+            said = f"`{wrong}` among `{part}` in dataset_info.json is no text"
+            yield Problem(name, f"{said}; write the name that the rows have for it")
 
 
 def _refused(job: Job, one: Set) -> Iterator[Problem]:
@@ -162,7 +171,7 @@ def _refused(job: Job, one: Set) -> Iterator[Problem]:
         if one.form.columns.get(part) and kind not in taken:
             yield Problem(one.name, f"holds {part}, which template {job.get('template')} does not take")
     if one.dataset.source == "file" and not one.dataset.files:
-        yield Problem(where, "does not exist, or holds no file")
+        yield Problem(where, missing(one.dataset.path))
     kinds = {datasets.suffixes().get(path.suffix[1:]) for path in one.dataset.files}
     if None in kinds:
         wrong = next(path for path in one.dataset.files if path.suffix[1:] not in datasets.suffixes())

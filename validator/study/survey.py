@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,7 @@ from validator.samples.conversion import Sample, StopsRunError, converter
 from validator.samples.fate import KEPT, STOPS, fate
 from validator.samples.form import Form
 from validator.samples.media import Media, unusable
-from validator.study import lengths, reading
+from validator.study import ceiling, lengths, reading
 from validator.study.fingerprint import fingerprint
 from validator.study.lengths import Lengths
 from validator.study.markup import Markup, Piece
@@ -22,7 +22,9 @@ from validator.study.oddity import KINDS, SEPARATOR, oddities
 from validator.study.tokens import Counter
 from validator.study.values import UnreadableError
 
-_BLOCK = 1000
+BLOCK = 1000  # rows that are counted together, fewer where they are large
+_SHAPES, _ROWS = 1000, 50_000
+_COLUMNS = ("fates", "answers", "texts", "prompts", "full", "kept", "answer", "lost")
 _SEPARATOR = SEPARATOR.encode()
 # What Arrow's JSON reader takes for a date, so that a column of nothing else is no text.
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d(:?\d\d(:?\d\d)?)?Z?)?")
@@ -43,9 +45,10 @@ class Plan(NamedTuple):
 
 @dataclass
 class Survey:
-    """What is known of each row, in the order of the data; tokens of rows that are not trained are 0."""
+    """What is known of each row, in the order of the data; tokens of rows that are not trained are 0. Of `read` rows in
+    all, each `stride`-th is kept."""
 
-    numbers: array[int] = field(default_factory=lambda: array("I"))
+    numbers: array[int] = field(default_factory=lambda: array("Q"))
     fates: bytearray = field(default_factory=bytearray)
     answers: bytearray = field(default_factory=bytearray)
     texts: array[int] = field(default_factory=lambda: array("Q"))
@@ -57,11 +60,14 @@ class Survey:
     odd: dict[str, array[int]] = field(default_factory=lambda: {kind: array("I") for kind in KINDS})
     stops: dict[int, str] = field(default_factory=dict)
     shapes: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    cells: set[tuple[str, type]] = field(default_factory=set)
     undated: set[str] = field(default_factory=set)
     files: list[tuple[int, Path]] = field(default_factory=list)
     problems: list[tuple[Path, int, str]] = field(default_factory=list)
     lines: int = 0
     approximate: bool = False
+    read: int = 0
+    stride: int = 1
 
     def __len__(self) -> int:
         return len(self.fates)
@@ -73,45 +79,108 @@ class Survey:
 
     def meet(self, number: int, row: dict[str, Any]) -> None:
         """Note the number and the columns of the next row."""
-        self.shapes.setdefault((*row, *map(type, row.values())), len(self.fates))
+        shape = (*row, *map(type, row.values()))
+        if shape not in self.shapes:
+            self._learn(shape, len(self.fates))
         if not self.undated.issuperset(row):
             self.undated.update(name for name, value in row.items() if not _dated(value))
         self.numbers.append(number)
 
+    def _learn(self, shape: tuple[Any, ...], index: int) -> None:
+        """A shape of rows that was not there before. One of which nothing is new is kept only while shapes are few."""
+        cells = set(zip(shape[: len(shape) // 2], shape[len(shape) // 2 :], strict=True))
+        if len(self.shapes) < _SHAPES or not cells <= self.cells:
+            self.shapes[shape] = index
+            self.cells |= cells
+            if len(self.cells) > ceiling.COLUMNS and len(names := {name for name, _ in self.cells}) > ceiling.COLUMNS:
+                raise ceiling.columns(len(names))
+
     def extend(self, other: Survey, continues: bool = False) -> None:
-        """Append another part. `continues`: it is a later part of the same file."""
+        """Append another part, which is thinned as this one is. `continues`: it is a later part of the same file."""
+        while self.stride < other.stride:
+            self.thin()
+        other.thin(-self.read % self.stride // other.stride, self.stride // other.stride)
         start, lines = len(self), self.lines if continues else 0
-        self.numbers.extend(other.numbers if not lines else array("I", (n + lines for n in other.numbers)))
-        for name in ("fates", "answers", "texts", "prompts", "full", "kept", "answer", "lost"):
+        self.numbers.extend(array("Q", (n + lines for n in other.numbers)) if lines else other.numbers)
+        for name in _COLUMNS:
             getattr(self, name).extend(getattr(other, name))
         for kind, indices in other.odd.items():
             self.odd[kind].extend(start + index for index in indices)
         self.stops.update((start + index, why) for index, why in other.stops.items())
         for shape, index in other.shapes.items():
-            self.shapes.setdefault(shape, start + index)
+            if shape not in self.shapes:
+                self._learn(shape, start + index)
         self.undated |= other.undated
         self.files += [] if continues else [(start + at, path) for at, path in other.files]
         self.problems += [(path, row + lines if row else 0, why) for path, row, why in other.problems]
         self.lines = lines + other.lines
         self.approximate |= other.approximate
+        self.read += other.read
+        while len(self) > ceiling.KEPT:
+            self.thin()
+
+    def thin(self, first: int = 0, step: int = 2) -> None:
+        """Keep each `step`-th row from the first on. A row that stops the run, or is the first of its shape, takes the
+        place of the one that is kept before it."""
+        if step == 1:
+            return
+        columns = [getattr(self, name) for name in ("numbers", *_COLUMNS)]
+        for at in (*self.shapes.values(), *self.stops):
+            into = max(at - (at - first) % step, first)
+            for column in columns if into < len(self) else ():
+                column[into] = column[at]
+        for name, column in zip(("numbers", *_COLUMNS), columns, strict=True):
+            setattr(self, name, column[first::step])
+        self.stops = {
+            max(at - first, 0) // step: why for at, why in self.stops.items() if at - first < len(self) * step
+        }
+        self.shapes = {shape: max(at - first, 0) // step for shape, at in self.shapes.items()}
+        for kind, held in self.odd.items():
+            self.odd[kind] = array(
+                "I", ((at - first) // step for at in held if at >= first and not (at - first) % step)
+            )
+        self.files = [(-(min(first - at, 0) // step), path) for at, path in self.files]
+        self.stride *= step
 
 
-def survey(path: Path, plan: Plan, report: Report, span: tuple[int, int] | None = None) -> Survey:
-    """The rows of one file, or of a part of it in bytes, up to the first that cannot be read."""
-    known = Survey(files=[(0, path)] if not span or not span[0] else [])
-    convert, rows = converter(plan.form), reading.rows(path, span)
-    while True:
-        start, samples = len(known), []
+def survey(path: Path, plan: Plan, report: Report, span: tuple[int, int]) -> Survey:
+    """A part of a file, in bytes, up to the first row that cannot be read."""
+    rows = Survey(files=[] if span[0] else [(0, path)])
+    for part in parts(path, plan, report, span):
+        rows.extend(part, continues=True)
+    return rows
+
+
+def parts(path: Path, plan: Plan, report: Report, span: tuple[int, int] | None = None) -> Iterator[Survey]:
+    """The rows of one file, or of a part of it in bytes, up to the first that cannot be read; in parts, each of which
+    counts lines from its beginning."""
+    convert, rows, before = converter(plan.form), reading.rows(path, span), 0
+    known, ended = Survey(files=[] if span and span[0] else [(0, path)]), False
+    while not ended:
+        start, samples, held, ended = len(known), list[Sample | None](), 0, True
         try:
-            for number, row in islice(rows, _BLOCK):
-                known.lines = number
-                samples.append(_row(known, number, row, convert, plan))
+            for number, row in islice(rows, BLOCK):
+                known.lines = number - before
+                sample = _row(known, number - before, row, convert, plan)
+                samples.append(sample)
+                held += _weight(sample) if sample else 0
+                if held > ceiling.HELD:
+                    break
+            ended = len(samples) < BLOCK and held <= ceiling.HELD
         except UnreadableError as err:
-            known.problems.append((path, err.row, str(err)))
+            known.problems.append((path, err.row - before if err.row else 0, str(err)))
         _measure(known, start, samples, plan)
         report(len(samples))
-        if len(samples) < _BLOCK:
-            return known
+        if ended or len(known) > _ROWS:
+            before, known.read = before + known.lines, len(known)
+            yield known
+            known = Survey()
+
+
+def _weight(sample: Sample) -> int:
+    """Characters of a sample, about."""
+    texts = sum(len(content) for _, content in (*sample.prompt, *sample.answers))
+    return texts + (ceiling.weight(sample.tools) if sample.tools else 0)
 
 
 def _row(

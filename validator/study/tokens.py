@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from validator.job.job import Job
+from validator.read import disk
+from validator.study import opening
 from validator.study.estimate import Estimate, estimate
+from validator.study.values import UnreadableError
 from validator.tables import cache, data
 
 # Longer texts are estimated: a tokenizer takes minutes over them, and they are cut anyway.
 _LONGEST = 1_000_000
+_LARGEST = 128 << 20  # bytes of a tokenizer.json; the largest there are have 35 MB
 
 
 class Vocabulary:
@@ -31,7 +35,7 @@ class Vocabulary:
         self._tokenizer.no_padding()
         self._tokenizer.add_special_tokens(list(stops))
         settings = path.with_name("tokenizer_config.json")
-        self.begins = settings.is_file() and bool(_settings(settings).get("bos_token"))
+        self.begins = disk.kind(settings) == "file" and bool(_settings(settings).get("bos_token"))
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text; on all cores."""
@@ -50,15 +54,19 @@ Counter = Vocabulary | Estimate
 
 def counter(job: Job) -> tuple[Counter, str]:
     """The best way to count tokens for a job, and why it is no better; the reason is empty for the tokenizer itself."""
-    path = next((place for place in _places(job) if place.is_file()), None)
+    path = next((place for place in _places(job) if disk.kind(place) == "file"), None)
     if path is None:
         return Estimate(), "the model's tokenizer.json is not on this machine"
+    if path.stat().st_size > _LARGEST:
+        return Estimate(), f"`{path}` is larger than {_LARGEST >> 20} MiB"
     try:
         template = data.table("formats")["formats"].get(str(job.get("template")), {})
         return Vocabulary(path, template.get("stop_words", ())), ""
     except ImportError:
         return Estimate(), "the tokenizers library is missing: pip install tokenizers"
-    except Exception as err:  # the library raises no narrower class
+    except BaseException as err:  # the library raises no narrower class, and none that is an Exception where it panics
+        if isinstance(err, (KeyboardInterrupt, SystemExit, MemoryError)):
+            raise
         return Estimate(), f"`{path}` cannot be read: {err}"
 
 
@@ -76,7 +84,8 @@ def _places(job: Job) -> Iterator[Path]:
 
 def _settings(path: Path) -> dict[str, Any]:
     try:
-        settings = json.loads(path.read_text("utf-8"))
-    except ValueError:
+        with opening.plain(path) as stream:
+            settings = json.loads(stream.read(_LARGEST))
+    except (ValueError, RecursionError, UnreadableError):
         return {}
     return settings if isinstance(settings, dict) else {}

@@ -14,6 +14,8 @@ from validator.samples.fate import KEPT, REASONS, STOPS
 from validator.study import order, packing
 from validator.study.sets import Problem, Set, explained
 
+_DRAWN = 100_000_000  # rows that `num_samples` may ask for: 8 bytes each
+
 
 @dataclass
 class Training:
@@ -28,6 +30,11 @@ class Training:
     drops: Tally[int] = field(default_factory=Tally)
     problems: list[Problem] = field(default_factory=list)
     why_not: list[str] = field(default_factory=list)
+
+    @property
+    def stride(self) -> int:
+        """How many rows each position stands for."""
+        return max((one.rows.stride for one in self.sets), default=1)
 
     def find(self, position: int) -> tuple[Set, int]:
         """The set and the row in it that a position means."""
@@ -78,9 +85,19 @@ def training(job: Job, sets: list[Set]) -> Training:
     run.drops = Tally(fates[at] for at in run.train if fates[at] != KEPT)
     run.sequences = _sequences(job, run, run.train)
     run.evaluated = len(run.kept(run.evaluation)) if run.evaluation is not None else 0
+    _scale(run)
     if not run.sequences and not run.problems and job.trains:
         run.problems.append(_nothing(job, run))
     return run
+
+
+def _scale(run: Training) -> None:
+    """Figures of all rows, where each stands for several."""
+    if run.stride > 1:
+        read = sum(one.rows.read for one in run.sets)
+        run.why_not.append(f"of {read:,} rows one in {run.stride} is looked at closely, and counted {run.stride} times")
+        run.drops = Tally({code: rows * run.stride for code, rows in run.drops.items()})
+        run.sequences, run.evaluated = run.sequences * run.stride, run.evaluated * run.stride
 
 
 def _say(run: Training, job: Job, why: str) -> None:
@@ -98,6 +115,7 @@ def _all(run: Training, why: str) -> None:
     fates = run.column("fates")
     run.drops = Tally(fates[at] for at in run.train if fates[at] != KEPT)
     run.sequences = len(run.train) - run.drops.total()
+    _scale(run)
 
 
 def _chosen(job: Job, run: Training) -> tuple[Sequence[int], Sequence[int]]:
@@ -108,10 +126,14 @@ def _chosen(job: Job, run: Training) -> tuple[Sequence[int], Sequence[int]]:
         wanted = entry.get("num_samples")
         if not isinstance(wanted, int | None):
             raise RecipeError(f"`num_samples` of `{one.name}` is {json.dumps(wanted)}, not a whole number")
-        counts.append((order.part(str(entry.get("split", "train")), len(one.rows)), wanted))
+        held = order.part(str(entry.get("split", "train")), one.rows.read)
+        if wanted and wanted > _DRAWN:
+            raise RecipeError(f"`num_samples` of `{one.name}` is {wanted:,}, at most {_DRAWN:,} are drawn here")
+        held = range(held.start // run.stride, min(-(-held.stop // run.stride), len(one.rows)))
+        counts.append((held, wanted and -(-wanted // run.stride)))
         starts.append(at)
         at += len(one.rows)
-    drawn = order.drawn(counts, limit if isinstance(limit, int) else None, seed)
+    drawn = order.drawn(counts, -(-limit // run.stride) if isinstance(limit, int) else None, seed)
     placed = [_shifted(part, start) for part, start in zip(drawn, starts, strict=True)]
     trained = [part for one, part in zip(run.sets, placed, strict=True) if not one.evaluates]
     evaluated = [part for one, part in zip(run.sets, placed, strict=True) if one.evaluates]
@@ -120,8 +142,9 @@ def _chosen(job: Job, run: Training) -> tuple[Sequence[int], Sequence[int]]:
     if evaluated:
         return mixed, order.mixed(evaluated, strategy, weights, seed)
     value = job.get("val_size")
-    train, held = order.held_back(len(mixed), value if isinstance(value, (int, float)) else 0, seed)
-    return _picked(mixed, train), _picked(mixed, held)
+    size = value if isinstance(value, (int, float)) else 0
+    train, back = order.held_back(len(mixed), -(-size // run.stride) if size >= 1 else size, seed)
+    return _picked(mixed, train), _picked(mixed, back)
 
 
 def _shifted(part: Any, start: int) -> Any:

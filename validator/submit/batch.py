@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-
+from validator.quoting import join
 from validator.submit import node, shell
 from validator.submit.site import Slurm
 from validator.submit.work import Work
@@ -68,7 +67,7 @@ def start(work: Work, slurm: Slurm) -> list[str]:
         *(shell.script("npus") if _takes_part(work) else ()),
         "# srun does not take the number of CPUs from the job by itself (SLURM 22.05 and later)",
         'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}"',
-        f'srun {shlex.join(options)} bash -c "$node" node "${{arguments[@]}}" &',
+        f'srun {join(options)} bash -c "$node" node "${{arguments[@]}}" &',
         *shell.script("wait"),
         *(shell.script("failed") if work.resumes else ()),
         'exit "$code"',

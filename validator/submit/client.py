@@ -1,19 +1,25 @@
-"""An engine's own client, as a subprocess."""
+"""An engine's own client, as a subprocess. It ends by itself, as what it has begun at the engine may cost: Ctrl-C at a
+terminal reaches it, too, and SIGTERM and SIGHUP are passed on."""
 
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
-from collections.abc import Sequence
-from typing import Any
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 from validator.diagnostic import RecipeError
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(words: Sequence[str], text: str, remedy: str) -> str:
     """What the client prints when it gets the job on standard input. Raises RecipeError with its own words where it
     refuses, or, with the remedy, where it is not installed."""
-    ended = _ended(words, remedy, input=text, capture_output=True)
+    ended = _ended(words, remedy, text)
     if ended.returncode:
         said = " ".join((ended.stderr or ended.stdout).split()) or f"ended with exit code {ended.returncode}"
         raise RecipeError(f"{words[0]} refuses the job: {said}")
@@ -27,10 +33,36 @@ def shown(words: Sequence[str], remedy: str) -> None:
         raise RecipeError(f"{words[0]} did not take the job (exit code {ended.returncode}); its own words stand above")
 
 
-def _ended(words: Sequence[str], remedy: str, **streams: Any) -> subprocess.CompletedProcess[str]:
+def _ended(words: Sequence[str], remedy: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """With a text for standard input, what it prints is taken."""
     if shutil.which(words[0]) is None:
         raise RecipeError(f"{words[0]} is not installed here; {remedy}")
+    pipe = None if text is None else subprocess.PIPE
     try:
-        return subprocess.run(words, text=True, check=False, **streams)
+        client = subprocess.Popen(words, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
     except OSError as err:
         raise RecipeError(f"{words[0]} cannot be started: {err.strerror}") from None
+    with _signalled(client) as came:
+        printed = client.communicate(text)
+    if came:
+        sys.exit(128 + came[0])
+    return subprocess.CompletedProcess(words, client.returncode, *printed)
+
+
+@contextmanager
+def _signalled(client: subprocess.Popen[str]) -> Iterator[list[int]]:
+    """The signals that come in this block."""
+    came: list[int] = []
+
+    def take(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        if number != signal.SIGINT:
+            client.send_signal(number)
+
+    wanted = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, take) for number in wanted}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-
+from validator.quoting import join
 from validator.submit.work import Work
 
 _IMAGE = "hiyouga/llamafactory"
@@ -27,4 +26,4 @@ def image(work: Work) -> str | None:
 def pip(work: Work) -> str:
     """The command for the releases that the recipe was judged for, and for what its keys need."""
     packages = [_BOUNDS.get(each, each) for each in work.install]
-    return shlex.join(["python3", "-m", "pip", "install", "--quiet", *packages])
+    return join(["python3", "-m", "pip", "install", "--quiet", *packages])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from validator.job import processors
 from validator.job.job import GIB, Job
 from validator.tables.machines import Machine
 from validator.train import environment
@@ -13,16 +14,13 @@ _HEADROOM = 1.1
 
 
 def cpus(job: Job, machine: Machine) -> int:
-    """Each process, its thread that feeds the device and its loaders; as many as tokenize; where the optimizer computes
-    there half of the devices' share of their usual server, as a server of the site's may have fewer, and memory is what
-    that waits for."""
+    """Those that feed the devices; as many as tokenize; where the optimizer computes there half of the devices' share
+    of their usual server, as a server of the site's may have fewer, and memory is what that waits for."""
+    wanted = max(processors.feeding(job, machine.devices), int(job.number("preprocessing_num_workers")))
     rates = machine.device.rates(machine.devices)
-    loaders = int(job.number("dataloader_num_workers"))
-    wanted = max(machine.devices * (2 + loaders), int(job.number("preprocessing_num_workers")))
-    if rates is None:
-        return wanted
-    wanted = max(wanted, rates.cores // 2) if environment.steps_on_host(job) else wanted
-    return min(wanted, max(rates.cores, machine.devices))
+    if rates and environment.steps_on_host(job):
+        wanted = max(wanted, rates.cores // 2)
+    return processors.at_most(wanted, machine.device, machine.devices)
 
 
 def memory(job: Job, machine: Machine) -> int | None:
@@ -36,8 +34,7 @@ def memory(job: Job, machine: Machine) -> int | None:
 def shm(job: Job, machine: Machine) -> int:
     """GiB: processes of a node exchange data there (NCCL), and loaders hand over batches, which with pictures and sound
     take up to a GiB."""
-    loaders = int(job.number("dataloader_num_workers"))
-    return 2 + machine.devices * (1 + loaders)
+    return 2 + machine.devices * (1 + job.loaders)
 
 
 def disk(job: Job) -> int | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from validator.quoting import quote
+from validator.read import disk
 from validator.submit import limit
 from validator.submit.site import Slurm
 from validator.submit.work import Work
@@ -19,7 +20,7 @@ _SITE = ("partition", "account", "qos", "constraint", "reservation")
 
 def lines(work: Work, slurm: Slurm, hours: float, several: int = 0) -> list[str]:
     """The lines of a job of at most so many hours; of an array, where it is one of `several`."""
-    words = [shlex.quote(word) for word in _words(work, slurm, hours, several)]
+    words = [quote(word) for word in _words(work, slurm, hours, several)]
     return [f"#SBATCH {word}" for word in (*words, *slurm.options)]
 
 
@@ -57,5 +58,5 @@ def clock(hours: float) -> str:
 
 def log(work: Work, slurm: Slurm, several: int = 0) -> Path:
     """The file that each job logs to, with SLURM's own signs for its name and number."""
-    folder = Path(slurm.logs).expanduser().absolute() if slurm.logs else work.output.parent
+    folder = disk.expanded(slurm.logs).absolute() if slurm.logs else work.output.parent
     return folder / ("%x-%A_%a.out" if several else "%x-%j.out")

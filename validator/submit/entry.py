@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 
+from validator.quoting import join, quote
 from validator.submit import node, shell
 from validator.submit.site import Site
 from validator.submit.work import Work
@@ -15,11 +15,14 @@ _HERE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 _AGAIN = "overwrite_output_dir=false"
 
 
-def script(work: Work, site: Site, own: Iterable[str], place: Iterable[str], limit: float | None = None) -> str:
+def script(
+    work: Work, site: Site, own: Iterable[str], place: Iterable[str], limit: float | None = None, *, first: bool = False
+) -> str:
     """From the site's lines, and the engine's `own` of them, to LLaMA-Factory. `place` sets RDZV_ID and what `node`
-    reads. `limit`: hours after which the node ends the run, where its engine would not."""
+    reads. `limit`: hours after which the node ends the run, where its engine would not. `first`: the script is the
+    first process of a container, and the one that is told to end."""
     anew = work.overwrites and work.resumes
-    within = f"timeout {round(limit * 3600)} " if limit else ""
+    start = f"{f'timeout {round(limit * 3600)} ' if limit else ''}{node.start(work)}"
     lines = [
         *shell.set_up(site, own),
         "",
@@ -28,13 +31,13 @@ def script(work: Work, site: Site, own: Iterable[str], place: Iterable[str], lim
         *node.setup(work),
         *shell.exports(_variables(work, site)),
         "",
-        f"output={shlex.quote(str(work.output))}",
+        f"output={quote(str(work.output))}",
         *shell.array("arguments", [str(work.recipe), *work.overrides, *([_AGAIN] if anew else [])]),
         *node.examine(work),
         "",
         *_left(work, anew),
         *_resuming(work, anew),
-        f"exec {within}{node.start(work)}",
+        *([*shell.script("ending"), f"{start} &", "wait $!"] if first else [f"exec {start}"]),
     ]
     return "".join(f"{line}\n" for line in lines)
 
@@ -56,4 +59,4 @@ def _resuming(work: Work, anew: bool) -> list[str]:
     """Overrides with which the run goes on from a checkpoint of its own, beside those that it always has."""
     words = [word for word in work.resuming if not (anew and word == _AGAIN)] if work.resumes else []
     own = 'compgen -G "$output/checkpoint-*/trainer_state.json" >/dev/null'
-    return [f"if {own}; then arguments+=({shlex.join(words)}); fi"] if words else []
+    return [f"if {own}; then arguments+=({join(words)}); fi"] if words else []

@@ -14,19 +14,20 @@ _SEAL = "# lmf-recipes writes this file anew as long as the lines above are as i
 def keep(target: Path, text: str) -> None:
     """Write the job. A file that is there is replaced only where nobody changed it since it was written here. Raises
     RecipeError."""
-    sealed = f"{text}{_SEAL}{_sum(text)}\n"
-    if not target.exists():
-        file.create(target, sealed)
-    elif _untouched(target):
-        file.replace(target, sealed)
-    else:
-        raise RecipeError(f"`{target}` is not as it was written here, and not overwritten; choose another name")
+
+    def anew(before: bytes | None) -> str:
+        if before is not None and not _untouched(before):
+            raise RecipeError(f"`{target}` is not as it was written here, and not overwritten; choose another name")
+        return f"{text}{_SEAL}{_sum(text)}\n"
+
+    file.folder(target.parent)
+    file.edit(target, anew)
 
 
-def _untouched(target: Path) -> bool:
+def _untouched(data: bytes) -> bool:
     try:
-        text, seal, number = target.read_text("utf-8").rpartition(_SEAL)
-    except (OSError, UnicodeDecodeError):
+        text, seal, number = data.decode().rpartition(_SEAL)
+    except UnicodeDecodeError:
         return False
     return bool(seal) and number.strip() == _sum(text)
 

@@ -9,14 +9,16 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from validator.submit import pod
-from validator.submit.manifest import Value
+from validator.submit.manifest import Said, Value
 from validator.submit.parcel import Parcel
 from validator.submit.site import Kubernetes
 from validator.submit.work import Work
+from validator.train import start
 
 # How often a PyTorchJob whose pods fail is tried again; each time it goes on from the last checkpoint.
 _RETRIES = 3
 # A domain and a name (pkg/runtime/framework/plugins/jobset/jobset.go, Validate).
+_GRACE = "A checkpoint that is being written when the pod is moved or deleted is written to its end."
 _MANAGER = "lmf-recipes/submit"
 _JOB_SET, _OPERATOR = "jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name"
 
@@ -55,6 +57,12 @@ class Inner(NamedTuple):
         """What is said of a pod beside its container."""
         volumes = pod.volumes(self.work, self.own, self.parcel, self.files)
         return {**pod.nodes(self.work, self.own), "volumes": volumes}
+
+    @property
+    def grace(self) -> Mapping[str, Value]:
+        """Seconds from SIGTERM to SIGKILL. A TrainJob has those of its runtime, which it may not patch (PodSpecPatch in
+        trainjob_types.go): 30 where that says nothing."""
+        return {"terminationGracePeriodSeconds": Said(round(self.work.saving + start.ENDING), _GRACE)}
 
     @property
     def mounts(self) -> list[Value]:
@@ -101,7 +109,7 @@ def _pytorch_job(run: Inner) -> Value:
         "resources": run.resources,
         "volumeMounts": run.mounts,
     }
-    template: Value = {"spec": {**run.pod, "containers": [inner]}}
+    template: Value = {"spec": {**run.pod, **run.grace, "containers": [inner]}}
     replicas = {"Master": 1, **({"Worker": run.work.nodes - 1} if run.work.nodes > 1 else {})}
     return {
         "runPolicy": {**run.deadline, "backoffLimit": _RETRIES, "cleanPodPolicy": "Running"},

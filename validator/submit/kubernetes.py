@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from validator.diagnostic import RecipeError
+from validator.quoting import join, quote
 from validator.read.text import read_text
 from validator.submit import client, container, entry, kubeflow, pod, shell
 from validator.submit.manifest import Value, comment, document
@@ -66,8 +66,8 @@ def submit(text: str, site: Site) -> Iterator[str]:
     words = ["--namespace", site.kubernetes.namespace] if site.kubernetes.namespace else []
     label = _form(site.kubernetes).label
     yield said
-    yield f"log: {shlex.join(['kubectl', 'logs', '--follow', '--prefix', f'--selector={label}={name}', *words])}"
-    yield f"cancel: {shlex.join(['kubectl', 'delete', kind, name, *words])}"
+    yield f"log: {join(['kubectl', 'logs', '--follow', '--prefix', f'--selector={label}={name}', *words])}"
+    yield f"cancel: {join(['kubectl', 'delete', kind, name, *words])}"
 
 
 def _admit(work: Work, own: Kubernetes, parcel: Parcel) -> None:
@@ -130,9 +130,9 @@ def _script(work: Work, site: Site, form: kubeflow.Form) -> str:
     own = site.kubernetes
     brought = ["# The releases that the recipe was judged for, where the image has others", container.pip(work)]
     place = [
-        f"cd {shlex.quote(own.mount)}",
+        f"cd {quote(own.mount)}",
         *form.place,
         *shell.script("kubernetes"),
         *([] if own.image else brought),
     ]
-    return entry.script(work, site, own.setup, place)
+    return entry.script(work, site, own.setup, place, first=True)

@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from validator import printable
+
 # A text that YAML 1.1 and 1.2 both read as it stands. What begins with a digit might be a number, a time or a date.
 _PLAIN = re.compile(r"[A-Za-z_/](?:[\w./@+=~-]|:(?=[\w./-]))*")
 _WORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}
@@ -76,7 +78,8 @@ def _items(values: Sequence[Value], indent: str) -> Iterator[str]:
 
 def _block(text: str) -> bool:
     """Whether a text can stand as lines: its first decides how far it is indented, blank ones at its end are lost."""
-    return "\n" in text and not text.startswith((" ", "\n")) and not text.endswith("\n\n") and not _HARD.search(text)
+    plain = printable.text(text) == text and not _HARD.search(text)
+    return "\n" in text and not text.startswith((" ", "\n")) and not text.endswith("\n\n") and plain
 
 
 def _scalar(value: object) -> str:
@@ -84,4 +87,5 @@ def _scalar(value: object) -> str:
         return value
     if isinstance(value, float):
         return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value))  # without a point YAML 1.1 reads a text
-    return _HARD.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))
+    written = printable.json(json.dumps(value, ensure_ascii=False))
+    return _HARD.sub(lambda match: f"\\u{ord(match[0]):04x}", written)

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import shlex
-
+from validator.quoting import quote
 from validator.submit.work import Work
 from validator.train import environment
 
@@ -38,5 +37,5 @@ def examine(work: Work) -> list[str]:
 
 def start(work: Work) -> str:
     """What starts the run."""
-    words = [f'"${word}"' if word in _PLACE else shlex.quote(word) for word in work.starter]
+    words = [f'"${word}"' if word in _PLACE else quote(word) for word in work.starter]
     return " ".join([*words, '"${arguments[@]}"'])

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from validator.diagnostic import RecipeError
 from validator.job.datasets import REGISTRY, Dataset
 from validator.job.job import Job
+from validator.read import disk
 from validator.read.override import assignment
 from validator.submit.order import Run
 from validator.submit.work import Work
@@ -77,8 +78,13 @@ class _Way:
         normal = posixpath.normpath(path)
         if not normal.startswith(("/", "~", "../")) and normal != "..":
             return normal
-        whole = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 (links stay)
-        return whole.relative_to(Path.cwd()).as_posix() if whole.is_relative_to(Path.cwd()) else str(whole)
+        return from_here(Path(os.path.abspath(disk.expanded(path))))  # noqa: PTH100 (links stay)
+
+
+def from_here(path: Path) -> str:
+    """The path from the folder that the command is started in where it lies below that, else the whole one."""
+    whole = path.absolute()
+    return whole.relative_to(Path.cwd()).as_posix() if whole.is_relative_to(Path.cwd()) else str(whole)
 
 
 def _read(job: Job) -> Iterator[tuple[str, Path]]:
@@ -86,7 +92,7 @@ def _read(job: Job) -> Iterator[tuple[str, Path]]:
     for key in (*_FILES, *_FOLDERS):
         value = job.get(key)
         there = job.find(value) if isinstance(value, str) and value and not value.startswith("{") else None
-        if there and (key not in _FILES or there[0].is_file()):
+        if there and (key not in _FILES or disk.kind(there[0]) == "file"):
             yield key, there[0]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from validator.quoting import quote
 from validator.submit.site import Site
 from validator.submit.work import Work
 from validator.tables import whole
@@ -26,18 +26,18 @@ def script(name: str) -> list[str]:
 def set_up(site: Site, own: Iterable[str], modules: Iterable[str] = ()) -> list[str]:
     """The site's lines for all engines, and those of one. Those of others seldom bear `set -u`, so that comes after
     them."""
-    lines = [*(f"module load {shlex.quote(name)}" for name in modules), *site.setup, *own]
+    lines = [*(f"module load {quote(name)}" for name in modules), *site.setup, *own]
     return ["set -eo pipefail", *lines, "set -u"] if lines else ["set -euo pipefail"]
 
 
 def exports(variables: Mapping[str, str]) -> list[str]:
     """Variables for all that is started."""
-    return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    return [f"export {name}={quote(value)}" for name, value in variables.items()]
 
 
 def array(name: str, words: Iterable[str]) -> list[str]:
     """A variable of several words, one in a line."""
-    return [f"{name}=(", *(f"  {shlex.quote(word)}" for word in words), ")"]
+    return [f"{name}=(", *(f"  {quote(word)}" for word in words), ")"]
 
 
 def launcher(work: Work) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from validator.diagnostic import RecipeError
+from validator.read import disk, home
 from validator.read.tree import read_yaml
 from validator.tables.suggestion import suggest
 
@@ -102,23 +102,22 @@ class Site:
 Part = TypeVar("Part", Site, Slurm, SkyPilot, Kubernetes)
 
 
-def default() -> Path:
-    """Where the file is looked for if none is named (XDG base directory specification)."""
-    home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(home, "lmf-recipes", "site.yaml").expanduser()
+def default() -> Path | None:
+    """Where the file is looked for if none is named; None for who has no home."""
+    base = home.base("XDG_CONFIG_HOME", ".config")
+    return base and base / "lmf-recipes" / "site.yaml"
 
 
 def read(file: Path | None) -> Site:
     """The settings in a file; without one those of the usual place, else none. Raises RecipeError where the file that
     is named cannot be read, or says something else than a site can."""
     place = file or default()
-    if file is None and not place.exists():
+    if place is None or (file is None and disk.kind(place) is None):
         return Site()
     try:
         return _part(Site, read_yaml(str(place)) or {}, "")
     except RecipeError as err:
-        text = str(err)
-        raise RecipeError(text if text.startswith(str(place)) else f"{place}: {text}") from None
+        raise RecipeError(f"{place}: {err}") from None
 
 
 def written(partition: str, account: str, setup: str) -> str:

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from validator.diagnostic import RecipeError
 from validator.submit import client, container, entry, instance, shell
 from validator.submit.manifest import Said, Value, comment, document
 from validator.submit.order import Order, Run, alone
-from validator.submit.parcel import Parcel, pack
+from validator.submit.parcel import Parcel, from_here, pack
 from validator.submit.site import Site, SkyPilot
 from validator.submit.work import Work
+from validator.write import file
+from validator.write.scratch import scratch
 
 # Vendors whose PyTorch is the one that pip installs.
 _WHEELS = ("nvidia", "cpu")
@@ -74,10 +74,10 @@ def submit(text: str, work: Work, site: Site) -> Iterator[str]:
     name = _name(work)
     words = ["sky", "jobs", "launch"] if site.skypilot.managed else ["sky", "launch", "--cluster", name]
     secret = ["--secret", "HF_TOKEN"] if "HF_TOKEN" in os.environ else []
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "task.yaml")
-        file.write_text(text, "utf-8")
-        client.shown([*words, "--detach-run", *secret, str(file)], "pip install skypilot, then `sky check`")
+    with scratch() as folder:
+        task = folder / "task.yaml"
+        file.create(task, text)
+        client.shown([*words, "--detach-run", *secret, str(task)], "pip install skypilot, then `sky check`")
     yield f"log: sky jobs logs --name {name}" if site.skypilot.managed else f"log: sky logs {name}"
     yield f"cancel: sky jobs cancel --name {name}" if site.skypilot.managed else f"cancel: sky down {name}"
 
@@ -98,13 +98,8 @@ def _head(work: Work, site: Site) -> Iterator[str]:
 
 def _mounts(parcel: Parcel, own: SkyPilot) -> Mapping[str, Value]:
     """Paths here count from the folder that `sky` is started in."""
-    here = {place: _from_here(path) for place, path in {**parcel.files, **parcel.data}.items()}
+    here = {place: from_here(path) for place, path in {**parcel.files, **parcel.data}.items()}
     return {**here, **own.mounts}
-
-
-def _from_here(path: Path) -> str:
-    whole = path.absolute()
-    return whole.relative_to(Path.cwd()).as_posix() if whole.is_relative_to(Path.cwd()) else str(whole)
 
 
 def _setup(work: Work, site: Site) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from validator.printable import line
+from validator.quoting import join, quote
 from validator.submit import alike, batch, directives, limit, sbatch, shell
 from validator.submit.order import Order, Run
 from validator.submit.site import Site
@@ -60,8 +61,8 @@ def _submit(job: str, works: Sequence[Work], site: Site) -> Iterator[str]:
     sbatch.folder(log.parent)
     number = sbatch.number(job)
     file = str(log).replace("%x", most.name).replace("%j", number).replace("%A", number).replace("%a", "0")
-    yield f"job {number} is queued: {shlex.join(('squeue', '--job', number))}"
-    yield f"log: tail -F {shlex.quote(file)}"
+    yield f"job {number} is queued: {join(('squeue', '--job', number))}"
+    yield f"log: tail -F {quote(file)}"
     yield f"cancel: scancel {number}"
 
 
@@ -70,7 +71,7 @@ def _head(works: Sequence[Work], hours: float) -> list[str]:
     lines = ["", "# Written by `lmf-recipes submit`. Change what you like; `sbatch FILE` takes it as well."]
     for work in works:
         time = limit.told(work.hours) if work.hours else "not known"
-        lines.append(f"# {work.name} on {work.machine}: predicted time {time}, limit {hours:.1f} h")
+        lines.append(f"# {line(work.name)} on {work.machine}: predicted time {time}, limit {hours:.1f} h")
     if works[0].memory_gib is None:
         lines.append("# --mem=0 is all memory of a node: how much the run takes is not known, or it is nearly that")
     return lines
@@ -86,10 +87,10 @@ def _run(work: Work, most: Work) -> list[str]:
     """Variables that say what is run; of an array's runs each has those that one needs."""
     again = [
         *([f"export overwrites={str(work.overwrites).lower()}"] if most.overwrites else []),
-        *([f"resuming=({shlex.join(work.resuming)})"] if most.resuming else []),
+        *([f"resuming=({join(work.resuming)})"] if most.resuming else []),
     ]
     return [
-        f"export recipe={shlex.quote(str(work.recipe))} output={shlex.quote(str(work.output))}",
+        f"export recipe={quote(str(work.recipe))} output={quote(str(work.output))}",
         *shell.array("arguments", [str(work.recipe), *work.overrides]),
         *(again if work.resumes else ()),
         *shell.exports(work.environment),

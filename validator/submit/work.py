@@ -11,6 +11,7 @@ from validator.diagnostic import RecipeError
 from validator.job import pace as paces
 from validator.job import ray, saves
 from validator.job.job import Job
+from validator.job.resumption import UNNAMED
 from validator.read.override import assignment
 from validator.speed import Span
 from validator.submit import demand
@@ -19,9 +20,6 @@ from validator.tables import releases, switch
 from validator.tables.devices import Device
 from validator.tables.machines import Machine
 from validator.train import environment, handoff, hub, packages
-
-# Where the Trainer writes if no folder is named (transformers, training_args.py).
-_OUTPUT = "trainer_output"
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ def work(job: Job, site: Site, overrides: Sequence[str] = (), limit: float | Non
             "USE_RAY is set, and the job starts torchrun, each process of which would start Ray; unset it"
         )
     prepared, pace = handoff.prepare(job, overrides), paces.pace(job)
-    output = prepared.output or Path(_OUTPUT).absolute()
+    output = prepared.output or Path(UNNAMED).absolute()
     unnamed = () if prepared.output else (assignment("output_dir", str(output)),)
     return Work(
         name=Path(job.path).stem,

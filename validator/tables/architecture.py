@@ -10,7 +10,7 @@ from validator.diagnostic import RecipeError
 from validator.memory import Architecture, Attn, Ffn, LayerKind
 from validator.tables import families, layered
 from validator.tables.families import Family
-from validator.tables.sizes import checked, head_dim
+from validator.tables.sizes import checked, factor, head_dim
 from validator.tables.sizes import optional as _optional
 from validator.tables.sizes import size as _size
 
@@ -214,13 +214,16 @@ def _width(config: Config, family: Family) -> int:
     width = _size(config, "intermediate_size")
     if not family.adjusted_width or config.get("block_auto_adjust_ff_dim") is False:
         return width
-    step, times = _optional(config, "block_multiple_of") or 256, config.get("block_ffn_dim_multiplier") or 1
+    step, times = _optional(config, "block_multiple_of") or 256, factor(config, "block_ffn_dim_multiplier")
     return -(-int(times * (2 * width // 3)) // step) * step
 
 
-def _chosen(config: Config) -> int:
-    """Experts that a token is sent to."""
-    return _first(config, "num_experts_per_tok", "moe_k", "moe_topk") or _size(config, "moe_topk")
+def _chosen(config: Config, experts: int) -> int:
+    """Experts that a token is sent to. Raises RecipeError where there are fewer of them, as torch.topk does."""
+    chosen = _first(config, "num_experts_per_tok", "moe_k", "moe_topk") or _size(config, "moe_topk")
+    if chosen > experts:
+        raise RecipeError(f"config.json: a token is sent to {chosen} experts, and there are {experts}")
+    return chosen
 
 
 def _feed_forward(config: Config, family: Family) -> Ffn:
@@ -240,7 +243,7 @@ def _feed_forward(config: Config, family: Family) -> Ffn:
         width,
         fused_gate_up=family.fused_gate_up,
         experts=experts,
-        experts_per_token=experts if family.all_experts else _chosen(config),
+        experts_per_token=experts if family.all_experts else _chosen(config, experts),
         expert_width=expert_width,
         shared_width=_optional(config, "shared_expert_intermediate_size")
         or shared * expert_width
@@ -265,4 +268,5 @@ def _dense_layers(config: Config, family: Family) -> int:
     kinds = config.get("mlp_layer_types")
     if isinstance(kinds, list) and "sparse" in kinds:
         return kinds.index("sparse")
-    return _first(config, "first_k_dense_replace", "moe_layer_start_index") or family.dense_layers
+    dense = _first(config, "first_k_dense_replace", "moe_layer_start_index") or family.dense_layers
+    return min(dense, _size(config, "num_hidden_layers"))

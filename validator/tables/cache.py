@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from validator.diagnostic import RecipeError
+from validator.read import disk
+from validator.read.text import read_text
 from validator.tables import switch
 
 # What a hub calls a model; anything else is a path or a mistake.
@@ -29,27 +32,32 @@ def model(name: str, file: str = "config.json", revision: str = "main", folder: 
     ways = [(hugging_face(name, revision, folder), "Hugging Face"), (modelscope(name, revision, folder), "ModelScope")]
     for places, hub in reversed(ways) if switch.on("USE_MODELSCOPE_HUB") else ways:
         for place in places:
-            if (place / file).is_file():
+            if disk.kind(place / file) == "file":
                 return Cached(place, hub)
     return None
 
 
 def hugging_face(name: str, revision: str = "main", folder: str | None = None) -> Iterator[Path]:
     """The snapshot of a revision, a branch or a commit (huggingface_hub/constants.py and file_download.py)."""
-    place = home(folder) / f"models--{name.replace('/', '--')}"
+    place = home(folder) / entry(name)
     branch = place / "refs" / revision
     try:
-        commit = branch.read_text("utf-8").strip() if branch.is_file() else revision
-    except (OSError, ValueError):
+        commit = read_text(str(branch)).strip() if disk.kind(branch) == "file" else revision
+    except RecipeError:
         return
     yield place / "snapshots" / commit
+
+
+def entry(name: str) -> str:
+    """The folder of a model in Hugging Face's cache (huggingface_hub/file_download.py, repo_folder_name)."""
+    return f"models--{name.replace('/', '--')}"
 
 
 def modelscope(name: str, revision: str = "main", folder: str | None = None) -> Iterator[Path]:
     """The layouts that releases of modelscope have had, the newest first (modelscope/hub/utils/utils.py,
     find_reusable_legacy_repo_dir). LLaMA-Factory asks for `master` where a recipe says `main`."""
     owner, _, model = name.partition("/")
-    root = Path(folder or os.environ.get("MODELSCOPE_CACHE") or "~/.cache/modelscope").expanduser()
+    root = disk.expanded(folder or os.environ.get("MODELSCOPE_CACHE") or "~/.cache/modelscope")
     yield root / "models" / f"{owner}--{model}" / "snapshots" / ("master" if revision == "main" else revision)
     for place in (root / "models", root, root / "hub" / "models", root / "hub"):
         for each in dict.fromkeys((model.replace(".", "___"), model)):
@@ -59,7 +67,7 @@ def modelscope(name: str, revision: str = "main", folder: str | None = None) -> 
 def data_sets(folder: str | None) -> Path:
     """Where datasets keeps rows as it reads and tokenizes them (datasets/config.py); `folder` is the recipe's own."""
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    return Path(folder or os.environ.get("HF_DATASETS_CACHE") or Path(home, "datasets")).expanduser()
+    return disk.expanded(folder or os.environ.get("HF_DATASETS_CACHE") or Path(home, "datasets"))
 
 
 def home(folder: str | None) -> Path:
@@ -67,4 +75,4 @@ def home(folder: str | None) -> Path:
     given = os.environ
     home = given.get("HF_HOME") or Path(given.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     chosen = folder or given.get("HF_HUB_CACHE") or given.get("HUGGINGFACE_HUB_CACHE") or Path(home, "hub")
-    return Path(os.path.expandvars(chosen)).expanduser()
+    return disk.expanded(os.path.expandvars(chosen))

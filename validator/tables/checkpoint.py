@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from validator.read import disk
+from validator.tables import whole
 
 _WEIGHTS = ("*.safetensors", "*.bin")
 # Files that end like weights: of an adapter, and of Trainer beside a checkpoint.
@@ -19,7 +21,7 @@ _POINTER = b"version https://git-lfs"
 
 def weighs(folder: Path) -> bool:
     """Whether the folder holds weights of a model."""
-    files = (file for pattern in _WEIGHTS for file in folder.glob(pattern))
+    files = (file for pattern in _WEIGHTS for file in disk.matching(folder, pattern))
     return any(not file.name.startswith(_OTHER) for file in files)
 
 
@@ -28,7 +30,7 @@ def missing(folder: Path, *, scratch: bool = False) -> Iterator[str]:
     `scratch` needs no weights."""
     if not scratch and not weighs(folder):
         yield "weights (*.safetensors)"
-    if not any(file for pattern in _TOKENIZER for file in folder.glob(pattern)):
+    if not any(file for pattern in _TOKENIZER for file in disk.matching(folder, pattern)):
         yield "tokenizer (tokenizer.json, tokenizer.model or vocab.json)"
 
 
@@ -36,18 +38,18 @@ def partial(folder: Path) -> Iterator[str]:
     """Weights of a download that did not end: files that the index names and the folder lacks, and pointers of Git LFS
     in the place of files. transformers takes the first of these names that is there (modeling_utils.py,
     _get_resolved_checkpoint_files)."""
-    name = next((name for name in _FIRST if (folder / name).exists()), "")
+    name = next((name for name in _FIRST if disk.kind(folder / name) is not None), "")
     if name.endswith(".index.json"):
-        with suppress(OSError, ValueError, AttributeError):
-            named = set(json.loads((folder / name).read_text("utf-8")).get("weight_map", {}).values())
-            lacking = sorted(each for each in named if not (folder / each).exists())
-            if lacking:
-                yield f"{lacking[0]}, which {name} names ({len(lacking)} of {len(named)} files are missing)"
-    if pointer := next(filter(_points, sorted(folder.glob("*.safetensors"))), None):
+        files = whole.mapping(folder / name).get("weight_map")
+        named = set(map(str, files.values())) if isinstance(files, dict) else set()
+        if lacking := sorted(each for each in named if disk.kind(folder / each) is None):
+            yield f"{lacking[0]}, which {name} names ({len(lacking)} of {len(named)} files are missing)"
+    if pointer := next(filter(_points, sorted(disk.matching(folder, "*.safetensors"))), None):
         yield f"weights in {pointer.name}, a pointer of Git LFS (`git lfs pull`)"
 
 
 def _points(file: Path) -> bool:
-    with suppress(OSError), file.open("rb") as opened:
-        return opened.read(len(_POINTER)) == _POINTER
+    if disk.kind(file) == "file":
+        with suppress(OSError), file.open("rb") as opened:
+            return opened.read(len(_POINTER)) == _POINTER
     return False

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from validator.memory import Architecture, Attn, Counted, Ffn
+from validator.read import disk
 from validator.tables import cache, families, models
 from validator.tables.models import Model
 
@@ -22,7 +23,7 @@ class Source(NamedTuple):
 def source(name: str, folder: Path | None, revision: str, cache_dir: str | None) -> Source | None:
     """What tells the shapes of a model: a folder, the catalogue, the local hub caches. Raises RecipeError for a
     config.json that cannot be used."""
-    if folder and (folder / "config.json").is_file():
+    if folder and disk.kind(folder / "config.json") == "file":
         return _kept(folder)
     if entry := models.listed(name):
         return Source(entry[1]["config"], models.stored_bytes(entry[1]))

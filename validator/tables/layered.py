@@ -11,8 +11,6 @@ from validator.tables.sizes import checked
 Config = Mapping[str, Any]
 # What no config.json says: one matrix makes keys and values; they are an earlier layer's, or made of what towers give.
 JOINT, BORROWED, CROSSED = "joint_keys_and_values", "borrowed_keys_and_values", "crossed_keys_and_values"
-# No model comes near it.
-_DEEPEST = 10_000
 
 
 def by_layer(config: Config, differs: str) -> Iterator[Config]:
@@ -21,8 +19,6 @@ def by_layer(config: Config, differs: str) -> Iterator[Config]:
 
     Raises KeyError, RecipeError."""
     layers = checked("num_hidden_layers", config["num_hidden_layers"])
-    if layers > _DEEPEST:
-        raise RecipeError(f"config.json: `num_hidden_layers` is {layers}, more than {_DEEPEST}")
     return _crossing(config, layers) if differs == "crossed" else _by_heads(config, layers)
 
 

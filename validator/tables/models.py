@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from validator.diagnostic import RecipeError
 from validator.memory import Architecture, parameters
+from validator.read import disk
 from validator.read.tree import read_json
 from validator.tables import families
 from validator.tables.architecture import architecture
@@ -140,10 +141,7 @@ def model_by_any_name(name: str) -> Model:
 
 
 def _is_folder(name: str) -> bool:
-    try:
-        return (Path(name) / "config.json").is_file()
-    except OSError:  # longer than the system allows
-        return False
+    return disk.kind(Path(name) / "config.json") == "file"
 
 
 def _published(key: str, entry: dict[str, Any], hub: str) -> Model:

@@ -8,10 +8,13 @@ from functools import cache
 from typing import Any
 
 from validator.diagnostic import RecipeError
+from validator.read.text import clip
 from validator.tables import data
 
 FIELDS = ("llamafactory", "transformers")
+_LONG = 10  # digits, which no part of a version has
 _SIGNS = (">=", "<=", "==", "!=", ">", "<")
+_LONGEST = 200  # characters of a range
 Pair = tuple[str, str]
 
 
@@ -138,6 +141,8 @@ def admits(wanted: Any, version: str) -> bool:
     RecipeError where it is no range."""
     if wanted is None:
         return True
+    if len(str(wanted)) > _LONGEST:
+        raise _unreadable(wanted)
     for part in str(wanted).split(","):
         sign = next((sign for sign in _SIGNS if part.strip().startswith(sign)), "")
         limit, here = _numbers(part.strip().removeprefix(sign), wanted), _numbers(version, wanted)
@@ -193,9 +198,14 @@ def _releases() -> dict[str, list[str]]:
 def _numbers(version: str, wanted: Any) -> tuple[int, ...]:
     """The numbers of a version; a part such as 0rc1 counts as its leading number."""
     digits = ["".join(_leading(part)) for part in version.strip().split(".")]
-    if not all(digits):
-        raise RecipeError(f"`{wanted}` is no range of releases; write one such as `>=0.9.4` or `>=0.9.4, <0.9.6`")
+    if not all(0 < len(each) < _LONG for each in digits):
+        raise _unreadable(wanted)
     return tuple(int(digit) for digit in digits)
+
+
+def _unreadable(wanted: Any) -> RecipeError:
+    what = f"`{clip(str(wanted))}` is no range of releases"
+    return RecipeError(f"{what}; write one such as `>=0.9.4` or `>=0.9.4, <0.9.6`")
 
 
 def _leading(part: str) -> Iterator[str]:

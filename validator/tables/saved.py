@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from validator.read import disk
 from validator.tables import whole
 
 
@@ -56,37 +57,37 @@ class Saved:
     @cached_property
     def processes(self) -> int | None:
         """How many wrote it, by their random numbers; None where those are not kept, as with `save_only_model`."""
-        if (self.path / "rng_state.pth").is_file():
+        if disk.kind(self.path / "rng_state.pth") == "file":
             return 1
-        return len([*self.path.glob("rng_state_*.pth")]) or None
+        return len([*disk.matching(self.path, "rng_state_*.pth")]) or None
 
     @cached_property
     def engine(self) -> bool:
         """Whether it holds states of DeepSpeed."""
-        return any(self.path.glob("global_step*"))
+        return any(disk.matching(self.path, "global_step*"))
 
     @cached_property
     def shards(self) -> tuple[str, ...]:
         """File names of the optimizer states of each process under ZeRO; none of stage 0."""
-        return tuple(sorted(each.name for each in self.path.glob("global_step*/*_optim_states.pt")))
+        return tuple(sorted(each.name for each in disk.matching(self.path, "global_step*/*_optim_states.pt")))
 
     @property
     def splits_weights(self) -> bool:
         """Whether the weights are split, too (stage 3)."""
-        return any(self.path.glob("global_step*/*zero_pp_rank_*_model_states.pt"))
+        return any(disk.matching(self.path, "global_step*/*zero_pp_rank_*_model_states.pt"))
 
     @property
     def schedules(self) -> bool:
         """Whether optimizer and learning rate go on; the Trainer loads both or neither, without a word."""
-        optimizer = self.engine or any(self.path.glob("optimizer*"))
-        return optimizer and (self.path / "scheduler.pt").is_file()
+        optimizer = self.engine or any(disk.matching(self.path, "optimizer*"))
+        return optimizer and disk.kind(self.path / "scheduler.pt") == "file"
 
     @property
     def adapts(self) -> bool | None:
         """Whether its weights are those of an adapter; None where FSDP has spread them."""
-        if any(self.path.glob("adapter_model.*")):
+        if any(disk.matching(self.path, "adapter_model.*")):
             return True
-        return False if any((self.path / name).is_file() for name in whole.WEIGHTS) else None
+        return False if any(disk.kind(self.path / name) == "file" for name in whole.WEIGHTS) else None
 
     @cached_property
     def adapter(self) -> Mapping[str, Any]:
@@ -97,9 +98,6 @@ class Saved:
 def checkpoints(folder: Path) -> list[Saved]:
     """Those in a folder, the last one last, whole or not (transformers/trainer_utils.py, get_last_checkpoint); none
     where it cannot be read."""
-    try:
-        inside = [path for path in folder.iterdir() if path.is_dir()]
-    except OSError:
-        return []
-    steps = {int(match[1]): path for path in inside if (match := whole.NAME.fullmatch(path.name))}
+    named = ((whole.NAME.fullmatch(path.name), path) for path in disk.inside(folder))
+    steps = {int(match[1]): path for match, path in named if match and disk.kind(path) == "folder"}
     return [Saved(steps[step]) for step in sorted(steps)]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 # Of names like no other the longest is long enough to be no slip of the hand.
 _LONGEST = 80
 _SHORT = 3
+# To compare with more names than that takes longer than all the rest of a check.
+_MANY = 5_000
 _LIKENESS = 0.7
 
 
@@ -19,10 +22,12 @@ def suggest(name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str
 
 def nearest(name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str | None:
     """The one name that holds all words of this one and some more, else the one that takes the fewest edits, of those
-    at least so like. Case does not count."""
+    at least so like. Case does not count. None where too many are known to look at each."""
     if len(name) > _LONGEST:
         return None
     names = list(known)
+    if len(names) > _MANY:
+        return None
     return _unabridged(name.lower(), names) or _edited(name.lower(), names, likeness)
 
 
@@ -33,6 +38,7 @@ def _unabridged(word: str, known: list[str]) -> str | None:
     return longer[0] if len(longer) == 1 else None
 
 
+@lru_cache(maxsize=_MANY)
 def _words(name: str) -> list[str]:
     return re.split(r"[_\W]+", name)
 

@@ -8,6 +8,8 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from validator.diagnostic import RecipeError
+from validator.read import disk
+from validator.read.text import read_text
 from validator.read.tree import read_json
 from validator.tables.architecture import usual
 from validator.tables.data import listing, table
@@ -59,7 +61,7 @@ def template(folder: Path, config: Config, family: Family) -> Template:
         chosen = _chosen([each for each in candidates if each in speaks], "<think>" in text)
         how = "by" if chosen else "none of LLaMA-Factory's has the turns of"
         return Template(chosen, f"{how} the chat template in {file}", base, speaks)
-    if any((folder / each).is_file() for each in _TOKENIZERS) and not _TUNED.search(name):
+    if any(disk.kind(folder / each) == "file" for each in _TOKENIZERS) and not _TUNED.search(name):
         return Template(None, "the folder has no chat template and is taken for a base model", base=True)
     likely = family.templates[0] if family.templates else None
     return Template(
@@ -91,11 +93,11 @@ def _chat(folder: Path) -> tuple[str, str]:
     for name in _CHATS:
         try:
             if name.endswith(".jinja"):
-                text: Any = (folder / name).read_text("utf-8")
+                text: Any = read_text(str(folder / name))
             else:
                 settings = read_json(str(folder / name))
                 text = settings.get("chat_template") if isinstance(settings, dict) else None
-        except (OSError, UnicodeDecodeError, RecipeError):
+        except RecipeError:
             continue
         if isinstance(text, list):  # several by name, the first or the one named default for a conversation
             named = {str(each.get("name")): each.get("template") for each in text if isinstance(each, dict)}

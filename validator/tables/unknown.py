@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from validator.diagnostic import RecipeError
+from validator.read import disk
 from validator.read.tree import read_json
 from validator.tables.data import listing
 from validator.tables.suggestion import suggest
@@ -42,13 +43,13 @@ def base(name: str) -> str:
 def other_kind(name: str) -> str:
     """What a folder, file or name stands for that is no model LLaMA-Factory loads; empty where nothing says so."""
     folder = Path(name)
-    with suppress(OSError, ValueError, RecipeError):  # a name that no file can have, and an adapter that is no JSON
-        if (folder / "adapter_config.json").is_file():
+    with suppress(RecipeError):  # an adapter that is no JSON
+        if disk.kind(folder / "adapter_config.json") == "file":
             adapter = read_json(str(folder / "adapter_config.json"))
             base = adapter.get("base_model_name_or_path") if isinstance(adapter, dict) else None
             its = f"its base model is {base}: use that" if base else "use its base model"
             return f"`{name}` is an adapter; {its}, with adapter_name_or_path={name}"
-        if "gguf" in folder.name.lower() or next(folder.glob("*.gguf"), None):
+        if "gguf" in folder.name.lower() or next(disk.matching(folder, "*.gguf"), None):
             return f"`{name}` is in llama.cpp's format (GGUF); LLaMA-Factory needs the original weights"
     return ""
 

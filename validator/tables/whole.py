@@ -5,13 +5,14 @@ transformers/trainer.py, Trainer._save_checkpoint; deepspeed/runtime/engine.py, 
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
+import os
 import re
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin", "model.safetensors"
            "pytorch_model.bin.index.json")  # fmt: skip
 # What a checkpoint taken at SIGTERM holds until it is written (transformers/trainer_jit_checkpoint.py).
 _MARK = "checkpoint-is-incomplete.txt"
+# Bytes of a file's head that safetensors takes (safetensors, tensor.rs, MAX_HEADER_SIZE); of JSON far more than a state
+# of a million logged steps.
+_HEAD, _JSON = 100_000_000, 1 << 28
 
 
 def flaw(folder: Path) -> str | None:
@@ -32,9 +36,20 @@ def flaw(folder: Path) -> str | None:
         return f"cannot be read: {(err.strerror or str(err)).lower()}"
 
 
+def cut_off(folder: Path) -> str | None:
+    """Which file of the weights that lie in the folder itself, a run's result, is half-written or missing, in words;
+    None where all are whole."""
+    try:
+        return next(_cut_off(folder), None)
+    except OSError as err:
+        return f"cannot be read: {(err.strerror or str(err)).lower()}"
+
+
 def mapping(file: Path) -> Mapping[str, Any]:
     """What a JSON file holds; nothing where it cannot be read."""
     try:
+        if not file.is_file() or file.stat().st_size > _JSON:  # a pipe is not waited for
+            return {}
         content = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
@@ -45,7 +60,20 @@ def aside(folder: Path) -> Path:
     """A free name under which neither LLaMA-Factory nor the Trainer counts it: what begins with `checkpoint-` takes a
     place of `save_total_limit`, whatever follows (transformers/trainer_utils.py, sort_checkpoints)."""
     places = (folder.with_name(f"incomplete-{folder.name}{f'-{n}' if n else ''}") for n in itertools.count())
-    return next(place for place in places if not place.exists())
+    return next(place for place in places if not os.path.lexists(place))
+
+
+def put_aside(folder: Path) -> Path | None:
+    """Rename it so; None where another node was faster. Raises OSError."""
+    while True:
+        place = aside(folder)
+        try:
+            return folder.rename(place)
+        except FileNotFoundError:
+            return None
+        except OSError as err:
+            if err.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # else another process took the name just now
+                raise
 
 
 def _flaws(folder: Path) -> Iterator[str]:
@@ -62,8 +90,16 @@ def _flaws(folder: Path) -> Iterator[str]:
         yield from _missing(folder)
     yield from (f"{file.name} is cut off" for file in folder.rglob("*.safetensors") if not _full(file))
     archives = (*folder.glob("optimizer.*"), *folder.glob("global_step*/*.pt"))
-    yield from (f"{file.name} is cut off" for file in archives if not zipfile.is_zipfile(file))
+    yield from (f"{file.name} is cut off" for file in archives if not _archive(file))
     yield from _shards(folder) if engine else ()
+
+
+def _cut_off(folder: Path) -> Iterator[str]:
+    if (folder / INDEX).is_file():
+        yield from _missing(folder)
+    yield from (f"{file.name} is cut off" for file in folder.glob("*.safetensors") if not _full(file))
+    archives = (file for form in ("adapter_model*.bin", "pytorch_model*.bin") for file in folder.glob(form))
+    yield from (f"{file.name} is cut off" for file in archives if not _archive(file))
 
 
 def _missing(folder: Path) -> Iterator[str]:
@@ -77,14 +113,22 @@ def _missing(folder: Path) -> Iterator[str]:
 
 def _full(file: Path) -> bool:
     """Whether it is as long as its head says: eight bytes of the head's length, the head, the tensors."""
+    if not file.is_file():  # a pipe is not waited for
+        return False
     with file.open("rb") as content:
         told = int.from_bytes(content.read(8), "little")
-        head = content.read(min(told, file.stat().st_size))
+        if told > min(_HEAD, file.stat().st_size):
+            return False
+        head = content.read(told)
     try:
         ends = [tensor["data_offsets"][1] for name, tensor in json.loads(head).items() if name != "__metadata__"]
         return file.stat().st_size == 8 + told + max(ends, default=0)
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return False
+
+
+def _archive(file: Path) -> bool:
+    return file.is_file() and zipfile.is_zipfile(file)
 
 
 def _shards(folder: Path) -> Iterator[str]:
@@ -99,13 +143,17 @@ def _shards(folder: Path) -> Iterator[str]:
 
 
 def main(output: str) -> None:
-    """Set aside what is half-written."""
+    """Set aside what is half-written; the job ends where that cannot be done, as it would go on from there."""
     for folder in Path(output).glob("checkpoint-*"):
         why = flaw(folder) if NAME.fullmatch(folder.name) and folder.is_dir() else None
         if why:
-            place = aside(folder)
-            with suppress(FileNotFoundError):  # another node was faster
-                folder.rename(place)
+            try:
+                place = put_aside(folder)
+            except OSError as err:
+                sys.exit(
+                    f"lmf-recipes: {folder} was not written to its end ({why}), and cannot be renamed: {err.strerror}"
+                )
+            if place:
                 sys.stderr.write(f"lmf-recipes: {folder} was not written to its end ({why}); it is now {place.name}\n")
 
 

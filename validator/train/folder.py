@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
+from validator.read import disk
 from validator.tables import checkpoint
 from validator.train.room import Shortage
 
@@ -15,7 +16,7 @@ def lacking(job: Job) -> Iterator[Shortage]:
     one, and the run ends well with nothing learned."""
     name = job.get("model_name_or_path")
     place = job.find(name) if isinstance(name, str) and name else None
-    if place and (place[0] / "config.json").is_file():
+    if place and disk.kind(place[0] / "config.json") == "file":
         scratch = job.flag("train_from_scratch")
         parts = [*checkpoint.missing(place[0], scratch=scratch), *(() if scratch else checkpoint.partial(place[0]))]
         if parts:

@@ -12,6 +12,7 @@ from validator.diagnostic import RecipeError
 from validator.here import host, nvidia
 from validator.job import ray
 from validator.job.job import Job
+from validator.read import disk
 from validator.read.override import assignment
 from validator.tables import switch
 from validator.train import environment, hub, launch
@@ -107,7 +108,7 @@ def prepare(job: Job, overrides: Sequence[str], chosen: Mapping[str, str] = Mapp
     if spawns and spaced:
         raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")
     output = job.get("output_dir")
-    folder = Path(output).expanduser().absolute() if isinstance(output, str) else None
+    folder = disk.expanded(output).absolute() if isinstance(output, str) else None
     counted = {**environment.threads(job, host.cpus()), **_without_peers(job)}
     return Handoff(recipe, words, variables, folder, _starter(job), chosen, counted)
 
@@ -142,4 +143,4 @@ def _absolute(job: Job) -> Iterator[tuple[str, Path]]:
 
 def results(output: Path) -> list[Path]:
     """What a finished run has left in its output folder, of what a user looks for first."""
-    return [output / name for name in _RESULTS if (output / name).is_file()]
+    return [output / name for name in _RESULTS if disk.kind(output / name) == "file"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from validator.diagnostic import RecipeError, Severity
 from validator.here.installed import installed
 from validator.job.job import Job
 from validator.job.which import local
+from validator.read import disk
 from validator.tables import cache, checkpoint, models, switch
 from validator.train.room import Shortage
 
@@ -21,9 +23,15 @@ _MODELS = ("model_name_or_path", "adapter_name_or_path", "reward_model", "ref_mo
 
 
 def variables(job: Job) -> dict[str, str]:
-    """The variables of this environment that a printed command has to carry; none for a run that needs no hub."""
+    """The variables of this environment that a printed command or a job has to carry; none for a run that needs no hub.
+    A name and password in an address stay here."""
     needed = bool([*names(job), *data_sets(job)])
-    return {name: os.environ[name] for name in _DECIDING if os.environ.get(name)} if needed else {}
+    return {name: bare(os.environ[name]) for name in _DECIDING if os.environ.get(name)} if needed else {}
+
+
+def bare(address: str) -> str:
+    """An address without the name and password that may stand in it (RFC 3986, userinfo)."""
+    return re.sub(r"(?<=://)[^/?#]*@", "", address)
 
 
 def lacking(job: Job) -> Iterator[Shortage]:
@@ -56,7 +64,7 @@ def _not_downloaded(job: Job, cause: str) -> Iterator[Shortage]:
     for name in names(job):
         if not any(downloads(job, name)):
             folders = [*cache.hugging_face(name, *job.origin)]
-            known = any((place / "config.json").is_file() for place in folders)
+            known = any(disk.kind(place / "config.json") == "file" for place in folders)
             what = "has a config.json in the cache, and no weights" if known else "is in no folder and not in the cache"
             other = _elsewhere(job, name) or "name a folder that holds it, or download it where there is a network"
             yield Severity.ERROR, f"{cause} is set, and `{name}` {what}: {other}"
@@ -86,7 +94,7 @@ def _elsewhere(job: Job, name: str) -> str:
 
 def _loadable(folder: Path) -> bool:
     """Whether it holds weights, of a model or an adapter."""
-    return checkpoint.weighs(folder) or next(folder.glob("adapter_model.*"), None) is not None
+    return checkpoint.weighs(folder) or next(disk.matching(folder, "adapter_model.*"), None) is not None
 
 
 def offline() -> str | None:
@@ -116,7 +124,11 @@ def prepared(name: str, folder: str | None) -> bool:
     """Whether datasets has loaded the data set before: its cache writes the name in snake case (datasets/load.py,
     CachedDatasetModuleFactory)."""
     wanted = _letters(name.replace("/", "___"))
-    return any(_letters(place.name) == wanted for place in cache.data_sets(folder).glob("*") if place.is_dir())
+    return any(
+        _letters(place.name) == wanted
+        for place in disk.matching(cache.data_sets(folder), "*")
+        if disk.kind(place) == "folder"
+    )
 
 
 def _letters(name: str) -> str:

@@ -1,11 +1,9 @@
-"""The command line that starts LLaMA-Factory, and its subprocess. Knows nothing of recipes beyond their path."""
+"""The command line that starts LLaMA-Factory, and its environment. Knows nothing of recipes beyond their path."""
 
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +11,7 @@ from typing import NamedTuple
 
 from validator.diagnostic import RecipeError
 from validator.here.installed import installed
+from validator.quoting import quote
 
 PORT = "29500"
 CLI = ("llamafactory-cli", "train")
@@ -53,14 +52,14 @@ def commands(
         unknown = dict(zip(_PLACE, (str(rank), "ADDRESS_OF_NODE_0", PORT), strict=True))
         place = {**unknown, **known} if nodes > 1 else {}
         before = {**variables, **place} if starter == CLI else variables
-        words = map(shlex.quote, [*(place.get(word, word) for word in starter), recipe, *overrides])
+        words = map(quote, [*(place.get(word, word) for word in starter), recipe, *overrides])
         lines.append(" ".join([*(f"{key}={_word(value)}" for key, value in before.items()), *words]))
     return lines
 
 
 def _word(value: str) -> str:
     """A value for the shell, which is to count what stands as an arithmetic expression."""
-    return value if value.startswith("$((") else shlex.quote(value)
+    return value if value.startswith("$((") else quote(value)
 
 
 def place(nodes: int) -> dict[str, str]:
@@ -102,15 +101,6 @@ class Process(NamedTuple):
 
     words: list[str]
     env: dict[str, str]
-
-
-def run(process: Process) -> int:
-    """Start it with the terminal of this one. Returns its exit code; 128 + n for signal n."""
-    try:
-        code = subprocess.run(process.words, env=process.env, check=False).returncode
-    except OSError as err:
-        raise RecipeError(f"{process.words[0]} cannot be started: {err.strerror}") from None
-    return code if code >= 0 else 128 - code
 
 
 def process(

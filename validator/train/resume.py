@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 from validator.diagnostic import RecipeError
 from validator.job import resumption
 from validator.job.job import Job
+from validator.tables import whole
 from validator.tables.saved import Saved
 
 
@@ -21,11 +23,8 @@ def told(job: Job, *, dry: bool) -> Iterator[str]:
                 f"`{saved.path}` holds no weights on this node; share the folder or save with `save_on_each_node: "
                 "true`, else rename it on all nodes"
             )
-        place = saved.aside
-        yield f"{saved.name} is half-written ({saved.flaw}): {'would be ' if dry else ''}renamed to {place.name}"
-        if not dry:
-            with suppress(FileNotFoundError):  # another node was faster
-                saved.path.rename(place)
+        if place := saved.aside if dry else _put_aside(saved):
+            yield f"{saved.name} is half-written ({saved.flaw}): {'would be ' if dry else ''}renamed to {place.name}"
     taken, there = resumption.source(job), resumption.there(job)
     if done := finished(job):
         yield done
@@ -35,6 +34,14 @@ def told(job: Job, *, dry: bool) -> Iterator[str]:
         yield f"starts anew: {_why(job, there)}"
 
 
+def _put_aside(saved: Saved) -> Path | None:
+    try:
+        return whole.put_aside(saved.path)
+    except OSError as err:
+        why = f"is half-written ({saved.flaw}) and cannot be renamed: {(err.strerror or str(err)).lower()}"
+        raise RecipeError(f"`{saved.path}` {why}; rename or remove it") from None
+
+
 def finished(job: Job) -> str | None:
     """That nothing is left to do, in words: the checkpoint is the last one of the run, and the result is there."""
     taken = resumption.source(job)
@@ -42,6 +49,20 @@ def finished(job: Job) -> str | None:
         return None
     remedy = "`overwrite_output_dir=true` trains anew, more epochs go on"
     return f"already finished: `{resumption.output(job)}` holds the result and {_at(job, taken)}; {remedy}"
+
+
+def again(job: Job) -> str | None:
+    """What the same command does after this run was ended, in words; None where that is no training. The folder is
+    looked into anew."""
+    now = replace(job)
+    if not now.trains:
+        return None
+    taken, saved = resumption.source(now), resumption.there(now)
+    if finished(now):
+        return "the run had come to its end"
+    if taken:
+        return f"the same command goes on from {_at(now, taken)}"
+    return f"the same command starts anew: {_why(now, saved) if saved else 'no checkpoint was saved'}"
 
 
 def _at(job: Job, saved: Saved) -> str:

@@ -9,6 +9,7 @@ from validator.diagnostic import Severity
 from validator.here import host
 from validator.here.accelerator import Accelerator
 from validator.job.job import GIB, Job
+from validator.read.disk import expanded, matching
 
 # What this machine lacks, in words: an error stops the run.
 Shortage = tuple[Severity, str]
@@ -41,7 +42,7 @@ def devices(job: Job, accelerators: Sequence[Accelerator]) -> Iterator[Shortage]
 def output(job: Job) -> Path | None:
     """The folder that the run writes to; None where it keeps nothing."""
     folder = job.get("output_dir")
-    return Path(folder).expanduser().absolute() if isinstance(folder, str) and job.trains else None
+    return expanded(folder).absolute() if isinstance(folder, str) and job.trains else None
 
 
 def disk(job: Job) -> Iterator[Shortage]:
@@ -62,7 +63,7 @@ def _disk(job: Job, output: Path) -> Iterator[Shortage]:
     if free < each:
         yield Severity.ERROR, f"{where}, one checkpoint takes {each:.1f}: free some, or set another `output_dir`"
     elif free < all_kept:
-        certain = job.number("save_total_limit") > 0 and not any(output.glob("checkpoint-*"))
+        certain = job.number("save_total_limit") > 0 and not any(matching(output, "checkpoint-*"))
         kept = f"{job.checkpoints_kept} checkpoints and the result take {all_kept:.1f}"
         remedy = "free some, set another `output_dir` or a smaller `save_total_limit`"
         yield Severity.ERROR if certain else Severity.WARNING, f"{where}, {kept}: {remedy}"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from validator.diagnostic import RecipeError
 from validator.job.job import Job
+from validator.job.resumption import UNNAMED
+from validator.read import disk
 from validator.train import aside
 
 STEPS = 2
@@ -21,8 +23,8 @@ _LEAST, _MOST = 64, 10_000
 def overrides(job: Job) -> tuple[str, ...]:
     """What makes two steps of the run, beside its output folder. Raises RecipeError where other runs' checkpoints lie
     there, of which the Trainer would remove some."""
-    output = f"{str(job.get('output_dir') or 'trainer_output').rstrip('/')}-smoke"
-    for other in Path(output).expanduser().glob("checkpoint-*"):
+    output = f"{str(job.get('output_dir') or UNNAMED).rstrip('/')}-smoke"
+    for other in disk.matching(disk.expanded(output), "checkpoint-*"):
         if other.name != f"checkpoint-{STEPS}":
             raise RecipeError(f"`{output}` is not a smoke run's: it holds {other.name}; rename it")
     return (*aside.overrides(job, output), *_schedule(job), *_data(job))
@@ -78,9 +80,9 @@ def _packed(job: Job) -> int:
 def passed(output: Path, seconds: float) -> str:
     """What a smoke run has gone through, from what it left, and how long that took."""
     results = output / "all_results.json"
-    told = json.loads(results.read_text("utf-8")) if results.is_file() else {}
+    told = json.loads(results.read_text("utf-8")) if disk.kind(results) == "file" else {}
     names = {"train": f"{STEPS} steps", "eval": "evaluation", "predict": "prediction"}
     parts = [f"{name} {told[f'{kind}_runtime']:.1f} s" for kind, name in names.items() if f"{kind}_runtime" in told]
-    saved = [path.name for path in output.glob(f"checkpoint-{STEPS}")]
+    saved = [path.name for path in disk.matching(output, f"checkpoint-{STEPS}")]
     through = ", ".join([*parts, *saved]) or "all"
     return f"smoke run: nothing failed in {seconds:.0f} s ({through}); the run itself goes without --smoke"

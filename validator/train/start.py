@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from validator.diagnostic import RecipeError
 from validator.here.installed import installed
+from validator.job import resumption, saves
 from validator.job.job import Job
 from validator.tables import releases
-from validator.train import handoff, launch
+from validator.train import handoff, launch, trainer
 from validator.train.handoff import Handoff
 
+# Seconds to end in beside a save: torchrun takes 30 of them where a process does not heed it.
+ENDING = 60.0
 
-def start(job: Job, prepared: Handoff) -> int:
-    """Run llamafactory-cli, or accelerate, and return its exit code. Raises RecipeError as `admitted` does."""
+
+def start(job: Job, prepared: Handoff, seconds: float | None = None) -> int:
+    """Run llamafactory-cli, or accelerate, and return its exit code; 128 + n where signal n ended it within `seconds`,
+    by default those of `grace`. Raises RecipeError as `admitted` does."""
     admitted(job, prepared)
-    return launch.run(prepared.process)
+    output = prepared.output or Path(resumption.UNNAMED).absolute()
+    return trainer.run(prepared.process, grace(job) if seconds is None else seconds, output)
+
+
+def grace(job: Job) -> float:
+    """Seconds in which a run that is told to end has ended: what a checkpoint takes at most to be written, and a
+    minute."""
+    return saves.seconds(job) + ENDING
 
 
 def admitted(job: Job, prepared: Handoff) -> None:

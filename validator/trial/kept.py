@@ -12,6 +12,7 @@ from pathlib import Path
 
 from validator import __version__
 from validator.diagnostic import RecipeError
+from validator.read import home
 from validator.simulate.answer import Answer, from_json
 from validator.simulate.cell import Cell
 from validator.write import file
@@ -33,11 +34,12 @@ def read(path: Path) -> Answer | None:
 
 def keep(path: Path, answer: Answer) -> None:
     """Writes the answer; a folder that cannot be written to costs only the next call its time."""
-    with suppress(OSError, RecipeError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(RecipeError):
+        file.folder(path.parent)
         file.replace(path, json.dumps(answer._asdict()))
 
 
 def _folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "lmf-recipes" / "simulations"
+    """Without a home one in which nothing is, nor can be."""
+    base = home.base("XDG_CACHE_HOME", ".cache") or Path(os.devnull)
+    return base / "lmf-recipes" / "simulations"

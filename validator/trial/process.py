@@ -5,8 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
+from validator import orphans
 from validator.diagnostic import RecipeError
 from validator.simulate.answer import Answer
 from validator.simulate.cell import Cell
@@ -15,6 +18,7 @@ from validator.simulate.cell import Cell
 LIMIT = 600
 # Nothing is asked of a hub, and a few threads more would not make fake tensors faster.
 _ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+_SAFE = "PYTHONSAFEPATH"
 
 
 class Simulator:
@@ -24,7 +28,8 @@ class Simulator:
         context = multiprocessing.get_context("spawn")
         self._mine, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        self._process.start()
+        with _safe_path():
+            self._process.start()
         theirs.close()
 
     def ask(self, cell: Cell) -> Answer:
@@ -55,8 +60,23 @@ class Simulator:
         self._process.join()
 
 
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """A Python that is started within imports nothing from the working folder, where it otherwise looks first."""
+    before = os.environ.get(_SAFE)
+    os.environ[_SAFE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE]
+        else:
+            os.environ[_SAFE] = before
+
+
 def _serve(connection: Connection) -> None:
     """Answers until nobody asks any more. What libraries print is dropped: standard output is the caller's."""
+    orphans.follow()
     os.environ.update(_ENVIRONMENT)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):

@@ -82,6 +82,7 @@ def _refresh(checking: bool, folder: Path) -> int:
     for name in stale:
         sys.stderr.write(f"{name}: {'out of date' if checking else 'written'}\n")
         if not checking:
+            # Not by validator/write: in a developer's checkout git keeps what it was, and all is made anew.
             (DATA / name).write_text(built[name], encoding="utf-8")
     return int(checking and bool(stale))
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from validator.diagnostic import RecipeError
+from validator.read import disk
 from validator.read.tree import read_json
 from validator.write import file
 
@@ -30,12 +31,16 @@ def add(path: Path, entries: Mapping[str, object]) -> dict[str, object]:
     """Write those of the entries that the registry does not define, and return them; it is made where there is none.
 
     Raises RecipeError as `lacking` does, and where it cannot be written."""
-    new = lacking(path, entries)
-    if not path.exists():
-        file.create(path, json.dumps(new, indent=2, ensure_ascii=False) + "\n")
-    elif new:
-        with path.open(encoding="utf-8", newline="") as stream:
-            file.replace(path, _extended(stream.read(), new))
+    new: dict[str, object] = {}
+
+    def extended(before: bytes | None) -> str | None:
+        new.update(lacking(path, entries))  # as it is now, whatever another process has added
+        if before is None:
+            return json.dumps(new, indent=2, ensure_ascii=False) + "\n"
+        return _extended(before.decode(), new) if new else None
+
+    file.folder(path.parent)
+    file.edit(path, extended)
     return new
 
 
@@ -50,7 +55,7 @@ def relative(path: Path, folder: Path) -> str:
 
 
 def _known(path: Path) -> dict[str, object]:
-    known = read_json(str(path)) if path.exists() else {}
+    known = read_json(str(path)) if disk.kind(path) else {}
     if not isinstance(known, dict):
         raise RecipeError(f"`{path}` is not a JSON object of data sets by name")
     return known

@@ -1,0 +1,69 @@
+"""Write what names the packages that a check needs: requirements.txt, with hashes, and sbom.cdx.json for the wheel.
+
+python scripts/pins.py
+
+The releases are those of constraints.txt. To install nothing else: pip install --require-hashes -r requirements.txt
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tomllib
+from importlib.metadata import metadata
+from pathlib import Path
+
+from versions import BUILD, uv
+
+from validator import __version__
+
+ROOT = Path(__file__).resolve().parent.parent
+REQUIREMENTS = ROOT / "requirements.txt"
+SBOM = ROOT / "sbom.cdx.json"
+HEAD = """\
+# All that a check needs, each file by its hash: pip install --require-hashes -r requirements.txt, then this package
+# itself with pip install --no-deps. Written by scripts/pins.py, of the releases in constraints.txt.
+"""
+
+
+def requirements() -> str:
+    """The pinned run-time dependencies, for each system and Python, with the hashes of all their files."""
+    words = ["--constraint", "constraints.txt", "--universal", "--python-version", "3.11", "--generate-hashes"]
+    words += ["--no-header", "--no-annotate", "--quiet"]
+    BUILD.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run([uv(), "pip", "compile", "pyproject.toml", *words], cwd=ROOT, capture_output=True, check=True)
+    return HEAD + done.stdout.decode()
+
+
+def pinned(text: str) -> dict[str, str]:
+    """Name -> release."""
+    return dict(re.findall(r"(?m)^([\w.-]+)==([^\s;]+)", text))
+
+
+def sbom(releases: dict[str, str]) -> str:
+    """CycloneDX 1.6, without a time or a number of its own: the same contents are the same file."""
+    own = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    main = _component("application", own["name"], __version__, own["license"])
+    parts = [_component("library", name, release, _license(name)) for name, release in sorted(releases.items())]
+    links = [{"ref": main["bom-ref"], "dependsOn": [part["bom-ref"] for part in parts]}]
+    links += [{"ref": part["bom-ref"], "dependsOn": []} for part in parts]
+    whole = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": main}}
+    return json.dumps({**whole, "components": parts, "dependencies": links}, indent=2) + "\n"
+
+
+def _component(kind: str, name: str, release: str, licence: str) -> dict[str, object]:
+    purl = f"pkg:pypi/{name}@{release}"
+    licences = [{"license": {"id": licence}}]
+    return {"type": kind, "bom-ref": purl, "name": name, "version": release, "licenses": licences, "purl": purl}
+
+
+def _license(name: str) -> str:
+    """By SPDX, of the package that is installed; older packages tell the name, or the whole text."""
+    told = metadata(name)
+    return told["License-Expression"] or told["License"].split()[0]
+
+
+if __name__ == "__main__":
+    REQUIREMENTS.write_text(requirements(), "utf-8")
+    SBOM.write_text(sbom(pinned(REQUIREMENTS.read_text("utf-8"))), "utf-8")

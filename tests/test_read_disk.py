@@ -1,0 +1,44 @@
+"""Whatever a path is, asking what lies there neither fails nor waits."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from validator.read import disk
+
+
+def test_what_lies_at_a_path(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    os.mkfifo(tmp_path / "pipe")
+    for link, to in [("link", "file"), ("loop", "loop"), ("dangling", "none")]:
+        (tmp_path / link).symlink_to(tmp_path / to)
+    told = {"": "folder", "file": "file", "link": "file", "pipe": "pipe", "/dev/null": "device", "loop": None,
+            "dangling": None, "none": None, "file/x": None, "x" * 300: None, "x/" * 3000: None, "x" * (1 << 20): None,
+            "a\0b": None, "\ud800": None, "~nosuchuser/x": None}  # fmt: skip
+    assert {path: disk.kind(tmp_path / path) for path in told} == told
+    assert {path.name for path in disk.inside(tmp_path)} == {"file", "pipe", "link", "loop", "dangling"}
+    assert {path.name for path in disk.matching(tmp_path, "l*")} == {"link", "loop"}
+    assert [*disk.matching(tmp_path / "a\0b", "*"), *disk.matching(tmp_path / ("x" * 300), "*")] == []
+    assert [disk.inside(tmp_path / path) for path in ("file", "none", "a\0b", "x" * 300)] == [[], [], [], []]
+
+
+def test_a_folder_that_may_not_be_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the system answers is put in its place, as it refuses root nothing."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert disk.kind(tmp_path / "x") is None
+    assert disk.inside(tmp_path) == []
+
+
+def test_homes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    told = {"~/x": "/home/me/x", "~nosuchuser/x": "~nosuchuser/x", "x/~": "x/~", "/x": "/x"}
+    assert {path: str(disk.expanded(path)) for path in told} == told

@@ -1,0 +1,119 @@
+"""Many files are judged by several processes as by one; nothing of them is left behind, whatever ends them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from reliability import runs
+
+from validator import orphans
+from validator.cli import group
+from validator.diagnostic import RecipeError
+from validator.judge import several
+
+ROOT = Path(__file__).parent.parent
+# The first sixteen are judged by the process itself.
+PROGRAM = """
+import time
+from validator.judge import several
+several._processors = lambda: 2
+several.judged(time.sleep, [0] * 16 + [3600] * 84)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(several, "_processors", lambda: 2)
+
+
+def test_answers_come_in_order_from_two_processes_and_the_first_part_from_this_one() -> None:
+    answers = several.judged(lambda number: (number, os.getpid()), range(100))
+    assert [number for number, _ in answers] == list(range(100))
+    assert len({process for _, process in answers}) == 3
+    assert {process for _, process in answers[:16]} == {os.getpid()}
+
+
+@pytest.mark.parametrize(("processors", "items"), [(1, 100), (2, 16), (2, 32)])
+def test_one_process_does_it_where_others_would_not_help(
+    processors: int, items: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(several, "_processors", lambda: processors)
+    assert several.judged(lambda _: os.getpid(), range(items)) == [os.getpid()] * items
+
+
+def test_a_process_that_is_ended_from_outside_is_told_in_one_line() -> None:
+    def judge(number: int) -> int:
+        if number == 70:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    with pytest.raises(RecipeError, match="a process that judged files was ended by SIGKILL; give fewer files at once"):
+        several.judged(judge, range(100))
+
+
+def test_what_fails_in_another_process_fails_here_too() -> None:
+    def judge(number: int) -> float:
+        return 1 / (number - 70)
+
+    with pytest.raises(ZeroDivisionError):
+        several.judged(judge, range(100))
+
+
+def test_no_process_outlives_an_interruption(tmp_path: Path) -> None:
+    here, before = os.getpid(), signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def judge(number: int) -> int:
+        if os.getpid() != here:
+            (tmp_path / str(os.getpid())).touch()
+            if number == 16:  # the first of one of the two processes, which alone interrupts
+                while len(list(tmp_path.iterdir())) < 2:
+                    time.sleep(0.01)
+                os.kill(here, signal.SIGINT)
+            signal.pause()
+        return number
+
+    with pytest.raises(KeyboardInterrupt):
+        several.judged(judge, range(100))
+    signal.signal(signal.SIGINT, before)
+    for path in tmp_path.iterdir():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(path.name), 0)
+
+
+def test_ctrl_c_while_processes_are_started_is_answered() -> None:
+    at_a_fork = "import os, signal\nos.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+    done = subprocess.run([sys.executable, "-c", at_a_fork + PROGRAM], capture_output=True, timeout=600)
+    assert done.returncode == -signal.SIGINT
+    assert b"Exception ignored" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+def test_no_process_outlives_one_that_is_killed() -> None:
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM])
+    while not (held := orphans.children(process.pid)):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    while any(map(runs, held)):  # the kernel takes its time
+        time.sleep(0.05)
+
+
+def test_a_folder_is_reported_as_by_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [path.read_text("utf-8") for path in sorted((ROOT / "recipes").glob("qwen7b-3090*.yaml"))]
+    for number in range(70):
+        text = texts[number % len(texts)].replace("### train", "### train\nlearing_rate: 1" if number % 7 else "[")
+        (tmp_path / f"{number:02}.yaml").write_text(text, "utf-8")
+    monkeypatch.chdir(ROOT)
+    by_two = CliRunner().invoke(group, ["check", str(tmp_path), "--format", "json"])
+    monkeypatch.setattr(several, "_processors", lambda: 1)
+    by_one = CliRunner().invoke(group, ["check", str(tmp_path), "--format", "json"])
+    assert by_two.exit_code == by_one.exit_code == 1
+    assert by_two.stdout == by_one.stdout

@@ -1,0 +1,37 @@
+"""A real run of several ranks under torchrun is ended in the middle of a save, and goes on. The signals, moments and
+launchers that are not tried here: benchmarks/stress_signals.py."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+import stress_signals
+from stress_signals import Run
+
+from validator.tables.saved import checkpoints
+
+pytestmark = pytest.mark.training
+
+
+def test_a_save_ends_and_the_run_goes_on_from_it(tmp_path: Path) -> None:
+    run = Run(tmp_path, "torchrun with 2 processes", "save_steps=2")
+    try:
+        run.until(stress_signals.saves)
+        before = checkpoints(run.output)[-1]
+        run.process.send_signal(signal.SIGTERM)
+        assert stress_signals.judged(run, [signal.SIGTERM]) is None
+    finally:
+        run.clear()
+    last = checkpoints(run.output)[-1]
+    assert last.step >= before.step
+    said = run.log.read_text(errors="replace")
+    assert " is being saved: the run ends after that" in said
+    assert f"ended by SIGTERM; the same command goes on from {last.name} (step {last.step} of 1,000" in said
+    again = Run(tmp_path, "one process", f"max_steps={last.step + 1}")
+    try:
+        assert again.end() == 0, again.log.read_text(errors="replace")[-3000:]
+    finally:
+        again.clear()
+    assert f"goes on from {last.name} " in again.log.read_text(errors="replace")

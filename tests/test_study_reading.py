@@ -1,0 +1,217 @@
+"""Data files that are broken, odd, packed or huge: the verdict of the datasets library, within the memory allowed."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import socket
+import zipfile
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+from validator import cli
+from validator.diagnostic import RecipeError
+from validator.study import ceiling
+
+LINE = b'{"instruction": "Say hi", "output": "hi there"}\n'
+TABLE = b"instruction,output\na,b\n"
+READ = ""  # in place of a message: the rows are read
+
+
+class Answer(NamedTuple):
+    code: int
+    said: str
+
+
+def data(path: Path) -> Answer:
+    done = CliRunner().invoke(cli.group, ["data", str(path)])
+    if isinstance(done.exception, RecipeError):
+        return Answer(1, str(done.exception))
+    assert isinstance(done.exception, SystemExit | None), done.exception
+    return Answer(done.exit_code, done.stdout)
+
+
+def zipped(*members: bytes) -> bytes:
+    held = BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+        for index, member in enumerate(members):
+            archive.writestr(f"{index}.jsonl", member)
+    return held.getvalue()
+
+
+def cell(value: bytes) -> bytes:
+    return b'{"instruction": "a", "output": "b", "x": ' + value + b"}"
+
+
+def nested(levels: int) -> bytes:
+    return b"[" * levels + b"]" * levels
+
+
+@pytest.fixture
+def low(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ceilings that small files reach."""
+    monkeypatch.setattr(ceiling, "ROW", 1 << 20)
+    monkeypatch.setattr(ceiling, "BATCH", 16 << 20)
+
+
+# What datasets 4.0 (with pyarrow 26 and pandas 2.3) says of each was tried; it reads those that are READ, and no other.
+CASES: dict[str, tuple[str, bytes, str]] = {
+    "gzip": ("jsonl", gzip.compress(LINE), READ),
+    "bzip2": ("csv", bz2.compress(TABLE), READ),
+    "xz": ("jsonl", lzma.compress(LINE), READ),
+    "zip": ("jsonl", zipped(LINE), READ),
+    "zip of several": ("jsonl", zipped(LINE, LINE), "is an archive of 2 files"),
+    "zip cut short": ("jsonl", zipped(LINE)[:-9], "damaged zip file"),
+    "zstandard": ("jsonl", b"\x28\xb5\x2f\xfd" + bytes(20), "is packed with zstandard"),
+    "gzip cut short": ("jsonl", gzip.compress(LINE)[:-12], "is a damaged gzip file"),
+    "gzip of rubbish": ("csv", gzip.compress(TABLE)[:10] + b"\xff" * 40, "is a damaged gzip file"),
+    "bzip2 cut short": ("txt", bz2.compress(TABLE)[:-9], "is a damaged bzip2 file"),
+    "xz cut short": ("jsonl", lzma.compress(LINE)[:-9], "is a damaged xz file"),
+    "long field": ("csv", b"instruction,output\na," + b"x" * 200_000 + b"\n", READ),
+    "old Macintosh": ("csv", b"instruction,output\ra,b\rc,d\r", READ),
+    "all ends of lines": ("csv", b'instruction,output\ra,"b\rc"\r\nd,e\n', READ),
+    "open quotation": ("csv", b'instruction,output\n"a,b\nc,d\n', "a quotation mark is not closed"),
+    "same column twice": ("csv", b"instruction,output,output,\na,b,1,2\n", READ),
+    "NaN": ("jsonl", cell(b"NaN"), READ),
+    "infinity": ("jsonl", cell(b"-Infinity"), READ),
+    "400 digits": ("jsonl", cell(b"1" + b"0" * 400), READ),
+    "5,000 digits": ("jsonl", cell(b"1" + b"0" * 5000), READ),
+    "5,000 digits in a list": ("json", b"[" + cell(b"1" + b"0" * 5000) + b"]", "holds the number 1000"),
+    "64 bits in a list": ("json", b"[" + cell(b"18446744073709551615") + b"]", READ),
+    "65 bits in a list": ("json", b"[" + cell(b"18446744073709551616") + b"]", "holds the number 1844"),
+    "huge exponent": ("jsonl", cell(b"1e400"), "holds the number 1e400"),
+    "huge exponent in a list": ("json", b"[" + cell(b"1e400") + b"]", READ),
+    "half a pair": ("jsonl", cell(b'"\\ud800"'), "half of a surrogate pair"),
+    "half a pair, spread": ("json", cell(b'"\\ud800"').replace(b",", b",\n"), "half of a surrogate pair"),
+    "half a pair in a list": ("json", b"[" + cell(b'"\\ud800"') + b"]", READ),
+    "62 levels": ("jsonl", cell(nested(62)), READ),
+    "63 levels": ("jsonl", cell(nested(63)), "is nested deeper than 63 levels"),
+    "63 levels in a list": ("json", b"[" + cell(nested(63)) + b"]", "is nested deeper than 63 levels"),
+    "100,000 levels": ("jsonl", cell(nested(100_000)), "is nested deeper than 63 levels"),
+    "null first": ("jsonl", b"null\n" + LINE, "row 1 is null"),
+    "null behind": ("jsonl", LINE + b"null\n", READ),
+    "key twice": ("jsonl", b'{"instruction": "a", "output": "b", "output": "c"}', "has the key `output` twice"),
+    "NUL in text": ("jsonl", b'{"instruction": "a\0", "output": "b"}', "is not valid JSON"),
+    "nothing": ("jsonl", b"", "holds no row"),
+    "UTF-16": ("txt", "hello".encode("utf-16"), "is not UTF-8 text"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_file_is_read_or_said_to_be_broken(name: str, tmp_path: Path) -> None:
+    kind, content, message = CASES[name]
+    path = tmp_path / f"rows.{kind}"
+    path.write_bytes(content)
+    done = data(path)
+    assert message in done.said
+    assert done.code == (1 if message else 0)
+
+
+def table(path: Path, **columns: object) -> None:
+    """A parquet or arrow file."""
+    pa = pytest.importorskip("pyarrow")
+    held = pa.table(columns)
+    if path.suffix == ".parquet":
+        pytest.importorskip("pyarrow.parquet").write_table(held, path)
+        return
+    with pa.OSFile(str(path), "wb") as stream, pa.ipc.new_file(stream, held.schema) as writer:
+        writer.write_table(held)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_times_that_python_has_not_are_no_matter(kind: str, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    path = tmp_path / f"rows.{kind}"
+    table(path, instruction=["a"], output=["b"], day=pa.array([2**30], pa.int32()).view(pa.date32()),
+          time=pa.array([2**50]).view(pa.timestamp("s")))  # fmt: skip
+    assert data(path).code == 0
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_text_that_is_none_is_told(kind: str, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    wrong = pa.Array.from_buffers(pa.string(), 1, [None, pa.array(["ab"]).buffers()[1], pa.py_buffer(b"\xff\xfe")])
+    path = tmp_path / f"rows.{kind}"
+    table(path, instruction=["a"], output=wrong)
+    done = data(path)
+    assert done.code == 1
+    assert "utf8" in done.said
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.usefixtures("low")
+def test_columns_that_take_more_than_they_look_are_read_in_parts(kind: str, tmp_path: Path) -> None:
+    """A hundred rows share one text: as Arrow holds them a megabyte, as Python does more than is allowed."""
+    pa = pytest.importorskip("pyarrow")
+    path = tmp_path / f"rows.{kind}"
+    shared = pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int32()), pa.array(["x" * (1 << 20)]))
+    table(path, instruction=["a"] * 100, output=shared)
+    assert "100 read" in data(path).said
+
+
+@pytest.mark.usefixtures("low")
+def test_one_value_beyond_the_ceiling_is_not_unpacked(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"instruction": ["a"], "output": ["x" * (6 * ceiling.BATCH)]}), path, compression="zstd")
+    done = data(path)
+    assert done.code == 1
+    assert f"rows from 1 on take more than {ceiling.spoken(ceiling.BATCH)}" in done.said
+
+
+# Beginnings of files that go on without end, and the part that is repeated.
+ENDLESS: dict[str, tuple[bytes, bytes]] = {
+    "jsonl": (b"", bytes(1 << 20)),
+    "json": (b'[{"instruction": "', b"x" * (1 << 20)),
+    "csv": (b'instruction,output\na,"', b"x\n" * (1 << 19)),
+    "txt": (b"", b"x" * (1 << 20)),
+}
+
+
+@pytest.mark.usefixtures("low")
+@pytest.mark.parametrize("kind", ENDLESS)
+@pytest.mark.parametrize("pack", [gzip.open, lzma.open])
+def test_a_row_without_end_is_not_unpacked(kind: str, pack: Callable[[Path, str], BytesIO], tmp_path: Path) -> None:
+    path, (begins, goes_on) = tmp_path / f"rows.{kind}", ENDLESS[kind]
+    with pack(path, "wb") as stream:
+        stream.write(begins)
+        for _ in range((ceiling.ROW >> 20) + 4):
+            stream.write(goes_on)
+    done = data(path)
+    assert done.code == 1
+    assert f"is larger than {ceiling.spoken(ceiling.ROW)}, the most that is read" in done.said
+
+
+def test_rows_of_more_columns_than_a_table_has(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"instruction": "a", "output": "b", f"k{n}": n}) + "\n" for n in range(10_001)))
+    done = data(path)
+    assert done.code == 1
+    assert "the rows have 10,001 columns and more, at most 10,000 are read" in done.said
+
+
+def test_what_is_no_file_is_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "device.jsonl").symlink_to("/dev/zero")
+    (tmp_path / "folder.jsonl" / "inner.jsonl").mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as bound:
+        here = Path.cwd()
+        os.chdir(tmp_path)  # the path of a socket is short
+        try:
+            bound.bind("socket.jsonl")
+        finally:
+            os.chdir(here)
+        for name, kind in {"pipe": "a pipe", "device": "a device", "socket": "a socket"}.items():
+            done = data(tmp_path / f"{name}.jsonl")
+            assert done.code == 1
+            assert f"is {kind}, and data are read more than once" in done.said
+    assert data(tmp_path / "folder.jsonl").code == 1

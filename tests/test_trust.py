@@ -1,0 +1,209 @@
+"""What SECURITY.md promises of a repository that strangers may change."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import hostile_repository
+import outside
+import pytest
+from stress_trust import ASKING
+
+PROGRAM = str(Path(sys.executable).with_name("lmf-recipes"))
+# Keeps, by the hooks that Python itself calls, which programs and connections a process asks for.
+GUARD = """\
+import os
+import sys
+
+WATCHED = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect", "socket.getaddrinfo")
+
+
+def note(event, arguments):
+    if event in WATCHED:
+        with open(os.environ["WATCHED"], "a") as log:
+            log.write(f"{event} {arguments}\\n")
+
+
+sys.addaudithook(note)
+"""
+KNOWN = "recipes/known.yaml"
+COMMANDS = {
+    "check": ["check", "recipes"],
+    "hook": ["check", "--hook", "--strict", KNOWN, "recipes/tagged.yaml", "data/dataset_info.json", "conftest.py"],
+    "fix": ["check", "--hook", "--fix", "--unsafe-fixes", "recipes/interpolated.yaml"],
+    "sarif": ["check", "--format", "sarif", "recipes"],
+    "explain": ["explain", KNOWN, "--machine", "1xa100-80g"],
+    "list": ["list"],
+}
+
+
+class Stranger:
+    """A hostile repository, and what came of running the program in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ran, self.watched, guard = folder / "ran", folder / "watched", folder / "guard"
+        self.folder = hostile_repository.repository(folder / "repo", self.ran)
+        guard.mkdir()
+        (guard / "sitecustomize.py").write_text(GUARD)
+        self._environment = {**os.environ, "PYTHONPATH": str(guard), "WATCHED": str(self.watched)}
+
+    def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        environment = {**self._environment, **more}
+        return subprocess.run(words, cwd=self.folder, env=environment, capture_output=True, text=True)
+
+    @property
+    def code(self) -> list[str]:
+        """Which of its files were run."""
+        return sorted(path.name for path in self.ran.iterdir())
+
+    @property
+    def asked(self) -> str:
+        """Programs and connections."""
+        return self.watched.read_text() if self.watched.exists() else ""
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Stranger:
+    return Stranger(tmp_path)
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+def test_nothing_of_it_runs_and_nothing_is_asked(words: list[str], stranger: Stranger) -> None:
+    done = stranger.run(PROGRAM, *words)
+    assert done.returncode in (0, 1), done.stderr
+    assert (stranger.code, stranger.asked) == ([], "")
+
+
+def test_the_module_runs_nothing_of_it(stranger: Stranger) -> None:
+    done = stranger.run(sys.executable, "-m", "validator", "check", KNOWN)
+    assert (done.returncode, stranger.code) == (1, []), done.stderr
+
+
+def test_the_guards_see_what_they_are_to_see(stranger: Stranger) -> None:
+    stranger.run(sys.executable, "-c", "import subprocess, socket; socket.getaddrinfo('localhost', 1)")
+    stranger.run(sys.executable, "-P", "-c", "import socket; socket.getaddrinfo('localhost', 1)")
+    assert stranger.code == ["subprocess"]
+    assert stranger.asked.startswith("socket.getaddrinfo ('localhost'")
+
+
+@pytest.mark.slow
+def test_a_simulation_runs_nothing_of_it(stranger: Stranger) -> None:
+    """Neither its modules in the process that answers, nor the classes of its config.json."""
+    for package in ("torch", "transformers", "llamafactory"):
+        pytest.importorskip(package)
+    words = ["explain", "recipes/remote.yaml", "--simulate", "--machine", "1xa100-80g", "lora_target=in_proj"]
+    done = stranger.run(PROGRAM, *words, XDG_CACHE_HOME=str(stranger.folder.parent))
+    assert "simulated: no formula knows the model" in done.stdout, done.stderr
+    assert stranger.code == []
+
+
+def test_nothing_of_files_outside_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample of those that benchmarks/stress_trust.py tries."""
+    here = tmp_path / "repo"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    sample = [*islice(outside.cases(), 0, None, 41)]
+    assert len({case.kind for case in sample}) == 9
+    for number, case in enumerate(sample):
+        recipe = here / "recipe.yaml"
+        recipe.write_text(outside.laid_out(case, tmp_path / f"{number}"))
+        assert outside.WORD not in outside.shown(recipe), case
+
+
+LINKS = {
+    "recipe": ("recipes/x.yaml", f"learing_rate: {outside.WORD}\n{outside.WORD}: 1\n"),
+    "broken recipe": ("recipes/x.yaml", f"{outside.WORD}: [\n"),
+    "DeepSpeed file": ("recipes/x.json", f'{{"zero_optimization": {{"stage": "{outside.WORD}"}}}}'),
+    "folder": ("recipes", f"learing_rate: {outside.WORD}\n"),
+}
+
+
+@pytest.mark.parametrize(("name", "text"), LINKS.values(), ids=LINKS)
+def test_a_link_that_leads_outside_shows_nothing_and_is_not_fixed(
+    name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "repo", tmp_path / "there"
+    file = there / "x.yaml" if name == "recipes" else there
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    (here / name).parent.mkdir(parents=True)
+    (here / name).symlink_to(there)
+    monkeypatch.chdir(here)
+    path = "recipes/x.yaml" if name == "recipes" else name
+    assert outside.WORD not in outside.shown(Path(path))
+    for option in ("--fix", "--diff"):
+        done = subprocess.run([PROGRAM, "check", option, "--unsafe-fixes", path], capture_output=True, text=True)
+        assert outside.WORD not in done.stdout + done.stderr
+    assert file.read_text() == text
+
+
+def test_what_git_keeps_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration that CI clones with may hold a token."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/config.yaml").write_text(f"[{outside.WORD}]\n")
+    (tmp_path / "x.yaml").symlink_to(".git/config.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert outside.WORD not in outside.shown(Path("x.yaml"))
+
+
+QUOTED = {
+    "in the working folder": ("repo", "repo/x.yaml", "repo/ds.json"),
+    "in its repository": ("repo/recipes", "repo/recipes/x.yaml", "repo/deepspeed/ds.json"),
+    "beside a recipe elsewhere": ("else", "repo/x.yaml", "repo/ds.json"),
+    "in the repository of a recipe elsewhere": ("else", "repo/recipes/x.yaml", "repo/deepspeed/ds.json"),
+}
+
+
+@pytest.mark.parametrize(("here", "recipe", "zero"), QUOTED.values(), ids=QUOTED)
+def test_files_of_the_repository_are_quoted(
+    here: str, recipe: str, zero: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in (here, Path(recipe).parent, Path(zero).parent, "repo/.git"):
+        (tmp_path / each).mkdir(parents=True, exist_ok=True)
+    (tmp_path / zero).write_text(f'{{"{outside.WORD}": 1}}')
+    case = outside.Case("", {}, {"deepspeed": str(tmp_path / zero)})
+    (tmp_path / recipe).write_text(outside.laid_out(case, tmp_path))
+    monkeypatch.chdir(tmp_path / here)
+    assert f"`{outside.WORD}` is not a key of DeepSpeed" in outside.shown(tmp_path / recipe)
+
+
+def test_who_starts_a_recipe_is_told_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "repo").mkdir()
+    monkeypatch.chdir(tmp_path / "repo")
+    case = outside.Case("", {"ds.json": f'{{"{outside.WORD}": 1}}'}, {"deepspeed": f"{outside.OUT}/ds.json"})
+    Path("x.yaml").write_text(outside.laid_out(case, tmp_path))
+    done = subprocess.run([PROGRAM, "train", "x.yaml", "--dry-run"], capture_output=True, text=True)
+    assert f"`{outside.WORD}` is not a key of DeepSpeed" in done.stderr
+
+
+ADDRESS = f"http://{outside.WORD}:{outside.WORD}@127.0.0.1:9"
+SECRET = {
+    **dict.fromkeys(("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "OWN"), outside.WORD),
+    **dict.fromkeys(("HF_ENDPOINT", "https_proxy", "http_proxy"), ADDRESS),
+}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check", "x.yaml"],
+        ["explain", "x.yaml"],
+        ["train", "x.yaml", "--dry-run"],
+        ["submit", "x.yaml", "--to", "slurm", "--dry-run"],
+        ["submit", "x.yaml", "--to", "skypilot", "--dry-run"],
+        pytest.param(["doctor", "x.yaml"], marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_no_secret_of_the_environment_is_shown(words: list[str], tmp_path: Path) -> None:
+    """Nor in a job, nor in the address of a mirror that the run needs."""
+    (tmp_path / "x.yaml").write_text(ASKING)
+    done = subprocess.run(
+        [PROGRAM, *words], cwd=tmp_path, env={**os.environ, **SECRET}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 1), done.stderr
+    assert outside.WORD not in done.stdout + done.stderr

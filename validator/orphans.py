@@ -1,0 +1,82 @@
+"""No process outlives the one that answers for it. Linux alone sees to that (prctl(2)); elsewhere nothing is done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+# linux/prctl.h
+_PARENT_DEATH_SIGNAL, _CHILD_SUBREAPER = 1, 36
+
+
+def adopt(wanted: bool = True) -> None:
+    """Processes below this one whose own parent ends become children of this one: none is lost from sight."""
+    _control(_CHILD_SUBREAPER, int(wanted))
+
+
+def follow() -> None:
+    """This process, which multiprocessing has started, is killed when the thread that started it ends, however that
+    ends."""
+    _control(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    from multiprocessing import parent_process  # which whoever calls this has imported
+
+    parent = parent_process()
+    if parent and parent.pid != os.getppid():  # it ended before
+        os._exit(1)
+
+
+@contextmanager
+def started() -> Iterator[None]:
+    """Ctrl-C is answered after processes have been started, not in the middle: what Python itself does after a fork
+    (os.register_at_fork) loses it, and a process that is half started is not ended. They inherit that it waits."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _control(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def children(pid: int) -> list[int]:
+    """Processes whose parent this is."""
+    return _families()[pid]
+
+
+def below(pid: int) -> Iterator[int]:
+    """All processes below this one, parents first."""
+    families, wanted = _families(), [pid]
+    for parent in wanted:
+        wanted += families[parent]
+    yield from wanted[1:]
+
+
+def _families() -> defaultdict[int, list[int]]:
+    """Children by their parent, as proc(5) tells it; none where there is no /proc. What has ended is left out."""
+    families: defaultdict[int, list[int]] = defaultdict(list)
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            # The name, in parentheses, may hold spaces and parentheses itself.
+            state, parent = place.read_text("utf-8", "replace").rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                families[int(parent)].append(int(place.parent.name))
+    return families
+
+
+def send(pid: int, number: int) -> None:
+    """Send a signal, where the process is still there."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)

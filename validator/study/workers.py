@@ -1,0 +1,47 @@
+"""Processes that read parts of a file: none is left when this one ends, however it ends."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from typing import TypeVar
+
+from validator import orphans
+from validator.diagnostic import RecipeError
+
+T = TypeVar("T")
+COUNT = os.cpu_count() or 1
+_AHEAD = 4 * COUNT  # parts that are read before their turn
+
+
+def results(work: Callable[..., T], tasks: Sequence[tuple[object, ...]]) -> Iterator[T]:
+    """What the work makes of each task, in their order. Raises what the work raises, and RecipeError where a process is
+    killed."""
+    left = iter(tasks)
+    with ProcessPoolExecutor(COUNT, initializer=_follow) as workers:
+        try:
+            with orphans.started():
+                waiting: list[Future[T]] = [workers.submit(work, *task) for task in islice(left, _AHEAD)]
+            while waiting:
+                yield waiting.pop(0).result()
+                waiting += [workers.submit(work, *task) for task in islice(left, 1)]
+        except BrokenProcessPool:
+            raise RecipeError("a process that read rows was killed; has this machine memory left?") from None
+        except BaseException:
+            for worker in multiprocessing.active_children():
+                worker.kill()
+            raise
+
+
+def _follow() -> None:
+    """Leave Ctrl-C to the process that started this one, and end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    orphans.follow()

@@ -1,0 +1,173 @@
+"""The process between `lmf-recipes` and the trainer, a program of its own: whatever the trainer starts, and however
+`lmf-recipes` ends, the guard ends all of it.
+
+`lmf-recipes` writes numbers of signals into a pipe; that its end is closed says that `lmf-recipes` is gone. Processes
+whose parent ends become children of the guard, so that none is left when it has no child any more. Each child is told
+the signal once. Those of a process that ends by it become children, and are told; those of torchrun's, in sessions of
+their own, it tells itself (torch, elastic/agent/server/api.py)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from validator import orphans
+from validator.train.saving import Saves
+
+# Seconds between two looks at what is being saved, and until what was killed has to be gone: only a process that waits
+# for a driver or a disk stays longer.
+_LOOK, _GONE = 0.3, 20.0
+# What the kernel tells this process itself is not what it was asked for: a manager that signals every process of a job
+# has told the trainer, too.
+_DEAF = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Guard:
+    """Runs the words; `orders` is the pipe, `grace` seconds from the first order to the end of all."""
+
+    def __init__(self, words: Sequence[str], orders: int, grace: float, saves: Saves | None) -> None:
+        self._orders, self._grace, self._saves = [orders], grace, saves
+        self._bell = _bell()
+        orphans.adopt()
+        self._trainer = subprocess.Popen(words)  # held, as it would else look for the exit code itself
+        self._alone = [self._trainer.pid]  # what is known where the system does not tell of processes
+        self._code = 0
+        self._number = 0  # the signal that it all ends by; none yet
+        self._asked = False
+        self._until = self._killed = 0.0
+        self._told: set[int] = set()
+        self._waits = ""
+
+    def run(self) -> int:
+        """Returns when nothing is left: the trainer's exit code, or 128 + n where it was told to end by signal n."""
+        while self._reaped():
+            for order in self._next(self._act()):
+                self._take(order)
+        return self._code
+
+    def _reaped(self) -> bool:
+        """Takes note of what has ended; whether anything is left."""
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self._trainer.pid:
+                    self._alone.clear()
+                    self._ended(os.waitstatus_to_exitcode(ended[1]))
+            return not self._killed or time.monotonic() < self._killed + _GONE or self._lost()
+        return False
+
+    def _ended(self, code: int) -> None:
+        """What the trainer leaves behind ends, too."""
+        if not self._number:
+            self._code = code if code >= 0 else 128 - code
+            self._end(signal.SIGTERM)
+
+    def _lost(self) -> bool:
+        left = ", ".join(map(str, orphans.below(os.getpid())))
+        _say(f"killed, and still there, waiting for a driver or a disk: {left}")
+        return False
+
+    def _next(self, seconds: float | None) -> Iterator[int]:
+        """Orders that come within the seconds, or before a process ends."""
+        for ready in select.select([self._bell, *self._orders], [], [], seconds)[0]:
+            said = os.read(ready, 64)
+            if ready != self._bell:
+                yield from said
+                if not said:
+                    self._orders.clear()
+                    self._hold()
+                    yield signal.SIGTERM
+
+    def _hold(self) -> None:
+        """The output folder is at work until the trainer has ended: `lmf-recipes`, which had locked it, is gone
+        (alone.py)."""
+        if self._saves:
+            with suppress(OSError):
+                fcntl.flock(os.open(self._saves.output, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _take(self, order: int) -> None:
+        if order in (signal.SIGSTOP, signal.SIGCONT):
+            self._send(order)
+        elif order == signal.SIGKILL:
+            self._kill("killed")
+        elif not self._number:
+            self._code, self._asked = 128 + order, True
+            self._end(order)
+
+    def _end(self, number: int) -> None:
+        self._number, self._until = number, time.monotonic() + self._grace
+
+    def _act(self) -> float | None:
+        """What is due now; returns the seconds until something may be due again."""
+        if not self._number:
+            return None
+        if not self._killed and time.monotonic() >= self._until:
+            self._kill(f"not ended within {self._grace:.0f} s (`--grace`): killed")
+        if self._killed:
+            self._send(signal.SIGKILL)
+        elif not self._told and (saved := self._saves.under_way() if self._saves else None):
+            self._wait(saved)
+        else:
+            self._tell()
+        return _LOOK
+
+    def _kill(self, why: str) -> None:
+        self._killed = time.monotonic()
+        _say(why)
+
+    def _wait(self, saved: str) -> None:
+        if saved != self._waits:
+            left = self._until - time.monotonic()
+            _say(f"{saved} is being saved: the run ends after that, in {left:.0f} s at the latest; Ctrl-C ends it now")
+        self._waits = saved
+
+    def _tell(self) -> None:
+        """Whoever was stopped hears it when it goes on."""
+        if self._asked and self._saves and not self._told:
+            left = self._until - time.monotonic()
+            _say(f"the trainer is told to end, and has {left:.0f} s; Ctrl-C ends it now")
+        for pid in {*(orphans.children(os.getpid()) or self._alone)} - self._told:
+            self._told.add(pid)
+            orphans.send(pid, self._number)
+        self._send(signal.SIGCONT)
+
+    def _send(self, number: int) -> None:
+        """To all processes."""
+        for pid in [*orphans.below(os.getpid())] or self._alone:
+            orphans.send(pid, number)
+
+
+def _bell() -> int:
+    """Where a byte can be read when a child has ended. Programs that are started get none of this."""
+    listening, ringing = os.pipe()
+    os.set_blocking(ringing, False)
+    signal.set_wakeup_fd(ringing, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, *_DEAF):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda _number, _frame: None)
+    return listening
+
+
+def _say(text: str) -> None:
+    """The terminal may be gone."""
+    with suppress(OSError):
+        os.write(2, f"lmf-recipes: {text}\n".encode())
+
+
+def main() -> NoReturn:
+    """`PIPE GRACE OUTPUT WORD…`; no output folder where nothing that is saved is wanted."""
+    orders, grace, output, *words = sys.argv[1:]
+    try:
+        guard = Guard(words, int(orders), float(grace), Saves(Path(output)) if output else None)
+    except OSError as err:
+        _say(f"{words[0]} cannot be started: {(err.strerror or str(err)).lower()}")
+        os._exit(126)
+    os._exit(guard.run())
