@@ -147,6 +147,30 @@ def test_the_port_of_node_0() -> None:
 
 
 @pytest.mark.usefixtures("known")
+@pytest.mark.parametrize(
+    ("environment", "taken"),
+    [
+        ({}, True),
+        ({"NODE_RANK": "0"}, True),
+        ({"NODE_RANK": "1"}, False),
+        ({"RDZV_ID": "7"}, True),
+        ({"RDZV_ID": "7", "PET_RDZV_CONF": "is_host=1,timeout=900"}, True),
+        ({"RDZV_ID": "7", "PET_RDZV_CONF": "timeout=900,is_host=0"}, False),
+        ({"RDZV_ID": "7", "PET_RDZV_CONF": "is_host=False"}, False),
+    ],
+)
+def test_a_node_beside_the_one_where_they_meet(environment: dict[str, str], taken: bool) -> None:
+    """Both have this address; the other one may have begun."""
+    with closing(socket.create_server(("0.0.0.0", 0))) as server:
+        port = str(server.getsockname()[1])
+        line = met({"MASTER_ADDR": "0.0.0.0", "MASTER_PORT": port, **environment})
+    expected = (
+        f"error: port {port} of this node is taken" if taken else f"ok: MASTER_ADDR=0.0.0.0 answers at port {port}"
+    )
+    assert line.startswith(expected)
+
+
+@pytest.mark.usefixtures("known")
 def test_another_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that answers, one that refuses, and one that does not answer, behind an address that is not ours."""
     there = {"NODE_RANK": "1", "MASTER_ADDR": "192.0.2.1"}

@@ -17,6 +17,7 @@ import pytest
 
 from validator import orphans
 from validator.diagnostic import RecipeError
+from validator.tables.saved import checkpoints
 from validator.train.alone import alone
 
 ROOT = Path(__file__).parents[1]
@@ -208,6 +209,39 @@ def test_a_save_ends_first(tmp_path: Path) -> None:
         code, said = run.end()
     assert code == 143
     assert said.index("saved") < said.index("told to end") < said.index("got 15")
+
+
+# A launcher that takes its time to pass a signal on, and a rank that saves as soon as it has saved.
+SLOW = f"""{SAYS}
+rank = subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True)
+def close(number, _frame):
+    time.sleep(1)
+    rank.send_signal(number)
+    rank.wait()
+    sys.exit(1)
+signal.signal(15, close)
+wait()
+"""
+BUSY = f"""{SAYS}
+from itertools import count
+for step in count(1):
+    folder = f"out/checkpoint-{{step}}"
+    os.makedirs(folder)
+    if step == 2: say("ready")
+    for name, text in (("adapter_model.bin", "…"), ("trainer_state.json", '{{"global_step": 1}}')):
+        time.sleep(0.05)
+        open(f"{{folder}}/{{name}}", "w").write(text)
+    time.sleep(0.2)
+"""
+
+
+def test_no_save_begins_while_the_signal_is_passed_on(tmp_path: Path) -> None:
+    with started(tmp_path, SLOW, BUSY) as run:
+        run.heard("ready")
+        run.send(TERM)
+        code, _ = run.end()
+    assert code == 143
+    assert [each.flaw for each in checkpoints(tmp_path / "out") if each.flaw] == []
 
 
 def test_a_save_that_takes_longer_than_the_grace(tmp_path: Path) -> None:

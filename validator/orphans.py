@@ -64,6 +64,25 @@ def below(pid: int) -> Iterator[int]:
     yield from wanted[1:]
 
 
+def stopped(pid: int) -> bool:
+    """Whether it stands still, or has ended."""
+    return (_status(pid, "State") or "T").startswith(("T", "t", "Z", "X"))
+
+
+def pends(pid: int, number: int) -> bool:
+    """Whether it has been sent the signal, and has not taken notice of it: as one that is stopped."""
+    return bool(int(_status(pid, "ShdPnd") or "0", 16) >> (number - 1) & 1)
+
+
+def _status(pid: int, name: str) -> str:
+    """What proc(5) says of a process; nothing of one that has ended."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines():
+            if line.startswith(f"{name}:"):
+                return line.partition(":")[2].strip()
+    return ""
+
+
 def _families() -> defaultdict[int, list[int]]:
     """Children by their parent, as proc(5) tells it; none where there is no /proc. What has ended is left out."""
     families: defaultdict[int, list[int]] = defaultdict(list)

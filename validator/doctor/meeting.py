@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,6 +17,8 @@ from validator.job.job import Job
 from validator.train import launch
 
 _WHAT = "meeting"
+# Of torchrun's settings of a rendezvous (torch, elastic/rendezvous/api.py, RendezvousParameters.get_as_bool).
+_ELSEWHERE = re.compile(r"\bis_host\s*=\s*(0|false|f|no|n)\b", re.IGNORECASE)
 _LIMIT = 5.0  # seconds to another node
 _OPEN = "open the port in the firewall, or set another MASTER_ADDR"
 
@@ -52,12 +55,19 @@ def _met(address: str, port: int, node: Node) -> Line:
     first = node.environment.get("NODE_RANK") == "0" and "RDZV_ID" not in node.environment
     if ipaddress.ip_address(str(end[0]).partition("%")[0]).is_loopback and not first:
         return Line("error", _WHAT, f"{where} is {end[0]}, which every node takes for itself", "an address of node 0")
-    if _ours(family, end):
+    if _ours(family, end) and not _beside(node):
         return _free(family, end, where)
     if first:
         wanted = "an address of this machine, or of a service that leads to it"
         return Line("warning", _WHAT, f"this is node 0, and {where} is not of this machine", wanted)
     return _reached(family, end, where)
+
+
+def _beside(node: Node) -> bool:
+    """Whether another node of the run, which shares this address, is where they meet: it may have begun."""
+    if "RDZV_ID" in node.environment:
+        return _ELSEWHERE.search(node.environment.get("PET_RDZV_CONF", "")) is not None
+    return node.environment.get("NODE_RANK", "0") != "0"
 
 
 def _ours(family: int, end: tuple[Any, ...]) -> bool:

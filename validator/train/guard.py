@@ -26,6 +26,9 @@ from validator.train.saving import Saves
 # Seconds between two looks at what is being saved, and until what was killed has to be gone: only a process that waits
 # for a driver or a disk stays longer.
 _LOOK, _GONE = 0.3, 20.0
+# Seconds in which a process that is stopped stands still, unless it waits for a disk; and in which a launcher that is
+# told to end tells its ranks.
+_STILL, _PASSED_ON = 1.0, 5.0
 # What the kernel tells this process itself is not what it was asked for: a manager that signals every process of a job
 # has told the trainer, too.
 _DEAF = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -43,7 +46,7 @@ class Guard:
         self._code = 0
         self._number = 0  # the signal that it all ends by; none yet
         self._asked = False
-        self._until = self._killed = 0.0
+        self._until = self._killed = self._held = 0.0
         self._told: set[int] = set()
         self._waits = ""
 
@@ -113,11 +116,32 @@ class Guard:
             self._kill(f"not ended within {self._grace:.0f} s (`--grace`): killed")
         if self._killed:
             self._send(signal.SIGKILL)
-        elif not self._told and (saved := self._saves.under_way() if self._saves else None):
+        elif not self._told and (saved := self._saved()):
             self._wait(saved)
         else:
             self._tell()
-        return _LOOK
+        return _LOOK / 10 if self._held else _LOOK
+
+    def _saved(self) -> str | None:
+        """What is being saved. Where nothing is, all stand still from here on: another save may else begin before they
+        hear that they are to end, which ranks do by way of their launcher."""
+        if not self._saves:
+            return None
+        if saved := self._saves.under_way():
+            return saved
+        self._stop()
+        if saved := self._saves.under_way():
+            self._send(signal.SIGCONT)
+        else:
+            self._held = time.monotonic()
+        return saved
+
+    def _stop(self) -> None:
+        """Returns when all processes stand still."""
+        self._send(signal.SIGSTOP)
+        until = time.monotonic() + _STILL
+        while not all(map(orphans.stopped, orphans.below(os.getpid()))) and time.monotonic() < until:
+            time.sleep(0.01)
 
     def _kill(self, why: str) -> None:
         self._killed = time.monotonic()
@@ -137,12 +161,19 @@ class Guard:
         for pid in {*(orphans.children(os.getpid()) or self._alone)} - self._told:
             self._told.add(pid)
             orphans.send(pid, self._number)
-        self._send(signal.SIGCONT)
+        if time.monotonic() > self._held + _PASSED_ON:
+            self._held = 0.0
+        for pid in self._all():
+            if not self._held or pid in self._told or orphans.pends(pid, self._number):
+                orphans.send(pid, signal.SIGCONT)
 
     def _send(self, number: int) -> None:
-        """To all processes."""
-        for pid in [*orphans.below(os.getpid())] or self._alone:
+        for pid in self._all():
             orphans.send(pid, number)
+
+    def _all(self) -> list[int]:
+        """All processes."""
+        return [*orphans.below(os.getpid())] or self._alone
 
 
 def _bell() -> int:
