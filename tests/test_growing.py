@@ -12,6 +12,7 @@ import pytest
 from growing import GROUPS, KINDS, RECIPE, recipe
 
 PROGRAM = Path(sys.executable).with_name("lmf-recipes")
+SHORT = 0.3  # seconds in which no growth can be seen
 # One of each way in which time can grow with the square of the size: a quarter of a Mebibyte took a minute or more.
 QUICKLY = (
     "interpolations in each other",
@@ -65,7 +66,8 @@ def test_a_mebibyte_takes_two_seconds_and_four_times_what_a_quarter_takes(group:
     (tmp_path / RECIPE).write_text(recipe(), "utf-8")
     start = seconds(tmp_path / RECIPE)
     for number, kind in enumerate(GROUPS[group].values()):
-        quarter = seconds(kind.write(tmp_path / f"{number}", 1 << 18)) - start
         whole = seconds(kind.write(tmp_path / f"{number}", 1 << 20)) - start
         assert whole < 2 - start
-        assert whole < 4 * 1.5 * quarter + 0.3  # of a processor that others use, too
+        if whole > SHORT:
+            quarter = seconds(kind.write(tmp_path / f"{number}", 1 << 18)) - start
+            assert whole < 4 * 1.5 * quarter + SHORT  # of a processor that others use, too

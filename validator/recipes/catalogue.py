@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,8 @@ class Row:
 
 def names() -> list[str]:
     """Every recipe by name, sorted."""
-    return sorted(path.stem for path in (home() / "recipes").glob("*.yaml"))
+    with os.scandir(home() / "recipes") as entries:
+        return sorted(each.name.removesuffix(".yaml") for each in entries if each.name.endswith(".yaml"))
 
 
 def file(name: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -12,6 +13,7 @@ from validator.read.text import clip
 from validator.tables import data
 
 FIELDS = ("llamafactory", "transformers")
+_DIGITS = re.compile(r"(?:^|\.)(\d*)")  # of each part of a version
 _LONG = 10  # digits, which no part of a version has
 _SIGNS = (">=", "<=", "==", "!=", ">", "<")
 _LONGEST = 200  # characters of a range
@@ -197,7 +199,7 @@ def _releases() -> dict[str, list[str]]:
 
 def _numbers(version: str, wanted: Any) -> tuple[int, ...]:
     """The numbers of a version; a part such as 0rc1 counts as its leading number."""
-    digits = ["".join(_leading(part)) for part in version.strip().split(".")]
+    digits: list[str] = _DIGITS.findall(version.strip())
     if not all(0 < len(each) < _LONG for each in digits):
         raise _unreadable(wanted)
     return tuple(int(digit) for digit in digits)
@@ -206,13 +208,6 @@ def _numbers(version: str, wanted: Any) -> tuple[int, ...]:
 def _unreadable(wanted: Any) -> RecipeError:
     what = f"`{clip(str(wanted))}` is no range of releases"
     return RecipeError(f"{what}; write one such as `>=0.9.4` or `>=0.9.4, <0.9.6`")
-
-
-def _leading(part: str) -> Iterator[str]:
-    for char in part:
-        if not char.isdecimal():
-            return
-        yield char
 
 
 def _compare(one: tuple[int, ...], two: tuple[int, ...]) -> int:
