@@ -21,7 +21,7 @@ from validator.tables.saved import checkpoints
 from validator.train.alone import alone
 
 ROOT = Path(__file__).parents[1]
-LIMIT = 60
+LIMIT = 600  # seconds; a busy machine is slow, not broken
 INT, TERM, HUP, KILL = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL
 PROGRAM = """
 import os, signal, sys
