@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 INT, TERM, HUP, KILL = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL
 # Every process of a try has this in its environment.
 _MARK = "LMF_RECIPES_TRY"
-_SECONDS = 240.0  # until something that is waited for is taken to never come
+_SECONDS = 600.0  # until something that is waited for is taken to never come, on a machine that may be busy
 LAUNCHERS = {"one process": 1, "torchrun with 2 processes": 2}
 PROMISE = "128 + n, no process left, all checkpoints whole, goes on from the last"
 KILLED = "128 + n at once, no process left, goes on from the last whole checkpoint"

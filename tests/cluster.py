@@ -30,6 +30,7 @@ PATIENCE = 600  # seconds; a busy machine is slow, not broken
 _SOON = timedelta(seconds=30)
 # Ports that the kernel gives to nobody who does not ask for them. Jobs meet at 10000 + their number.
 LOWEST, HIGHEST = 10_000, 29_000
+_JOBS = 20  # of one cluster at most
 
 # Ports of a daemon and processors and memory of a node are what is said here, whatever this machine has.
 _CONFIGURATION = """\
@@ -177,12 +178,13 @@ def running() -> Iterator[Cluster]:
         own, locked = folder / "own", folder / "locked"
         for each in (folder / "state", own, locked):
             each.mkdir()
+        ports = free_ports(3 + _JOBS)
         text = _CONFIGURATION.format(
             host=socket.gethostname().partition(".")[0],
             user=getpass.getuser(),
             folder=folder,
-            ports=free_ports(3),
-            first=free_ports(20)[0] - LOWEST + 1,
+            ports=ports,
+            first=ports[3] - LOWEST,
         )
         (folder / "slurm.conf").write_text(text)
         cluster = Cluster(folder, own, locked) if _mounts(own, locked) else Cluster(folder, None, None)
