@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,8 @@ class Vocabulary:
 
         here = Path.cwd()
         self.name = str(path.relative_to(here) if path.is_relative_to(here) else path)
-        self._tokenizer = Tokenizer.from_file(str(path))
+        with _unheard():
+            self._tokenizer = Tokenizer.from_file(str(path))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.add_special_tokens(list(stops))
@@ -47,6 +50,19 @@ class Vocabulary:
             encoded = self._tokenizer.encode_batch_fast(short, add_special_tokens=False)
         counts = [len(one) for one in encoded]
         return [estimate(text) if len(text) >= _LONGEST else n for text, n in zip(texts, counts, strict=True)]
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Where the library panics, it has told the terminal itself before there is an exception."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 Counter = Vocabulary | Estimate
