@@ -59,7 +59,17 @@ def test_a_file_that_is_not_ours_is_told_and_left(text: str) -> None:
     assert path.read_text() == text
 
 
-@pytest.mark.parametrize("bad", [{"seconds": 0}, {"expected": "inf"}, {"expected": "nan"}, {"seconds": -1}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"seconds": 0},
+        {"expected": "inf"},
+        {"expected": "nan"},
+        {"seconds": -1},
+        {"expected": 5e-324},
+        {"seconds": 1e-300},
+    ],
+)
 def test_figures_that_correct_nothing_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         kept._measured({**ONE._asdict(), **bad})

@@ -11,6 +11,9 @@ from validator.diagnostic import RecipeError
 from validator.read import home
 from validator.write import file
 
+# Times that a step may take what was predicted: no machine is so far from it.
+_FARTHEST = 1e9
+
 
 class Measured(NamedTuple):
     """Steps of one recipe on one machine. `expected`: the seconds that were predicted for them, uncorrected."""
@@ -58,7 +61,7 @@ def _measured(row: dict[str, object]) -> Measured:
         int(str(row["steps"])),
         str(row["date"]),
     )
-    if not (0 < kept.seconds < float("inf") and 0 < kept.expected < float("inf")):
+    if not (kept.seconds > 0 and kept.expected > 0 and 1 / _FARTHEST < kept.ratio < _FARTHEST):
         raise ValueError(row)
     return kept
 
