@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -17,13 +18,15 @@ from validator.diagnostic import RecipeError
 T = TypeVar("T")
 COUNT = os.cpu_count() or 1
 _AHEAD = 4 * COUNT  # parts that are read before their turn
+# From Python 3.14 on a server would start them on Linux, which is not the process that they are to end with.
+_START = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
 
 
 def results(work: Callable[..., T], tasks: Sequence[tuple[object, ...]]) -> Iterator[T]:
     """What the work makes of each task, in their order. Raises what the work raises, and RecipeError where a process is
     killed."""
     left = iter(tasks)
-    with ProcessPoolExecutor(COUNT, initializer=_follow) as workers:
+    with ProcessPoolExecutor(COUNT, _START, initializer=_follow) as workers:
         try:
             with orphans.started():
                 waiting: list[Future[T]] = [workers.submit(work, *task) for task in islice(left, _AHEAD)]
