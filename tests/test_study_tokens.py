@@ -17,7 +17,7 @@ WORDS: dict[str, Any] = {
     "version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
     "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "?": 2}, "unk_token": "?"},
 }  # fmt: skip
-# The library cuts the prefix off each second half, within a letter of two bytes: it panics.
+# The library cuts the prefix off each second half: here within a letter of two bytes, on which it panics.
 PANICS = {"type": "BPE", "vocab": {"a": 0, "\u00e9": 1, "a\u00e9": 2}, "merges": [["a", "\u00e9"]],
           "continuing_subword_prefix": "x"}  # fmt: skip
 
@@ -37,7 +37,10 @@ def counter(folder: Path, text: str | None) -> tuple[tokens.Counter, str]:
         (None, "the model's tokenizer.json is not on this machine"),
         ("", "cannot be read: EOF while parsing"),
         ("{}", "cannot be read: "),
-        (json.dumps({**WORDS, "model": PANICS}), "cannot be read: byte index 1 is not a char boundary"),
+        (json.dumps({**WORDS, "model": PANICS}), "cannot be read: `é` is shorter than what is to be cut off"),
+        (json.dumps({**WORDS, "model": {**PANICS, "continuing_subword_prefix": "long"}}), "`é` is shorter than what"),
+        (json.dumps({**WORDS, "model": {**PANICS, "merges": ["a é"]}}), "`é` is shorter than what is to be cut off"),
+        (json.dumps({**WORDS, "model": {**PANICS, "merges": [7]}}), "cannot be read: "),
     ],
 )
 def test_no_tokenizer(text: str | None, reason: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -45,6 +48,16 @@ def test_no_tokenizer(text: str | None, reason: str, tmp_path: Path, capfd: pyte
     assert reason in why
     assert not by.exact
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_prefix_that_can_be_cut_off(tmp_path: Path) -> None:
+    pairs = {
+        **PANICS,
+        "vocab": {"a": 0, "##b": 1, "ab": 2},
+        "merges": [["a", "##b"]],
+        "continuing_subword_prefix": "##",
+    }
+    assert counter(tmp_path, json.dumps({**WORDS, "model": pairs}))[1] == ""
 
 
 def test_a_tokenizer_counts(tmp_path: Path) -> None:

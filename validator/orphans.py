@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -53,15 +54,38 @@ def _control(option: int, value: int) -> None:
 
 def children(pid: int) -> list[int]:
     """Processes whose parent this is."""
-    return _families()[pid]
+    families, ended = _families()
+    return [each for each in families[pid] if each not in ended]
 
 
 def below(pid: int) -> Iterator[int]:
     """All processes below this one, parents first."""
-    families, wanted = _families(), [pid]
+    (families, ended), wanted = _families(), [pid]
     for parent in wanted:
         wanted += families[parent]
-    yield from wanted[1:]
+    yield from (each for each in wanted[1:] if each not in ended)
+
+
+def end(number: int, others: Collection[int], seconds: float) -> None:
+    """Send the signal to all children of this process but the others, and to those that become children as these end,
+    until none is left, or for so many seconds."""
+    until, ending = time.monotonic() + seconds, set[int]()
+    while time.monotonic() < until:
+        for pid in {*_families()[0][os.getpid()]} - {*others}:
+            send(pid, number)
+            ending.add(pid)
+        if not ending:
+            return
+        # One that looks ended has its own children until its last thread is gone, and then it can be waited for.
+        ending -= {pid for pid in ending if _waited(pid)}
+        time.sleep(0.01)
+
+
+def _waited(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
 
 
 def stopped(pid: int) -> bool:
@@ -83,16 +107,18 @@ def _status(pid: int, name: str) -> str:
     return ""
 
 
-def _families() -> defaultdict[int, list[int]]:
-    """Children by their parent, as proc(5) tells it; none where there is no /proc. What has ended is left out."""
-    families: defaultdict[int, list[int]] = defaultdict(list)
+def _families() -> tuple[defaultdict[int, list[int]], set[int]]:
+    """Children by their parent, as proc(5) tells it, and which of them have ended; none where there is no /proc."""
+    families, ended = defaultdict[int, list[int]](list), set[int]()
     for place in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
             # The name, in parentheses, may hold spaces and parentheses itself.
             state, parent = place.read_text("utf-8", "replace").rpartition(")")[2].split()[:2]
-            if state not in "ZX":
-                families[int(parent)].append(int(place.parent.name))
-    return families
+            pid = int(place.parent.name)
+            families[int(parent)].append(pid)
+            if state in "ZX":
+                ended.add(pid)
+    return families, ended
 
 
 def send(pid: int, number: int) -> None:

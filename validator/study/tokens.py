@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ from validator.tables import cache, data
 
 # Longer texts are estimated: a tokenizer takes minutes over them, and they are cut anyway.
 _LONGEST = 1_000_000
+_PREFIX = "continuing_subword_prefix"
+_CUTS = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]')
 _LARGEST = 128 << 20  # bytes of a tokenizer.json; the largest there are have 35 MB
 
 
@@ -32,8 +33,8 @@ class Vocabulary:
 
         here = Path.cwd()
         self.name = str(path.relative_to(here) if path.is_relative_to(here) else path)
-        with _unheard():
-            self._tokenizer = Tokenizer.from_file(str(path))
+        _bears(path)
+        self._tokenizer = Tokenizer.from_file(str(path))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.add_special_tokens(list(stops))
@@ -52,17 +53,20 @@ class Vocabulary:
         return [estimate(text) if len(text) >= _LONGEST else n for text, n in zip(texts, counts, strict=True)]
 
 
-@contextmanager
-def _unheard() -> Iterator[None]:
-    """Where the library panics, it has told the terminal itself before there is an exception."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+def _bears(path: Path) -> None:
+    """Raises ValueError for what the library would end this whole process over: pairs of a BPE model with a second half
+    that is shorter than the prefix which is cut off, or is cut within a letter (tokenizers, models/bpe/model.rs,
+    BpeBuilder::build, which panics; from 0.23 on nothing can be caught)."""
+    with opening.plain(path) as stream:
+        text = stream.read(_LARGEST)
+    if not _CUTS.search(text):
+        return
+    model = json.loads(text)["model"]
+    cut = len(model.get(_PREFIX) or "")
+    for pair in model.get("merges") or ():
+        half = (pair.split(" ") if isinstance(pair, str) else pair)[1].encode()
+        if len(half) < cut or (half[cut : cut + 1] and half[cut] & 0xC0 == 0x80):
+            raise ValueError(f"`{half.decode()}` is shorter than what is to be cut off it, {_PREFIX}")
 
 
 Counter = Vocabulary | Estimate

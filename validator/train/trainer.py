@@ -78,19 +78,9 @@ class Trainer:
         """The exit code, when no process is left."""
         code = self._guard.wait()
         os.close(self._orders)
-        self._bury()
+        orphans.end(signal.SIGKILL, self._others, _GONE)  # those that a killed guard has left
         orphans.adopt(False)
         return code if code >= 0 else 128 - code
-
-    def _bury(self) -> None:
-        """Where the guard itself was killed, its children are ours."""
-        until = time.monotonic() + _GONE
-        while (left := {*orphans.children(os.getpid())} - {*self._others}) and time.monotonic() < until:
-            for pid in left:
-                orphans.send(pid, signal.SIGKILL)
-            for pid in left:
-                with suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
 
     @contextmanager
     def signalled(self) -> Iterator[None]:
