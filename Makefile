@@ -40,8 +40,11 @@ ON_NODES := tests/test_slurm_real.py tests/test_elastic_real.py
 AGAINST_REAL := $(patsubst %,tests/test_%.py,conformity deepspeed_files deepspeed_real fix journeys plan recipes \
   registering resume_real settings simulate study upstream)
 
-# What was killed leaves locks that DeepSpeed would wait for.
-test: $(VENV)/deepspeed.done
+# One core sets up what another environment needs while the packages of this one come, one after the other. What was
+# killed leaves locks that DeepSpeed would wait for.
+test: $(VENV)/venv.done
+	@$(MAKE) --no-print-directory $(VENV)/engines.done & engines=$$!; \
+	  $(MAKE) --no-print-directory $(VENV)/deepspeed.done; wait $$engines
 	@rm -f $(TORCH_EXTENSIONS_DIR)/*/lock
 	@$(MAKE) --no-print-directory --jobs=5 --output-sync $(PARTS)
 
