@@ -42,3 +42,14 @@ def test_homes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     told = {"~/x": "/home/me/x", "~nosuchuser/x": "~nosuchuser/x", "x/~": "x/~", "/x": "/x"}
     assert {path: str(disk.expanded(path)) for path in told} == told
+
+
+def test_a_pipe_is_opened_at_once_and_bytes_are_as_they_are(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_bytes(b"a\r\n\x1a")
+    for name, content in (("pipe", b""), ("file", b"a\r\n\x1a")):
+        with os.fdopen(disk.descriptor(tmp_path / name), "rb") as stream:
+            assert stream.read() == content
+    for error, name in ((OSError, "none"), (ValueError, "\0")):
+        with pytest.raises(error):
+            disk.descriptor(tmp_path / name)

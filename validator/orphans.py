@@ -66,13 +66,13 @@ def below(pid: int) -> Iterator[int]:
     yield from (each for each in wanted[1:] if each not in ended)
 
 
-def end(number: int, others: Collection[int], seconds: float) -> None:
-    """Send the signal to all children of this process but the others, and to those that become children as these end,
-    until none is left, or for so many seconds."""
+def end(others: Collection[int], seconds: float) -> None:
+    """Kill all children of this process but the others, and those that become children as these end, until none is
+    left, or for so many seconds."""
     until, ending = time.monotonic() + seconds, set[int]()
     while time.monotonic() < until:
         for pid in {*_families()[0][os.getpid()]} - {*others}:
-            send(pid, number)
+            send(pid, signal.SIGKILL)
             ending.add(pid)
         if not ending:
             return

@@ -1,7 +1,8 @@
-"""What lies at a path that somebody wrote: questions that no path makes fail or wait."""
+"""What lies at a path that somebody wrote: questions that no path makes fail or wait, and a way in without waiting."""
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,6 +23,13 @@ def kind(path: str | Path) -> Kind | None:
         return _KINDS.get(stat.S_IFMT(Path(path).stat().st_mode))
     except (OSError, ValueError):
         return None
+
+
+def descriptor(path: str | Path) -> int:
+    """What lies there, opened to read its bytes as they are; the other end of a pipe is not waited for, and where the
+    system knows no such mode (Windows), none is needed. Raises OSError, and ValueError where no file can be called
+    so."""
+    return os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
 
 
 def inside(folder: Path) -> list[Path]:

@@ -39,7 +39,7 @@ def _beginning(path: str | Path) -> bytes:
     if lies not in ("file", None):
         raise RecipeError(f"is a {lies}, not a file; save what it gives, or pipe a recipe into `-`")
     # What came into its place since is not waited for, either.
-    file, data = os.open(path, os.O_RDONLY | os.O_NONBLOCK), b""
+    file, data = disk.descriptor(path), b""
     try:
         while len(data) <= _MAX_BYTES and (more := os.read(file, _MAX_BYTES + 1 - len(data))):
             data += more

@@ -63,7 +63,7 @@ def plain(path: Path) -> Iterator[IO[bytes]]:
         raise UnreadableError(0, missing(path))
     try:
         # It may have become something else since: such is opened without waiting for the other end.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        descriptor = disk.descriptor(path)
         with os.fdopen(descriptor, "rb") as stream:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise UnreadableError(0, missing(path))

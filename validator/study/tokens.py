@@ -18,7 +18,7 @@ from validator.tables import cache, data
 # Longer texts are estimated: a tokenizer takes minutes over them, and they are cut anyway.
 _LONGEST = 1_000_000
 _PREFIX = "continuing_subword_prefix"
-_CUTS = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]')
+_CUTS = re.compile(rf'"{_PREFIX}"\s*:\s*"[^"]'.encode())
 _LARGEST = 128 << 20  # bytes of a tokenizer.json; the largest there are have 35 MB
 
 

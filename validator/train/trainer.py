@@ -78,7 +78,7 @@ class Trainer:
         """The exit code, when no process is left."""
         code = self._guard.wait()
         os.close(self._orders)
-        orphans.end(signal.SIGKILL, self._others, _GONE)  # those that a killed guard has left
+        orphans.end(self._others, _GONE)  # those that a killed guard has left
         orphans.adopt(False)
         return code if code >= 0 else 128 - code
 
