@@ -81,3 +81,10 @@ def test_data_tells_the_memory_of_the_machine(
         source.write_text(f"{block}do_train: true\ndataset: tiny_demo\ndataset_dir: {ROOT}/data\ntemplate: qwen\n")
     shown = run(monkeypatch, "nvidia-smi-1xt4", "data", str(source), "--model", "qwen0.5b", "--format", "json", *words)
     assert json.loads(shown.stdout)["memory"]["usable_gib"] == usable
+
+
+@pytest.mark.parametrize(("command", "option"), [("check", "--host-ram"), ("list", "--host-ram"), ("train", "--grace")])
+def test_what_is_no_number_is_wrong_usage(command: str, option: str) -> None:
+    done = CliRunner().invoke(group, [command, option, "nan", *(["r.yaml"] if command != "list" else [])])
+    assert done.exit_code == 2
+    assert f"Invalid value for '{option}': 'nan' is no number." in done.output

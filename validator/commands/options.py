@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -69,11 +69,19 @@ def _this(context: click.Context) -> str:
     return here.machine
 
 
+class Number(click.FloatRange):
+    """A number within bounds; nan, which is neither too small nor too large for click, is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if isnan(number):
+            self.fail(f"{value!r} is no number.", param, ctx)
+        return number
+
+
 def memory(context: click.Context, _parameter: click.Parameter, gib: float | None) -> float | None:
     """The main memory that is given, else that of this machine where `--machine auto` asks for it: click handles what
     stands on the command line before what does not."""
-    if gib is not None and isnan(gib):  # which is neither too small nor too large for click
-        raise click.UsageError("host memory is a number of GiB, not nan")
     return gib if gib is not None else context.meta.get(_RAM)
 
 
@@ -117,7 +125,7 @@ def data(context: click.Context, _parameter: click.Parameter, path: str | None) 
 
 MACHINE = click.option("--machine", metavar="M", callback=judged, help=TARGET)
 RAM = click.option(
-    "--host-ram", type=click.FloatRange(1, _MOST_GIB), metavar="GIB", callback=memory, help="Main memory of a node."
+    "--host-ram", type=Number(1, _MOST_GIB), metavar="GIB", callback=memory, help="Main memory of a node."
 )
 NETWORK = click.option(
     "--network", metavar="N", callback=network, help="Between nodes: ethernet-25g, 8xinfiniband-400g …"

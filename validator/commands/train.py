@@ -43,7 +43,7 @@ from validator.train.target import Target
 @click.option(
     "--grace",
     metavar="SECONDS",
-    type=click.FloatRange(0),
+    type=options.Number(0),
     help="How long a save may take to its end once the run is told to end; default: what one takes, and a minute.",
 )
 def command(
