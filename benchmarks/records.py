@@ -41,9 +41,9 @@ def write(rows: Sequence[Mapping[str, Any]], path: Path, packages: Iterable[str]
     unfinished.replace(path)
 
 
-def append(row: Mapping[str, Any], path: Path) -> None:
+def append(row: Mapping[str, Any], path: Path, packages: Iterable[str] = PACKAGES) -> None:
     """Add a row, with the releases that made it."""
-    made = {**row, "versions": versions(PACKAGES)}
+    made = {**row, "versions": versions(packages)}
     new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, list(made), lineterminator="\n")

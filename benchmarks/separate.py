@@ -30,7 +30,14 @@ CELLS.append({**CELLS[1], "model": "qwen3-30b-a3b", "seq_len": 2048})
 CELLS += [{**grid.LINEAR[number], "model": "dbrx-132b", "seq_len": 1024, "micro_batch": 1} for number in (0, 1, 4, 5)]
 
 
-def _balance(model: str) -> None:
+class _Numbers(list[int]):
+    """Of all experts, as transformers 4.52 asks a tensor for them."""
+
+    def tolist(self) -> list[int]:
+        return self
+
+
+def balance(model: str) -> None:
     """Make the two questions that route tokens answer as if every expert got its share."""
     experts = grid.architecture(model).ffn.experts
     where, nonzero = torch.where, torch.Tensor.nonzero
@@ -42,7 +49,10 @@ def _balance(model: str) -> None:
         return tuple(torch.empty(share, dtype=torch.int64) for _ in given[0].shape)
 
     def every(tensor: Any, **more: Any) -> Any:
-        return list(range(tensor.numel())) if isinstance(tensor, FakeTensor) else nonzero(tensor, **more)
+        if not isinstance(tensor, FakeTensor):
+            return nonzero(tensor, **more)
+        numbers = _Numbers(range(tensor.numel()))
+        return (numbers,) if more.get("as_tuple") else numbers
 
     torch.where, torch.Tensor.nonzero = balanced, every
 
@@ -53,7 +63,7 @@ def main() -> None:
     done = {grid.key(row) for row in grid.recorded() if grid.separate(row)}
     for cell in CELLS:
         if grid.key(cell) not in done:
-            _balance(cell["model"])
+            balance(cell["model"])
             grid.record(cell, grid.simulated(cell))
 
 

@@ -34,8 +34,8 @@ def _cfg(model_type, hidden, width, layers, heads, kv_heads, vocab, tied, **more
     }
 
 
-_Q3 = {"head_dim": 128, "max_position_embeddings": 40960}
-_Q25 = {"max_position_embeddings": 32768}
+_Q3 = {"head_dim": 128, "max_position_embeddings": 40960, "sliding_window": None}
+_Q25 = {"max_position_embeddings": 32768, "sliding_window": 131072}
 _L3 = {"max_position_embeddings": 131072, "rms_norm_eps": 1e-5}
 BUILTIN = {
     "qwen3-0.6b": _cfg("qwen3", 1024, 3072, 28, 16, 8, 151936, True, **_Q3),

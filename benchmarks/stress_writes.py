@@ -38,7 +38,7 @@ _LOG = "".join(
 _TAKEN = "exists and is not overwritten"
 _MEASURED = ("llama3.1-8b-3090x1-qlora", "--log", "log.jsonl")
 _KEPT = {"log.jsonl": _LOG, "home/lmf-recipes/measured.json": "[]"}
-_PLAN = ("plan", "--machine", "2xrtx-4090", "--model", "qwen3-8b", "--write", "mine.yaml")
+_PLAN = ("plan", "--machine", "2xrtx-4090", "--model", "qwen3-8b", "--method", "qlora", "--write", "mine.yaml")
 # Each command that writes; those of one registry once where there is none, and once where there is one.
 CASES = (
     Case("copy", ("copy", "qwen3-8b-a100-full", "own"), {}, _TAKEN),

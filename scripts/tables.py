@@ -105,9 +105,9 @@ def output(command: str) -> str:
 
 
 @cache
-def benchmark(program: str) -> list[str]:
+def benchmark(program: str, *options: str) -> list[str]:
     """The tables of an accuracy benchmark."""
-    return printed(f"benchmarks/{program}.py").split("\n\n")
+    return printed(f"benchmarks/{program}.py", *options).split("\n\n")
 
 
 def printed(*words: str) -> str:
@@ -120,9 +120,9 @@ def printed(*words: str) -> str:
     return found.stdout
 
 
-def benchmarked(program: str, title: str) -> str:
+def benchmarked(program: str, title: str, *options: str) -> str:
     """One of them."""
-    shown = next(text for text in benchmark(program) if text.lstrip().startswith(title))
+    shown = next(text for text in benchmark(program, *options) if text.lstrip().startswith(title))
     return "```text\n" + shown.strip("\n") + "\n```\n"
 
 
@@ -136,6 +136,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "reliability": lambda: printed("benchmarks/reliability.py"),
     "rivals": lambda: benchmarked("memory", "rivals"),
     "bars": lambda: benchmarked("memory", "bars"),
+    "strangers": lambda: benchmarked("real", "by collection"),
+    "releases": lambda: benchmarked("releases", "peaks by releases", "--compare"),
     "timebars": lambda: benchmarked("timing", "bars"),
     "timerivals": lambda: benchmarked("timing", "what else"),
     "timerows": lambda: benchmarked("timing", "packed"),

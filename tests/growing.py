@@ -38,6 +38,8 @@ _SHAPES = {
 
 # What is read of one value, and the nodes that a recipe may have beside those of a good one.
 LONGEST, _NODES = 32_000, 9_900
+# A model whose memory is no question, however large its vocabulary: advice takes longer than all else.
+TINY = {"model_name_or_path": "Qwen/Qwen2.5-0.5B-Instruct", "per_device_train_batch_size": "1", "cutoff_len": "512"}
 
 
 class Kind(NamedTuple):
@@ -225,6 +227,8 @@ GROUPS: dict[str, dict[str, Kind]] = {
         "braces in an interpolation": many(filled('x: "${a:', "{b} ", '"\n')),
         "brackets in an interpolation": many(filled('x: "${', "[b]", '"\n')),
         "interpolations that each begin another": many(filled("x: '", "${a: ", "'\n")),
+        "lines without a key": behind(filled("", "stray\n#\n")),
+        "lines without a space behind the colon": behind(filled("", "x:1\n#\n")),
         "many values with an interpolation": lines("x{0}: ${{a:${{b}}}}"),
     },
     "lists at commas": {
@@ -235,6 +239,8 @@ GROUPS: dict[str, dict[str, Kind]] = {
         "data sets by path": listed("dataset", "data/a{0}.json"),
         "data sets to evaluate": listed("eval_dataset", "a{0}"),
         "data sets in a list": value("dataset", lambda size: f"[{words(size - 2, 'a{0}')}]"),
+        "new tokens": whole(lambda size: recipe(add_special_tokens=words(size - 500, "<{0}>"), **TINY)),
+        "a list of new tokens": whole(lambda size: recipe(add_tokens=f"[{words(size - 500, '<{0}>')}]")),
         "lora_target": listed("lora_target", "a{0}"),
         "lora_target by path": listed("lora_target", "model.layers.{0}.mlp.up_proj"),
         "additional_target": listed("additional_target", "a{0}"),

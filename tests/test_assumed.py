@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from validator.job import assumed, job
+from validator.job import accelerate, assumed, job, pace
 from validator.read.recipe import parse
 from validator.tables.checkout import home
 
@@ -48,3 +49,28 @@ def test_a_file_that_is_there_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
     one = job.resolve(parse("-", "deepspeed: elsewhere/ds_z3.json"))
     assert one.zero is not None
     assert one.zero.path == str(home() / "deepspeed" / "ds_z3.json")
+
+
+def test_a_file_that_nothing_tells_of() -> None:
+    """Judged where all of LLaMA-Factory's own files agree, by the one that needs most, or least where none suffices."""
+    recipe = "model_name_or_path: Qwen/Qwen3-8B\ntemplate: qwen3\ndeepspeed: mine.json\nfinetuning_type: "
+
+    def judged(rest: str, machine: str | None) -> job.Job:
+        return job.resolve(parse("-", recipe + rest), machine, 512)
+
+    fits = judged("lora", "8xa100-80g")
+    assert fits.unread is not None
+    assert fits.unread.agreed is not None
+    assert (fits.verdict, set(fits.unread.verdicts.values()), fits.zero_stage) == ("fits", {"fits"}, 0)
+    exceeds = judged("full", "1xrtx-2080ti")
+    assert exceeds.unread is not None
+    assert (exceeds.verdict, set(exceeds.unread.verdicts.values())) == ("exceeds", {"exceeds"})
+    differ = judged("full", "8xa100-80g")
+    assert differ.unread is not None
+    assert (differ.verdict, differ.unread.agreed, differ.device_memory) == ("unknown", None, None)
+    assert (differ.unread.verdicts["ZeRO-0"], differ.unread.verdicts["ZeRO-3"]) == ("exceeds", "fits")
+    for unjudged in (judged("lora", None), judged("lora\ndo_train: false\ndo_predict: true", "8xa100-80g")):
+        assert unjudged.unread is None
+    launched = replace(fits, accelerate=accelerate.Accelerate("a.yaml", {"distributed_type": "DEEPSPEED"}))
+    assert (launched.unread, launched.verdict) == (None, "unknown")
+    assert [pace.pace(each) for each in (fits, differ)] == [None, None]

@@ -117,6 +117,9 @@ def test_paths_are_looked_for_here_first_then_beside_the_recipe(
         ("stage", "rl", "sft"),
         ("save_strategy", False, "no"),
         ("model_name_or_path", 7, None),
+        ("model_name_or_path", ["Qwen/Qwen3-8B"], "Qwen/Qwen3-8B"),
+        ("model_name_or_path", ["Qwen/Qwen3-8B", "x"], None),
+        ("cutoff_len", [512], 512),
     ],
 )
 def test_a_refused_value_counts_as_what_it_plainly_means_or_not_at_all(key: str, value: object, meant: object) -> None:
@@ -136,6 +139,15 @@ def test_a_deepspeed_file_that_is_not_there_is_the_catalogues_or_memory_is_unkno
     (tmp_path / "ds_z2.json").write_text("{")
     broken = resolved("8xa100-80g", 1024, deepspeed="ds_z2.json", **values)
     assert (broken.device_memory, broken.host_memory, broken.disk, broken.verdict) == (None, None, None, "unknown")
+
+
+def test_new_tokens_are_rows_of_the_vocabulary() -> None:
+    rows = [
+        one.model.arch.vocab
+        for tokens in ({}, {"add_tokens": "<a>, <b>", "add_special_tokens": ["<c>"]})
+        if (one := resolved(model_name_or_path="Qwen/Qwen3-8B", **tokens)).model
+    ]
+    assert rows == [151936, 151939]
 
 
 MIXTRAL = {

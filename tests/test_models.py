@@ -141,6 +141,17 @@ def test_what_is_no_number_is_not_told(value: object, tmp_path: Path) -> None:
     assert (model.positions, model.quantized, model.quantized_bits) == (None, "gptq", 0)
 
 
+@pytest.mark.parametrize(
+    ("more", "positions"),
+    [({"n_positions": 512}, 512), ({"max_seq_len": 64, "seq_length": 128}, 128), ({"max_length": 20}, None),
+     ({"n_positions": 512, "max_position_embeddings": 4096}, 4096)],
+)  # fmt: skip
+def test_positions_by_any_of_their_names(more: dict[str, object], positions: int | None, tmp_path: Path) -> None:
+    own = {key: value for key, value in CONFIG.items() if key != "max_position_embeddings"}
+    (tmp_path / "config.json").write_text(json.dumps({**own, **more}))
+    assert models.model(str(tmp_path)).positions == positions
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", "null"])
 def test_a_config_that_is_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)

@@ -840,7 +840,20 @@ def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:
     answer.write(best, Path("mine.yaml"))
     document = load(str(here / "mine.yaml"))
     assert document.header["predicted"]["device_gib"] == round(best.device_gib, 1)
-    assert replace(best.draft, micro=8).job.verdict == "exceeds"
+    assert replace(best.draft, micro=16).job.verdict == "exceeds"
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("model", "machine", "method", "steps"),
+    [("deepseek-moe-16b", "8xascend-910b-32g", "freeze", 1000),  # 33 GB a checkpoint, of a run of some hours
+     ("deepseek-moe-16b", "8xascend-910b-32g", "lora", 500)],
+)  # fmt: skip
+def test_checkpoints_take_a_tenth_of_the_run_at_most(model: str, machine: str, method: str, steps: int) -> None:
+    words = ("--model", model, "--machine", machine, "--method", method, "--cutoff-len", "4096")
+    assert "wrote mine.yaml" in run(*words, "--write", "mine.yaml").output
+    assert load("mine.yaml").values["save_steps"] == steps
+    assert check.check_file("mine.yaml").diagnostics == []
 
 
 @pytest.mark.parametrize(

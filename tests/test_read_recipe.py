@@ -174,6 +174,13 @@ def test_what_is_larger_than_any_recipe(text: str, code: str, message: str) -> N
     assert parse("x.yaml", "x: " + "a" * 32_768).readable
 
 
+@pytest.mark.parametrize(("text", "readable"), [("add_special_tokens: {}", True), ("x: {{add_tokens: {}}}", False)])
+def test_new_tokens_may_be_many(text: str, readable: bool) -> None:
+    """A public recipe adds 16,384 codes of pictures."""
+    codes = ",".join(f"<|{each}|>" for each in range(16_384))
+    assert parse("x.yaml", text.format(f"'{codes}'")).readable is readable
+
+
 @pytest.mark.parametrize(
     ("text", "code", "line", "column"),
     [
@@ -181,6 +188,8 @@ def test_what_is_larger_than_any_recipe(text: str, code: str, message: str) -> N
         ("a: 1\n  b: 2\n", "LOA002", 2, 4),
         ("a: 1\nb: {x: 1,\n  x: 2}\n", "LOA004", 3, 3),
         ("a: 1\nb: 2\na: 3\n", "LOA004", 3, 1),
+        ("a: 1\nb:2\n\nc: 3\n", "LOA012", 2, 1),
+        ("a: 1\nb:\n  - c\n  d\ne: 2\n", "LOA012", 4, 3),
         ("a: 1\nb: '${x'\n", "LOA002", 2, 4),
         ("- a\n", "LOA003", 1, 1),
         ("a: 1\n~: 2\n", "LOA002", 2, 1),
@@ -190,6 +199,26 @@ def test_what_is_larger_than_any_recipe(text: str, code: str, message: str) -> N
 def test_where_a_fault_is(text: str, code: str, line: int, column: int) -> None:
     found = parse("x.yaml", text).problems
     assert [(problem.code, problem.line, problem.column) for problem in found] == [(code, line, column)]
+
+
+@pytest.mark.parametrize(
+    ("text", "codes", "values"),
+    [
+        ("a: 1\na: 2\nb: 3\n", ["LOA004"], {"a": 2, "b": 3}),
+        ("a: 1\nb:2\nc\nd: 4\n", ["LOA012", "LOA012"], {"a": 1, "d": 4}),
+        ("a: 1\nb:2\n  c\nd: 4\n", ["LOA012", "LOA002"], {}),
+        ("a: 1\nstray  # text\n\nd: 4\na: 5\n", ["LOA012", "LOA004"], {"a": 5, "d": 4}),
+        # a broken list hides what follows, and so do keys that no reader finds the colon of
+        ("a: 1\nb:2\nc: [\nd: 4\n", ["LOA012", "LOA002"], {}),
+        ("a: 1\n" + "b" * 1030 + ": 2\n", ["LOA002"], {}),
+        ("a: 1\n" + "stray\n#\n" * 21 + "b: 1\n", ["LOA012"] * 20 + ["LOA002"], {}),
+    ],
+)
+def test_one_fault_does_not_hide_the_values(text: str, codes: list[str], values: dict[str, object]) -> None:
+    document = parse("x.yaml", text)
+    assert ([each.code for each in document.problems], document.values) == (codes, values)
+    assert (document.readable, document.judgeable) == (False, bool(values))
+    assert document.body_tree is None or len(document.body_tree.text) == len(document.text)
 
 
 def test_all_duplicates_at_once_and_the_first_place() -> None:

@@ -66,11 +66,34 @@ def test_what_is_no_range_is_said_so(wanted: object) -> None:
         ({"transformers": ">=5.1, <5.2"}, ["0.9.5/5.0.0"]),
         ({"transformers": "4.55.4"}, ["0.9.5/4.57.1", "0.9.4/4.52.4"]),
         ({"llamafactory": "0.9.5", "transformers": "4.56.2"}, ["0.9.5/4.57.1"]),
-        ({"transformers": "4.50.0"}, ["0.9.4/4.52.4", "0.9.3/4.52.4"]),
+        ({"transformers": "4.51.0"}, ["0.9.4/4.52.4", "0.9.3/4.52.4"]),
+        ({"transformers": "4.50.0"}, ["0.9.3/4.52.4"]),
     ],
 )
 def test_the_releases_of_a_recipe(header: dict[str, str], expected: list[str]) -> None:
     assert [releases.name(pair) for pair in releases.pairs(header)] == expected
+
+
+@pytest.mark.parametrize(
+    ("header", "limit", "held"),
+    [
+        ({}, "transformers 4.54.0", False),
+        ({"machine": "x"}, "llamafactory 0.9.4", False),
+        ({"llamafactory": "0.9.3"}, "llamafactory 0.9.4", True),
+        ({"llamafactory": "0.9.3"}, "transformers 4.54.0", True),
+        ({"llamafactory": "0.9.4"}, "transformers 4.54.0", False),
+        ({"transformers": "4.57.1"}, "transformers 4.54.0", False),
+        ({"transformers": ">=4.52"}, "transformers 4.54.0", True),
+        # none of the tables: what it says, not what it is judged as
+        ({"transformers": "4.55.4"}, "transformers 4.54.0", False),
+        ({"transformers": "4.55.4"}, "transformers 4.56.0", True),
+        ({"transformers": "4.48.3"}, "transformers 4.49.0", True),
+        ({"transformers": "4.50.3"}, "transformers 4.49.0", False),
+        ({"transformers": "new"}, "transformers 4.49.0", False),
+    ],
+)
+def test_a_recipe_may_run_with_a_release_before_another(header: dict[str, str], limit: str, held: bool) -> None:
+    assert releases.before(header, limit) is held
 
 
 def test_a_release_between_those_of_the_tables_admits_what_it_is_judged_as() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -64,6 +65,29 @@ def test_what_fails_in_another_process_fails_here_too() -> None:
 
     with pytest.raises(ZeroDivisionError):
         several.judged(judge, range(100))
+
+
+def test_an_interruption_waits_until_all_are_started_though_another_thread_gets_it() -> None:
+    """A process that judges has no other thread, but tests have those of libraries: the kernel tells one of these."""
+    over, reached = threading.Event(), []
+
+    def start() -> None:
+        with orphans.started():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+            reached.append("the end")
+
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        over.set()
+        thread.join()
+    assert reached == ["the end"]
 
 
 def test_no_process_outlives_an_interruption(tmp_path: Path) -> None:

@@ -57,9 +57,14 @@ from validator.tables.data import listing
         ("x/Qwen3-8B-dpo-with-hints", "Qwen/Qwen3-8B"),
         ("/m/qwen2.5-vl-7b-with-reasoning-tokens", "Qwen/Qwen2.5-VL-7B-Instruct"),
         ("/m/Qwen3-8B_with_cot", "Qwen/Qwen3-8B"), ("/m/Qwen3-8B-3epochs", "Qwen/Qwen3-8B"),
+        # LLaMA-Factory's folders, whatever the run in them is called
+        ("/w/saves/Qwen2-VL-7B-Instruct/full/train_stage1_warmup_only", "Qwen/Qwen2-VL-7B-Instruct"),
+        ("saves/llama2-7b/full/align/sft_use_32B_data/checkpoint-5", "meta-llama/Llama-2-7b-hf"),
+        ("/m/Llama-3.2-Vision-11B", "meta-llama/Llama-3.2-11B-Vision"),
         # a part of the same generation, and weights in 16 bits
         ("/m/Qwen2-VL-7B-Instruct-with-Qwen2-Language-Backbone", "Qwen/Qwen2-VL-7B-Instruct"),
-        ("/m/Qwen3-8B-fp16", "Qwen/Qwen3-8B"), ("/m/Qwen3-8B-20250901", "Qwen/Qwen3-8B"),
+        ("/m/Qwen3-8B-fp16", "Qwen/Qwen3-8B"), ("saves/qwen2.5_7b_0.2_ratio", "Qwen/Qwen2.5-7B"),
+        ("/m/Qwen3-8B-20250901", "Qwen/Qwen3-8B"),
     ],
 )  # fmt: skip
 def test_a_name_that_stands_for_a_model(name: str, stands_for: str) -> None:
@@ -95,6 +100,8 @@ def test_a_name_that_stands_for_a_model(name: str, stands_for: str) -> None:
         # a slip of the finger, as nobody else makes models of that owner
         "Qwen/Qwen2.5-7B-Instrct",
         "unsloth/Qwen3-8B-GGUF",
+        # a folder that is no model's name
+        "saves/mine/full/sft", "saves/Qwen3-8B/lora/sft_only", "Qwen3-8B-vision/full/sft",
     ],
 )  # fmt: skip
 def test_a_name_that_is_not_sure(name: str) -> None:
@@ -127,6 +134,41 @@ def test_words_before_a_known_name(name: str, template: object, stands_for: str 
     one = taken.model(name, template)
     assert (one and one.name) == stands_for
     assert one is None or (one.taken, one.template) == ("name", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "template", "stands_for"),
+    [
+        # names of public recipes and runs
+        ("dpo_qwen3_8b", "qwen3_nothink", "Qwen/Qwen3-8B"), ("qwen2.5_3b_full_dpo", "qwen", "Qwen/Qwen2.5-3B"),
+        ("qwen3_vl_sft_4b_full_finetune", "qwen3_vl", "Qwen/Qwen3-VL-4B-Instruct"),
+        ("llama3.2-vision-11b-sherlock-online", "mllama", "meta-llama/Llama-3.2-11B-Vision"),
+        ("lora_sft_medical_qwen2.5_7b_z3", "qwen", "Qwen/Qwen2.5-7B"),
+        # no size, another template, none, and a model that nothing knows
+        ("qwen3_lora_sft", "qwen3", None), ("qwen35_4b_lora_sft", "empty", None), ("qwen3_8b", None, None),
+        ("sft_aurora_8b", "qwen3", None), ("sft", "qwen", None), ("", "qwen", None),
+    ],
+)  # fmt: skip
+def test_what_a_run_is_called(text: str, template: object, stands_for: str | None) -> None:
+    one = taken.described(text, template)
+    assert (one and one.name) == stands_for
+    assert one is None or (one.template, one.hub) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "stands_for"),
+    [
+        ("path/to/your/model", "Qwen/Qwen3-8B"), ("${MODEL}", "Qwen/Qwen3-8B"), ("/mine/best", "Qwen/Qwen3-8B"),
+        ("/m/Qwen3-4B", "Qwen/Qwen3-4B"),  # a name tells more
+        ("/m/ours-with-memory", None), ("saves/x/lora-adapter", None), ("/m/x.gguf", None),
+    ],
+)  # fmt: skip
+def test_a_recipes_name_tells_where_the_models_does_not(name: str, stands_for: str | None) -> None:
+    body = f"model_name_or_path: {name}\ntemplate: qwen3\n"
+    for path, more in (("/r/dpo_qwen3_8b.yaml", ""), ("/r/mine.yaml", "run_name: qwen3-8b-dpo\n"), ("-", "")):
+        one = job.resolve(parse(path, body + more)).model
+        assert (one and one.name) == (stands_for if path != "-" or stands_for == "Qwen/Qwen3-4B" else None)
+        assert one is None or one.taken == ("name" if "4B" in name else "recipe")
 
 
 def test_no_model_of_the_registry_is_taken_for_another() -> None:

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from validator.commands import check, explain
 from validator.diagnostic import RecipeError
 from validator.job.job import GIB, resolve
+from validator.job.lengths import ORDINARY
 from validator.memory import Architecture, Attn, Ffn, Sharding, Workload, device_memory, disk, host_memory
 from validator.read.recipe import parse
 from validator.simulate.answer import Answer, Kind, Linear, Moment, from_json
@@ -335,10 +336,10 @@ def test_a_second_length_that_is_not_simulated_makes_nothing_fit(
     told: list[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Told, "answer", HUGE)
-    monkeypatch.setattr(Told, "fails_at", 1024)
+    monkeypatch.setattr(Told, "fails_at", ORDINARY)
     there = job(tmp_path, "cutoff_len: 4096")
     assert (there.device_verdict, there.enough_for, there.verdict) == ("exceeds", None, "exceeds")
-    assert [cell.seq_len for cell in told] == [4096, 1024]
+    assert [cell.seq_len for cell in told] == [4096, ORDINARY]
 
 
 def test_a_typical_length_that_is_not_simulated_leaves_the_longest_one_s_band(

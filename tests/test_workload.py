@@ -10,6 +10,7 @@ from validator.job import job
 from validator.memory import Workload
 from validator.memory.optimizer import state_bytes
 from validator.memory.run import Run
+from validator.memory.workload import Given
 from validator.read.recipe import Document
 from validator.tables import data, models
 
@@ -167,3 +168,40 @@ def test_a_checkpoint_in_32_bits_is_halved_before_0_9_4(release: str, half: bool
     work = job.resolve(Document("x.yaml", values=values, header={"llamafactory": release})).workload
     assert work is not None
     assert work.base_bytes == stored
+
+
+@pytest.mark.parametrize(
+    ("header", "given", "loss", "supervised"),
+    [
+        ({}, Given(), "upcast", False),
+        ({"llamafactory": "0.9.4"}, Given(), "upcast", False),
+        ({"transformers": "4.57.1"}, Given(), "upcast", False),
+        ({"llamafactory": "0.9.5", "transformers": "4.55.4"}, Given(copied=True), "upcast", False),
+        ({"llamafactory": "0.9.3"}, Given(repeated=True, copied=True, added=True), "upcast", True),
+        ({"transformers": "4.48.3"}, Given(repeated=True, copied=True, added=True), "shifted", True),
+        ({"transformers": "4.45.2"}, Given(repeated=True, added=True), "shifted", True),
+    ],
+)
+def test_older_releases_give_attention_and_losses_more(
+    header: dict[str, str], given: Given, loss: str, supervised: bool
+) -> None:
+    values = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "stage": "dpo"}
+    work = job.resolve(Document("x.yaml", values=values, header=header)).workload
+    assert work is not None
+    assert (work.given, work.loss, work.supervised) == (given, loss, supervised)
+
+
+@pytest.mark.parametrize(
+    ("values", "loss"),
+    [
+        ({"per_device_train_batch_size": 2}, "shifted"),
+        ({"per_device_train_batch_size": 1}, "upcast"),  # logits of one sequence are shifted without a copy
+        ({"per_device_train_batch_size": 2, "enable_liger_kernel": True}, "fused"),
+    ],
+)
+def test_what_older_releases_make_of_a_loss(values: dict[str, Any], loss: str) -> None:
+    values = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", **values}
+    for release, raised in (("4.48.3", False), ("4.45.2", True)):
+        work = job.resolve(Document("x.yaml", values=values, header={"transformers": release})).workload
+        assert work is not None
+        assert (work.loss, work.supervised, work.logits_raised) == (loss, False, raised)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 # linux/prctl.h
 _PARENT_DEATH_SIGNAL, _CHILD_SUBREAPER = 1, 36
@@ -34,15 +36,25 @@ def follow() -> None:
 @contextmanager
 def started() -> Iterator[None]:
     """Ctrl-C is answered after processes have been started, not in the middle: what Python itself does after a fork
-    (os.register_at_fork) loses it, and a process that is half started is not ended. They inherit that it waits."""
+    (os.register_at_fork) loses it, and a process that is half started is not ended. They inherit that it waits. Where
+    it reaches another thread, such as one of a library's, this one is told at once in spite of its mask, so Python's
+    own answer waits, too."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    before, answer = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]), signal.getsignal(signal.SIGINT)
+    told: list[tuple[int, FrameType | None]] = []
+    waits = callable(answer) and threading.current_thread() is threading.main_thread()
+    if waits:
+        signal.signal(signal.SIGINT, lambda number, frame: told.append((number, frame)))
     try:
         yield
     finally:
+        if waits:
+            signal.signal(signal.SIGINT, answer)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if told and callable(answer):
+            answer(*told[0])
 
 
 def _control(option: int, value: int) -> None:

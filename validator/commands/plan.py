@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from validator.commands import complete, options
+from validator.commands import complete, options, simulating
 from validator.plan import answer as planner
 from validator.plan import scale
 from validator.plan.draft import STAGES
@@ -23,6 +23,9 @@ from validator.tables import guidance
 
 if TYPE_CHECKING:
     from validator.study.own import Own
+
+# Simulations beside the first two: each takes about two seconds, and most plans need fewer.
+_SIMULATIONS = 22
 
 
 def _new(context: click.Context, _parameter: click.Parameter, file: str | None) -> Path | None:
@@ -62,6 +65,7 @@ def _new(context: click.Context, _parameter: click.Parameter, file: str | None) 
 @options.PRICE
 @click.option("--scale", "scaled", is_flag=True, help="Also on 1, 2, 4, 8 … devices: hours and device hours of each.")
 @click.option("--fsdp", is_flag=True, help="Shard with FSDP instead of ZeRO.")
+@simulating.OPTION
 @click.option("--write", metavar="FILE", callback=_new, help="Write the first plan as a recipe.")
 @options.FORMAT
 @click.pass_context
@@ -79,6 +83,7 @@ def command(
     price: str | None,
     scaled: bool,
     fsdp: bool,
+    simulate: bool,
     write: Path | None,
     form: str,
 ) -> None:
@@ -92,35 +97,38 @@ def command(
     Hours are those of the samples that there are, else of the recommended number, with a 90 % band; the soonest comes
     first. Without rates of the device, ways that add less work to a step come first.
     """
-    if model is None and (fsdp or scaled):
-        raise click.UsageError(f"{'--fsdp' if fsdp else '--scale'} is for one model; give --model")
+    of_one = {"--fsdp": fsdp, "--scale": scaled, "--simulate": simulate}
+    if model is None and (asked := next((option for option, given in of_one.items() if given), None)):
+        raise click.UsageError(f"{asked} is for one model; give --model")
     stage, samples = planner.meant(stage, samples, data)
     made_for = None if model and data else samples  # beside data of one's own the header says how many are recommended
-    answer = planner.answer(
-        model, machine, made_for, host_ram, cutoff_len, method, stage, fsdp, data.registry if data else None,
-        network, price,
-    )  # fmt: skip
-    answer = replace(answer, samples=samples)
-    if scaled and answer.best:
-        answer = replace(answer, scale=scale.scale(answer.best.draft, host_ram is not None))
-    if data and answer.best:
-        data.require_media(answer.best.draft.job)
-    shown = rows(answer)
-    if form == "json":
-        click.echo(structure.text(shown), nl=False)
-    else:
-        click.echo(plans.text(shown, () if write else following(answer, _given(context))), nl=False)
-    if write:
-        written = placed.text(planner.write(answer.best, write, data), own=data is not None)
-        click.echo(written, nl=False, err=form == "json")
+    with simulating.trials(simulate, _SIMULATIONS) as trials:
+        answer = planner.answer(
+            model, machine, made_for, host_ram, cutoff_len, method, stage, fsdp, data.registry if data else None,
+            network, price, trials,
+        )  # fmt: skip
+        answer = replace(answer, samples=samples)
+        if scaled and answer.best:
+            answer = replace(answer, scale=scale.scale(answer.best.draft, host_ram is not None))
+        if data and answer.best:
+            data.require_media(answer.best.draft.job)
+        shown = rows(answer)
+        if form == "json":
+            click.echo(structure.text(shown), nl=False)
+        else:
+            again = _given(context, simulated=answer.planned is not None)
+            click.echo(plans.text(shown, () if write else following(answer, again)), nl=False)
+        if write:
+            written = placed.text(planner.write(answer.best, write, data), own=data is not None)
+            click.echo(written, nl=False, err=form == "json")
     sys.exit(0 if answer.best else 1)
 
 
-def _given(context: click.Context) -> list[str]:
-    """The options that were given, as words of a command line."""
+def _given(context: click.Context, simulated: bool) -> list[str]:
+    """The options that were given, as words of a command line; without one that was of no use."""
     words: list[str] = []
     for option in context.command.params:
-        value = context.params[str(option.name)]
-        if value not in (None, False, option.default):
+        value, spare = context.params[str(option.name)], option.name == "simulate" and not simulated
+        if value not in (None, False, option.default) and not spare:
             words += [option.opts[0], *(() if value is True else (str(value).removesuffix(".0"),))]
     return words

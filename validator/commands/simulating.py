@@ -13,6 +13,7 @@ from validator.commands.say import say
 if TYPE_CHECKING:
     from validator.job.job import Job
     from validator.trial.figures import Simulation
+    from validator.trial.trials import Trials
 
 _LACKS = "--simulate needs {}, which this Python lacks; run `pip install torch llamafactory=={}`"
 
@@ -29,15 +30,27 @@ def _possible(context: click.Context, _parameter: click.Parameter, wanted: bool)
 
 
 @contextmanager
-def simulated(wanted: bool, more: int = 0) -> Iterator[Callable[[Job], Job] | None]:
-    """What gives a job simulations, `more` of them beside its own; None where it is not wanted. The process that
-    simulates ends with the block."""
+def trials(wanted: bool, more: int = 0) -> Iterator[Trials | None]:
+    """What simulates runs, `more` beside the first; None where it is not wanted. The process that simulates ends with
+    the block."""
     if not wanted:
         yield None
         return
-    from validator.trial import job, trials
+    from validator.trial import trials
 
     with trials.Trials(lambda line: say(line, err=True), more) as made:
+        yield made
+
+
+@contextmanager
+def simulated(wanted: bool, more: int = 0) -> Iterator[Callable[[Job], Job] | None]:
+    """As `trials`, what gives a job its simulations."""
+    with trials(wanted, more) as made:
+        if made is None:
+            yield None
+            return
+        from validator.trial import job
+
         yield lambda one: job.simulated(one, made)
 
 

@@ -66,7 +66,7 @@ def _try(now: Repair, todo: list[Diagnostic], judge: Judge) -> str:
     report = judge(after)
     before, behind = _faults(now.report.diagnostics), _faults(report.diagnostics)
     # Of a file that could not be read nothing else was known.
-    fresh = behind - before if now.document.readable else Counter[_Fault]()
+    fresh = behind - before if now.document.judgeable else Counter[_Fault]()
     if fresh:
         return f"it would bring {', '.join(sorted({code for code, _ in fresh}))}"
     if _faults(todo) - (before - behind):

@@ -1,12 +1,14 @@
-"""A DeepSpeed file that is not there, by what its name says: most are called for their stage and for offload."""
+"""A DeepSpeed file that is not there: by what its name says, as most are called for their stage and for offload, else
+by what each of LLaMA-Factory's own would make of the run."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from validator.diagnostic import Verdict
 from validator.job.zero import Zero
 
 _STAGE = re.compile(r"(?:zero|stage|(?<![a-z])z)[-_]?(?:stage[-_]?)?([0-3])(?!\d)")
@@ -20,6 +22,41 @@ _SHARDED = {"overlap_comm": False, "reduce_bucket_size": "auto", "stage3_prefetc
             "stage3_param_persistence_threshold": "auto",
             "stage3_gather_16bit_weights_on_model_save": True}  # fmt: skip
 _CPU = {"device": "cpu", "pin_memory": True}
+_FILES = ("ds_z0.json", "ds_z2.json", "ds_z2_offload.json", "ds_z3.json", "ds_z3_offload.json")
+
+
+class Outcome(NamedTuple):
+    """What a configuration makes of a run: the verdict, and the most bytes that a device may need."""
+
+    zero: Zero
+    verdict: Verdict
+    most: float
+
+
+class Unread(NamedTuple):
+    """What each of LLaMA-Factory's own files makes of a run."""
+
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def verdicts(self) -> Mapping[str, Verdict]:
+        """By what each file does."""
+        return {each.zero.words: each.verdict for each in self.outcomes}
+
+    @property
+    def agreed(self) -> Zero | None:
+        """The configuration that stands for all: which needs most where none exceeds, or least where all do; None where
+        some exceed."""
+        told = {each.verdict for each in self.outcomes}
+        if "exceeds" in told and len(told) > 1:
+            return None
+        choose = min if told == {"exceeds"} else max
+        return choose(self.outcomes, key=lambda each: (each.verdict == "tight", each.most)).zero
+
+
+def own() -> tuple[Zero, ...]:
+    """LLaMA-Factory's own configurations that shard in different ways."""
+    return tuple(there for name in _FILES if (there := by_name(name)))
 
 
 def by_name(path: str) -> Zero | None:

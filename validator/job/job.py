@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from validator.diagnostic import RecipeError, Verdict
 from validator.job import workload
 from validator.job.resolved import Resolved
 from validator.job.values import quantity
+from validator.job.zero import Zero
 from validator.memory import Estimate, Workload, device_memory, disk, host_memory
 from validator.memory.terms import Disk
 from validator.read.recipe import Document
@@ -18,6 +20,7 @@ from validator.tables import data, machines
 from validator.tables.machines import Machine
 
 if TYPE_CHECKING:  # which few recipes have
+    from validator.job.assumed import Unread
     from validator.job.price import Price
 
 GIB = float(1 << 30)
@@ -25,6 +28,26 @@ GIB = float(1 << 30)
 
 class Job(Resolved):
     """A recipe with all that it needs. Everything is computed when it is first asked for."""
+
+    @cached_property
+    def unread(self) -> Unread | None:
+        """What each of LLaMA-Factory's own DeepSpeed files would make of the run, where the recipe's is not there and
+        its name says nothing; None otherwise, and where nothing is judged."""
+        judged = self.machine and self.model and not self.trains_nothing
+        if not (judged and self.zero and self.zero.missing):
+            return None
+        from validator.job import assumed  # which no file that is there waits for
+
+        jobs = [(zero, replace(self, values={**self.values, "deepspeed": dict(zero.config)})) for zero in assumed.own()]
+        outcomes = tuple(
+            assumed.Outcome(zero, one.verdict, one.device_memory.high) for zero, one in jobs if one.device_memory
+        )
+        return assumed.Unread(outcomes) if outcomes else None
+
+    @property
+    def sharded_by(self) -> Zero | None:
+        """That of the DeepSpeed file; where it cannot be known, one under which the verdict is that of all."""
+        return (self.unread and self.unread.agreed) or self.zero
 
     @cached_property
     def device_memories(self) -> Mapping[str, Estimate]:
@@ -228,9 +251,13 @@ def _machine(wanted: Any, ram: float | None) -> tuple[Machine | None, str | None
 
 
 def _meant(key: str, value: Any) -> Any:
-    """What a refused value plainly stands for: 2 for "2" and 2.0, false for "false", sft for SFT; None where it does
-    for nothing. One mistake is then reported once: nothing else is judged by the default in its place."""
+    """What a refused value plainly stands for: 2 for "2" and 2.0, false for "false", sft for SFT, x for [x]; None where
+    it does for nothing. One mistake is then reported once: nothing else is judged by the default in its place."""
     entry = data.table("arguments")["arguments"].get(key, {})
+    if isinstance(value, list) and len(value) == 1:
+        (value,) = value
+        if isinstance(value, str) and entry.get("type") == "str" and not entry.get("choices"):
+            return value
     kinds, text = str(entry.get("type")).split("|"), str(value).strip().lower()
     if entry.get("choices"):
         text = "no" if value is False else text

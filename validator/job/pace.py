@@ -103,10 +103,10 @@ def ratio(job: Job, after: Job, lengths: Sequence[float]) -> float | None:
 
 
 def _device(job: Job, correction: float | None = None) -> tuple[Device | None, tuple[str, ...]]:
-    """Rates of the job's machine, and what of them is assumed. Where none are published, a correction is that of
-    another device's."""
+    """Rates of the job's machine, and what of them is assumed; none where a DeepSpeed file is not read. Where none are
+    published, a correction is that of another device's."""
     machine = job.machine
-    if machine is None:
+    if machine is None or (job.zero and job.zero.problem):
         return None, ()
     device, rates = machine.device, machine.device.rates(machine.devices)
     if rates is None and correction is not None:

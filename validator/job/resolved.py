@@ -14,6 +14,7 @@ from validator.job import datasets, which, workload, zero
 from validator.job.datasets import Dataset, Registry
 from validator.job.quantization import Quantization, quantization
 from validator.job.settings import Settings
+from validator.job.zero import Zero
 from validator.memory import Encoding, Workload
 from validator.read import disk
 from validator.tables import repository
@@ -24,6 +25,11 @@ _OUTSIDE = (
     "no config.json of a supported model type is in its folder, which lies outside of this repository and is not "
     "quoted; where torch and LLaMA-Factory are installed, explain RECIPE --simulate may judge it"
 )
+
+
+def _many(words: Any) -> int:
+    """How many words a comma-separated text or a list has; there may be very many."""
+    return words.count(",") + 1 if isinstance(words, str) and words else len(words) if isinstance(words, list) else 0
 
 
 @dataclass(eq=False, repr=False)
@@ -50,14 +56,19 @@ class Resolved(Settings):
 
     @cached_property
     def _model(self) -> tuple[Model | None, str | None]:
+        """The model, or why it is not known. Rows of new tokens are counted whole, where a checkpoint may have some to
+        spare (LLaMA-Factory, model/model_utils/embedding.py)."""
         name = self.get("model_name_or_path")
         if not isinstance(name, str):
             return None, None
         place = self.find(name)
         try:
-            return which.model(self, name, place[0] if place else None, self.path), None
+            there = which.model(self, name, place[0] if place else None, self.path)
         except RecipeError as err:
             return None, str(err)
+        new = sum(_many(self.get(key)) for key in ("add_tokens", "add_special_tokens"))
+        arch = there.arch
+        return there._replace(arch=arch._replace(vocab=arch.vocab + new)) if new else there, None
 
     @property
     def model(self) -> Model | None:
@@ -88,7 +99,7 @@ class Resolved(Settings):
         return problem if all(map(self.quotes, files)) else _OUTSIDE
 
     @cached_property
-    def zero(self) -> zero.Zero | None:
+    def zero(self) -> Zero | None:
         """The DeepSpeed configuration; None where the recipe uses none. A file that is not there is taken for the
         catalogue's of the same name, else for what its name says."""
         if not self.engine:
@@ -101,11 +112,16 @@ class Resolved(Settings):
             return zero.read(value, str(place[0] if place else shipped))
         from validator.job import assumed  # which no file that is there waits for
 
-        return assumed.by_name(value) or zero.read(value, value)
+        return assumed.by_name(value) or zero.read(value, value)._replace(missing=True)
 
     @property
     def zero_stage(self) -> int:
         return self.zero.stage if self.zero else 0
+
+    @property
+    def sharded_by(self) -> Zero | None:
+        """The DeepSpeed configuration by which memory is judged; None where the recipe uses none."""
+        return self.zero
 
     @cached_property
     def registry(self) -> Registry | None:
@@ -147,13 +163,14 @@ class Resolved(Settings):
         """What the memory formulas need, by a release of transformers where those that the recipe may meet keep the
         experts of a mixture in different ways, newest first; none where nothing is trained, or where the model is not
         known, or what the DeepSpeed or accelerate file makes of it."""
-        unknown = (self.zero and self.zero.problem) or (self.accelerate and not self.accelerate.judged)
+        engine = self.sharded_by
+        unknown = (engine and engine.problem) or (self.accelerate and not self.accelerate.judged)
         if self.model is None or unknown or self.trains_nothing:
             return {}
         forms = self.model.family.forms(self.header) if self.model.arch.ffn.experts else {True: ""}
         encodings = self._encodings
         return {
-            release: workload.workload(self, self.model, self.zero, encodings, fused, self.trains_decoder)
+            release: workload.workload(self, self.model, engine, encodings, fused, self.trains_decoder)
             for fused, release in forms.items()
         }
 

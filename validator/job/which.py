@@ -13,11 +13,14 @@ from validator.tables.models import Model
 # First parts of a path that training writes, and no hub account is called.
 _FOLDERS = {"checkpoints", "data", "models", "output", "outputs", "saves"}
 
+# What a run is called.
+_NAMES = ("run_name", "swanlab_run_name", "hub_model_id")
+
 
 def model(settings: Settings, name: str, folder: Path | None, recipe: str) -> Model:
     """The model that `name` means in the recipe at the path `recipe`: a folder's config.json, a known name, what the
-    header block says it comes from, what its name tells, or what a recipe beside this one trains into it. Raises
-    RecipeError where none of these tells it, or its config.json cannot be used."""
+    header block says it comes from, what its name tells, what a recipe beside this one trains into it, or what the
+    recipe or its run are called. Raises RecipeError where none of these tells it, or its config.json cannot be used."""
     if folder and disk.kind(folder / "config.json") == "file":
         return models.model(str(folder))
     if there := models.known(name, *settings.origin):
@@ -31,7 +34,24 @@ def model(settings: Settings, name: str, folder: Path | None, recipe: str) -> Mo
         raise RecipeError(unknown.base(base))
     if there := taken.model(name, template := settings.get("template")) or _trained(recipe, name, template):
         return there
+    if there := _described(settings, name, recipe):
+        return there
     raise RecipeError(unknown.message(name))
+
+
+def _described(settings: Settings, name: str, recipe: str) -> Model | None:
+    """The model that the recipe's own name tells, or that of its run, where the model's speaks for no other."""
+    from validator.tables import taken, unknown, wording
+
+    own = name.rstrip("/").rpartition("/")[2]
+    if wording.other_shapes(own) or unknown.other_kind(name):
+        return None
+    texts = {"the recipe's name": Path(recipe).stem} if recipe != "-" else {}
+    texts |= {f"`{key}`": value for key in _NAMES if isinstance(value := settings.get(key), str)}
+    for how, text in texts.items():
+        if there := taken.described(text, settings.get("template")):
+            return there._replace(taken="recipe", how=how)
+    return None
 
 
 def _trained(recipe: str, name: str, template: object, depth: int = 3) -> Model | None:

@@ -6,14 +6,17 @@ Facts about precision, which parameters are trained in what type, batches and st
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from validator.job import zero
 from validator.job.quantization import quantization
 from validator.job.settings import Settings
 from validator.job.zero import Zero
 from validator.memory import Adapter, Encoding, Sharding, Workload, linear_roles
-from validator.memory.workload import Attention
+from validator.memory.workload import Attention, Given
 from validator.tables import releases
 from validator.tables.models import Model
+from validator.tables.older import older
 
 # Names of transformers (trainer_optimizer.py); those that are not here are counted as AdamW. PyTorch's own steps go
 # over all tensors at once; apex and anyprecision keep fp32 moments, as bitsandbytes' 32-bit ones are.
@@ -56,7 +59,7 @@ def workload(
         method = "freeze"  # of no layer
     weights, fused = quantization(settings, model), _fused(settings, model)
     length = settings.longest
-    return Workload(
+    made = Workload(
         method=method,  # type: ignore[arg-type]
         precision=settings.precision,
         half=settings.half or "bf16",
@@ -92,6 +95,19 @@ def workload(
         dataset_tokens=(settings.samples or 0) * min(length, settings.lengths.typical or length),
         encodings=encodings,
         sharding=_sharding(settings, model, engine),
+    )
+    old = older(settings.header)
+    return released(made, old, settings.stage) if old else made
+
+
+def released(work: Workload, old: Collection[str], stage: str) -> Workload:
+    """The same run with what older releases do otherwise. Logits of one sequence are shifted without a copy."""
+    several = work.micro_batch * work.sequences_per_sample > 1
+    return work._replace(
+        given=Given("repeated" in old, "copied" in old, "added" in old),
+        loss="shifted" if "shifted" in old and several and work.loss == "upcast" else work.loss,
+        logits_raised="raised" in old,
+        supervised=stage == "dpo" and "supervised" in old,
     )
 
 

@@ -19,12 +19,13 @@ _STAGES = (0, 1, 2, 3)
 
 class Zero(NamedTuple):
     """A DeepSpeed configuration. `path` is None for one inside the recipe; `problem` says why `config` is empty;
-    `assumed`: the file is not there, and its name tells what it most likely holds."""
+    `assumed`: the file is not there, and its name tells what it most likely holds; `missing`: nor does its name."""
 
     config: Mapping[str, Any] = MappingProxyType({})
     path: str | None = None
     problem: str | None = None
     assumed: bool = False
+    missing: bool = False
 
     @property
     def words(self) -> str:

@@ -12,6 +12,7 @@ from validator.judge import MARK, unjudged
 from validator.judge.location import Locations
 from validator.read import disk
 from validator.read.recipe import SUFFIXES, Document, load
+from validator.read.refusals import TWICE
 from validator.read.text import clip, read_text
 from validator.rules import engine, manual, schema
 from validator.rules.rule import Rule
@@ -88,10 +89,10 @@ def check_document(
 ) -> FileReport:
     """All findings of a recipe that has been read. Unless whoever runs it trusts it, they are `guarded`: nothing is
     quoted of files outside of its repository."""
-    if document.readable and document.values:
+    if document.judgeable and document.values:
         return judge(document, machine, host_ram_gib, trial, guarded)[0]
     report = FileReport(document.path, list(map(_told, document.problems)), sources={document.path: document.text})
-    if document.readable:
+    if document.judgeable:
         report.diagnostics.append(Diagnostic("LOA006", Severity.ERROR, "holds no key; a recipe needs at least a model"))
     return report
 
@@ -110,7 +111,8 @@ def judge(
         text = "is read by LLaMA-Factory only if its name ends with .yaml or .yml, in lower case; rename it"
         report.diagnostics.append(Diagnostic("LOA007", Severity.ERROR, text))
     report.diagnostics += [locations.diagnostic(*each[:4], fix=each.fix) for each in schema.check(document)]
-    refused = frozenset(d.key for d in report.diagnostics if d.severity is Severity.ERROR and d.key)
+    wrong = (d for d in report.diagnostics if d.severity is Severity.ERROR and d.code != TWICE)
+    refused = frozenset(each.key for each in wrong if each.key)
     refused |= _misnamed(report.diagnostics)
     job = resolve(document, machine, host_ram_gib, refused)
     job.guarded = guarded

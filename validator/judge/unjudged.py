@@ -25,7 +25,7 @@ def gaps(job: Job, tried: bool = False) -> Iterator[Gap]:
         yield Gap("model not known", "model not known" if told else clip(job.model_problem, _LONGEST), code)
     if job.trains_nothing:
         yield Gap("nothing is trained", "nothing is trained: the formulas are of training")
-    if job.zero and job.zero.problem:
+    if job.sharded_by and job.sharded_by.problem:
         yield Gap("DeepSpeed file not read", "DeepSpeed file not read")
     if job.accelerate and not job.accelerate.judged:
         yield Gap("accelerate file not understood", "accelerate file not understood")

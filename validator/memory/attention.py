@@ -14,12 +14,14 @@ from .inputs import dropped, half_norms, input_kept, magnitudes, norm_kept, shar
 from .run import Run
 from .shapes import Block
 from .widths import key_width, output_width, query_width, value_width
+from .workload import Given
 
 if TYPE_CHECKING:
     from .mixers import Mixer
 
 # Elements of a head that FlashAttention takes at most.
 _WIDEST = 256
+_PLAIN = Given()
 
 
 def _dense_mask(run: Run) -> float:
@@ -35,8 +37,8 @@ def _dense_mask(run: Run) -> float:
 
 def mask(run: Run) -> float:
     """Attention masks of the whole model: one, and one more for sliding windows. Eager attention adds it to the
-    scores in the residual stream's precision; sdpa reads booleans, and needs one only for padding or a window that is
-    reached."""
+    scores in the residual stream's precision, and so did sdpa once, with one for both; it reads booleans, and needs one
+    only for padding or a window that is reached."""
     work, windows = run.work, run.arch.attn.window > 0
     square = float(run.tokens * work.length)
     if run.attends_in_squares:
@@ -44,7 +46,18 @@ def mask(run: Run) -> float:
     if work.attention != "sdpa":
         return 0.0
     reached = windows and work.length >= run.arch.attn.window
-    return square * (int(work.padded or run.arch.attn.masked) + int(reached))
+    number = int(work.padded or run.arch.attn.masked) + int(reached)
+    return square * (min(number, 1) * run.sizes.residual if work.given.added else number)
+
+
+def _masks_kept(run: Run, dense: float) -> float:
+    """Share of layers that keep a dense mask of their own: each that makes numbers of booleans, or brings them to
+    compute precision, and the sliding ones, which put their window into it (transformers of that time, models/gemma2,
+    Gemma2DecoderLayer)."""
+    attn = run.arch.attn
+    if not run.work.given.added or run.sizes.residual != run.sizes.compute:
+        return dense
+    return min(dense, attn.window_share) if attn.window else 0.0
 
 
 def _core(run: Run) -> float:
@@ -64,10 +77,14 @@ def _core(run: Run) -> float:
         repeated = narrow if attn.kv_heads == attn.heads or alone else wide
         return count * compute * (queries + repeated) + _scores(run)
     dense = _dense_mask(run)
-    if attn.fused and not attn.copied:  # the values are a view, which holds queries and keys before their rotation
-        narrow += queries + key_width(attn)
-    keys = narrow + (dense * (wide - narrow) if attn.kv_heads > 1 else 0.0)
-    return count * (compute * (queries + keys + output) + 4 * attn.heads) + dense * 2.0 * count * run.work.length
+    masks = _masks_kept(run, dense) * 2.0 * count * run.work.length if dense else 0.0
+    handed = run.work.given if run.work.attention == "sdpa" else _PLAIN
+    repeats = handed.repeated and attn.kv_heads != attn.heads
+    if attn.fused and not (attn.copied or handed.copied or repeats):
+        narrow += queries + key_width(attn)  # the values are a view, which holds queries and keys before their rotation
+    many = 1.0 if repeats else dense
+    keys = narrow + (many * (wide - narrow) if attn.kv_heads > 1 or handed.copied else 0.0)
+    return count * (compute * (queries + keys + output) + 4 * attn.heads) + masks
 
 
 def _widely(run: Run) -> bool:
@@ -137,7 +154,9 @@ def _attention_kept(run: Run, block: Block) -> float:
     per_token += 4.0 * attn.bare_norms * (query_width(attn) + key_width(attn)) + _latent_kept(run, block)
     per_token += _gate(run) if attn.gated else 0.0
     per_token += run.sizes.compute * sum(linear.outputs for linear in block.by_role("qkv")) if attn.clipped else 0.0
-    in_core = not (run.attends_in_squares or attn.concatenated or attn.gated or attn.broadcast)
+    work = run.work  # with a mask, another kernel gives token after token
+    back = work.given.copied and work.attention == "sdpa" and not _dense_mask(run)
+    in_core = not (run.attends_in_squares or attn.concatenated or attn.gated or attn.broadcast or back)
     if not in_core or not shares_inputs(run):
         per_token += input_kept(run, output_width(attn), block.by_role("o"), "attention" if in_core else "product")
     return run.tokens * per_token + _core(run)

@@ -91,7 +91,7 @@ def loss_forward(run: Run) -> Terms:
     if not run.work.needs_full_logits or run.checkpointing == "off":
         return inside
     outside = {**inside, Device.WEIGHT_CASTS: head_cast(run)}
-    return max(outside, {**inside, Device.LOGITS: head.half_logits(run)}, key=lambda terms: sum(terms.values()))
+    return max(outside, {**inside, Device.LOGITS: head.logits_inside(run)}, key=lambda terms: sum(terms.values()))
 
 
 def loss_backward(run: Run) -> Terms:

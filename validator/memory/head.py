@@ -33,12 +33,25 @@ def _fused(run: Run) -> float:
     return min(chunk, count * arch.vocab) * (sizes.compute + 4.0) + sizes.compute * count * arch.hidden + weight
 
 
+def _supervised(run: Run) -> float:
+    """Bytes per logit when the supervised loss is complete: the logits, an fp32 copy, perhaps a shifted one, and
+    log-probabilities."""
+    work, compute = run.work, run.sizes.compute
+    half = 0.0 if compute == 4 or work.logits_raised else compute
+    return half + 4.0 + (4.0 if work.loss == "shifted" else 0.0) + 4.0
+
+
+def logits_inside(run: Run) -> float:
+    """Logits at the end of the model's own forward pass in a preference stage."""
+    return run.tokens * run.arch.vocab * (_supervised(run) + _softcap(run)) if run.work.supervised else half_logits(run)
+
+
 def logits_forward(run: Run) -> float:
     """Logits when the loss is complete: in compute precision, an fp32 copy and log-probabilities in fp32.
 
     Older releases also made a shifted copy; a preference stage has dropped the half-precision logits by then, but runs
-    the reference's forward pass beside what the policy's keeps; KTO runs a second pass beside the first one's logits
-    (LLaMA-Factory, train/kto/trainer.py)."""
+    the reference's forward pass beside what the policy's keeps, and older ones made the supervised loss in each pass;
+    KTO runs a second pass beside the first one's logits (LLaMA-Factory, train/kto/trainer.py)."""
     work, compute = run.work, run.sizes.compute
     upcast = 4.0 if compute < 4 else 0.0
     if work.loss == "fused" and not (work.needs_full_logits or work.value_head):
@@ -46,10 +59,10 @@ def logits_forward(run: Run) -> float:
     if work.value_head:
         each = compute + upcast
     elif work.needs_full_logits:
-        each = 16.0 if work.reference_copies or work.reference_logits else 8.0
-        each += 4.0 if work.estimates_kl else 0.0
+        before = 8.0 if work.reference_copies or work.reference_logits else 0.0
+        each = before + (12.0 if work.estimates_kl else _supervised(run) if work.supervised else 8.0)
     else:
-        each = compute + upcast + 4.0 + (4.0 if work.loss == "shifted" else 0.0)
+        each = _supervised(run)
     return run.tokens * run.arch.vocab * (each + _softcap(run))
 
 

@@ -24,13 +24,18 @@ def _table_bytes(run: Run) -> float:
     return run.sizes.trained if run.work.method == "full" else run.sizes.base
 
 
+def _per_layer(run: Run) -> float:
+    """Bytes per element of the layers."""
+    return (base_weights(run) - _table_bytes(run) * run.tables) / (run.parameters - run.tables)
+
+
 def _gathered_zero3(run: Run, where: Where) -> float:
     """ZeRO-3 gathers the module at work and a prefetch bucket, and keeps what it will use again within the reuse
     distance: at the loss that is a third of it, since a checkpointed layer is used once going forward and twice
     coming back, less the output layer, which is passed twice
     (deepspeed/runtime/zero/partitioned_param_coordinator.py)."""
     sharding, whole, per_table = run.sharding, base_weights(run), _table_bytes(run)
-    per_layer = (whole - per_table * run.tables) / (run.parameters - run.tables)
+    per_layer = _per_layer(run)
     reuse = min(sharding.max_reuse_distance, sharding.max_live_parameters)
     table, inside = {
         "loss": (run.head, max(0.0, (reuse - 2 * run.head) / 3)),
@@ -63,7 +68,7 @@ def _gathered_fsdp(run: Run) -> float:
     sizes = run.sizes
     if run.sharding.stage == 2:
         return sizes.compute * run.parameters
-    quantized = base_weights(run) / (run.work.base_bytes * run.parameters) if run.work.quant_bits else 1.0
+    quantized = _per_layer(run) / run.work.base_bytes if run.work.quant_bits else 1.0
     towers = sum(elements(tower) for tower in run.arch.towers)
     return sizes.compute * (run.tables + (towers + 2 * run.largest_layer) * quantized)
 

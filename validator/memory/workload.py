@@ -204,6 +204,14 @@ class Sharding(NamedTuple):
         return 0 if self.fsdp else self.stage
 
 
+class Given(NamedTuple):
+    """What the fused attention of PyTorch is given."""
+
+    repeated: bool = False  # keys and values once for each head of the queries
+    copied: bool = False  # copies, head after head; the result is then copied back to token after token
+    added: bool = False  # a mask of numbers in the precision of the hidden states, in place of booleans
+
+
 class Workload(NamedTuple):
     """One training run, as it really executes. `length` is tokens per sequence, `micro_batch` sequences per device."""
 
@@ -229,10 +237,13 @@ class Workload(NamedTuple):
     checkpointing: Checkpointing = "layer"
     reentrant: bool = True  # checkpointing computes layers again as a whole, else up to the last tensor that is needed
     attention: Attention = "sdpa"
+    given: Given = Given()
     padded: bool = True  # batches hold padding, so sdpa may need a dense mask
     loss: Loss = "upcast"
+    logits_raised: bool = False  # the output layer's result is made fp32 at once
     fused_kernels: bool = False  # norms and gated activations are one kernel each, which keeps its inputs only
     needs_full_logits: bool = False  # a preference or reward stage keeps log-probabilities
+    supervised: bool = False  # and makes the supervised loss, too, which it drops
     value_head: bool = False  # a scalar head instead of the vocabulary (reward model)
     reference_copies: int = 0  # whole frozen copies of the model beside it
     reference_logits: bool = False  # a second, gradient-free pass per step (preference stages with a reference)

@@ -12,7 +12,19 @@ from validator.job.datasets import Registry
 from validator.plan import choice, upgrade, writing
 from validator.plan.choice import Choice
 from validator.plan.draft import Draft, can_wrap
-from validator.plan.search import ADAPTERS, LENGTHS, METHODS, ORDER, Plan, cured, obstacles, search, tight, usual
+from validator.plan.search import (
+    ADAPTERS,
+    LENGTHS,
+    METHODS,
+    ORDER,
+    Plan,
+    begun,
+    cured,
+    obstacles,
+    search,
+    tight,
+    usual,
+)
 from validator.plan.upgrade import Upgrade
 from validator.recipes.place import Placed, place
 from validator.samples.kinds import KINDS, STAGES
@@ -22,6 +34,8 @@ from validator.tables.models import Model
 
 if TYPE_CHECKING:
     from validator.study.own import Own
+    from validator.trial.planned import Planned
+    from validator.trial.trials import Trials
 
 
 @dataclass(frozen=True)
@@ -29,7 +43,7 @@ class Answer:
     """What fits, best first: plans for the model, or choices of a model. Where nothing does: the reasons that memory
     cannot cure, or machines on which it would, and a run that is tight. `outdated`: by method that is planned for an
     earlier transformers, what `check` has against it with the newest. `scale`: the best plan's method on other numbers
-    of devices, where that is asked for."""
+    of devices, where that is asked for. `planned`: what simulated a model that no formula knows."""
 
     model: Model | None
     machine: Machine
@@ -43,6 +57,7 @@ class Answer:
     unrated: Sequence[str] = ()
     outdated: Mapping[str, Sequence[str]] = field(default_factory=dict)
     scale: Sequence[tuple[Machine, Plan | None]] = ()
+    planned: Planned | None = None
 
     @property
     def method(self) -> str:
@@ -69,15 +84,16 @@ def answer(
     own: Registry | None = None,
     network: str | None = None,
     price: str | None = None,
+    trials: Trials | None = None,
 ) -> Answer:
     """Plans for the model, or models for the machine; `own` holds the user's data, `network` joins nodes, `price` is
-    that of a device and hour. Raises RecipeError for what is not known, and for a length that cuts the pictures of the
-    data."""
+    that of a device and hour, `trials` simulates a model that no formula knows. Raises RecipeError for what is not
+    known, and for a length that cuts the pictures of the data."""
     target = _machine(machine, host_ram_gib)._replace(network=network, price=price)
     if model is None:
         chosen = choice.choose(target, samples, length, [method] if method else ADAPTERS, stage, own)
         return Answer(None, target, samples, choices=chosen, stage=stage)
-    wanted = models.model_by_any_name(model)
+    wanted, planned = _wanted(model, trials)
     methods = [method] if method else guidance.rated(ORDER.get(stage, METHODS), stage)
     if fsdp:
         _require_sharding(wanted, target, methods)
@@ -89,9 +105,26 @@ def answer(
         _require_length(start)
     lengths = [length] if length else usual(start)
     start = replace(start, length=lengths[0])
+    if planned:
+        planned.count(begun(replace(start, method=each)).job for each in methods)
+        start = replace(start, model=planned.model, planned=planned)
     left_out = () if method else [each for each in METHODS if each not in methods]
-    unanswered = Answer(wanted, target, samples, stage=stage, unrated=left_out)
+    unanswered = Answer(start.model, target, samples, stage=stage, unrated=left_out, planned=planned)
     return _planned(unanswered, start, methods, lengths)
+
+
+def _wanted(name: str, trials: Trials | None) -> tuple[Model, Planned | None]:
+    """The model by that name; one that no formula knows with what will simulate it, before it is counted."""
+    try:
+        return models.model_by_any_name(name), None
+    except RecipeError:
+        if trials is None:
+            raise
+        from validator.trial.planned import planned  # which no model that is known waits for
+
+        if (there := planned(name, trials)) is None:
+            raise
+        return there.model, there
 
 
 def _planned(unanswered: Answer, start: Draft, methods: Sequence[str], lengths: Sequence[int]) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from validator.job import media, naming
 from validator.job.datasets import Registry
@@ -16,6 +16,9 @@ from validator.tables.checkout import home
 from validator.tables.machines import Machine
 from validator.tables.models import Model
 from validator.tables.savers import savers
+
+if TYPE_CHECKING:  # which few plans need
+    from validator.trial.planned import Planned
 
 _DATA = {"sft": "alpaca_gpt4_en,alpaca_gpt4_zh", "dpo": "dpo_mix_en,dpo_mix_zh", "rm": "dpo_mix_en,dpo_mix_zh",
          "kto": "kto_mix_en", "pt": "wikipedia_en"}  # fmt: skip
@@ -38,7 +41,8 @@ class Draft:
     says. `saver`: one of the optimizers for full fine-tuning on one device, `bf16` for AdamW in 16 bits.
     `transformers`: the release that the recipe is for; None: the newest. `own`: the registry of the user's own data.
     `workers`: processes that load samples beside each of a device. `stem`: the name of the file that it is written to,
-    without its suffix."""
+    without its suffix. `planned`: what simulates a model that no formula knows. `save_steps`: steps from one checkpoint
+    to the next."""
 
     model: Model
     machine: Machine
@@ -55,11 +59,16 @@ class Draft:
     own: Registry | None = None
     workers: int = 4
     stem: str | None = None
+    planned: Planned | None = None
+    save_steps: int = 500
 
     @property
     def liger_helps(self) -> bool:
         """Whether liger's loss, which never holds all logits, can be had: on GPUs, in stages that need no logits
-        (llamafactory/model/model_utils/liger_kernel.py, require_logits)."""
+        (llamafactory/model/model_utils/liger_kernel.py, require_logits). Of a model that is simulated, where that can
+        be, too."""
+        if self.planned and not self.planned.fuses:
+            return False
         return self.machine.device.vendor in ("nvidia", "amd", "unknown") and self.stage in ("sft", "pt")
 
     @cached_property
@@ -67,9 +76,16 @@ class Draft:
         """The job it would be, judged by the same formulas as any other."""
         header = {"samples": self.amount, "transformers": self.transformers}
         job = Job(dict(self._settings()), header, self.machine, path="plan", folders=(home(),))
+        job = self.planned.job(job) if self.planned else job
         if self.own:
             job.registry = self.own
         return job
+
+    @property
+    def fits(self) -> bool:
+        """Whether all of both bands fits. The host is asked first, since the devices' memory may have to be simulated;
+        what is not is taken not to fit."""
+        return self.job.host_verdict in ("fits", "unknown") and self.job.device_verdict == "fits"
 
     @cached_property
     def lengths(self) -> Sequence[float]:
@@ -148,7 +164,7 @@ class Draft:
         yield from self._method()
         yield from self._data()
         kept = 1 if self.method == "full" and self.model.billions > _HUGE else 2
-        yield from {"logging_steps": 10, "save_steps": 500, "save_total_limit": kept, "plot_loss": True,
+        yield from {"logging_steps": 10, "save_steps": self.save_steps, "save_total_limit": kept, "plot_loss": True,
                     "report_to": "none"}.items()  # fmt: skip
         yield from self._schedule()
 

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from validator.plan.answer import Answer
 from validator.plan.draft import Draft
 from validator.tables import guidance, models, releases
+from validator.tables.machines import Machine
 from validator.tables.models import Model
+
+if TYPE_CHECKING:  # which few plans need
+    from validator.trial.planned import Planned
+
+# What simulations call a method -> what plans do.
+_METHODS = {"qlora4": "qlora"}
 
 
 def notes(answer: Answer) -> Iterator[str]:
     """Which device and model were meant, what is assumed or left out, and whether the samples suffice."""
-    machine = answer.machine
     if answer.outdated:
         older, newest = releases.previous()[1], releases.newest()[1]
         why = "; ".join(dict.fromkeys(reason for reasons in answer.outdated.values() for reason in reasons))
         methods = ", ".join(answer.outdated)
         yield f"{methods} for transformers {older}, as a written recipe says; not for {newest}: {why}"
-    if machine.note:
-        yield machine.note
-    if machine.device.vendor == "unknown":
-        assumed = "bf16, FlashAttention-2, bitsandbytes and liger-kernel"
-        yield f"only the memory of {machine.device.id} is known: {assumed} are assumed"
-    if machine.host_ram_gib is None:
-        yield "offload is left out, because the host's memory is not known; give --host-ram"
+    yield from _of_machine(answer.machine)
     if answer.best and answer.best.pace:
         yield from (f"times are for {each}" for each in answer.best.pace.assumed)
     if len({plan.draft.amount for plan in answer.plans}) > 1:
         yield "each time is for the samples recommended for the method; the order is that of the same samples"
+    if answer.planned:
+        yield from _of_simulations(answer, answer.planned)
     if answer.unrated:
         yield f"{', '.join(answer.unrated)} is left out: no learning rate for it in stage {answer.stage} is published"
     if answer.model is None:
@@ -38,6 +41,32 @@ def notes(answer: Answer) -> Iterator[str]:
     if answer.best:
         yield from _of_template(answer.best.draft)
         yield from _of_size(answer, answer.model)
+
+
+def _of_machine(machine: Machine) -> Iterator[str]:
+    if machine.note:
+        yield machine.note
+    if machine.device.vendor == "unknown":
+        assumed = "bf16, FlashAttention-2, bitsandbytes and liger-kernel"
+        yield f"only the memory of {machine.device.id} is known: {assumed} are assumed"
+    if machine.host_ram_gib is None:
+        yield "offload is left out, because the host's memory is not known; give --host-ram"
+
+
+def _of_simulations(answer: Answer, planned: Planned) -> Iterator[str]:
+    """What the figures rest on, where no formula knows the model, and what is not among them."""
+    yield f"memory is simulated, as no formula knows model type {planned.kind}; `check --simulate` judges the recipe"
+    there = {plan.draft.method for plan in answer.plans}
+    for why in dict.fromkeys(planned.failed.values()):
+        methods = [_METHODS.get(method, method) for method, its in planned.failed.items() if its == why]
+        if lacking := [method for method in methods if method not in there]:
+            yield f"{', '.join(lacking)} is left out: it {why}"
+    if planned.trials.spent:
+        made = planned.trials.made
+        yield (
+            f"no more than {made} simulations are made at a time, and what was not simulated is taken not to fit; the "
+            "same command goes on from there, --method or --cutoff-len need fewer"
+        )
 
 
 def _of_template(draft: Draft) -> Iterator[str]:

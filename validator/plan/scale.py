@@ -18,7 +18,7 @@ def scale(best: Draft, own_ram: bool) -> Sequence[tuple[Machine, Plan | None]]:
     """The soonest plan of a draft's method and length on each machine of its kind, None where nothing fits. `own_ram`:
     a node has the main memory that the draft's machine names, not that of the usual server."""
     start = Draft(best.model, best.machine, best.method, "fsdp" if best.engine == "fsdp" else None, length=best.length,
-                  samples=best.samples, stage=best.stage, own=best.own)  # fmt: skip
+                  samples=best.samples, stage=best.stage, own=best.own, planned=best.planned)  # fmt: skip
     machines = (_equipped(machine, start.machine, own_ram) for machine in _machines(start.machine))
     return [(machine, _soonest(replace(start, machine=machine))) for machine in machines]
 

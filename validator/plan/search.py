@@ -16,14 +16,14 @@ from itertools import islice
 from math import log2
 
 from validator.diagnostic import Diagnostic, Severity
-from validator.job.job import GIB
+from validator.job.job import GIB, Job
 from validator.job.pace import Pace, pace, per_sample
 from validator.judge import check
 from validator.measure import kept
 from validator.plan import draft, writing
 from validator.plan.draft import Draft
 from validator.read.recipe import parse
-from validator.speed import Term
+from validator.speed import Part, Term
 from validator.tables import releases
 from validator.tables.checkout import home
 from validator.tables.savers import run_on, savers
@@ -45,6 +45,10 @@ _ENGINES = {
     "slow": ("ds_z2_offload.json", "ds_z3_offload.json", "ds_z3_offload_nopin.json"),
     "slowest": ("ds_z3_offload_all.json", "ds_z3_offload_all_nopin.json"),
 }
+
+
+# The share of a run that checkpoints may take, seconds of a run in which it matters, and steps that are seldom enough.
+_SAVING, _LONG, _SELDOM = 0.1, 1800.0, 8000
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
     optimizer that saves memory where none does; beside a class that offloads, AdamW in 16 bits."""
     ways: Sequence[str] = list(savers())
     for speed in SPEEDS[SPEEDS.index(begin) :]:
-        best = next((Plan(member, speed) for member in members(start, speed)), None)
+        best = next((_spaced(Plan(member, speed)) for member in members(start, speed)), None)
         if best:
             yield best
             ways = ["bf16"] if speed in _ENGINES else []
@@ -158,22 +162,37 @@ def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
         yield from islice(saved, 1)
 
 
+def _spaced(plan: Plan) -> Plan:
+    """With checkpoints so far apart that they take a tenth of the run at most; more wastes time (rule TRA926)."""
+    run, steps = plan.pace.run if plan.pace else None, plan.draft.save_steps
+    if run is None or steps > _SELDOM or not run.terms[Part.SAVES] > _SAVING * run.expected > _SAVING * _LONG:
+        return plan
+    return _spaced(replace(plan, draft=replace(plan.draft, save_steps=2 * steps)))
+
+
 def members(start: Draft, speed: str) -> Iterator[Draft]:
     """Runs of a speed class that fit and pass `check`, without liger first: it is one package more."""
     liger = start.liger_helps
     for engine in _engines(start, speed):
         most = _lean(replace(start, engine=engine, liger=liger, recompute=speed != "fastest"))
-        if most.job.verdict != "fits":
+        if not most.fits:
             continue  # liger never needs more memory, so nothing fits without it
         for member in (replace(most, liger=False), most) if liger else (most,):
-            if member.job.verdict == "fits" and not _problems(member := _filled(member)):
+            if member.fits and not _problems(member := _filled(member)):
                 yield member
 
 
 def _lean(most: Draft) -> Draft:
     """With one process that loads samples for each device where the host's memory alone is short: each takes some."""
-    short = most.job.device_verdict == "fits" != most.job.verdict
+    short = most.job.host_verdict in ("tight", "exceeds") and most.job.device_verdict == "fits"
     return replace(most, workers=1) if short else most
+
+
+def begun(start: Draft) -> Draft:
+    """The run of a draft's method that every search comes to: activations computed twice, weights whole or, with FSDP,
+    sharded."""
+    engines = (engine for speed in ("fast", "medium") for engine in _engines(start, speed))
+    return replace(start, engine=next(engines, None))
 
 
 def frugal(start: Draft) -> Iterator[Plan]:
@@ -187,7 +206,12 @@ def tight(start: Draft, methods: Sequence[str]) -> Plan | None:
     """The first method's fastest run, one sample at a time, that is expected to fit and at the upper end of the 90 %
     band does not; None: there is none that `check` has nothing else against."""
     runs = (run for method in methods for run in frugal(replace(start, method=method)))
-    return next((run for run in runs if run.draft.job.worst == "tight" and not obstacles(run.draft)), None)
+    return next((run for run in runs if _is_tight(run.draft.job) and not obstacles(run.draft)), None)
+
+
+def _is_tight(job: Job) -> bool:
+    """Not where the devices' memory was not simulated, which is left out where the host's is too small."""
+    return job.host_verdict != "exceeds" and job.worst == "tight" and job.device_verdict != "unknown"
 
 
 def _engines(start: Draft, speed: str) -> tuple[str | None, ...]:
@@ -227,9 +251,10 @@ def _filled(start: Draft) -> Draft:
     take as long. More samples at once fill a device better, and are padded to the longest of more."""
     most = min(_MICRO, int(start.rates["batch"]["default"]) // start.machine.world)
     sizes = [1 << power for power in reversed(range(1, max(most, 1).bit_length()))]
-    fitting = [larger for micro in sizes if (larger := replace(start, micro=micro)).job.verdict == "fits"]
     lengths = start.lengths
-    return min([*fitting, start], key=lambda each: per_sample(each.job, lengths) or 0.0) if fitting else start
+    soonest = sorted([*(replace(start, micro=micro) for micro in sizes), start],
+                     key=lambda each: per_sample(each.job, lengths) or 0.0)  # fmt: skip
+    return next(each for each in soonest if each is start or each.fits)
 
 
 def obstacles(start: Draft) -> list[str]:
@@ -242,8 +267,10 @@ def obstacles(start: Draft) -> list[str]:
 def _problems(run: Draft) -> list[Diagnostic]:
     """Errors and warnings, but on paths and data sets: which there are is up to the folder that the recipe goes to. Of
     data of one's own, which no registry has yet, only the draft knows what memory they need. What wastes time (TRA92)
-    is weighed by the order of plans."""
-    document = parse(str(home() / "plan.yaml"), writing.text(run))
-    judged = (each for each in check.check_document(document).diagnostics if each.severity is not Severity.NOTE)
+    is weighed by the order of plans. Nothing is simulated for it: of a run that fits that has been done."""
+    known = run.planned.settled if run.planned else None
+    document = parse(str(home() / "plan.yaml"), writing.text(replace(run, planned=known) if known else run))
+    found = check.check_document(document, trial=known.job if known else None).diagnostics
+    judged = (each for each in found if each.severity is not Severity.NOTE)
     elsewhere = ("PTH", "DAT", "TRA92", *(["FIT"] if run.own else []))
     return [each for each in judged if not each.code.startswith(elsewhere)]

@@ -23,6 +23,7 @@ INTEGER = "tag:yaml.org,2002:int"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 # Greater whole numbers are no floats any more, and mean nothing. Python itself reads 4,300 digits, in base 16 any.
 _MAX_BITS, _TOO_MANY = 1023, "Exceeds the limit"
+_KEY = "while scanning a simple key"  # libyaml, which stops behind it
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -85,11 +86,12 @@ _Loader.yaml_implicit_resolvers = {
 
 
 class MalformedError(ValueError):
-    """Text that is not YAML. `position` is where the reader stopped."""
+    """Text that is not YAML. `position` is where the reader stopped; `keyless`: at a line that is no `key: value`."""
 
-    def __init__(self, what: str, position: Position = (1, 1)) -> None:
+    def __init__(self, what: str, position: Position = (1, 1), keyless: bool = False) -> None:
         super().__init__(what)
         self.position = position
+        self.keyless = keyless
 
 
 def compose(text: str, judge: Callable[[Node], bool]) -> tuple[Node | None, Any]:
@@ -174,6 +176,9 @@ def _unmade(node: Node, why: str) -> MalformedError:
 
 
 def _malformed(err: yaml.YAMLError) -> MalformedError:
-    mark = getattr(err, "problem_mark", None) or getattr(err, "context_mark", None)
+    keyless = getattr(err, "context", None) == _KEY
+    marks = [getattr(err, name, None) for name in ("problem_mark", "context_mark")]
+    mark = marks[1] if keyless else marks[0] or marks[1]
     what = getattr(err, "problem", None) or getattr(err, "reason", None) or "not readable"
-    return MalformedError(f"not valid YAML: {what}", (mark.line + 1, mark.column + 1) if mark else (1, 1))
+    what = "a line is no `key: value`" if keyless else what
+    return MalformedError(f"not valid YAML: {what}", (mark.line + 1, mark.column + 1) if mark else (1, 1), keyless)

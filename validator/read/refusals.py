@@ -12,6 +12,9 @@ from validator.read.text import clip
 
 # What a value holds is looked at by many rules, each of which takes longer the longer it is.
 _LONGEST = 1 << 15  # characters
+# But for lists of new tokens, of which there may be thousands: codes of pictures, sounds or actions.
+_LISTS = ("add_tokens", "add_special_tokens")
+TWICE = "LOA004"
 _REFUSED = {"tag:yaml.org,2002:set", "tag:yaml.org,2002:timestamp"}
 # What OmegaConf's grammar takes behind `${`, with the `}`: a path of keys, or a resolver with arguments.
 _KEY = r"""[^\\{}()\[\]:.\s'"]+"""
@@ -29,14 +32,16 @@ _ESCAPED = r"(?<!\\)(?:\\\\)*\\\$\{"
 def refusals(node: Node, top: bool = True) -> Iterator[Diagnostic]:
     """LOA001, LOA002 and LOA004 of a document."""
     yield from _keys(node, top)
-    if _endless(node):
-        yield _too_long(node)
-    elif node.tag in _REFUSED:
+    if node.tag in _REFUSED:
         yield at("LOA002", f"`!!{node.tag.rpartition(':')[2]}` is not a type that LLaMA-Factory's reader takes", node)
     elif dialect.single(node, STRING) and "${" in node.value and not _interpolates(node.value):
         yield at("LOA002", "`${` begins an interpolation that is not well formed; write `\\${` for the text", node)
+    lists = [value for key, value in dialect.pairs(node) if key.value in _LISTS] if top else ()
     for child in dialect.inner(node):
-        yield from refusals(child, top=False)
+        if _endless(child) and child not in lists:
+            yield _too_long(child)
+        else:
+            yield from refusals(child, top=False)
 
 
 def surprises(node: Node) -> Iterator[Diagnostic]:
@@ -65,7 +70,7 @@ def _keys(node: Node, top: bool) -> Iterator[Diagnostic]:
             text = f"`{clip(key.value)}` is written twice (first on line {lines[key.value]}); remove one"
             same = top and _same(first[key.value], value)
             fix = Fix((Edit("remove", key.value),)) if same else None
-            yield at("LOA004", text, key)._replace(key=key.value, fix=fix)
+            yield at(TWICE, text, key)._replace(key=key.value, fix=fix)
         elif dialect.single(key, STRING):
             lines[key.value], first[key.value] = key.start_mark.line + 1, value
 

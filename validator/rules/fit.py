@@ -91,7 +91,7 @@ def device_memory_for_short_samples(job: Job) -> Iterator[Finding]:
     """The run needs more device memory than there is once a sample is as long as `cutoff_len` allows.
 
     Why: without packing a micro batch is as long as its longest sample, so the run goes well until one is too long, and
-    stops there with "out of memory". How long samples are is not known here; that some have 1,024 tokens is assumed.
+    stops there with "out of memory". How long samples are is not known here; that some have 512 tokens is assumed.
     Source: own (the memory model)
     Fix: `lmf-recipes data RECIPE` shows the lengths where the data are at hand; write them into the header block, as
     `lengths: [800, 3000]` (typical and longest, in tokens), and the verdict is firm. Else a shorter `cutoff_len`, or
@@ -152,13 +152,37 @@ def memory_not_judged(job: Job) -> Iterator[Finding]:
     Why: without the model's shapes nothing can be predicted, so the run may stop with "out of memory" all the same.
     Source: own (the memory model)
     Fix: give a folder that holds the model's config.json, which is enough, as `model_name_or_path`; for a type that no
-    formula knows, `lmf-recipes explain RECIPE --simulate` where torch and LLaMA-Factory are installed; or add the model
-    to validator/data/models.yaml.
+    formula knows, `lmf-recipes explain RECIPE --simulate` where torch and LLaMA-Factory are installed, or for a new
+    recipe `lmf-recipes plan --model FOLDER --simulate`; or add the model to validator/data/models.yaml.
     """
     if job.machine and job.model_problem:
         folder = job.find(f"{job.get('model_name_or_path')}/config.json")
         at = "base" if isinstance(job.header.get("base"), str) and not folder else "model_name_or_path"
         yield at, f"memory is not judged: {job.model_problem}"
+
+
+@rule("FIT013", Severity.NOTE)
+def sizes_for_the_machine(job: Job) -> Iterator[Finding]:
+    """The model is not known, but how large it may be is.
+
+    Why: recipes are shared with a placeholder for the model, or with a name that tells nothing. Its template tells
+    which models it may be; each of the catalogue's is judged in its place, the smallest first.
+    Source: own (the memory model)
+    Fix: nothing to do; with the model's own name, or `# base: NAME` in the header block, memory is judged.
+    """
+    if not (job.machine and job.model_problem):
+        return
+    from validator.job.sizes import sizes  # which no model that is known waits for
+
+    if there := sizes(job):
+        whose = f"of the models of template `{job.get('template')}`"
+        largest, beyond = (f"{one.id} ({one.size})" if one else "" for one in there)
+        if not beyond:
+            yield "template", f"{whose} none exceeds the machine's memory, the largest is {largest}"
+        elif not largest:
+            yield "template", f"{whose} each exceeds the machine's memory, the smallest is {beyond}"
+        else:
+            yield "template", f"{whose} none up to {largest} exceeds the machine's memory, {beyond} does"
 
 
 @rule("FIT009", Severity.NOTE)
@@ -182,7 +206,8 @@ def model_taken_by_name(job: Job) -> Iterator[Finding]:
     on its name. Words behind a known name are taken for those of a fine-tune, which has the same shapes and perhaps
     another template; words before it, too, where the recipe's template is that of the known model. A folder whose name
     tells nothing is what a recipe beside this one writes there (`output_dir`, `export_dir`), if that has the same
-    template.
+    template; else what the recipe itself or its run is called, as dpo_qwen3_8b.yaml is, if that is a model of its
+    template. Of 55 public recipes that are called so, and name their model, it is the same in all.
     Source: own (how people name folders and copies of models)
     Fix: nothing to do where it is that model; else `base:` in the header block, or a folder with its config.json.
     """

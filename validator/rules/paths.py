@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from validator.diagnostic import Edit, Fix, RecipeError, Severity
+from validator.diagnostic import Edit, Fix, RecipeError, Severity, Verdict
 from validator.job.datasets import REGISTRY
 from validator.job.job import Job
 from validator.job.which import local
@@ -27,6 +27,7 @@ _READ = (
 )  # fmt: skip
 _WRITTEN = ("output_dir", "tokenized_path")
 PATHS = frozenset((*_READ, *_WRITTEN))  # placeholders in them are judged here
+_MEMORY: Mapping[Verdict, str] = {"fits": "fits", "tight": "is tight", "exceeds": "exceeds memory"}
 MODELS = ("model_name_or_path", "ref_model", "reward_model")
 ADAPTERS = ("adapter_name_or_path", "ref_model_adapters", "reward_model_adapters")
 
@@ -36,7 +37,8 @@ def deepspeed_missing(job: Job) -> Iterator[Finding]:
     """The DeepSpeed file does not exist.
 
     Why: every process stops while the arguments are parsed, after some 20 seconds of imports under torchrun: "Expected
-    a string path to an existing deepspeed config".
+    a string path to an existing deepspeed config". Memory is judged by the stage that the name tells; where it tells
+    none, only if LLaMA-Factory's own files all come to the same.
     Source: accelerate/utils/deepspeed.py:HfDeepSpeedConfig.__init__
     Fix: name an existing file; relative paths count from the working directory, not from the recipe.
     """
@@ -52,17 +54,31 @@ def judged(job: Job, key: str) -> str:
     """What a DeepSpeed file or a model that is not there is taken for."""
     if key == "deepspeed" and job.zero and job.zero.assumed:
         return f"; judged as {job.zero.words}, as its name says"
+    if key == "deepspeed" and job.unread:
+        return _under_each(job.unread.verdicts)
     return f"; judged as {guessed}" if key == "model_name_or_path" and (guessed := taken(job)) else ""
+
+
+def _under_each(verdicts: Mapping[str, Verdict]) -> str:
+    """What LLaMA-Factory's own files would make of the run."""
+    by_verdict: dict[Verdict, list[str]] = {}
+    for words, verdict in verdicts.items():
+        by_verdict.setdefault(verdict, []).append(words)
+    if len(by_verdict) == 1:
+        (verdict,) = by_verdict
+        return f"; its name tells no stage, and with each of LLaMA-Factory's own the run {_MEMORY[verdict]}"
+    several = (f"the run {_MEMORY[verdict]} with {', '.join(words)}" for verdict, words in by_verdict.items())
+    return f"; its name tells no stage: {', '.join(several)}"
 
 
 def taken(job: Job) -> str:
     """Which model the one that the recipe names is taken for, and why; empty where it is known, or the header says."""
     model = job.model
-    if model is None or model.taken not in ("name", "run"):
+    if model is None or model.taken not in ("name", "run", "recipe"):
         return ""
     quantized = f", quantized by {model.quantized}" if model.quantized else ""
-    why = "by its name" if model.taken == "name" else f"which `{model.how}` trains or merges into it"
-    return f"{model.name}{quantized}, {why}"
+    why = {"name": "by its name", "run": f"which `{model.how}` trains or merges into it", "recipe": f"by {model.how}"}
+    return f"{model.name}{quantized}, {why[model.taken]}"
 
 
 def astray(job: Job) -> str | None:

@@ -61,12 +61,13 @@ def sharded_without_need(job: Job) -> Iterator[Finding]:
 
     Why: ZeRO-3 gathers every layer in each pass of each micro batch, an adapter's frozen base too; offload moves states
     over the host's link and updates them on the processor. Where the devices' memory suffices without, that buys
-    nothing: users tell of LoRA two to ten times as slow with ZeRO-3 (LLaMA-Factory issues 3499, 5398, 9528).
+    nothing: users tell of LoRA two to ten times as slow with ZeRO-3 (LLaMA-Factory issues 3499, 5398, 9528). Of a file
+    that is not there nothing is said.
     Source: own (the time model)
     Fix: the file that the message names; `lmf-recipes explain` shows memory and time of both.
     """
     offloads = job.zero is not None and job.zero.offloads
-    if job.zero is None or job.accelerate or not (job.zero.stage == 3 or offloads):
+    if job.zero is None or job.zero.assumed or job.accelerate or not (job.zero.stage == 3 or offloads):
         return
     for stage in range(2, min(job.zero.stage, 3) + int(offloads)):
         name = f"deepspeed/ds_z{stage}.json"

@@ -29,4 +29,4 @@ def shape_of(cell: Cell) -> Shape:
     environment.prepare()
     made = config.build(cell.model)
     with torch.device("meta"):
-        return measure(pictures.maker(made).from_config(made, dtype=torch.bfloat16), made)
+        return measure(pictures.made(made, torch.bfloat16), made)

@@ -33,6 +33,7 @@ def scaled_dot_product_attention(
         return efficient(q, k, v, None, True, dropout_p, is_causal, scale=scale)[0]
     if attn_mask.dtype == torch.bool:  # CUDA turns the bool mask into an additive one of the query's dtype
         attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype)
+    attn_mask = attn_mask.to(q.dtype)  # autocast's way with an additive one
     bias = attn_mask.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     return efficient(q, k, v, bias, True, dropout_p, False, scale=scale)[0]
 
@@ -68,8 +69,12 @@ def install(attention: str, padded: bool) -> str:
     """Registers the kernels with transformers. Returns its name of the implementation.
 
     A FakeTensor is not a trace: without padding the real run skips the mask and lets SDPA be causal; packed sequences
-    are not looked for when a mask is passed."""
-    from transformers import masking_utils
+    are not looked for when a mask is passed. In releases that do not make masks in one place each class asks the mask
+    itself, which the tracker answers, and none leaves it out for the simulator's flash attention."""
+    try:
+        from transformers import masking_utils
+    except ImportError:
+        return _NAMES[attention]
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     if _NAMES["fa2"] not in ALL_ATTENTION_FUNCTIONS.valid_keys():

@@ -55,14 +55,14 @@ def _config(cell: Cell) -> Any:
 
 def _built(made: Any, cell: Cell) -> Any:
     """The model; where a class knows no such attention, on its own default, as `flash_attn: auto` leaves it."""
-    of, half = pictures.maker(made).from_config, _BASE[cell.base_bytes]
+    half = _BASE[cell.base_bytes]
     try:
-        return pictures.still(of(made, dtype=half, attn_implementation=made._attn_implementation))
+        return pictures.still(pictures.made(made, half, attn_implementation=made._attn_implementation))
     except (ValueError, ImportError):
         if cell.attn != "sdpa":
             raise
     made._attn_implementation = "eager"
-    return of(made, dtype=half, attn_implementation="eager")
+    return pictures.made(made, half, attn_implementation="eager")
 
 
 def _adapted(cell: Cell, made: Any, real: bool) -> tuple[Any, list[torch.Tensor]]:
@@ -113,12 +113,12 @@ def uninitialized() -> Iterator[None]:
     """Weights without values need no first ones, which some distributions (torch, trunc_normal_) ask back."""
     from transformers import PreTrainedModel
 
-    real = PreTrainedModel.initialize_weights
-    PreTrainedModel.initialize_weights = lambda _model, *_args: None
+    real = PreTrainedModel._initialize_weights
+    PreTrainedModel._initialize_weights = lambda *_, **__: None
     try:
         yield
     finally:
-        PreTrainedModel.initialize_weights = real
+        PreTrainedModel._initialize_weights = real
 
 
 @contextlib.contextmanager

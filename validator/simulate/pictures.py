@@ -24,9 +24,16 @@ _SOFT = 280
 
 def maker(config: Any) -> Any:
     """The family of classes that LLaMA-Factory loads a model of this configuration by (model/loader.py)."""
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    import transformers
 
-    return AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
+    seeing = hasattr(config, "vision_config")
+    return transformers.AutoModelForImageTextToText if seeing else transformers.AutoModelForCausalLM
+
+
+def made(config: Any, half: torch.dtype, **more: Any) -> Any:
+    """The model of a configuration, its weights in this type."""
+    named = "dtype" if hasattr(config, "dtype") else "torch_dtype"  # as older releases call it
+    return maker(config).from_config(config, **{named: half}, **more)
 
 
 def still(model: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -164,4 +165,7 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 def _supervised_loss(model: Any, batch: dict[str, torch.Tensor], items: torch.Tensor) -> Any:
     """transformers.Trainer.compute_loss: the outputs object (and its logits) dies on return."""
-    return model(**batch, num_items_in_batch=items)["loss"]
+    from transformers import Trainer
+
+    counted = "num_items_in_batch" in inspect.signature(Trainer.compute_loss).parameters  # the oldest do not
+    return model(**batch, **({"num_items_in_batch": items} if counted else {}))["loss"]

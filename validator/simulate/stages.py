@@ -67,8 +67,10 @@ class _Accelerator(types.SimpleNamespace):
     def unwrap_model(self, model: Any) -> Any:
         return model
 
-    def gather_for_metrics(self, tensor: torch.Tensor) -> torch.Tensor:
+    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
+
+    gather_for_metrics = gather
 
 
 def _trainer(stage: str, reference: Any) -> Any:

@@ -12,7 +12,7 @@ from validator.memory.workload import Norm
 from validator.tables import releases
 from validator.tables.data import listing, table
 
-_SIMULATE = "where torch and LLaMA-Factory are installed, explain RECIPE --simulate may judge it by its class"
+_SIMULATE = "where torch and LLaMA-Factory are installed, plan or explain RECIPE --simulate may judge it by its class"
 # What the classes of transformers call the matrices of a layer -> their role in the memory formulas.
 _ROLES = {
     "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "qkv_proj": "qkv", "q_a_proj": "q_a",

@@ -17,6 +17,8 @@ from validator.tables.data import listing
 from validator.tables.families import Family
 from validator.tables.sizes import checked
 
+# What types call the number of positions: most, GPT-2 and GPT-J, ChatGLM, MPT.
+_POSITIONS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
 _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 
 
@@ -25,8 +27,9 @@ class Model(NamedTuple):
     `id` is None for a local folder, whose template `how` explains, and whose own chat template writes the turns of
     the templates `speaks`; and for a hub name that is in the cache of the hub `cached` alone. `quantized` names the
     method of a checkpoint that is quantized already. `taken`: the recipe names another, which stands for this one by
-    its name, by the header's `base`, or because the run of the recipe `how` makes it of this one. `decoder` is the
-    model type of the decoder behind towers, and `modules` are each tower's linear modules: full name -> role.
+    its name, by the header's `base`, because the run of the recipe `how` makes it of this one, or because what is
+    called `how` tells this one. `decoder` is the model type of the decoder behind towers, and `modules` are each
+    tower's linear modules: full name -> role.
     `unlisted` is the family of a type that the table lacks. `own_class`: its config.json names a class of the folder's
     own for a type that transformers has one for."""
 
@@ -47,7 +50,7 @@ class Model(NamedTuple):
     how: str = ""
     speaks: frozenset[str] = frozenset()
     cached: str = ""
-    taken: Literal["", "name", "base", "run"] = ""
+    taken: Literal["", "name", "base", "run", "recipe"] = ""
     decoder: str = ""
     modules: tuple[Mapping[str, str], ...] = ()
     unlisted: Family | None = None
@@ -231,7 +234,7 @@ def plain(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
         parameters=parameters(arch),
         kind=str(config.get("model_type")),
         dtype_bytes=stored_bytes(config),
-        positions=_told(config, "max_position_embeddings") or _told(config, "seq_length") or arch.positions or None,
+        positions=next(filter(None, (_told(config, name) for name in _POSITIONS)), arch.positions or None),
         quantized=method if isinstance(method, str) else None,
         quantized_bits=_told(quantization, "bits") or 0,
     )

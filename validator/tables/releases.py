@@ -86,6 +86,19 @@ def admitted(header: Mapping[str, Any]) -> list[Pair]:
     return [pair for pair in known() if pair[0] == newest()[0]]
 
 
+def before(header: Mapping[str, Any], limit: str) -> bool:
+    """Whether the recipe may run with a release before a limit such as "transformers 4.54.0". Where the tables hold
+    none of its range, the least that it names decides, not what stands in for it; one that cannot be read counts as
+    the newest pair."""
+    field, _, version = limit.partition(" ")
+    try:
+        if field == FIELDS[1] and stand_ins(header):
+            return admits(f"<{version}", _least(header[field]))
+    except RecipeError:
+        return False
+    return holds(header, until=limit)
+
+
 def stand_ins(header: Mapping[str, Any]) -> list[Pair]:
     """Where the tables hold no release of the header's range, what it is judged as with each LLaMA-Factory that takes
     it, newest first: the nearest transformers at or below, else the nearest above, of the same major release. Empty
@@ -93,13 +106,18 @@ def stand_ins(header: Mapping[str, Any]) -> list[Pair]:
     wanted = header.get("transformers")
     if wanted is None or _named(header):
         return []
-    least = min((part.strip(" <>=!") for part in str(wanted).split(",")), key=lambda part: _numbers(part, wanted))
+    least = _least(wanted)
     return [
         (release, near)
         for release, versions in _releases().items()
         if admits(header.get(FIELDS[0]), release) and admits(f">={_oldest(release)}, <={versions[0]}", least)
         for near in _nearest(versions, least)
     ]
+
+
+def _least(wanted: Any) -> str:
+    """The least release that a range names."""
+    return min((part.strip(" <>=!") for part in str(wanted).split(",")), key=lambda part: _numbers(part, wanted))
 
 
 def _named(header: Mapping[str, Any]) -> list[Pair]:

@@ -1,10 +1,11 @@
 """Which model of the catalogue a name stands for that is neither one of its names nor a folder here: by the last part
-of a path, of another owner's hub name, or of the folder that a hub's cache or a training run makes."""
+of a path, of another owner's hub name, or of the folder that a hub's cache or a training run makes; else by what a run
+of it is called."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial, reduce
 from itertools import pairwise, takewhile
 from pathlib import PurePosixPath
@@ -27,7 +28,7 @@ _REWRITTEN = (
     (_POINTLESS, r"\1.\2"),
     (re.compile(r"(?i)(?<=\d)p(?=\d+(?:[-_.]|b(?![a-z])))"), "."),
     (re.compile(r"(?i)(?<![\da-z.])0(?=\db(?![a-z]))"), "0."),
-    (re.compile(r"(?i)(?<![a-z])(instruct|chat|base|it)[-_.](\d[\d.]*b)(?![a-z])"), r"\2-\1"),
+    (re.compile(r"(?i)(?<![a-z])(instruct|chat|base|it|vision)[-_.](\d[\d.]*b)(?![a-z])"), r"\2-\1"),
 )
 # Kaggle keeps models in FAMILY/FRAMEWORK/VARIATION/VERSION.
 _KAGGLE = re.compile(r"(?:.*/)?(?P<family>[^/]+)/(?i:transformers|pytorch)/(?P<variation>[^/]+)/\d+$")
@@ -35,6 +36,8 @@ _WORD = re.compile(r"\d+|[a-z]+")
 _SIZED = re.compile(r"(?i)\d[\d.]*[bm](?![a-z])")
 # What tells variants of the same shapes apart, and is often left out.
 _VARIANT = r"(?:[-_.](?:instruct|chat|it|hf|pt|base|a\d+b|v\d[\d.]*))*"
+# Where LLaMA-Factory's examples have a run save whole weights: saves/MODEL/full/RUN.
+_SAVED = re.compile(r"(?:.*/)?(?P<model>[^/]+)/(?:full|freeze)(?:/.*)?")
 # So many parts of a path, from its end, may hold the name: saves/MODEL/full/sft/checkpoint-100.
 _DEPTH = 5
 
@@ -63,6 +66,18 @@ def model(name: str, template: Any = None) -> Model | None:
     return None
 
 
+def described(text: str, template: Any) -> Model | None:
+    """The model that the name of a run or of its recipe tells, such as dpo_qwen3_8b: with its size, and of the template
+    that the recipe has; None where that is not sure."""
+    if not isinstance(template, str):
+        return None
+    for own in _rewritten(wording.without_training(text)):
+        known = _match(own) or _within(own, template)
+        if known and _SIZED.search(known.hub) and _speaks(known, template):
+            return _taken(known._replace(exact=False), None)
+    return None
+
+
 def _quantized(own: str, read: Callable[[str], _Match | None]) -> tuple[_Match, re.Match[str] | None] | None:
     """What a name is read as, and the ending that says how it is quantized, where the table does not know that."""
     quantized, known = _QUANTIZED.search(own), read(own)
@@ -77,9 +92,14 @@ def _candidates(path: PurePosixPath) -> Iterator[str]:
     """What the model may be called: the last part of the path, else one above it, with all that follows; each also as
     other names are written."""
     above = ("-".join(path.parts[-depth:]) for depth in range(2, min(_DEPTH, len(path.parts)) + 1))
-    for name in (*_at_kaggle(path), own_name(path), *above):
-        rewritten = reduce(lambda text, change: change[0].sub(change[1], text), _REWRITTEN, name)
-        yield from dict.fromkeys((name, rewritten))
+    saved = _SAVED.fullmatch(str(path))
+    for name in (*_at_kaggle(path), own_name(path), *above, *([saved["model"]] if saved else ())):
+        yield from _rewritten(name)
+
+
+def _rewritten(name: str) -> Iterable[str]:
+    """The name, and as other names are written."""
+    return dict.fromkeys((name, reduce(lambda text, change: change[0].sub(change[1], text), _REWRITTEN, name)))
 
 
 def _at_kaggle(path: PurePosixPath) -> Iterator[str]:

@@ -16,12 +16,17 @@ _PARTS = re.compile(
     r"(?<![a-z])(?:only|mini|tiny|nano|small|lite|large|half)(?![a-z])"
 )
 _TRAINING = re.compile(r"(?i)(?<![a-z])(?:sft|dpo|kto|orpo|simpo|ppo|grpo|rft|cpt|pretrain)(?![a-z])")
-# A version goes on behind the known name; a date does not, nor does a number of something.
-_GOES_ON = re.compile(r"(?i)[-_.]?(?!\d{6})\d+(?![\da-z])")
+# A version goes on behind the known name; a date does not, nor does a share (0.2) or a number of something.
+_GOES_ON = re.compile(r"(?i)[-_.]?(?!\d{6}|0\.\d)\d+(?![\da-z])")
 # Before a known name: it is that of another model, or tokens of a language may have been added to its vocabulary.
 _ANOTHER = re.compile(
     r"(?i)distil|student|teacher|(?<![a-z])(?:from|of|for|to|vs|and|on|in|zh|jp|ja|ko)(?![a-z])|chinese|japanese|korean|"
     r"arabic|german|turkish|vietnam"
+)
+# What the names of recipes and runs say of how they train, word by word.
+_HOW = re.compile(
+    r"(?i)(?<![a-z\d])(?:sft|dpo|kto|orpo|simpo|ppo|rm|pt|cpt|pretrain(?:ing)?|train(?:ing)?|ft|fine[-_]?tun(?:e|ed|ing)|"
+    r"full|freeze|q?lora|dora|config|merged?|stage\d*|ds\d?|deepspeed|z[0-3]|zero[0-3])(?![a-z\d])"
 )
 _HALF = re.compile(r"(?i)(?<![a-z])(?:bf|fp)16(?!\d)")
 
@@ -40,6 +45,11 @@ def of_another(before: str) -> bool:
 def goes_on(behind: str) -> bool:
     """Whether a version goes on behind the known name."""
     return bool(_GOES_ON.match(behind))
+
+
+def without_training(text: str) -> str:
+    """The name of a run or a recipe without what it says of how it trains."""
+    return "-".join(filter(None, re.split(r"[-_.@]*(?:\x00[-_.@]*)+", _HOW.sub("\0", text))))
 
 
 def in_16_bits(words: str) -> bool:

@@ -43,6 +43,11 @@ def estimate(arch: Architecture, work: Workload, answer: Answer, stepped: bool, 
     return Estimate(terms, *band(run, lives.values(), fixed, runtime), name, gaps(run, runtime.evidence == "good"))
 
 
+def least(arch: Architecture, work: Workload) -> float:
+    """Bytes that are there all the time, which need no simulation: no peak is lower."""
+    return sum(resident(run_of(arch, work)).values())
+
+
 def _alone(run: Run, moment: Moment, stepped: bool, name: str) -> Terms:
     terms = {term: float(moment.categories.get(category, 0)) for category, term in _STATES.items()}
     if not stepped:

@@ -38,7 +38,7 @@ class SimulatedJob(Job):
             there = self._answer(source, self.longest)
         except RecipeError as err:
             return None, f"model type `{source.config.get('model_type')}` {err}"
-        return self._counted(source, there), None
+        return counted_model(str(self.get("model_name_or_path")), source, there), None
 
     def _device_memories(self, length: int) -> Mapping[str, Estimate]:
         """Simulated for a model that was counted; none where that length is not."""
@@ -100,13 +100,14 @@ class SimulatedJob(Job):
     def _answer(self, source: Source, length: int) -> Answer:
         return self.trials.answer(cell(self, source.config, length, source.stored_bytes))
 
-    def _counted(self, source: Source, there: Answer) -> Model:
-        layers = [
-            Counted(one.number, tuple((*each,) for each in one.linears), one.experts, one.vectors)
-            for one in there.layers
-        ]
-        size = Sizes(there.parameters, there.embedding, there.head, there.hidden)
-        return counted.model(str(self.get("model_name_or_path")), source, layers, size)
+
+def counted_model(name: str, source: Source, there: Answer) -> Model:
+    """The model of that name as its class was counted."""
+    layers = [
+        Counted(one.number, tuple((*each,) for each in one.linears), one.experts, one.vectors) for one in there.layers
+    ]
+    size = Sizes(there.parameters, there.embedding, there.head, there.hidden)
+    return counted.model(name, source, layers, size)
 
 
 def simulated(job: Job, trials: Trials) -> SimulatedJob:

@@ -16,6 +16,7 @@ from validator.tables import releases
 from validator.trial import kept
 from validator.trial.process import Simulator
 
+_PRECISIONS = {"pure_bf16": " in bf16", "engine": " under DeepSpeed", "fp32": " in fp32"}
 _NEEDED = ("torch", "transformers", "peft", "llamafactory")
 
 
@@ -25,10 +26,12 @@ def lacking() -> list[str]:
 
 
 class Trials:
-    """`tell` shows progress. `more`: how many simulations may follow a run's first; what is kept costs nothing."""
+    """`tell` shows progress. `more`: how many simulations may follow a run's first; what is kept costs nothing. `made`:
+    how many there were. `spent`: one was refused because no more were allowed."""
 
     def __init__(self, tell: Callable[[str], None], more: int = 0) -> None:
         self.tell, self._more, self._left, self._releases = tell, more, 0, releases.installed(PACKAGES)
+        self.made, self.spent = 0, False
         self._answers: dict[str, Answer | RecipeError] = {}
         self._simulator: Simulator | None = None
 
@@ -48,17 +51,19 @@ class Trials:
         path = kept.place(cell, self._releases)
         if str(path) not in self._answers:
             self._answers[str(path)] = kept.read(path) or self._simulated(cell, path)
-        there = self._answers[str(path)]
-        if isinstance(there, RecipeError):
-            raise there
-        return there
+        return _known(self._answers[str(path)])
+
+    def told(self, cell: Cell) -> Answer:
+        """As `answer`, but nothing is simulated for it."""
+        return _known(self._answers.get(str(kept.place(cell, self._releases))) or _none())
 
     def _simulated(self, cell: Cell, path: Path) -> Answer | RecipeError:
         """The answer, which is kept at the path, or why there is none; the process is then of no use any more."""
         if not self._left:
-            return RecipeError("is not simulated: no further simulation is made")
-        self._left -= 1
-        self.tell(f"simulating a `{cell.model.get('model_type')}` model at {cell.seq_len} tokens; this takes seconds …")
+            self.spent = True
+            return _none()
+        self._left, self.made = self._left - 1, self.made + 1
+        self.tell(f"simulating a `{cell.model.get('model_type')}` model, {_run(cell)}; this takes seconds …")
         started = time.monotonic()
         try:
             self._simulator = self._simulator or Simulator()
@@ -74,3 +79,20 @@ class Trials:
         if self._simulator:
             self._simulator.close()
         self._simulator = None
+
+
+def _known(there: Answer | RecipeError) -> Answer:
+    if isinstance(there, RecipeError):
+        raise there
+    return there
+
+
+def _none() -> RecipeError:
+    return RecipeError("is not simulated: no further simulation is made")
+
+
+def _run(cell: Cell) -> str:
+    """What tells the simulations of one model apart, in words."""
+    tokens = f"{cell.seq_len} tokens" if cell.micro_batch == 1 else f"{cell.micro_batch} x {cell.seq_len} tokens"
+    ending = "" if cell.grad_ckpt else ", all activations kept"
+    return f"{cell.method}{_PRECISIONS.get(cell.precision_mode, '')} at {tokens}{ending}"

@@ -8,7 +8,7 @@ TRANSFORMERS = {
     "0.9.3": ("4.52.4",),
 }
 # LLaMA-Factory release -> the oldest transformers release it admits, from the same place.
-OLDEST = {"0.9.5": "4.55.0", "0.9.4": "4.49.0", "0.9.3": "4.45.0"}
+OLDEST = {"0.9.5": "4.55.0", "0.9.4": "4.51.0", "0.9.3": "4.45.0"}
 NEWEST = next(iter(TRANSFORMERS))
 DEEPSPEED = "0.18.4"
 
