@@ -2,9 +2,9 @@
 
     python tests/mutate.py
 
-A message: each text in the rooms that make findings becomes x, where it stands in the source. A position: the findings
-of a code stand one column further. A severity: those of a code get another one. A change is caught where a case then
-prints something else than it expects. What is not caught is listed; exit code 1 where that is over 5 %.
+A message: each text in the rooms that make findings becomes another, where it stands in the source. A position: the
+findings of a code stand one column further. A severity: those of a code get another one. A change is caught where a
+case then prints something else than it expects. What is not caught is listed; exit code 1 where that is over 5 %.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from typing import NamedTuple
 
 ROOMS = ("validator.rules.", "validator.read.", "validator.judge.")
 BAR = 0.95
+OTHER = "§"  # which no text holds, nor the name of a temporary folder, in which some texts are looked for
 
 
 @dataclass
 class Texts:
-    """The texts of the source, by number. Each is handed to `say`, which gives x in the place of the one replaced."""
+    """The texts of the source, by number. Each is handed to `say`, which gives OTHER for the one replaced."""
 
     places: list[str] = field(default_factory=list)
     said: set[int] = field(default_factory=set)
@@ -37,7 +38,7 @@ class Texts:
 
     def say(self, number: int, text: str) -> str:
         self.said.add(number)
-        return "x" if number == self.replaced else text
+        return OTHER if number == self.replaced else text
 
 
 TEXTS = Texts()
