@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import chdir
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from statistics import median
@@ -236,9 +236,10 @@ def assumed_file(name: str) -> str:
     return json.dumps(zero.config if zero else {})
 
 
-def late() -> set[str]:
+@cache
+def late() -> frozenset[str]:
     """Codes of errors of which LLaMA-Factory was seen to fail after parsing (evidence/conformity.csv), or must."""
-    return {row.name[:6] for row in conformity.read() if row.late and "-fail-" in row.name} | _LATE.keys()
+    return frozenset(row.name[:6] for row in conformity.read() if row.late and "-fail-" in row.name) | _LATE.keys()
 
 
 def false_errors(rows: Iterable[Row]) -> list[Row]:

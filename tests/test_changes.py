@@ -262,7 +262,7 @@ def test_advice_followed_to_the_letter_keeps_its_promise(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", RECIPES[1::8], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECIPES[1::16], ids=lambda path: path.stem)
 def test_advice_on_many_machines_keeps_its_promise(tmp_path: Path, path: Path) -> None:
     asked = [*product(SMALLER, ("",)), *product((None,), LARGER)]
     for number, (machine, more) in enumerate(asked):

@@ -17,7 +17,7 @@ from cluster import PATIENCE, carrying, free_ports, kill, wait
 pytestmark = pytest.mark.training
 
 ROOT = Path(__file__).parent.parent
-STEPS = 200
+STEPS = 60
 # torchrun starts again with the node that is left.
 ALONE = {"MIN_NNODES": "1", "MAX_NNODES": "2", "MAX_RESTARTS": "1"}
 

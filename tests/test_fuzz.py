@@ -19,7 +19,7 @@ from fuzz.run import ESCAPED, Answer
 
 # The recorded campaign has the numbers below (benchmarks/stress_inputs.py).
 FIRST = 100_000
-FEW, MANY = 30, 200
+FEW, MANY = 30, 100
 LIST = Input(("list", "--format", "json"), {})
 
 

@@ -57,7 +57,6 @@ SHORT = ("max_steps=4", "logging_steps=1", "warmup_steps=0", "plot_loss=false")
 ZERO3 = ("deepspeed=deepspeed/ds_z3.json", "use_cpu=false", "bf16=false")
 CASES = {
     "full": Case("model.safetensors", ("finetuning_type=full", *SHORT)),
-    "lora-ddp": Case("adapter_model.safetensors", SHORT, TWO_PROCESSES, 2),
     "lora-zero2-one-process": Case("adapter_model.safetensors", ("deepspeed=deepspeed/ds_z2.json", *SHORT)),
     "lora-zero2": Case("adapter_model.safetensors", ("deepspeed=deepspeed/ds_z2.json", *SHORT), TWO_PROCESSES, 2),
     "full-zero3": Case("model.safetensors", ("finetuning_type=full", *ZERO3, *SHORT), TWO_PROCESSES, 2),
