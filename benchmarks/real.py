@@ -239,7 +239,8 @@ def assumed_file(name: str) -> str:
 @cache
 def late() -> frozenset[str]:
     """Codes of errors of which LLaMA-Factory was seen to fail after parsing (evidence/conformity.csv), or must."""
-    return frozenset(row.name[:6] for row in conformity.read() if row.late and "-fail-" in row.name) | _LATE.keys()
+    seen = (row.name[:6] for row in conformity.read() if row.late and "-fail-" in row.name)
+    return frozenset((*seen, *_LATE))
 
 
 def false_errors(rows: Iterable[Row]) -> list[Row]:

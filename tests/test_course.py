@@ -48,6 +48,15 @@ def test_an_evaluation_costs_less_than_the_training_it_repeats(run: tuple[Archit
     assert found.terms[Part.EVALUATIONS] < found.terms[Part.STEPS]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "saves", "wasted"),
+    [(1800, 200, 0.1111), (1800, 180, 0.0), (1799, 900, 0.0), (1e6, 0, 0.0)],
+)
+def test_time_is_wasted_on_more_than_a_tenth_of_half_an_hour(seconds: float, saves: float, wasted: float) -> None:
+    run = RunTime(0.0, seconds, 2 * seconds, {Part.STEPS: seconds - saves, Part.SAVES: saves} if saves else {})
+    assert run.wasted_on(Part.SAVES) == pytest.approx(wasted, abs=1e-4)
+
+
 def test_what_a_run_does_not_do_takes_no_time() -> None:
     assert set(ran((ARCHITECTURES[0], Workload()), Course(10)).terms) == {Part.STARTING, Part.STEPS}
 

@@ -47,8 +47,8 @@ _ENGINES = {
 }
 
 
-# The share of a run that checkpoints may take, seconds of a run in which it matters, and steps that are seldom enough.
-_SAVING, _LONG, _SELDOM = 0.1, 1800.0, 8000
+# Steps between checkpoints that are seldom enough in any run.
+_SELDOM = 8000
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
 def _spaced(plan: Plan) -> Plan:
     """With checkpoints so far apart that they take a tenth of the run at most; more wastes time (rule TRA926)."""
     run, steps = plan.pace.run if plan.pace else None, plan.draft.save_steps
-    if run is None or steps > _SELDOM or not run.terms[Part.SAVES] > _SAVING * run.expected > _SAVING * _LONG:
+    if run is None or steps > _SELDOM or not run.wasted_on(Part.SAVES):
         return plan
     return _spaced(replace(plan, draft=replace(plan.draft, save_steps=2 * steps)))
 

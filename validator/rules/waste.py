@@ -13,13 +13,11 @@ from validator.rules.rule import Finding, rule
 
 if TYPE_CHECKING:
     from validator.job.pace import Pace
-    from validator.speed import RunTime, StepTime
+    from validator.speed import StepTime
 
 # A step has to take so much longer, and a wait so large a share of it, to be told of: beyond what the time model errs
 # by where links or kernels decide.
 _LONGER, _WAIT = 1.3, 0.5
-# What passes beside the training has to take so much of a run, and the run so many seconds.
-_BESIDE, _SHORTEST = 0.1, 1800.0
 # Bytes of all checkpoints, of which no fewer are told: a disk that takes 1.6 GB a second writes them in three minutes.
 _FEW_SAVED = 3e11
 _PADDED = 1 / 3
@@ -32,9 +30,9 @@ def _pace(job: Job) -> Pace | None:
     return pace(job)
 
 
-def _part(whole: StepTime | RunTime, name: str) -> float:
+def _part(step: StepTime, name: str) -> float:
     """Seconds that the term of this name takes."""
-    return sum(seconds for term, seconds in whole.terms.items() if term == name)
+    return sum(seconds for term, seconds in step.terms.items() if term == name)
 
 
 def _longer(job: Job, other: Job) -> float:
@@ -115,7 +113,7 @@ def micro_batch_small(job: Job) -> Iterator[Finding]:
         return
     sizes = {"per_device_train_batch_size": 2 * job.micro_batch, "gradient_accumulation_steps": accumulation // 2}
     other, known = changed(job, sizes), _pace(job)
-    if known is None or known.run is None or known.run.expected < _SHORTEST:
+    if known is None or known.run is None or not known.run.lasts:
         return
     waits = _part(known.step, "launches") > _WAIT * known.step.expected
     if waits and other.worst == "fits" and (longer := _longer(job, other)) > _LONGER:
@@ -174,11 +172,12 @@ def evaluated_or_saved_too_often(job: Job) -> Iterator[Finding]:
     if not (job.evaluates or _saved(job) > _FEW_SAVED):
         return
     known = _pace(job)
-    if known is None or known.run is None or known.run.expected < _SHORTEST:
+    if known is None or known.run is None:
         return
-    for key, part in (("eval_steps", "evaluations"), ("save_steps", "saves")):
-        share = _part(known.run, part) / known.run.expected
-        if share > _BESIDE:
+    from validator.speed import Part  # which the time model has imported by now
+
+    for key, part in (("eval_steps", Part.EVALUATIONS), ("save_steps", Part.SAVES)):
+        if share := known.run.wasted_on(part):
             yield key, f"{part} take {share:.0%} of the run; set a larger `{key}`"
 
 

@@ -22,6 +22,8 @@ _TOKENIZING = (3e5, 1e5, 3e4)
 # Of a disk's published rate: all of it where files are in the page cache; a tenth over a busy network. Public logs read
 # a 70B in shards at 0.4 (ms-swift issue 417) and at 4.5 GB/s (LLaMA-Factory issue 257).
 _READING = (1.0, 0.4, 0.1)
+# What is spent beside the training is worth telling in a run of so many seconds, where it is so large a share of it.
+_LASTING, _BESIDE = 1800.0, 0.1
 # Traffic that gathers weights for the forward and for the backward pass, of which an evaluation makes one.
 _GATHERING = (Term.LINKS, Term.NETWORK, Term.OFFLOAD)
 
@@ -67,6 +69,16 @@ class RunTime(NamedTuple):
     expected: float
     high: float
     terms: Mapping[Part, float]
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it takes so long, half an hour, that time which it wastes is worth telling."""
+        return self.expected >= _LASTING
+
+    def wasted_on(self, part: Part) -> float:
+        """Share of a run that lasts which a part beside the training takes, where that is more than a tenth; else 0."""
+        share = self.terms.get(part, 0.0) / self.expected if self.lasts else 0.0
+        return share if share > _BESIDE else 0.0
 
 
 def run_time(step: StepTime, course: Course, architecture: Architecture, workload: Workload, device: Device) -> RunTime:
