@@ -22,7 +22,7 @@ from validator.read.text import decode
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-import cases as rules
+from support import cases as rules
 
 EXAMPLES = ROOT / "benchmarks" / "evidence" / "examples.json"
 REFUSED = ROOT / "tests" / "refused"

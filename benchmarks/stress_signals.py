@@ -52,7 +52,7 @@ class Run:
             **os.environ,
             **{"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", _MARK: self.mark},
             # Without it gloo's threads may end a process of several by SIGABRT.
-            "PYTHONPATH": str(ROOT / "tests" / "ending"),
+            "PYTHONPATH": str(ROOT / "tests" / "support" / "ending"),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
         self.log = folder / "log.txt"

@@ -10,7 +10,7 @@ from pathlib import Path
 from reliability import Answer, Row, answer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from growing import GROUPS, RECIPE, Kind
+from support.growing import GROUPS, RECIPE, Kind
 
 _SIZE, _MOST = 1 << 20, 2.0  # bytes; seconds of a processor
 COMMANDS = (

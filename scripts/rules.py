@@ -16,8 +16,8 @@ from validator.rules import engine, manual
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-import cases  # noqa: E402
-from cases import Case  # noqa: E402
+from support import cases  # noqa: E402
+from support.cases import Case  # noqa: E402
 
 FAMILIES = {
     "LOA": "The file",

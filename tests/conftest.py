@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import settings
-from real_parser import Parser
+from support.real_parser import Parser
 
 # The same examples on every machine: a change is judged by what it breaks, not by luck. To look further:
 # pytest --hypothesis-profile=default

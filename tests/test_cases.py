@@ -8,15 +8,15 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-import cases
 import pytest
-from cases import Case
+from support import cases
+from support.cases import Case
 
 from validator.rules import manual
 
 CASES = cases.read()
 CODES = manual.codes()
-MUTATE = Path(__file__).parent / "mutate.py"
+MUTATE = Path(__file__).parent / "support" / "mutate.py"
 
 
 def suits(case: Case, printed: str) -> bool:

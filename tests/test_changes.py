@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, product
 from pathlib import Path
 
-import following
 import pytest
 from click.testing import CliRunner
+from support import following
 
 from validator.advise import changes, ladder
 from validator.advise.change import Change

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from work import calls
+from support.work import calls
 
 from validator.advise import explain
 from validator.diagnostic import RecipeError, Severity

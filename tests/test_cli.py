@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from sound import RECIPE as GOOD
+from support.sound import RECIPE as GOOD
 
 from validator.__main__ import main
 from validator.cli import COMMANDS as NAMES

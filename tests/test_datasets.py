@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from work import calls
+from support.work import calls
 
 from validator.job import datasets, job
 from validator.job.datasets import Dataset

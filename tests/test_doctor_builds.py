@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from recordings import RECORDED, show_all
-from sites import gpu, site, version_file, write
+from support.recordings import RECORDED, show_all
+from support.sites import gpu, site, version_file, write
 
 from validator.doctor import builds, cann, linked
 from validator.doctor.line import Line

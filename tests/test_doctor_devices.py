@@ -7,7 +7,7 @@ import pwd
 from pathlib import Path
 
 import pytest
-from recordings import RECORDED, show_all
+from support.recordings import RECORDED, show_all
 
 from validator.doctor import devices, examine, files, health, holders
 from validator.doctor.line import Line

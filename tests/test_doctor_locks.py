@@ -11,7 +11,7 @@ from pathlib import Path
 from time import time
 
 import pytest
-from sites import site
+from support.sites import site
 
 from validator.doctor import locks, operators
 from validator.doctor.line import Line

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from kernels import adapters
+from support.kernels import adapters
 
 from validator.doctor import limits, memory, processors, shared
 from validator.doctor.node import Node

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernels import adapters, interfaces
-from sites import site
+from support.kernels import adapters, interfaces
+from support.sites import site
 
 from validator.doctor import infiniband, meeting, proxies, ray
 from validator.doctor import interfaces as cards

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sites import site, write
+from support.sites import site, write
 
 from validator.doctor import packages, ranges
 from validator.doctor.node import Node

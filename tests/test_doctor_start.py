@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from sites import site
+from support.sites import site
 
 from validator.doctor import hubs, recipe, start
 from validator.doctor.line import Line

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import PATIENCE, carrying, free_ports, kill, wait
+from support.cluster import PATIENCE, carrying, free_ports, kill, wait
 
 pytestmark = pytest.mark.training
 
@@ -32,7 +32,7 @@ def node(folder: Path, name: str, port: int, variables: dict[str, str]) -> subpr
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
         "PET_RDZV_CONF": f"is_host={int(name == 'first')}", "PET_LOCAL_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo",
         "ACCELERATE_TORCH_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": str(ROOT / "tests" / "ending"), **variables,
+        "PYTHONPATH": str(ROOT / "tests" / "support" / "ending"), **variables,
     }  # fmt: skip
     words = (
         "recipes/tiny-cpu-lora.yaml", f"output_dir={folder / 'out'}", "overwrite_output_dir=false",

@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import engine_jobs
 import pytest
 import yaml
-from engine_jobs import ROOT, Job, needs_parsers
+from support import engine_jobs
+from support.engine_jobs import ROOT, Job, needs_parsers
 
 from validator.diagnostic import RecipeError
 from validator.recipes import catalogue

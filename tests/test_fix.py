@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import cases
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from real_parser import Parser
+from support import cases
+from support.real_parser import Parser
 
 from validator.diagnostic import Diagnostic, FileReport
 from validator.fix.repair import Repair, left, repair

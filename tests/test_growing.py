@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from growing import GROUPS, KINDS
+from support.growing import GROUPS, KINDS
 
 PROGRAM = Path(sys.executable).with_name("lmf-recipes")
 TOGETHER = 8  # kinds that one process checks, which spares starting

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from recordings import RECORDED, show_all
+from support.recordings import RECORDED, show_all
 
 from validator.diagnostic import RecipeError
 from validator.here import host, machine, program

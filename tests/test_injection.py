@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_jobs import cluster, job, run, scripts, task
+from support.engine_jobs import cluster, job, run, scripts, task
 from test_slurm import PROGRAMS
 
 from validator.diagnostic import RecipeError

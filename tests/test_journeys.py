@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import cluster
-import journeys
 import pytest
-from journeys import Journey
-from real_parser import Parser
+from support import cluster, journeys
+from support.journeys import Journey
+from support.real_parser import Parser
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import cases
 import pytest
+from support import cases
 
 from validator.diagnostic import Diagnostic, Place
 from validator.judge import check

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from recordings import RECORDED, show_all
+from support.recordings import RECORDED, show_all
 
 from validator.cli import group
 from validator.here import host

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from engine_jobs import ROOT, run, written
+from support.engine_jobs import ROOT, run, written
 
 from validator.diagnostic import RecipeError
 from validator.submit.parcel import Parcel, pack

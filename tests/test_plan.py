@@ -15,8 +15,8 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
-from real_parser import Parser
-from work import calls
+from support.real_parser import Parser
+from support.work import calls
 
 from validator.advise.explain import explain
 from validator.cli import group

@@ -11,7 +11,7 @@ from pathlib import Path
 import hostile_repository
 import pytest
 import yaml
-from sound import RECIPE
+from support.sound import RECIPE
 
 pytestmark = pytest.mark.slow
 

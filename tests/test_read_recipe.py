@@ -10,7 +10,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from work import calls
+from support.work import calls
 
 from validator.read.recipe import parse
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from real_parser import Parser
+from support.real_parser import Parser
 
 from validator.diagnostic import Severity
 from validator.job import job

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from work import calls
+from support.work import calls
 
 from validator.judge import check, commit
 from validator.judge.recognition import inside, recognised

@@ -86,7 +86,7 @@ def runner(folder: Path) -> Iterator[Callable[[list[Run]], None]]:
     own = {"OMP_NUM_THREADS": "1"}
     environment = {**own, **os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     with subprocess.Popen(
-        [sys.executable, str(ROOT / "tests" / "real_runs.py")], text=True, env=environment, cwd=folder,
+        [sys.executable, str(ROOT / "tests" / "support" / "real_runs.py")], text=True, env=environment, cwd=folder,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         assert process.stdin

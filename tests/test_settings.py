@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_parser import Parser
+from support.real_parser import Parser
 
 from validator.job.datasets import Dataset
 from validator.job.job import Job

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import engine_jobs
 import pytest
 import yaml
-from engine_jobs import ROOT, TINY, cloud, lmf, run, task, written
+from support import engine_jobs
+from support.engine_jobs import ROOT, TINY, cloud, lmf, run, task, written
 
 from validator.diagnostic import RecipeError
 from validator.submit import skypilot

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import cluster
 import pytest
-from cluster import Cluster, wait
+from support import cluster
+from support.cluster import Cluster, wait
 
 pytestmark = [
     pytest.mark.training,
@@ -50,7 +50,7 @@ def slurm() -> Iterator[Cluster]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What all nodes see."""
     folder = tmp_path_factory.mktemp("shared")
-    (folder / "site.yaml").write_text(SITE.format(ending=ROOT / "tests" / "ending"))
+    (folder / "site.yaml").write_text(SITE.format(ending=ROOT / "tests" / "support" / "ending"))
     return folder
 
 

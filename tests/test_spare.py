@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
-import following
 import pytest
+from support import following
 
 from validator.advise import spare
 from validator.advise.change import Change

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import os
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import nasty_sets, small_sets
 
 from validator.job import schedule
 from validator.job.job import Job
@@ -22,19 +22,7 @@ HERE = Path(__file__).parent
 MODEL = HERE.parent / "demo" / "tiny-qwen3"
 
 
-def load(name: str) -> Any:
-    """A module beside this one; the tests' folder is not on the path."""
-    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-small_sets = load("small_sets")
-CASES = small_sets.CASES | load("nasty_sets").CASES
+CASES = small_sets.CASES | nasty_sets.CASES
 
 
 def run_of(recipe: dict[str, Any]) -> tuple[Job, training.Training]:
@@ -47,7 +35,7 @@ def run_of(recipe: dict[str, Any]) -> tuple[Job, training.Training]:
 def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What LLaMA-Factory makes of every case."""
     pytest.importorskip("llamafactory")
-    command = [sys.executable, HERE / "real_data.py", tmp_path_factory.mktemp("real"), MODEL]
+    command = [sys.executable, HERE / "support" / "real_data.py", tmp_path_factory.mktemp("real"), MODEL]
     environment = {**os.environ, "PYTHONSAFEPATH": ""}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_jobs import RECIPE
+from support.engine_jobs import RECIPE
 
 from validator.diagnostic import RecipeError
 from validator.job.job import resolve

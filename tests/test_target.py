@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from recordings import RECORDED, show_all
-from sound import RECIPE
+from support.recordings import RECORDED, show_all
+from support.sound import RECIPE
 
 from validator.cli import group
 from validator.here import host

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from threads import read, said
+from support.threads import read, said
 
 THREADS = read()
 

@@ -77,7 +77,7 @@ def start(folder: Path, overrides: tuple[str, ...], environment: dict[str, str] 
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         # Without it gloo's threads may end a process of several by SIGABRT.
-        "PYTHONPATH": str(ROOT / "tests" / "ending"),
+        "PYTHONPATH": str(ROOT / "tests" / "support" / "ending"),
     }
     return subprocess.Popen(
         ["lmf-recipes", "train", str(RECIPE), f"output_dir={folder / 'out'}", *overrides],

@@ -7,8 +7,8 @@ from functools import cache
 from random import Random
 from typing import Any
 
-import small_sets
 import yaml
+from support import small_sets
 
 from fuzz import given, odd, trees
 from fuzz.damage import damaged

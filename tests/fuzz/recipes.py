@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import yaml
-from sound import RECIPE
+from support.sound import RECIPE
 
 from fuzz import given, odd, trees
 from fuzz.damage import damaged

@@ -10,7 +10,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-import small_sets
+from support import small_sets
 
 from fuzz import given, odd, trees
 from fuzz.damage import damaged

@@ -21,10 +21,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import cluster
-from cluster import Cluster
+from support import cluster
+from support.cluster import Cluster
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs" / "journeys").glob("[0-9]*.md")), ROOT / "README.md", ROOT / "README.zh.md"]
 HOME = "/home/me"
 LIBRARY = re.compile(r"/\S+/venv/lib/python[\d.]+/site-packages")
@@ -46,7 +46,7 @@ def connect(self, address, *, real=socket.socket.connect):
 
 socket.socket.connect = connect
 """
-ENDING = (ROOT / "tests" / "ending" / "sitecustomize.py").read_text("utf-8")
+ENDING = (ROOT / "tests" / "support" / "ending" / "sitecustomize.py").read_text("utf-8")
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Parse recipes with LLaMA-Factory's own parser, each in a fork of one process that has imported it.
 
-    python tests/real_parser.py
+    python tests/support/real_parser.py
 
 Reads a JSON line for each recipe, of the folder to parse it in and its path with KEY=VALUE overrides behind it, and
 answers each with one: path, and error or the values that were resolved. `Parser` starts it and asks.

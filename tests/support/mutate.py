@@ -1,6 +1,6 @@
 """Is it seen when what `check` says changes? Each change by itself, against the failing cases of tests/rules/.
 
-    python tests/mutate.py
+    python tests/support/mutate.py
 
 A message: each text in the rooms that make findings becomes another, where it stands in the source. A position: the
 findings of a code stand one column further. A severity: those of a code get another one. A change is caught where a
@@ -100,8 +100,7 @@ class Finder(MetaPathFinder):
 
 sys.meta_path.insert(0, Finder())
 
-import cases  # noqa: E402
-
+from support import cases  # noqa: E402
 from validator.diagnostic import Diagnostic, Report, Severity  # noqa: E402
 from validator.rules import manual  # noqa: E402
 

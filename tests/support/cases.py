@@ -31,7 +31,7 @@ from validator.diagnostic import Report
 from validator.judge.check import check
 from validator.show.report import text
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 RULES = ROOT / "tests" / "rules"
 SHARED = ("accelerate", "data", "deepspeed")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

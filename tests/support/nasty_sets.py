@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from small_sets import GOOD, OPENAI, TALK, Case, Rows, alpaca, one
+
+from support.small_sets import GOOD, OPENAI, TALK, Case, Rows, alpaca, one
 
 ROWS = alpaca(4)
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)

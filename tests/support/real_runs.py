@@ -1,6 +1,6 @@
 """Train recipes with LLaMA-Factory, each in forks of one process that has imported it.
 
-    python tests/real_runs.py
+    python tests/support/real_runs.py
 
 Reads lines of JSON, each a list of runs: name, recipe, number of processes. Writes an empty line where all of a line
 have ended; what a run prints is in NAME.log.
@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import forks
 

@@ -14,11 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import kernels
-import sites
 import yaml
-from recordings import HIDING, RECORDED
 
+from support import kernels, sites
+from support.recordings import HIDING, RECORDED
 from validator.doctor import checks, disk, examine
 from validator.doctor.examine import Diagnosis
 from validator.doctor.node import Node
@@ -30,7 +29,7 @@ from validator.judge.check import check
 from validator.read.recipe import parse
 from validator.show import doctor, report
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
 USUAL = {
     "stage": "sft", "do_train": True, "finetuning_type": "lora", "lora_target": "all", "dataset": "alpaca_gpt4_en",

@@ -22,7 +22,7 @@ from validator.submit.parcel import Parcel
 from validator.submit.site import Kubernetes, Site, SkyPilot
 from validator.submit.work import work
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PARSERS = Path(sys.prefix, "engines", "bin", "python")
 needs_parsers = pytest.mark.skipif(not PARSERS.exists(), reason="`make .venv/engines.done` installs the parsers")
 
@@ -132,7 +132,7 @@ def started(script: str, folder: Path, path: str, variables: Mapping[str, str]) 
         **os.environ,
         "PATH": path,
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT / "tests" / "ending"),
+        "PYTHONPATH": str(ROOT / "tests" / "support" / "ending"),
         **variables,
     }
     return subprocess.Popen(
@@ -160,7 +160,7 @@ def problems(jobs: Sequence[Job], home: Path) -> list[str]:
     """What the parsers find wrong with each, all in one process; an empty text where nothing is."""
     asked = json.dumps([[each.engine, each.text] for each in jobs])
     own = {**os.environ, "HOME": str(home), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
-    words = [str(PARSERS), str(ROOT / "tests" / "engine_parsers.py")]
+    words = [str(PARSERS), str(ROOT / "tests" / "support" / "engine_parsers.py")]
     ended = subprocess.run(words, input=asked, capture_output=True, text=True, check=False, cwd=ROOT, env=own)
     assert ended.returncode == 0, ended.stderr
     answers: list[str] = json.loads(ended.stdout.splitlines()[-1])

@@ -13,8 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import nasty_sets
-import small_sets
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support import nasty_sets, small_sets
 
 FOLDER, MODEL = Path(sys.argv[1]), sys.argv[2]
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(FOLDER / "hf"), "HF_DATASETS_CACHE": str(FOLDER / "cache")}

@@ -1,0 +1,1 @@
+"""What several test modules share: recorded machines, real programs to ask, recipes to start from."""
