@@ -7,17 +7,29 @@ import inspect
 import os
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+from support import sampling
 from support.real_parser import Parser
 
-# The same examples on every machine: a change is judged by what it breaks, not by luck. To look further:
-# pytest --hypothesis-profile=default
+ROOT = Path(__file__).parents[1]
+
+# Commits are judged with the same examples everywhere, by what they break and not by luck. `make nightly` draws new
+# ones; what fails there is kept in .cache/hypothesis, tried first from then on, and printed as an @example to add.
 settings.register_profile("repeatable", derandomize=True)
+settings.register_profile(
+    "nightly",
+    max_examples=400,
+    deadline=None,
+    print_blob=True,
+    database=DirectoryBasedExampleDatabase(ROOT / ".cache" / "hypothesis"),
+)
 settings.load_profile("repeatable")
 
 # The simulator asks for silence where nothing is set; real runs are read by what LLaMA-Factory logs.
@@ -27,7 +39,7 @@ os.environ.setdefault("LLAMAFACTORY_VERBOSITY", "INFO")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Operators that DeepSpeed compiles once for all tests, as in the Makefile.
-os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(__file__).parent.parent / ".cache" / "torch_extensions"))
+os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(ROOT / ".cache" / "torch_extensions"))
 
 # What a developer has measured on their own machine corrects no prediction of a test.
 _OWN = tempfile.TemporaryDirectory()
@@ -58,17 +70,28 @@ def pytest_collection_finish() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="rewrite what tests/golden/ and tests/rules/ expect")
     parser.addoption("--complete", action="store_true", help="fail where a test is skipped: every package is expected")
+    parser.addoption("--whole", action="store_true", help="run all cases of tests that draw a sample of them")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sort by cost, so that a broken rule shows in seconds and not after the trainings, and draw the samples."""
+    items.sort(key=lambda item: sum(1 for name in ("slow", "training") if item.get_closest_marker(name)))
+    if not config.getoption("--whole"):
+        left_out = sampling.left_out(items)
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Count the tests that did not run, by reason. With --complete, a test that was skipped for want of a Python
+    package is as bad as one that failed; a machine may lack what no package brings, such as a browser or SLURM."""
+    skipped = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []))
+    for reason, count in skipped.most_common():
+        terminalreporter.write_line(f"not run: {count}, {reason}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """With --complete, a test that was skipped for want of a package is as bad as one that failed. What no package of
-    Python's brings, such as a browser, a machine may lack."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     skipped = reporter.stats.get("skipped", []) if reporter and session.config.getoption("--complete") else []
     if any(not str(each.longrepr[2]).endswith("on this machine") for each in skipped):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort by cost, so that a broken rule shows in seconds and not after the trainings."""
-    items.sort(key=lambda item: sum(1 for name in ("slow", "training") if item.get_closest_marker(name)))

@@ -14,8 +14,10 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import conformity  # noqa: E402
 
+SLOW = [pytest.mark.slow, pytest.mark.real]
 
-@pytest.fixture(scope="module", params=[27, pytest.param(1, marks=pytest.mark.slow)], ids=["a-sample", "all"])
+
+@pytest.fixture(scope="module", params=[27, pytest.param(1, marks=SLOW)], ids=["a-sample", "all"])
 def judged(request: pytest.FixtureRequest) -> list[conformity.Judged]:
     return conformity.judge(request.param)
 
@@ -69,6 +71,7 @@ def test_an_error_counts_and_a_warning_does_not(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.training
 def test_a_sample_run_anew_ends_as_recorded() -> None:
     model = BENCHMARKS.parent / "demo" / "tiny-qwen3"

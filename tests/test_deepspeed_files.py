@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 FOLDER = Path(__file__).parent.parent / "deepspeed"
 FILES = sorted(FOLDER.glob("*.json"))

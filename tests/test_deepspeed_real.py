@@ -14,7 +14,7 @@ import pytest
 from validator.diagnostic import Severity
 from validator.judge.check import check_file
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 PLAIN: dict[str, Any] = {
     "train_batch_size": "auto",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support.cluster import PATIENCE, carrying, free_ports, kill, wait
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.network]
 
 ROOT = Path(__file__).parent.parent
 STEPS = 60

@@ -355,6 +355,7 @@ def test_a_diff_has_no_other_format(recipe: Path, form: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.real
 def test_the_real_parser_resolves_the_same_after_safe_fixes(tmp_path: Path, parser: Parser) -> None:
     """Or refused it before. What was left out was ignored, so nothing but itself may differ."""
     texts = [BASE + planted for planted, after in PLANTED if after is not None]

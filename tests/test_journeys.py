@@ -10,7 +10,7 @@ from support import cluster, journeys
 from support.journeys import Journey
 from support.real_parser import Parser
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 
 def queues(page: Path) -> bool:

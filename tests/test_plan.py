@@ -41,6 +41,8 @@ _TRIPLES = random.Random(5).sample(
     [(model, machine, method) for model in models.model_ids() for machine in _MACHINES for method in plan.METHODS], 200
 )
 
+SLOW = [pytest.mark.slow, pytest.mark.real]
+
 
 _ASKED = [
     {"model": chance.choice(models.model_ids()), "machine": chance.choice([*_MACHINES, "1x48g", "8x80g"]),
@@ -82,7 +84,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     ("model", "machine", "method"),
-    [each if at % 5 == 0 else pytest.param(*each, marks=pytest.mark.slow) for at, each in enumerate(_TRIPLES)],
+    [each if at % 5 == 0 else pytest.param(*each, marks=SLOW) for at, each in enumerate(_TRIPLES)],
 )
 def test_what_it_writes_passes_check(here: Path, model: str, machine: str, method: str) -> None:
     found = triple(model, machine, method)
@@ -100,7 +102,8 @@ def test_what_it_writes_passes_check(here: Path, model: str, machine: str, metho
 
 
 @pytest.mark.parametrize(
-    "asked", [each if at % 4 == 0 else pytest.param(each, marks=pytest.mark.slow) for at, each in enumerate(_ASKED)]
+    "asked",
+    [each if at % 4 == 0 else pytest.param(each, marks=SLOW) for at, each in enumerate(_ASKED)],
 )
 @pytest.mark.usefixtures("here")
 def test_whatever_is_asked_the_plan_is_what_explain_says_of_the_file(asked: dict[str, Any]) -> None:
@@ -120,12 +123,14 @@ def test_whatever_is_asked_the_plan_is_what_explain_says_of_the_file(asked: dict
 
 
 @pytest.mark.slow
+@pytest.mark.real
 def test_most_of_the_triples_are_possible() -> None:
     found = [triple(*each).best for each in _TRIPLES]
     assert sum(best is not None for best in found) > 100
 
 
 @pytest.mark.slow
+@pytest.mark.real
 def test_llamafactory_accepts_what_it_writes(tmp_path: Path, parser: Parser) -> None:
     """One in five of the random triples and requests, through the real parser from the repository's root."""
     written = []

@@ -137,6 +137,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory, parser: Parser) -> dict[str
 
 
 @pytest.mark.slow
+@pytest.mark.real
 @each
 def test_llamafactory_accepts_it(path: Path, parsed: dict[str, dict[str, Any]]) -> None:
     found, values = parsed[path.name], described(path).values
@@ -147,11 +148,13 @@ def test_llamafactory_accepts_it(path: Path, parsed: dict[str, dict[str, Any]]) 
 
 
 @pytest.mark.slow
+@pytest.mark.real
 def test_llamafactory_refuses_a_misspelt_key(parsed: dict[str, dict[str, Any]]) -> None:
     assert "learning_rat" in parsed[BROKEN]["error"]
 
 
 @pytest.mark.slow
+@pytest.mark.real
 def test_accelerate_reads_its_launch_file() -> None:
     from accelerate.commands.config.config_args import load_config_from_file
 

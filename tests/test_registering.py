@@ -162,6 +162,7 @@ def test_labels_are_true_or_false(label: object, kept: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize(("label", "kept"), [(1, 0), (0, 0), ("true", 0), (True, 2)])
 def test_the_real_converter_knows_no_other_labels(label: object, kept: int, folder: Path) -> None:
     pytest.importorskip("llamafactory")
@@ -196,6 +197,7 @@ def trained(form: Form, sample: dict[str, Any]) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("name", FORMS)
 def test_the_real_converter_keeps_all_rows(name: str, folder: Path) -> None:
     pytest.importorskip("llamafactory")
@@ -247,6 +249,7 @@ def test_the_first_error_leads_to_the_right_entry(name: str, naive: str) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("naive", NAIVE)
 @pytest.mark.parametrize("name", LED)
 def test_an_error_is_said_where_the_real_converter_fails(name: str, naive: str, folder: Path) -> None:
@@ -317,6 +320,7 @@ OUT_OF_TURN: list[tuple[list[dict[str, Any]], str]] = [
 
 
 @pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("turns", [turns for turns, _ in OUT_OF_TURN])
 def test_the_real_converter_takes_none_out_of_turn(turns: list[dict[str, Any]], folder: Path) -> None:
     pytest.importorskip("llamafactory")
@@ -390,6 +394,7 @@ def test_rows_that_stop_the_run_are_refused(rows: list[dict[str, Any]], words: s
 
 
 @pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("rows", [MIXED, [*FORMS["alpaca"].rows * 2000, {"instruction": "q", "output": 5}]])
 def test_the_real_converter_stops_there(rows: list[dict[str, Any]], folder: Path) -> None:
     datasets = pytest.importorskip("datasets")

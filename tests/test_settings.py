@@ -131,6 +131,7 @@ SHOWN = {"length": "cutoff_len", "evaluation": "eval_strategy", "fsdp_words": "f
 
 
 @pytest.mark.slow
+@pytest.mark.real
 def test_the_real_parser_agrees(tmp_path: Path, parser: Parser) -> None:
     least = {"model_name_or_path": "x", "dataset": "x", "do_train": True, "use_cpu": True, "output_dir": "none_such"}
     paths = [tmp_path / f"{number}.yaml" for number in range(len(PARSED))]

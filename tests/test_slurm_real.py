@@ -17,6 +17,7 @@ from support.cluster import Cluster, wait
 
 pytestmark = [
     pytest.mark.training,
+    pytest.mark.network,
     pytest.mark.skipif(
         bool(cluster.missing()), reason=f"no SLURM (as root: apt-get update && {cluster.INSTALL}) on this machine"
     ),

@@ -44,6 +44,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("name", CASES)
 def test_rows_tokens_drops_and_steps_are_those_of_the_real_run(name: str, real: dict[str, Any], tmp_path: Path) -> None:
     job, run = run_of({**CASES[name].write(tmp_path), "model_name_or_path": str(MODEL)})
@@ -63,6 +64,7 @@ def test_rows_tokens_drops_and_steps_are_those_of_the_real_run(name: str, real: 
 
 
 @pytest.mark.slow
+@pytest.mark.real
 def test_formats_equal_the_registry() -> None:
     template = pytest.importorskip("llamafactory.data.template")
     table = data.table("formats")["formats"]

@@ -232,6 +232,7 @@ def test_models_of_templates_are_listed_once() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.real
 def test_arguments_equal_the_dataclasses() -> None:
     needs("llamafactory", NEWEST)
     release = pair(NEWEST, version("transformers"))
@@ -262,6 +263,7 @@ def _default(item: dataclasses.Field[Any]) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.real
 def test_types_equal_the_annotations() -> None:
     needs("llamafactory", NEWEST)
     needs("transformers", TRANSFORMERS[NEWEST][0])
@@ -286,6 +288,7 @@ def _plain(hint: Any) -> set[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.real
 def test_templates_equal_the_registry() -> None:
     needs("llamafactory", NEWEST)
     real = importlib.import_module("llamafactory.data.template")
@@ -313,6 +316,7 @@ def test_templates_equal_the_registry() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("block", "module", "name"),
     [
@@ -337,6 +341,7 @@ def test_deepspeed_blocks_equal_the_models(block: str, module: str, name: str) -
 
 
 @pytest.mark.slow
+@pytest.mark.real
 def test_deepspeed_schedulers_and_adam_take_what_is_said() -> None:
     needs("deepspeed", DEEPSPEED)
     from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
@@ -354,6 +359,7 @@ def test_deepspeed_schedulers_and_adam_take_what_is_said() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.real
 def test_tables_are_what_the_released_packages_give() -> None:
     command = [sys.executable, "-m", "validator.upstream", "--check"]
     run = subprocess.run(command, capture_output=True, text=True, cwd=DATA.parent.parent)
@@ -402,6 +408,7 @@ def test_values(name: str, kind: str, letter: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.real
 def test_the_parser_still_refuses_the_same_values(tmp_path: Path) -> None:
     needs("llamafactory", NEWEST)
     needs("transformers", TRANSFORMERS[NEWEST][0])

@@ -1,0 +1,67 @@
+"""Cases that a commit leaves to the nightly run.
+
+    @pytest.mark.sample(one_in=10, whole_for=["validator/data/models.yaml"])
+
+runs one in ten of the cases of a test: those whose turn it is at this commit, and those whose id names a file that the
+commit touched. All run where the test's own file or one of `whole_for` was touched, with `pytest --whole`, and where
+there is no history to tell. What was touched is what differs from the commit before, or from $BASE.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+class Change(NamedTuple):
+    """What this commit touched, and its place in the history, which decides whose turn it is."""
+
+    number: int
+    paths: frozenset[str]
+    names: frozenset[str]  # of the touched recipes, cases, pages: what ids of tests are made of
+
+    def touches(self, patterns: Sequence[str]) -> bool:
+        return any(fnmatch(path, pattern) for path in self.paths for pattern in patterns)
+
+
+def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the items of sampled tests whose turn it is not."""
+    sampled = [(item, marker) for item in items if (marker := item.get_closest_marker("sample"))]
+    changed = change() if sampled else None
+    return [item for item, marker in sampled if changed and not _is_drawn(item, changed, **marker.kwargs)]
+
+
+def _is_drawn(item: pytest.Item, changed: Change, one_in: int, whole_for: Sequence[str] = ()) -> bool:
+    if changed.touches([str(item.path.relative_to(ROOT)), *whole_for]):
+        return True
+    if crc32(item.nodeid.encode()) % one_in == changed.number % one_in:
+        return True
+    case = item.nodeid.partition("[")[2]
+    return any(name in case for name in changed.names)
+
+
+@cache
+def change() -> Change | None:
+    """What differs from $BASE, by default the commit before; None where git knows no such commit."""
+    try:
+        number = int(_git("rev-list", "--count", "HEAD"))
+        paths = frozenset(_git("diff", "--name-only", os.environ.get("BASE") or "HEAD~1").splitlines())
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    folders = ("recipes/", "deepspeed/", "tests/rules/", "tests/refused/", "docs/")
+    return Change(number, paths, frozenset(Path(path).stem for path in paths if path.startswith(folders)))
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
