@@ -22,7 +22,8 @@ export TORCH_EXTENSIONS_DIR := $(CURDIR)/.cache/torch_extensions
 export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(VENV)/bin/python -m pip install -qq --no-compile --constraint constraints.txt
 
-.PHONY: help demo test test-fast test-slow test-real test-trainings test-nodes check tables lint types versions clean \
+.PHONY: help demo test test-fast test-slow test-real test-trainings test-nodes nightly check tables lint types versions clean \
+  $(addprefix nightly-,tests versions benchmarks mutants inputs) \
   benchmark-speed benchmark-memory benchmark-time benchmark-fields benchmark-conformity benchmark-twins benchmark-data benchmark-real fuzz
 
 help:
@@ -33,39 +34,61 @@ demo: $(VENV)/train.done
 	lmf-recipes explain recipes/qwen32b-910b-lora.yaml
 	lmf-recipes train recipes/tiny-cpu-lora.yaml
 
-# Side by side on two cores: trainings wait for each other, jobs of several nodes for what they have started.
-PARTS := lint test-slow test-fast test-trainings test-nodes test-real types
-ON_NODES := tests/test_slurm_real.py tests/test_elastic_real.py
-# Ours beside what LLaMA-Factory, DeepSpeed and torch themselves say; those that parse share one process for it.
-AGAINST_REAL := $(patsubst %,tests/test_%.py,conformity deepspeed_files deepspeed_real fix journeys plan recipes \
-  registering resume_real settings simulate study upstream)
+# Side by side on two cores: trainings wait for each other, jobs of several nodes for what they have started. Tests that
+# ask LLaMA-Factory, DeepSpeed and torch share one process that has imported them.
+PARTS := lint types test-fast test-slow test-real test-trainings test-nodes
+PYTEST := pytest -q --complete
+# What only the nightly run does is left out elsewhere.
+AND := and not nightly
+export NOT_RUN := $(CURDIR)/build/not-run.txt
+not-run = @sort -u $(NOT_RUN) 2>/dev/null | grep . || echo "every test of this machine ran"
 
 # One core sets up what another environment needs while the packages of this one come, one after the other. What was
 # killed leaves locks that DeepSpeed would wait for.
 test: $(VENV)/venv.done
 	@$(MAKE) --no-print-directory $(VENV)/engines.done & engines=$$!; \
 	  $(MAKE) --no-print-directory $(VENV)/deepspeed.done; wait $$engines
-	@rm -f $(TORCH_EXTENSIONS_DIR)/*/lock
-	@$(MAKE) --no-print-directory --jobs=5 --output-sync $(PARTS)
+	@mkdir -p build && rm -f $(TORCH_EXTENSIONS_DIR)/*/lock $(NOT_RUN)
+	@$(MAKE) --no-print-directory --jobs=7 --output-sync $(PARTS)
+	$(not-run)
 
 test-real test-trainings test-nodes: $(VENV)/operators.done
 
 test-slow: $(VENV)/engines.done
 
 test-fast:
-	pytest -q --complete
+	$(PYTEST) -m "not slow and not training $(AND)"
 
 test-slow:
-	pytest -q --complete -m "slow and not training" $(addprefix --ignore=,$(AGAINST_REAL))
+	$(PYTEST) -n 0 -m "slow and not real and not training $(AND)"
 
 test-real:
-	pytest -q --complete -m "slow and not training" $(AGAINST_REAL)
+	$(PYTEST) -n 0 -m "slow and real and not training $(AND)"
 
 test-trainings:
-	pytest -q --complete -m training $(addprefix --ignore=,$(ON_NODES))
+	$(PYTEST) -n 0 -m "training and not network $(AND)"
 
 test-nodes:
-	pytest -q --complete -m training $(ON_NODES)
+	$(PYTEST) -n 0 -m "training and network $(AND)"
+
+# What a commit leaves out: all cases of sampled tests, new draws of property tests and fuzzed inputs, the oldest and the
+# newest releases of every dependency, mutants, and each benchmark against what the docs say. It goes on where one fails.
+NIGHTLY := tests versions benchmarks mutants inputs
+nightly: $(VENV)/venv.done
+	@$(MAKE) --no-print-directory --keep-going $(addprefix nightly-,$(NIGHTLY))
+
+nightly-tests:
+	@$(MAKE) --no-print-directory test AND= PYTEST="$(PYTEST) --whole --hypothesis-profile=nightly"
+
+nightly-versions: versions
+
+nightly-benchmarks: $(VENV)/deepspeed.done
+	python -m benchmarks all --check
+
+nightly-mutants: mutants
+
+nightly-inputs:
+	@$(MAKE) --no-print-directory fuzz HOURS=0.2 START=$$(date +%y%j0000)
 
 check: $(VENV)/check.done
 	lmf-recipes check recipes

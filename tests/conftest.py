@@ -73,6 +73,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", action="store_true", help="run all cases of tests that draw a sample of them")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Rewrite expectations in one process: some files hold those of many tests."""
+    if config.getoption("--golden"):
+        config.option.numprocesses = 0
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort by cost, so that a broken rule shows in seconds and not after the trainings, and draw the samples."""
     items.sort(key=lambda item: sum(1 for name in ("slow", "training") if item.get_closest_marker(name)))
@@ -86,8 +93,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Count the tests that did not run, by reason. With --complete, a test that was skipped for want of a Python
     package is as bad as one that failed; a machine may lack what no package brings, such as a browser or SLURM."""
     skipped = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []))
-    for reason, count in skipped.most_common():
-        terminalreporter.write_line(f"not run: {count}, {reason}")
+    lines = [f"not run: {count}, {reason}" for reason, count in skipped.most_common()]
+    for line in lines:
+        terminalreporter.write_line(line)
+    if lines and (kept := os.environ.get("NOT_RUN")):  # the Makefile's, which runs pytest several times
+        with Path(kept).open("a", encoding="utf-8") as stream:
+            stream.writelines(f"{line}\n" for line in lines)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

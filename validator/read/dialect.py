@@ -24,6 +24,8 @@ _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 # Greater whole numbers are no floats any more, and mean nothing. Python itself reads 4,300 digits, in base 16 any.
 _MAX_BITS, _TOO_MANY = 1023, "Exceeds the limit"
 _KEY = "while scanning a simple key"  # libyaml, which stops behind it
+MAX_DEPTH = 100  # levels; OmegaConf recurses
+_DEEPER = "exceeded maximum nesting depth"  # libyaml of PyYAML 6.0.4, from 1,000 levels on
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -181,4 +183,5 @@ def _malformed(err: yaml.YAMLError) -> MalformedError:
     mark = marks[1] if keyless else marks[0] or marks[1]
     what = getattr(err, "problem", None) or getattr(err, "reason", None) or "not readable"
     what = "a line is no `key: value`" if keyless else what
+    what = f"nested more than {MAX_DEPTH} levels deep" if what == _DEEPER else what
     return MalformedError(f"not valid YAML: {what}", (mark.line + 1, mark.column + 1) if mark else (1, 1), keyless)

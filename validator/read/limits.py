@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from validator.read import dialect
-from validator.read.dialect import MalformedError, Node
+from validator.read.dialect import MAX_DEPTH, MalformedError, Node
 
 _MAX_NODES = 10_000
 # OmegaConf also refuses aliases that make a document of more than 1,000 nodes a hundred times larger.
 _MAX_RATIO, _RATIO_NODES = 100, 1_000
-_MAX_DEPTH = 100
 _MAX_HANDLES = 100
 _LARGE = 1 << 14  # characters
 
@@ -21,8 +20,8 @@ def extent(text: str) -> None:
     if text.count("\n%TAG") > _MAX_HANDLES:  # libyaml compares each with all before it
         raise ValueError(f"more than {_MAX_HANDLES} `%TAG` directives")
     for nodes, levels, line in dialect.extents(text):
-        if levels > _MAX_DEPTH:
-            raise ValueError(f"line {line} is nested more than {_MAX_DEPTH} levels deep")
+        if levels > MAX_DEPTH:
+            raise ValueError(f"line {line} is nested more than {MAX_DEPTH} levels deep")
         if nodes > _MAX_NODES:
             raise MalformedError(f"not valid YAML: more than {_MAX_NODES:,} values", (line, 1))
 
@@ -40,8 +39,8 @@ def _size(node: Node, above: frozenset[int], sizes: dict[int, int]) -> int:
     """Nodes from this one on, aliases expanded. `above` are those it stands in; `sizes` holds what is known by id."""
     if id(node) in above:
         raise _refusal("an alias contains itself", node)
-    if len(above) > _MAX_DEPTH:
-        raise _refusal(f"nested more than {_MAX_DEPTH} levels deep", node)
+    if len(above) > MAX_DEPTH:
+        raise _refusal(f"nested more than {MAX_DEPTH} levels deep", node)
     if id(node) not in sizes:
         here = above | {id(node)}
         keys = [key for key, _ in dialect.pairs(node)]
