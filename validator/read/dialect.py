@@ -25,7 +25,7 @@ _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _MAX_BITS, _TOO_MANY = 1023, "Exceeds the limit"
 _KEY = "while scanning a simple key"  # libyaml, which stops behind it
 MAX_DEPTH = 100  # levels; OmegaConf recurses
-_DEEPER = "exceeded maximum nesting depth"  # libyaml of PyYAML 6.0.4, from 1,000 levels on
+_DEEPER = "exceeded maximum nesting depth"  # libyaml by itself, in newer releases from 1,000 levels on
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
