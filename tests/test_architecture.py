@@ -10,6 +10,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from support.every import every
 
 PACKAGE = Path(__file__).parent.parent / "validator"
 
@@ -75,7 +76,7 @@ def ours(name: str) -> str:
     return "__init__"
 
 
-@pytest.mark.parametrize("module", modules())
+@every(modules())
 def test_imports_only_rooms_that_its_row_names(module: str) -> None:
     assert room(module) in ROOMS, f"{room(module)} is no room of the map; add it to ARCHITECTURE.md"
     for name in imports(module):
@@ -127,17 +128,17 @@ def inside(folder: str) -> list[str]:
 KEYS = {"per_device_train_batch_size", "cutoff_len", "finetuning_type", "deepspeed", "quantization_bit", "lora_rank"}
 
 
-@pytest.mark.parametrize("module", ["train/launch", *inside("read/"), *inside("show/"), *inside("memory/")])
+@every(["train/launch", *inside("read/"), *inside("show/"), *inside("memory/")])
 def test_knows_no_key_of_a_recipe(module: str) -> None:
     assert not words(module) & KEYS
 
 
-@pytest.mark.parametrize("module", inside("memory/"))
+@every(inside("memory/"))
 def test_physics_knows_no_product(module: str) -> None:
     assert not [word for word in words(module) if re.search(r"(?i)nvidia|ascend|a100|h100|v100|910b|qwen|llama", word)]
 
 
-@pytest.mark.parametrize("module", inside("rules/"))
+@every(inside("rules/"))
 def test_rules_know_no_line_and_do_not_print(module: str) -> None:
     tree = ast.parse((PACKAGE / f"{module}.py").read_text("utf-8"))
     reached = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
@@ -157,7 +158,7 @@ SOMEBODY = ("tables/", "job/", "rules/", "train/", "submit/")
 ALONE = {"tables/whole", "tables/checkout"}
 
 
-@pytest.mark.parametrize("module", sorted({name for room in SOMEBODY for name in inside(room)} - ALONE))
+@every(sorted({name for room in SOMEBODY for name in inside(room)} - ALONE))
 def test_what_lies_at_a_path_is_asked_in_one_place(module: str) -> None:
     """read/disk, which has an answer for every path that a recipe may hold."""
     tree = ast.parse((PACKAGE / f"{module}.py").read_text("utf-8"))

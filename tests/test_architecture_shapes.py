@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.every import every
 
 from validator.diagnostic import RecipeError
 from validator.memory import LayerKind, parameters
@@ -26,14 +27,13 @@ GROUPED = {"new_decoder_architecture": True, "num_kv_heads": 2}
 MIXED = {"intermediate_size_mlp": 128, "intermediate_size": 96, "num_local_experts": 8, "num_experts_per_tok": 1}
 
 
-@pytest.mark.parametrize("kind", families.known())
+@every(families.known())
 def test_every_supported_type_is_read(kind: str) -> None:
     shapes = architecture({**PLAIN, **LINEAR, "model_type": kind})
     assert (shapes.hidden, shapes.layers, shapes.vocab) == (64, 2, 100)
 
 
-@pytest.mark.parametrize(
-    ("kind", "extra", "path", "expected"),
+@every(
     [
         ("qwen2", {}, "attn.qkv_bias", True), ("qwen3", {}, "attn.qkv_bias", False),
         ("qwen3", {}, "attn.head_norms", True),

@@ -88,6 +88,7 @@ CHEAPEST: list[tuple[str, float, str, str, Mapping[str, object]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(one_in=4)
 @pytest.mark.parametrize(("machine", "ram", "method", "more", "cheapest"), CHEAPEST)
 def test_the_cheapest_that_fits_comes_first(
     tmp_path: Path, machine: str, ram: float, method: str, more: str, cheapest: Mapping[str, object]
@@ -254,6 +255,7 @@ def seen(path: Path, machine: following.Machine | None, more: str) -> str:
     return following.written(text, more) if more else text
 
 
+@pytest.mark.sample(one_in=10)
 @pytest.mark.parametrize(("path", "machine", "more"), [*cases(kinds())])
 def test_advice_followed_to_the_letter_keeps_its_promise(
     tmp_path: Path, path: Path, machine: following.Machine | None, more: str
@@ -336,6 +338,7 @@ SENTENCES: dict[str, tuple[str, float, str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(one_in=4)
 @pytest.mark.parametrize("sentence", SENTENCES)
 def test_each_sentence_holds(tmp_path: Path, sentence: str) -> None:
     machine, ram, method, more = SENTENCES[sentence]

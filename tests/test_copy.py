@@ -46,6 +46,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # Copies differ by what they bring: a cross-section is fast.
+@pytest.mark.sample(one_in=10)
 @pytest.mark.parametrize(
     "name",
     [
@@ -329,6 +330,7 @@ def started(line: str) -> tuple[Path, str, dict[str, Any]]:
     return Path(folder), recipe, with_overrides(parse("x.yaml", "a: 1\n"), overrides).values
 
 
+@pytest.mark.sample(one_in=7)
 @pytest.mark.usefixtures("stub")
 @pytest.mark.parametrize("name", ["qwen3-8b-a100x4-lora", "qwen3-4b-5090x1-lora-32k"])
 @pytest.mark.parametrize("folder", ["plain", "with space", "größe", "it's", "-dash", "$HOME", "中文"])

@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 import yaml
+from support.every import every
 
 import validator
 from validator.memory import idle
@@ -71,7 +72,7 @@ def ladders() -> Iterator[tuple[tuple[str, ...], list[dict[str, Any]]]]:
         yield key, [rule for rule, kind in zip(RATES["rates"], kinds, strict=True) if kind == key]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@every(MODELS)
 def test_model_entry_is_whole(name: str) -> None:
     entry = MODELS[name]
     assert set(entry) >= MODEL_KEYS
@@ -102,7 +103,7 @@ def test_the_short_forms_that_recipe_names_promise() -> None:
     assert MODELS["qwen2.5-7b"]["hub"][0] == "Qwen/Qwen2.5-7B-Instruct"
 
 
-@pytest.mark.parametrize("name", MODELS)
+@every(MODELS)
 def test_template_is_the_one_the_release_registers(name: str) -> None:
     """Or another, where that one reads images and the model sees none."""
     table = json.loads((DATA / "templates.json").read_text(encoding="utf-8"))
@@ -121,7 +122,7 @@ def test_no_promised_device_is_gone() -> None:
     assert set(DEVICES) >= DEVICE_IDS
 
 
-@pytest.mark.parametrize("name", DEVICES)
+@every(DEVICES)
 def test_device_entry_is_whole(name: str) -> None:
     entry = DEVICES[name]
     assert set(entry) >= DEVICE_KEYS
@@ -148,7 +149,7 @@ def test_device_entry_is_whole(name: str) -> None:
     assert all(address.startswith("https://") for address in addresses(entry))
 
 
-@pytest.mark.parametrize("name", [name for name, entry in DEVICES.items() if entry["server"]["kind"]])
+@every([name for name, entry in DEVICES.items() if entry["server"]["kind"]])
 def test_rates_of_a_device_are_plausible(name: str) -> None:
     """Products of fp32 numbers are never faster than those of half as many bits; no link is faster than the memory."""
     entry = DEVICES[name]
@@ -161,7 +162,7 @@ def test_rates_of_a_device_are_plausible(name: str) -> None:
     assert entry["host_link"]["gb_s"] <= (entry["link"]["gb_s"] or entry["host_link"]["gb_s"])
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@every(SERVERS)
 def test_server_entry_is_whole(name: str) -> None:
     entry = SERVERS[name]
     assert set(entry) == {
@@ -173,7 +174,7 @@ def test_server_entry_is_whole(name: str) -> None:
     assert NETWORKS[entry["network"]]["kind"] == "network"
 
 
-@pytest.mark.parametrize("name", [name for name, entry in DEVICES.items() if entry["memory_gib"]])
+@every([name for name, entry in DEVICES.items() if entry["memory_gib"]])
 def test_device_memory_is_plausible(name: str) -> None:
     entry = DEVICES[name]
     assert 0.9 * entry["memory_gib"] < entry["usable_gib"] <= entry["memory_gib"]
@@ -184,7 +185,7 @@ def test_device_memory_is_plausible(name: str) -> None:
         assert 0.93 * float(size[:-1]) <= entry["memory_gib"] <= float(size[:-1])
 
 
-@pytest.mark.parametrize("name", [name for name, entry in DEVICES.items() if entry["vendor"] == "nvidia"])
+@every([name for name, entry in DEVICES.items() if entry["vendor"] == "nvidia"])
 def test_nvidia_abilities_follow_the_compute_capability(name: str) -> None:
     entry = DEVICES[name]
     capability = entry["compute_capability"]
@@ -193,7 +194,7 @@ def test_nvidia_abilities_follow_the_compute_capability(name: str) -> None:
     assert (8 in entry["bitsandbytes"]) == (capability >= 7.5)
 
 
-@pytest.mark.parametrize("name", DEVICES)
+@every(DEVICES)
 def test_no_bf16_rate_without_bf16(name: str) -> None:
     assert DEVICES[name]["tflops_bf16"] is None or DEVICES[name]["bf16"]
 
@@ -220,7 +221,7 @@ def test_short_form_of_several_devices_has_one_default() -> None:
     assert all(isinstance(alias, str) and alias == alias.lower() for alias in claims)
 
 
-@pytest.mark.parametrize(("what", "entries"), list(guidance()))
+@every(list(guidance()))
 def test_sample_counts_rise(what: str, entries: list[dict[str, Any]]) -> None:
     sizes = [entry["billions"] for entry in entries]
     assert sizes == sorted(set(sizes)), what
@@ -233,9 +234,7 @@ def test_sample_counts_rise(what: str, entries: list[dict[str, Any]]) -> None:
     assert all(smaller["good"] <= larger["good"] for smaller, larger in pairwise(entries)), what
 
 
-@pytest.mark.parametrize(
-    "rule", RATES["rates"], ids=lambda r: f"{r['stage']}-{r['method']}-{r.get('optimizer')}-{r['from_billions']}"
-)
+@every(RATES["rates"])
 def test_rate_lies_in_its_range(rule: dict[str, Any]) -> None:
     for field, kind in (("learning_rate", float), ("batch", int)):
         known = [value for bound in ("low", "default", "high") if (value := rule[field][bound]) is not None]
@@ -245,7 +244,7 @@ def test_rate_lies_in_its_range(rule: dict[str, Any]) -> None:
     assert rule["epochs"] >= 1
 
 
-@pytest.mark.parametrize(("key", "rules"), list(ladders()))
+@every(list(ladders()))
 def test_rate_falls_with_size(key: tuple[str, ...], rules: list[dict[str, Any]]) -> None:
     sizes = [rule["from_billions"] for rule in rules]
     assert sizes == sorted({0, *sizes}), key

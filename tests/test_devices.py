@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from support.every import every
 
 from validator.diagnostic import RecipeError
 from validator.job import naming
 from validator.tables import devices
 
 
-@pytest.mark.parametrize("key", devices.device_ids())
+@every(devices.device_ids())
 def test_every_device_by_its_id_and_its_own_short_form(key: str) -> None:
     assert devices.device(key)[0].id == key
     assert devices.device(key.upper())[0].id == key
@@ -21,8 +22,7 @@ def test_each_device_has_a_name_of_its_own_in_file_names() -> None:
     assert len(set(labels)) == len(labels)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected", "noted"),
+@every(
     [
         ("910b", "ascend-910b-64g", True),
         ("4090", "rtx-4090", False),
@@ -51,8 +51,7 @@ def test_short_forms_say_which_was_taken(name: str, expected: str, noted: bool) 
     assert (note is not None) == noted
 
 
-@pytest.mark.parametrize(
-    ("product", "memory_gib", "expected"),
+@every(
     [
         ("NVIDIA A100-SXM4-80GB", 80.0, "a100-80g"), ("A100-SXM4-80GB", 79.35, "a100-80g"),
         ("NVIDIA A100-PCIE-40GB", 40.0, "a100-40g"), ("A100-PCIE-40GB", 39.59, "a100-40g"),

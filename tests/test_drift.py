@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from support.every import every
 
 from validator.diagnostic import Page, Severity
 from validator.rules import manual
@@ -27,7 +28,7 @@ SOURCES = {code: manual.sources(manual.page(code).text) for code in manual.codes
 PLACES = sorted({source for sources in SOURCES.values() for source in sources if not source.startswith("own")})
 
 
-@pytest.mark.parametrize("code", manual.codes())
+@every(manual.codes())
 def test_every_code_names_its_sources(code: str) -> None:
     assert SOURCES[code]
     assert all(re.fullmatch(_SOURCE, source) for source in SOURCES[code])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.every import every
 
 import validator
 from validator.judge import check
@@ -26,7 +27,7 @@ PACKAGE = Path(validator.__file__).parent
 GENERATED = data.table("families")
 
 
-@pytest.mark.parametrize("kind", families.known())
+@every(families.known())
 def test_every_entry_is_a_sourced_family(kind: str) -> None:
     assert families.family(kind).kind == kind
     assert data.listing("families")[kind]["source"]
@@ -48,8 +49,7 @@ def test_the_generated_table_holds_the_types_that_transformers_has() -> None:
 EXPERTS = {"gate", "gate_proj", "up_proj", "down_proj"}
 
 
-@pytest.mark.parametrize(
-    ("kind", "field", "expected"),
+@every(
     [
         ("qwen2", "qkv_bias", True), ("qwen3", "qkv_bias", False), ("qwen3", "head_norms", True),
         ("phi3", "fused_qkv", True), ("internlm2", "fused_qkv", True), ("glm4", "fused_qkv", False),

@@ -223,6 +223,7 @@ def test_a_key_of_an_older_release_stays_where_the_recipe_names_that() -> None:
     assert fixed(text).document.text == text
 
 
+@pytest.mark.sample(one_in=10)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("unsafe", [False, True], ids=["safe", "unsafe"])
 def test_a_fix_brings_no_finding_and_the_next_finds_nothing_to_do(case: cases.Case, unsafe: bool) -> None:

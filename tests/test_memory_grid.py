@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.every import every
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import grid
@@ -26,6 +27,7 @@ def test_the_record_covers_the_models_and_methods() -> None:
     assert {(row["padded"], row["liger"]) for row in ROWS} >= {("False", "False"), ("True", "False"), ("False", "True")}
 
 
+@pytest.mark.sample(one_in=3, whole_for=["validator/memory/*"])
 @pytest.mark.parametrize("method", METHODS)
 def test_predicted_peaks_are_the_simulated_ones(method: str) -> None:
     errors = [abs(error) for pairs in grid.errors().values() for error, row in pairs if row["method"] == method]
@@ -33,7 +35,7 @@ def test_predicted_peaks_are_the_simulated_ones(method: str) -> None:
     assert max(errors) < 0.02
 
 
-@pytest.mark.parametrize("model", sorted({row["model"] for row in ROWS}))
+@every(sorted({row["model"] for row in ROWS}))
 def test_recorded_parameter_counts_are_the_derived_ones(model: str) -> None:
     arch = grid.architecture(model)
     for row in (row for row in ROWS if row["model"] == model):

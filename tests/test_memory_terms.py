@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
+from support.every import every
 
 from validator.memory import (
     Adapter,
@@ -49,7 +50,7 @@ RUNS = [
 ]
 
 
-@pytest.mark.parametrize("term", ROWS, ids=lambda term: f"{type(term).__name__}-{term}")
+@every(ROWS)
 def test_every_term_has_words(term: Term) -> None:
     assert len(term.meaning.split()) > 1
     assert term.meaning[0].islower()

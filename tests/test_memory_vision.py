@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.every import every
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import vision
@@ -53,7 +54,7 @@ def test_half_of_the_public_runs_are_within_a_tenth() -> None:
     assert errors[len(errors) // 2] < 0.1
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['model']}-{row['method']}-{row['peak_bytes']}")
+@every(ROWS)
 def test_recorded_counts_of_trained_parameters_are_the_derived_ones(row: dict[str, str]) -> None:
     arch = models.model(row["model"]).arch
     assert int(row["trainable"]) == trainable_parameters(arch, vision.workload(row))

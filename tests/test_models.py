@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support.every import every
 
 from validator.diagnostic import RecipeError
 from validator.memory import parameters
@@ -31,12 +32,12 @@ def test_a_base_model_has_no_template() -> None:
     assert models.model("Qwen/Qwen2.5-7B-Instruct").template == "qwen"
 
 
-@pytest.mark.parametrize("key", models.model_ids())
+@every(models.model_ids())
 def test_the_shapes_count_as_many_parameters_as_the_entry_says(key: str) -> None:
     assert parameters(models.model(key).arch) == models.model(key).parameters
 
 
-@pytest.mark.parametrize("key", models.model_ids())
+@every(models.model_ids())
 def test_every_model_by_every_name(key: str) -> None:
     one = models.model(key)
     assert one.id == key
@@ -89,15 +90,16 @@ def test_a_local_folder_is_read_from_its_config(tmp_path: Path) -> None:
     assert model.parameters == 2 * 100 * 64 + 2 * layer + 64
 
 
-@pytest.mark.parametrize("field", CONFIG)
-@pytest.mark.parametrize("value", [None, "x", -1, 0, [], {}, 1.5, True])
+@every([(field, value) for field in CONFIG for value in (None, "x", -1, 0, [], {}, 1.5, True)])
 def test_a_config_with_a_wrong_field_is_an_error_with_its_name(field: str, value: object, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, field: value}))
+    place = tmp_path / f"{field}-{value}"  # one each: what was read of a folder is kept
+    place.mkdir()
+    (place / "config.json").write_text(json.dumps({**CONFIG, field: value}))
     if field == "num_key_value_heads" and value in (None, 0, [], {}):
-        assert models.model(str(tmp_path)).arch.attn.kv_heads == 4
+        assert models.model(str(place)).arch.attn.kv_heads == 4
         return
     with pytest.raises(RecipeError, match=field if field != "model_type" else "model.type"):
-        models.model(str(tmp_path))
+        models.model(str(place))
 
 
 def test_more_heads_than_the_model_is_wide(tmp_path: Path) -> None:

@@ -41,9 +41,6 @@ _TRIPLES = random.Random(5).sample(
     [(model, machine, method) for model in models.model_ids() for machine in _MACHINES for method in plan.METHODS], 200
 )
 
-SLOW = [pytest.mark.slow, pytest.mark.real]
-
-
 _ASKED = [
     {"model": chance.choice(models.model_ids()), "machine": chance.choice([*_MACHINES, "1x48g", "8x80g"]),
      "length": chance.choice([None, 512, 4096, 8192]), "stage": chance.choice(draft.STAGES),
@@ -82,9 +79,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.sample(one_in=20)
 @pytest.mark.parametrize(
     ("model", "machine", "method"),
-    [each if at % 5 == 0 else pytest.param(*each, marks=SLOW) for at, each in enumerate(_TRIPLES)],
+    _TRIPLES,
 )
 def test_what_it_writes_passes_check(here: Path, model: str, machine: str, method: str) -> None:
     found = triple(model, machine, method)
@@ -101,9 +99,10 @@ def test_what_it_writes_passes_check(here: Path, model: str, machine: str, metho
     assert load("mine.yaml").values.items() >= expected.items()
 
 
+@pytest.mark.sample(one_in=20)
 @pytest.mark.parametrize(
     "asked",
-    [each if at % 4 == 0 else pytest.param(each, marks=SLOW) for at, each in enumerate(_ASKED)],
+    _ASKED,
 )
 @pytest.mark.usefixtures("here")
 def test_whatever_is_asked_the_plan_is_what_explain_says_of_the_file(asked: dict[str, Any]) -> None:
@@ -372,6 +371,7 @@ def test_one_device_takes_torchruns_memory_settings_only_where_it_needs_them(len
     assert first["zero"] == ("ds_z2.json" if length == 32768 else None)
 
 
+@pytest.mark.sample(one_in=7)
 @pytest.mark.parametrize(
     ("asked", "notes"),
     [
@@ -616,6 +616,7 @@ def test_a_base_model_is_told_from_the_one_tuned_for_chat() -> None:
     assert told not in plans(*words, "Qwen/Qwen1.5-72B-Chat")["notes"]
 
 
+@pytest.mark.sample(one_in=6)
 @pytest.mark.parametrize("columns", [60, 80, 100, 200])
 @pytest.mark.parametrize(
     "words",
@@ -707,6 +708,7 @@ def test_what_cannot_be_planned_is_one_sentence(model: str, machine: str, messag
         answer.answer(model, machine)
 
 
+@pytest.mark.sample(one_in=4)
 @pytest.mark.parametrize(
     ("words", "reason", "cures"),
     [

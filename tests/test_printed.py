@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import hostile_words
 import pytest
-
-from validator import edge
-from validator.__main__ import command
-
-
-def run(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, bytes, bytes]:
-    """Exit code, standard output and error of the program, in this process."""
-    raw = (io.BytesIO(), io.BytesIO())
-    with monkeypatch.context() as patch:
-        for name, stream in zip(("stdout", "stderr"), raw, strict=True):
-            patch.setattr(sys, name, io.TextIOWrapper(stream, "utf-8", errors="strict"))
-        patch.setattr(os, "_exit", sys.exit)
-        with pytest.raises(SystemExit) as left:
-            edge.run(lambda: command(words)())
-        assert isinstance(left.value.code, int)
-        return left.value.code, raw[0].getvalue(), raw[1].getvalue()
+from support.program import answer
 
 
 def test_nothing_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +19,8 @@ def test_nothing_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for what, words in hostile_words.commands(hostile_words.lay(tmp_path, seed=0)):
         if what == "doctor":  # which tries the disk
             continue
-        code, out, err = run(words, monkeypatch)
+        done = answer(*words, cwd=tmp_path)
+        code, out, err = done.returncode, done.stdout, done.stderr
         assert code in (0, 1, 2), (words, err)
         assert [hostile_words.obeyed(each) for each in (out, err)] == ["", ""], (what, words)
         if out and ("json" in words or "sarif" in words):
@@ -72,7 +55,7 @@ def test_the_test_sees_what_is_obeyed(output: bytes, is_obeyed: bool) -> None:
     ],
     ids=lambda words: f"{words[-1]:.30}",
 )
-def test_a_number_that_is_none_is_wrong_usage(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    code, out, err = run(words, monkeypatch)
-    assert (code, out) == (2, b"")
-    assert b"Error: " in err
+def test_a_number_that_is_none_is_wrong_usage(words: Sequence[str]) -> None:
+    done = answer(*words)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"Error: " in done.stderr

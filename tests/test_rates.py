@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.every import every
 
 from validator.tables import devices, networks, rates
 
@@ -43,7 +44,7 @@ def test_no_rates_where_none_are_published(name: str) -> None:
     assert devices.device(name)[0].rates(1) is None
 
 
-@pytest.mark.parametrize("name", devices.device_ids())
+@every(devices.device_ids())
 def test_all_other_devices_have_rates(name: str) -> None:
     found = devices.device(name)[0].rates(1)
     assert (found is None) == (name in ("cpu", "by-memory"))

@@ -7,6 +7,7 @@ import io
 import omegaconf
 import pytest
 import yaml
+from support.every import every
 
 from validator.diagnostic import RecipeError
 from validator.read.override import with_overrides
@@ -24,7 +25,7 @@ OVERRIDES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("words", OVERRIDES)
+@every(OVERRIDES)
 def test_overrides_merge_as_with_omegaconf(words: list[str]) -> None:
     conf = omegaconf.OmegaConf
     try:

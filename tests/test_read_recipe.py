@@ -10,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.every import every
 from support.work import calls
 
 from validator.read.recipe import parse
@@ -75,7 +76,7 @@ def shown(value: Any) -> str:
     return repr(value)
 
 
-@pytest.mark.parametrize("text", [f"k: {value}\n" for value in SCALARS + TAGGED + INTERPOLATIONS] + TEXTS)
+@every([f"k: {value}\n" for value in SCALARS + TAGGED + INTERPOLATIONS] + TEXTS)
 def test_reads_what_omegaconf_reads(text: str) -> None:
     assert shown(by_us(text)) == shown(by_omegaconf(text))
 
@@ -130,6 +131,7 @@ BOMB = "a: &a [x, x]\n" + "".join(f"k{i}: &k{i} [*{'a' if i == 0 else f'k{i - 1}
 DOUBLING = "k0: &k0 [1, 1]\n" + "".join(f"k{i}: &k{i} [*k{i - 1}, *k{i - 1}]\n" for i in range(1, 64))
 
 
+@pytest.mark.sample(one_in=3, whole_for=["validator/read/*"])
 @pytest.mark.parametrize(
     "text",
     [

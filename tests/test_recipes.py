@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.every import every
 from support.real_parser import Parser
 
 from validator.diagnostic import Severity
@@ -26,7 +27,6 @@ SECTIONS = ["model", "method", "dataset", "output", "train"]
 RATES = yaml.safe_load((data.DATA / "rates.yaml").read_text("utf-8"))["rates"]
 
 each = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-each_curated = pytest.mark.parametrize("path", CURATED, ids=lambda path: path.stem)
 
 
 @pytest.fixture(autouse=True)
@@ -50,29 +50,29 @@ def test_is_clean(path: Path) -> None:
     assert [d for d in found if d.severity is not Severity.NOTE] == []
 
 
-@each
+@every(RECIPES)
 def test_fits_its_machine(path: Path) -> None:
     assert described(path).verdict == "fits"
 
 
-@each_curated
+@every(CURATED)
 def test_name_follows_from_the_contents(path: Path) -> None:
     derived = name(described(path))
     assert derived
     assert path.stem == derived or path.stem.startswith(f"{derived}-")
 
 
-@each
+@every(RECIPES)
 def test_saves_under_its_own_name(path: Path) -> None:
     assert described(path).values["output_dir"] == f"saves/{path.stem}"
 
 
-@each
+@every(RECIPES)
 def test_sections_are_llamafactorys(path: Path) -> None:
     assert re.findall(r"(?m)^### (\w+)$", path.read_text("utf-8")) == SECTIONS
 
 
-@each_curated
+@every(CURATED)
 def test_settings_that_users_copy(path: Path) -> None:
     values = described(path).values
     assert not {"max_samples", "overwrite_output_dir", "warmup_ratio", "resume_from_checkpoint"} & set(values)
@@ -98,7 +98,7 @@ def guidance(recipe: job.Job) -> dict[str, Any]:
     return found
 
 
-@each_curated
+@every(CURATED)
 def test_rate_and_batch_follow_the_guidance(path: Path) -> None:
     recipe = described(path)
     rule = guidance(recipe)
@@ -115,7 +115,7 @@ def test_every_zero_file_is_used_by_a_recipe() -> None:
     assert {relative(path) for path in (ROOT / "deepspeed").glob("*.json")} <= used
 
 
-@each_curated
+@every(CURATED)
 def test_says_its_command_where_it_needs_more_than_llamafactory_cli(path: Path) -> None:
     recipe = described(path)
     assert recipe.machine
@@ -138,6 +138,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory, parser: Parser) -> dict[str
 
 @pytest.mark.slow
 @pytest.mark.real
+@pytest.mark.sample(one_in=3)
 @each
 def test_llamafactory_accepts_it(path: Path, parsed: dict[str, dict[str, Any]]) -> None:
     found, values = parsed[path.name], described(path).values

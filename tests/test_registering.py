@@ -232,6 +232,7 @@ def said(entry: dict[str, Any], stage: str, template: str = "qwen", media_dir: s
 LED = [name for name in FORMS if not {"images", "videos"} & {*FORMS[name].entry.get("columns", ())}]
 
 
+@pytest.mark.sample(one_in=10)
 @pytest.mark.parametrize("naive", NAIVE)
 @pytest.mark.parametrize("name", LED)
 def test_the_first_error_leads_to_the_right_entry(name: str, naive: str) -> None:
@@ -469,6 +470,7 @@ def test_each_picture_has_a_mark(rows: list[dict[str, Any]], words: str) -> None
     assert all(words in error for error in errors)
 
 
+@pytest.mark.sample(one_in=3)
 @pytest.mark.parametrize(("rows", "words"), COUNTS)
 def test_the_real_plugin_counts_the_same(rows: list[dict[str, Any]], words: str) -> None:
     plugins = pytest.importorskip("llamafactory.data.mm_plugin")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
+from support.every import every
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -27,7 +27,7 @@ def test_no_group_is_missing() -> None:
     assert len(GROUPS) == 126
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
+@every(GROUPS)
 def test_a_group_is_known_or_has_a_reason(group: registry.Group) -> None:
     assert group.known or group.reason, f"no entry for {', '.join(group.unknown)}"
 
@@ -58,7 +58,7 @@ def blind(model: models.Model, template: str) -> bool:
     return not sees and bool(table("templates")["templates"].get(template, {}).get("media"))
 
 
-@pytest.mark.parametrize("group", [group for group in GROUPS if group.known], ids=lambda group: group.name)
+@every([group for group in GROUPS if group.known])
 def test_templates_are_those_of_llamafactory(group: registry.Group) -> None:
     """A chat model has its group's template, a base model has none or its group's."""
     for place in set(group.places) - registry.reasons()["places"].keys():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.every import every
 
 from validator import cli
 from validator.diagnostic import RecipeError
@@ -269,7 +270,7 @@ def test_a_release_is_written_in_one_place() -> None:
     assert [at for at in lines if not any(at[0] == name and words in at[1] for name, words, _ in FACTS)] == []
 
 
-@pytest.mark.parametrize(("name", "words"), [(name, words) for name, words, _ in FACTS])
+@every([(name, words) for name, words, _ in FACTS])
 def test_each_fact_about_a_release_is_still_written(name: str, words: str) -> None:
     assert any(words in line for line in _written(ROOT / name))
 

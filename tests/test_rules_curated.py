@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.every import every
 
 from validator.job import job, naming
 from validator.judge import check
@@ -105,7 +106,7 @@ def test_hours_are_stated_and_judged_elsewhere() -> None:
     assert parse("x.yaml", found.message.split("`")[1]).values["predicted"] == stated
 
 
-@pytest.mark.parametrize("device", devices.device_ids())
+@every(devices.device_ids())
 def test_a_label_means_its_device_again_and_is_no_longer_than_its_id(device: str) -> None:
     assert devices.device(naming.label(device))[0].id == device
     assert len(naming.label(device)) <= len(device)

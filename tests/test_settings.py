@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.every import every
 from support.real_parser import Parser
 
 from validator.job.datasets import Dataset
@@ -108,7 +109,7 @@ READ: list[tuple[dict[str, Any], str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("values", "question", "answer"), [*PARSED, *READ])
+@every([*PARSED, *READ])
 def test_answer(values: dict[str, Any], question: str, answer: object) -> None:
     given = getattr(Settings(values), question)
     assert (list(given) if isinstance(given, tuple) else given) == answer

@@ -166,6 +166,7 @@ def test_says_what_cures_exit_code_9(there: Path, more: str, relief: str) -> Non
     assert relief in text
 
 
+@pytest.mark.sample(one_in=3)
 @pytest.mark.parametrize(
     ("ends", "managed", "words", "code", "said"),
     [

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from support.every import every
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -58,7 +59,7 @@ def written_for(path: Path) -> object:
     return load(str(path)).header["machine"]
 
 
-@pytest.mark.parametrize("wish", WISHES, ids=lambda wish: f"{wish.model.short}-{wish.machine}-{wish.kind}")
+@every(WISHES)
 def test_each_wish_has_its_recipe(wish: recipes.Wish) -> None:
     """A recipe for the model and machine of the wish, whose name ends as the wish does."""
     machine, kind = str(wish.machine), wish.kind.split("-")

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.every import every
 
 from validator.job import job
 from validator.read.recipe import parse
@@ -14,8 +15,7 @@ from validator.tables import data, models, taken
 from validator.tables.data import listing
 
 
-@pytest.mark.parametrize(
-    ("name", "stands_for"),
+@every(
     [
         # the last part of a path
         ("/data/models/Qwen2.5-32B-Instruct/", "Qwen/Qwen2.5-32B-Instruct"),
@@ -74,8 +74,7 @@ def test_a_name_that_stands_for_a_model(name: str, stands_for: str) -> None:
     assert one.arch == models.model(stands_for).arch
 
 
-@pytest.mark.parametrize(
-    "name",
+@every(
     [
         "Aquarelle-32B", "/models/my-run", "models", "/", "", "..", "中文", "\0",
         # another size, generation or kind
@@ -219,7 +218,7 @@ def test_the_words_of_a_name_are_those_of_one_model() -> None:
     assert {name for name, count in owners.items() if count > 1} == set()
 
 
-@pytest.mark.parametrize("key", models.model_ids())
+@every(models.model_ids())
 def test_every_model_by_the_last_part_of_its_names(key: str) -> None:
     for hub in models.model(key).hub:
         one = taken.model(f"/models/{hub.rpartition('/')[2]}")

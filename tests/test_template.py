@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.every import every
 
 from validator.tables import data, families, models
 from validator.tables.template import own_name, template
@@ -46,35 +47,45 @@ def speakers(name: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize(("key", "hub"), PUBLISHED)
-def test_a_copy_of_a_published_model_is_told_by_its_name(key: str, hub: str, tmp_path: Path) -> None:
-    place = folder(tmp_path, hub.rpartition("/")[2], dict(ENTRIES[key]["config"]), {})
+def told_by_its_name(key: str, hub: str, tmp_path: Path) -> None:
+    place = folder(tmp_path / hub, hub.rpartition("/")[2], dict(ENTRIES[key]["config"]), {})
     local, known = models.model(str(place)), models.model(hub)
     assert (local.template, local.base) == (known.template, known.base)
     assert local.how.startswith("that of ")
+
+
+@every([(key, ENTRIES[key]["hub"][0]) for key in models.model_ids()])
+def test_a_copy_of_a_published_model_is_told_by_its_name(key: str, hub: str, tmp_path: Path) -> None:
+    told_by_its_name(key, hub, tmp_path)
+
+
+@pytest.mark.nightly
+@every(PUBLISHED)
+def test_a_copy_is_told_by_each_name_of_a_published_model(key: str, hub: str, tmp_path: Path) -> None:
+    told_by_its_name(key, hub, tmp_path)
 
 
 # Templates whose turns have no marks but the tokenizer's own; None: of base models.
 UNTOLD = (None, "seed_coder", "seed_oss", "paligemma", "exaone")
 
 
-@pytest.mark.parametrize("key", [key for key in models.model_ids() if models.model(key).template not in UNTOLD])
+@every([key for key in models.model_ids() if models.model(key).template not in UNTOLD])
 def test_the_chat_template_tells_what_the_catalogue_says(key: str, tmp_path: Path) -> None:
     expected = models.model(key).template
     assert expected
-    place = folder(tmp_path, "mine", dict(ENTRIES[key]["config"]), {"chat_template.jinja": written(expected)})
+    place = folder(tmp_path / key, "mine", dict(ENTRIES[key]["config"]), {"chat_template.jinja": written(expected)})
     local = models.model(str(place))
     assert (local.template, local.how) == (expected, "by the chat template in chat_template.jinja")
     assert speakers(expected) <= local.speaks
 
 
-@pytest.mark.parametrize("key", models.model_ids())
+@every(models.model_ids())
 def test_a_family_lists_the_templates_of_its_models(key: str) -> None:
     one = models.model(key)
     assert one.template is None or speakers(one.template) & {*one.family.templates, "chatml"}
 
 
-@pytest.mark.parametrize("kind", families.known())
+@every(families.known())
 def test_the_templates_of_a_family_exist(kind: str) -> None:
     assert families.family(kind).templates
     assert set(families.family(kind).templates) <= FORMATS.keys()

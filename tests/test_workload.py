@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.every import every
 
 from validator.job import job
 from validator.memory import Workload
@@ -26,8 +27,7 @@ def workload(machine: str = "8xa100-80g", model: str = "Qwen/Qwen2.5-7B-Instruct
     return found
 
 
-@pytest.mark.parametrize(
-    ("values", "field", "expected"),
+@every(
     [
         ({"bf16": True}, "precision", "amp"), ({}, "precision", "fp32"), ({"pure_bf16": True}, "precision", "pure"),
         ({"bf16": True, "deepspeed": ZERO}, "precision", "engine"), ({"deepspeed": ZERO}, "precision", "fp32"),

@@ -1,0 +1,44 @@
+"""The program and what it answers: as a process of its own, or in this process, which takes a tenth of the time."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import chdir
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from validator import edge
+from validator.__main__ import command
+
+ROOT = Path(__file__).parents[2]
+Answer = subprocess.CompletedProcess[bytes]
+
+
+def process(*words: str, cwd: Path = ROOT, stdin: bytes = b"", **variables: str) -> Answer:
+    """Exit code, standard output and error of a process of the program. `variables` are added to the environment."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    line = [sys.executable, "-P", "-m", "validator", *words]
+    return subprocess.run(line, cwd=cwd, env=environment, input=stdin, capture_output=True, check=False)
+
+
+def answer(*words: str, cwd: Path = ROOT, stdin: bytes = b"", **variables: str) -> Answer:
+    """The same of the program's own start and end in this process. What is imported stays imported, and signals,
+    closed streams and the end of the process are for `process` to show."""
+    raw = {name: io.BytesIO(stdin if name == "stdin" else b"") for name in ("stdin", "stdout", "stderr")}
+    streams = {name: io.TextIOWrapper(each, "utf-8", errors="strict") for name, each in raw.items()}
+    with chdir(cwd), patch.dict(os.environ, variables), patch.multiple(sys, **streams), patch("os._exit", sys.exit):
+        code = _code(words)
+    return subprocess.CompletedProcess(words, code, raw["stdout"].getvalue(), raw["stderr"].getvalue())
+
+
+def _code(words: Sequence[str]) -> int:
+    with pytest.raises(SystemExit) as left:
+        edge.run(lambda: command(words)())
+    assert isinstance(left.value.code, int)
+    return left.value.code
