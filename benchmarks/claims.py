@@ -28,7 +28,7 @@ Claim = Mapping[str, Any]
 
 
 def claims() -> list[Claim]:
-    loaded: list[Claim] = yaml.safe_load((EVIDENCE / "claims.yaml").read_text("utf-8"))
+    loaded: list[Claim] = yaml.load((EVIDENCE / "claims.yaml").read_text("utf-8"), yaml.CSafeLoader)
     return loaded
 
 

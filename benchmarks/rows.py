@@ -118,10 +118,10 @@ class Skip(Exception):  # noqa: N818
 def configs() -> dict[str, Mapping[str, object]]:
     """Published config.json facts by hub name: the catalogue, then evidence/models.yaml."""
     known: dict[str, Mapping[str, object]] = {}
-    for entry in yaml.safe_load((DATA / "models.yaml").read_text(encoding="utf-8")).values():
+    for entry in yaml.load((DATA / "models.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader).values():
         for name in entry["hub"]:
             known[name] = entry["config"] | entry.get("overrides", {}).get(name, {})
-    for entry in yaml.safe_load((EVIDENCE / "models.yaml").read_text(encoding="utf-8")):
+    for entry in yaml.load((EVIDENCE / "models.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader):
         shape = known[entry["like"]] if "like" in entry else entry["config"]
         known.update(dict.fromkeys(entry["names"], shape))
     return known
@@ -130,7 +130,7 @@ def configs() -> dict[str, Mapping[str, object]]:
 @cache
 def usable() -> dict[str, float]:
     """Bytes that all processes together can allocate, by device name."""
-    devices = yaml.safe_load((DATA / "devices.yaml").read_text(encoding="utf-8"))
+    devices = yaml.load((DATA / "devices.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)
     return {name: entry["usable_gib"] * GIB for name, entry in devices.items() if entry["usable_gib"]}
 
 

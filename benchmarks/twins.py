@@ -176,7 +176,7 @@ def prepare(folder: Path, jobs: Iterable[Job]) -> None:
     import pictured
     import shrunk
 
-    published = yaml.safe_load((data.DATA / "models.yaml").read_text("utf-8"))
+    published = yaml.load((data.DATA / "models.yaml").read_text("utf-8"), yaml.CSafeLoader)
     shrunk.data(folder / "data")
     pictured.data(folder / "data")
     for job in jobs:

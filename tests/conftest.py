@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 settings.register_profile("repeatable", derandomize=True)
 settings.register_profile(
     "nightly",
-    max_examples=400,
+    derandomize=False,
     deadline=None,
     print_blob=True,
     database=DirectoryBasedExampleDatabase(ROOT / ".cache" / "hypothesis"),

@@ -7,8 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from support.laws import examples
 from support.work import calls
 
 from validator.advise import explain
@@ -41,7 +42,7 @@ def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(32, [HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from(sorted(data.table("arguments")["arguments"])), WEIRD, min_size=1, max_size=3))
 def test_no_value_of_any_key_stops_check_or_explain(values: dict[str, object]) -> None:
     document = Document("recipes/x.yaml", "a: 1\n", {**USUAL, **values}, header=dict(HEAD))
@@ -51,7 +52,7 @@ def test_no_value_of_any_key_stops_check_or_explain(values: dict[str, object]) -
         assert chart.text(explain.explain(job.resolve(document)))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(24, [HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from([*HEAD, "summary", "predicted", "x"]), WEIRD))
 def test_no_header_stops_check(header: dict[str, object]) -> None:
     document = Document("recipes/x.yaml", "a: 1\n", dict(USUAL), header=header)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from support.laws import examples
 from test_memory_laws import ARCHITECTURES, runs
 
 from validator.memory import Architecture, Sharding, Workload
 from validator.speed import Course, Device, Part, RunTime, run_time, step_time
 
-LAWS = settings(max_examples=60, deadline=None)
+LAWS = examples(24)
 A100 = Device(312e12, 19.5e12, 2.0e12, 230e9, 25e9, 25e9, 200e9, 96, 5e9)
 COURSE = Course(1000, evaluations=3, evaluation_batches=20, saves=2, checkpoint=1e10, tokenized=1e7, tokenizers=16)
 

@@ -24,7 +24,7 @@ DATA = Path(validator.__file__).parent / "data"
 
 
 def read(name: str) -> dict[str, Any]:
-    table: dict[str, Any] = yaml.safe_load((DATA / name).read_text(encoding="utf-8"))
+    table: dict[str, Any] = yaml.load((DATA / name).read_text(encoding="utf-8"), yaml.CSafeLoader)
     return table
 
 

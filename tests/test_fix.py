@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import cases
+from support.laws import examples
 from support.real_parser import Parser
 
 from validator.diagnostic import Diagnostic, FileReport
@@ -161,7 +162,7 @@ LINES = [line for planted, _ in PLANTED for line in planted.splitlines() if "*" 
     st.sampled_from(["\n", "\r\n"]),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@examples(24)
 def test_whatever_is_planted_no_other_line_changes_and_nothing_is_found_that_was_not(
     planted: list[str], comments: list[str], end: str, unsafe: bool
 ) -> None:

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.laws import examples
 
 from validator.memory import (
     Adapter,
@@ -33,7 +34,7 @@ from validator.memory.terms import Device, Host, Term
 from validator.memory.workload import Given
 from validator.tables import models
 
-LAWS = settings(max_examples=80, deadline=None)
+LAWS = examples(32)
 ARCHITECTURES = [models.model(name).arch for name in models.model_ids()]
 OPTIMIZERS = [
     "adamw", "adamw_foreach", "adamw_32bit", "adamw_8bit", "adamw_4bit", "ademamix", "ademamix_8bit", "lion",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from support.laws import examples
 from test_memory_laws import runs
 
 from validator.memory import Architecture, Attn, Ffn, Sharding, Workload
@@ -11,7 +12,7 @@ from validator.memory.run import run_of
 from validator.speed import Device, Term
 from validator.speed.offload import offload
 
-LAWS = settings(max_examples=80, deadline=None)
+LAWS = examples(32)
 DGX = Device(125e12, 15.7e12, 0.9e12, 117e9, 0, 12.5e9, 256e9, 48, 3e9)  # a DGX-2's V100 and main memory
 A100 = Device(312e12, 19.5e12, 2.0e12, 234e9, 0, 25e9, 410e9, 128, 7e9)
 QWEN72 = Architecture(8192, 80, 152064, Attn(64, 8, 128, qkv_bias=True), Ffn(29568))

@@ -8,9 +8,10 @@ from typing import Any
 import omegaconf
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.every import every
+from support.laws import examples
 from support.work import calls
 
 from validator.read.recipe import parse
@@ -87,14 +88,14 @@ def test_only_a_mapping_is_a_recipe(text: str) -> None:
     assert [problem.code for problem in parse("x.yaml", text).problems] == ["LOA003"]
 
 
-@settings(max_examples=400, deadline=None)
+@examples(80)
 @given(st.text("0123456789+-.eE_:xobafinINFNAtrueyslf~ ", min_size=1, max_size=12))
 def test_scalars_of_any_spelling(scalar: str) -> None:
     text = f"k: {scalar}\n"
     assert shown(by_us(text)) == shown(by_omegaconf(text))
 
 
-@settings(max_examples=400, deadline=None)
+@examples(80)
 @given(st.lists(st.sampled_from(["${", "}", "a", ".", ":", "[", "]", "{", "\\", ",", "'", "$", "1", " "]), max_size=9))
 def test_interpolations_of_any_form(parts: list[str]) -> None:
     value = "".join(parts)
@@ -109,14 +110,14 @@ LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | TEXTS_WITHOUT
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(40)
 @given(st.dictionaries(KEYS, VALUES, max_size=6), st.booleans())
 def test_any_mapping(values: dict[str, Any], flow: bool) -> None:
     text = yaml.safe_dump(values, default_flow_style=flow, allow_unicode=True)
     assert shown(by_us(text)) == shown(by_omegaconf(text))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(60)
 @given(st.text(max_size=80))
 def test_any_text_is_read_or_refused_with_a_position(text: str) -> None:
     document = parse("x.yaml", text)

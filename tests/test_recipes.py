@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 CURATED = [path for path in RECIPES if not path.stem.startswith("tiny-")]
 SECTIONS = ["model", "method", "dataset", "output", "train"]
-RATES = yaml.safe_load((data.DATA / "rates.yaml").read_text("utf-8"))["rates"]
+RATES = yaml.load((data.DATA / "rates.yaml").read_text("utf-8"), yaml.CSafeLoader)["rates"]
 
 each = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.laws import examples
 
 from validator.diagnostic import Place, Severity
 from validator.read.recipe import Document, parse
@@ -79,7 +80,7 @@ def test_every_choice_is_accepted() -> None:
                 assert not [d for d in schema.check(document) if d.code < "SCH006"], (key, choice)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(60)
 @given(
     st.sampled_from(sorted(data.table("arguments")["arguments"])),
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.none(), max_size=2)

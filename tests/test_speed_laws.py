@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.laws import examples
 from test_memory_laws import runs
 
 from validator.memory import Architecture, Sharding, Workload
 from validator.speed import Device, Term, step_time
 
 _RATES = ("half", "single", "bandwidth", "link", "network", "host_link", "host_bandwidth", "cores")
-LAWS = settings(max_examples=80, deadline=None)
+LAWS = examples(32)
 A100 = Device(312e12, 19.5e12, 2.0e12, 300e9, 25e9, 25e9, 200e9, 96, 1e9)
 
 

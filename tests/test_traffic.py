@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from support.laws import examples
 from test_memory_laws import runs
 
 from validator.memory import Adapter, Architecture, Attn, Ffn, Sharding, Workload
@@ -13,7 +14,7 @@ from validator.speed import Device, Term, step_time
 from validator.speed.passes import Passes, passes
 from validator.speed.traffic import traffic
 
-LAWS = settings(max_examples=80, deadline=None)
+LAWS = examples(32)
 A100 = Device(312e12, 19.5e12, 2.0e12, 234e9, 85e9, 25e9, 410e9, 128, 7e9)
 # The shapes of Qwen2.5-7B, and no computation for traffic to hide behind.
 QWEN = Architecture(3584, 28, 152064, Attn(28, 4, 128, qkv_bias=True), Ffn(18944))
