@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
-from pathlib import Path
 
 import pytest
+import yaml
 from support.every import every
-
-PACKAGE = Path(__file__).parent.parent / "validator"
+from support.source import PACKAGE, modules, nodes, text
 
 MAP = (PACKAGE.parent / "ARCHITECTURE.md").read_text("utf-8")
 
@@ -41,20 +42,18 @@ TRAINING = {
 }  # fmt: skip
 
 
-def modules() -> list[str]:
-    """Every module as a path without .py; a package stands for its folder."""
-    found = (path.relative_to(PACKAGE).with_suffix("").as_posix() for path in PACKAGE.rglob("*.py"))
-    return sorted(found)
-
-
 def room(module: str) -> str:
     return module.partition("/")[0]
 
 
-def imports(module: str) -> Iterator[str]:
+@cache
+def imports(module: str) -> tuple[str, ...]:
     """Dotted names of what the module imports, wherever the statement stands."""
-    tree = ast.parse((PACKAGE / f"{module}.py").read_text("utf-8"))
-    for node in ast.walk(tree):
+    return tuple(_imports(module))
+
+
+def _imports(module: str) -> Iterator[str]:
+    for node in nodes(module):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -63,6 +62,7 @@ def imports(module: str) -> Iterator[str]:
             yield from (f"{source}.{alias.name}" for alias in node.names)
 
 
+@cache
 def ours(name: str) -> str:
     """`validator.memory.workload.Precision` -> `memory/workload`; a name of the package itself -> `__init__`."""
     parts = name.split(".")[1:]
@@ -110,15 +110,15 @@ def test_the_map_holds_nothing_that_is_not_there() -> None:
     assert {module for words in OUTSIDE.values() for module in words} <= {*modules(), *ROOMS}
 
 
+@cache
 def words(module: str) -> set[str]:
     """Names and texts of the code; docstrings do not count."""
-    tree = ast.parse((PACKAGE / f"{module}.py").read_text("utf-8"))
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    docs = {id(n.body[0].value) for n in ast.walk(tree)
+    docs = {id(n.body[0].value) for n in nodes(module)
             if isinstance(n, documented) and n.body and isinstance(n.body[0], ast.Expr)}  # fmt: skip
-    found = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+    found = {n.value for n in nodes(module) if isinstance(n, ast.Constant) and isinstance(n.value, str)
              and id(n) not in docs}  # fmt: skip
-    return found | {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    return found | {n.id for n in nodes(module) if isinstance(n, ast.Name)}
 
 
 def inside(folder: str) -> list[str]:
@@ -140,13 +140,12 @@ def test_physics_knows_no_product(module: str) -> None:
 
 @every(inside("rules/"))
 def test_rules_know_no_line_and_do_not_print(module: str) -> None:
-    tree = ast.parse((PACKAGE / f"{module}.py").read_text("utf-8"))
-    reached = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    reached = {node.attr for node in nodes(module) if isinstance(node, ast.Attribute)}
     assert not reached & {"position", "line", "column"}
     assert "print" not in words(module)
 
 
-@pytest.mark.parametrize("module", inside("show/"))
+@every(inside("show/"))
 def test_output_knows_no_rule(module: str) -> None:
     assert not [word for word in words(module) if re.fullmatch(r"(LOA|SCH|PTH|FIT|DEV|PAR|TRA|DAT|CUR)\d*", word)]
 
@@ -161,13 +160,43 @@ ALONE = {"tables/whole", "tables/checkout"}
 @every(sorted({name for room in SOMEBODY for name in inside(room)} - ALONE))
 def test_what_lies_at_a_path_is_asked_in_one_place(module: str) -> None:
     """read/disk, which has an answer for every path that a recipe may hold."""
-    tree = ast.parse((PACKAGE / f"{module}.py").read_text("utf-8"))
-    assert not LOOKS & {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not LOOKS & {node.attr for node in nodes(module) if isinstance(node, ast.Attribute)}
 
 
-def test_data_holds_no_formula() -> None:
-    suffixes = {path.suffix for path in (PACKAGE / "data").iterdir()}
-    assert suffixes == {".yaml", ".json"}
+def is_formula(value: str) -> bool:
+    """Whether a text computes something: a product, a sum or a power of names and numbers."""
+    try:
+        tree = ast.parse(value, mode="eval")
+    except (SyntaxError, ValueError):
+        return False
+    computes = ast.Mult | ast.Add | ast.Pow
+    return any(isinstance(node, ast.BinOp) and isinstance(node.op, computes) for node in ast.walk(tree))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("2 * hidden", True), ("layers*2+1", True), ("8xa100-80g", False), ("q_proj", False), ("a/b-c", False)],
+)
+def test_a_formula_is_told_from_a_name(value: str, expected: bool) -> None:
+    assert is_formula(value) is expected
+
+
+def texts(value: object) -> Iterator[str]:
+    """Yield every text in a table, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from (text for pair in value.items() for each in pair for text in texts(each))
+    elif isinstance(value, list):
+        yield from (text for each in value for text in texts(each))
+
+
+@every(sorted(path.name for path in (PACKAGE / "data").iterdir()))
+def test_data_holds_no_formula(name: str) -> None:
+    content = (PACKAGE / "data" / name).read_text("utf-8")
+    assert name.endswith((".yaml", ".json"))
+    table = json.loads(content) if name.endswith(".json") else yaml.load(content, yaml.CSafeLoader)
+    assert [value for value in texts(table) if is_formula(value)] == []
 
 
 def test_the_folder_named_like_deepspeed_is_no_package() -> None:
@@ -176,5 +205,5 @@ def test_the_folder_named_like_deepspeed_is_no_package() -> None:
 
 def test_modules_are_small() -> None:
     """The median that the design asks for; a large module is a room with two jobs."""
-    sizes = sorted(len((PACKAGE / f"{m}.py").read_text("utf-8").splitlines()) for m in modules())
+    sizes = sorted(len(text(m).splitlines()) for m in modules())
     assert sizes[len(sizes) // 2] < 130

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.every import every
+from support.source import modules, nodes
 
 import validator
 from validator.judge import check
@@ -405,10 +406,8 @@ ELSEWHERE = {("plan/draft.py", "qwen3")}
 def test_no_list_of_model_types_stands_outside_the_tables() -> None:
     kinds = {*families.known(), *(kind for column in GENERATED["llamafactory"].values() for kind in column)}
     named = set()
-    for path in PACKAGE.rglob("*.py"):
-        if path.parent.name not in ("tables", "upstream"):
-            texts = {
-                node.value for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Constant)
-            }
-            named |= {(path.relative_to(PACKAGE).as_posix(), text) for text in texts & kinds}
+    for module in modules():
+        if not module.startswith(("tables/", "upstream/")):
+            texts = {node.value for node in nodes(module) if isinstance(node, ast.Constant)}
+            named |= {(f"{module}.py", text) for text in texts & kinds}
     assert named == ELSEWHERE

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.every import every
 from support.real_parser import Parser
+from support.source import modules, nodes
 
 from validator.job.datasets import Dataset
 from validator.job.job import Job
@@ -208,8 +209,7 @@ SETTINGS = ("job/values", "job/task", "job/settings", "job/quantization")
 def reads(module: str) -> Iterator[tuple[str, str, str]]:
     """(module, function, key) of each homed key that the module reads by its name: `job.get("packing")`,
     `values.get("packing")`, `values["packing"]`."""
-    tree = ast.parse((PACKAGE / f"{module}.py").read_text("utf-8"))
-    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+    for function in (node for node in nodes(module) if isinstance(node, ast.FunctionDef)):
         for node in ast.walk(function):
             match node:
                 case ast.Call(func=ast.Attribute(attr="get" | "has" | "flag" | "number" | "words"), args=[key]):
@@ -223,8 +223,7 @@ def reads(module: str) -> Iterator[tuple[str, str, str]]:
 
 
 def test_a_question_that_has_a_home_is_answered_there_alone() -> None:
-    modules = (path.relative_to(PACKAGE).with_suffix("").as_posix() for path in PACKAGE.rglob("*.py"))
-    seeing = {module for module in modules if module.partition("/")[0] in ROOMS} - set(SETTINGS)
+    seeing = {module for module in modules() if module.partition("/")[0] in ROOMS} - set(SETTINGS)
     elsewhere = {place for module in seeing for place in reads(module)}
     assert elsewhere == set(SUBJECTS), {place: HOMES[place[2]] for place in elsewhere ^ set(SUBJECTS)}
 
