@@ -385,16 +385,27 @@ def test_a_save_that_takes_longer_than_the_grace(tmp_path: Path) -> None:
     assert "got" not in said
 
 
+@pytest.fixture
+def _foster() -> Iterator[None]:
+    """Processes whose parent has ended become children of the tests."""
+    orphans.adopt()
+    yield
+    orphans.adopt(False)
+
+
+@pytest.mark.usefixtures("_foster")
 def test_no_other_run_is_let_into_a_folder_that_is_still_written_to(tmp_path: Path) -> None:
     """Where `lmf-recipes` is killed, its lock is gone, and the trainer may finish a save."""
     with started(tmp_path, SAVES) as run:
         run.heard("ready")
+        (guard,) = orphans.children(run.pid)
         run.send(KILL)
         run.heard("is being saved")
         with pytest.raises(RecipeError, match="another run writes to"), alone(tmp_path / "out"):
             pass
         run.type("save")
         run.end()
+        os.waitpid(guard, 0)
     with alone(tmp_path / "out"):
         pass
 
