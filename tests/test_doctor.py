@@ -90,9 +90,9 @@ def test_a_check_that_fails_or_hangs_is_a_line(monkeypatch: pytest.MonkeyPatch) 
         over.wait()
         yield Line("ok", "disk", "there after all")
 
-    def wait_for_the_first(checks: Iterable[Future[list[Line]]], _seconds: float) -> None:
+    def wait_for_the_first(under_way: Iterable[Future[list[Line]]], _seconds: float) -> None:
         hung.wait()
-        wait([*checks][:1])
+        wait([*under_way][:1])
 
     monkeypatch.setattr(checks, "CHECKS", {"driver": fails, "disk": hangs})
     monkeypatch.setattr(checks, "wait", wait_for_the_first)

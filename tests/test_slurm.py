@@ -344,6 +344,7 @@ def ran(
 
 @BASH
 @pytest.mark.process
+@pytest.mark.sample(one_in=2, whole_for=["validator/submit/*", "validator/train/*"])
 @pytest.mark.parametrize(
     ("case", "code"),
     [

@@ -40,8 +40,10 @@ def begun() -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
     words = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout
-        yield process, [int(process.stdout.readline()) for _ in range(workers.COUNT)]
-        process.kill()
+        try:
+            yield process, [int(process.stdout.readline()) for _ in range(workers.COUNT)]
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
