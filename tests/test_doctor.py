@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, wait
 from pathlib import Path
+from threading import Event
 
 import pytest
 from click.testing import CliRunner, Result
@@ -81,21 +83,24 @@ def fails(_job: Job | None, _node: Node) -> Iterator[Line]:
 
 
 def test_a_check_that_fails_or_hangs_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from threading import Event
-
-    end = Event()
+    hung, over = Event(), Event()
 
     def hangs(_job: Job | None, _node: Node) -> Iterator[Line]:
-        end.wait()
+        hung.set()
+        over.wait()
         yield Line("ok", "disk", "there after all")
 
+    def wait_for_the_first(under_way: Iterable[Future[list[Line]]], _seconds: float) -> None:
+        hung.wait()
+        wait([*under_way][:1])
+
     monkeypatch.setattr(checks, "CHECKS", {"driver": fails, "disk": hangs})
-    monkeypatch.setattr(checks, "_LIMIT", 0.2)
+    monkeypatch.setattr(checks, "wait", wait_for_the_first)
     told = [*checks.lines(None, Node())]
-    end.set()
+    over.set()
     assert [(line.state, line.what) for line in told] == [("warning", "driver"), ("warning", "disk")]
     assert "the program says nonsense" in told[0].found
-    assert "no answer within" in told[1].found
+    assert told[1].found == "no answer within 40 seconds"
 
 
 @pytest.mark.parametrize("text", ["# nothing\n", "a: [1\n"])

@@ -130,17 +130,26 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostbyname", lambda name: "10.0.0.7" if name == here else resolve(name))
 
 
+def kept() -> socket.socket:
+    """A port that nobody listens at. Until this is closed, nobody else is given it either."""
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    one.bind(("127.0.0.1", 0))
+    return one
+
+
 def met(environment: Mapping[str, str]) -> str:
     return told(meeting.lines(job(), Node(environment=environment)))
 
 
 @pytest.mark.usefixtures("known")
 def test_the_port_of_node_0() -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+    with closing(kept()) as server:
         port = str(server.getsockname()[1])
         first = {"NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        assert met(first) == f"ok: MASTER_ADDR=127.0.0.1 is this node, and port {port} is free; ; "
+        server.listen()
         assert met(first).startswith(f"error: port {port} of this node is taken")
-    assert met(first) == f"ok: MASTER_ADDR=127.0.0.1 is this node, and port {port} is free; ; "
     assert met({**first, "NODE_RANK": "1"}).startswith("error: MASTER_ADDR=127.0.0.1 is 127.0.0.1, which every node")
     assert met({**first, "RDZV_ID": "7"}).startswith("error: MASTER_ADDR=127.0.0.1 is 127.0.0.1, which every node")
     assert met({**first, "MASTER_PORT": "http"}) == "error: MASTER_PORT=http; a number from 1 to 65535; "
@@ -176,11 +185,12 @@ def test_another_node(monkeypatch: pytest.MonkeyPatch) -> None:
     there = {"NODE_RANK": "1", "MASTER_ADDR": "192.0.2.1"}
     assert met({**there, "NODE_RANK": "0"}).startswith("warning: this is node 0, and MASTER_ADDR=192.0.2.1 is not of")
     connect = socket.socket.connect
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+    with closing(kept()) as server:
         end = server.getsockname()
         monkeypatch.setattr(socket.socket, "connect", lambda one, _end: connect(one, end))
+        assert met(there) == "ok: MASTER_ADDR=192.0.2.1 answers; nothing listens at port 29500 yet; ; "
+        server.listen()
         assert met(there) == "ok: MASTER_ADDR=192.0.2.1 answers at port 29500; ; "
-    assert met(there) == "ok: MASTER_ADDR=192.0.2.1 answers; nothing listens at port 29500 yet; ; "
 
     def silent(_one: socket.socket, _end: object) -> None:
         raise TimeoutError("timed out")

@@ -29,8 +29,9 @@ MODEL = "Qwen/Qwen2.5-7B-Instruct"
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The repository's root, empty caches, llamafactory-cli on PATH, and no variable that counts."""
+    """The repository's root, empty caches, llamafactory-cli on PATH, no variable that counts, and time for a hub."""
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(hubs, "_LIMIT", 600.0)
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME", "HF_DATASETS_CACHE", "HF_ENDPOINT",
                  "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "USE_MODELSCOPE_HUB", "MODELSCOPE_CACHE", "NODE_RANK",
                  "MASTER_ADDR", "RDZV_ID", "NNODES", "RANK", "http_proxy", "HTTP_PROXY"):  # fmt: skip
@@ -168,7 +169,7 @@ class Hub(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     with HTTPServer(("127.0.0.1", 0), Hub) as there:
-        Thread(target=there.serve_forever, daemon=True).start()
+        Thread(target=there.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{there.server_port}"
         there.shutdown()
 
@@ -197,9 +198,9 @@ def test_a_hub_that_answers(status: int, state: str, says: str, server: str) -> 
 
 
 def test_a_hub_that_refuses() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        first, *others = asked(f"http://127.0.0.1:{free.getsockname()[1]}")
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        first, *others = asked(f"http://127.0.0.1:{deaf.getsockname()[1]}")
     assert first.state == "error"
     assert first.found.endswith("cannot be reached: Connection refused")
     assert "`llamafactory/alpaca_gpt4_en`" in first.wanted  # one line for all that it should give
@@ -207,7 +208,7 @@ def test_a_hub_that_refuses() -> None:
 
 
 def test_a_hub_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "_LIMIT", 0.2)
+    monkeypatch.setattr(hubs, "_LIMIT", 0.01)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

@@ -113,6 +113,7 @@ def ran(process: launch.Process) -> int:
     return trainer.run(process, 60.0, Path("out"))
 
 
+@pytest.mark.process
 def test_nodes_meet_at_one_port(bare: Path) -> None:
     tool(bare, "llamafactory-cli", f'echo "port $MASTER_PORT" >> {bare}/ports')
     for nodes in (1, 2):
@@ -144,6 +145,7 @@ def test_what_the_environment_tells_of_the_place_stands_in_the_command(monkeypat
     assert " --machine_rank 1 --main_process_ip 10.0.0.1 --main_process_port 1234 " in line
 
 
+@pytest.mark.process
 def test_run_passes_words_environment_and_exit_code(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(bare, "llamafactory-cli", f'echo "$NPROC_PER_NODE $FORCE_TORCHRUN $@" > {bare}/seen; exit 7')
     monkeypatch.setenv("NPROC_PER_NODE", "4")
@@ -153,6 +155,7 @@ def test_run_passes_words_environment_and_exit_code(bare: Path, monkeypatch: pyt
     assert (bare / "seen").read_text() == "4 1 train x.yaml a=1 b=2\n"
 
 
+@pytest.mark.process
 def test_the_devices_that_were_chosen_win(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(bare, "llamafactory-cli", f'echo "$CUDA_VISIBLE_DEVICES" > {bare}/seen')
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
@@ -160,6 +163,7 @@ def test_the_devices_that_were_chosen_win(bare: Path, monkeypatch: pytest.Monkey
     assert (bare / "seen").read_text() == "1\n"
 
 
+@pytest.mark.process
 def test_a_killed_trainer_has_the_exit_code_of_a_shell(bare: Path) -> None:
     tool(bare, "llamafactory-cli", "kill -9 $$")
     assert ran(launch.process(Path("x.yaml"), [], {})) == 137
@@ -171,6 +175,7 @@ def test_a_trainer_that_cannot_be_started() -> None:
         ran(launch.process(Path("x.yaml"), [], {}))
 
 
+@pytest.mark.process
 def test_accelerate_is_told_the_node_that_the_environment_names(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(bare, "accelerate", f'echo "$@" > {bare}/words')
     monkeypatch.setenv("NODE_RANK", "1")

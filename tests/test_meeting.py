@@ -6,7 +6,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,25 +13,26 @@ import pytest
 from validator.tables import devices
 from validator.train import environment
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.network, pytest.mark.real]
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 PROGRAM = """
 import datetime, os, torch
-torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=10))
+torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(minutes=9))
 one = torch.ones(1)
 torch.distributed.all_reduce(one)
 print("sum", int(one), flush=True)
 torch.distributed.destroy_process_group()  # without it gloo's threads may end the process by SIGABRT
 """
-# A network and a name of its own; the other end of the wire comes later.
+# A network and a name of its own. It says so, and is told that the wire is there.
 NODE = """
 hostname node{number}
 mount --make-rprivate /
 printf '127.0.0.1 localhost\\n127.0.1.1 node{number}\\n' >hosts{number}
 mount --bind hosts{number} /etc/hosts
 ip link set lo up
-until ip link show wire{number} >/dev/null 2>&1; do sleep 0.1; done
+echo ready
+read -r _
 ip addr add {address}/24 dev wire{number}
 ip link set wire{number} up
 set -euo pipefail
@@ -64,20 +64,25 @@ def node(number: int, folder: Path, lines: list[str]) -> subprocess.Popen[str]:
         python=sys.executable,
     )
     words = ["unshare", "--net", "--uts", "--mount", "bash", "-c", script]
-    return subprocess.Popen(words, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return subprocess.Popen(
+        words, cwd=folder, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
 
 
 def run(folder: Path, lines: list[str]) -> tuple[list[int], str]:
     """Exit codes of both nodes, and what they print."""
     (folder / "program.py").write_text(PROGRAM)
     nodes = [node(number, folder, lines) for number in range(2)]
-    own = Path("/proc/self/ns/net").readlink()
-    while any(Path(f"/proc/{process.pid}/ns/net").readlink() == own for process in nodes):
-        time.sleep(0.05)
-    first, second = (str(process.pid) for process in nodes)
-    wire = ["ip", "link", "add", "wire0", "type", "veth", "peer", "name", "wire1", "netns", second]
-    subprocess.run(["nsenter", "--net", "--target", first, *wire], check=True)
     try:
+        for process in nodes:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
+        first, second = (str(process.pid) for process in nodes)
+        wire = ["ip", "link", "add", "wire0", "type", "veth", "peer", "name", "wire1", "netns", second]
+        subprocess.run(["nsenter", "--net", "--target", first, *wire], check=True)
+        for process in nodes:
+            assert process.stdin
+            print(file=process.stdin, flush=True)
         texts = [process.communicate(timeout=600)[0] for process in nodes]
     finally:
         for process in nodes:

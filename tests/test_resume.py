@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -246,19 +245,33 @@ def losses(output: Path) -> dict[int, float]:
     return {row["current_steps"]: row["loss"] for row in map(json.loads, lines) if "loss" in row}
 
 
+# The trainer says that it begins with a checkpoint, and stands still before it is there.
+GATE = """
+import os, signal, sys
+def at(event, words):
+    if event == "os.mkdir" and str(words[0]).endswith("checkpoint-40"):
+        os.write(1, b"\\ncheckpoint-40 begins\\n")
+        while True: signal.pause()
+sys.addaudithook(at)
+"""
+
+
 @pytest.mark.slow
+@pytest.mark.process
 def test_a_run_that_is_killed_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     """It is killed in the middle, as it were while it saved, and once more started when it is finished."""
     for name in ("undisturbed", "killed"):
         (tmp_path / name).mkdir()
     expected = losses(train(tmp_path / "undisturbed", LONG).output)
     assert len(expected) == 60
-    first, output = start(tmp_path / "killed", LONG), tmp_path / "killed" / "out"
-    while first.poll() is None and not (output / "checkpoint-30" / "trainer_state.json").is_file():
-        time.sleep(0.01)
+    (tmp_path / "sitecustomize.py").write_text(GATE)
+    first, output = start(tmp_path / "killed", LONG, {"PYTHONPATH": str(tmp_path)}), tmp_path / "killed" / "out"
+    assert first.stdout
+    assert any("checkpoint-40 begins" in line for line in first.stdout)
     os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
     before, last = checkpoints(output)[-2:]
+    assert (before.step, last.step) == (20, 30)
     weights = last.path / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     second = train(tmp_path / "killed", LONG)

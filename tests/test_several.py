@@ -7,31 +7,45 @@ import signal
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from reliability import runs
 
 from validator import orphans
 from validator.cli import group
 from validator.diagnostic import RecipeError
 from validator.judge import several
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parent.parent
-# The first sixteen are judged by the process itself.
+# The first sixteen are judged by the process itself; two others say that they have begun, and never come to an end.
 PROGRAM = """
-import time
+import os, signal
 from validator.judge import several
 several._processors = lambda: 2
-several.judged(time.sleep, [0] * 16 + [3600] * 84)
+here = os.getpid()
+def judge(number):
+    if os.getpid() != here:
+        os.write(1, b"begun\\n")
+        signal.pause()
+several.judged(judge, range(100))
 """
 
 
 @pytest.fixture(autouse=True)
 def _two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(several, "_processors", lambda: 2)
+
+
+@pytest.fixture
+def _interrupted() -> Iterator[None]:
+    """Ctrl-C is answered as in a program, whatever the tests run under."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_answers_come_in_order_from_two_processes_and_the_first_part_from_this_one() -> None:
@@ -67,48 +81,58 @@ def test_what_fails_in_another_process_fails_here_too() -> None:
         several.judged(judge, range(100))
 
 
+@pytest.mark.usefixtures("_interrupted")
 def test_an_interruption_waits_until_all_are_started_though_another_thread_gets_it() -> None:
     """A process that judges has no other thread, but tests have those of libraries: the kernel tells one of these."""
     over, reached = threading.Event(), []
+    came, bell = os.pipe()
+    os.set_blocking(bell, False)
 
     def start() -> None:
         with orphans.started():
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.1)
+            os.read(came, 1)  # the other thread has it
             reached.append("the end")
 
     thread = threading.Thread(target=over.wait)
     thread.start()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.set_wakeup_fd(bell)
     try:
         with pytest.raises(KeyboardInterrupt):
             start()
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.set_wakeup_fd(before)
         over.set()
         thread.join()
+        os.close(came)
+        os.close(bell)
     assert reached == ["the end"]
 
 
-def test_no_process_outlives_an_interruption(tmp_path: Path) -> None:
-    here, before = os.getpid(), signal.signal(signal.SIGINT, signal.default_int_handler)
+@pytest.mark.usefixtures("_interrupted")
+def test_no_process_outlives_an_interruption() -> None:
+    here = os.getpid()
+    (first, tells), (begun, begins) = os.pipe(), os.pipe()
 
     def judge(number: int) -> int:
         if os.getpid() != here:
-            (tmp_path / str(os.getpid())).touch()
+            os.write(begins, f"{os.getpid()}\n".encode())
             if number == 16:  # the first of one of the two processes, which alone interrupts
-                while len(list(tmp_path.iterdir())) < 2:
-                    time.sleep(0.01)
+                os.read(first, 1)
                 os.kill(here, signal.SIGINT)
+            os.write(tells, b".")
             signal.pause()
         return number
 
     with pytest.raises(KeyboardInterrupt):
         several.judged(judge, range(100))
-    signal.signal(signal.SIGINT, before)
-    for path in tmp_path.iterdir():
+    held = [int(pid) for pid in os.read(begun, 1024).split()]
+    assert len(held) == 2
+    for pid in held:
         with pytest.raises(ProcessLookupError):
-            os.kill(int(path.name), 0)
+            os.kill(pid, 0)
+    for each in (first, tells, begun, begins):
+        os.close(each)
 
 
 def test_ctrl_c_while_processes_are_started_is_answered() -> None:
@@ -118,16 +142,13 @@ def test_ctrl_c_while_processes_are_started_is_answered() -> None:
     assert b"Exception ignored" not in done.stderr
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="processes end with their parent on Linux alone")
 def test_no_process_outlives_one_that_is_killed() -> None:
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM])
-    while not (held := orphans.children(process.pid)):
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.kill()
-    process.wait()
-    while any(map(runs, held)):  # the kernel takes its time
-        time.sleep(0.05)
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert [process.stdout.readline() for _ in range(2)] == [b"begun\n"] * 2
+        process.kill()
+        assert process.stdout.read() == b""  # its end: nobody holds it any more
 
 
 def test_a_folder_is_reported_as_by_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

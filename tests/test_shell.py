@@ -17,7 +17,10 @@ from validator.tables import whole
 from validator.tables.saved import Saved
 from validator.train import environment
 
-pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash on this machine")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash on this machine"),
+]
 
 
 def run(lines: list[str], **variables: str | Path) -> subprocess.CompletedProcess[str]:
@@ -128,15 +131,22 @@ def test_a_start_that_was_killed_while_it_set_aside_is_made_up_for(tmp_path: Pat
 
 
 def test_a_pod_that_is_told_to_end_ends_after_a_save(tmp_path: Path) -> None:
-    """A checkpoint is being written; the training itself is told nothing."""
-    lines = [f"output={tmp_path}", *shell.script("ending"), "exec 3<&0", "cat <&3 &", "echo trains", "wait $!"]
-    folder = tmp_path / "checkpoint-5"
-    folder.mkdir()
+    """A checkpoint is being written; the training itself is told nothing. The save is over when the script has waited
+    for it three times."""
+    (tmp_path / "checkpoint-5").mkdir()
+    sleep = """
+    sleep() {
+      waits+=$1
+      if [ "$waits" = 111 ]; then touch "$output/checkpoint-5/trainer_state.json"; fi
+      if [ "$1" = 2 ]; then echo "$waits"; fi
+    }"""
+    trains = ["exec 3<&0", "cat <&3 &", "echo trains", "wait $!"]
+    lines = [f"output={tmp_path} waits=", sleep, *shell.script("ending"), *trains]
     with subprocess.Popen(["bash", "-c", "\n".join(["set -euo pipefail", *lines])], text=True,
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:  # fmt: skip
         assert job.stdout
         assert job.stdout.readline() == "trains\n"
         job.terminate()
         assert "told to end: that is after the checkpoint" in job.stdout.readline()
-        (folder / "trainer_state.json").touch()
-        assert job.wait(60) == 143
+        assert job.stdout.readline() == "1112\n"  # and two seconds for what is written after the state
+        assert job.wait(600) == 143

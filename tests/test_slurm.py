@@ -9,9 +9,10 @@ import json
 import os
 import shutil
 import subprocess
-import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -112,6 +113,7 @@ def test_the_script(case: str, request: pytest.FixtureRequest, monkeypatch: pyte
 
 
 @BASH
+@pytest.mark.process
 @pytest.mark.parametrize("case", CASES)
 def test_bash_reads_the_script_and_what_each_node_does(case: str) -> None:
     text = slurm.text(*CASES[case])
@@ -281,6 +283,7 @@ def test_a_folder_for_logs_that_cannot_be_made_is_told(tmp_path: Path, monkeypat
 
 
 @BASH
+@pytest.mark.process
 @pytest.mark.slow
 def test_every_recipe_of_the_catalogue_becomes_a_script() -> None:
     for path in sorted((Path(__file__).parent.parent / "recipes").glob("*.yaml")):
@@ -294,6 +297,7 @@ def test_every_recipe_of_the_catalogue_becomes_a_script() -> None:
 
 PROGRAMS = {
     "srun": """
+        exec 9<>"${0%/bin/srun}/marks"
         while [[ $1 == --* ]]; do shift; done
         for node in $(seq 0 $((SLURM_JOB_NUM_NODES - 1))); do
           SLURM_NODEID=$node SLURMD_NODENAME=n$node "$@" & all+=($!)
@@ -308,12 +312,19 @@ PROGRAMS = {
         esac""",
     "llamafactory-cli": 'echo "$SLURM_NODEID: $*"; echo "npu ${ASCEND_RT_VISIBLE_DEVICES-}"; exit "${CODE:-0}"',
     "accelerate": 'echo "$SLURM_NODEID: $*"; exit "${CODE:-0}"',
+    # The first node sleeps until another has left its mark.
+    "touch": '/usr/bin/touch "$@" && if [ "$SLURM_NODEID" != 0 ]; then echo >&9; fi',
+    "sleep": "read -r _ <&9",
 }
 
 
-def ran(folder: Path, works: list[Work], **variables: str) -> subprocess.CompletedProcess[str]:
-    """The script, run with a recipe and an output folder that are there."""
-    for name, body in PROGRAMS.items():
+def ran(
+    folder: Path, works: list[Work], programs: Mapping[str, str] = MappingProxyType({}), **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The script, run with a recipe and an output folder that are there. `programs` stand in for others."""
+    if not (folder / "marks").exists():
+        os.mkfifo(folder / "marks")
+    for name, body in {**PROGRAMS, **programs}.items():
         (folder / "bin").mkdir(exist_ok=True)
         (folder / "bin" / name).write_text(f"#!/bin/bash\n{body}\n")
         (folder / "bin" / name).chmod(0o755)
@@ -332,8 +343,15 @@ def ran(folder: Path, works: list[Work], **variables: str) -> subprocess.Complet
 
 
 @BASH
-@pytest.mark.parametrize("case", [name for name in CASES if not CASES[name][1].slurm.container])
-@pytest.mark.parametrize("code", [0, 7])
+@pytest.mark.process
+@pytest.mark.sample(one_in=2, whole_for=["validator/submit/*", "validator/train/*"])
+@pytest.mark.parametrize(
+    ("case", "code"),
+    [
+        *((name, 0) for name in CASES if not CASES[name][1].slurm.container),
+        *((name, 7) for name in ("one-node", "two-nodes", "folders-of-their-own", "reward")),
+    ],
+)
 def test_every_node_starts_the_run_and_its_end_is_that_of_the_job(tmp_path: Path, case: str, code: int) -> None:
     works = CASES[case][0]
     done = ran(tmp_path, works, CODE=str(code), SLURM_ARRAY_TASK_ID="1")
@@ -344,6 +362,7 @@ def test_every_node_starts_the_run_and_its_end_is_that_of_the_job(tmp_path: Path
 
 
 @BASH
+@pytest.mark.process
 def test_a_part_of_a_node_gets_the_devices_that_it_was_given(tmp_path: Path) -> None:
     done = ran(tmp_path, CASES["ascend-part"][0])
     assert "npu 0,1,4\n" in done.stdout
@@ -351,6 +370,7 @@ def test_a_part_of_a_node_gets_the_devices_that_it_was_given(tmp_path: Path) -> 
 
 
 @BASH
+@pytest.mark.process
 @pytest.mark.parametrize("local", [False, True])
 def test_a_job_that_is_started_again_goes_on(tmp_path: Path, local: bool) -> None:
     works = [replace(TWO, local=local, overwrites=True, resuming=("overwrite_output_dir=false",))]
@@ -367,19 +387,17 @@ def test_a_job_that_is_started_again_goes_on(tmp_path: Path, local: bool) -> Non
 
 
 @BASH
+@pytest.mark.process
 def test_a_folder_that_nodes_do_not_share_is_told(tmp_path: Path) -> None:
     """One node of two writes its mark elsewhere."""
     touch = 'if [ "$SLURM_NODEID" = 1 ]; then exit 0; fi; exec /usr/bin/touch "$@"'
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "touch").write_text(f"#!/bin/bash\n{touch}\n")
-    (tmp_path / "bin" / "touch").chmod(0o755)
-    (tmp_path / "bin" / "sleep").symlink_to("/bin/true")
-    done = ran(tmp_path, [TWO])
+    done = ran(tmp_path, [TWO], {"touch": touch, "sleep": ":"})
     assert done.returncode == 1
     assert f"lmf-recipes: 1 of 2 nodes share {tmp_path / TWO.name}; name a folder that all see" in done.stderr
 
 
 @BASH
+@pytest.mark.process
 def test_a_node_that_lacks_the_recipe_or_the_program_says_so(tmp_path: Path) -> None:
     ran(tmp_path, [ONE])
     (tmp_path / "bin" / "llamafactory-cli").unlink()
@@ -402,55 +420,76 @@ def test_a_node_that_lacks_the_recipe_or_the_program_says_so(tmp_path: Path) -> 
 
 
 @BASH
+@pytest.mark.process
 @pytest.mark.parametrize(("end", "starts"), [(0, True), (1, False), (3, True)])
 def test_a_node_that_the_doctor_refuses_starts_nothing_and_says_what_to_do(
     tmp_path: Path, end: int, starts: bool
 ) -> None:
     """Another end than 1 is the doctor's own fault, for which no run is lost."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "lmf-recipes").write_text(f"#!/bin/sh\nexit {end}\n")
-    (tmp_path / "bin" / "lmf-recipes").chmod(0o755)
-    done = ran(tmp_path, [ONE])
+    done = ran(tmp_path, [ONE], {"lmf-recipes": f"exit {end}"})
     assert (done.returncode == 0, "learning_rate=1e-4" in done.stdout) == (starts, starts)
     assert ("if they are wrong, take doctor out of the job" in done.stderr) is not starts
 
 
-# Before the limit: the part of the script that waits for the next checkpoint, run with short times.
+# Before the limit: the part of the script that waits for the next checkpoint, by a clock of the test.
 
 
-def checkpoint(output: Path, step: int, of: int = 100) -> None:
+def checkpoint(output: Path, step: int, written: int | None = None) -> None:
+    """A checkpoint of a run of 100 steps; seconds at which it was written."""
     folder = output / f"checkpoint-{step}"
     folder.mkdir(parents=True)
-    (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "max_steps": of}))
+    state = folder / "trainer_state.json"
+    state.write_text(json.dumps({"global_step": step, "max_steps": 100}))
     (folder / "adapter_model.bin").touch()
+    if written is not None:
+        os.utime(state, (written, written))
+
+
+# SLURM's notice of 150 seconds comes at NOTICE, 55 seconds after the start. The script leaves 90 seconds for itself.
+# Checkpoints come when the clock has come to their time.
+NOTICE = 1_000_000
+CLOCK = f"""
+clock={NOTICE - 55}
+date() {{ echo "$clock"; }}
+sleep() {{
+  clock=$((clock + $1))
+  for folder in "$later"/*/checkpoint-*; do
+    written=${{folder%/checkpoint-*}} written=${{written##*/}}
+    [ ! -d "$folder" ] || [ "$written" -gt "$clock" ] || mv "$folder" "$output"
+  done
+}}
+scontrol() {{ echo "$*: $((clock - {NOTICE}))"; }}
+"""
 
 
 @BASH
+@pytest.mark.process
 @pytest.mark.parametrize(
-    ("there", "later", "notice", "queued"),
+    ("there", "later", "queued", "when"),
     [
-        ((10,), 20, 93, "checkpoint-20"),  # saved in time
-        ((10, 20), None, 92, "checkpoint-20"),  # nothing more until the deadline
-        ((10,), None, 92, ""),  # nothing since the start
-        ((10, 20), 100, 93, ""),  # came to its end
-        ((), None, 92, ""),
+        ({10: -90}, {20: 10}, "checkpoint-20", 10),  # another would take until 75
+        ({10: -90, 20: -5}, {30: 10, 40: 50}, "checkpoint-40", 50),  # that of 10 is followed by another in time
+        ({10: -90, 20: -5}, {}, "checkpoint-20", 60),  # nothing more until the deadline
+        ({10: -90}, {}, "", None),  # nothing since the start
+        ({10: -90, 20: -5}, {100: 30}, "", None),  # came to its end
+        ({}, {}, "", None),
     ],
 )
-def test_before_the_limit(tmp_path: Path, there: tuple[int, ...], later: int | None, notice: int, queued: str) -> None:
-    """The run started from checkpoint 10. The script leaves 90 seconds for itself."""
-    for step in there:
-        checkpoint(tmp_path, step)
+def test_before_the_limit(
+    tmp_path: Path, there: dict[int, int], later: dict[int, int], queued: str, when: int | None
+) -> None:
+    """The run started from checkpoint 10. `when`: seconds from the notice until it is queued again, after which the
+    script says so for 10 seconds."""
+    (tmp_path / "output").mkdir()
+    for step, seconds in there.items():
+        checkpoint(tmp_path / "output", step, NOTICE + seconds)
+    for step, seconds in later.items():
+        checkpoint(tmp_path / "later" / str(NOTICE + seconds), step, NOTICE + seconds)
     before = "10" if there else ""
-    stands = ['scontrol() { echo "queued $*"; }', "sleep() { command sleep 0.2; }"]
-    lines = [*stands, f'before="{before}"', *batch.requeue(TWO, notice), "near"]
-    env = {**os.environ, "output": str(tmp_path), "SLURM_JOB_ID": "5"}
+    lines = [CLOCK, f'before="{before}"', *batch.requeue(TWO, 150), f"clock={NOTICE}", "near"]
+    env = {**os.environ, "output": f"{tmp_path}/output", "later": f"{tmp_path}/later", "SLURM_JOB_ID": "5"}
     words = ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
-    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-        if later:
-            time.sleep(1)
-            checkpoint(tmp_path, later)
-        out, err = running.communicate(timeout=600)
-    assert running.returncode == 0
-    assert out == ("queued requeue 5\n" if queued else "")
-    assert queued in err
-    assert ("no checkpoint was written since this start" in err) is (not queued and later is None)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=True)
+    assert done.stdout == ("" if when is None else f"requeue 5: {when + 10}\n")
+    assert queued in done.stderr
+    assert ("no checkpoint was written since this start" in done.stderr) is (not queued and not later)

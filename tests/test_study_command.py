@@ -276,6 +276,7 @@ def test_zones_are_those_that_the_guidance_has_figures_for(model: str, zones: in
 
 
 @pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.skipif(BROWSER is None, reason="no browser on this machine")
 def test_the_page_in_a_browser(page: Path, tmp_path: Path) -> None:
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
@@ -329,6 +330,7 @@ def without(*arguments: str) -> subprocess.CompletedProcess[str]:
                           check=False)  # fmt: skip
 
 
+@pytest.mark.process
 def test_without_the_extra_rows_are_counted_and_the_rest_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(f"{ROW}\n" * 20)
     done = without(str(tmp_path / "a.jsonl"))
@@ -337,6 +339,7 @@ def test_without_the_extra_rows_are_counted_and_the_rest_is_named(tmp_path: Path
     assert "near duplicates need numpy, rensa: pip install numpy rensa" in done.stdout
 
 
+@pytest.mark.process
 def test_without_the_extra_a_table_names_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     done = without(str(tmp_path / "a.parquet"))
@@ -345,6 +348,7 @@ def test_without_the_extra_a_table_names_what_is_missing(tmp_path: Path) -> None
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.process
 def test_check_imports_none_of_the_engines() -> None:
     engines = "{'numpy', 'orjson', 'pyarrow', 'rensa', 'tokenizers', 'xxhash', 'validator.study'}"
     code = ("import sys; from validator.judge import check; check.check(['recipes/qwen32b-910b-lora.yaml']); "

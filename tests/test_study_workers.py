@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
-from reliability import runs
 
-from validator import orphans
 from validator.study import workers
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
-# Work without end, so that no machine is too fast for a test.
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform != "linux", reason="processes end with their parent on Linux alone"),
+]
+# Each process says that it has begun, with work without end, so that no machine is too fast for a test.
 PROGRAM = """
-import time
+import os, threading
 from validator import edge
 from validator.study import workers
-edge.run(lambda: list(workers.results(time.sleep, [(3600,)] * 100)))
+def work(_):
+    os.write(1, f"{os.getpid()}\\n".encode())
+    threading.Event().wait()
+edge.run(lambda: list(workers.results(work, [(each,) for each in range(100)])))
 """
 # Ctrl-C in what Python does after each fork, where it is lost unless it is made to wait.
 AT_A_FORK = """
@@ -28,24 +34,25 @@ os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
 """
 
 
-def begun() -> tuple[subprocess.Popen[bytes], list[int]]:
+@contextmanager
+def begun() -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
     """A process at work, and those that work for it."""
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    while len(held := orphans.children(process.pid)) < workers.COUNT:
-        assert process.poll() is None
-        time.sleep(0.05)
-    return process, held
+    words = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        try:
+            yield process, [int(process.stdout.readline()) for _ in range(workers.COUNT)]
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_no_process_is_left(number: signal.Signals, code: int) -> None:
-    process, held = begun()
-    process.send_signal(number)
-    _, told = process.communicate()
-    assert process.returncode == code
-    assert b"Traceback" not in told
-    while any(map(runs, held)):  # the kernel takes its time
-        time.sleep(0.05)
+    with begun() as (process, _):
+        process.send_signal(number)
+        _, told = process.communicate()  # the end of both: nobody holds them any more
+        assert process.returncode == code
+        assert b"Traceback" not in told
 
 
 def test_ctrl_c_while_processes_are_started_is_answered() -> None:
@@ -54,8 +61,8 @@ def test_ctrl_c_while_processes_are_started_is_answered() -> None:
 
 
 def test_a_process_that_is_killed_is_told() -> None:
-    process, held = begun()
-    orphans.send(held[0], signal.SIGKILL)
-    _, told = process.communicate()
-    assert process.returncode == 1
-    assert b"a process that read rows was killed" in told
+    with begun() as (process, held):
+        os.kill(held[0], signal.SIGKILL)
+        _, told = process.communicate()
+        assert process.returncode == 1
+        assert b"a process that read rows was killed" in told

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -179,12 +180,14 @@ def test_what_lies_where_the_new_file_is_written(tmp_path: Path, lay: Callable[[
 
 
 def test_another_process_is_waited_for_and_then_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part, "_TRIES", 2)
+    waits: list[float] = []
+    monkeypatch.setattr(part, "time", SimpleNamespace(sleep=waits.append))
     with (
         part.held(tmp_path / "recipe.yaml"),
         pytest.raises(RecipeError, match=r"\.recipe\.yaml\.part` belongs to another process"),
     ):
         file.create(tmp_path / "recipe.yaml", "text")
+    assert sum(waits) == pytest.approx(10.0)  # seconds
     assert list(tmp_path.iterdir()) == []
     file.create(tmp_path / "recipe.yaml", "text")
 

@@ -85,10 +85,10 @@ def _answer(address: str) -> int | str:
     pool.shutdown(wait=False)
     try:
         return request.result(_LIMIT)
-    except TimeoutError:
-        return f"does not answer within {_LIMIT:.0f} seconds"
     except (OSError, ValueError, http.client.HTTPException) as err:
         reason = getattr(err, "reason", err)
+        if isinstance(reason, TimeoutError):  # of the thread, or of the connection
+            return f"does not answer within {_LIMIT:.0f} seconds"
         return f"cannot be reached: {getattr(reason, 'strerror', None) or reason}"
 
 
