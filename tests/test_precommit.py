@@ -13,7 +13,7 @@ import pytest
 import yaml
 from support.sound import RECIPE
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 ROOT = Path(__file__).parent.parent
 GOOD = f"{RECIPE}deepspeed: deepspeed/ds_z2.json\n"
@@ -47,7 +47,7 @@ def repository(folder: Path, environment: dict[str, str], config: str) -> Path:
 
 
 def run(folder: Path, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert words[1] == "commit" or done.returncode == 0, done.stdout + done.stderr
     return done
 

@@ -17,7 +17,7 @@ import yaml
 
 from validator.judge.check import check_file
 
-pytestmark = [pytest.mark.slow, pytest.mark.real]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.process]
 
 ROOT = Path(__file__).parents[1]
 RECIPE: dict[str, Any] = {

@@ -25,7 +25,7 @@ from validator.trial import trials
 from validator.trial.process import Simulator
 
 pytest.importorskip("llamafactory")
-pytestmark = [pytest.mark.slow, pytest.mark.real]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.process]
 
 TINY = {
     "model_type": "qwen3", "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 6,

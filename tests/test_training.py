@@ -18,7 +18,7 @@ from validator.job import job
 from validator.read.override import with_overrides
 from validator.read.recipe import load
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.process]
 
 ROOT = Path(__file__).parent.parent
 RECIPE = ROOT / "recipes" / "tiny-cpu-lora.yaml"

@@ -86,7 +86,7 @@ def main() -> None:
     # The one rank of a process group, at a port that it has chosen itself.
     process = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     os.environ.update(process, CUDA_VISIBLE_DEVICES="")
-    print(json.dumps([answered(*each) for each in json.load(sys.stdin)]))
+    sys.stdout.write(json.dumps([answered(*each) for each in json.load(sys.stdin)]))
 
 
 if __name__ == "__main__":
