@@ -26,6 +26,8 @@ pytestmark = [
 
 ROOT = Path(__file__).parent.parent
 STEPS = 60
+# torchrun orders nodes by their addresses: the first one saves the checkpoints.
+ADDRESSES = {"first": "127.0.0.1", "second": "127.0.0.2"}
 # torchrun starts again with the node that is left.
 ALONE = {"MIN_NNODES": "1", "MAX_NNODES": "2", "MAX_RESTARTS": "1"}
 
@@ -38,8 +40,8 @@ def node(folder: Path, name: str, network: Network, variables: dict[str, str]) -
         "NODE": f"{folder}/{name}",
         "FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "1", "NNODES": "2", "RDZV_ID": "demo",
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
-        "PET_RDZV_CONF": f"is_host={int(name == 'first')}", "PET_LOCAL_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo",
-        "ACCELERATE_TORCH_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HOLD": str(folder),
+        "PET_RDZV_CONF": f"is_host={int(name == 'first')}", "PET_LOCAL_ADDR": ADDRESSES[name],
+        "GLOO_SOCKET_IFNAME": "lo", "ACCELERATE_TORCH_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HOLD": str(folder),
         "PYTHONPATH": str(ROOT / "tests" / "support" / "ending"), **variables,
     }  # fmt: skip
     words = (

@@ -81,7 +81,7 @@ def wait(condition: Callable[[], object], what: str) -> None:
     while not condition():
         if time.monotonic() > end:
             raise TimeoutError(what)
-        time.sleep(0.1)
+        time.sleep(0.2)
 
 
 @dataclass(frozen=True)
