@@ -42,7 +42,8 @@ def node(folder: Path, name: str, network: Network, variables: dict[str, str]) -
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
         "PET_RDZV_CONF": f"is_host={int(name == 'first')}", "PET_LOCAL_ADDR": ADDRESSES[name],
         "GLOO_SOCKET_IFNAME": "lo", "ACCELERATE_TORCH_DEVICE": "cpu", "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1", "HOLD": str(folder), "PYTHONPATH": str(ROOT / "tests" / "support" / "ending"), **variables,
+        "HF_HUB_OFFLINE": "1", "HOLD": str(folder), "PYTHONPATH": str(ROOT / "tests" / "support" / "ending"),
+        **variables,
     }  # fmt: skip
     words = (
         "recipes/tiny-cpu-lora.yaml", f"output_dir={folder / 'out'}", "overwrite_output_dir=false",
