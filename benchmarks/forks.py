@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -13,13 +12,20 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
+_STORES: list[object] = []  # where the ranks of the last run meet
+
 
 def torchrun(size: int) -> list[dict[str, str]]:
-    """What torchrun sets for each rank of one node, with a port that is free."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    every = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    """What torchrun sets for each rank of one node. As there, this process keeps the store where they meet, at a port
+    that the kernel gives to it."""
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    _STORES[:] = [store]
+    every = {
+        **{"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1"},
+        **{"MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"},
+    }
     return [{"RANK": str(rank), "LOCAL_RANK": str(rank), **every} for rank in range(size)]
 
 

@@ -12,27 +12,38 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster import PATIENCE, carrying, free_ports, kill, wait
+from support import networks
+from support.cluster import PATIENCE, carrying, kill, wait
+from support.holding import Hold
+from support.networks import Network
 
-pytestmark = [pytest.mark.training, pytest.mark.network]
+pytestmark = [
+    pytest.mark.training,
+    pytest.mark.network,
+    pytest.mark.process,
+    pytest.mark.skipif(bool(networks.missing()), reason=networks.missing()),
+]
 
 ROOT = Path(__file__).parent.parent
 STEPS = 60
+# torchrun orders nodes by their addresses: the first one saves the checkpoints.
+ADDRESSES = {"first": "127.0.0.1", "second": "127.0.0.2"}
 # torchrun starts again with the node that is left.
 ALONE = {"MIN_NNODES": "1", "MAX_NNODES": "2", "MAX_RESTARTS": "1"}
 
 
-def node(folder: Path, name: str, port: int, variables: dict[str, str]) -> subprocess.Popen[bytes]:
+def node(folder: Path, name: str, network: Network, variables: dict[str, str]) -> subprocess.Popen[bytes]:
     """A node that trains the demo recipe. The first one keeps the store where both meet."""
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "NODE": f"{folder}/{name}",
         "FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "1", "NNODES": "2", "RDZV_ID": "demo",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-        "PET_RDZV_CONF": f"is_host={int(name == 'first')}", "PET_LOCAL_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo",
-        "ACCELERATE_TORCH_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": str(ROOT / "tests" / "support" / "ending"), **variables,
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+        "PET_RDZV_CONF": f"is_host={int(name == 'first')}", "PET_LOCAL_ADDR": ADDRESSES[name],
+        "GLOO_SOCKET_IFNAME": "lo", "ACCELERATE_TORCH_DEVICE": "cpu", "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1", "HOLD": str(folder), "PYTHONPATH": str(ROOT / "tests" / "support" / "ending"),
+        **variables,
     }  # fmt: skip
     words = (
         "recipes/tiny-cpu-lora.yaml", f"output_dir={folder / 'out'}", "overwrite_output_dir=false",
@@ -40,26 +51,30 @@ def node(folder: Path, name: str, port: int, variables: dict[str, str]) -> subpr
     )  # fmt: skip
     with (folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
-            ["llamafactory-cli", "train", *words],
+            network.command("llamafactory-cli", "train", *words),
             cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
 
 
 @pytest.fixture
-def port(tmp_path: Path) -> Iterator[int]:
+def network(tmp_path: Path) -> Iterator[Network]:
     """Where the nodes of a test meet, of which none is left after it."""
-    yield free_ports(1)[0]
-    kill(carrying("NODE", f"{tmp_path}/first") | carrying("NODE", f"{tmp_path}/second"))
+    with networks.own() as own:
+        yield own
+        while left := carrying("NODE", f"{tmp_path}/first") | carrying("NODE", f"{tmp_path}/second"):
+            kill(left)
 
 
-def one_dies(folder: Path, port: int, variables: dict[str, str]) -> tuple[int, str]:
-    """How the first node ends after the second was killed with a checkpoint there, and what it says."""
-    node(folder, "second", port, variables)
-    first = node(folder, "first", port, variables)
-    whole = "checkpoint-*/trainer_state.json"
-    wait(lambda: [*(folder / "out").glob(whole)] or first.poll() is not None, "no checkpoint")
-    kill(carrying("NODE", f"{folder}/second"))
-    return first.wait(PATIENCE), text(folder)
+def one_dies(folder: Path, network: Network, variables: dict[str, str]) -> tuple[int, str]:
+    """How the first node ends after the second was killed in the middle of the second checkpoint, and what it says."""
+    hold = Hold(folder, 20)
+    nodes = [node(folder, name, network, variables) for name in ("second", "first")]
+    wait(lambda: hold.taken() or any(each.poll() is not None for each in nodes), "no checkpoint")
+    assert [each.poll() for each in nodes] == [None, None], text(folder)[-5000:]
+    while left := carrying("NODE", f"{folder}/second"):
+        kill(left)
+    hold.let_go()
+    return nodes[-1].wait(PATIENCE), text(folder)
 
 
 def text(folder: Path) -> str:
@@ -76,17 +91,18 @@ def trained(output: Path, said: str) -> None:
     assert list(losses) == [*range(1, STEPS + 1)]
 
 
-def test_one_of_two_nodes_dies_and_the_other_goes_on(port: int, tmp_path: Path) -> None:
-    code, said = one_dies(tmp_path, port, ALONE)
+def test_one_of_two_nodes_dies_and_the_other_goes_on(network: Network, tmp_path: Path) -> None:
+    code, said = one_dies(tmp_path, network, ALONE)
     assert code == 0, said[-5000:]
     assert re.findall(r"world size: (\d)", said) == ["2", "1"]
     trained(tmp_path / "out", said)
 
 
-def test_one_of_two_nodes_dies_and_both_are_started_again(port: int, tmp_path: Path) -> None:
-    code, said = one_dies(tmp_path, port, {})
+@pytest.mark.sample(one_in=3, whole_for=["constraints.txt", "validator/submit/*", "tests/support/networks.py"])
+def test_one_of_two_nodes_dies_and_both_are_started_again(network: Network, tmp_path: Path) -> None:
+    code, said = one_dies(tmp_path, network, {})
     assert code == 1, said[-5000:]
-    again = [node(tmp_path, name, port, {}) for name in ("second", "first")]
+    again = [node(tmp_path, name, network, {}) for name in ("second", "first")]
     assert [each.wait(PATIENCE) for each in again] == [0, 0], text(tmp_path)[-5000:]
     assert re.findall(r"world size: (\d)", text(tmp_path)) == ["2"]
     trained(tmp_path / "out", text(tmp_path))

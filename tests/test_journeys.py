@@ -10,7 +10,7 @@ from support import cluster, journeys
 from support.journeys import Journey
 from support.real_parser import Parser
 
-pytestmark = [pytest.mark.slow, pytest.mark.real]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.process]
 
 
 def queues(page: Path) -> bool:
@@ -45,7 +45,7 @@ def test_a_journey_goes_as_it_is_told(
     page: Path, programs: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> None:
     if queues(page) and cluster.missing():
-        pytest.skip(f"no SLURM (as root: apt-get update && {cluster.INSTALL}) on this machine")
+        pytest.skip(cluster.missing())
     journey = walked(page, programs, tmp_path_factory)
     if pytestconfig.getoption("--golden"):
         page.write_text(journey.text, "utf-8")

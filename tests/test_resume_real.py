@@ -17,7 +17,7 @@ import yaml
 
 from validator.judge.check import check_file
 
-pytestmark = [pytest.mark.slow, pytest.mark.real]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.process]
 
 ROOT = Path(__file__).parents[1]
 RECIPE: dict[str, Any] = {
@@ -77,6 +77,15 @@ CASES = {
     "at the end": Case("one", {"max_steps": 4}, 1, {"PTH027"}),
 }
 
+# Of tests that name them themselves.
+ALWAYS = {"stage 0", "at the end"}
+SAID_BY = [
+    "constraints.txt",
+    "validator/rules/continuing.py",
+    "validator/tables/saved.py",
+    "tests/support/real_runs.py",
+]
+
 Run = tuple[str, dict[str, Any], int]  # name, recipe, number of processes
 
 
@@ -114,7 +123,7 @@ def codes(place: Path, made: dict[str, Any], processes: int) -> set[str]:
 
 
 class Ended(NamedTuple):
-    """What `check` said of each case before, and the folder in which all were run."""
+    """What `check` said of each case before, and the folder in which they were run."""
 
     codes: dict[str, set[str]]
     folder: Path
@@ -129,7 +138,14 @@ class Ended(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """The cases of the tests whose turn it is."""
+    tests = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    names = {
+        test.callspec.params["name"] for test in tests if test.path == Path(__file__) and hasattr(test, "callspec")
+    }
+    cases = {name: case for name, case in CASES.items() if name in names | ALWAYS}
+    firsts = {name: FIRST[name] for name in FIRST if any(case.first == name for case in cases.values())}
     folder = tmp_path_factory.mktemp("real")
     (folder / "deepspeed").symlink_to(ROOT / "deepspeed")
     (folder / "data").mkdir()
@@ -138,10 +154,10 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     said: dict[str, set[str]] = {}
     runs: list[Run] = []
     with runner(folder) as run, chdir(folder):
-        run([(f"first {name}", recipe(f"first/{name}", made), count) for name, (made, count) in FIRST.items()])
-        for name in FIRST:
+        run([(f"first {name}", recipe(f"first/{name}", made), count) for name, (made, count) in firsts.items()])
+        for name in firsts:
             assert Path("first", name, "checkpoint-4").is_dir(), Path(f"first {name}.log").read_text()[-5000:]
-        for name, case in CASES.items():
+        for name, case in cases.items():
             shutil.copytree(f"first/{case.first}/checkpoint-4", f"out/{name}/checkpoint-4")
             made = recipe(f"out/{name}", FIRST[case.first][0], {"save_only_model": None}, case.changes)
             said[name] = codes(folder / "recipe.yaml", made, case.processes)
@@ -150,6 +166,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return Ended(said, folder)
 
 
+@pytest.mark.sample(one_in=3, whole_for=SAID_BY)
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_goes_on_or_stops_as_check_says(name: str, ended: Ended) -> None:
     case = CASES[name]

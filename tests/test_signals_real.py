@@ -9,25 +9,30 @@ from pathlib import Path
 import pytest
 import stress_signals
 from stress_signals import Run
+from support.holding import Hold
 
 from validator.tables.saved import checkpoints
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.process]
+
+SAVED = " is being saved: the run ends after that"
 
 
-def test_a_save_ends_and_the_run_goes_on_from_it(tmp_path: Path) -> None:
+def test_a_save_ends_and_the_run_goes_on_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLD", str(tmp_path))
+    hold = Hold(tmp_path, 4)
     run = Run(tmp_path, "torchrun with 2 processes", "save_steps=2")
     try:
-        run.until(stress_signals.saves)
-        before = checkpoints(run.output)[-1]
+        run.until(lambda _: hold.taken())
         run.process.send_signal(signal.SIGTERM)
+        run.until(lambda run: SAVED in run.log.read_text(errors="replace"))
+        hold.let_go()
         assert stress_signals.judged(run, [signal.SIGTERM]) is None
     finally:
         run.clear()
     last = checkpoints(run.output)[-1]
-    assert last.step >= before.step
+    assert last.step == 4
     said = run.log.read_text(errors="replace")
-    assert " is being saved: the run ends after that" in said
     assert f"ended by SIGTERM; the same command goes on from {last.name} (step {last.step} of 1,000" in said
     again = Run(tmp_path, "one process", f"max_steps={last.step + 1}")
     try:

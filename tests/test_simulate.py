@@ -25,8 +25,9 @@ from validator.trial import trials
 from validator.trial.process import Simulator
 
 pytest.importorskip("llamafactory")
-pytestmark = [pytest.mark.slow, pytest.mark.real]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.process]
 
+SIMULATED_BY = ["constraints.txt", "validator/simulate/*", "validator/data/models.yaml"]
 TINY = {
     "model_type": "qwen3", "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 6,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 1024,
@@ -60,6 +61,7 @@ def sample() -> list[dict[str, Any]]:
     return list(chosen.values())[:4]
 
 
+@pytest.mark.sample(one_in=2, whole_for=SIMULATED_BY)
 @pytest.mark.parametrize("cell", sample(), ids=lambda cell: f"{cell['model']}-{cell['method']}-{cell['stage']}")
 def test_families_that_formulas_know_come_out_equal(simulator: Simulator, cell: dict[str, Any]) -> None:
     from simulate import BUILTIN
@@ -140,6 +142,7 @@ def shallow(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "text_config": {**text, "num_hidden_layers": 4}, "vision_config": seen}
 
 
+@pytest.mark.sample(one_in=4, whole_for=SIMULATED_BY)
 @pytest.mark.parametrize("name", ["qwen2.5-vl-7b", "glm-4.1v-9b", "qwen3.5-4b", "qwen2.5-omni-7b"])
 def test_models_that_see_are_stepped_through_with_a_picture(simulator: Simulator, name: str) -> None:
     config = shallow(listing("models")[name]["config"])

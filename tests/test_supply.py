@@ -20,6 +20,7 @@ from validator import __version__
 
 ROOT = Path(__file__).parent.parent
 PINNED = re.compile(r"(?m)^([\w.-]+)==([^\s;\\]+)")
+BUILT_OF = ["pyproject.toml", "requirements.txt", "constraints.txt", "sbom.cdx.json"]
 BUILD = """\
 import os, sys
 os.umask(int(sys.argv[1], 8))
@@ -84,6 +85,8 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> list[list[Path]]:
 
 
 @pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.sample(one_in=4, whole_for=BUILT_OF)
 def test_archives_are_built_the_same_twice(archives: list[list[Path]]) -> None:
     """Elsewhere, later, with another umask."""
     one, two = archives
@@ -93,6 +96,8 @@ def test_archives_are_built_the_same_twice(archives: list[list[Path]]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.sample(one_in=4, whole_for=BUILT_OF)
 def test_both_archives_carry_the_list_of_parts(archives: list[list[Path]]) -> None:
     wheel, source = archives[0]
     text = (ROOT / "sbom.cdx.json").read_bytes()
@@ -104,6 +109,7 @@ def test_both_archives_carry_the_list_of_parts(archives: list[list[Path]]) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.process
 def test_what_is_pinned_installs_by_its_hashes(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "--target", str(tmp_path / "site")]
     done = subprocess.run(

@@ -18,13 +18,13 @@ from validator.job import job
 from validator.read.override import with_overrides
 from validator.read.recipe import load
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.process]
 
 ROOT = Path(__file__).parent.parent
 RECIPE = ROOT / "recipes" / "tiny-cpu-lora.yaml"
 MODEL = ROOT / "demo" / "tiny-qwen3"
 TWO_PROCESSES = {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "2"}
-LIMIT = 600  # seconds
+LIMIT = 850  # seconds after which a training hangs: less than pytest's own limit, so that no process is left behind
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def start(folder: Path, overrides: tuple[str, ...], environment: dict[str, str] 
 
 
 def train(folder: Path, overrides: tuple[str, ...], environment: dict[str, str] | None = None) -> Run:
-    """Train the demo recipe, with no process left behind after LIMIT seconds."""
+    """Train the demo recipe, with no process left behind."""
     process = start(folder, overrides, environment)
     try:
         text, _ = process.communicate(timeout=LIMIT)
@@ -124,6 +124,9 @@ def written(checkpoint: Path) -> int:
 
 
 @pytest.mark.usefixtures("unchanged_recipe")
+@pytest.mark.sample(
+    one_in=2, whole_for=["constraints.txt", "deepspeed/*", "demo/*", "validator/train/*", "recipes/tiny*"]
+)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_trains(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = train(tmp_path, case.overrides, case.environment)
@@ -171,5 +174,5 @@ def lmf(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     own = {"XDG_DATA_HOME": str(folder), "TMPDIR": str(folder), "PATH": path, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        ["lmf-recipes", *words], cwd=folder, env={**os.environ, **own}, capture_output=True, text=True, timeout=LIMIT
+        ["lmf-recipes", *words], cwd=folder, env={**os.environ, **own}, capture_output=True, text=True, check=False
     )

@@ -11,7 +11,10 @@ from pathlib import Path
 import hostile_repository
 import outside
 import pytest
+from click.testing import CliRunner
 from stress_trust import ASKING
+
+from validator.cli import group
 
 PROGRAM = str(Path(sys.executable).with_name("lmf-recipes"))
 # Keeps, by the hooks that Python itself calls, which programs and connections a process asks for.
@@ -37,7 +40,7 @@ COMMANDS = {
     "fix": ["check", "--hook", "--fix", "--unsafe-fixes", "recipes/interpolated.yaml"],
     "sarif": ["check", "--format", "sarif", "recipes"],
     "explain": ["explain", KNOWN, "--machine", "1xa100-80g"],
-    "list": ["list"],
+    "list": ["list", "--model", "qwen3-4b"],
 }
 
 
@@ -66,11 +69,19 @@ class Stranger:
         return self.watched.read_text() if self.watched.exists() else ""
 
 
+def said(*words: str, **environment: str) -> str:
+    """What the program says on both streams, within this process, and why it fails."""
+    done = CliRunner(env=environment).invoke(group, words)
+    assert done.exit_code in (0, 1)
+    return f"{done.output}{done.exception or ''}"
+
+
 @pytest.fixture
 def stranger(tmp_path: Path) -> Stranger:
     return Stranger(tmp_path)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
 def test_nothing_of_it_runs_and_nothing_is_asked(words: list[str], stranger: Stranger) -> None:
     done = stranger.run(PROGRAM, *words)
@@ -78,6 +89,7 @@ def test_nothing_of_it_runs_and_nothing_is_asked(words: list[str], stranger: Str
     assert (stranger.code, stranger.asked) == ([], "")
 
 
+@pytest.mark.process
 def test_the_module_runs_nothing_of_it(stranger: Stranger) -> None:
     done = stranger.run(sys.executable, "-m", "validator", "check", KNOWN)
     assert (done.returncode, stranger.code) == (1, []), done.stderr
@@ -91,6 +103,7 @@ def test_the_guards_see_what_they_are_to_see(stranger: Stranger) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.process
 def test_a_simulation_runs_nothing_of_it(stranger: Stranger) -> None:
     """Neither its modules in the process that answers, nor the classes of its config.json."""
     for package in ("torch", "transformers", "llamafactory"):
@@ -136,8 +149,7 @@ def test_a_link_that_leads_outside_shows_nothing_and_is_not_fixed(
     path = "recipes/x.yaml" if name == "recipes" else name
     assert outside.WORD not in outside.shown(Path(path))
     for option in ("--fix", "--diff"):
-        done = subprocess.run([PROGRAM, "check", option, "--unsafe-fixes", path], capture_output=True, text=True)
-        assert outside.WORD not in done.stdout + done.stderr
+        assert outside.WORD not in said("check", option, "--unsafe-fixes", path)
     assert file.read_text() == text
 
 
@@ -176,8 +188,7 @@ def test_who_starts_a_recipe_is_told_everything(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path / "repo")
     case = outside.Case("", {"ds.json": f'{{"{outside.WORD}": 1}}'}, {"deepspeed": f"{outside.OUT}/ds.json"})
     Path("x.yaml").write_text(outside.laid_out(case, tmp_path))
-    done = subprocess.run([PROGRAM, "train", "x.yaml", "--dry-run"], capture_output=True, text=True)
-    assert f"`{outside.WORD}` is not a key of DeepSpeed" in done.stderr
+    assert f"`{outside.WORD}` is not a key of DeepSpeed" in said("train", "x.yaml", "--dry-run")
 
 
 ADDRESS = f"http://{outside.WORD}:{outside.WORD}@127.0.0.1:9"
@@ -195,15 +206,23 @@ SECRET = {
         ["train", "x.yaml", "--dry-run"],
         ["submit", "x.yaml", "--to", "slurm", "--dry-run"],
         ["submit", "x.yaml", "--to", "skypilot", "--dry-run"],
-        pytest.param(["doctor", "x.yaml"], marks=pytest.mark.slow),
     ],
     ids=" ".join,
 )
-def test_no_secret_of_the_environment_is_shown(words: list[str], tmp_path: Path) -> None:
+def test_no_secret_of_the_environment_is_shown(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor in a job, nor in the address of a mirror that the run needs."""
+    monkeypatch.chdir(tmp_path)
+    Path("x.yaml").write_text(ASKING)
+    assert outside.WORD not in said(*words, **SECRET)
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_no_secret_of_the_environment_is_shown_by_doctor(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(ASKING)
-    done = subprocess.run(
-        [PROGRAM, *words], cwd=tmp_path, env={**os.environ, **SECRET}, capture_output=True, text=True, check=False
-    )
+    words, environment = [PROGRAM, "doctor", "x.yaml"], {**os.environ, **SECRET}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr
     assert outside.WORD not in done.stdout + done.stderr

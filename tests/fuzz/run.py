@@ -24,7 +24,8 @@ from validator import edge
 from validator.__main__ import command
 from validator.here import program
 
-SECONDS = 10  # of the processor, for one answer, on a machine that may be busy
+SECONDS = 10  # of the processor, for one answer
+_HUNG = 600  # seconds after which an answer is taken never to come, which waits for something: however busy the machine
 MEMORY = 3 << 29  # bytes of addresses, for one answer, beside those that the process has; stacks of threads count
 _WRITTEN = 64 << 20  # bytes of one file
 # An exception that the program has not caught, which its own edge would have made exit code 3.
@@ -104,10 +105,10 @@ def laid(files: Iterable[str] | Any, folder: Path) -> Path:
 
 @contextlib.contextmanager
 def _timed() -> Any:
-    """Ends this process after so many seconds of the processor, or many more that pass, with a signal that no code of
+    """Ends this process after so many seconds of the processor, or where it hangs, with a signal that no code of
     Python's or of a library can put off."""
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
-    signal.setitimer(signal.ITIMER_REAL, 20 * SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, _HUNG)
     try:
         yield
     finally:

@@ -1,14 +1,14 @@
-"""A SLURM cluster of two nodes on this host: munged, slurmctld and two slurmd, all in one folder, on free ports.
+"""A SLURM cluster of two nodes on this host: munged, slurmctld and two slurmd, all in one folder and one network.
 
 It needs no root, systemd or cgroups. All processes of it and of its jobs have its SLURM_CONF in their environment: by
-that they are known and ended."""
+that they are known and ended. Clients run in its network (`Cluster.command`)."""
 
 from __future__ import annotations
 
 import contextlib
 import getpass
 import os
-import random
+import select
 import shlex
 import shutil
 import signal
@@ -21,22 +21,23 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from support import networks
+from support.networks import Network
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
 INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge"
 NODES = ("n1", "n2")
 # Where daemons are installed, which is not on the path of all users.
 PATH = os.pathsep.join((os.environ["PATH"], "/usr/sbin", "/sbin"))
-PATIENCE = 600  # seconds; a busy machine is slow, not broken
+PATIENCE = 600  # seconds after which what comes in a few is taken to hang; a busy machine is slow, not broken
 _SOON = timedelta(seconds=30)
-# Ports that the kernel gives to nobody who does not ask for them. Jobs meet at 10000 + their number.
-LOWEST, HIGHEST = 10_000, 29_000
-_JOBS = 20  # of one cluster at most
+_FIRST_JOB = 101  # as journeys tell of it
 
 # Ports of a daemon and processors and memory of a node are what is said here, whatever this machine has.
 _CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
+SlurmctldPort=6817
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
@@ -50,7 +51,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
-FirstJobId={first}
+FirstJobId={first_job}
 MinJobAge=86400
 JobRequeue=1
 ReturnToService=2
@@ -60,24 +61,27 @@ StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool.%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.%n.pid
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 RealMemory=16000
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 RealMemory=16000
+NodeName=n1 NodeHostname={host} NodeAddr={address} Port=6818 CPUs=4 RealMemory=16000
+NodeName=n2 NodeHostname={host} NodeAddr={address} Port=6819 CPUs=4 RealMemory=16000
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def missing() -> list[str]:
-    """Programs that are not installed here."""
-    return [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
+def missing() -> str:
+    """What this machine lacks, as the reason for skipping a test; empty where a cluster can run."""
+    if not all(shutil.which(name, path=PATH) for name in PROGRAMS):
+        return f"no SLURM (as root: apt-get update && {INSTALL}) on this machine"
+    return networks.missing()
 
 
-def wait(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-    """Return as soon as the condition holds. Raises TimeoutError."""
-    end = time.monotonic() + seconds
+def wait(condition: Callable[[], object], what: str) -> None:
+    """Return as soon as the condition holds, for programs that tell nobody and can only be asked again and again.
+    What a test proves must not depend on when it hears the answer. Raises TimeoutError where they hang."""
+    end = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > end:
             raise TimeoutError(what)
-        time.sleep(0.1)
+        time.sleep(0.2)
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,7 @@ class Cluster:
     """A running cluster. `folder` is its own. Of `own`, each node sees another folder, and to `locked` the second may
     not write; None where this machine lets no process have mounts of its own."""
 
+    network: Network
     folder: Path
     own: Path | None
     locked: Path | None
@@ -94,10 +99,14 @@ class Cluster:
         """What clients need."""
         return {**os.environ, "PATH": PATH, "SLURM_CONF": str(self.folder / "slurm.conf")}
 
+    def command(self, *words: str) -> list[str]:
+        """How to start a client."""
+        return self.network.command(*words)
+
     def ask(self, *words: str) -> str:
         """What a client prints; nothing where it fails."""
         return subprocess.run(
-            words, env=self.environment, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=False
+            self.command(*words), env=self.environment, stdout=subprocess.PIPE, text=True, check=False
         ).stdout
 
     def job(self, number: str) -> dict[str, str]:
@@ -134,8 +143,8 @@ class Cluster:
     def lose(self, node: str) -> None:
         """A node stops, with all that runs on it, and says nothing to anybody; the controller, which would find out
         after five minutes, is told."""
-        ours = carrying("SLURM_CONF", str(self.folder / "slurm.conf"))
-        kill(ours & (carrying("SLURMD_NODENAME", node) | carrying("NODE", node)))
+        while left := self._processes() & (carrying("SLURMD_NODENAME", node) | carrying("NODE", node)):
+            kill(left)
         self.ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
 
     def start(self, node: str) -> None:
@@ -143,13 +152,22 @@ class Cluster:
         program = [_program("slurmd"), "-D", "-N", node]
         if self.own and self.locked and node != NODES[0]:
             program = [*_apart(self.own, self.locked), *program]
-        self._daemon(node, program, {"NODE": node})
-        wait(lambda: self.ask("sinfo", "-h", "-n", node, "-o", "%t").strip() in ("idle", "mix"), f"node {node}")
+        states = ("sinfo", "-h", "-n", node, "-o", "%t")
+        self._daemon(node, program, lambda: self.ask(*states).strip() in ("idle", "mix"), NODE=node)
 
-    def _daemon(self, name: str, words: list[str], further: dict[str, str] | None = None) -> None:
-        environment = {**self.environment, **(further or {})}
-        with (self.folder / f"{name}.log").open("a") as log:
-            subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    def _daemon(self, name: str, words: list[str], ready: Callable[[], object], **further: str) -> None:
+        """Start one; return when it is ready. It fails where it ends before."""
+        path = self.folder / f"{name}.log"
+        with path.open("a") as log:
+            process = subprocess.Popen(
+                self.command(*words),
+                env={**self.environment, **further},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        wait(lambda: ready() or process.poll() is not None, name)
+        assert process.poll() is None, path.read_text(errors="replace")
 
     def _begin(self) -> None:
         key = self.folder / "munge.key"
@@ -157,37 +175,39 @@ class Cluster:
         key.chmod(0o600)
         names = {"socket": "munge.socket", "key-file": key.name, "pid-file": "munge.pid", "seed-file": "munge.seed"}
         files = [f"--{option}={self.folder / name}" for option, name in names.items()]
-        self._daemon("munged", [_program("munged"), "--foreground", "--force", "--num-threads=2", *files])
-        wait((self.folder / "munge.socket").exists, "munged")
-        self._daemon("slurmctld", [_program("slurmctld"), "-D"])
+        munged = [_program("munged"), "--foreground", "--force", "--num-threads=2", *files]
+        self._daemon("munged", munged, (self.folder / "munge.socket").exists)
+        self._daemon("slurmctld", [_program("slurmctld"), "-D"], lambda: " is UP" in self.ask("scontrol", "ping"))
         for node in NODES:
             self.start(node)
 
     def _stop(self) -> None:
         """Until nothing of it is left."""
-        while left := carrying("SLURM_CONF", str(self.folder / "slurm.conf")):
+        while left := self._processes():
             kill(left)
-            time.sleep(0.1)
+
+    def _processes(self) -> set[int]:
+        return carrying("SLURM_CONF", str(self.folder / "slurm.conf"))
 
 
 @contextlib.contextmanager
 def running() -> Iterator[Cluster]:
     """A cluster that is ended in any case. Its folder has a short name, as those of sockets must."""
-    with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as name:
+    with (
+        networks.own() as network,
+        tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as name,
+    ):
         folder = Path(name)
         own, locked = folder / "own", folder / "locked"
         for each in (folder / "state", own, locked):
             each.mkdir()
-        ports = free_ports(3 + _JOBS)
+        host = socket.gethostname().partition(".")[0]
         text = _CONFIGURATION.format(
-            host=socket.gethostname().partition(".")[0],
-            user=getpass.getuser(),
-            folder=folder,
-            ports=ports,
-            first=ports[3] - LOWEST,
+            host=host, user=getpass.getuser(), folder=folder, first_job=_FIRST_JOB, address=networks.ADDRESS
         )
         (folder / "slurm.conf").write_text(text)
-        cluster = Cluster(folder, own, locked) if _mounts(own, locked) else Cluster(folder, None, None)
+        apart = (own, locked) if _mounts(own, locked) else (None, None)
+        cluster = Cluster(network, folder, *apart)
         try:
             cluster._begin()
             yield cluster
@@ -197,24 +217,6 @@ def running() -> Iterator[Cluster]:
 
 def _program(name: str) -> str:
     return shutil.which(name, path=PATH) or name
-
-
-def free_ports(count: int) -> list[int]:
-    """That many free ports in a row."""
-    while True:
-        first = random.SystemRandom().randrange(LOWEST + 1, HIGHEST)
-        if all(map(_free, range(first, first + count))):
-            return list(range(first, first + count))
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as end:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            end.bind(("", port))
-        except OSError:
-            return False
-        return True
 
 
 def _apart(own: Path, locked: Path) -> list[str]:
@@ -242,8 +244,16 @@ def _has(process: Path, name: str, value: str) -> bool:
 
 
 def kill(processes: Iterable[int]) -> None:
-    """All at once: none sees another one die."""
-    for number in (signal.SIGSTOP, signal.SIGKILL):
+    """All at once: none sees another one die. Returns when all have ended."""
+    with contextlib.ExitStack() as stack:
+        handles = []
         for each in processes:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(each, number)
+                handles.append(os.pidfd_open(each))
+                stack.callback(os.close, handles[-1])
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for handle in handles:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(handle, number)
+        for handle in handles:
+            select.select([handle], [], [])

@@ -1,9 +1,14 @@
-"""On PYTHONPATH of processes that train together on the CPU: they end as soon as Python is through. After that gloo's
-threads may still end them by SIGABRT (in about one of twenty runs with torch 2.13), which no run on a GPU meets."""
+"""On PYTHONPATH of processes that train together on the CPU.
+
+They end as soon as Python is through. After that gloo's threads may still end them by SIGABRT (in about one of twenty
+runs with torch 2.13), which no run on a GPU meets. And they stop in the middle of a checkpoint where a test holds them
+(tests/support/holding.py)."""
 
 import atexit
+import contextlib
 import os
 import sys
+from pathlib import Path
 
 
 def _end() -> None:
@@ -12,5 +17,14 @@ def _end() -> None:
     os._exit(1 if hasattr(sys, "last_type") else 0)
 
 
+def _hold(event: str, words: tuple[object, ...]) -> None:
+    """Before the last file of a checkpoint is written: as long as the FIFO of the checkpoint's name has a writer."""
+    if event == "open" and words[1] == "w" and str(words[0]).endswith("/trainer_state.json"):
+        with contextlib.suppress(FileNotFoundError):
+            Path(os.environ["HOLD"], Path(str(words[0])).parent.name).read_bytes()
+
+
 if "LOCAL_RANK" in os.environ:
     atexit.register(_end)
+    if "HOLD" in os.environ:
+        sys.addaudithook(_hold)
