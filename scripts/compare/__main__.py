@@ -38,6 +38,8 @@ def options(words: Sequence[str]) -> argparse.Namespace:
         help=f"differences that are intended, of one of {', '.join(KINDS)}; PATTERN: of the question's id or the cause",
     )  # fmt: skip
     parser.add_argument("--sample", type=int, default=1, metavar="N", help="ask one in N questions of each kind")
+    parser.add_argument("--drawn", type=int, default=800, metavar="N", help="recipes that are drawn by lot")
+    parser.add_argument("--only", action="append", metavar="PATTERN", help="ask only questions with such an id")
     parser.add_argument("--all", action="store_true", help="show every cause")
     parser.add_argument("--show", metavar="ID", help="show both answers to one question as a diff")
     parser.add_argument("--costs", action="store_true", help="show the processor seconds of each kind of question")
@@ -69,11 +71,9 @@ def compared(both: Sequence[trees.Tree], asked: argparse.Namespace, allowed: rep
     """Ask both trees, and print what differs."""
     trees.Finder(ROOT).install()  # what makes the questions may import the program
     sys.path.append(str(ROOT / "tests"))
-    questions = corpus.Corpus(ROOT)
+    questions = corpus.Corpus(ROOT, asked.drawn)
     desk = Desk(questions, BUILD)
-    chosen = questions.questions(1 if asked.show else asked.sample)
-    if asked.show:
-        chosen = [question for question in chosen if question.id == asked.show]
+    chosen = questions.questions([asked.show] if asked.show else asked.only or ["*"], 1 if asked.show else asked.sample)
     old, new = desk.answers(both, chosen)
     if asked.show:
         sys.stdout.writelines(shown(chosen, old, new, desk.folder))

@@ -22,6 +22,7 @@ import trees
 from corpus import Question
 
 _BATCH = 20  # questions in the catalogue that share a process
+_WORTH = 100  # questions that a worker is worth its start for, and its warming up
 Answer = Mapping[str, Any]
 
 
@@ -55,8 +56,8 @@ class Desk:
                 batches: SimpleQueue[list[Question]] = SimpleQueue()
                 for batch in _batches(asked):
                     batches.put(batch)
-                for _ in range(min(workers, len(asked))):
-                    jobs.append((held, pool.submit(self._work, tree, batches)))
+                for _ in range(min(workers, -(-len(asked) // _WORTH))):
+                    jobs.append((held, pool.submit(self._work, tree, batches, len(asked) >= _WORTH)))
             for held, job in jobs:
                 held.update({keys[name]: answer for name, answer in job.result().items()})
         for tree, held, asked in zip(both, known, missing, strict=True):
@@ -64,7 +65,7 @@ class Desk:
                 self._keep(tree, held)
         return [{name: held[key] for name, key in keys.items()} for held in known]
 
-    def _work(self, tree: trees.Tree, batches: SimpleQueue[list[Question]]) -> dict[str, Answer]:
+    def _work(self, tree: trees.Tree, batches: SimpleQueue[list[Question]], many: bool) -> dict[str, Answer]:
         """The answers that one worker gives to the batches, until there are no more."""
         place = self.build / "asked" / f"{os.getpid():08}-{next(self._numbers):03}"
         trees.write({"home/": b"", "tmp/": b""} | {f"warm/{n}": c for n, c in self._warm_files.items()}, place)
@@ -80,7 +81,7 @@ class Desk:
         ) as worker:  # fmt: skip
             assert worker.stdin
             assert worker.stdout
-            warm = [_asked(words, place / "warm", environment) for words in self._warm_words]
+            warm = [_asked(words, place / "warm", environment) for words in self._warm_words if many]
             print(json.dumps(warm), file=worker.stdin, flush=True)
             while batch := _next(batches):
                 asked = [self._laid_out(question, place, environment) for question in batch]

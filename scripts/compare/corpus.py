@@ -14,8 +14,9 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import partial
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,7 +24,8 @@ from typing import Any
 import trees
 import yaml
 
-DRAWN, ASKED, DAMAGED = 900, 60, 12  # recipes, plans, inputs of each kind of damage
+ASKED, DAMAGED = 60, 12  # plans, and inputs of each kind of damage
+COMMANDS = ("check", "copy", "data", "diff", "doctor", "explain", "list", "plan", "rule", "submit")
 SHARED = ("accelerate", "data", "deepspeed")
 Words = tuple[str, ...]
 _JSON: Words = ("--format", "json")
@@ -46,30 +48,30 @@ class Question:
     @property
     def kind(self) -> str:
         """COMMAND/KIND."""
-        return "/".join(self.id.split("/")[:2])
+        return _kind(self.id)
 
 
-Made = tuple[str, Callable[[], Question]]
+Made = tuple[str, Question | Callable[[], Question]]  # an id, and the question or what makes it
 
 
 class Corpus:
     """Every question of a repository."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, drawn: int = 800) -> None:
+        self.root, self.drawn = root, drawn
         self.catalogue = dict(_catalogue(root))
         self.recipes = sorted(name for name in self.catalogue if re.fullmatch(r"recipes/[^/]+\.yaml", name))
         texts = [self.catalogue[name].decode() for name in self.recipes]
         self.machines = _distinct(re.findall(r"(?m)^# machine: (\S+)$", "\n".join(texts)))
         self.models = _distinct(re.findall(r"(?m)^model_name_or_path: (\S+)$", "\n".join(texts)))
 
-    def questions(self, one_in: int = 1) -> list[Question]:
-        """One in so many questions of each kind, the same ones each time."""
-        kinds: dict[str, list[tuple[str, Question | Callable[[], Question]]]] = defaultdict(list)
-        for question in self._all():
-            kinds[question.kind].append((question.id, question))
-        for name, make in self._damaged():
-            kinds["/".join(name.split("/")[:2])].append((name, make))
+    def questions(self, patterns: Sequence[str] = ("*",), one_in: int = 1) -> list[Question]:
+        """The questions whose id is like one of the patterns; one in so many of each kind, the same ones each time."""
+        kinds: dict[str, list[Made]] = defaultdict(list)
+        every: Iterator[Made] = chain(((question.id, question) for question in self._all()), self._damaged())
+        for name, question in every:
+            if any(fnmatchcase(name, pattern) for pattern in patterns):
+                kinds[_kind(name)].append((name, question))
         chosen = []
         for members in kinds.values():
             members.sort(key=lambda pair: hashlib.sha256(pair[0].encode()).digest())
@@ -93,6 +95,8 @@ class Corpus:
             words += [("explain", name), ("check", name, *_JSON), ("diff", stem, name)]
             words += [("submit", name, "--dry-run", "--to", to) for to in ("slurm", "skypilot", "kubernetes")]
         words += [("plan", "--machine", self.machines[0], "--model", self.models[0]), ("rule",), ("--help",)]
+        words += [("data", "warm-data/tiny_demo.json", "--model", self.models[0])]
+        words += [(command, "--help") for command in COMMANDS]
         return files, words
 
     def _all(self) -> Iterator[Question]:
@@ -131,7 +135,7 @@ class Corpus:
             yield Question(f"check/deepspeed/{Path(path).stem}", ("check", path, *_JSON))
         yield Question("list/text/all", ("list",))
         yield Question("list/json/all", ("list", *_JSON))
-        for machine in self.machines[::16]:
+        for machine in self.machines[::30]:
             yield Question(f"list/machine/{machine}", ("list", "--machine", machine))
         yield Question("rule/list/all", ("rule",))
         for code in sorted(path.stem for path in (self.root / "tests" / "rules").glob("*.yml")):
@@ -140,7 +144,7 @@ class Corpus:
             yield Question(f"data/{form}/tiny", ("data", "recipes/tiny-cpu-lora.yaml", *words))
             yield Question(f"data/{form}/file", ("data", "data/tiny_demo.json", "--model", "qwen3-8b", *words))
             yield Question(f"data/{form}/absent", ("data", self.recipes[0], *words))
-        for command in ("check", "copy", "data", "diff", "doctor", "explain", "list", "plan", "rule", "submit"):
+        for command in COMMANDS:
             yield Question(f"help/page/{command}", (command, "--help"))
             yield Question(f"help/usage/{command}", (command, "--no-such-option"))
         yield Question("help/page/all", ("--help",))
@@ -162,7 +166,7 @@ class Corpus:
         yield Question("check/input/standard", ("check", "-"), input=self.catalogue[self.recipes[0]].decode())
 
     def _plans(self) -> Iterator[Question]:
-        for machine in (*self.machines[::9], "1x48g"):
+        for machine in (*self.machines[::15], "1x48g"):
             yield Question(f"plan/machine/{machine}", ("plan", "--machine", machine))
         yield Question(
             "plan/scale/first", ("plan", "--machine", self.machines[0], "--model", self.models[0], "--scale")
@@ -213,7 +217,7 @@ class Corpus:
         settings = {
             key: _shuffled(chance, values) for key, values in {**_SETTINGS, "model_name_or_path": self.models}.items()
         }
-        for number in range(DRAWN):
+        for number in range(self.drawn):
             words: Words = ("explain", next(bases))
             if chance.random() < 0.6:
                 words += ("--machine", next(machines))
@@ -233,7 +237,7 @@ class Corpus:
             recipe = {"recipe.yaml": self.catalogue[self.recipes[at * 7 % len(self.recipes)]]}
             words = ("check", "--machine", "auto", "recipe.yaml", *_JSON)
             yield Question(f"check/recorded/{folder.name}", words, files | recipe, path, linked=True)
-            if at % 6 == 0:
+            if at % 12 == 0:
                 words = ("doctor", "recipe.yaml")
                 yield Question(f"doctor/recipe/{folder.name}", words, files | recipe, path, linked=True)
 
@@ -327,6 +331,10 @@ def _text(values: Mapping[str, Any], header: Mapping[str, Any] | None = None) ->
 
 def _warm(recipe: bytes) -> bytes:
     return re.sub(rb"(?m)(: |\b)(deepspeed|data|accelerate)(/|$)", rb"\1warm-\2\3", recipe)
+
+
+def _kind(name: str) -> str:
+    return "/".join(name.split("/")[:2])
 
 
 def _is_safe(words: Words) -> bool:

@@ -27,12 +27,13 @@ KINDS: Mapping[str, str] = {
 _VERDICTS = frozenset({"fits", "tight", "exceeds", "unknown"})
 _CODE = re.compile(r"[A-Z]{3}\d{3}")
 _PLACE = ("path", "line", "column", "key", "locations")
+_ANNOTATED = re.compile(r"::(?P<severity>\w+) (?P<path>.*),title=(?P<code>[A-Z]{3}\d{3})::(?P<message>.*)")
 _FOUND = re.compile(r"(?P<path>.*?): (?P<severity>error|warning|note): (?P<message>.*) \[(?P<code>[A-Z]{3}\d{3})\]")
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 _BARS = re.compile("[\u2580-\u259f|]+")
 _TOKEN = re.compile(r"`[^`]*`|\d[\d,]*(?:\.\d+)?|\w[\w'-]*|\S")
 _COUNTED = re.compile(r"\b(?:\d+|no) (error|warning|note|fixable)s?\b")
-_COUNTS = re.compile(r"(.*\.)?(errors|warnings|notes)")
+_COUNTS = re.compile(r"(.*\.)?(errors|warnings|notes|ruleIndex)")
 _MOST = 3000  # words of a text that are compared one by one
 
 
@@ -248,13 +249,13 @@ def _is_findings(entries: list[Any]) -> bool:
 
 
 def _code(entry: Mapping[str, Any]) -> str:
-    """The code of a finding, in our JSON or in SARIF; empty for what is no finding."""
-    code = entry.get("code", entry.get("ruleId"))
-    return code if isinstance(code, str) and _CODE.fullmatch(code) and _severity(entry) else ""
+    """The code of a finding in our JSON, or of a finding or rule in SARIF; empty for anything else."""
+    code = entry.get("code") or entry.get("ruleId") or entry.get("id")
+    return code if isinstance(code, str) and _CODE.fullmatch(code) else ""
 
 
 def _severity(finding: Mapping[str, Any]) -> str:
-    return str(finding.get("severity") or finding.get("level") or "")
+    return str(finding.get("severity") or finding.get("level") or "a rule")
 
 
 def _place(finding: Mapping[str, Any]) -> str:
@@ -308,7 +309,7 @@ def _split(lines: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     findings: list[dict[str, Any]] = []
     others: list[str] = []
     for line in lines:
-        if found := _FOUND.fullmatch(line):
+        if found := _FOUND.fullmatch(line) or _ANNOTATED.fullmatch(line):
             findings.append({**found.groupdict(), "excerpt": ""})
         elif findings and not others and line.startswith("    "):
             findings[-1]["excerpt"] += " ".join(line.split()) + " "

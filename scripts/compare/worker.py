@@ -92,7 +92,8 @@ class Program:
 
     def without_places(self, answer: Answer, folder: Path) -> Answer:
         """The answer with names in place of the folders of this comparison."""
-        places = {str(folder): "<here>", str(self.tree): "<tree>", os.environ["TMPDIR"]: "<tmp>"}
+        home, temporary = os.environ["HOME"], os.environ["TMPDIR"]
+        places = {str(folder): "<here>", str(self.tree): "<tree>", home: "<home>", temporary: "<tmp>"}
 
         def named(text: str) -> str:
             for place, name in places.items():
