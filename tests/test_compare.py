@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "compare"))
 
+import corpus  # noqa: E402
 import differences  # noqa: E402
 import report  # noqa: E402
+import trees  # noqa: E402
+from asking import Desk  # noqa: E402
 
 A, B = {"name": "a", "n": 1}, {"name": "b", "n": 2}
 FOUND = {"code": "TRA001", "severity": "error", "message": "names no model", "path": "a.yaml", "line": 1}
@@ -254,3 +258,47 @@ def test_a_commit_is_told_as_what_it_is(unchanged: Path, made: str) -> None:
     lines = told.stdout.splitlines()
     assert [line.split(":")[0] for line in lines[1:-1] if not line.startswith(" ")] == kinds, told.stdout
     assert len(lines) < 30
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_workers_answer_as_the_program_does(tmp_path: Path) -> None:
+    """A worker has imported the program before, and answers many questions: none sees anything of another."""
+    asked = corpus.Corpus(ROOT)
+    patterns = ("explain/*/qwen3-8b-a*", "check/case*/*", "plan/asked/*", "copy/*/*", "damaged/*", "diff/*", "submit/*")
+    questions = asked.questions(patterns, one_in=90)
+    desk = Desk(asked, tmp_path)
+    [answers] = desk.answers([trees.working(ROOT, tmp_path)], questions)
+    assert len(questions) > 30
+    for question in questions:
+        with tempfile.TemporaryDirectory(dir=desk.asked) as place:
+            assert _shown(answers[question.id]) == _shown(_by_itself(desk.laid_out(question, Path(place)))), question.id
+
+
+def _by_itself(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of the installed program."""
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lmf-recipes"), *asked["words"]],
+        cwd=asked["folder"], env=asked["environment"], input=asked["input"], capture_output=True, text=True,
+    )  # fmt: skip
+    places = {asked["folder"]: "<here>", asked["environment"]["HOME"]: "<home>", str(ROOT): "<tree>"}
+    out, err = done.stdout, done.stderr
+    for place, name in places.items():
+        out, err = out.replace(place, name), err.replace(place, name)
+    return answer(out, done.returncode, err)
+
+
+def _shown(told: Mapping[str, Any]) -> list[object]:
+    return [told["code"], told["out"].split(), told["err"].split()]
+
+
+def test_without_history_there_is_one_clear_line(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "scripts" / "compare", tmp_path / "scripts" / "compare")
+    for words, code in ((), 2), (("--if-history",), 0):
+        told = compared(tmp_path, *words)
+        assert (told.returncode, told.stdout, len(told.stderr.splitlines())) == (code, "", 1), told.stderr
+    told = compared(tmp_path, PATH="/nowhere")
+    assert (told.returncode, told.stderr) == (
+        2,
+        "compare: git is not installed, so there is no commit to compare with\n",
+    )

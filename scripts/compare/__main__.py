@@ -75,6 +75,7 @@ def compared(both: Sequence[trees.Tree], asked: argparse.Namespace, allowed: rep
     desk = Desk(questions, BUILD)
     chosen = questions.questions([asked.show] if asked.show else asked.only or ["*"], 1 if asked.show else asked.sample)
     old, new = desk.answers(both, chosen)
+    trees.tidy(BUILD)
     if asked.show:
         sys.stdout.writelines(shown(chosen, old, new, desk.folder))
         return 0

@@ -8,11 +8,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.metadata import distributions
-from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -34,7 +35,8 @@ class Desk:
         self.catalogue = trees.digest(questions.catalogue)
         self.folder = trees.lay_out(questions.catalogue, build / "catalogues" / self.catalogue)
         self._warm_files, self._warm_words = questions.warm_up()
-        self._numbers = count()
+        self.asked = build / "asked"
+        self.asked.mkdir(exist_ok=True)
         self.seconds: Counter[str] = Counter()  # of the processor, by the kind of question
         self._around = trees.digest(
             {
@@ -67,25 +69,23 @@ class Desk:
 
     def _work(self, tree: trees.Tree, batches: SimpleQueue[list[Question]], many: bool) -> dict[str, Answer]:
         """The answers that one worker gives to the batches, until there are no more."""
-        place = self.build / "asked" / f"{os.getpid():08}-{next(self._numbers):03}"
-        trees.write({"home/": b"", "tmp/": b""} | {f"warm/{n}": c for n, c in self._warm_files.items()}, place)
-        environment = {
-            **{"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "TZ": "UTC", "COLUMNS": "160", "HF_HUB_OFFLINE": "1"},
-            **{"HOME": str(place / "home"), "TMPDIR": str(place / "tmp"), "OMP_NUM_THREADS": "1"},
-        }
         command = [sys.executable, str(Path(__file__).with_name("worker.py")), str(tree.folder)]
         found: dict[str, Answer] = {}
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", cwd=place,
-            env={**os.environ, "PYTHONHASHSEED": "0"},
-        ) as worker:  # fmt: skip
+        with (
+            tempfile.TemporaryDirectory(dir=self.asked) as place,
+            subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", cwd=place,
+                env={**os.environ, "PYTHONHASHSEED": "0"},
+            ) as worker,
+        ):  # fmt: skip
             assert worker.stdin
             assert worker.stdout
-            warm = [_asked(words, place / "warm", environment) for words in self._warm_words if many]
-            print(json.dumps(warm), file=worker.stdin, flush=True)
+            trees.write({f"warm/{name}": content for name, content in self._warm_files.items()}, Path(place))
+            warm = [_asked(words, Path(place), Path(place, "warm")) for words in self._warm_words if many]
+            _tell(worker, warm)
             while batch := _next(batches):
-                asked = [self._laid_out(question, place, environment) for question in batch]
-                print(json.dumps(asked), file=worker.stdin, flush=True)
+                asked = [self.laid_out(question, Path(place)) for question in batch]
+                _tell(worker, asked)
                 answers = json.loads(worker.stdout.readline() or "[]")
                 if not answers:
                     raise SystemExit(f"compare: the program of {tree.name} does not start (above)")
@@ -95,21 +95,20 @@ class Desk:
                 for one in asked:
                     if one["own"]:
                         shutil.rmtree(one["folder"])
-            worker.stdin.close()
-        shutil.rmtree(place)
+            with suppress(BrokenPipeError):
+                worker.stdin.close()
         return found
 
-    def _laid_out(self, question: Question, place: Path, environment: Mapping[str, str]) -> dict[str, Any]:
-        """The question as the worker reads it, its files in place."""
+    def laid_out(self, question: Question, place: Path) -> dict[str, Any]:
+        """The question as a worker reads it, its files in place."""
         if question.files is None:
-            return _asked(question.words, self.folder, environment, question)
+            return _asked(question.words, place, self.folder, question)
         folder = place / "own"
-        trees.write(question.files, folder)
-        folder.mkdir(exist_ok=True)
+        trees.write({"./": b"", **question.files}, folder)
         for name in corpus.SHARED if question.linked else ():
             if not (folder / name).exists():
                 (folder / name).symlink_to(self.folder / name)
-        return _asked(question.words, folder, environment, question)
+        return _asked(question.words, place, folder, question)
 
     def _file(self, tree: trees.Tree) -> Path:
         return self.build / "answers" / f"{tree.content}-{self._around}.json.gz"
@@ -146,12 +145,26 @@ def _next(batches: SimpleQueue[list[Question]]) -> list[Question] | None:
         return None
 
 
-def _asked(
-    words: corpus.Words, folder: Path, environment: Mapping[str, str], question: Question | None = None
-) -> dict[str, Any]:
+def _tell(worker: subprocess.Popen[str], questions: Sequence[Mapping[str, Any]]) -> None:
+    """Send questions. A worker that has ended answers none, which is seen where the answers are read."""
+    with suppress(BrokenPipeError):
+        print(json.dumps(questions), file=worker.stdin, flush=True)
+
+
+def _asked(words: corpus.Words, place: Path, folder: Path, question: Question | None = None) -> dict[str, Any]:
+    """A question as a worker reads it. Home and temporary files are in `place`."""
+    home, temporary = place / "home", place / "tmp"
+    home.mkdir(exist_ok=True)
+    temporary.mkdir(exist_ok=True)
+    environment = {
+        **{"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "TZ": "UTC", "COLUMNS": "160", "HF_HUB_OFFLINE": "1"},
+        **{"HOME": str(home), "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"},
+    }
     more = {k: v.replace("<here>", str(folder)) for k, v in question.environment.items()} if question else {}
-    own = question is not None and question.files is not None
     return {
-        "words": words, "folder": str(folder), "environment": {**environment, **more},
-        "input": question.input if question else "", "own": own,
-    }  # fmt: skip
+        "words": words,
+        "folder": str(folder),
+        "environment": {**environment, **more},
+        "input": question.input if question else "",
+        "own": question is not None and question.files is not None,
+    }

@@ -82,12 +82,10 @@ def compare(command: str, old: Mapping[str, Any], new: Mapping[str, Any], names:
     found += _contents(old["out"], new["out"], names, f"text of {command}")
     found += _contents(old["err"], new["err"], names, f"standard error of {command}")
     for name in sorted(old["files"].keys() | new["files"].keys()):
-        if name not in new["files"] or name not in old["files"]:
-            found.append(
-                Difference(
-                    "fields", f"{command} {'writes' if name in new['files'] else 'no longer writes'} a file", "", name
-                )
-            )
+        if name not in new["files"]:
+            found.append(Difference("fields", f"{command} no longer writes a file", name, ""))
+        elif name not in old["files"]:
+            found.append(Difference("fields", f"{command} writes a file", "", name))
         else:
             found += _contents(old["files"][name], new["files"][name], names, f"files that {command} writes")
     return found

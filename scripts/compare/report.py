@@ -78,14 +78,8 @@ def _line(cause: str, seen: Sequence[Seen]) -> str:
     by = ""
     if changes:
         by = f", by {_percent(max(changes, key=abs))} at most, {_percent(median(changes))} in the median"
-    old, new = first.difference.old, first.difference.new
-    told = (
-        f": {_cut(old, 60)} -> {_cut(new, 60)}"
-        if old and new and old != new
-        else f": {_cut(old or new, 120)}"
-        if old or new
-        else ""
-    )
+    both = dict.fromkeys(filter(None, (first.difference.old, first.difference.new)))
+    told = f": {' -> '.join(_cut(text, 120 // len(both)) for text in both)}" if both else ""
     return f"{_cut(cause, 100)}  ({_answers(seen)}{by}; {first.question}{told})"
 
 

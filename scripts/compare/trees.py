@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -62,10 +64,14 @@ def working(root: Path, build: Path) -> Tree:
 
 def entry_point(folder: Path) -> EntryPoint:
     """The first console program of the tree."""
-    with (folder / "pyproject.toml").open("rb") as file:
-        program, place = next(iter(tomllib.load(file)["project"]["scripts"].items()))
+    program, place = next(iter(_scripts((folder / "pyproject.toml").read_bytes()).items()))
     module, _, function = place.partition(":")
     return EntryPoint(program, module, function)
+
+
+def _scripts(pyproject: bytes) -> dict[str, str]:
+    scripts: dict[str, str] = tomllib.loads(pyproject.decode())["project"]["scripts"]
+    return scripts
 
 
 class Finder:
@@ -110,7 +116,9 @@ def write(files: Mapping[str, bytes], folder: Path) -> None:
 
 def lay_out(files: Mapping[str, bytes], folder: Path) -> Path:
     """Write the files to a folder that is there whole or not at all."""
-    if not folder.exists():
+    if folder.exists():
+        os.utime(folder)  # `tidy` takes those away that are longest out of use
+    else:
         folder.parent.mkdir(parents=True, exist_ok=True)
         half = Path(tempfile.mkdtemp(dir=folder.parent, prefix="half-"))
         write(files, half)
@@ -118,8 +126,20 @@ def lay_out(files: Mapping[str, bytes], folder: Path) -> Path:
     return folder
 
 
+def tidy(build: Path, keep: int = 8) -> None:
+    """Remove trees, catalogues and answers but for those used last."""
+    for folder in ("trees", "catalogues", "answers"):
+        for path in sorted((build / folder).iterdir(), key=lambda path: path.stat().st_mtime)[:-keep]:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
 def _laid_out(name: str, files: Mapping[str, bytes], build: Path) -> Tree:
-    content = digest(files)
+    # Of pyproject.toml, answers depend on what names the program alone.
+    named = {name: content for name, content in files.items() if name != "pyproject.toml"}
+    content = digest({**named, "program": repr(_scripts(files["pyproject.toml"])).encode()})
     return Tree(name, content, lay_out(files, build / "trees" / content))
 
 
