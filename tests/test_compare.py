@@ -265,11 +265,11 @@ def test_a_commit_is_told_as_what_it_is(unchanged: Path, made: str) -> None:
 def test_workers_answer_as_the_program_does(tmp_path: Path) -> None:
     """A worker has imported the program before, and answers many questions: none sees anything of another."""
     asked = corpus.Corpus(ROOT)
-    patterns = ("explain/*/qwen3-8b-a*", "check/case*/*", "plan/asked/*", "copy/*/*", "damaged/*", "diff/*", "submit/*")
+    patterns = ("explain/*/qwen3-8b-a*", "check/case*/*", "plan/asked/*", "copy/*/*", "damaged/[cdjr]*", "submit/*")
     questions = asked.questions(patterns, one_in=90)
     desk = Desk(asked, tmp_path)
     [answers] = desk.answers([trees.working(ROOT, tmp_path)], questions)
-    assert len(questions) > 30
+    assert len(questions) > 15
     for question in questions:
         with tempfile.TemporaryDirectory(dir=desk.asked) as place:
             assert _shown(answers[question.id]) == _shown(_by_itself(desk.laid_out(question, Path(place)))), question.id

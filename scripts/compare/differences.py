@@ -218,7 +218,7 @@ def _findings(old: list[Any], new: list[Any], path: str) -> Iterator[Difference]
     came: dict[str, list[Any]] = defaultdict(list)
     for each in (each for there in places.values() for each in there):
         came[_code(each)].append(each)
-    for code in gone.keys() | came.keys():
+    for code in sorted(gone.keys() | came.keys()):
         yield from _came_and_went(code, gone[code], came[code])
     if old != new and Counter(map(_canonical, old)) == Counter(map(_canonical, new)):
         yield Difference("order", f"findings in {path or 'a text'}", _told(old[0]), _told(new[0]))
@@ -306,10 +306,13 @@ def _split(lines: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """The findings of a text, each with the excerpt that follows, and its other lines."""
     findings: list[dict[str, Any]] = []
     others: list[str] = []
+    follows = False
     for line in lines:
+        follows = follows and line.startswith("    ")
         if found := _FOUND.fullmatch(line) or _ANNOTATED.fullmatch(line):
             findings.append({**found.groupdict(), "excerpt": ""})
-        elif findings and not others and line.startswith("    "):
+            follows = True
+        elif follows:
             findings[-1]["excerpt"] += " ".join(line.split()) + " "
         elif plain := " ".join(_BARS.sub(" ", line).split()):
             others.append(plain)

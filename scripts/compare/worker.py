@@ -173,7 +173,8 @@ def _limits() -> None:
 def _more_seconds() -> None:
     """Allow so many more seconds of the processor, beyond those that this process has taken."""
     taken = resource.getrusage(resource.RUSAGE_SELF)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(taken.ru_utime + taken.ru_stime) + _SECONDS, resource.RLIM_INFINITY))
+    most = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (int(taken.ru_utime + taken.ru_stime) + _SECONDS, most))
 
 
 def answered(program: Program, batch: Sequence[Question]) -> list[Answer]:
