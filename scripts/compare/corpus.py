@@ -24,7 +24,7 @@ from typing import Any
 import trees
 import yaml
 
-ASKED, DAMAGED = 60, 12  # plans, and inputs of each kind of damage
+ASKED, DAMAGED = 40, 12  # plans, and inputs of each kind of damage
 COMMANDS = ("check", "copy", "data", "diff", "doctor", "explain", "list", "plan", "rule", "submit")
 SHARED = ("accelerate", "data", "deepspeed")
 Words = tuple[str, ...]
@@ -232,8 +232,9 @@ class Corpus:
         for at, folder in enumerate(folders):
             files = {f"bin/{path.name}": path.read_bytes() for path in folder.iterdir()}
             path = {"PATH": "<here>/bin:/usr/bin:/bin"}
-            json_or_text = _JSON if at % 3 == 0 else ()
-            yield Question(f"doctor/recorded/{folder.name}", ("doctor", *json_or_text), files, path)
+            if at % 2 == 0:  # it takes a second
+                form = _JSON if at % 6 == 0 else ()
+                yield Question(f"doctor/recorded/{folder.name}", ("doctor", *form), files, path)
             recipe = {"recipe.yaml": self.catalogue[self.recipes[at * 7 % len(self.recipes)]]}
             words = ("check", "--machine", "auto", "recipe.yaml", *_JSON)
             yield Question(f"check/recorded/{folder.name}", words, files | recipe, path, linked=True)
