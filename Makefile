@@ -22,7 +22,7 @@ export TORCH_EXTENSIONS_DIR := $(CURDIR)/.cache/torch_extensions
 export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(VENV)/bin/python -m pip install -qq --no-compile --constraint constraints.txt
 
-.PHONY: help demo test test-fast test-slow test-real test-trainings test-nodes nightly check tables lint types versions clean \
+.PHONY: help demo test test-fast test-slow test-real test-trainings test-nodes nightly compare check tables lint types versions clean \
   $(addprefix nightly-,tests versions benchmarks mutants inputs) \
   benchmark-speed benchmark-memory benchmark-time benchmark-fields benchmark-conformity benchmark-twins benchmark-data benchmark-real fuzz
 
@@ -144,6 +144,18 @@ COUNT ?= 5000
 START ?= 1000000
 fuzz: $(VENV)/dev.done
 	python benchmarks/stress_inputs.py --hours $(HOURS) --count $(COUNT) --start $(START) --keep $(if $(KIND),--kind $(KIND))
+
+# What the program answers at the commit before, and here. BASE=COMMIT is the older one; ALLOW="words numbers:plan/*" are
+# differences that are intended, RENAMED="old=new" names that have changed; SAMPLE=20 asks one question in 20, SHOW=ID
+# shows both answers to one.
+BASE ?=
+ALLOW ?=
+RENAMED ?=
+SAMPLE ?= 1
+SHOW ?=
+compare: $(VENV)/dev.done
+	@python scripts/compare --sample $(SAMPLE) $(if $(BASE),--base $(BASE)) $(if $(SHOW),--show '$(SHOW)') \
+	  $(foreach each,$(ALLOW),--allow '$(each)') $(foreach each,$(RENAMED),--renamed '$(each)')
 
 clean:
 	rm -rf $(VENV) build saves
