@@ -154,7 +154,7 @@ RENAMED ?=
 SAMPLE ?= 1
 SHOW ?=
 compare: $(VENV)/dev.done
-	@python scripts/compare --sample $(SAMPLE) $(if $(BASE),--base $(BASE)) $(if $(SHOW),--show '$(SHOW)') \
+	@python scripts/compare $(if $(IF_HISTORY),--if-history) --sample $(SAMPLE) $(if $(BASE),--base $(BASE)) $(if $(SHOW),--show '$(SHOW)') \
 	  $(foreach each,$(ALLOW),--allow '$(each)') $(foreach each,$(RENAMED),--renamed '$(each)')
 
 clean:
