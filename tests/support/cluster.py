@@ -31,7 +31,7 @@ NODES = ("n1", "n2")
 PATH = os.pathsep.join((os.environ["PATH"], "/usr/sbin", "/sbin"))
 PATIENCE = 600  # seconds after which what comes in a few is taken to hang; a busy machine is slow, not broken
 _SOON = timedelta(seconds=30)
-_FIRST_JOB = 101  # as journeys tell of it
+_FIRST_JOB = 1001  # so that no number is one that a journey tells of
 
 # Ports of a daemon and processors and memory of a node are what is said here, whatever this machine has.
 _CONFIGURATION = """\
