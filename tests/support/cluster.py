@@ -31,7 +31,6 @@ NODES = ("n1", "n2")
 PATH = os.pathsep.join((os.environ["PATH"], "/usr/sbin", "/sbin"))
 PATIENCE = 600  # seconds after which what comes in a few is taken to hang; a busy machine is slow, not broken
 _SOON = timedelta(seconds=30)
-_FIRST_JOB = 101  # as journeys tell of it
 
 # Ports of a daemon and processors and memory of a node are what is said here, whatever this machine has.
 _CONFIGURATION = """\
@@ -51,7 +50,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
-FirstJobId={first_job}
+FirstJobId=1001
 MinJobAge=86400
 JobRequeue=1
 ReturnToService=2
@@ -202,9 +201,7 @@ def running() -> Iterator[Cluster]:
         for each in (folder / "state", own, locked):
             each.mkdir()
         host = socket.gethostname().partition(".")[0]
-        text = _CONFIGURATION.format(
-            host=host, user=getpass.getuser(), folder=folder, first_job=_FIRST_JOB, address=networks.ADDRESS
-        )
+        text = _CONFIGURATION.format(host=host, user=getpass.getuser(), folder=folder, address=networks.ADDRESS)
         (folder / "slurm.conf").write_text(text)
         apart = (own, locked) if _mounts(own, locked) else (None, None)
         cluster = Cluster(network, folder, *apart)

@@ -52,22 +52,33 @@ ENDING = (ROOT / "tests" / "support" / "ending" / "sitecustomize.py").read_text(
 @dataclass
 class Journey:
     """A page replayed: its text as it should be, and the commands that `train --dry-run` printed, with their folder.
-    `cluster` takes its jobs."""
+    `cluster` takes its jobs, whose numbers are told as if each were the next one: asking takes numbers, too."""
 
     page: Path
     text: str = ""
     dry_runs: list[tuple[Path, str]] = field(default_factory=list)
     cluster: Cluster | None = None
+    jobs: dict[str, str] = field(default_factory=dict)
 
     def shell(self, script: str) -> list[str]:
         """How to start what a command is."""
         words = ["bash", "-c", script]
         return self.cluster.command(*words) if self.cluster else words
 
-    def finish(self, output: str) -> None:
-        """Return when the jobs are over that a command says it has submitted."""
+    def told(self, output: str) -> str:
+        """What a command has printed, once the jobs that it has submitted are over."""
         for number in re.findall(r"(?m)^job (\d+) is queued", output) if self.cluster else ():
+            self.jobs[number] = str(101 + len(self.jobs))
             assert self.cluster.end(number) == "COMPLETED", output
+        for number, name in self.jobs.items():
+            output = re.sub(rf"\b{number}\b", name, output)
+        return output
+
+    def meant(self, command: str) -> str:
+        """A command with the numbers that jobs really have."""
+        for number, name in self.jobs.items():
+            command = re.sub(rf"-{name}\b", f"-{number}", command)
+        return command
 
 
 def installation(folder: Path) -> Path:
@@ -144,7 +155,7 @@ def _typed(journey: Journey, text: str, here: Path, environment: dict[str, str])
     """Each command and what it prints now. `cd` holds for the commands after it."""
     for command in _commands(text):
         yield "".join(f"{'$ ' if not at else '> '}{line}\n" for at, line in enumerate(command.split("\n")))
-        script = f"cd -- {shlex.quote(str(here))} && {{ {command}\n}}; code=$?; pwd >&3; exit $code"
+        script = f"cd -- {shlex.quote(str(here))} && {{ {journey.meant(command)}\n}}; code=$?; pwd >&3; exit $code"
         reader, writer = os.pipe()
         ended = subprocess.run(
             journey.shell(f"exec 3>&{writer}; {script}"), env=environment, pass_fds=[writer], text=True, check=False,
@@ -156,8 +167,8 @@ def _typed(journey: Journey, text: str, here: Path, environment: dict[str, str])
         if "--dry-run" in command and not ended.returncode:
             lines = [line for line in ended.stdout.splitlines() if "llamafactory-cli train " in line]
             journey.dry_runs += [(here, line) for line in lines]
-        journey.finish(ended.stdout)
-        yield LIBRARY.sub("/venv/site-packages", ended.stdout.replace(environment["HOME"], HOME))
+        printed = journey.told(ended.stdout)
+        yield LIBRARY.sub("/venv/site-packages", printed.replace(environment["HOME"], HOME))
         if ended.returncode:
             yield f"[exit code {ended.returncode}]\n"
 

@@ -20,8 +20,10 @@ def _end() -> None:
 def _hold(event: str, words: tuple[object, ...]) -> None:
     """Before the last file of a checkpoint is written: as long as the FIFO of the checkpoint's name has a writer."""
     if event == "open" and words[1] == "w" and str(words[0]).endswith("/trainer_state.json"):
-        with contextlib.suppress(FileNotFoundError):
-            Path(os.environ["HOLD"], Path(str(words[0])).parent.name).read_bytes()
+        fifo = Path(os.environ["HOLD"], Path(str(words[0])).parent.name)
+        if fifo.is_fifo():
+            with contextlib.suppress(FileNotFoundError):
+                fifo.read_bytes()
 
 
 if "LOCAL_RANK" in os.environ:
