@@ -31,7 +31,7 @@ class Desk:
     """Asks the questions of a corpus. `build` is the folder for what is laid out, and for the answers."""
 
     def __init__(self, questions: corpus.Corpus, build: Path) -> None:
-        self.corpus, self.build = questions, build
+        self.build = build
         self.catalogue = trees.digest(questions.catalogue)
         self.folder = trees.lay_out(questions.catalogue, build / "catalogues" / self.catalogue)
         self._warm_files, self._warm_words = questions.warm_up()
@@ -40,7 +40,7 @@ class Desk:
         self.seconds: Counter[str] = Counter()  # of the processor, by the kind of question
         self._around = trees.digest(
             {
-                "program": Path(__file__).with_name("worker.py").read_bytes(),
+                **{name: Path(__file__).with_name(name).read_bytes() for name in ("asking.py", "worker.py")},
                 "python": sys.version.encode(),
                 "packages": "\n".join(sorted(f"{each.name} {each.version}" for each in distributions())).encode(),
             }
