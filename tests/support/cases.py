@@ -1,44 +1,66 @@
-"""The cases of tests/rules/: recipes, and all that `check` says to each.
+"""The cases of tests/rules/: recipes, and what `check` finds in each.
 
 tests/rules/CODE.yml holds the cases of one code: under `fail` those that report it, under `pass` those near them that
-do not, and have no error either. A case is a name and
+do not, and have no error either. The head of the file holds what the cases share:
 
-    recipe:       the file that is checked
-    path:         its name; recipe.yaml where none is given, *.json for a DeepSpeed file by itself
-    files:        what else lies there, by path; one that ends in / is an empty folder
+    recipe: |
+      model_name_or_path: Qwen/Qwen3-8B
+      quantization_bit: 4
+    files:
+      data/rows.json: [{"text": "one"}, {"text": "two"}]
+    fail:
+      five-bits:
+        set: |
+          quantization_bit: 5
+        drop: [bf16]
+        finds: error recipe.yaml:2 quantization_bit
+
+A case is a name and
+
+    set:          lines that take the place of those of the same key, or go to the end; `# machine: 1xt4-16g` is one of
+                  the header block
+    drop:         keys whose lines go, `"# machine"` from the header block, `"# ///"` with the whole of it
+    recipe:       a text of its own in place of all that
+    path:         the name of the recipe; recipe.yaml where none is given, *.json for a DeepSpeed file by itself
+    files:        what else lies there, by path; one that ends in / is an empty folder, {0..7} in a path makes eight
     environment:  variables that are set, by name
-    expected:     the text that `check` prints, in which $PWD is the working directory
+    finds:        every error and warning, and each note of the code itself: code (where it is not that of the file),
+                  severity, path:line, the recipe's key that is to blame, and what would fix it: --fix, --unsafe-fixes
 
-`files` above `fail` and `pass` lie beside each of the cases. A text is written as UTF-8, !!binary as its bytes. Each
-case has a folder of its own, the working directory, in which deepspeed/, data/ and accelerate/ are those of the
+A file is text, written as UTF-8; !!binary, written as its bytes; or a list or mapping, written as JSON with an
+indentation of two, or as JSON lines. `!alpaca 30` are 30 rows in that format, as are `!sharegpt 30` and `!openai 30`;
+`!joined [a, [b, 9], c]` is a text that holds b nine times.
+Each case has a folder of its own, the working directory, in which deepspeed/, data/ and accelerate/ are those of the
 repository where the case brings none. For a CUR code that folder is the repository.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager
+from functools import cache
 from pathlib import Path
-from textwrap import indent
 from typing import Any, Literal, NamedTuple
 from unittest.mock import patch
 
 import yaml
 
-from validator.diagnostic import Report
+from validator.diagnostic import Diagnostic, FileReport, Report
 from validator.judge.check import check
-from validator.show.report import text
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "tests" / "rules"
 SHARED = ("accelerate", "data", "deepspeed")
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+KEY = re.compile(r"""(?:# )?["']?[\w.-]+["']?(?=:(?:\s|$))""")
+HEADER_START, HEADER_END = "# /// recipe", "# ///"
 
 
 class Case(NamedTuple):
-    """One recipe and what `check` says to it. `files` holds the recipe, too."""
+    """One recipe and what `check` finds in it. `files` holds the recipe, too."""
 
     code: str
     kind: Literal["fail", "pass"]
@@ -46,28 +68,101 @@ class Case(NamedTuple):
     path: str
     files: Mapping[str, bytes]
     environment: Mapping[str, str]
-    expected: str
+    finds: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"{self.code}-{self.kind}-{self.name}"
 
 
-def read(folder: Path = RULES) -> list[Case]:
+class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """PyYAML's, with the tags of generated rows."""
+
+
+# A row of each format, by its number.
+ROWS: dict[str, Callable[[int], Any]] = {
+    "!alpaca": lambda n: {"instruction": f"What is {n} + {n}?", "input": "", "output": f"It is {2 * n}."},
+    "!sharegpt": lambda n: {
+        "conversations": [{"from": "human", "value": f"What is {n} + 1?"}, {"from": "gpt", "value": f"{n + 1}"}]
+    },
+    "!openai": lambda n: {
+        "messages": [{"role": "user", "content": f"What is {n} + 1?"}, {"role": "assistant", "content": f"{n + 1}"}]
+    },
+}
+for _tag, _row in ROWS.items():
+    Loader.add_constructor(_tag, lambda _, node, row=_row: [row(number) for number in range(int(node.value))])
+
+
+def _joined(loader: Any, node: yaml.SequenceNode) -> str:
+    """The text of all parts, some of which come several times."""
+    parts = loader.construct_sequence(node, deep=True)
+    return "".join(part if isinstance(part, str) else part[0] * part[1] for part in parts)
+
+
+Loader.add_constructor("!joined", _joined)
+
+
+@cache
+def read() -> tuple[Case, ...]:
     """Every case, in the order of the codes."""
-    return [case for path in sorted(folder.glob("*.yml")) for case in read_file(path)]
+    return tuple(case for path in sorted(RULES.glob("*.yml")) for case in read_file(path))
 
 
 def read_file(path: Path) -> Iterator[Case]:
     """The cases of one code."""
-    page: dict[str, Any] = yaml.load(path.read_bytes(), _Loader)
-    beside = page.pop("files", {})
-    for kind, cases in page.items():
-        for name, case in cases.items():
+    page: dict[str, Any] = yaml.load(path.read_bytes(), Loader)
+    for kind in ("fail", "pass"):
+        for name, case in page[kind].items():
             place = case.get("path", "recipe.yaml")
-            files = {**beside, **case.get("files", {}), place: case["recipe"]}
-            contents = {at: each if isinstance(each, bytes) else each.encode() for at, each in files.items()}
-            expected = case.get("expected") or ""
-            yield Case(path.stem, kind, name, place, contents, case.get("environment", {}), expected)
+            own = "recipe" in case
+            recipe = case["recipe"] if own else changed(page["recipe"], case.get("set", ""), case.get("drop", []))
+            files = {**page.get("files", {}), **case.get("files", {}), place: recipe}
+            contents = {at: _bytes(at, content) for each, content in files.items() for at in _numbered(each)}
+            finds = case.get("finds", [])
+            finds = (finds,) if isinstance(finds, str) else tuple(finds)
+            yield Case(path.stem, kind, name, place, contents, case.get("environment", {}), finds)
+
+
+def changed(recipe: str, lines: str, drop: list[str]) -> str:
+    """The recipe with these lines in place of those of the same keys, or at its end, and without the keys to drop."""
+    header: dict[str, str] = {}
+    body: dict[str, str] = {}
+    for key, each in [*_entries(recipe).items(), *_entries(lines).items()]:
+        (header if key.startswith("# ") else body)[key] = each
+    end = header.pop(HEADER_END, "")
+    for key in drop:
+        if key == HEADER_END:
+            header, end = {}, ""
+        else:
+            del (header if key.startswith("# ") else body)[key]
+    return "".join([*header.values(), end, *body.values()])
+
+
+def _entries(text: str) -> dict[str, str]:
+    """The lines of each key of a recipe, those of its header block under the key behind a #."""
+    entries: dict[str, str] = {}
+    key = ""
+    for line in text.splitlines(keepends=True):
+        match = KEY.match(line)
+        key = line.rstrip() if line.rstrip() in (HEADER_START, HEADER_END) else match[0] if match else key
+        entries[key] = entries.get(key, "") + line
+    return entries
+
+
+def _numbered(path: str) -> list[str]:
+    """The paths that one with {0..7} stands for."""
+    match = re.search(r"\{(\d+)\.\.(\d+)\}", path)
+    return [path.replace(match[0], f"{n}") for n in range(int(match[1]), int(match[2]) + 1)] if match else [path]
+
+
+def _bytes(path: str, content: Any) -> bytes:
+    """A file as it is written."""
+    if isinstance(content, bytes):
+        return content
+    if isinstance(content, str):
+        return content.encode()
+    if path.endswith(".jsonl"):
+        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in content).encode()
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 @contextmanager
@@ -90,31 +185,27 @@ def laid_out(case: Case) -> Iterator[Path]:
 
 
 def judge(case: Case) -> Report:
-    """The findings of a case."""
+    """The findings of a case, with $PWD in place of the working directory, whose name is another one each time."""
     with laid_out(case) as folder:
-        return _unplaced(check([case.path]), folder)
-
-
-def printed(report: Report) -> str:
-    """What `check` prints."""
-    return text(report)
-
-
-def _unplaced(report: Report, folder: Path) -> Report:
-    """The report with $PWD in place of the working directory, whose name is another one each time."""
+        report = check([case.path])
     for file in report.files:
         file.diagnostics = [d._replace(message=d.message.replace(str(folder), "$PWD")) for d in file.diagnostics]
     return report
 
 
-def rewrite(case: Case, printed: str, folder: Path = RULES) -> None:
-    """Put what `check` prints in the place of what a case expects; all else of its file stays as it is."""
-    page = folder / f"{case.code}.yml"
-    source = page.read_text(encoding="utf-8")
-    node = yaml.compose(source, _Loader)
-    for key in (case.kind, case.name, "expected"):
-        node = next(value for name, value in node.value if name.value == key)
-    start, end = node.start_mark.index, node.end_mark.index
-    kept = source[start:end].rstrip()
-    after = source[start + len(kept) :].lstrip(" ")
-    page.write_text(f"{source[:start].rstrip(' ')} |\n{indent(printed, ' ' * 6).rstrip()}{after}", encoding="utf-8")
+def found(case: Case, file: FileReport) -> tuple[str, ...]:
+    """What a case finds, as the case says it."""
+    return tuple(
+        _line(case, file, each) for each in file.diagnostics if each.severity != "note" or each.code == case.code
+    )
+
+
+def _line(case: Case, file: FileReport, finding: Diagnostic) -> str:
+    words = [
+        "" if finding.code == case.code else finding.code,
+        finding.severity.value,
+        f"{finding.path or file.path}:{finding.line}",
+        finding.key or "",
+        "" if not finding.fix else "--fix" if finding.fix.safe else "--unsafe-fixes",
+    ]
+    return " ".join(word for word in words if word)
