@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
-import claims
+from accuracy_time import claims
 
 from validator.speed import Span, StepTime, Term
 

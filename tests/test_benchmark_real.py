@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-import real
+from public_files import recipes as real
 import records
 
 RECIPE = """model_name_or_path: Qwen/Qwen2.5-7B-Instruct

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-import grid
-import releases
+from simulation import grid
+from simulation import releases
 
 SETS = releases.sets()
 NEWEST = next(iter(SETS.values()))

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import runs  # noqa: E402
+from accuracy_time import runs  # noqa: E402
 
 from validator.speed import Span  # noqa: E402
 from validator.tables import data  # noqa: E402

@@ -11,10 +11,10 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-import gpu  # noqa: E402
-import gpu_cells  # noqa: E402
+from gpu import measure as gpu  # noqa: E402
+from gpu import cells as gpu_cells  # noqa: E402
 import rows  # noqa: E402
-import times  # noqa: E402
+from accuracy_time import times  # noqa: E402
 
 from validator.memory import parameters  # noqa: E402
 

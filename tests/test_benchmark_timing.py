@@ -9,10 +9,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
-import paced
-import refit
-import times
-import timing
+from accuracy_time import paced
+from accuracy_time import refit
+from accuracy_time import times
+from accuracy_time import report as timing
 
 from validator.speed import StepTime, Term
 

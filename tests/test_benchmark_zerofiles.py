@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-import zerofiles
+from public_files import deepspeed_files as zerofiles
 
 PLAIN = {"zero_optimization": {"stage": 2}, "train_batch_size": "auto", "gradient_accumulation_steps": "auto"}
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import stress_writes as stress
-from faults import KILLED, REMOVED, Case, Fault, Program, compiler, kept, program, walk
+from robustness import stress_writes as stress
+from robustness.faults import KILLED, REMOVED, Case, Fault, Program, compiler, kept, program, walk
 
 CASES = {case.name: case for case in stress.CASES}
 FULL, FAILING = Fault(errno.ENOSPC), Fault(errno.EIO, stays=True)

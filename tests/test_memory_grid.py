@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-import grid
+from simulation import grid
 
 from validator.memory import parameters, trainable_parameters
 

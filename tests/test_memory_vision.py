@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-import vision
-import vision_public
+from simulation import vision
+from simulation import vision_public
 
 from validator.job import media
 from validator.job.settings import Settings

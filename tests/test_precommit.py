@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import hostile_repository
+from robustness import hostile_repository
 import pytest
 import yaml
 from support.sound import RECIPE

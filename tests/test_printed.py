@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import hostile_words
+from robustness import hostile_words
 import pytest
 
 from validator import edge

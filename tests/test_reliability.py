@@ -8,8 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import reliability
-from reliability import Row
+from robustness import report as reliability
+from robustness.report import Row
 
 
 def test_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

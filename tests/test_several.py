@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from reliability import runs
+from robustness.report import runs
 
 from validator import orphans
 from validator.cli import group

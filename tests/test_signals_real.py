@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-import stress_signals
-from stress_signals import Run
+from robustness import stress_signals
+from robustness.stress_signals import Run
 
 from validator.tables.saved import checkpoints
 

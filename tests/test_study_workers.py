@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from reliability import runs
+from robustness.report import runs
 
 from validator import orphans
 from validator.study import workers

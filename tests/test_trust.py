@@ -8,10 +8,10 @@ import sys
 from itertools import islice
 from pathlib import Path
 
-import hostile_repository
-import outside
+from robustness import hostile_repository
+from robustness import outside
 import pytest
-from stress_trust import ASKING
+from robustness.stress_trust import ASKING
 
 PROGRAM = str(Path(sys.executable).with_name("lmf-recipes"))
 # Keeps, by the hooks that Python itself calls, which programs and connections a process asks for.

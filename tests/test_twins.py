@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 PROGRAM = ROOT / "benchmarks" / "twins.py"
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import twins  # noqa: E402
+from training_twins import report as twins  # noqa: E402
 
 FOUND = twins.combinations()
 ROWS = {row.combination: row for row in twins.recorded()}

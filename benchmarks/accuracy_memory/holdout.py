@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from fitting import assigned, descend, loss, publication
-from judged import Judged, fraction, percent, percentile, signed, table
 from rows import GIB
+from score import Judged, fraction, percent, percentile, signed, table
 
 from validator.memory import Runtime, allocator
 from validator.memory.allocator import Live, band

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gpu_cells import MODELS
+from gpu.cells import MODELS
 from rows import EVIDENCE, GIB, Kind, Row, automatic, read, usable
 
 from validator.memory import Adapter, Architecture, Sharding, Workload
@@ -72,7 +72,7 @@ def _measured(facts: Mapping[str, str]) -> Iterator[tuple[str, Kind, float | Non
             yield "nvidia-smi", "exact", (float(facts["device_used_mib"]) - float(facts["device_idle_mib"])) * MIB
 
 
-def measured_here(path: Path = EVIDENCE / "h200.csv") -> Iterator[Row]:
+def measured_here(path: Path = EVIDENCE / "gpu" / "h200.csv") -> Iterator[Row]:
     """Rows of real runs of two steps, when the file is there; runs that failed for another reason are left out."""
     for number, facts in enumerate(read(path) if path.exists() else ()):
         if facts["through"] == "context":

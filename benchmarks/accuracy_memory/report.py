@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import median
 
-from holdout import holdout
-from judged import MISSED, Judged, fraction, groups, judge, outcome, percent, percentile, scored, signed, table, verdict
-from own_rows import measured_here
-from rivals import answers
+from accuracy_memory.holdout import holdout
+from accuracy_memory.own_rows import measured_here
+from accuracy_memory.rivals import answers
 from rows import GIB, published, usable, verdicts
+from score import MISSED, Judged, fraction, groups, judge, outcome, percent, percentile, scored, signed, table, verdict
 
 from validator.memory import Estimate, Runtime, device_memory, host_memory
 
@@ -239,7 +239,3 @@ def report(source: str = "", rows_too: bool = False) -> str:
 
 def main() -> None:
     scored(__doc__, report, lambda: holdout([judge(row) for row in [*published()[0], *measured_here()]]))
-
-
-if __name__ == "__main__":
-    main()

@@ -17,7 +17,7 @@ from rows import EVIDENCE, GIB, Row, published, read
 
 from validator.memory import parameters
 
-RECORD = EVIDENCE / "rivals.csv"
+RECORD = EVIDENCE / "memory" / "rivals.csv"
 
 
 def readme(row: Row) -> float | None:
@@ -113,5 +113,5 @@ def record() -> None:
         writer.writerows(kept)
 
 
-if __name__ == "__main__":
+def main() -> None:
     record()

@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from judged import percent, table
 from rows import EVIDENCE
+from score import percent, table
 
 from validator.job import job
 from validator.job.pace import pace
 from validator.read.override import headed, overridden
 from validator.speed import Span, StepTime, Term
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 BETWEEN = (Term.LINKS, Term.NETWORK, Term.OFFLOAD)  # what no computation hides
 Claim = Mapping[str, Any]
 
 
 def claims() -> list[Claim]:
-    loaded: list[Claim] = yaml.safe_load((EVIDENCE / "claims.yaml").read_text("utf-8"))
+    loaded: list[Claim] = yaml.safe_load((EVIDENCE / "time" / "claims.yaml").read_text("utf-8"))
     return loaded
 
 
@@ -91,6 +91,6 @@ def report() -> str:
     return table("what field reports say of time", heads, lines)
 
 
-if __name__ == "__main__":
+def main() -> None:
     os.chdir(ROOT)
     print(report())

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
+from accuracy_time.times import TimedRow, published
 from rows import EVIDENCE, read
-from times import TimedRow, published
 
 from validator.memory import parameters
 
-RECORD = EVIDENCE / "paced.csv"
+RECORD = EVIDENCE / "time" / "paced.csv"
 SHARE = 0.4  # of the published rate, as such estimates take it
 STEPS = 100_000  # asked for at once, as one program rounds to hundredths of an hour
 
@@ -108,5 +108,5 @@ def record() -> None:
         writer.writerows(lines.values())
 
 
-if __name__ == "__main__":
+def main() -> None:
     record()

@@ -14,9 +14,9 @@ from math import inf
 from statistics import median
 from types import ModuleType
 
+from accuracy_time.times import TimedRow
 from fitting import assigned, descend, loss, publication
-from judged import percent, percentile, signed, table
-from times import TimedRow
+from score import percent, percentile, signed, table
 
 from validator.speed import step_time
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import rows
-from cards import ATTAINED
+from accuracy_time.cards import ATTAINED
 from rows import Stack
 
 

@@ -18,11 +18,11 @@ from math import sqrt
 from pathlib import Path
 from typing import Literal
 
-import own_rows
 import rows
-from cards import rates
+from accuracy_memory import own_rows
+from accuracy_time.cards import rates
+from accuracy_time.sources import GBIT, SOURCES
 from rows import EVIDENCE, Skip
-from sources import GBIT, SOURCES
 
 from validator.memory import Architecture, Workload
 from validator.speed.device import Device
@@ -92,7 +92,7 @@ def prefix(facts: Mapping[str, str]) -> str:
 @cache
 def lengths() -> dict[str, Mapping[str, str]]:
     """Row id -> tokens of its samples, seconds of its step, where a source tells more than its row."""
-    return {line["id"]: line for line in rows.read(EVIDENCE / "lengths.csv")}
+    return {line["id"]: line for line in rows.read(EVIDENCE / "time" / "lengths.csv")}
 
 
 def parallel(facts: Mapping[str, str]) -> int:
@@ -290,10 +290,10 @@ def timed() -> Iterator[Mapping[str, str]]:
         if facts["sec_per_iter"] and key not in seen:
             seen.add(key)
             yield facts
-    yield from rows.read(EVIDENCE / "times.csv")
+    yield from rows.read(EVIDENCE / "time" / "times.csv")
 
 
-def measured_here(path: Path = EVIDENCE / "h200.csv") -> Iterator[TimedRow]:
+def measured_here(path: Path = EVIDENCE / "gpu" / "h200.csv") -> Iterator[TimedRow]:
     """Second steps of this project's own runs on a GPU, when gpu.py has left some; nothing between devices there."""
     for row in own_rows.measured_here(path):
         if row.metric == "peak_allocated" and row.facts["seconds_per_step"]:
@@ -330,7 +330,3 @@ def main() -> None:
     for (source, name, what), number in sorted(Counter((row.source, row.name, row.kind) for row in known).items()):
         print(f"{number:4}  {what:8}  {name:17}  {source}")
     print(*(f"{number:4}  left out  {reason}" for reason, number in skipped.most_common()), sep="\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -7,24 +7,20 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from conformity_entries import names
-from conformity_texts import texts
-from conformity_values import ARGUMENTS, BASE, DPO, KINDS, KTO, PAIR, RESULT, ROOT, STREAM, context, sample, value
+from conformity.entries import names
+from conformity.texts import texts
+from conformity.values import ARGUMENTS, BASE, DPO, KINDS, KTO, PAIR, RESULT, ROOT, STREAM, context, sample, value
+from support import cases as rules
 
 from validator.diagnostic import RecipeError
 from validator.read.recipe import parse
 from validator.read.text import decode
 
-sys.path.insert(0, str(ROOT / "tests"))
-
-from support import cases as rules
-
-EXAMPLES = ROOT / "benchmarks" / "evidence" / "examples.json"
+EXAMPLES = ROOT / "benchmarks" / "evidence" / "conformity" / "examples.json"
 REFUSED = ROOT / "tests" / "refused"
 SEED = 20260
 PAIRS = 260

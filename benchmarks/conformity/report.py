@@ -32,16 +32,16 @@ from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
-import conformity_entries
-import conformity_values as harness
 import records
-from conformity_cases import GROUPS, Settings, rule_files, values
+from conformity import entries as conformity_entries
+from conformity import values as harness
+from conformity.cases import GROUPS, Settings, rule_files, values
 
 from validator.diagnostic import Severity
 from validator.judge.check import check_file
 
-EVIDENCE = records.EVIDENCE / "conformity.csv"
-CONFIG = records.EVIDENCE / "tiny-config.json"
+EVIDENCE = records.EVIDENCE / "conformity" / "conformity.csv"
+CONFIG = records.EVIDENCE / "conformity" / "tiny-config.json"
 # whose releases are noted, where they are installed
 PACKAGES = (
     "llamafactory", "transformers", "torch", "peft", "trl", "accelerate", "datasets", "deepspeed", "bitsandbytes",
@@ -284,6 +284,12 @@ def passed(judged: list[Judged]) -> bool:
     return agreed >= BARS["parse"] * refused and foretold >= BARS["later"] * late and alarms == 0
 
 
+def recorded_figures() -> dict[str, float]:
+    """What LLaMA-Factory did with all recipes, and on how many of them we say the same."""
+    names = ("cases", "refused", "agreed", "later", "foretold", "ran", "false_alarms")
+    return dict(zip(names, counts(judge()), strict=False))
+
+
 def main() -> None:
     """Record, or show the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -302,7 +308,3 @@ def main() -> None:
     judged = judge()
     print("\n".join(lines(judged)))
     sys.exit(not passed(judged))
-
-
-if __name__ == "__main__":
-    main()

@@ -28,7 +28,7 @@ from typing import Any
 
 import forks
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 ARGUMENTS = ROOT / "validator" / "data" / "arguments.json"
 RESULT = ROOT / "validator" / "data" / "values.json"
 PAIR = "0.9.5/5.6.0"
@@ -369,7 +369,3 @@ def main() -> None:
         prepare(Path(folder))
         study(model, options.train, result, options.keys)
     print(f"{time.monotonic() - start:.0f} s", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main()

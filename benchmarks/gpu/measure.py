@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import records
-from gpu_cells import DEFAULTS, Cell, cells
+from gpu.cells import DEFAULTS, Cell, cells
 
 FIGURES = [
     "status", "stored_parameters", "trainable_parameters", "loaded_gib", "load_peak_gib", "train_peak_gib",
@@ -89,7 +89,7 @@ def warm(start: str, tiny: bool) -> dict[str, Any]:
         torch.cuda.is_bf16_supported = asks_device
         if torch.cuda.is_initialized():
             sys.exit("importing touched the GPU: use --start spawn")
-    import gpu_train
+    from gpu import train as gpu_train
 
     device, driver = ("cpu", "") if tiny else nvidia_smi("name,driver_version")
     return {
@@ -128,7 +128,7 @@ def child(cell: Cell, folder: Path, tiny: bool, log: Path) -> None:
         os.dup2(stream.fileno(), 2)
     print("=====", label(cell), flush=True)
     try:
-        import gpu_train
+        from gpu import train as gpu_train
 
         figures = gpu_train.measure(cell, folder, tiny)
     except BaseException as error:
@@ -162,7 +162,3 @@ def append(path: Path, row: dict[str, Any]) -> None:
         if new:
             writer.writeheader()
         writer.writerow(row)
-
-
-if __name__ == "__main__":
-    main()

@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 import transformers
-from gpu_cells import MODELS, TINY, Cell
+from gpu.cells import MODELS, TINY, Cell
 
 GIB = 1 << 30
 STEPS = 2
-ZERO_CONFIGS = Path(__file__).parents[1] / "deepspeed"
+ZERO_CONFIGS = Path(__file__).parents[2] / "deepspeed"
 
 
 class Finished(Exception):  # noqa: N818

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "benchmark-data"
 CORES = 2
 OURS = [sys.executable, "-m", "validator", "data"]
@@ -276,7 +276,8 @@ def broken() -> None:
 
 PARTS = {"million": million, "tokenizer": tokenizer, "faults": faults, "broken": broken}
 
-if __name__ == "__main__":
+
+def main() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     try:

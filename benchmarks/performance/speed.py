@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RECIPE = "recipes/qwen32b-910b-lora.yaml"
 ENVIRONMENT = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}  # an installed package has its bytecode
 CHECK, YAMLLINT = "lmf-recipes check FILE", "yamllint FILE"
@@ -87,5 +87,5 @@ def verdict(processor: Mapping[str, list[float]]) -> str:
     return f"check takes {median:.2f} of yamllint's time (fastest runs {fastest:.2f}); no slower is 1.00 or less"
 
 
-if __name__ == "__main__":
+def main() -> None:
     measure(int(sys.argv[1]) if len(sys.argv) > 1 else 25)

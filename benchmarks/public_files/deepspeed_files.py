@@ -25,16 +25,16 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import conformity
-import conformity_values as harness
 import records
-from judged import table
+from conformity import report as conformity
+from conformity import values as harness
+from score import table
 
 from validator.diagnostic import Severity
 from validator.job.zero import Zero
 from validator.judge.check import check_file
 
-RECORD = records.EVIDENCE / "zerofiles.csv"
+RECORD = records.EVIDENCE / "files" / "zerofiles.csv"
 MODEL = harness.ROOT / "build" / "tiny-qwen3"
 SECONDS = 600
 PLAIN = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 1, "max_steps": 2, "learning_rate": 1.0e-4,
@@ -193,5 +193,17 @@ def shown() -> tuple[Iterator[str], bool]:
     return lines(rows), all(row.agreed for row in rows)
 
 
-if __name__ == "__main__":
+def recorded_figures() -> dict[str, float]:
+    """DeepSpeed files, and those on which the real one and we agree."""
+    rows = read()
+    tried = [row for row in rows if LACKING not in row.real]
+    return {
+        "deepspeed_files": len(rows),
+        "deepspeed_tried": len(tried),
+        "deepspeed_agreed": sum(row.agreed for row in tried),
+        "deepspeed_lacking": len(rows) - len(tried),
+    }
+
+
+def main() -> None:
     records.judge(__doc__, RECORD, conformity.PACKAGES, record, shown)

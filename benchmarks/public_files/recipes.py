@@ -32,10 +32,10 @@ from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
-import conformity
-import conformity_values as harness
 import records
-from judged import table
+from conformity import report as conformity
+from conformity import values as harness
+from score import table
 
 from validator.diagnostic import FileReport, Severity
 from validator.fix.repair import repair
@@ -43,8 +43,8 @@ from validator.job import assumed
 from validator.judge.check import check_document
 from validator.read.recipe import Document, load
 
-RECORD = records.EVIDENCE / "real.csv"
-UNSEEN = records.EVIDENCE / "unseen.csv"
+RECORD = records.EVIDENCE / "files" / "real.csv"
+UNSEEN = records.EVIDENCE / "files" / "unseen.csv"
 MACHINE = "8xa100-80g"
 HOST_RAM = 2048.0
 MOST = 3  # recipes of a repository
@@ -346,5 +346,23 @@ def shown() -> tuple[Iterator[str], bool]:
     return tables, right and all(met for _, _, met in scores(first).values())
 
 
-if __name__ == "__main__":
+def recorded_figures() -> dict[str, float]:
+    """Files of all collections, and of the first those that have a memory verdict."""
+    rows = read()
+    first = of(collections(rows)[0], rows)
+    refused = sum(not row.accepted for row in rows)
+    stated = [row for row in rows if row.machine and row.trains and row.judged]
+    return {
+        "first_verdicts": round([*scores(first).values()][0][0], 1),
+        "first_that_train": sum(row.trains for row in first),
+        "recipes": len(rows),
+        "false_errors": len(false_errors(rows)),
+        "refused": refused,
+        "missed": len(missed(rows)),
+        "stated": len(stated),
+        "too_large": sum(row.verdict == "exceeds" for row in stated),
+    }
+
+
+def main() -> None:
     records.judge(__doc__, RECORD, conformity.PACKAGES, record, shown)

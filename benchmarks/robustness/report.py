@@ -97,7 +97,7 @@ def runs(pid: int) -> bool:
 
 def record(area: str) -> None:
     """Try one area, and keep what came of it."""
-    rows: list[Row] = list(import_module(f"stress_{area}").rows())
+    rows: list[Row] = list(import_module(f"robustness.stress_{area}").rows())
     RECORDS.mkdir(exist_ok=True)
     records.write([row._asdict() for row in rows], RECORDS / f"{area}.csv", PACKAGES)
 
@@ -132,6 +132,12 @@ def _line(row: Row) -> str:
     return f"| {row.what} | {row.promise} | {row.tried:,} | {row.failed:,} | {seconds} | {mebibytes} |"
 
 
+def recorded_figures() -> dict[str, float]:
+    """How often promises were tried, and how often they failed."""
+    rows = [row for area in AREAS for row in recorded(area)]
+    return {"tried": sum(row.tried for row in rows), "failed": sum(row.failed for row in rows)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", nargs="+", choices=AREAS, default=(), metavar="AREA", help="try these anew")
@@ -139,9 +145,3 @@ def main() -> None:
         record(area)
     print("\n".join(lines()))
     sys.exit(any(row.failed for area in AREAS for row in recorded(area)))
-
-
-if __name__ == "__main__":
-    # The modules of the areas import this one by its name.
-    sys.modules["reliability"] = sys.modules["__main__"]
-    main()

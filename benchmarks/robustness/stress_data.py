@@ -25,7 +25,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from reliability import Answer, Row, answer, heeding, runs
+from robustness.report import Answer, Row, answer, heeding, runs
 
 from validator.orphans import children
 

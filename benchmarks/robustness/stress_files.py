@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from reliability import Answer, Row, answer
+from robustness.report import Answer, Row, answer
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 READS = (["check"], ["explain"], ["train", "--dry-run", "--machine", "8xa100-80g"],
          ["submit", "--to", "slurm", "--dry-run"], ["diff", "qwen7b-a100-full"])  # fmt: skip
 HEADER = {"summary": "odd", "machine": "8xa100-80g", "host_ram_gib": 1024, "samples": 80000}

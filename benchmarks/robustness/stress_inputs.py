@@ -19,16 +19,13 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import records
-from reliability import PACKAGES, RECORDS, Row, recorded
-
-sys.path.append(str(Path(__file__).parent.parent / "tests"))
 from fuzz import kept, kinds
 from fuzz.campaign import BATCH, campaign, examined
 from fuzz.run import MEMORY, SECONDS
+from robustness.report import PACKAGES, RECORDS, Row, recorded
 
 COUNT = 100_000
 TURN = 5 * BATCH
@@ -147,7 +144,3 @@ def main() -> None:
         failed = campaigns(asked.kind, start, asked.count, asked.keep) or failed
         start += asked.count
     sys.exit(failed)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-import hostile_words
-from reliability import Answer, Row, answer
+from robustness import hostile_words
+from robustness.report import Answer, Row, answer
 
 _FOLDERS = 4
 _RECIPE = "qwen7b-a100-lora"

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from reliability import Answer, Row, answer, heeding
+from robustness.report import Answer, Row, answer, heeding
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 _RECIPES, _OTHERS, _ENDS = 10_000, 1_000_000, 10
 
 

@@ -22,12 +22,12 @@ from typing import NamedTuple
 from uuid import uuid4
 
 import yaml
-from reliability import Row, heeding
+from robustness.report import Row, heeding
 
 from validator import orphans
 from validator.tables import saved
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 INT, TERM, HUP, KILL = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL
 # Every process of a try has this in its environment.
 _MARK = "LMF_RECIPES_TRY"

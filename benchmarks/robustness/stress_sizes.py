@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from reliability import Answer, Row, answer
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from robustness.report import Answer, Row, answer
 from support.growing import GROUPS, RECIPE, Kind
 
 _SIZE, _MOST = 1 << 20, 2.0  # bytes; seconds of a processor

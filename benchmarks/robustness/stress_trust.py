@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-import hostile_repository
-import outside
-from reliability import Answer, Row, answer
+from robustness import hostile_repository, outside
+from robustness.report import Answer, Row, answer
 
 _SHOWN = "nothing of it is shown"
 _FORMS = ("text", "json")  # which hold all that the others do

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from reliability import Row
+from robustness.report import Row
 
-_SCRIPT = Path(__file__).parent.parent / "scripts" / "versions.py"
+_SCRIPT = Path(__file__).parents[2] / "scripts" / "versions.py"
 _LINE = re.compile(r"(.+): (\d+) passed, (\d+) failed")
 
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from faults import KILLED, REMOVED, Case, Fault, Files, Program, files, home, kept, laid, program, walk
-from reliability import Answer, Row, answer
+from robustness.faults import KILLED, REMOVED, Case, Fault, Files, Program, files, home, kept, laid, program, walk
+from robustness.report import Answer, Row, answer
 
 _RECIPE = """\
 model_name_or_path: Qwen/Qwen2.5-7B-Instruct

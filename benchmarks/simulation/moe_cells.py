@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import grid
 import torch
 import transformers
+from simulation import grid
 from torch._subclasses.fake_tensor import FakeTensor
 
 BF16, OFF = grid.BF16, grid.OFF
@@ -65,7 +65,3 @@ def main() -> None:
         if grid.key(cell) not in done:
             balance(cell["model"])
             grid.record(cell, grid.simulated(cell))
-
-
-if __name__ == "__main__":
-    main()

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import grid
-import judged
 import records
+import score
+from simulation import grid
 
 from validator.job.workload import released
 from validator.memory import Workload, device_memory
@@ -21,7 +21,7 @@ from validator.memory.workload import Given
 from validator.tables import releases
 from validator.tables.older import older
 
-RECORD = records.EVIDENCE / "releases.csv"
+RECORD = records.EVIDENCE / "simulator" / "releases.csv"
 PACKAGES = ("llamafactory", "transformers", "peft", "trl", "accelerate")
 OFF, BF16, PADDED = grid.OFF, grid.BF16, {"padded": True}
 FULL, QLORA = {"method": "full"}, {"method": "qlora4"}
@@ -74,7 +74,7 @@ def simulate_missing() -> None:
         if _type(cell["model"]) not in CONFIG_MAPPING or (cell["method"] == "oft" and not _takes_oft()):
             continue
         if cell["model"] in grid.MIXTURES and __version__.startswith("4."):
-            from separate import balance
+            from simulation.moe_cells import balance
 
             balance(cell["model"])
         result = grid.simulated(cell)
@@ -91,7 +91,7 @@ def _takes_oft() -> bool:
 
 
 def _type(model: str) -> str:
-    from simulate import BUILTIN
+    from simulation.simulate import BUILTIN
 
     return str((BUILTIN[model] if model in grid.SHAPES_OF else grid.config(model))["model_type"])
 
@@ -138,11 +138,11 @@ def compare() -> None:
     """Prints a line for each set of releases, the newest first, then one for each cell."""
     found = sets()
     newest = next(iter(found.values()))
-    print(judged.table(
+    print(score.table(
         "peaks by releases, %", (*PACKAGES, "cells", "apart", "median error", "worst", "untold"),
         [_scores(rows, newest) for rows in found.values()],
     ))  # fmt: skip
-    print(judged.table(
+    print(score.table(
         "each cell, % from the newest and in brackets the error",
         ("", "GiB", *(header(rows[0])["transformers"] for rows in found.values())),
         [_line(row, found) for row in newest],
@@ -168,5 +168,5 @@ def _line(cell: dict[str, str], found: dict[str, list[dict[str, str]]]) -> list[
     return line
 
 
-if __name__ == "__main__":
+def main() -> None:
     records.simulate(__doc__, simulate_missing, compare)

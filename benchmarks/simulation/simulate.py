@@ -181,7 +181,3 @@ def main() -> None:
     print(json.dumps({**answer, "seconds": round(time.time() - started, 1)}, indent=1))
     for line in lines:
         print(line)
-
-
-if __name__ == "__main__":
-    main()

@@ -59,5 +59,5 @@ def survey(asked: Iterable[str]) -> None:
     simulator.close()
 
 
-if __name__ == "__main__":
+def main() -> None:
     survey(sys.argv[1:] or kinds())

@@ -17,7 +17,7 @@ from validator.memory import Adapter, Encoding, Estimate, Runtime, Sharding, Tow
 from validator.memory.workload import Loss
 from validator.tables import models
 
-PATH = records.EVIDENCE / "vision_public.csv"
+PATH = records.EVIDENCE / "simulator" / "vision_public.csv"
 GIB = float(1 << 30)
 
 

@@ -17,7 +17,7 @@ import numpy
 import torch
 import transformers
 from PIL import Image
-from shrunk import DROPPED, ROOT, SMALL, SPARE
+from training_twins.shrunk import DROPPED, ROOT, SMALL, SPARE
 from transformers import CONFIG_MAPPING, PreTrainedTokenizerFast
 
 SIDE = 56  # pixels of a picture, which is four by four patches

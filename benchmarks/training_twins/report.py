@@ -42,8 +42,8 @@ from validator.job.naming import method_name
 from validator.recipes import catalogue
 from validator.tables import data
 
-ROOT = Path(__file__).resolve().parent.parent
-EVIDENCE = ROOT / "benchmarks" / "evidence" / "twins.csv"
+ROOT = Path(__file__).resolve().parents[2]
+EVIDENCE = ROOT / "benchmarks" / "evidence" / "training" / "twins.csv"
 PACKAGES = ("llamafactory", "transformers", "torch", "peft", "trl", "deepspeed", "bitsandbytes")
 SAVERS = ("galore", "apollo", "badam")
 LIMIT = 900  # seconds for one twin; the first with an offloaded optimizer compiles it
@@ -173,8 +173,7 @@ def twin(job: Job, folder: Path) -> dict[str, Any]:
 
 def prepare(folder: Path, jobs: Iterable[Job]) -> None:
     """Models and data of the twins."""
-    import pictured
-    import shrunk
+    from training_twins import pictured, shrunk
 
     published = yaml.safe_load((data.DATA / "models.yaml").read_text("utf-8"))
     shrunk.data(folder / "data")
@@ -206,7 +205,7 @@ def _enter(recipe: Path, *, launched: bool) -> int:
     """What `llamafactory-cli train` runs in this process, or what torchrun runs in each of its own."""
     from llamafactory.launcher import launch
     from llamafactory.train.tuner import run_exp
-    from pictured import senses
+    from training_twins.pictured import senses
 
     sys.argv = ["llamafactory-cli", *([] if launched else ["train"]), str(recipe)]
     with (
@@ -275,6 +274,12 @@ def record(rows: Iterable[Row], path: Path) -> None:
             writer.writerows(kept)
 
 
+def recorded_figures() -> dict[str, float]:
+    """Combinations that recipes have, and those whose twin trained."""
+    rows = recorded()
+    return {"combinations": len(rows), "trained": sum(row.result == "trained" for row in rows)}
+
+
 def main() -> None:
     path = Path(os.environ.get("TWINS_FILE", EVIDENCE))
     if sys.argv[1:2] == ["--record"]:
@@ -283,7 +288,3 @@ def main() -> None:
         record(run(sorted(wanted), found), path)
     for row in recorded(path):
         print(f"{row.recipe:<45} {' '.join(map(str, row.combination)):<60} {row.result}")
-
-
-if __name__ == "__main__":
-    main()
