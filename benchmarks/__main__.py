@@ -36,7 +36,8 @@ GPU = BENCHMARKS / "evidence" / "gpu" / "h200.csv"
 
 
 class Area(NamedTuple):
-    """What an area answers, its folder, the programs (with their words) that print its report, and those that measure."""
+    """What an area answers, its folder, the programs that print its report, each with its words, and those that
+    measure."""
 
     answers: str
     folder: str

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-from gpu import measure as gpu  # noqa: E402
-from gpu import cells as gpu_cells  # noqa: E402
-from accuracy_memory import holdout  # noqa: E402
-import score  # noqa: E402
-from accuracy_memory import report as memory  # noqa: E402
-from accuracy_memory import own_rows  # noqa: E402
-from accuracy_memory import rivals  # noqa: E402
-import rows  # noqa: E402
+import rows
+import score
+from accuracy_memory import (
+    holdout,
+    own_rows,
+    rivals,
+)
+from accuracy_memory import report as memory
+from gpu import cells as gpu_cells
+from gpu import measure as gpu
 
 GIB = 2**30
 ROWS, SKIPPED = rows.published()

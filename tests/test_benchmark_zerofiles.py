@@ -1,4 +1,4 @@
-"""benchmarks/zerofiles.py on made files: the recipe that agrees with a file, and what is counted."""
+"""benchmarks/public_files/deepspeed_files.py on made files: the recipe that agrees with a file, and what is counted."""
 
 from __future__ import annotations
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-from simulation import vision
-from simulation import vision_public
+from simulation import vision, vision_public
 
 from validator.job import media
 from validator.job.settings import Settings

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from robustness import hostile_words
 import pytest
+from robustness import hostile_words
 
 from validator import edge
 from validator.__main__ import command

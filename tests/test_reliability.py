@@ -1,4 +1,4 @@
-"""benchmarks/reliability.py: what it records and prints, and that nothing that was tried has failed."""
+"""benchmarks/robustness/report.py: what it records and prints, and that nothing that was tried has failed."""
 
 from __future__ import annotations
 

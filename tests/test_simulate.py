@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from simulation import grid
 import pytest
 from click.testing import CliRunner
+from simulation import grid
 
 from validator.commands import explain
 from validator.diagnostic import RecipeError

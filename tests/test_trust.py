@@ -8,9 +8,8 @@ import sys
 from itertools import islice
 from pathlib import Path
 
-from robustness import hostile_repository
-from robustness import outside
 import pytest
+from robustness import hostile_repository, outside
 from robustness.stress_trust import ASKING
 
 PROGRAM = str(Path(sys.executable).with_name("lmf-recipes"))
@@ -102,7 +101,7 @@ def test_a_simulation_runs_nothing_of_it(stranger: Stranger) -> None:
 
 
 def test_nothing_of_files_outside_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample of those that benchmarks/stress_trust.py tries."""
+    """A sample of those that benchmarks/robustness/stress_trust.py tries."""
     here = tmp_path / "repo"
     here.mkdir()
     monkeypatch.chdir(here)

@@ -1,7 +1,7 @@
 """Every recipe trains: a shrunk twin of each combination of class, template, stage, method, optimizer and ZeRO file.
 
-All are recorded in benchmarks/evidence/twins.csv; a cross-section trains here. `TWINS=all pytest tests/test_twins.py`
-trains every one.
+All are recorded in benchmarks/evidence/training/twins.csv; a cross-section trains here. `TWINS=all pytest
+tests/test_twins.py` trains every one.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from training_twins import report as twins
 
 ROOT = Path(__file__).parent.parent
-PROGRAM = ROOT / "benchmarks" / "twins.py"
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from training_twins import report as twins  # noqa: E402
 
 FOUND = twins.combinations()
 ROWS = {row.combination: row for row in twins.recorded()}
@@ -68,9 +65,10 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Result by recipe, trained now; the evidence itself is not touched."""
     written = tmp_path_factory.mktemp("twins") / "twins.csv"
     names = [Path(FOUND[each][0].path).stem for each in NOW]
-    command = [sys.executable, str(PROGRAM), "--record", *names]
+    command = [sys.executable, "-m", "benchmarks", "training", "report", "--record", *names]
     done = subprocess.run(
         command,
+        cwd=ROOT,
         env={**os.environ, "TWINS_FILE": str(written)},
         capture_output=True,
         text=True,

@@ -1,4 +1,5 @@
-"""This project's own measurements on a GPU (evidence/h200.csv, written by gpu.py) as rows of the accuracy report."""
+"""This project's own measurements on a GPU (evidence/gpu/h200.csv, written by gpu/measure.py) as rows of the
+accuracy report."""
 
 from __future__ import annotations
 

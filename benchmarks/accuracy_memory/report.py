@@ -1,6 +1,6 @@
 """How far the memory model is from measurements, beside what a user would pick instead.
 
-`python benchmarks/memory.py` prints the report; `--rows` adds every row, `--source TEXT` keeps the sources whose name
+`python -m benchmarks memory` prints the report; `--rows` adds every row, `--source TEXT` keeps the sources whose name
 contains TEXT, `--holdout` scores each source with coefficients fitted to the others.
 Rows and their provenance: evidence/README.md.
 """

@@ -1,9 +1,9 @@
 """What a user would reach for instead, on the same rows.
 
-The answers of installed programs are recorded in evidence/rivals.csv with their versions, so that the report needs none
-of them: `python benchmarks/rivals.py` with deepspeed, accelerate or soup-cli installed refreshes what it can run.
-Every rival gets the benefit of the doubt: exact parameter counts, and for the README rule its per-model number divided
-by the devices wherever the states are sharded, which its table does not mention.
+The answers of installed programs are recorded in evidence/memory/rivals.csv with their versions, so that the report
+needs none of them: `python -m benchmarks memory rivals` with deepspeed, accelerate or soup-cli installed refreshes
+what it can run. Every rival gets the benefit of the doubt: exact parameter counts, and for the README rule its
+per-model number divided by the devices wherever the states are sharded, which its table does not mention.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the five field reports say of time, what we say of the same runs, and whether a report can be right.
 
-    python benchmarks/claims.py
+    python -m benchmarks time claims
 
-The rows are evidence/claims.yaml. The reports give no number of samples: ours is what the recipe of that run
+The rows are evidence/time/claims.yaml. The reports give no number of samples: ours is what the recipe of that run
 recommends, and where the hours differ, the table says how many samples theirs would need.
 """
 

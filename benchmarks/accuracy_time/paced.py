@@ -1,8 +1,8 @@
 """What a user would reach for instead to know a step's time, on the same rows.
 
-The answers of installed programs are recorded in evidence/paced.csv with their versions: `python benchmarks/paced.py`
-with soup-cli or ftuneai installed refreshes its part. Each gets exact shapes, parameter counts and tokens, and the
-published rates of the device.
+The answers of installed programs are recorded in evidence/time/paced.csv with their versions: `python -m benchmarks
+time paced` with soup-cli or ftuneai installed refreshes its part. Each gets exact shapes, parameter counts and
+tokens, and the published rates of the device.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """How far predicted step times are from published ones, and from what else a user would pick on the same rows.
 
-    python benchmarks/timing.py               # the report; ends with an error where a bar is missed
-    python benchmarks/timing.py --rows        # every row beside its prediction
-    python benchmarks/timing.py --holdout     # each source scored by constants that it had no part in: a few minutes
+    python -m benchmarks time               # the report; ends with an error where a bar is missed
+    python -m benchmarks time report --rows        # every row beside its prediction
+    python -m benchmarks time report --holdout  # each source scored by constants that it had no part in: a few minutes
 
-Rows and what they are good for: benchmarks/times.py. Rows of samples that are shorter than their maximum by an unknown
-amount are judged as the product judges a recipe whose samples are not known: a quarter of the maximum is expected, and
-the band reaches from a hundred tokens, or a tenth of it, to all of it.
+Rows and what they are good for: benchmarks/accuracy_time/times.py. Rows of samples that are shorter than their
+maximum by an unknown amount are judged as the product judges a recipe whose samples are not known: a quarter of the
+maximum is expected, and the band reaches from a hundred tokens, or a tenth of it, to all of it.
 """
 
 from __future__ import annotations

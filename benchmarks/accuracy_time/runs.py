@@ -1,8 +1,8 @@
 """Hours of whole runs as published, beside what we say of recipes that stand for them.
 
-    python benchmarks/runs.py
+    python -m benchmarks time runs
 
-The runs are evidence/runs.yaml: none had a part in making the predictions.
+The runs are evidence/time/runs.yaml: none had a part in making the predictions.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Published seconds of a training step -> workloads of the time model, each as it really ran.
 
-    python benchmarks/times.py        # how many rows there are of each source and kind, and why others are left out
+    python -m benchmarks time times  # how many rows there are of each source and kind, and why others are left out
 
-Timed rows of evidence/published.csv, all of evidence/times.csv, and what gpu.py measured here, if it ran. What a source
-counts and its software does is stated once, in sources.py; what was counted beside it (tokens of a sample, a step
-without its evaluations), in evidence/lengths.csv.
+Timed rows of evidence/published.csv, all of evidence/time/times.csv, and what gpu/measure.py measured here, if it
+ran. What a source counts and its software does is stated once, in sources.py; what was counted beside it (tokens of
+a sample, a step without its evaluations), in evidence/time/lengths.csv.
 """
 
 from __future__ import annotations
@@ -294,7 +294,8 @@ def timed() -> Iterator[Mapping[str, str]]:
 
 
 def measured_here(path: Path = EVIDENCE / "gpu" / "h200.csv") -> Iterator[TimedRow]:
-    """Second steps of this project's own runs on a GPU, when gpu.py has left some; nothing between devices there."""
+    """Second steps of this project's own runs on a GPU, when gpu/measure.py has left some; nothing between devices
+    there."""
     for row in own_rows.measured_here(path):
         if row.metric == "peak_allocated" and row.facts["seconds_per_step"]:
             work = row.workload

@@ -1,4 +1,4 @@
-"""The recipes of conformity.py: settings for the tiny model and data of conformity_values.py.
+"""The recipes of report.py: settings for the tiny model and data of values.py.
 
 A case is a name and the settings that LLaMA-Factory gets. Nothing here imports LLaMA-Factory.
 """
@@ -443,7 +443,7 @@ def tiny_examples() -> Iterator[Case]:
 
 
 def values() -> Iterator[tuple[str, Settings, str]]:
-    """Name, settings and outcome of every wrong value that conformity_values.py has run."""
+    """Name, settings and outcome of every wrong value that values.py has run."""
     table = json.loads(ARGUMENTS.read_text())["arguments"]
     for name, letters in json.loads(RESULT.read_text())["outcomes"].items():
         for kind, letter in zip(KINDS, letters, strict=True):

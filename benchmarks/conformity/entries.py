@@ -1,4 +1,4 @@
-"""Registry entries of conformity.py: a right entry with one thing wrong or unusual, and the files they name."""
+"""Registry entries of report.py: a right entry with one thing wrong or unusual, and the files they name."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Our verdict beside what LLaMA-Factory does: the same recipes through both.
 
-    python benchmarks/conformity.py                            # the table, from recorded outcomes
-    python benchmarks/conformity.py --record demo/tiny-qwen3  # run what has no outcome yet (needs LLaMA-Factory)
-    python benchmarks/conformity.py --again 8 --record demo/tiny-qwen3  # compare 8 recorded outcomes with new ones
+    python -m benchmarks conformity                            # the table, from recorded outcomes
+    python -m benchmarks conformity report --record demo/tiny-qwen3  # run what has no outcome yet (needs LLaMA-Factory)
+    python -m benchmarks conformity report --again 8 --record demo/tiny-qwen3
+                                                            # compare 8 recorded outcomes with new ones
 
 Each recipe goes through LLaMA-Factory's real parser in a fork of one process that has imported it. Those that parse and
 need neither FSDP nor a real model, train on the CPU to the end of a run of one or two steps, with DeepSpeed where they
@@ -10,9 +11,9 @@ ask for it. Three things make the comparison fair on a machine with one CPU and 
 takes every package it asks for as installed, and a run that stops for want of one is counted apart (lacking); our side
 judges the machine 1xcpu where the tiny model is named, else no machine, and there the parser takes the device to have
 bf16; DeepSpeed and FSDP find the environment that torchrun makes for one process. Wrong types and choices were run by
-conformity_values.py; its outcomes are rows here, and our verdict on types is read from the same file, so they show only
+values.py; its outcomes are rows here, and our verdict on types is read from the same file, so they show only
 that it is read rightly.
-Delete evidence/conformity.csv to record everything anew.
+Delete evidence/conformity/conformity.csv to record everything anew.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -48,7 +50,7 @@ PACKAGES = (
     "galore-torch", "apollo-torch", "badam", "adam-mini", "jieba", "nltk", "rouge-chinese",
 )  # fmt: skip
 OPERATORS = harness.ROOT / ".cache" / "torch_extensions"  # which DeepSpeed compiles on first use
-LATE = "dmtsevh"  # phases after parsing, letters of conformity_values.py
+LATE = "dmtsevh"  # phases after parsing, letters of values.py
 MISSING = (
     "PackageNotFoundError",
     "ImportError",
@@ -65,7 +67,7 @@ BARS = {"parse": 1.0, "later": 0.95}
 
 @dataclass
 class Row:
-    """One recipe. `outcome` is a letter of conformity_values.py, x where a package is missing, empty before any run."""
+    """One recipe. `outcome` is a letter of values.py, x where a package is missing, empty before any run."""
 
     group: str
     name: str
@@ -234,6 +236,7 @@ class Judged:
         return f"  {self.row.group} | {self.row.name} | {ours} | {self.row.outcome} {self.row.message[:110]}{reason}"
 
 
+@cache
 def judge(step: int = 1) -> list[Judged]:
     """Our verdict on every row that has an outcome, or on one of `step` of them."""
     table = [*rows(), *(Row("value", *case) for case in values())]

@@ -1,6 +1,6 @@
 """What LLaMA-Factory does with a value of the wrong type: for every key and every kind of value, by running it.
 
-    python benchmarks/conformity_values.py demo/tiny-qwen3 --train
+    python -m benchmarks conformity values demo/tiny-qwen3 --train
 
 writes validator/data/values.json. Each case is a fork of one process that has imported LLaMA-Factory, so that no case
 can see the state another left behind. Without --train only the parser runs (a few minutes); with it, every case the

@@ -1,4 +1,4 @@
-"""What gpu.py measures: the models and the grid of settings."""
+"""What measure.py measures: the models and the grid of settings."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Peak memory of real LLaMA-Factory runs on the GPU of this machine, one row of a CSV file per cell of the grid.
 
-    python benchmarks/gpu.py --out benchmarks/evidence/h200.csv                 # the whole grid, resumable
-    python benchmarks/gpu.py --out x.csv --only method=full model=qwen3-4b      # a part of it
-    python benchmarks/gpu.py --tiny --out x.csv                                 # dry run: tiny models on the CPU
+    python -m benchmarks gpu measure --out benchmarks/evidence/gpu/h200.csv                 # the whole grid, resumable
+    python -m benchmarks gpu measure --out x.csv --only method=full model=qwen3-4b      # a part of it
+    python -m benchmarks gpu measure --tiny --out x.csv  # dry run: tiny models on the CPU
 
 Needs an otherwise idle NVIDIA GPU with bf16, this package, torch, llamafactory 0.9.5 and, for the cells that use them,
 bitsandbytes, liger-kernel, deepspeed, galore-torch. Nothing is downloaded: weights and data are random. Cells already

@@ -1,4 +1,4 @@
-"""One cell of gpu.py: a real LLaMA-Factory run of two optimizer steps on random weights, with its peaks.
+"""One cell of measure.py: a real LLaMA-Factory run of two optimizer steps on random weights, with its peaks.
 
 Only two things differ from a user's run: the checkpoint on disk is replaced by random numbers of its shapes, and the
 tokenized data set is random numbers of exactly the wanted length. Everything else is the real code: LLaMA-Factory's

@@ -1,7 +1,7 @@
 """The `data` command on large files of made-up rows: wall time, processor time and memory, beside the datasets library;
 what it finds of the faults planted there; and how both take broken files.
 
-    python benchmarks/data.py [PART …]     all parts, or some of: million tokenizer faults broken
+    python -m benchmarks data data [PART …]     all parts, or some of: million tokenizer faults broken
 
 The files (up to 4 GB) go to build/benchmark-data and are deleted at the end. `datasets` comes with the [train] extra.
 """

@@ -1,6 +1,6 @@
 """Time of whole processes: ours beside yamllint and check-jsonschema on the same file.
 
-    python benchmarks/speed.py [ROUNDS]
+    python -m benchmarks speed speed [ROUNDS]
 
 Processor time, user and system, over interleaved rounds, so that other load on the machine meets all commands alike.
 `lmf-recipes check` of one recipe is to be no slower than yamllint: the last line gives the ratio. check-jsonschema gets

@@ -1,11 +1,11 @@
 """DeepSpeed files of strangers through the real Trainer and DeepSpeed, and through ours.
 
-    python benchmarks/zerofiles.py                   # the table, from the recorded outcomes
-    python benchmarks/zerofiles.py --record FOLDER   # run the files of FOLDER anew (needs DeepSpeed)
+    python -m benchmarks files deepspeed_files                   # the table, from the recorded outcomes
+    python -m benchmarks files deepspeed_files --record FOLDER   # run the files of FOLDER anew (needs DeepSpeed)
 
-FOLDER is that of real.py. Each file is tried with a recipe that has every value which the file fixes, so that what is
-wrong in the file itself shows and not that it differs from some recipe; one that fixes nothing with a plain recipe. The
-run is two steps of a tiny model on the CPU, which is taken to compute in fp16 and bf16.
+FOLDER is that of recipes.py. Each file is tried with a recipe that has every value which the file fixes, so that
+what is wrong in the file itself shows and not that it differs from some recipe; one that fixes nothing with a plain
+recipe. The run is two steps of a tiny model on the CPU, which is taken to compute in fp16 and bf16.
 """
 
 from __future__ import annotations

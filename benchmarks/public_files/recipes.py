@@ -1,15 +1,16 @@
 """Recipes and DeepSpeed files of strangers: our answers beside the real parser, and beside what their owners say.
 
-    python benchmarks/real.py                   # the tables, from the recorded outcomes
-    python benchmarks/real.py --record FOLDER   # judge the files of FOLDER anew (needs LLaMA-Factory)
+    python -m benchmarks files recipes                   # the tables, from the recorded outcomes
+    python -m benchmarks files recipes --record FOLDER   # judge the files of FOLDER anew (needs LLaMA-Factory)
 
 FOLDER holds a folder for each collection: index.csv (file, repository, path, commit, kind, machine, says), the files,
-and tree/ with those of a repository in place (OWNER+NAME/PATH), which are not ours to publish: evidence/real.csv keeps
-where each stands and its outcome. evidence/unseen.csv holds the later collections as they were first judged, before
-anything was changed for them, and is not made anew. A recipe is checked with the recipes beside it alone, as one may
-train what another starts from. What it names is not there, so our errors on missing data and folders (PTH) are not
-compared. The parser gets the DeepSpeed file of that stage in its place, takes every package as installed and the device
-to have bf16 and tf32. A recipe without a stated machine is judged on 8 x A100-80G.
+and tree/ with those of a repository in place (OWNER+NAME/PATH), which are not ours to publish:
+evidence/files/real.csv keeps where each stands and its outcome. evidence/files/unseen.csv holds the later
+collections as they were first judged, before anything was changed for them, and is not made anew. A recipe is
+checked with the recipes beside it alone, as one may train what another starts from. What it names is not there, so
+our errors on missing data and folders (PTH) are not compared. The parser gets the DeepSpeed file of that stage in
+its place, takes every package as installed and the device to have bf16 and tf32. A recipe without a stated machine
+is judged on 8 x A100-80G.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ HOST_RAM = 2048.0
 MOST = 3  # recipes of a repository
 WORKERS = 4
 _ELSEWHERE = ("PTH", "FIT")  # of files that are not here, and of the machine
-# Errors after parsing that the tiny model of conformity.py cannot show.
+# Errors after parsing that the tiny model of conformity/report.py cannot show.
 _LATE = {
-    "SCH004": "a choice that is asked for late (conformity_values.py has run every key)",
+    "SCH004": "a choice that is asked for late (conformity/values.py has run every key)",
     "TRA501": "the release of trl, which the parser here takes as installed",
     "TRA901": "transformers asks at the terminal whether the code of the model's repository may run",
     "TRA918": "layers of Llama 3.2 that read pictures (its own class, tried with a few numbers, stops so)",
@@ -238,7 +239,8 @@ def assumed_file(name: str) -> str:
 
 @cache
 def late() -> frozenset[str]:
-    """Codes of errors of which LLaMA-Factory was seen to fail after parsing (evidence/conformity.csv), or must."""
+    """Codes of errors of which LLaMA-Factory was seen to fail after parsing (evidence/conformity/conformity.csv), or
+    must."""
     seen = (row.name[:6] for row in conformity.read() if row.late and "-fail-" in row.name)
     return frozenset((*seen, *_LATE))
 
@@ -353,7 +355,7 @@ def recorded_figures() -> dict[str, float]:
     refused = sum(not row.accepted for row in rows)
     stated = [row for row in rows if row.machine and row.trains and row.judged]
     return {
-        "first_verdicts": round([*scores(first).values()][0][0], 1),
+        "first_verdicts": round(next(iter(scores(first).values()))[0], 1),
         "first_that_train": sum(row.trains for row in first),
         "recipes": len(rows),
         "false_errors": len(false_errors(rows)),

@@ -1,7 +1,7 @@
 """What the program bears: odd inputs, growing inputs, faults of disk, signals, hostile repositories, other releases.
 
-python benchmarks/reliability.py                  print what is recorded; exit 1 where anything failed
-python benchmarks/reliability.py --record AREA    try an area anew: stress_AREA.py, whose `rows` are kept in
+python -m benchmarks reliability                  print what is recorded; exit 1 where anything failed
+python -m benchmarks reliability report --record AREA    try an area anew: stress_AREA.py, whose `rows` are kept in
                                                   evidence/reliability/AREA.csv
 
 `Row` is what an area reports; `answer` runs the real program and says what it cost.

@@ -1,6 +1,6 @@
 """How `data`, and `train --dry-run`, bear data files: bombs, damage, what is no file, and a file of 20 GB.
 
-python benchmarks/reliability.py --record data      all; writes 20 GB to a temporary folder, and takes minutes
+python -m benchmarks reliability report --record data      all; writes 20 GB to a temporary folder, and takes minutes
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Odd files, paths and values in what a recipe names, and whether each command still answers.
 
-python benchmarks/reliability.py --record files
+python -m benchmarks reliability report --record files
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """How the program bears fuzzed inputs: 100,000 of each kind, each given to the real program within ceilings.
 
-python benchmarks/stress_inputs.py --kind recipe --count 20000  inputs of one kind; exit 1 where a fault is seen
-python benchmarks/stress_inputs.py --hours 8 --keep             all kinds in turn, for so long; what is answered
+python -m benchmarks reliability stress_inputs --kind recipe --count 20000
+                                                            inputs of one kind; exit 1 where a fault is seen
+python -m benchmarks reliability stress_inputs --hours 8 --keep  all kinds in turn, for so long; what is answered
                                                                 wrongly becomes a case in tests/fuzzed/
-python benchmarks/stress_inputs.py --again                      what was answered wrongly once
-python benchmarks/stress_inputs.py --record                     go on where the record of each kind ends, up to
+python -m benchmarks reliability stress_inputs --again                      what was answered wrongly once
+python -m benchmarks reliability stress_inputs --record  go on where the record of each kind ends, up to
                                                                 100,000; tests/fuzzed/ keeps what is answered wrongly
 
 Inputs go by numbers, which mean the same on every machine: --start is the first. In the record, what failed is the

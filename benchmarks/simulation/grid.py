@@ -1,7 +1,9 @@
 """The simulator over a grid of models and settings, recorded; and the memory formulas against that record.
 
-python benchmarks/grid.py              run what evidence/grid.csv lacks (needs torch, llamafactory, liger-kernel)
-python benchmarks/grid.py --compare    error of the closed form by method (needs neither)
+python -m benchmarks simulator grid
+                                                            run what evidence/simulator/grid.csv lacks (needs torch,
+                                                            llamafactory, liger-kernel)
+python -m benchmarks simulator grid --compare    error of the closed form by method (needs neither)
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ MIXED = [
 ]  # fmt: skip
 # Gated delta nets in three layers of four.
 ALTERNATING = ["qwen3.5-0.8b", "qwen3.5-4b", "qwen3.5-35b-a3b"]
-# Of these balanced.py asks: what an expert gets decides their shapes.
+# How many tokens an expert gets decides their shapes: the recorded cells assume equal shares and are not made anew.
 BALANCED = ["granite-3-1b-a400m", "granite-4.0-tiny-preview"]
 # Short convolutions in some layers.
 CONVOLVED = ["lfm2.5-1.2b"]
@@ -88,7 +90,7 @@ PARALLEL = ["falcon-h1-0.5b", "falcon-h1-1.5b"]
 SCANNED = ["jamba-v0.1"]
 # Lightning attention in seven layers of eight, experts in all.
 FADING = ["minimax-text-01"]
-# Recorded by separate.py: the class of transformers 5 fails.
+# Recorded by moe_cells.py: the class of transformers 5 fails.
 OLDER = ["dbrx-132b"]
 # LoRA has to name the matrices of these.
 NAMED_MODELS = ["gpt2", "gpt2-xl"]

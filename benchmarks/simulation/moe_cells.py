@@ -1,6 +1,6 @@
 """Cells of mixtures whose experts are linear modules, as before transformers 5; recorded beside those of grid.py.
 
-    PYTHONPATH=FOLDER_OF_TRANSFORMERS_4.57.1 python benchmarks/separate.py
+    PYTHONPATH=FOLDER_OF_TRANSFORMERS_4.57.1 python -m benchmarks simulator moe_cells
 
 Fake tensors cannot say which tokens an expert gets: all get equally many, which is also what needs least padding.
 """

@@ -1,10 +1,10 @@
 """Peaks with older releases of the packages: cells of the simulator run with several sets of them, recorded in
-evidence/releases.csv; and the formulas, told the releases, against that record.
+evidence/simulator/releases.csv; and the formulas, told the releases, against that record.
 
-python benchmarks/releases.py              run what the record lacks of the installed releases (as grid.py)
-python benchmarks/releases.py --compare    error of the formulas by set of releases, and each cell
+python -m benchmarks simulator releases              run what the record lacks of the installed releases (as grid.py)
+python -m benchmarks simulator releases --compare    error of the formulas by set of releases, and each cell
 
-    PYTHONPATH=FOLDER_OF_OLDER_PACKAGES python benchmarks/releases.py
+    PYTHONPATH=FOLDER_OF_OLDER_PACKAGES python -m benchmarks simulator releases
 """
 
 from __future__ import annotations

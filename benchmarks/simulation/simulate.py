@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Peak-memory ground truth for one-GPU LLM fine-tuning, computed without a GPU: the command of validator/simulate.
 
-python benchmarks/simulate.py --model qwen3-8b --method lora --seq-len 2048 --by-depth
+python -m benchmarks simulator simulate --model qwen3-8b --method lora --seq-len 2048 --by-depth
 """
 
 from __future__ import annotations

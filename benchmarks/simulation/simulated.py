@@ -1,9 +1,10 @@
 """Which types of causal language models in transformers the simulator steps through, and why others fail.
 
-python benchmarks/simulated.py             every type at its default sizes; a line each, as CSV
-python benchmarks/simulated.py TYPE ...    these types
+python -m benchmarks simulator simulated             every type at its default sizes; a line each, as CSV
+python -m benchmarks simulator simulated TYPE ...    these types
 
-evidence/simulated.csv holds types of LLaMA-Factory's registry and a few more (transformers 5.6.0, torch 2.13.0).
+evidence/simulator/simulated.csv holds types of LLaMA-Factory's registry and a few more (transformers 5.6.0, torch
+2.13.0).
 """
 
 from __future__ import annotations

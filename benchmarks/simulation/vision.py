@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Models that see against the simulator: cells of families, methods and what is frozen, recorded in
-evidence/vision.csv.
+evidence/simulator/vision.csv.
 
-python benchmarks/vision.py            # simulates the cells that are missing, a minute each
-python benchmarks/vision.py --compare  # prints the error of the formulas, and beside public runs
+python -m benchmarks simulator vision            # simulates the cells that are missing, a minute each
+python -m benchmarks simulator vision --compare  # prints the error of the formulas, and beside public runs
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Public runs of models that see -> workloads of the memory model, each as it really ran.
 
-A row of evidence/vision_public.csv says what its source says; how long samples are, which no source says, follows from
-its data (evidence/README.md). What a source's software does and its rows do not say is stated once, in `STACKS`.
+A row of evidence/simulator/vision_public.csv says what its source says; how long samples are, which no source says,
+follows from its data (evidence/README.md). What a source's software does and its rows do not say is stated once, in
+`STACKS`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shrunk twins of the recipes, trained for two steps by LLaMA-Factory itself.
 
-    python benchmarks/twins.py                 # the recorded table
-    python benchmarks/twins.py --record        # train every combination again (needs LLaMA-Factory and DeepSpeed)
-    python benchmarks/twins.py --record NAME…  # only those that these recipes stand for
+    python -m benchmarks training                 # the recorded table
+    python -m benchmarks training report --record  # train every combination again (needs LLaMA-Factory and DeepSpeed)
+    python -m benchmarks training report --record NAME…  # only those that these recipes stand for
 
 TWINS_FILE names another file than the evidence.
 
