@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 
 import figures
@@ -64,7 +65,7 @@ def test_docs_hold_the_recorded_figures() -> None:
 
 
 def test_each_recorded_figure_stands_in_a_sentence() -> None:
-    texts = {area: "\n".join(sum(pages.values(), [])) for area, pages in figures.SENTENCES.items()}
+    texts = {area: " ".join(chain(*pages.values())) for area, pages in figures.SENTENCES.items()}
     recorded = {(area, name) for area, found in figures.recorded().items() for name in found}
     assert [pair for pair in sorted(recorded) if f"{{{pair[1]}" not in texts.get(pair[0], "")] == []
 

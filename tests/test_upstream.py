@@ -413,17 +413,8 @@ def test_the_parser_still_refuses_the_same_values(tmp_path: Path) -> None:
     needs("llamafactory", NEWEST)
     needs("transformers", TRANSFORMERS[NEWEST][0])
     names = ["seed", "learning_rate", "val_size", "logging_steps", "add_tokens", "eval_strategy", "lora_target"]
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks",
-        "conformity",
-        "values",
-        str(tmp_path),
-        "--result",
-        str(tmp_path / "values.json"),
-        *names,
-    ]
+    program = [sys.executable, "-m", "benchmarks", "conformity", "values"]
+    command = [*program, str(tmp_path), "--result", str(tmp_path / "values.json"), *names]
     subprocess.run(command, cwd=DATA.parent.parent, check=True, capture_output=True)
     measured = json.loads((tmp_path / "values.json").read_text(encoding="utf-8"))["outcomes"]
     recorded = read("values.json")["outcomes"]
