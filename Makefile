@@ -24,7 +24,7 @@ INSTALL := $(VENV)/bin/python -m pip install -qq --no-compile --constraint const
 
 .PHONY: help demo test test-fast test-slow test-real test-trainings test-nodes nightly mutants compare check tables lint types versions clean \
   $(addprefix nightly-,tests versions benchmarks mutants inputs) \
-  benchmark-speed benchmark-memory benchmark-time benchmark-fields benchmark-conformity benchmark-twins benchmark-data benchmark-real fuzz
+  benchmark benchmark-speed fuzz
 
 help:
 	@sed -n 's/^# //p' Makefile | head -5
@@ -109,35 +109,15 @@ lint: $(VENV)/dev.done
 types: $(VENV)/dev.done
 	mypy
 
+# AREA is one of those that `python -m benchmarks` lists: make benchmark AREA=memory
+benchmark: $(VENV)/check.done
+	python -m benchmarks $(AREA)
+
 # As a user installs it: an editable install starts 30 ms later.
 benchmark-speed: $(VENV)/venv.done
 	@$(VENV)/bin/python -m venv --clear build/speed
 	@build/speed/bin/python -m pip install -qq --constraint constraints.txt . yamllint check-jsonschema
-	build/speed/bin/python benchmarks/speed.py
-
-benchmark-memory: $(VENV)/check.done
-	python benchmarks/memory.py
-
-benchmark-time: $(VENV)/check.done
-	python benchmarks/timing.py
-	python benchmarks/claims.py
-	python benchmarks/runs.py
-
-benchmark-fields: $(VENV)/check.done
-	python benchmarks/fields.py
-
-benchmark-conformity: $(VENV)/check.done
-	python benchmarks/conformity.py
-
-benchmark-real: $(VENV)/check.done
-	python benchmarks/zerofiles.py
-	python benchmarks/real.py
-
-benchmark-twins: $(VENV)/check.done
-	python benchmarks/twins.py
-
-benchmark-data: $(VENV)/train.done $(VENV)/dev.done
-	python benchmarks/data.py
+	build/speed/bin/python -m benchmarks speed
 
 # Each Python that is on PATH, from 3.11 on, with the oldest and with the newest packages.
 versions: $(VENV)/venv.done
@@ -149,7 +129,7 @@ HOURS ?= 1
 COUNT ?= 5000
 START ?= 1000000
 fuzz: $(VENV)/dev.done
-	python benchmarks/stress_inputs.py --hours $(HOURS) --count $(COUNT) --start $(START) --keep $(if $(KIND),--kind $(KIND))
+	python -m benchmarks reliability stress_inputs --hours $(HOURS) --count $(COUNT) --start $(START) --keep $(if $(KIND),--kind $(KIND))
 
 # What the program answers at the commit before, and here. BASE=COMMIT is the older one; ALLOW="words numbers:plan/*" are
 # differences that are intended, RENAMED="old=new" names that have changed; SAMPLE=20 asks one question in 20, SHOW=ID

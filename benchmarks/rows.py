@@ -348,7 +348,9 @@ def _verdict_sharding(facts: Mapping[str, str]) -> Sharding:
     )
 
 
-def verdicts(path: Path = EVIDENCE / "verdicts.csv") -> Iterator[tuple[Mapping[str, str], Architecture, Workload]]:
+def verdicts(
+    path: Path = EVIDENCE / "memory" / "verdicts.csv",
+) -> Iterator[tuple[Mapping[str, str], Architecture, Workload]]:
     """Public outcomes that carry no measurement, or a rough one, as workloads."""
     for facts in read(path):
         model, stage, method = architecture(configs()[facts["model"]]), facts["stage"], facts["method"]

@@ -105,9 +105,9 @@ def output(command: str) -> str:
 
 
 @cache
-def benchmark(program: str, *options: str) -> list[str]:
-    """The tables of an accuracy benchmark."""
-    return printed(f"benchmarks/{program}.py", *options).split("\n\n")
+def benchmark(*words: str) -> list[str]:
+    """The tables of an area of the benchmarks."""
+    return printed("-m", "benchmarks", *words).split("\n\n")
 
 
 def printed(*words: str) -> str:
@@ -120,9 +120,9 @@ def printed(*words: str) -> str:
     return found.stdout
 
 
-def benchmarked(program: str, title: str, *options: str) -> str:
+def benchmarked(title: str, *words: str) -> str:
     """One of them."""
-    shown = next(text for text in benchmark(program, *options) if text.lstrip().startswith(title))
+    shown = next(text for text in benchmark(*words) if text.lstrip().startswith(title))
     return "```text\n" + shown.strip("\n") + "\n```\n"
 
 
@@ -133,15 +133,15 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "registry": registry.page,
     "rules": rules.page,
     "doctor": doctor.page,
-    "reliability": lambda: printed("benchmarks/reliability.py"),
-    "rivals": lambda: benchmarked("memory", "rivals"),
-    "bars": lambda: benchmarked("memory", "bars"),
-    "strangers": lambda: benchmarked("real", "by collection"),
-    "releases": lambda: benchmarked("releases", "peaks by releases", "--compare"),
-    "timebars": lambda: benchmarked("timing", "bars"),
-    "timerivals": lambda: benchmarked("timing", "what else"),
-    "timerows": lambda: benchmarked("timing", "packed"),
-    "claims": lambda: benchmarked("claims", "what field reports"),
+    "reliability": lambda: printed("-m", "benchmarks", "reliability"),
+    "rivals": lambda: benchmarked("rivals", "memory"),
+    "bars": lambda: benchmarked("bars", "memory"),
+    "strangers": lambda: benchmarked("by collection", "files"),
+    "releases": lambda: benchmarked("peaks by releases", "simulator", "releases", "--compare"),
+    "timebars": lambda: benchmarked("bars", "time"),
+    "timerivals": lambda: benchmarked("what else", "time"),
+    "timerows": lambda: benchmarked("packed", "time"),
+    "claims": lambda: benchmarked("what field reports", "time"),
 }
 
 

@@ -1,4 +1,4 @@
-"""benchmarks/real.py on made files: what it counts, and as what."""
+"""benchmarks/public_files/recipes.py on made files: what it counts, and as what."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-import real
 import records
+from public_files import recipes as real
 
 RECIPE = """model_name_or_path: Qwen/Qwen2.5-7B-Instruct
 stage: sft

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-import grid
-import releases
+from simulation import grid, releases
 
 SETS = releases.sets()
 NEWEST = next(iter(SETS.values()))

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import gpu  # noqa: E402
-import gpu_cells  # noqa: E402
-import holdout  # noqa: E402
-import judged  # noqa: E402
-import memory  # noqa: E402
-import own_rows  # noqa: E402
-import rivals  # noqa: E402
-import rows  # noqa: E402
+import rows
+import score
+from accuracy_memory import (
+    holdout,
+    own_rows,
+    rivals,
+)
+from accuracy_memory import report as memory
+from gpu import cells as gpu_cells
+from gpu import measure as gpu
 
 GIB = 2**30
 ROWS, SKIPPED = rows.published()
@@ -136,7 +133,7 @@ def test_every_public_outcome_is_a_workload_on_a_known_device() -> None:
     ("expected", "high", "answer"), [(10, 11, "fits"), (10, 13, "tight"), (12, 13, "exceeds"), (13, 14, "exceeds")]
 )
 def test_verdict(expected: float, high: float, answer: str) -> None:
-    assert judged.verdict(expected, high, 12) == answer
+    assert score.verdict(expected, high, 12) == answer
 
 
 @pytest.mark.parametrize(
@@ -151,12 +148,12 @@ def test_verdict(expected: float, high: float, answer: str) -> None:
     ],
 )
 def test_outcome(says: str, answer: str, right: str) -> None:
-    assert judged.outcome(says, answer) == right
+    assert score.outcome(says, answer) == right
 
 
 @pytest.mark.parametrize(("share", "value"), [(0.5, 5), (0.9, 9), (0.91, 10), (0.0, 1)])
 def test_percentile_is_nearest_rank(share: float, value: float) -> None:
-    assert judged.percentile(range(1, 11), share) == value
+    assert score.percentile(range(1, 11), share) == value
 
 
 def test_rivals_answer_published_rows_only() -> None:
@@ -175,7 +172,7 @@ def test_the_readme_rule_is_gigabytes_by_parameters() -> None:
 
 def test_one_device_peaks_are_within_four_percent() -> None:
     errors = [
-        abs(judged.judge(row).error)
+        abs(score.judge(row).error)
         for row in ROWS
         if row.peer and row.kind == "exact" and row.metric == "peak_allocated" and row.workload.sharding.world == 1
     ]
@@ -185,7 +182,7 @@ def test_one_device_peaks_are_within_four_percent() -> None:
 
 
 def test_every_bar_is_met() -> None:
-    found = [judged.judge(row) for row in ROWS]
+    found = [score.judge(row) for row in ROWS]
     missed = {
         name
         for name, value, bar, sign in memory.bar_values(found)
@@ -209,17 +206,17 @@ def test_the_report_names_every_source_and_bar() -> None:
 
 
 def test_every_source_is_held_out_once_and_the_allocator_is_left_as_it_was() -> None:
-    judged_rows = [judged.judge(row) for row in ROWS]
-    before = [judged.judge(row).expected for row in ROWS]
+    judged_rows = [score.judge(row) for row in ROWS]
+    before = [score.judge(row).expected for row in ROWS]
     text = holdout.holdout(judged_rows)
     names = {holdout.source(item) for item, *_ in holdout.prepare(judged_rows)}
     assert {"fms packed", "ms-swift 1.x tuners"} <= names
     assert all(text.count(f"\n{name} ") == 1 for name in names)
-    assert [judged.judge(row).expected for row in ROWS] == before
+    assert [score.judge(row).expected for row in ROWS] == before
 
 
 def test_fitted_coefficients_are_no_worse_than_none() -> None:
-    prepared = holdout.prepare([judged.judge(row) for row in ROWS])
+    prepared = holdout.prepare([score.judge(row) for row in ROWS])
     nothing = {name: choices[0] for name, choices in holdout.CHOICES.items()}
     assert holdout.error(prepared, holdout.fit(prepared)) < holdout.error(prepared, nothing)
 
@@ -236,7 +233,7 @@ def test_every_cell_of_the_gpu_grid_is_a_workload(tmp_path: Path) -> None:
     for row, cell in zip(found[::2], cells, strict=True):
         assert row.workload.length == cell["seq_len"]
         assert (row.workload.sharding.stage > 0) == bool(cell["deepspeed"])
-        assert judged.judge(row).expected > 0
+        assert score.judge(row).expected > 0
 
 
 def test_a_cell_that_ran_out_of_memory_keeps_its_limit(tmp_path: Path) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from accuracy_time import runs
+
+from validator.speed import Span
+from validator.tables import data
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import runs  # noqa: E402
-
-from validator.speed import Span  # noqa: E402
-from validator.tables import data  # noqa: E402
 
 RUNS = runs.runs()
 KEYS = data.table("arguments")["arguments"]

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import rows
+from accuracy_time import times
+from gpu import cells as gpu_cells
+from gpu import measure as gpu
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import gpu  # noqa: E402
-import gpu_cells  # noqa: E402
-import rows  # noqa: E402
-import times  # noqa: E402
-
-from validator.memory import parameters  # noqa: E402
+from validator.memory import parameters
 
 ROWS, SKIPPED = times.published()
 BY_ID = {row.id: row for row in ROWS}

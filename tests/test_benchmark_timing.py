@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-
-import paced
-import refit
-import times
-import timing
+from accuracy_time import paced, refit, times
+from accuracy_time import report as timing
 
 from validator.speed import StepTime, Term
 

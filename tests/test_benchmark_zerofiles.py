@@ -1,4 +1,4 @@
-"""benchmarks/zerofiles.py on made files: the recipe that agrees with a file, and what is counted."""
+"""benchmarks/public_files/deepspeed_files.py on made files: the recipe that agrees with a file, and what is counted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-import zerofiles
+from public_files import deepspeed_files as zerofiles
 
 PLAIN = {"zero_optimization": {"stage": 2}, "train_batch_size": "auto", "gradient_accumulation_steps": "auto"}
 

@@ -8,18 +8,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from conformity import report as conformity
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import conformity  # noqa: E402
-
-SLOW = [pytest.mark.slow, pytest.mark.real]
+ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module", params=[27, pytest.param(1, marks=SLOW)], ids=["a-sample", "all"])
-def judged(request: pytest.FixtureRequest) -> list[conformity.Judged]:
-    return conformity.judge(request.param)
+@pytest.fixture(scope="module")
+def judged() -> list[conformity.Judged]:
+    """A sample; `python -m benchmarks conformity --check` judges all."""
+    return conformity.judge(27)
 
 
 def test_enough_recipes_of_every_group_were_run() -> None:
@@ -74,7 +71,16 @@ def test_an_error_counts_and_a_warning_does_not(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.real
 @pytest.mark.training
 def test_a_sample_run_anew_ends_as_recorded() -> None:
-    model = BENCHMARKS.parent / "demo" / "tiny-qwen3"
-    command = [sys.executable, BENCHMARKS / "conformity.py", "--again", "8", "--record", model]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=BENCHMARKS.parent, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "conformity",
+        "report",
+        "--again",
+        "8",
+        "--record",
+        "demo/tiny-qwen3",
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert result.returncode == 0, result.stdout + result.stderr[-3000:]

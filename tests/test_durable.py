@@ -1,5 +1,5 @@
 """Each write of the program on a disk that fails, in a process that is killed, and beside others: the old file or the
-new one, whole, and nothing of anybody's lost. All faults at all steps: benchmarks/stress_writes.py."""
+new one, whole, and nothing of anybody's lost. All faults at all steps: benchmarks/robustness/stress_writes.py."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import stress_writes as stress
-from faults import KILLED, REMOVED, Case, Fault, Program, compiler, kept, program, walk
+from robustness import stress_writes as stress
+from robustness.faults import KILLED, REMOVED, Case, Fault, Program, compiler, kept, program, walk
 
 pytestmark = pytest.mark.process
 

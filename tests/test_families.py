@@ -149,8 +149,8 @@ def published(kind: str) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name not in left} | {"num_hidden_layers": 4}
 
 
-# Held to their classes by the cells of benchmarks/grid.py and by counts alone: layers of two kinds, norms without
-# parameters, layers that are called otherwise, experts that the published models do without.
+# Held to their classes by the cells of benchmarks/simulation/grid.py and by counts alone: layers of two kinds, norms
+# without parameters, layers that are called otherwise, experts that the published models do without.
 UNLIKE = {
     "dbrx",
     "falcon",

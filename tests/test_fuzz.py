@@ -18,7 +18,7 @@ from fuzz.campaign import examined
 from fuzz.given import ROOT, Input
 from fuzz.run import ESCAPED, Answer
 
-# The recorded campaign has the numbers below (benchmarks/stress_inputs.py).
+# The recorded campaign has the numbers below (benchmarks/robustness/stress_inputs.py).
 FIRST = 100_000
 FEW, MANY = 8, 200
 LIST = Input(("list", "--format", "json"), {})
@@ -26,7 +26,7 @@ LIST = Input(("list", "--format", "json"), {})
 
 def asked(*words: str) -> str:
     """What a campaign prints, in a process of its own: this one may hold much memory and run threads."""
-    program = [sys.executable, "benchmarks/stress_inputs.py", *words]
+    program = [sys.executable, "-m", "benchmarks", "reliability", "stress_inputs", *words]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     return f"{done.stdout}{done.stderr}" if done.returncode else ""
 

@@ -1,5 +1,5 @@
 """Large files, whatever is in them, are answered in seconds of a processor, and time per byte does not grow.
-`benchmarks/stress_sizes.py` times each kind by itself."""
+`benchmarks/robustness/stress_sizes.py` times each kind by itself."""
 
 from __future__ import annotations
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from simulation import grid
 from support.every import every
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-import grid
 
 from validator.memory import parameters, trainable_parameters
 

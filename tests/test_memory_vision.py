@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from simulation import vision, vision_public
 from support.every import every
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-import vision
-import vision_public
 
 from validator.job import media
 from validator.job.settings import Settings

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import hostile_repository
 import pytest
 import yaml
+from robustness import hostile_repository
 from support.sound import RECIPE
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import hostile_words
 import pytest
+from robustness import hostile_words
 from support.program import answer
 
 

@@ -1,4 +1,4 @@
-"""benchmarks/reliability.py: what it records and prints, and that nothing that was tried has failed."""
+"""benchmarks/robustness/report.py: what it records and prints, and that nothing that was tried has failed."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import reliability
-from reliability import Row
+from robustness import report as reliability
+from robustness.report import Row
 
 
 def test_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An area's rows are kept as they were said, and shown."""
     rows = [Row("a file", "is read", 1200, 1, 0.25, 2048.0), Row("a signal", "ends it", 3, 0)]
-    stress = ModuleType("stress_files")
+    stress = ModuleType("robustness.stress_files")
     stress.rows = lambda: iter(rows)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "stress_files", stress)
+    monkeypatch.setitem(sys.modules, "robustness.stress_files", stress)
     monkeypatch.setattr(reliability, "RECORDS", tmp_path / "reliability")
     reliability.record("files")
     assert reliability.recorded("files") == rows

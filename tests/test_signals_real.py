@@ -1,5 +1,5 @@
 """A real run of several ranks under torchrun is ended in the middle of a save, and goes on. The signals, moments and
-launchers that are not tried here: benchmarks/stress_signals.py."""
+launchers that are not tried here: benchmarks/robustness/stress_signals.py."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-import stress_signals
-from stress_signals import Run
+from robustness import stress_signals
+from robustness.stress_signals import Run
 from support.holding import Hold
 
 from validator.tables.saved import checkpoints

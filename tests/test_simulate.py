@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grid
 import pytest
 from click.testing import CliRunner
+from simulation import grid
 
 from validator.commands import explain
 from validator.diagnostic import RecipeError
@@ -64,7 +64,7 @@ def sample() -> list[dict[str, Any]]:
 @pytest.mark.sample(one_in=2, whole_for=SIMULATED_BY)
 @pytest.mark.parametrize("cell", sample(), ids=lambda cell: f"{cell['model']}-{cell['method']}-{cell['stage']}")
 def test_families_that_formulas_know_come_out_equal(simulator: Simulator, cell: dict[str, Any]) -> None:
-    from simulate import BUILTIN
+    from simulation.simulate import BUILTIN
 
     answer = simulator.ask(Cell(**{**cell, "model": BUILTIN[cell["model"]]}, steps=1, warm=True))
     row = {name: str(value) for name, value in cell.items()} | {"versions": ""}

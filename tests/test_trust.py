@@ -8,11 +8,10 @@ import sys
 from itertools import islice
 from pathlib import Path
 
-import hostile_repository
-import outside
 import pytest
 from click.testing import CliRunner
-from stress_trust import ASKING
+from robustness import hostile_repository, outside
+from robustness.stress_trust import ASKING
 
 from validator.cli import group
 
@@ -115,7 +114,7 @@ def test_a_simulation_runs_nothing_of_it(stranger: Stranger) -> None:
 
 
 def test_nothing_of_files_outside_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample of those that benchmarks/stress_trust.py tries."""
+    """A sample of those that benchmarks/robustness/stress_trust.py tries."""
     here = tmp_path / "repo"
     here.mkdir()
     monkeypatch.chdir(here)

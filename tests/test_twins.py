@@ -1,6 +1,6 @@
 """Every recipe trains: a shrunk twin of each combination of class, template, stage, method, optimizer and ZeRO file.
 
-All are recorded in benchmarks/evidence/twins.csv; a cross-section trains here, at a commit a part of it.
+All are recorded in benchmarks/evidence/training/twins.csv; a cross-section trains here, at a commit a part of it.
 `TWINS=all pytest --whole tests/test_twins.py` trains every one.
 """
 
@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import twins
+from training_twins import report as twins
 
 ROOT = Path(__file__).parent.parent
-PROGRAM = ROOT / "benchmarks" / "twins.py"
+
 FOUND = twins.combinations()
 ROWS = {row.combination: row for row in twins.recorded()}
 TRAINED = [each for each in FOUND if twins.reason(each) is None]
@@ -67,9 +67,10 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     written = tmp_path_factory.mktemp("twins") / "twins.csv"
     tests = [item for item in request.session.items if isinstance(item, pytest.Function)]
     names = [item.callspec.params["recipe"] for item in tests if item.originalname == "test_trains_for_two_steps"]
-    command = [sys.executable, str(PROGRAM), "--record", *names]
+    command = [sys.executable, "-m", "benchmarks", "training", "report", "--record", *names]
     done = subprocess.run(
         command,
+        cwd=ROOT,
         env={**os.environ, "TWINS_FILE": str(written)},
         capture_output=True,
         text=True,

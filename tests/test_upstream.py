@@ -369,7 +369,7 @@ def test_tables_are_what_the_released_packages_give() -> None:
 
 
 def fits(entry: dict[str, Any]) -> set[str]:
-    """Kinds of value that suit a declared type, as benchmarks/conformity_values.py names them."""
+    """Kinds of value that suit a declared type, as benchmarks/conformity/values.py names them."""
     kinds = {"bool": {"true", "false"}, "int": {"int"}, "float": {"int", "float", "whole"}, "str": {"text", "quoted"}}
     suited = {kind for name in entry["type"].split("|") for kind in kinds.get(name, {name} - {"object"})}
     return (suited | ({"null"} if entry["optional"] else set())) - ({"text"} if entry["choices"] else set())
@@ -412,10 +412,10 @@ def test_values(name: str, kind: str, letter: str) -> None:
 def test_the_parser_still_refuses_the_same_values(tmp_path: Path) -> None:
     needs("llamafactory", NEWEST)
     needs("transformers", TRANSFORMERS[NEWEST][0])
-    script = DATA.parent.parent / "benchmarks" / "conformity_values.py"
     names = ["seed", "learning_rate", "val_size", "logging_steps", "add_tokens", "eval_strategy", "lora_target"]
-    command = [sys.executable, str(script), str(tmp_path), "--result", str(tmp_path / "values.json"), *names]
-    subprocess.run(command, check=True, capture_output=True)
+    program = [sys.executable, "-m", "benchmarks", "conformity", "values"]
+    command = [*program, str(tmp_path), "--result", str(tmp_path / "values.json"), *names]
+    subprocess.run(command, cwd=DATA.parent.parent, check=True, capture_output=True)
     measured = json.loads((tmp_path / "values.json").read_text(encoding="utf-8"))["outcomes"]
     recorded = read("values.json")["outcomes"]
     for name in names:

@@ -1,7 +1,7 @@
 """From live tensors to what nvidia-smi or npu-smi shows: context, communication, what the caching allocator holds.
 
 The coefficients are read off runs that published both figures: fms-acceleration's packed A100 runs (one, two and four
-devices), ms-swift's ZeRO-3 runs, peft's method comparison; benchmarks/memory.py scores them.
+devices), ms-swift's ZeRO-3 runs, peft's method comparison; benchmarks/accuracy_memory/report.py scores them.
 """
 
 # Annotations are not postponed, as workload.py says: each start would pay for it.

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from .run import Run
 
 # Half of the band's relative width around the live tensors, by what is missing. Runs on one node of the common kinds of
-# device were within 3 % (benchmarks/memory.py); a software path that only the simulator has seen gets twice that; of
-# some kinds of device only a handful of rough figures is public.
+# device were within 3 % (benchmarks/accuracy_memory/report.py); a software path that only the simulator has seen gets
+# twice that; of some kinds of device only a handful of rough figures is public.
 MEASURED, UNMEASURED_RUN, UNMEASURED_DEVICE = 0.03, 0.06, 0.08
 _OPTIMIZERS = ("adamw", "adamw_foreach", "adamw_8bit", "sgd", "adafactor")
 _LONGEST = 16384  # tokens of the longest published run with a known peak

@@ -42,7 +42,7 @@ class Range(NamedTuple):
     when: str
 
 
-# Each limit was seen in a real run of LLaMA-Factory (benchmarks/evidence/conformity.csv, group range).
+# Each limit was seen in a real run of LLaMA-Factory (benchmarks/evidence/conformity/conformity.csv, group range).
 _RANGES = {
     "adam_beta1": Range(0, 1, _adam, _BUILT),
     "adam_beta2": Range(0, 1, _adam, _BUILT),

@@ -48,7 +48,7 @@ deepspeed.json
     needed     {scheduler type: [those of its parameters without a default]}, where it has any
     names      {"optimizers": [lower-case types DeepSpeed builds itself]}; any other name is taken from torch.optim
 
-values.json is measured, not generated: benchmarks/conformity_values.py runs LLaMA-Factory with wrong values.
+values.json is measured, not generated: benchmarks/conformity/values.py runs LLaMA-Factory with wrong values.
     source     {package: release} the outcomes hold for
     kinds      kinds of value in the order of the letters below. quoted is the right value as text, whole an integer
                written as float; text is any word (for a key with choices: one that is none of them)

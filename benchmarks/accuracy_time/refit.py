@@ -1,0 +1,91 @@
+"""Do the constants of the time model carry over to sources that did not shape them?
+
+Each source in turn is left out, the constants are fitted to the others from nothing (everything at its published rate,
+nothing that takes time of its own), and the source is scored with them. A constant that no other source informs stays
+at nothing: the harshest reading. Rates of devices (`attained` of data/devices.yaml) are measured apart from these rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from math import inf
+from statistics import median
+from types import ModuleType
+
+from accuracy_time.times import TimedRow
+from fitting import assigned, descend, loss, publication
+from score import percent, percentile, signed, table
+
+from validator.speed import step_time
+
+# Module and name of each constant -> what it may be, the first value being "no such effect".
+CHOICES: Mapping[str, Sequence[object]] = {
+    "rates.PRODUCT": (1.0, 0.94, 0.88, 0.82, 0.76, 0.7),
+    "rates.BANDWIDTH": (1.0, 0.9, 0.8, 0.7, 0.6),
+    "attention._FLASH": ((1.0, 1.0), (0.9, 0.8), (0.8, 0.7), (0.7, 0.6), (0.6, 0.5)),
+    "attention._MASKED": ((1.0, 1.0), (0.6, 0.45), (0.45, 0.3), (0.3, 0.2)),
+    "launches._FORWARD": (1e-9, 5e-6, 10e-6, 15e-6, 20e-6),
+    "launches._BACKWARD": (1e-9, 5e-6, 9e-6, 13e-6),
+    "quantization._RATE": (inf, 2e11, 1e11, 6e10),
+    "hooks._SECONDS": (0.0, 100e-6, 250e-6, 400e-6),
+    "traffic._COST": (0.0, 0.35, 0.7, 1.0),
+}
+Constants = dict[str, object]
+
+
+def module(name: str) -> tuple[ModuleType, str]:
+    """The module of validator/speed that holds a constant, and the constant's name there."""
+    where, attribute = name.split(".")
+    return import_module(f"validator.speed.{where}"), attribute
+
+
+def forget() -> None:
+    """Answers that were computed with other constants."""
+    for name in ("passes", "rates"):
+        for value in vars(import_module(f"validator.speed.{name}")).values():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
+
+
+@contextmanager
+def using(values: Constants) -> Iterator[None]:
+    """The time model with other constants."""
+    with assigned({module(name): value for name, value in values.items()}):
+        forget()
+        try:
+            yield
+        finally:
+            forget()
+
+
+def source(row: TimedRow) -> str:
+    return publication(row.source)
+
+
+def errors(rows: Sequence[TimedRow], values: Constants) -> list[float]:
+    """Relative errors with these constants."""
+    with using(values):
+        return [step_time(row.architecture, row.workload, row.device).expected / row.seconds - 1 for row in rows]
+
+
+def fit(rows: Sequence[TimedRow]) -> Constants:
+    names = [source(row) for row in rows]
+    return descend(CHOICES, lambda values: loss(zip(names, (1 + error for error in errors(rows, values)), strict=True)))
+
+
+def holdout(rows: Sequence[TimedRow]) -> str:
+    """Every source scored with constants that it had no part in, beside the ones in use. Held rows are never fitted."""
+    known, lines = [row for row in rows if row.known], []
+    every: list[float] = []
+    for name in dict.fromkeys(map(source, known)):
+        kept = [row for row in known if source(row) == name]
+        values = fit([row for row in known if source(row) != name and not row.held])
+        sizes, used = [list(map(abs, errors(kept, each))) for each in (values, {})]
+        every += sizes
+        shown = [percent(part) for each in (sizes, used) for part in (median(each), percentile(each, 0.9))]
+        lines.append([name, len(kept), *shown[:2], signed(median(errors(kept, values))), *shown[2:]])
+    lines.append(["all", len(every), percent(median(every)), percent(percentile(every, 0.9)), "", "", ""])
+    heads = ["left out", "n", "median |%|", "p90 |%|", "bias %", "in use: median", "p90"]
+    return table("constants fitted without the source (bar: 15 / 35)", heads, lines)

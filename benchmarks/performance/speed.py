@@ -1,0 +1,91 @@
+"""Time of whole processes: ours beside yamllint and check-jsonschema on the same file.
+
+    python -m benchmarks speed speed [ROUNDS]
+
+Processor time, user and system, over interleaved rounds, so that other load on the machine meets all commands alike.
+`lmf-recipes check` of one recipe is to be no slower than yamllint: the last line gives the ratio. check-jsonschema gets
+the smallest schema there is: its time is start-up and parsing only. An editable install is slower to start.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPE = "recipes/qwen32b-910b-lora.yaml"
+ENVIRONMENT = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}  # an installed package has its bytecode
+CHECK, YAMLLINT = "lmf-recipes check FILE", "yamllint FILE"
+
+
+class Run(NamedTuple):
+    """Milliseconds of one process: of its own work, and until it ended."""
+
+    processor: float
+    wall: float
+
+
+def commands(schema: Path) -> dict[str, tuple[list[str], str]]:
+    """Name of each row -> command line, and the budget of wall time that the design gives it."""
+    programs = Path(sys.executable).parent
+    ours = str(programs / "lmf-recipes")
+    return {
+        CHECK: ([ours, "check", RECIPE], "120 ms"),
+        "lmf-recipes explain FILE": ([ours, "explain", RECIPE], "150 ms"),
+        "lmf-recipes check recipes": ([ours, "check", "recipes"], "2 ms each"),
+        YAMLLINT: ([str(programs / "yamllint"), RECIPE], ""),
+        "check-jsonschema FILE": ([str(programs / "check-jsonschema"), "--schemafile", str(schema), RECIPE], ""),
+    }
+
+
+def run(command: list[str]) -> Run:
+    """One run. Exit code 1 means findings; anything above, that the work was not done."""
+    before, start = _children(), time.perf_counter()
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=False, capture_output=True, text=True)
+    taken = Run((_children() - before) * 1000, (time.perf_counter() - start) * 1000)
+    if done.returncode > 1:
+        sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr}")
+    return taken
+
+
+def _children() -> float:
+    """Seconds of processor time of all processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def measure(rounds: int) -> None:
+    """Print one row per command over all rounds but the first, which warms the caches."""
+    with tempfile.TemporaryDirectory() as folder:
+        schema = Path(folder) / "schema.json"
+        schema.write_text('{"type": "object"}')
+        rows = commands(schema)
+        runs: dict[str, list[Run]] = {name: [] for name in rows}
+        for _ in range(rounds + 1):
+            for name, (command, _) in rows.items():
+                runs[name].append(run(command))
+    print(f"{'command':<28}{'median ms':>10}{'fastest':>10}{'wall':>10}{'budget':>10}")
+    for name, (_, budget) in rows.items():
+        processor = [each.processor for each in runs[name][1:]]
+        wall = statistics.median(each.wall for each in runs[name][1:])
+        print(f"{name:<28}{statistics.median(processor):>10.1f}{min(processor):>10.1f}{wall:>10.0f}{budget:>10}")
+    print(verdict({name: [each.processor for each in taken[1:]] for name, taken in runs.items()}))
+
+
+def verdict(processor: Mapping[str, list[float]]) -> str:
+    """How a check compares with yamllint on the same file, by medians and by the fastest runs."""
+    median = statistics.median(processor[CHECK]) / statistics.median(processor[YAMLLINT])
+    fastest = min(processor[CHECK]) / min(processor[YAMLLINT])
+    return f"check takes {median:.2f} of yamllint's time (fastest runs {fastest:.2f}); no slower is 1.00 or less"
+
+
+def main() -> None:
+    measure(int(sys.argv[1]) if len(sys.argv) > 1 else 25)
