@@ -68,7 +68,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--golden", action="store_true", help="rewrite what tests/golden/ and tests/rules/ expect")
+    parser.addoption("--golden", action="store_true", help="rewrite what tests/golden/ expects")
     parser.addoption("--complete", action="store_true", help="fail where a test is skipped: every package is expected")
     parser.addoption("--whole", action="store_true", help="run all cases of tests that draw a sample of them")
 

@@ -74,7 +74,7 @@ def test_a_real_disk_that_is_full(tmp_path: Path, kibibytes: int) -> None:
     assert [*kept(code, before, after, now)] == []
 
 
-@pytest.mark.sample(one_in=4, whole_for=["validator/write/*", "benchmarks/stress_writes.py"])
+@pytest.mark.sample(one_in=4, whole_for=["validator/write/*", "benchmarks/robustness/stress_writes.py"])
 @pytest.mark.parametrize("race", [stress.registering, stress.copying, stress.fixing, stress.calibrating])
 def test_several_at_once(race: Callable[[int], bool]) -> None:
     assert race(3)

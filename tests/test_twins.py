@@ -21,7 +21,7 @@ ROWS = {row.combination: row for row in twins.recorded()}
 TRAINED = [each for each in FOUND if twins.reason(each) is None]
 NOW = TRAINED if os.environ.get("TWINS") == "all" else twins.cross_section(FOUND)
 # What a twin is made of and trained with.
-MAKERS = [*(f"benchmarks/{name}.py" for name in ("twins", "shrunk", "pictured", "forks")), "constraints.txt"]
+MAKERS = ["benchmarks/training_twins/*", "benchmarks/forks.py", "constraints.txt"]
 
 
 def named(each: twins.Combination) -> str:

@@ -313,10 +313,10 @@ def _catalogue(root: Path) -> Iterator[tuple[str, bytes]]:
             if path.is_file() and "__pycache__" not in path.parts:
                 yield str(path.relative_to(root)), path.read_bytes()
     evidence = root / "benchmarks" / "evidence"
-    for name, values in json.loads((evidence / "examples.json").read_bytes())["examples"].items():
+    for name, values in json.loads((evidence / "conformity" / "examples.json").read_bytes())["examples"].items():
         if not name.endswith(".json"):
             yield f"strangers/{name.replace('/', '-')}", _text(values)
-    for run in yaml.load((evidence / "runs.yaml").read_bytes(), _Loader):
+    for run in yaml.load((evidence / "time" / "runs.yaml").read_bytes(), _Loader):
         yield f"strangers/runs/{run['id']}.yaml", _text(run["set"], {key: run[key] for key in _HEADER if key in run})
 
 
