@@ -74,9 +74,10 @@ AREAS = {
         "memory and time of real runs on an NVIDIA GPU", "gpu", (),
         ("measure --out benchmarks/evidence/gpu/h200.csv",),
     ),
-    "speed": Area("how long check and explain take, beside yamllint", "performance", ("speed",)),
+    "speed": Area("how long check and explain take, beside yamllint", "performance", ("speed 5",)),
     "data": Area(
-        "time, memory and findings of data on gigabytes (minutes, 4 GB of disk)", "performance", ("data",)
+        "findings of data in planted faults and broken files; data data million: gigabytes", "performance",
+        ("data faults broken",),
     ),
 }  # fmt: skip
 NEEDS_WORDS = ("files", "reliability")
