@@ -315,14 +315,14 @@ def in_a_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "code", "says"),
-    [(read_only, 1, b"is read-only; nothing is written"), (in_a_file, 1, b"holds no recipe"), (Path.unlink, 2, b"")],
+    ("prepare", "says"),
+    [(read_only, b"is read-only; nothing is written"), (in_a_file, b"holds no recipe"), (Path.unlink, b"no such file")],
 )
-def test_what_cannot_be_written(recipe: Path, prepare: Callable[[Path], None], code: int, says: bytes) -> None:
+def test_what_cannot_be_written(recipe: Path, prepare: Callable[[Path], None], says: bytes) -> None:
     prepare(recipe)
     before = recipe.read_bytes() if recipe.is_file() else b""
     done = lmf("--fix", recipe)
-    assert done.returncode in (1, code)
+    assert done.returncode == 1
     assert says in done.stdout + done.stderr
     assert b"Traceback" not in done.stderr
     assert not recipe.is_file() or recipe.read_bytes() == before

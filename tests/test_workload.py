@@ -125,12 +125,15 @@ def test_words_of_fsdp(words: str, stage: int, world: int, fsdp: bool) -> None:
     assert (found.stage, found.world, found.fsdp) == (stage, world, fsdp)
 
 
-def test_every_optimizer_of_the_release_has_states() -> None:
+def test_every_optimizer_of_the_release_but_two_has_states() -> None:
+    stateless = set()
     for name in data.table("arguments")["arguments"]["optim"]["choices"]:
         work = workload(optim=name, finetuning_type="full", bf16=True)
-        assert state_bytes(Run(models.model("qwen7b").arch, work)) >= 0
+        if not state_bytes(Run(models.model("qwen7b").arch, work)):
+            stateless.add(name)
         projected = name.startswith(("galore", "apollo"))
         assert work.optimizer != "adamw" or projected or name in ("adamw_torch_fused", "adamw_torch_xla")
+    assert stateless == {"lomo", "sgd"}
 
 
 def test_new_tokens_train_embedding_and_head() -> None:
