@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
@@ -50,7 +51,7 @@ os.environ["TMPDIR"] = _OWN.name
 # Before release 8.2 click's runner mixes what a command writes to its two streams, unless it is told not to.
 if "mix_stderr" in inspect.signature(CliRunner).parameters:
     CliRunner.__init__.__defaults__ = ("utf-8", None, False, False)
-    Result.output = property(lambda result: result.stdout + result.stderr)
+    cast("Any", Result).output = property(lambda result: result.stdout + result.stderr)
 
 
 @pytest.fixture(scope="session")

@@ -151,7 +151,7 @@ def test_offload_needs_main_memory(tmp_path: Path) -> None:
 
 
 def test_activations_are_checkpointed_by_fsdp_where_nothing_else_does(tmp_path: Path) -> None:
-    off = {"disable_gradient_checkpointing": True}
+    off: dict[str, Any] = {"disable_gradient_checkpointing": True}
     assert job(tmp_path, {}, **off).checkpointing == "off"
     assert job(tmp_path, {"fsdp_activation_checkpointing": True}, **off).checkpointing == "layer"
     assert job(tmp_path, {"fsdp_activation_checkpointing": True}, use_unsloth_gc=True).checkpointing == "offloaded"

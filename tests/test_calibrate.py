@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -35,7 +36,7 @@ def log(path: Path, seconds: float, tokens: int) -> str:
     return str(written(path / "trainer_log.jsonl", counted([seconds] * 10, tokens)))
 
 
-def hours(*words: str) -> dict[str, float]:
+def hours(*words: str) -> dict[str, Any]:
     time = json.loads(run("explain", QWEN, "--format", "json", *words).stdout)["time"]
     return {"step": time["step_seconds"]["expected"], "correction": time["correction"]}
 
@@ -46,7 +47,8 @@ def test_a_log_corrects_its_machine_and_is_taken_back(tmp_path: Path) -> None:
     done = run("calibrate", QWEN, "--log", log(tmp_path, 40.0, 16 * 2048))
     assert done.exit_code == 0, done.output
     (measured,) = kept.every()
-    assert (measured.machine, measured.seconds, measured.steps) == ("1xrtx-3090", pytest.approx(40), 8)
+    assert (measured.machine, measured.steps) == ("1xrtx-3090", 8)
+    assert measured.seconds == pytest.approx(40)
     after = hours()
     assert after["correction"] == pytest.approx(measured.ratio, rel=1e-3)
     assert after["step"] == pytest.approx(before["step"] * measured.ratio, rel=1e-3)

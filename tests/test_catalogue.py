@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,8 @@ def test_filters_narrow_and_agree_with_the_rows(field: str, value: str) -> None:
     shown = {"qwen3-8b": "Qwen/Qwen3-8B"}.get(value, value)
     expected = [row for row in every_row() if getattr(row, field).removesuffix("-Base") == shown]
     assert expected
-    assert catalogue.rows(**{field: value}) == expected
+    asked: dict[str, Any] = {field: value}
+    assert catalogue.rows(**asked) == expected
 
 
 @pytest.mark.parametrize(

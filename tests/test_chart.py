@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,7 +105,8 @@ def test_terms_and_slack_add_up_to_what_is_expected() -> None:
 
 @pytest.mark.parametrize("missing", ["machine", "model", "device_gib", "host_gib", "disk_gib", "time", "cost"])
 def test_what_is_not_known_is_left_out(missing: str) -> None:
-    shown = chart.text(replace(EXPLANATION, **{missing: None}))
+    unknown: dict[str, Any] = {missing: None}
+    shown = chart.text(replace(EXPLANATION, **unknown))
     assert "None" not in shown
     assert len(shown.splitlines()) < len(chart.text(EXPLANATION).splitlines()) or missing in ("machine", "cost")
 

@@ -157,9 +157,10 @@ def test_a_bare_check_says_what_to_give_where_there_are_no_recipes(tmp_path: Pat
 
 
 def test_one_bad_file_never_stops_the_others(tmp_path: Path) -> None:
-    bad = [
-        make(folder) for name, (make, _) in BAD.items() if (folder := tmp_path / name.replace(" ", "-")).mkdir() is None
-    ]
+    folders = {name: tmp_path / name.replace(" ", "-") for name in BAD}
+    for folder in folders.values():
+        folder.mkdir()
+    bad = [make(folders[name]) for name, (make, _) in BAD.items()]
     done = answer("check", *bad, str(TINY), "--format", "json")
     assert done.returncode == 1
     files = json.loads(done.stdout)["files"]

@@ -25,6 +25,7 @@ from validator.recipes import catalogue
 from validator.recipes.compare import compare
 from validator.recipes.copy import copy, with_origin
 from validator.show import placed as printer
+from validator.tables.checkout import home
 
 NAME = "qwen3-8b-a100-full"
 
@@ -179,7 +180,7 @@ def test_a_deepspeed_file_by_name(here: Path, name: str, dest: str) -> None:
     folder = here / dest if dest == "own" else here
     assert f"wrote {'own/' if dest == 'own' else ''}deepspeed/ds_z2.json\n" in run("copy", name, dest).output
     file = folder / "deepspeed/ds_z2.json"
-    assert file.read_text("utf-8") == (catalogue.home() / "deepspeed/ds_z2.json").read_text("utf-8")
+    assert file.read_text("utf-8") == (home() / "deepspeed/ds_z2.json").read_text("utf-8")
     again = run("copy", name, dest)
     assert (again.exit_code, "is there already, the same" in again.output) == (0, True)
     file.write_text("{}", "utf-8")

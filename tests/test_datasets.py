@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ LINE = json.dumps(ROW) + "\n"
         ("text.txt", "one\n\ntwo\n", 3, {"text"}),
     ],
 )
-def test_rows_and_columns(tmp_path: Path, name: str, text: str, rows: int, columns: set[str]) -> None:
+def test_rows_and_columns(tmp_path: Path, name: str, text: str, rows: int, columns: Set[str]) -> None:
     path = tmp_path / name
     path.write_text(text, "utf-8")
     found = datasets.count(path)
@@ -113,7 +114,7 @@ def test_a_folder_counts_all_files_and_num_samples_overrides(tmp_path: Path) -> 
         (tmp_path / "set" / name).write_text(LINE * 4)
     whole = Dataset("mine", {"file_name": "set"}, tmp_path)
     assert whole.rows is not None
-    assert (len(whole.files), whole.rows.number, whole.rows.columns) == (2, 8, set(ROW))
+    assert (len(whole.files), whole.rows.number, whole.rows.columns) == (2, 8, frozenset(ROW))
     drawn = Dataset("mine", {"file_name": "set", "num_samples": 20}, tmp_path)
     assert drawn.rows == datasets.Rows(20, columns=frozenset(ROW), head=(ROW,) * 8)
     assert Dataset("mine", {"file_name": "set", "split": "train[:2]"}, tmp_path).rows is None

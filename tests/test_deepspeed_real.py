@@ -78,7 +78,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     program = [sys.executable, str(Path(__file__).parent / "support" / "real_engine.py")]
     done = subprocess.run(program, input=json.dumps(questions), cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-5000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    answers: list[Any] = json.loads(done.stdout.splitlines()[-1])
+    return answers
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -130,7 +130,8 @@ def test_the_cache_of_data(free: float, warned: bool, tmp_path: Path, monkeypatc
 
 def test_a_slow_disk_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """0.2 s for each MiB: two pieces take 0.6 s, and the next would take 0.8."""
-    clock, pieces = [0.0], []
+    clock = [0.0]
+    pieces: list[int] = []
 
     def fsync(_file: int) -> None:
         pieces.append(2 ** len(pieces))

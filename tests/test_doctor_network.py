@@ -16,6 +16,7 @@ from validator.doctor import infiniband, meeting, proxies, ray
 from validator.doctor import interfaces as cards
 from validator.doctor.line import Line
 from validator.doctor.node import Node
+from validator.here import host, network
 from validator.here.installed import Installed
 from validator.job import job as jobs
 from validator.job.job import Job
@@ -97,7 +98,7 @@ def test_interface_of_gloo(tmp_path: Path) -> None:
 
 def test_interfaces_of_this_machine() -> None:
     names = {name for _, name in socket.if_nameindex()}
-    assert {one.name for one in cards.interfaces(Path("/"))} <= names - {"lo"}
+    assert {one.name for one in network.interfaces(Path("/"))} <= names - {"lo"}
 
 
 @pytest.mark.parametrize(
@@ -274,7 +275,7 @@ def test_socks(packages: dict[str, str], settings: str, expected: str, tmp_path:
 
 def test_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Installed, "among", lambda _self, names: dict.fromkeys(names, "1"))
-    monkeypatch.setattr(ray.host, "cpus", lambda _root: 64)
+    monkeypatch.setattr(host, "cpus", lambda _root: 64)
     for name in ("FORCE_TORCHRUN", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     node = Node(tmp_path, {})

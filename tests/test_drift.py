@@ -19,7 +19,7 @@ from support.every import every
 from validator.diagnostic import Page, Severity
 from validator.rules import manual
 from validator.tables import releases
-from validator.upstream import drift
+from validator.upstream import arguments, drift
 from validator.upstream.definition import definition
 from validator.upstream.source import files
 
@@ -206,7 +206,7 @@ def test_a_place_without_the_package_is_no_release(tmp_path: Path) -> None:
 
 def test_a_table_that_reads_something_else_is_to_be_regenerated() -> None:
     def release(default: str) -> dict[str, bytes]:
-        names = (name.replace(".", "/") for name in drift.arguments.READ["transformers"])
+        names = (name.replace(".", "/") for name in arguments.READ["transformers"])
         field = (
             f"class TrainingArguments:\n    optim: str = {default!r}\n\n    def __post_init__(self):\n        pass\n"
         )

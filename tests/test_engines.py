@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 KINDS = ("TrainJob", "PyTorchJob")
 # A value, or with None nothing, at a place of a job that is right without: its parser has to find it.
-PLANTED: list[tuple[str, list[str | int], Any]] = [
+PLANTED: list[tuple[str, list[Any], Any]] = [
     ("skypilot", [0, "num_node"], 2),
     ("skypilot", [0, "num_nodes"], "two"),
     ("skypilot", [0, "name"], "a b"),

@@ -67,7 +67,7 @@ LISTS = 'printf \'<%s>\' "$0" "$@"'
 PYTHON = '[ "$2" = pip ] || exec /usr/bin/python3 "$@"'
 
 
-@pytest.fixture(params=HOSTILE.values(), ids=HOSTILE)
+@pytest.fixture(params=HOSTILE.values(), ids=list(HOSTILE))
 def word(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -58,13 +58,13 @@ def test_batch_and_steps_over_all_devices_and_epochs() -> None:
     [({"save_total_limit": 3}, 3), ({"save_steps": 10}, 5), ({"save_steps": 10, "save_strategy": "no"}, 0),
      ({"save_steps": 1000}, 1)],
 )  # fmt: skip
-def test_checkpoints_kept(more: dict[str, object], kept: int) -> None:
+def test_checkpoints_kept(more: dict[str, Any], kept: int) -> None:
     values = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2, "num_train_epochs": 1.0, **more}
     assert resolved("1xa100-80g", header={"samples": 100}, **values).checkpoints_kept == kept
 
 
 def test_the_verdict_is_the_worse_of_device_and_host() -> None:
-    values = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True}
+    values: dict[str, Any] = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True}
     assert resolved("8xa100-80g", 1024, **values).verdict == "fits"
     assert resolved("8xa100-80g", 8, **values).verdict == "exceeds"
     assert resolved("8xa100-80g", 8, **values).device_verdict == "fits"
@@ -142,15 +142,16 @@ def test_a_deepspeed_file_that_is_not_there_is_the_catalogues_or_memory_is_unkno
 
 
 def test_new_tokens_are_rows_of_the_vocabulary() -> None:
+    added: tuple[dict[str, Any], ...] = ({}, {"add_tokens": "<a>, <b>", "add_special_tokens": ["<c>"]})
     rows = [
         one.model.arch.vocab
-        for tokens in ({}, {"add_tokens": "<a>, <b>", "add_special_tokens": ["<c>"]})
+        for tokens in added
         if (one := resolved(model_name_or_path="Qwen/Qwen3-8B", **tokens)).model
     ]
     assert rows == [151936, 151939]
 
 
-MIXTRAL = {
+MIXTRAL: dict[str, Any] = {
     "model_name_or_path": "mistralai/Mixtral-8x7B-Instruct-v0.1", "quantization_bit": 4, "bf16": True,
     "per_device_train_batch_size": 1,
 }  # fmt: skip

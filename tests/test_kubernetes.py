@@ -124,7 +124,8 @@ def test_devices_have_names_images_and_drivers(
     if image is None:
         with pytest.raises(RecipeError, match="LLaMA-Factory publishes no image that runs on"):
             Made(path)
-    made = Made(path, **({} if image else {"image": "mine:1"}))
+    asked: dict[str, Any] = {} if image else {"image": "mine:1"}
+    made = Made(path, **asked)
     assert resource in made.resources["limits"]
     assert made.container["image"] == (image or "mine:1")
     assert ("pip install" in made.files["data"]["run.sh"]) is bool(image)

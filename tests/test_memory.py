@@ -17,24 +17,24 @@ SMALL = Architecture(2048, 16, 128256, Attn(32, 8, 64), Ffn(8192), tied=True)
 @pytest.mark.parametrize("optimizer", ["sgd", "adafactor", "galore", "adamw_8bit", "muon"])
 def test_leaner_optimizers_come_before_adamw(optimizer: str) -> None:
     work = Workload(method="full", precision="pure", optimizer=optimizer, optimizer_rank=64, length=64)
-    adamw = device_memory(SMALL, work._replace(optimizer="adamw")).terms.get("optimizer", 0.0)
-    assert device_memory(SMALL, work).terms.get("optimizer", 0.0) <= adamw
+    adamw = device_memory(SMALL, work._replace(optimizer="adamw")).terms.get(Device.OPTIMIZER, 0.0)
+    assert device_memory(SMALL, work).terms.get(Device.OPTIMIZER, 0.0) <= adamw
 
 
 def test_a_value_head_needs_logits_but_no_gradient_of_them() -> None:
     rewards = Workload(length=4096, sequences_per_sample=2, value_head=True)
     preferences = rewards._replace(value_head=False, needs_full_logits=True, reference_logits=True)
     logits = 2 * 4096 * SMALL.vocab
-    assert device_memory(SMALL, rewards).terms["logits"] == 6 * logits
-    assert device_memory(SMALL, preferences).terms["logits"] == 16 * logits
-    assert device_memory(SMALL, preferences._replace(estimates_kl=True)).terms["logits"] == 20 * logits
+    assert device_memory(SMALL, rewards).terms[Device.LOGITS] == 6 * logits
+    assert device_memory(SMALL, preferences).terms[Device.LOGITS] == 16 * logits
+    assert device_memory(SMALL, preferences._replace(estimates_kl=True)).terms[Device.LOGITS] == 20 * logits
 
 
 @pytest.mark.parametrize(("accumulation", "gathered"), [(1, False), (4, True)])
 def test_fsdp_keeps_whole_gradients_between_micro_batches(accumulation: int, gathered: bool) -> None:
     sharding = Sharding(1, 8, 3, fsdp=True)
     work = Workload(method="full", accumulation=accumulation, length=64, sharding=sharding)
-    assert (device_memory(QWEN_32B, work).terms["gradients"] >= 2 * 32.7e9) is gathered
+    assert (device_memory(QWEN_32B, work).terms[Device.GRADIENTS] >= 2 * 32.7e9) is gathered
 
 
 @pytest.mark.parametrize(("method", "bits", "bytes_each"), [("full", 0, 4), ("lora", 0, 2), ("lora", 4, 0.5)])
@@ -44,7 +44,7 @@ def test_fsdp_that_starts_after_loading_needs_room_for_the_whole_model(
     work = Workload(method=method, quant_bits=bits, length=64, sharding=Sharding(1, 8, 3, fsdp=True))
     after = work._replace(sharding=work.sharding._replace(sharded_load=False))
     whole = bytes_each * parameters(QWEN_32B)
-    assert loading(Run(QWEN_32B, after))[Device.WEIGHTS] >= whole > device_memory(QWEN_32B, work).terms["weights"]
+    assert loading(Run(QWEN_32B, after))[Device.WEIGHTS] >= whole > device_memory(QWEN_32B, work).terms[Device.WEIGHTS]
     assert device_memory(QWEN_32B, after).allocated >= device_memory(QWEN_32B, work).allocated
     assert host_memory(QWEN_32B, work).expected > host_memory(QWEN_32B, after).expected + whole / 2
 
@@ -53,7 +53,7 @@ def test_fsdp_holds_the_inputs_of_frozen_layers_and_their_gradients() -> None:
     def checkpoints(fsdp: bool) -> float:
         sharding = Sharding(1, 2, 3, fsdp=fsdp, engine=not fsdp)
         work = Workload(precision="amp", length=8192, loss="fused", sharding=sharding)
-        return device_memory(QWEN_32B, work).terms["checkpoints"]
+        return device_memory(QWEN_32B, work).terms[Device.CHECKPOINTS]
 
     assert checkpoints(True) - checkpoints(False) == 2 * 8192 * 5120 * (64 - 2)
 

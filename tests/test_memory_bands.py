@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from validator.memory import (
@@ -84,7 +86,7 @@ MIXTURE = QWEN_32B._replace(ffn=Ffn(8192, experts=8, experts_per_token=2, expert
     ],
 )  # fmt: skip
 def test_what_nobody_measured_is_named_and_widens_the_band(
-    arch: Architecture, changed: dict[str, object], words: tuple[str, ...]
+    arch: Architecture, changed: dict[str, Any], words: tuple[str, ...]
 ) -> None:
     work = WORK._replace(**changed)
     assert device_memory(arch, work).gaps == words

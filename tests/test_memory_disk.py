@@ -10,9 +10,9 @@ from validator.memory.terms import Disk
 SMALL = Architecture(2048, 16, 128256, Attn(32, 8, 64), Ffn(8192))
 
 
-def saved(stage: int, engine: bool = True) -> dict[Disk, float]:
-    sharding = Sharding(1, 8, stage, engine=engine)
-    work = Workload(adapter=Adapter(rank=8), sharding=sharding, precision="engine" if engine else "autocast")
+def saved(stage: int) -> dict[Disk, float]:
+    sharding = Sharding(1, 8, stage, engine=True)
+    work = Workload(adapter=Adapter(rank=8), sharding=sharding, precision="engine")
     return dict(disk(SMALL, work, 1, save_optimizer=True))
 
 

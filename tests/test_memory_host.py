@@ -6,6 +6,7 @@ import pytest
 
 from validator.memory import Architecture, Attn, Ffn, Sharding, Workload, device_memory, host_memory, parameters
 from validator.memory.offload import pinned
+from validator.memory.terms import Device, Host
 
 QWEN_32B = Architecture(5120, 64, 152064, Attn(40, 8, 128, qkv_bias=True), Ffn(27648))
 QWEN_72B = Architecture(8192, 80, 152064, Attn(64, 8, 128, qkv_bias=True), Ffn(29568))
@@ -66,9 +67,9 @@ def test_a_mapped_checkpoint_counts_only_in_the_high_side() -> None:
 def test_a_reference_follows_the_parameters_to_the_host() -> None:
     shared = offloaded(8)._replace(reference_copies=1)
     assert "reference" not in device_memory(QWEN_32B, shared).terms
-    assert host_memory(QWEN_32B, shared).terms["reference"] >= 2 * 32.7e9
+    assert host_memory(QWEN_32B, shared).terms[Host.REFERENCE] >= 2 * 32.7e9
     copied = shared._replace(sharding=Sharding(1, 8, 2, engine=True))
-    assert device_memory(QWEN_32B, copied).terms["reference"] >= 2 * 32.7e9
+    assert device_memory(QWEN_32B, copied).terms[Device.REFERENCE] >= 2 * 32.7e9
 
 
 SMALL = Architecture(2048, 16, 128256, Attn(32, 8, 64), Ffn(8192), tied=True)
@@ -77,7 +78,7 @@ SMALL = Architecture(2048, 16, 128256, Attn(32, 8, 64), Ffn(8192), tied=True)
 def test_paged_states_live_on_the_host() -> None:
     work = Workload(method="full", precision="pure", optimizer="paged_adamw_8bit")
     assert "optimizer" not in device_memory(SMALL, work).terms
-    assert host_memory(SMALL, work).terms["moments"] > 2 * parameters(SMALL)
+    assert host_memory(SMALL, work).terms[Host.MOMENTS] > 2 * parameters(SMALL)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -85,5 +86,5 @@ def test_paging_moves_the_moments_of_a_partition_and_leaves_the_master_weights(s
     work = Workload(
         method="full", precision="engine", optimizer="paged_adamw_8bit", sharding=Sharding(1, 8, stage, engine=True)
     )
-    assert device_memory(SMALL, work).terms["optimizer"] == 4 * parameters(SMALL) / 8
-    assert host_memory(SMALL, work).terms["moments"] == 2 * (1 + 4 / 256) * parameters(SMALL)
+    assert device_memory(SMALL, work).terms[Device.OPTIMIZER] == 4 * parameters(SMALL) / 8
+    assert host_memory(SMALL, work).terms[Host.MOMENTS] == 2 * (1 + 4 / 256) * parameters(SMALL)

@@ -4,6 +4,7 @@ of sharding."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,8 +31,8 @@ from validator.memory import host as host_side
 from validator.memory.moments import MOMENTS, step
 from validator.memory.optimizer import state_bytes
 from validator.memory.run import Run
-from validator.memory.terms import Device, Host, Term
-from validator.memory.workload import Given
+from validator.memory.terms import Device, Host
+from validator.memory.workload import Given, Method
 from validator.tables import models
 
 LAWS = examples(32)
@@ -41,7 +42,7 @@ OPTIMIZERS = [
     "lion_8bit", "momentum", "adagrad", "rmsprop", "rmsprop_8bit", "adam_mini", "sgd", "galore", "galore_8bit",
     "galore_adafactor", "apollo", "adafactor", "muon", "badam", "paged_adamw_32bit", "paged_adamw_8bit",
 ]  # fmt: skip
-STAGES = [
+STAGES: list[dict[str, Any]] = [
     {}, {"sequences_per_sample": 2, "value_head": True}, {"sequences_per_sample": 2, "needs_full_logits": True},
     {"sequences_per_sample": 2, "needs_full_logits": True, "reference_logits": True, "reference_copies": 1},
     {"sequences_per_sample": 2, "needs_full_logits": True, "reference_logits": True, "supervised": True},
@@ -92,7 +93,7 @@ def passed_by(arch: Architecture) -> tuple[Encoding, ...]:
 def runs(draw: st.DrawFn) -> tuple[Architecture, Workload]:
     """A model and a run that LLaMA-Factory could be asked for."""
     arch, sharding = draw(st.one_of(st.sampled_from(ARCHITECTURES), invented())), draw(shardings())
-    method = draw(st.sampled_from(["full", "freeze", "lora", "lora", "oft"]))
+    method: Method = draw(st.sampled_from(["full", "freeze", "lora", "lora", "oft"]))
     roles = linear_roles(arch)
     adapted = method == "lora"
     work = Workload(
@@ -258,7 +259,7 @@ def test_no_optimizer_keeps_more_than_three_full_moments(optimizer: str) -> None
         assert 0 <= state_bytes(run) <= 12 * run.trained
 
 
-def moments(arch: Architecture, work: Workload) -> Iterator[tuple[str, Mapping[Term, float]]]:
+def moments(arch: Architecture, work: Workload) -> Iterator[tuple[str, Mapping[Any, float]]]:
     """Every moment of device and host, and the disk."""
     run = Run(arch, work)
     yield from ((name, dict(terms_of(run))) for name, terms_of in MOMENTS.items())

@@ -54,7 +54,7 @@ def hybrid(delta: Delta, ffn: Ffn) -> Architecture:
     return Architecture(64, 4, 131, attn, ffn, norm="rms_fp32", mixer=delta, kinds=(linear, linear, linear, full))
 
 
-FAMILIES = [
+FAMILIES: list[tuple[str, dict[str, Any], Architecture]] = [
     ("llama", {}, model()),
     ("llama", {"attention_bias": True, "tie_word_embeddings": True},
      model(Attn(4, 2, 16, qkv_bias=True, out_bias=True), tied=True)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.every import every
@@ -90,7 +91,10 @@ def test_a_local_folder_is_read_from_its_config(tmp_path: Path) -> None:
     assert model.parameters == 2 * 100 * 64 + 2 * layer + 64
 
 
-@every([(field, value) for field in CONFIG for value in (None, "x", -1, 0, [], {}, 1.5, True)])
+WRONG: list[Any] = [None, "x", -1, 0, [], {}, 1.5, True]
+
+
+@every([(field, value) for field in CONFIG for value in WRONG])
 def test_a_config_with_a_wrong_field_is_an_error_with_its_name(field: str, value: object, tmp_path: Path) -> None:
     place = tmp_path / f"{field}-{value}"  # one each: what was read of a folder is kept
     place.mkdir()

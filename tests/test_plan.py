@@ -845,7 +845,9 @@ def test_fsdp_is_refused_where_it_cannot_be(model: str, machine: str, method: st
 
 @pytest.mark.parametrize("name", ["qwen2.5-7b-instruct", "Qwen/Qwen2.5-7B-Instruct", "qwen7b", " QWEN7B"])
 def test_models_by_the_names_people_type(name: str) -> None:
-    assert answer.answer(name, "2 x 3090").model.name == "Qwen/Qwen2.5-7B-Instruct"
+    model = answer.answer(name, "2 x 3090").model
+    assert model
+    assert model.name == "Qwen/Qwen2.5-7B-Instruct"
 
 
 def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:

@@ -128,7 +128,7 @@ def test_a_broken_deepspeed_file_fails_the_commit(tmp_path: Path, environment: d
     assert "not valid JSON" in refused.stdout + refused.stderr
 
 
-OTHERS = {
+OTHERS: dict[str, str | bytes] = {
     "compose.yaml": "services: {web: {image: nginx}}\n",
     "package.json": '{"name": "x", "scripts": {}}',
     "chart/several.yaml": "kind: Pod\n---\n{{ .Values.x }}\n",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 
 import pytest
@@ -83,7 +84,7 @@ def test_one_command_starts_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     two = job("ray_num_workers: 16\n", "2x8xa100-80g")
     assert handoff.commands(two, "x.yaml", []) == ["USE_RAY=1 llamafactory-cli train x.yaml"]
     assert "FORCE_TORCHRUN" not in handoff.prepare(two, []).process.env
-    monkeypatch.setattr(launch.shutil, "which", lambda _name: "there")
+    monkeypatch.setattr(shutil, "which", lambda _name: "there")
     launch.ready(handoff.size(two)[0], "0.9.5")
     monkeypatch.delenv("USE_RAY")
     assert [line.split()[0] for line in handoff.commands(two, "x.yaml", [])] == ["FORCE_TORCHRUN=1"] * 2

@@ -33,7 +33,7 @@ def test_overrides_merge_as_with_omegaconf(words: list[str]) -> None:
     except (omegaconf.errors.OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError):
         theirs = REFUSED
     try:
-        ours = with_overrides(parse("x.yaml", BASE), words).values
+        ours: object = with_overrides(parse("x.yaml", BASE), words).values
     except RecipeError:
         ours = REFUSED
     assert repr(ours) == repr(theirs)

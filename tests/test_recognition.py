@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 RECIPE = "model_name_or_path: Qwen/Qwen3-8B\nstage: sft\ndo_train: true\nfinetuning_type: lora\ntemplate: qwen3\n"
 ENGINE = '{"train_batch_size": "auto", "zero_optimization": {"stage": 2}}'
 
-OURS = {
+OURS: dict[str, str | bytes] = {
     "a recipe.yaml": RECIPE,
     "least.yaml": "model_name_or_path: x/y\ndataset: mine\ntemplate: qwen3\n",
     "misspelled.yaml": RECIPE.replace("model_name_or_path", "model_name_or_pth"),
@@ -30,7 +30,7 @@ OURS = {
     "zero.json": ENGINE,
     "broken.json": ENGINE.replace("}}", "},}"),
 }
-OTHERS = {
+OTHERS: dict[str, str | bytes] = {
     "compose.yaml": "services:\n  web:\n    image: nginx\n",
     "workflow.yml": "on: push\njobs:\n  test:\n    runs-on: ubuntu-latest\n    steps: [{run: make}]\n",
     "mkdocs.yml": "site_name: x\nmarkdown_extensions:\n  - toc: {slugify: !!python/name:x.y}\n",

@@ -23,7 +23,7 @@ from validator.study import own, registering
 SHAREGPT = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
 TALK = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 SYSTEM = {"role": "system", "content": "Be brief."}
-CALL = [
+CALL: list[dict[str, Any]] = [
     TALK[0],
     {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]},
     {"role": "tool", "content": "1"},

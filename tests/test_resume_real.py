@@ -98,12 +98,13 @@ def runner(folder: Path) -> Iterator[Callable[[list[Run]], None]]:
         [sys.executable, str(ROOT / "tests" / "support" / "real_runs.py")], text=True, env=environment, cwd=folder,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
-        assert process.stdin
-        assert process.stdout
+        asked, answered = process.stdin, process.stdout
+        assert asked
+        assert answered
 
         def run(runs: list[Run]) -> None:
-            print(json.dumps(runs), file=process.stdin, flush=True)
-            assert process.stdout.readline(), "it ended"
+            print(json.dumps(runs), file=asked, flush=True)
+            assert answered.readline(), "it ended"
 
         yield run
 

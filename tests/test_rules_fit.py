@@ -17,7 +17,7 @@ VALUES: dict[str, Any] = {
     "model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "stage": "sft", "do_train": True, "finetuning_type": "lora",
     "template": "qwen", "output_dir": "saves/x", "bf16": True, "save_total_limit": 2,
 }  # fmt: skip
-OFFLOAD = {"deepspeed": "deepspeed/ds_z3_offload.json", "finetuning_type": "full"}
+OFFLOAD: dict[str, Any] = {"deepspeed": "deepspeed/ds_z3_offload.json", "finetuning_type": "full"}
 
 
 @pytest.fixture(autouse=True)
@@ -46,10 +46,10 @@ def test_host_memory_around_its_limits() -> None:
 
 def test_device_memory_around_its_limits() -> None:
     """The verdict and the code go together whatever the length of the samples."""
-    codes = {"fits": [set()], "tight": [{"FIT002"}, {"FIT011"}], "exceeds": [{"FIT001"}]}
+    codes: dict[str, list[set[str]]] = {"fits": [set()], "tight": [{"FIT002"}, {"FIT011"}], "exceeds": [{"FIT001"}]}
     seen: set[str] = set()
     for length in range(512, 40_000, 1024):
-        values = {"cutoff_len": length, "per_device_train_batch_size": 2}
+        values: dict[str, Any] = {"cutoff_len": length, "per_device_train_batch_size": 2}
         said = set(fit("1xa100-40g", 1024, **values))
         assert said in codes[resolve(document(**values), "1xa100-40g", 1024).verdict]
         packed = {**values, "packing": True}
@@ -112,7 +112,10 @@ def test_checkpoints(values: dict[str, Any], found: set[str]) -> None:
 
 
 def test_need_and_limit_have_the_decimals_that_tell_them_apart() -> None:
-    usable = resolve(document(), "1xa100-40g").machine.device.usable_gib  # type: ignore[union-attr]
+    machine = resolve(document(), "1xa100-40g").machine
+    assert machine
+    usable = machine.device.usable_gib
+    assert usable
     text = (ROOT / "recipes/r1-llama70b-h100x1-qlora.yaml").read_text("utf-8")
     offloaded = f"{text}enable_liger_kernel: true\ndeepspeed: deepspeed/ds_z3_offload_all.json\n"
     found = check.check_document(parse("recipes/x.yaml", offloaded), "1xa100-40g", 1024).diagnostics

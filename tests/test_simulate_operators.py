@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -57,7 +59,7 @@ def test_whole_numbers_that_are_made_or_written_stay_known() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_experts_are_multiplied_in_fp32_too(dtype: torch.dtype) -> None:
+def test_experts_are_multiplied_in_fp32_too(dtype: Any) -> None:
     with torch._subclasses.fake_tensor.FakeTensorMode(), as_on_cuda():
         rows = torch.empty(32, 16, dtype=dtype, requires_grad=True)
         weights = torch.empty(4, 16, 64, dtype=dtype, requires_grad=True)

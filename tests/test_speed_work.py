@@ -6,6 +6,7 @@ import pytest
 
 from validator.memory import Adapter, Architecture, Attn, Encoding, Ffn, Sharding, Tower, Workload
 from validator.memory.linear import Linear
+from validator.memory.workload import Attention
 from validator.speed import Device, StepTime, Term, step_time
 
 A100 = Device(312e12, 19.5e12, 2.039e12, 300e9, 0, 25e9, 200e9, 96, 1e9)
@@ -60,7 +61,7 @@ def test_checkpointing_computes_layers_again(work: Workload, share: float) -> No
 
 
 def test_a_kernel_without_mask_skips_what_comes_later() -> None:
-    kinds = ("flash", "sdpa", "eager")
+    kinds: tuple[Attention, ...] = ("flash", "sdpa", "eager")
     flash, masked, eager = (seconds(Term.ATTENTION, FULL._replace(attention=kind, padded=True)) for kind in kinds)
     assert 2 * flash < masked < eager
 

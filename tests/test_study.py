@@ -35,7 +35,8 @@ def run_of(recipe: dict[str, Any]) -> tuple[Job, training.Training]:
 def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What LLaMA-Factory makes of every case."""
     pytest.importorskip("llamafactory")
-    command = [sys.executable, HERE / "support" / "real_data.py", tmp_path_factory.mktemp("real"), MODEL]
+    folder = tmp_path_factory.mktemp("real")
+    command: list[str | Path] = [sys.executable, HERE / "support" / "real_data.py", folder, MODEL]
     environment = {**os.environ, "PYTHONSAFEPATH": ""}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from validator import cli
 
-ROW = {"instruction": "Say hi to all people.", "input": "", "output": "hi there"}
+ROW: dict[str, Any] = {"instruction": "Say hi to all people.", "input": "", "output": "hi there"}
 
 
 def train(folder: Path, rows: list[dict[str, Any]], **keys: Any) -> Result:

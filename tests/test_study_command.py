@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -233,7 +234,8 @@ SCRIPT = "<script>document.title = 'ran'</script>"
 @pytest.fixture
 def page(tmp_path: Path) -> Path:
     """A page on rows with two repeats, a drop, and a script where a column's name should be."""
-    rows = [{"instruction": "Say hi to all people.", "input": "", "output": "hi there", SCRIPT: ""}] * 3
+    row = {"instruction": "Say hi to all people.", "input": "", "output": "hi there", SCRIPT: ""}
+    rows: list[dict[str, Any]] = [row] * 3
     rows.append({**rows[0], "output": None})
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert run(str(tmp_path / "a.jsonl"), "--model", "qwen3-8b", "--html", str(tmp_path / "a.html")).exit_code == 0
@@ -301,7 +303,7 @@ def test_a_bar_is_shown_after_a_second_on_a_terminal(
     stream: io.StringIO, shown: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = iter((0.0, 0.5, 2.0, 2.1, 3.0))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
     monkeypatch.setattr("sys.stderr", stream)
     bar = progress.Progress(100)
     bar(10)

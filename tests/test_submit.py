@@ -75,7 +75,9 @@ def test_how_far_checkpoints_lie_apart(more: str, every: bool) -> None:
     assert run.every
     assert math.isfinite(run.every) is every
     if "save_steps: 10\n" in more:
-        assert run.every == pytest.approx(made("save_steps: 20\n").every / 2)
+        twice = made("save_steps: 20\n").every
+        assert twice
+        assert run.every == pytest.approx(twice / 2)
 
 
 @pytest.mark.parametrize(

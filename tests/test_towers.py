@@ -227,8 +227,8 @@ def test_a_part_that_is_no_mapping_is_not_taken_for_its_default(kind: str, part:
 
 
 def test_a_part_that_is_null_is_its_default() -> None:
-    null, absent = ({"model_type": "qwen2_audio", **part} for part in ({"text_config": None, "audio_config": None},
-                                                                      {"audio_config": {}}))  # fmt: skip
+    parts: tuple[dict[str, Any], ...] = ({"text_config": None, "audio_config": None}, {"audio_config": {}})
+    null, absent = ({"model_type": "qwen2_audio", **part} for part in parts)
     assert architecture(null) == architecture(absent)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -62,9 +64,7 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("sharding", "changed", "expected"), [step[1:] for step in STEPS], ids=[s[0] for s in STEPS])
-def test_bytes_are_those_that_the_software_moves(
-    sharding: Sharding, changed: dict[str, object], expected: float
-) -> None:
+def test_bytes_are_those_that_the_software_moves(sharding: Sharding, changed: dict[str, Any], expected: float) -> None:
     assert waited(sharding, **changed) / RING == pytest.approx(expected, rel=0.02, abs=0.05)
 
 

@@ -356,7 +356,12 @@ def test_a_typical_length_that_is_not_simulated_leaves_the_longest_one_s_band(
 
 def test_after_a_failure_a_new_process_answers(told: list[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Told] = []
-    monkeypatch.setattr(trials, "Simulator", lambda: made.append(Told()) or made[-1])
+
+    def simulator() -> Told:
+        made.append(Told())
+        return made[-1]
+
+    monkeypatch.setattr(trials, "Simulator", simulator)
     monkeypatch.setattr(Told, "fails_at", 128)
     with trials.Trials(lambda _: None) as ours:
         ours.begin()

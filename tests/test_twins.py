@@ -66,7 +66,7 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """Result by recipe of those whose turn it is, trained now; the evidence itself is not touched."""
     written = tmp_path_factory.mktemp("twins") / "twins.csv"
     tests = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    names = [item.callspec.params["recipe"] for item in tests if item.originalname == "test_trains_for_two_steps"]
+    names = [str(item.callspec.params["recipe"]) for item in tests if item.originalname == "test_trains_for_two_steps"]
     command = [sys.executable, "-m", "benchmarks", "training", "report", "--record", *names]
     done = subprocess.run(
         command,

@@ -18,7 +18,7 @@ import pytest
 
 import validator
 from validator.rules.zeroengine import OF_ADAM
-from validator.upstream import annotation, arguments, lookups, scope, templates
+from validator.upstream import annotation, arguments, lookups, scope, source, templates
 from validator.upstream.releases import DEEPSPEED, NEWEST, TRANSFORMERS, pair
 
 DATA = Path(validator.__file__).parent / "data"
@@ -100,8 +100,8 @@ class Arguments(Base, Other):
 def test_entries_follow_dataclass_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arguments, "_GROUPS", {"model": "Arguments"})
     tree = ast.parse(CLASSES)
-    nodes = arguments.classes(tree)
-    sources = arguments.Dataclasses(nodes, {"Mode": arguments.members(nodes["Mode"])}, ())
+    nodes = source.classes(tree)
+    sources = arguments.Dataclasses(nodes, {"Mode": source.members(nodes["Mode"])}, ())
     entries = arguments.entries(sources)
     assert {name: entry.get("default", "none") for name, entry in entries.items()} == {
         "export_size": 5,
@@ -119,8 +119,8 @@ def test_entries_follow_dataclass_rules(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_merge_keeps_the_newest_and_the_differences() -> None:
-    old = {"gone": {"type": "str"}, "steps": {"type": "int", "default": 0}}
-    new = {"steps": {"type": "float", "default": 0}, "fresh": {"type": "bool"}}
+    old: dict[str, dict[str, Any]] = {"gone": {"type": "str"}, "steps": {"type": "int", "default": 0}}
+    new: dict[str, dict[str, Any]] = {"steps": {"type": "float", "default": 0}, "fresh": {"type": "bool"}}
     table = arguments.merge({"2": new, "1": old})
     assert table["arguments"] == {
         "fresh": {"type": "bool", "in": ["2"]},

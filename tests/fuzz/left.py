@@ -44,7 +44,7 @@ def log(random: Random) -> Input:
     """trainer_log.jsonl of a run, or what was measured before."""
     if random.random() < 0.2:
         held = damaged(random, encoded(text_json(_changed(random, _held()["measured"]))))
-        words = random.choice((("calibrate", "--list"), ("explain", "--machine", "8xa100-80g", "r.yaml")))
+        words: Words = random.choice((("calibrate", "--list"), ("explain", "--machine", "8xa100-80g", "r.yaml")))
         return Input(words, {"r.yaml": given.recipe(), ".home/data/lmf-recipes/measured.json": held})
     data = damaged(random, encoded(text_lines(_changed(random, _rows(random.choice(LOG))))))
     words = ("calibrate", "--log", "log.jsonl", "--machine", "8xa100-80g", "r.yaml")

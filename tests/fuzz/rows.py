@@ -39,6 +39,7 @@ _MODEL = ("config.json", "tokenizer.json", "tokenizer_config.json")
 def _sets() -> tuple[list[tuple[Any, Any, Mapping[str, Any]]], Pool]:
     """Rows, the entry that describes them and the recipe's keys, of small data sets of every form."""
     cases = [case for case in small_sets.CASES.values() if len(case.files) == 1]
+    sets: list[tuple[Any, Any, Mapping[str, Any]]]
     sets = [(rows[:9], next(iter(case.entries.values())), case.recipe) for case in cases
             for rows in case.files.values() if isinstance(rows, list)]  # fmt: skip
     keys = ("tools", "images", "system", "tool_calls", "chosen", "label")

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 from unittest.mock import patch
@@ -93,7 +93,7 @@ def answer(given: Input, folder: Path) -> Answer:
     return Answer(code, _read(out), _read(err), logs, left, reached, seconds)
 
 
-def laid(files: Iterable[str] | Any, folder: Path) -> Path:
+def laid(files: Mapping[str, bytes], folder: Path) -> Path:
     """The folder, with the files in it."""
     folder.mkdir(parents=True)
     for name, data in files.items():

@@ -43,7 +43,7 @@ def _entry(key: object, value: Any) -> str:
 
 
 def _flow(value: Any) -> str:
-    if isinstance(value, dict) and not isinstance(value, Raw):
+    if isinstance(value, dict):
         return "{" + ", ".join(f"{_flow(key)}: {_flow(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_flow, value)) + "]"

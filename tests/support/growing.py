@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from itertools import count, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 RECIPE, ENGINE, ACCELERATE = "recipe.yaml", "engine.json", "accelerate.yaml"
 REGISTRY, CONFIG = "data/dataset_info.json", "model/config.json"
@@ -39,7 +39,11 @@ _SHAPES = {
 # What is read of one value, and the nodes that a recipe may have beside those of a good one.
 LONGEST, _NODES = 32_000, 9_900
 # A model whose memory is no question, however large its vocabulary: advice takes longer than all else.
-TINY = {"model_name_or_path": "Qwen/Qwen2.5-0.5B-Instruct", "per_device_train_batch_size": "1", "cutoff_len": "512"}
+TINY: dict[str, Any] = {
+    "model_name_or_path": "Qwen/Qwen2.5-0.5B-Instruct",
+    "per_device_train_batch_size": "1",
+    "cutoff_len": "512",
+}
 
 
 class Kind(NamedTuple):
@@ -84,7 +88,7 @@ def whole(text: Callable[[int], str]) -> Kind:
     return Kind(RECIPE, text, {})
 
 
-def behind(text: Callable[[int], str], **keys: str | None) -> Kind:
+def behind(text: Callable[[int], str], **keys: Any) -> Kind:
     """A good recipe with text behind it."""
     base = recipe(**keys)
     return Kind(RECIPE, lambda size: base + text(size - len(base)), {})
@@ -112,7 +116,7 @@ def many(text: Callable[[int], str]) -> Kind:
     return behind(written)
 
 
-def value(key: str, text: Callable[[int], str], **keys: str | None) -> Kind:
+def value(key: str, text: Callable[[int], str], **keys: Any) -> Kind:
     """A recipe with a long value for one key."""
 
     def written(size: int) -> str:
@@ -122,7 +126,7 @@ def value(key: str, text: Callable[[int], str], **keys: str | None) -> Kind:
     return whole(written)
 
 
-def listed(key: str, form: str, **keys: str | None) -> Kind:
+def listed(key: str, form: str, **keys: Any) -> Kind:
     """A recipe with many words for one key."""
     return value(key, lambda size: words(size, form), **keys)
 
@@ -153,7 +157,7 @@ def alone(start: str, form: str, end: str) -> Kind:
     return _json(ENGINE, start, form, end, {})
 
 
-def registry(start: str, form: str, end: str, **keys: str | None) -> Kind:
+def registry(start: str, form: str, end: str, **keys: Any) -> Kind:
     """A dataset_info.json with many members."""
     return _json(REGISTRY, start, form, end, {RECIPE: recipe(**keys)})
 

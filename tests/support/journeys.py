@@ -67,9 +67,10 @@ class Journey:
 
     def told(self, output: str) -> str:
         """What a command has printed, once the jobs that it has submitted are over."""
-        for number in re.findall(r"(?m)^job (\d+) is queued", output) if self.cluster else ():
-            self.jobs[number] = str(101 + len(self.jobs))
-            assert self.cluster.end(number) == "COMPLETED", output
+        if self.cluster:
+            for number in re.findall(r"(?m)^job (\d+) is queued", output):
+                self.jobs[number] = str(101 + len(self.jobs))
+                assert self.cluster.end(number) == "COMPLETED", output
         for number, name in self.jobs.items():
             output = re.sub(rf"\b{number}\b", name, output)
         return output

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -31,7 +32,7 @@ def answer(*words: str, cwd: Path = ROOT, stdin: bytes = b"", **variables: str) 
     """The same of the program's own start and end in this process. What is imported stays imported, and signals,
     closed streams and the end of the process are for `process` to show."""
     raw = {name: io.BytesIO(stdin if name == "stdin" else b"") for name in ("stdin", "stdout", "stderr")}
-    streams = {name: io.TextIOWrapper(each, "utf-8", errors="strict") for name, each in raw.items()}
+    streams: dict[str, Any] = {name: io.TextIOWrapper(each, "utf-8", errors="strict") for name, each in raw.items()}
     with chdir(cwd), patch.dict(os.environ, variables), patch.multiple(sys, **streams), patch("os._exit", sys.exit):
         code = _code(words)
     return subprocess.CompletedProcess(words, code, raw["stdout"].getvalue(), raw["stderr"].getvalue())
