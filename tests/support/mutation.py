@@ -236,6 +236,9 @@ class Mutants:
             return process
         try:
             os.environ |= {"PYTEST_DEBUG_TEMPROOT": str(folder), "XDG_DATA_HOME": str(folder)}
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            for descriptor in (1, 2):
+                os.dup2(nothing, descriptor)
             if way != _FORK:
                 self._execute(mutant, tests, folder)
             for old, new in _changed(mutant):
@@ -257,9 +260,6 @@ class Mutants:
         os.environ |= {"MUTANTS_ORDER": str(folder / "order.json"), "PYTHONPATH": str(Path(__file__).parents[1])}
         files = sorted(set(map(_file, tests)))
         program = str(Path(sys.executable).with_name("pytest"))
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        for descriptor in (1, 2):
-            os.dup2(nothing, descriptor)
         signal.setitimer(signal.ITIMER_PROF, 120)
         os.execv(program, [program, "-n", "0", "-p", "support.mutation", "--whole", *files])
 
@@ -272,7 +272,7 @@ class Mutants:
     def _result(self, mutant: Mutant, status: int) -> tuple[str, str]:
         folder = self.folder / "processes" / str(mutant.number)
         result = folder / "result"
-        test = result.read_text(encoding="utf-8") if result.exists() else "(no result)"
+        test = result.read_text(encoding="utf-8") if result.exists() else "(the process died)"
         shutil.rmtree(folder, ignore_errors=True)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
             return "timed out", ""
