@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-import coverage
+import coverage_page
 import doctor
 import registry
 import rules
@@ -129,7 +129,7 @@ def benchmarked(title: str, *words: str) -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "recipes": largest_table,
     "catalogue": recipe_table,
-    "coverage": coverage.page,
+    "coverage": coverage_page.page,
     "registry": registry.page,
     "rules": rules.page,
     "doctor": doctor.page,

@@ -13,7 +13,7 @@ from support.every import every
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
-import coverage  # noqa: E402
+import coverage_page  # noqa: E402
 import tables  # noqa: E402
 
 import recipes  # noqa: E402
@@ -79,7 +79,7 @@ def test_each_wish_has_its_recipe(wish: recipes.Wish) -> None:
 )
 def test_a_gap_says_why(machine: str, ram: float, method: str, verdict: str) -> None:
     target = machines.machine(machine, ram)
-    found = coverage._cell(models.model("qwen7b"), target, method, [])
+    found = coverage_page._cell(models.model("qwen7b"), target, method, [])
     assert found.startswith(verdict)
     start = Draft(models.model("qwen7b"), target, method)
     assert (found == "fits") == bool(plan.search(start, (method,), (2048,)))
@@ -87,7 +87,7 @@ def test_a_gap_says_why(machine: str, ram: float, method: str, verdict: str) -> 
 
 def test_a_model_that_cannot_run_says_so_whatever_the_machine() -> None:
     target = machines.machine("8xh200-141g", 2048.0)
-    assert coverage._cell(models.model("gpt-oss-20b"), target, "lora", []) == "code"
+    assert coverage_page._cell(models.model("gpt-oss-20b"), target, "lora", []) == "code"
     page = (ROOT / "docs" / "coverage.md").read_text("utf-8")  # which the test above holds to what is derived
     assert "load_and_register_kernel" in page.partition("## Why not")[2]
 
