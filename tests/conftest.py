@@ -54,6 +54,12 @@ if "mix_stderr" in inspect.signature(CliRunner).parameters:
     cast("Any", Result).output = property(lambda result: result.stdout + result.stderr)
 
 
+@pytest.fixture
+def from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working folder is the repository, to which the paths of its recipes are relative."""
+    monkeypatch.chdir(ROOT)
+
+
 @pytest.fixture(scope="session")
 def parser() -> Iterator[Parser]:
     """LLaMA-Factory's own parser."""

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from support.program import run
 from test_measure_log import counted, written
 
-from validator.cli import group
 from validator.diagnostic import RecipeError
 from validator.measure import kept
 from validator.train import target as targets
@@ -25,10 +24,6 @@ QWEN = str(ROOT / "recipes" / "llama3.1-8b-3090x1-qlora.yaml")
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "kept"))
     return tmp_path
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(group, words)
 
 
 def log(path: Path, seconds: float, tokens: int) -> str:

@@ -25,6 +25,8 @@ from validator.read.recipe import load, parse
 from validator.recipes.named import named
 from validator.rules import engine
 
+pytestmark = pytest.mark.usefixtures("from_the_root")
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -50,11 +52,6 @@ LORA = {"finetuning_type": "lora", "lora_target": "all"}
 
 def batch(micro: int, accumulation: int) -> dict[str, int]:
     return {"per_device_train_batch_size": micro, "gradient_accumulation_steps": accumulation}
-
-
-@pytest.fixture(autouse=True)
-def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
 
 
 # Machine, host memory, method, what else the recipe says, and the cheapest change that fits.

@@ -24,6 +24,8 @@ from validator.show import chart
 from validator.show.report import FORMATS
 from validator.tables import data
 
+pytestmark = pytest.mark.usefixtures("from_the_root")
+
 ROOT = Path(__file__).parent.parent
 USUAL = {
     "model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "stage": "sft", "do_train": True, "finetuning_type": "lora",
@@ -39,11 +41,6 @@ WEIRD = (
 )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-
-
 def assert_every_format_shows(found: FileReport) -> None:
     """JSON of no format holds NaN or infinity, which standard parsers refuse."""
     shown = {name: write(Report("1", [found])) for name, write in FORMATS.items()}
@@ -52,7 +49,7 @@ def assert_every_format_shows(found: FileReport) -> None:
     assert found.path in shown["text"]
 
 
-@examples(32, [HealthCheck.function_scoped_fixture])
+@examples(12, [HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from(sorted(data.table("arguments")["arguments"])), WEIRD, min_size=1, max_size=3))
 def test_no_value_of_any_key_stops_check_or_explain(values: dict[str, object]) -> None:
     document = Document("recipes/x.yaml", "a: 1\n", {**USUAL, **values}, header=dict(HEAD))
@@ -62,7 +59,7 @@ def test_no_value_of_any_key_stops_check_or_explain(values: dict[str, object]) -
         assert chart.text(explain.explain(job.resolve(document)))
 
 
-@examples(24, [HealthCheck.function_scoped_fixture])
+@examples(12, [HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from([*HEAD, "summary", "predicted", "x"]), WEIRD))
 def test_no_header_stops_check(header: dict[str, object]) -> None:
     document = Document("recipes/x.yaml", "a: 1\n", dict(USUAL), header=header)

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from support.program import run_to_exception as run
 
 from validator import __version__
 from validator.cli import group
@@ -28,10 +29,6 @@ from validator.show import placed as printer
 from validator.tables.checkout import home
 
 NAME = "qwen3-8b-a100-full"
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(group, words, standalone_mode=False)
 
 
 def problems(path: Path) -> set[str]:

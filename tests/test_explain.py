@@ -21,6 +21,8 @@ from validator.read.override import overridden
 from validator.read.recipe import load, parse
 from validator.show import chart, report, structure
 
+pytestmark = pytest.mark.usefixtures("from_the_root")
+
 ROOT = Path(__file__).parent.parent
 HEAD = "# /// recipe\n# machine: 2x8xa100-80g\n# host_ram_gib: 2048\n# samples: 5000\n# ///\n"
 BODY = """model_name_or_path: Qwen/Qwen2.5-7B-Instruct
@@ -37,11 +39,6 @@ per_device_train_batch_size: 2
 gradient_accumulation_steps: 4
 save_total_limit: 2
 """
-
-
-@pytest.fixture(autouse=True)
-def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
 
 
 def resolved(text: str) -> job.Job:

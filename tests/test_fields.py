@@ -21,6 +21,8 @@ from validator.submit.order import Run
 from validator.submit.site import Site
 from validator.submit.work import work
 
+pytestmark = pytest.mark.usefixtures("from_the_root")
+
 ROOT = Path(__file__).parent.parent
 Row = Mapping[str, Any]
 ROWS: list[Row] = yaml.safe_load((ROOT / "tests" / "fields.yaml").read_text("utf-8"))
@@ -83,11 +85,6 @@ def faults(row: Row, found: Judgement) -> Iterator[str]:
     low, high = row.get("device_gb", (0, float("inf")))
     if not low <= found.device_gb <= high:
         yield f"{found.device_gb:.1f} GB a card, not {low} to {high}"
-
-
-@pytest.fixture(autouse=True)
-def from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['id']}-{Path(row['file']).stem}")

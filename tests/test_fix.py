@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import cases
 from support.laws import examples
+from support.program import Answer, answer
 from support.real_parser import Parser
 
 from validator.diagnostic import Diagnostic, FileReport
@@ -240,9 +239,8 @@ def test_a_fix_brings_no_finding_and_the_next_finds_nothing_to_do(case: cases.Ca
         assert all(line.split(":")[0].strip("\"' ") in keys for line in touched)
 
 
-def lmf(*words: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-P", "-m", "validator", "check", *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, input=stdin, capture_output=True, check=False)
+def lmf(*words: str | Path, stdin: bytes = b"") -> Answer:
+    return answer("check", *map(str, words), stdin=stdin)
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from support.program import run
 
-from validator.cli import group
 from validator.diagnostic import Severity
 from validator.here.installed import Installed
 from validator.job import job
@@ -171,10 +170,6 @@ def test_a_printed_command_carries_what_the_environment_says(
 
 def command(words: list[str]) -> str:
     return next(line for line in run(*words).stdout.splitlines() if "llamafactory-cli train" in line)
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(group, words)
 
 
 def test_a_run_from_folders_carries_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

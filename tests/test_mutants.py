@@ -64,6 +64,7 @@ def mutate(tree: Path, *words: str) -> dict[tuple[str, str, str], str]:
         return {(row["text"], row["operator"], row["nth"]): row["result"] for row in csv.DictReader(stream)}
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_mutant_is_killed_where_a_test_fails_and_survives_where_none_does(tree: Path) -> None:
     assert mutate(tree, "--sample", "0") == RESULTS

@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from support.program import run_to_exception as run
 
-from validator.cli import group
 from validator.diagnostic import RecipeError, Severity
 from validator.judge import check
 from validator.read.recipe import load
@@ -25,10 +24,6 @@ TEXT = {"text": "words " * 200}
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(group, words, standalone_mode=False)
 
 
 def write(name: str, row: dict[str, Any], rows: int = 30) -> None:

@@ -20,6 +20,8 @@ from validator.read.recipe import load
 from validator.tables import data
 from validator.train import handoff
 
+pytestmark = pytest.mark.usefixtures("from_the_root")
+
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 CURATED = [path for path in RECIPES if not path.stem.startswith("tiny-")]
@@ -27,11 +29,6 @@ SECTIONS = ["model", "method", "dataset", "output", "train"]
 RATES = yaml.load((data.DATA / "rates.yaml").read_text("utf-8"), yaml.CSafeLoader)["rates"]
 
 each = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-
-
-@pytest.fixture(autouse=True)
-def from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
 
 
 def relative(path: Path) -> str:

@@ -470,6 +470,8 @@ def test_each_picture_has_a_mark(rows: list[dict[str, Any]], words: str) -> None
     assert all(words in error for error in errors)
 
 
+@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.sample(one_in=3)
 @pytest.mark.parametrize(("rows", "words"), COUNTS)
 def test_the_real_plugin_counts_the_same(rows: list[dict[str, Any]], words: str) -> None:

@@ -12,17 +12,14 @@ from validator.job.job import GIB, resolve
 from validator.judge import check
 from validator.read.recipe import Document, parse
 
+pytestmark = pytest.mark.usefixtures("from_the_root")
+
 ROOT = Path(__file__).parent.parent
 VALUES: dict[str, Any] = {
     "model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "stage": "sft", "do_train": True, "finetuning_type": "lora",
     "template": "qwen", "output_dir": "saves/x", "bf16": True, "save_total_limit": 2,
 }  # fmt: skip
 OFFLOAD: dict[str, Any] = {"deepspeed": "deepspeed/ds_z3_offload.json", "finetuning_type": "full"}
-
-
-@pytest.fixture(autouse=True)
-def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
 
 
 def document(**values: Any) -> Document:

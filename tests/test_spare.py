@@ -16,6 +16,8 @@ from validator.diagnostic import Severity
 from validator.job import job
 from validator.read.recipe import parse
 
+pytestmark = pytest.mark.usefixtures("from_the_root")
+
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 LARGER = [("1xh200-141g", 512.0), ("8xa100-80g", 2048.0), ("8xb200-180g", 2048.0), ("2x8xh100-80g", 2048.0)]
@@ -27,11 +29,6 @@ HALF = "base weights in half precision: faster and more accurate"
 FULLER = "same effective batch in fewer, fuller passes"
 LONGER = "fewer samples are cut"
 OFF = {"disable_gradient_checkpointing": True}
-
-
-@pytest.fixture(autouse=True)
-def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
 
 
 def zero(name: str) -> str:

@@ -14,6 +14,8 @@ from validator.cli import group
 from validator.show import structure
 from validator.show.table import table
 
+pytestmark = pytest.mark.usefixtures("from_the_root")
+
 ROOT = Path(__file__).parent.parent
 NAME = "qwen7b-3090x1-lora"
 PLAN = ["method", "speed", "device_gib", "headroom_gib", "host_gib", "zero", "micro_batch", "accumulation",
@@ -21,11 +23,6 @@ PLAN = ["method", "speed", "device_gib", "headroom_gib", "host_gib", "zero", "mi
         "nearest", "hours", "device_hours", "bottleneck", "money"]  # fmt: skip
 WHOLE = ["model", "machine", "samples", "plans", "choices", "reasons", "upgrades", "tight", "notes", "scale"]
 NEED = ["verdict", "device_gib", "host_gib"]
-
-
-@pytest.fixture(autouse=True)
-def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
 
 
 def answer(words: str) -> Any:

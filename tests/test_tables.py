@@ -34,6 +34,7 @@ def test_nothing_derived_is_stale() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_page_of_rules_shows_the_cases_as_they_are() -> None:
     page = (ROOT / "docs" / "rules.md").read_text("utf-8")
     assert tables.page_text(ROOT / "docs" / "rules.md") == page, "run `make tables`"

@@ -6,16 +6,18 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from click.testing import CliRunner, Result
 
 from validator import edge
 from validator.__main__ import command
+from validator.cli import group
 
 ROOT = Path(__file__).parents[2]
 Answer = subprocess.CompletedProcess[bytes]
@@ -36,6 +38,16 @@ def answer(*words: str, cwd: Path = ROOT, stdin: bytes = b"", **variables: str) 
     with chdir(cwd), patch.dict(os.environ, variables), patch.multiple(sys, **streams), patch("os._exit", sys.exit):
         code = _code(words)
     return subprocess.CompletedProcess(words, code, raw["stdout"].getvalue(), raw["stderr"].getvalue())
+
+
+def run(*words: str, env: Mapping[str, str] | None = None) -> Result:
+    """What click's own runner makes of the command line; `env` is added to the environment."""
+    return CliRunner().invoke(group, words, env=env)
+
+
+def run_to_exception(*words: str) -> Result:
+    """The same with click's errors as exceptions of the result, where `run` has their text."""
+    return CliRunner().invoke(group, words, standalone_mode=False)
 
 
 def _code(words: Sequence[str]) -> int:
