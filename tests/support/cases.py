@@ -102,9 +102,9 @@ Loader.add_constructor("!joined", _joined)
 
 
 @cache
-def read() -> tuple[Case, ...]:
+def read(folder: Path = RULES) -> tuple[Case, ...]:
     """Every case, in the order of the codes."""
-    return tuple(case for path in sorted(RULES.glob("*.yml")) for case in read_file(path))
+    return tuple(case for path in sorted(folder.glob("*.yml")) for case in read_file(path))
 
 
 def read_file(path: Path) -> Iterator[Case]:
