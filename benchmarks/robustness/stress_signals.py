@@ -79,7 +79,7 @@ class Run:
 
     def gone(self) -> bool:
         """Whether none is left, within a while."""
-        limit = time.monotonic() + 90.0
+        limit = time.monotonic() + 600.0
         while self.left() and time.monotonic() < limit:
             time.sleep(0.05)
         return not self.left()
