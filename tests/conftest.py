@@ -91,9 +91,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Sort by cost, so that a broken rule shows in seconds and not after the trainings, and draw the samples."""
     items.sort(key=lambda item: sum(1 for name in ("slow", "training") if item.get_closest_marker(name)))
     if not config.getoption("--whole"):
-        left_out = sampling.left_out(items)
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        left_out = set(sampling.left_out(items))
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
