@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support import cases
 from support.cases import Case
+from support.every import every
 
 from validator import printable
 from validator.rules import manual
@@ -107,7 +108,7 @@ def test_lines_of_a_case_stand_where_those_of_the_same_key_stood_or_at_the_end()
     )
 
 
-@pytest.mark.parametrize("code", CODES)
+@every(CODES)
 def test_a_manual_page_says_what_why_and_how_to_fix(code: str) -> None:
     page = manual.page(code)
     assert page.violation.endswith(".")

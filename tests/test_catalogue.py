@@ -13,6 +13,8 @@ from validator.job.job import Job
 from validator.recipes import catalogue
 from validator.show import catalogue as table
 
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/recipes/*"])
+
 ROOT = Path(__file__).parent.parent
 
 

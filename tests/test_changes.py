@@ -25,7 +25,7 @@ from validator.read.recipe import load, parse
 from validator.recipes.named import named
 from validator.rules import engine
 
-pytestmark = pytest.mark.usefixtures("from_the_root")
+pytestmark = [pytest.mark.usefixtures("from_the_root"), pytest.mark.sample(one_in=3, whole_for=["validator/advise/*"])]
 
 ROOT = Path(__file__).parent.parent
 
@@ -260,6 +260,7 @@ def test_advice_followed_to_the_letter_keeps_its_promise(
     followed(tmp_path / "x", seen(path, machine, more))
 
 
+@pytest.mark.sample(one_in=5, whole_for=["validator/advise/*"])
 @pytest.mark.slow
 @pytest.mark.parametrize("path", RECIPES[1::16], ids=lambda path: path.stem)
 def test_advice_on_many_machines_keeps_its_promise(tmp_path: Path, path: Path) -> None:

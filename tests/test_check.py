@@ -49,7 +49,7 @@ def assert_every_format_shows(found: FileReport) -> None:
     assert found.path in shown["text"]
 
 
-@examples(12, [HealthCheck.function_scoped_fixture])
+@examples(6, [HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from(sorted(data.table("arguments")["arguments"])), WEIRD, min_size=1, max_size=3))
 def test_no_value_of_any_key_stops_check_or_explain(values: dict[str, object]) -> None:
     document = Document("recipes/x.yaml", "a: 1\n", {**USUAL, **values}, header=dict(HEAD))

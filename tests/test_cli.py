@@ -23,6 +23,8 @@ from validator.cli import COMMANDS as NAMES
 from validator.cli import group
 from validator.judge import check
 
+pytestmark = pytest.mark.sample(one_in=2, whole_for=["validator/cli.py", "validator/commands/*"])
+
 ROOT = Path(__file__).parent.parent
 TINY = ROOT / "recipes" / "tiny-cpu-lora.yaml"
 

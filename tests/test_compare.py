@@ -177,6 +177,8 @@ def test_an_unknown_kind_is_not_allowed() -> None:
 
 # Commits to a copy of this repository.
 
+COMPARED_BY = ["scripts/compare/*"]
+
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -245,6 +247,7 @@ MADE: dict[str, tuple[Callable[[Path], None], list[str]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(one_in=3, whole_for=COMPARED_BY)
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("made", MADE)
@@ -260,6 +263,7 @@ def test_a_commit_is_told_as_what_it_is(unchanged: Path, made: str) -> None:
     assert len(lines) < 30
 
 
+@pytest.mark.sample(one_in=3, whole_for=COMPARED_BY)
 @pytest.mark.slow
 @pytest.mark.process
 def test_workers_answer_as_the_program_does(tmp_path: Path) -> None:

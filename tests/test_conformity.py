@@ -25,10 +25,12 @@ def test_enough_recipes_of_every_group_were_run() -> None:
     assert run.keys() == conformity.GROUPS.keys()
 
 
+@pytest.mark.sample(one_in=3, whole_for=["validator/rules/*"])
 def test_what_the_parser_refuses_is_an_error(judged: list[conformity.Judged]) -> None:
     assert [str(each) for each in judged if each.row.outcome == "p" and not each.codes] == []
 
 
+@pytest.mark.sample(one_in=3, whole_for=["validator/rules/*"])
 def test_what_runs_is_no_error(judged: list[conformity.Judged]) -> None:
     assert [str(each) for each in judged if each.row.outcome == "." and each.codes] == []
 
@@ -58,6 +60,7 @@ def test_bars(outcome: str, codes: list[str], ok: bool) -> None:
     assert conformity.passed([conformity.Judged(row, codes)]) is ok
 
 
+@pytest.mark.sample(one_in=3, whole_for=["validator/rules/*"])
 def test_an_error_counts_and_a_warning_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     conformity.lay_out(tmp_path, None)
     monkeypatch.chdir(tmp_path)
@@ -67,6 +70,7 @@ def test_an_error_counts_and_a_warning_does_not(tmp_path: Path, monkeypatch: pyt
     assert conformity.verdict({**right, "leraning_rate": 1e-4}) == ["SCH001"]
 
 
+@pytest.mark.sample(one_in=3, whole_for=["constraints.txt", "benchmarks/conformity/*"])
 @pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.training

@@ -28,6 +28,8 @@ from validator.recipes.copy import copy, with_origin
 from validator.show import placed as printer
 from validator.tables.checkout import home
 
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/recipes/*", "validator/commands/*"])
+
 NAME = "qwen3-8b-a100-full"
 
 

@@ -13,7 +13,12 @@ import pytest
 from validator.diagnostic import Severity
 from validator.judge.check import check_file
 
-pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.process]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.real,
+    pytest.mark.process,
+    pytest.mark.sample(one_in=3, whole_for=["constraints.txt", "validator/rules/zero*"], together=True),
+]
 
 PLAIN: dict[str, Any] = {
     "train_batch_size": "auto",

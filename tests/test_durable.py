@@ -11,7 +11,9 @@ import pytest
 from robustness import stress_writes as stress
 from robustness.faults import KILLED, REMOVED, Case, Fault, Program, compiler, kept, program, walk
 
-pytestmark = pytest.mark.process
+WRITTEN_BY = ["validator/write/*", "benchmarks/robustness/*"]
+
+pytestmark = [pytest.mark.process, pytest.mark.sample(one_in=3, whole_for=WRITTEN_BY)]
 
 CASES = {case.name: case for case in stress.CASES}
 FULL, FAILING = Fault(errno.ENOSPC), Fault(errno.EIO, stays=True)
@@ -52,6 +54,7 @@ def test_a_disk_that_takes_some_bytes(there: Program) -> None:
     assert broken(there, CASES["check --fix"], FILLING, 61) == ({"write"}, [])
 
 
+@pytest.mark.sample(one_in=4, whole_for=WRITTEN_BY)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [KILLED, FAILING])
 @pytest.mark.parametrize("case", stress.CASES, ids=lambda case: case.name)
@@ -74,7 +77,8 @@ def test_a_real_disk_that_is_full(tmp_path: Path, kibibytes: int) -> None:
     assert [*kept(code, before, after, now)] == []
 
 
-@pytest.mark.sample(one_in=4, whole_for=["validator/write/*", "benchmarks/robustness/stress_writes.py"])
+@pytest.mark.slow
+@pytest.mark.sample(one_in=4, whole_for=WRITTEN_BY)
 @pytest.mark.parametrize("race", [stress.registering, stress.copying, stress.fixing, stress.calibrating])
 def test_several_at_once(race: Callable[[int], bool]) -> None:
     assert race(3)

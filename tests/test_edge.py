@@ -17,6 +17,8 @@ from validator import edge
 from validator.diagnostic import RecipeError
 from validator.streams import OutputError
 
+pytestmark = pytest.mark.sample(one_in=2, whole_for=["validator/edge.py", "validator/streams.py"])
+
 ROOT = Path(__file__).parent.parent
 TINY = "recipes/tiny-cpu-lora.yaml"
 PROGRAM = (sys.executable, "-P", "-m", "validator")

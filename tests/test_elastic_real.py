@@ -17,11 +17,14 @@ from support.cluster import PATIENCE, carrying, kill, wait
 from support.holding import Hold
 from support.networks import Network
 
+MADE_OF = ["constraints.txt", "validator/submit/*", "tests/support/networks.py"]
+
 pytestmark = [
     pytest.mark.training,
     pytest.mark.network,
     pytest.mark.process,
     pytest.mark.skipif(bool(networks.missing()), reason=networks.missing()),
+    pytest.mark.sample(one_in=3, whole_for=MADE_OF, together=True),
 ]
 
 ROOT = Path(__file__).parent.parent
@@ -98,7 +101,6 @@ def test_one_of_two_nodes_dies_and_the_other_goes_on(network: Network, tmp_path:
     trained(tmp_path / "out", said)
 
 
-@pytest.mark.sample(one_in=3, whole_for=["constraints.txt", "validator/submit/*", "tests/support/networks.py"])
 def test_one_of_two_nodes_dies_and_both_are_started_again(network: Network, tmp_path: Path) -> None:
     code, said = one_dies(tmp_path, network, {})
     assert code == 1, said[-5000:]

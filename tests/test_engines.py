@@ -21,7 +21,10 @@ from validator.submit import container
 from validator.submit.order import Run
 from validator.submit.site import Site
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.sample(one_in=3, whole_for=["tests/engines.txt", "validator/submit/*"], together=True),
+]
 
 KINDS = ("TrainJob", "PyTorchJob")
 # A value, or with None nothing, at a place of a job that is right without: its parser has to find it.

@@ -8,6 +8,8 @@ import yaml
 from validator.tables.data import DATA, Entries, listing
 from validator.tables.models import offered
 
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/data/*"])
+
 TABLES = ["models", "families", "devices", "renamed", "savers"]
 
 

@@ -21,7 +21,10 @@ from validator.read.override import overridden
 from validator.read.recipe import load, parse
 from validator.show import chart, report, structure
 
-pytestmark = pytest.mark.usefixtures("from_the_root")
+pytestmark = [
+    pytest.mark.usefixtures("from_the_root"),
+    pytest.mark.sample(one_in=3, whole_for=["validator/advise/*", "validator/show/*"]),
+]
 
 ROOT = Path(__file__).parent.parent
 HEAD = "# /// recipe\n# machine: 2x8xa100-80g\n# host_ram_gib: 2048\n# samples: 5000\n# ///\n"

@@ -20,7 +20,7 @@ from fuzz.run import ESCAPED, Answer
 
 # The recorded campaign has the numbers below (benchmarks/robustness/stress_inputs.py).
 FIRST = 100_000
-FEW, MANY = 8, 200
+FEW, MANY = 4, 200
 LIST = Input(("list", "--format", "json"), {})
 
 
@@ -31,6 +31,7 @@ def asked(*words: str) -> str:
     return f"{done.stdout}{done.stderr}" if done.returncode else ""
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_no_fault() -> None:
     assert asked("--start", str(FIRST), "--count", str(FEW)) == ""

@@ -16,6 +16,8 @@ from support.growing import GROUPS, KINDS
 
 from validator.commands import check
 
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/read/*"])
+
 PROGRAM = Path(sys.executable).with_name("lmf-recipes")
 TOGETHER = 8  # kinds that one process checks, which spares starting
 LIMIT = 10  # seconds of a processor for a Mebibyte of each, of which a slow one takes a third

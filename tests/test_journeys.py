@@ -1,4 +1,5 @@
-"""From nothing to a run: every page of docs/journeys/ still prints what it says, and the real parser takes its runs."""
+"""From nothing to a run: every page of docs/journeys/ still prints what it says, and each of its runs is a command that
+LLaMA-Factory's own parser takes."""
 
 from __future__ import annotations
 
@@ -7,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from support import cluster, journeys
-from support.journeys import Journey
 from support.real_parser import Parser
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.process]
@@ -28,37 +28,24 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return journeys.installation(tmp_path_factory.mktemp("installation"))
 
 
-WALKED: dict[Path, Journey] = {}
-
-
-def walked(page: Path, programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Journey:
-    if page not in WALKED:
-        WALKED[page] = journeys.replay(page, programs, tmp_path_factory.mktemp(page.stem))
-    return WALKED[page]
-
-
+@pytest.mark.sample(
+    one_in=3, whole_for=["README*", "validator/commands/*", "validator/show/*", "tests/support/journeys.py"]
+)
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, id=page.stem, marks=[pytest.mark.training] if trains(page) else []) for page in journeys.PAGES],
 )
 def test_a_journey_goes_as_it_is_told(
-    page: Path, programs: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+    page: Path, programs: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if queues(page) and cluster.missing():
         pytest.skip(cluster.missing())
-    journey = walked(page, programs, tmp_path_factory)
-    if pytestconfig.getoption("--golden"):
+    journey = journeys.replay(page, programs, tmp_path)
+    if request.config.getoption("--golden"):
         page.write_text(journey.text, "utf-8")
     assert journey.text == page.read_text("utf-8")
     assert journey.dry_runs, "a journey leads to a run"
-
-
-def test_the_real_parser_takes_every_run(
-    programs: Path, tmp_path_factory: pytest.TempPathFactory, parser: Parser
-) -> None:
-    """Whatever `train --dry-run` printed is a command that LLaMA-Factory accepts."""
-    pages = [page for page in journeys.PAGES if not trains(page)]
-    runs = [run for page in pages for run in walked(page, programs, tmp_path_factory).dry_runs]
-    results = parser(runs[0][0], *(line.partition("llamafactory-cli train ")[2] for _, line in runs))
-    assert len(results) == len(runs) > 0
-    assert not [result for result in results if "error" in result]
+    if not trains(page):
+        parser: Parser = request.getfixturevalue("parser")
+        taken = [parser(folder, line.partition("llamafactory-cli train ")[2])[0] for folder, line in journey.dry_runs]
+        assert not [answer for answer in taken if "error" in answer]

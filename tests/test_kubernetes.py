@@ -20,6 +20,8 @@ from validator.submit.parcel import pack
 from validator.submit.site import Slurm
 from validator.submit.work import Work
 
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/submit/*"])
+
 Tree = dict[str, Any]
 KINDS = ("TrainJob", "PyTorchJob")
 
@@ -285,6 +287,7 @@ def test_a_node_knows_its_place_by_what_the_controller_sets(there: Path, kind: s
     assert lines[-7:] == ["train", TINY, *engine_jobs.SHORT, "overwrite_output_dir=false"]
 
 
+@pytest.mark.sample(one_in=3, whole_for=["constraints.txt", "validator/submit/*"])
 @pytest.mark.training
 def test_two_nodes_train_with_what_was_sent(there: Path) -> None:
     """The script as a TrainJob's pods run it."""

@@ -11,6 +11,8 @@ from hypothesis import strategies as some
 
 from validator.submit.manifest import Said, comment, document
 
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/submit/manifest.py"])
+
 HARD = [
     "yes",
     "No",

@@ -13,7 +13,13 @@ import pytest
 from validator.tables import devices
 from validator.train import environment
 
-pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.network, pytest.mark.real]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.process,
+    pytest.mark.network,
+    pytest.mark.real,
+    pytest.mark.sample(one_in=3, whole_for=["constraints.txt", "validator/submit/*"], together=True),
+]
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 PROGRAM = """

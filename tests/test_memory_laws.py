@@ -35,6 +35,8 @@ from validator.memory.terms import Device, Host
 from validator.memory.workload import Given, Method
 from validator.tables import models
 
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/memory/*"])
+
 LAWS = examples(32)
 ARCHITECTURES = [models.model(name).arch for name in models.model_ids()]
 OPTIMIZERS = [

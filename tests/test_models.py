@@ -33,11 +33,13 @@ def test_a_base_model_has_no_template() -> None:
     assert models.model("Qwen/Qwen2.5-7B-Instruct").template == "qwen"
 
 
+@pytest.mark.sample(one_in=3, whole_for=["validator/data/models.yaml", "validator/memory/*"])
 @every(models.model_ids())
 def test_the_shapes_count_as_many_parameters_as_the_entry_says(key: str) -> None:
     assert parameters(models.model(key).arch) == models.model(key).parameters
 
 
+@pytest.mark.sample(one_in=3, whole_for=["validator/data/models.yaml", "validator/tables/models.py"])
 @every(models.model_ids())
 def test_every_model_by_every_name(key: str) -> None:
     one = models.model(key)

@@ -12,6 +12,8 @@ from support.recordings import RECORDED, show_all
 from validator.cli import group
 from validator.here import host
 
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/commands/*"])
+
 ROOT = Path(__file__).parent.parent
 RECIPE = str(ROOT / "recipes" / "qwen7b-a100-lora.yaml")
 THIS = "this machine: 8 x NVIDIA A100-SXM4-80GB (a100-80g), 1000 GiB of RAM\n"

@@ -14,6 +14,8 @@ from validator.diagnostic import RecipeError, Severity
 from validator.judge import check
 from validator.read.recipe import load
 
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/plan/*"])
+
 TALK = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
 PAIR = {"prompt": "q", "chosen": "a", "rejected": "b"}
 LABEL = {"prompt": "q", "completion": "a", "label": True}

@@ -32,6 +32,8 @@ from validator.read.recipe import load
 from validator.recipes import catalogue
 from validator.tables import guidance, machines, models, releases
 
+pytestmark = pytest.mark.sample(one_in=4, whole_for=["validator/plan/*"])
+
 _MACHINES = [
     *("1xrtx-3090", "2xrtx-4090", "1xrtx-5090", "4xrtx-3090", "1xa6000-48g", "1xt4-16g", "8xl4-24g", "8xv100-32g"),
     *("1xa100-80g", "4xa100-40g", "8xa100-80g", "8xh100-80g", "8xh200-141g", "8xmi300x-192g", "2x8xa100-80g"),
@@ -121,6 +123,7 @@ def test_whatever_is_asked_the_plan_is_what_explain_says_of_the_file(asked: dict
     assert told.host_gib.expected == pytest.approx(best.host_gib, abs=0.01)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.real
 def test_most_of_the_triples_are_possible() -> None:

@@ -22,6 +22,8 @@ from validator.simulate.cell import Cell
 from validator.tables import families, machines
 from validator.trial import trials
 
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/plan/*", "validator/simulate/*"])
+
 CONFIG = {"model_type": "no_such_type", "hidden_size": 4096, "vocab_size": 32000, "dtype": "bfloat16",
           "max_position_embeddings": 4096}  # fmt: skip
 LAYERS, WIDTH, TABLE = 32, 4096, 32000 * 4096
@@ -248,6 +250,7 @@ def test_what_is_refused_before_anything_is_simulated(words: str, message: str) 
     assert Fake.asked == []
 
 
+@pytest.mark.sample(one_in=3, whole_for=["constraints.txt", "validator/plan/*", "validator/simulate/*"])
 @pytest.mark.slow
 def test_with_the_real_simulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A tiny model of a type that no formula knows: planned, written, and checked to the same figures."""

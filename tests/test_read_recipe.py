@@ -88,14 +88,14 @@ def test_only_a_mapping_is_a_recipe(text: str) -> None:
     assert [problem.code for problem in parse("x.yaml", text).problems] == ["LOA003"]
 
 
-@examples(80)
+@examples(40)
 @given(st.text("0123456789+-.eE_:xobafinINFNAtrueyslf~ ", min_size=1, max_size=12))
 def test_scalars_of_any_spelling(scalar: str) -> None:
     text = f"k: {scalar}\n"
     assert shown(by_us(text)) == shown(by_omegaconf(text))
 
 
-@examples(80)
+@examples(40)
 @given(st.lists(st.sampled_from(["${", "}", "a", ".", ":", "[", "]", "{", "\\", ",", "'", "$", "1", " "]), max_size=9))
 def test_interpolations_of_any_form(parts: list[str]) -> None:
     value = "".join(parts)

@@ -17,8 +17,6 @@ import yaml
 
 from validator.judge.check import check_file
 
-pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.process]
-
 ROOT = Path(__file__).parents[1]
 RECIPE: dict[str, Any] = {
     **{"model_name_or_path": str(ROOT / "demo" / "tiny-qwen3"), "stage": "sft", "do_train": True},
@@ -84,6 +82,13 @@ SAID_BY = [
     "validator/rules/continuing.py",
     "validator/tables/saved.py",
     "tests/support/real_runs.py",
+]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.real,
+    pytest.mark.process,
+    pytest.mark.sample(one_in=3, whole_for=SAID_BY, together=True),
 ]
 
 Run = tuple[str, dict[str, Any], int]  # name, recipe, number of processes
@@ -167,7 +172,6 @@ def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Ended(said, folder)
 
 
-@pytest.mark.sample(one_in=3, whole_for=SAID_BY)
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_goes_on_or_stops_as_check_says(name: str, ended: Ended) -> None:
     case = CASES[name]

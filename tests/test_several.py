@@ -18,7 +18,7 @@ from validator.cli import group
 from validator.diagnostic import RecipeError
 from validator.judge import several
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sample(one_in=2, whole_for=["validator/judge/*"])]
 
 ROOT = Path(__file__).parent.parent
 # The first sixteen are judged by the process itself; two others say that they have begun, and never come to an end.

@@ -73,6 +73,7 @@ def test_families_that_formulas_know_come_out_equal(simulator: Simulator, cell: 
     assert sum(kind.number for kind in answer.layers) == model.layers
 
 
+@pytest.mark.sample(one_in=3, whole_for=SIMULATED_BY)
 def test_a_real_step_on_the_cpu_has_the_same_peak_and_shallow_copies_that_of_all_layers() -> None:
     """In a process of its own, as torch is changed. Gemma's layers repeat in fives here, and one of five has no
     window."""
@@ -162,6 +163,7 @@ def test_what_cannot_be_built_is_told(simulator: Simulator, model: dict[str, Any
         simulator.ask(Cell(model))
 
 
+@pytest.mark.sample(one_in=3, whole_for=SIMULATED_BY)
 def test_a_process_that_dies_is_told() -> None:
     there = Simulator()
     there._process.kill()

@@ -22,6 +22,8 @@ from validator.submit.site import Site, Slurm
 from validator.tables.data import listing
 from validator.tables.devices import device_ids
 
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/submit/*"])
+
 JOB = "sky-managed-2026-11-22-10-00-00-000000_tiny-cpu-lora_1-0"
 # Of a program in place of SkyPilot's client: what it is given.
 KEEPS = 'printf "%s\\n" "$@" >{0}/words; cp "${{@: -1}}" {0}/task'
@@ -210,6 +212,7 @@ def test_a_node_that_is_not_fit_starts_nothing(there: Path) -> None:
     assert not (home / "saves").exists()
 
 
+@pytest.mark.sample(one_in=3, whole_for=["constraints.txt", "validator/submit/*"])
 @pytest.mark.training
 def test_two_nodes_train_with_what_was_sent(there: Path) -> None:
     """The run block as SkyPilot starts it."""

@@ -28,6 +28,8 @@ from validator.submit.work import Work, work
 from validator.tables.devices import device
 from validator.train import environment
 
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/submit/*"])
+
 GOLDEN = Path(__file__).parent / "golden" / "slurm"
 PARTS = {"script/requeue.sh": shell.script("requeue"), "tables/whole.py": shell.set_aside()}
 BASH = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash on this machine")
@@ -282,6 +284,7 @@ def test_a_folder_for_logs_that_cannot_be_made_is_told(tmp_path: Path, monkeypat
         handed(tmp_path / "saves" / "qwen7b")
 
 
+@pytest.mark.sample(one_in=3, whole_for=["validator/submit/*"])
 @BASH
 @pytest.mark.process
 @pytest.mark.slow

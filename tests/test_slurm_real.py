@@ -16,11 +16,15 @@ from support import cluster
 from support.cluster import Cluster, wait
 from support.holding import Hold
 
+# What a job is made of.
+MADE_OF = ["constraints.txt", "validator/submit/*", "validator/train/*", "tests/support/cluster.py"]
+
 pytestmark = [
     pytest.mark.training,
     pytest.mark.network,
     pytest.mark.process,
     pytest.mark.skipif(bool(cluster.missing()), reason=cluster.missing()),
+    pytest.mark.sample(one_in=3, whole_for=MADE_OF, together=True),
 ]
 
 ROOT = Path(__file__).parent.parent
@@ -30,8 +34,6 @@ RUN = (
     "max_steps=70", "save_steps=20", "save_total_limit=null", "logging_steps=1", "per_device_train_batch_size=4",
     "plot_loss=false",
 )  # fmt: skip
-# What a job is made of.
-MADE_OF = ["constraints.txt", "validator/submit/*", "validator/train/*", "tests/support/*"]
 # Both nodes are this host, which others need not find by its name. DDP on the CPU resumes on `cpu`, not on `cpu:0`.
 SITE = """\
 environment:
@@ -128,7 +130,6 @@ def comes_to(hold: Hold, slurm: Cluster, job: Job) -> None:
     assert slurm.state(job.number) == "RUNNING", job.text[-5000:]
 
 
-@pytest.mark.sample(one_in=2, whole_for=MADE_OF)
 def test_a_run_goes_on_after_the_limit_and_the_loss_of_a_node(slurm: Cluster, folder: Path, undisturbed: Job) -> None:
     """Each time in the middle of a checkpoint, which is set aside. The losses are those of the undisturbed run."""
     hold = Hold(folder / "holds", 40)
@@ -155,7 +156,6 @@ def test_a_run_goes_on_after_the_limit_and_the_loss_of_a_node(slurm: Cluster, fo
     assert job.losses == pytest.approx(undisturbed.losses, rel=1e-6)
 
 
-@pytest.mark.sample(one_in=3, whole_for=MADE_OF)
 def test_a_folder_is_an_array_and_a_smoke_run_is_two_steps(slurm: Cluster, folder: Path) -> None:
     recipes = folder / "recipes"
     recipes.mkdir()

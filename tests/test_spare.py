@@ -16,7 +16,7 @@ from validator.diagnostic import Severity
 from validator.job import job
 from validator.read.recipe import parse
 
-pytestmark = pytest.mark.usefixtures("from_the_root")
+pytestmark = [pytest.mark.usefixtures("from_the_root"), pytest.mark.sample(one_in=3, whole_for=["validator/advise/*"])]
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -116,6 +116,7 @@ def test_what_a_recipe_buys_is_as_promised(tmp_path: Path, path: Path) -> None:
     bought(tmp_path / "x", path.read_text("utf-8"))
 
 
+@pytest.mark.sample(one_in=10, whole_for=["validator/advise/*"])
 @pytest.mark.slow
 @pytest.mark.parametrize("path", RECIPES[5::8], ids=lambda path: path.stem)
 def test_what_a_recipe_buys_on_larger_machines_is_as_promised(tmp_path: Path, path: Path) -> None:

@@ -13,6 +13,8 @@ from test_memory_laws import runs
 from validator.memory import Architecture, Sharding, Workload
 from validator.speed import Device, Term, step_time
 
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/speed/*"])
+
 _RATES = ("half", "single", "bandwidth", "link", "network", "host_link", "host_bandwidth", "cores")
 LAWS = examples(32)
 A100 = Device(312e12, 19.5e12, 2.0e12, 300e9, 25e9, 25e9, 200e9, 96, 1e9)

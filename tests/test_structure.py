@@ -14,7 +14,10 @@ from validator.cli import group
 from validator.show import structure
 from validator.show.table import table
 
-pytestmark = pytest.mark.usefixtures("from_the_root")
+pytestmark = [
+    pytest.mark.usefixtures("from_the_root"),
+    pytest.mark.sample(one_in=3, whole_for=["validator/show/*", "validator/commands/*"]),
+]
 
 ROOT = Path(__file__).parent.parent
 NAME = "qwen7b-3090x1-lora"

@@ -32,11 +32,15 @@ def run_of(recipe: dict[str, Any]) -> tuple[Job, training.Training]:
 
 
 @pytest.fixture(scope="session")
-def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What LLaMA-Factory makes of every case."""
+def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What LLaMA-Factory makes of each case whose turn it is."""
     pytest.importorskip("llamafactory")
     folder = tmp_path_factory.mktemp("real")
-    command: list[str | Path] = [sys.executable, HERE / "support" / "real_data.py", folder, MODEL]
+    tests = [
+        item for item in request.session.items if isinstance(item, pytest.Function) and "real" in item.fixturenames
+    ]
+    names = [str(test.callspec.params["name"]) for test in tests]
+    command: list[str | Path] = [sys.executable, HERE / "support" / "real_data.py", folder, MODEL, *names]
     environment = {**os.environ, "PYTHONSAFEPATH": ""}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -44,6 +48,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.sample(one_in=5, whole_for=["constraints.txt", "validator/study/*", "tests/support/*_sets.py"])
 @pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("name", CASES)

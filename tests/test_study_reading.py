@@ -21,6 +21,8 @@ from validator import cli
 from validator.diagnostic import RecipeError
 from validator.study import ceiling
 
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/study/*"])
+
 LINE = b'{"instruction": "Say hi", "output": "hi there"}\n'
 TABLE = b"instruction,output\na,b\n"
 READ = ""  # in place of a message: the rows are read

@@ -10,6 +10,8 @@ import pytest
 from validator.study import ceiling, inquiry
 from validator.study.results import Study
 
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/study/*"])
+
 ROWS = 5000
 
 

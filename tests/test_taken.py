@@ -170,6 +170,7 @@ def test_a_recipes_name_tells_where_the_models_does_not(name: str, stands_for: s
         assert one is None or one.taken == ("name" if "4B" in name else "recipe")
 
 
+@pytest.mark.sample(one_in=3, whole_for=["validator/data/*", "validator/tables/taken.py"])
 def test_no_model_of_the_registry_is_taken_for_another() -> None:
     registered = data.table("templates")["models"].items()
     names = [(name, template) for template, kinds in registered for each in kinds.values() for name in each]
@@ -218,6 +219,7 @@ def test_the_words_of_a_name_are_those_of_one_model() -> None:
     assert {name for name, count in owners.items() if count > 1} == set()
 
 
+@pytest.mark.sample(one_in=4, whole_for=["validator/data/models.yaml", "validator/tables/taken.py"])
 @every(models.model_ids())
 def test_every_model_by_the_last_part_of_its_names(key: str) -> None:
     for hub in models.model(key).hub:

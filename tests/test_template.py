@@ -54,6 +54,7 @@ def told_by_its_name(key: str, hub: str, tmp_path: Path) -> None:
     assert local.how.startswith("that of ")
 
 
+@pytest.mark.sample(one_in=3, whole_for=["validator/data/*"])
 @every([(key, ENTRIES[key]["hub"][0]) for key in models.model_ids()])
 def test_a_copy_of_a_published_model_is_told_by_its_name(key: str, hub: str, tmp_path: Path) -> None:
     told_by_its_name(key, hub, tmp_path)
@@ -69,6 +70,7 @@ def test_a_copy_is_told_by_each_name_of_a_published_model(key: str, hub: str, tm
 UNTOLD = (None, "seed_coder", "seed_oss", "paligemma", "exaone")
 
 
+@pytest.mark.sample(one_in=3, whole_for=["validator/data/*"])
 @every([key for key in models.model_ids() if models.model(key).template not in UNTOLD])
 def test_the_chat_template_tells_what_the_catalogue_says(key: str, tmp_path: Path) -> None:
     expected = models.model(key).template

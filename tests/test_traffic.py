@@ -16,6 +16,8 @@ from validator.speed import Device, Term, step_time
 from validator.speed.passes import Passes, passes
 from validator.speed.traffic import traffic
 
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/speed/*"])
+
 LAWS = examples(32)
 A100 = Device(312e12, 19.5e12, 2.0e12, 234e9, 85e9, 25e9, 410e9, 128, 7e9)
 # The shapes of Qwen2.5-7B, and no computation for traffic to hide behind.

@@ -25,7 +25,7 @@ from validator.train import saving, trainer
 from validator.train.alone import alone
 from validator.train.launch import Process
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sample(one_in=3, whole_for=["validator/train/*"])]
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 600  # seconds in which a process says something; only one that hangs does not

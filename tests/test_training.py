@@ -24,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 RECIPE = ROOT / "recipes" / "tiny-cpu-lora.yaml"
 MODEL = ROOT / "demo" / "tiny-qwen3"
 TWO_PROCESSES = {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "2"}
+TRAINED_BY = ["constraints.txt", "deepspeed/*", "demo/*", "validator/train/*", "recipes/tiny*"]
 LIMIT = 850  # seconds after which a training hangs: less than pytest's own limit, so that no process is left behind
 
 
@@ -124,9 +125,7 @@ def written(checkpoint: Path) -> int:
 
 
 @pytest.mark.usefixtures("unchanged_recipe")
-@pytest.mark.sample(
-    one_in=2, whole_for=["constraints.txt", "deepspeed/*", "demo/*", "validator/train/*", "recipes/tiny*"]
-)
+@pytest.mark.sample(one_in=4, whole_for=TRAINED_BY)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_trains(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = train(tmp_path, case.overrides, case.environment)
@@ -142,6 +141,7 @@ def test_trains(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert expected <= written(run.output / "checkpoint-4") <= 1.05 * expected + names
 
 
+@pytest.mark.sample(one_in=3, whole_for=TRAINED_BY)
 def test_the_exit_code_is_the_trainers(tmp_path: Path) -> None:
     """A model whose weights are cut short passes every check that reads no weights, and fails in the trainer."""
     model = tmp_path / "broken"
@@ -154,6 +154,7 @@ def test_the_exit_code_is_the_trainers(tmp_path: Path) -> None:
     assert not (run.output / "adapter_model.safetensors").exists()
 
 
+@pytest.mark.sample(one_in=3, whole_for=TRAINED_BY)
 @pytest.mark.usefixtures("unchanged_recipe")
 def test_real_steps_correct_what_is_predicted_here(tmp_path: Path) -> None:
     """Nothing is saved, no process is left, and the next prediction is that of the measured steps."""

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.every import every
 from training_twins import report as twins
 
 ROOT = Path(__file__).parent.parent
@@ -24,11 +25,7 @@ NOW = TRAINED if os.environ.get("TWINS") == "all" else twins.cross_section(FOUND
 MAKERS = ["benchmarks/training_twins/*", "benchmarks/forks.py", "constraints.txt"]
 
 
-def named(each: twins.Combination) -> str:
-    return "-".join(str(part).replace(", ", "-") for part in each if part != "")
-
-
-@pytest.mark.parametrize("each", FOUND, ids=named)
+@every(FOUND)
 def test_each_combination_is_recorded_with_its_outcome(each: twins.Combination) -> None:
     why = twins.reason(each)
     assert ROWS[each].result == (f"parsed only: {why}" if why else "trained")
@@ -82,7 +79,7 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.slow
 @pytest.mark.training
-@pytest.mark.sample(one_in=5, whole_for=MAKERS)
+@pytest.mark.sample(one_in=12, whole_for=MAKERS)
 @pytest.mark.parametrize("recipe", [Path(FOUND[each][0].path).stem for each in NOW])
 def test_trains_for_two_steps(recipe: str, outcomes: dict[str, str]) -> None:
     assert outcomes[recipe] == "trained"

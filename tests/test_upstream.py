@@ -22,6 +22,7 @@ from validator.upstream import annotation, arguments, lookups, scope, source, te
 from validator.upstream.releases import DEEPSPEED, NEWEST, TRANSFORMERS, pair
 
 DATA = Path(validator.__file__).parent / "data"
+OF_RELEASES = ["constraints.txt", "validator/data/*", "validator/upstream/*", "benchmarks/conformity/*"]
 NEWEST_PAIR = pair(NEWEST, TRANSFORMERS[NEWEST][0])
 
 
@@ -358,6 +359,7 @@ def test_deepspeed_schedulers_and_adam_take_what_is_said() -> None:
     assert adams - {"params", "model_params", "adamw_mode"} | {"torch_adam"} == OF_ADAM
 
 
+@pytest.mark.sample(one_in=3, whole_for=OF_RELEASES)
 @pytest.mark.slow
 @pytest.mark.real
 def test_tables_are_what_the_released_packages_give() -> None:
@@ -407,6 +409,7 @@ def test_values(name: str, kind: str, letter: str) -> None:
     assert table["outcomes"][name][table["kinds"].index(kind)] == letter
 
 
+@pytest.mark.sample(one_in=6, whole_for=OF_RELEASES)
 @pytest.mark.slow
 @pytest.mark.real
 def test_the_parser_still_refuses_the_same_values(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""What LLaMA-Factory itself makes of every case of small_sets.py and nasty_sets.py, as JSON on the last line: rows
-kept, tokens, dropped rows, and the Trainer's steps. A program of its own, because the caches it must not touch are
+"""What LLaMA-Factory itself makes of the named cases of small_sets.py and nasty_sets.py, as JSON on the last line:
+rows kept, tokens, dropped rows, and the Trainer's steps. A program of its own, because the caches it must not touch are
 chosen by environment."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support import nasty_sets, small_sets
 
-FOLDER, MODEL = Path(sys.argv[1]), sys.argv[2]
+FOLDER, MODEL, NAMES = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(FOLDER / "hf"), "HF_DATASETS_CACHE": str(FOLDER / "cache")}
 
 
@@ -84,4 +84,4 @@ if __name__ == "__main__":
 
     datasets.disable_progress_bars()
     cases = small_sets.CASES | nasty_sets.CASES
-    sys.stdout.write("\n" + json.dumps({name: measure(case, name) for name, case in cases.items()}) + "\n")
+    sys.stdout.write("\n" + json.dumps({name: measure(cases[name], name) for name in NAMES}) + "\n")

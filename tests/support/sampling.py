@@ -4,7 +4,8 @@
 
 runs one in ten of the cases of a test: those whose turn it is at this commit, and those whose id names a file that the
 commit touched. All run where the test's own file or one of `whole_for` was touched, with `pytest --whole`, and where
-there is no history to tell. What was touched is what differs from the commit before, or from $BASE.
+there is no history to tell. Cases of a file that share what takes the time, such as a process that imports torch, are
+drawn `together`. What was touched is what differs from the commit before, or from $BASE.
 """
 
 from __future__ import annotations
@@ -41,10 +42,13 @@ def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     return [item for item, marker in sampled if changed and not _is_drawn(item, changed, **marker.kwargs)]
 
 
-def _is_drawn(item: pytest.Item, changed: Change, one_in: int, whole_for: Sequence[str] = ()) -> bool:
-    if changed.touches([str(item.path.relative_to(ROOT)), *whole_for]):
+def _is_drawn(
+    item: pytest.Item, changed: Change, one_in: int, whole_for: Sequence[str] = (), together: bool = False
+) -> bool:
+    path = str(item.path.relative_to(ROOT))
+    if changed.touches([path, *whole_for]):
         return True
-    if crc32(item.nodeid.encode()) % one_in == changed.number % one_in:
+    if crc32((path if together else item.nodeid).encode()) % one_in == changed.number % one_in:
         return True
     case = item.nodeid.partition("[")[2]
     return any(name in case for name in changed.names)
