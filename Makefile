@@ -92,7 +92,7 @@ nightly-mutants: mutants
 
 # Changes the source of physics, rules and reading in 150 places, one at a time: does a test see it? The same mutants as
 # the record; fails where one survives that was killed. MODULE and SEED draw others.
-DRAWN := --again benchmarks/evidence/mutants/before.csv
+DRAWN := --whole --again benchmarks/evidence/mutants/before.csv
 mutants: $(VENV)/dev.done
 	python scripts/mutants.py $(if $(MODULE)$(SEED),$(addprefix --module ,$(MODULE)) $(addprefix --seed ,$(SEED)),$(DRAWN))
 
