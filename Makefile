@@ -1,5 +1,5 @@
 # make demo   set up, check every recipe, explain one, fine-tune a tiny model on the CPU
-# make test   set up, then lint, types and every test, real training included
+# make test   set up, then lint, types and the tests, real training included
 # Both need Python 3.11 or later, git and make; `make test` also a C++ compiler, for DeepSpeed.
 # Where SLURM is installed (.ci/run has the command), it also runs jobs on a cluster of its own.
 # What they install goes to .venv. On a machine with GPUs: pip install ".[train]"
@@ -46,7 +46,7 @@ LIMITED := -n 0 -o faulthandler_timeout=1800 -o faulthandler_exit_on_timeout=tru
 # What only the nightly run does is left out elsewhere.
 AND := and not nightly
 export NOT_RUN := $(CURDIR)/build/not-run.txt
-not-run = @sort -u $(NOT_RUN) 2>/dev/null | grep . || echo "every test of this machine ran"
+not-run = @sort -u $(NOT_RUN) 2>/dev/null | grep . || echo "no test was skipped"
 
 # One core sets up what another environment needs while the packages of this one come, one after the other. What was
 # killed leaves locks that DeepSpeed would wait for.

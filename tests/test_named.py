@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from support import program
 
-from validator.cli import group
 from validator.diagnostic import RecipeError, Severity
 from validator.recipes import catalogue
 from validator.recipes.named import document, named
@@ -20,7 +20,7 @@ DATA = f"dataset_dir={home() / 'data'}"
 
 
 def run(*words: str) -> Result:
-    return CliRunner().invoke(group, words, env={"PATH": ""})  # no driver's program, on any machine
+    return program.run(*words, env={"PATH": ""})  # no driver's program, on any machine
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from support import program
 from support.recordings import RECORDED, show_all
 
 from validator.cli import group
@@ -25,7 +26,7 @@ def run(monkeypatch: pytest.MonkeyPatch, folder: str, *words: str) -> Result:
     show_all(monkeypatch)
     monkeypatch.setenv("PATH", str(RECORDED / folder))
     monkeypatch.setattr(host, "memory_gib", lambda: 1000.0)
-    return CliRunner().invoke(group, words)
+    return program.run(*words)
 
 
 @pytest.mark.parametrize("command", ["check", "explain", "plan", "list"])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from statistics import mean
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import laws
 
 from validator.speed.padding import longest_of, spread, waited_for
 
@@ -16,7 +16,7 @@ LENGTHS = st.lists(st.integers(1, 4096), min_size=1, max_size=40)
 
 @pytest.mark.parametrize("count", [1, 2, 8, 64])
 def test_the_longest_of_a_draw_is_that_of_many_draws(count: int) -> None:
-    chance, lengths = random.Random(count), [10, 20, 40, 80, 160, 320, 640, 1280]
+    chance, lengths = laws.chance(count), [10, 20, 40, 80, 160, 320, 640, 1280]
     drawn = mean(max(chance.choices(lengths, k=count)) for _ in range(20_000))
     assert longest_of(lengths, count) == pytest.approx(drawn, rel=0.03)
 

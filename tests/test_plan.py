@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shlex
 from dataclasses import replace
 from functools import cache
@@ -15,6 +14,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
+from support import laws, program
 from support.real_parser import Parser
 from support.work import calls
 
@@ -39,7 +39,7 @@ _MACHINES = [
     *("1xa100-80g", "4xa100-40g", "8xa100-80g", "8xh100-80g", "8xh200-141g", "8xmi300x-192g", "2x8xa100-80g"),
     *("8xascend-910a-32g", "8xascend-910b-32g", "8xascend-910b-64g", "16xascend-910c-64g", "4x8xh100-80g"),
 ]
-_TRIPLES = random.Random(5).sample(
+_TRIPLES = laws.chance(5).sample(
     [(model, machine, method) for model in models.model_ids() for machine in _MACHINES for method in plan.METHODS], 200
 )
 
@@ -48,7 +48,7 @@ _ASKED = [
      "length": chance.choice([None, 512, 4096, 8192]), "stage": chance.choice(draft.STAGES),
      "method": chance.choice([None, *guidance.METHODS]), "fsdp": chance.random() < 0.2,
      "host_ram_gib": chance.choice([None, 64.0, 512.0])}
-    for chance in map(random.Random, range(120))
+    for chance in map(laws.chance, range(120))
 ]  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def plan_for(asked: dict[str, Any]) -> plan.Plan | None:
 
 
 def run(*words: str) -> Result:
-    return CliRunner().invoke(group, ["plan", *words], standalone_mode=False)
+    return program.run_to_exception("plan", *words)
 
 
 def plans(*words: str) -> dict[str, Any]:

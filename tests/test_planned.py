@@ -11,6 +11,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
+from support import program
 
 from validator.cli import group
 from validator.commands import plan
@@ -69,7 +70,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def run(words: str, *more: str) -> Result:
-    return CliRunner().invoke(group, ["plan", *words.split(), *more], standalone_mode=False)
+    return program.run_to_exception("plan", *words.split(), *more)
 
 
 def rows(words: str) -> dict[str, Any]:

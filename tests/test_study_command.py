@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from support import program
 
-from validator import cli
 from validator.diagnostic import RecipeError
 from validator.job.job import Job
 from validator.show import picture
@@ -30,7 +30,7 @@ BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.group, ["data", *arguments])
+    return program.run("data", *arguments)
 
 
 BROKEN: dict[str, tuple[str, bytes, str]] = {

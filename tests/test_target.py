@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from support import program
 from support.recordings import RECORDED, show_all
 from support.sound import RECIPE
 
@@ -228,7 +229,7 @@ def run(monkeypatch: pytest.MonkeyPatch, folder: str, scratch: Path, *words: str
     cli.write_text(f'#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES" > {scratch}/started\n')
     cli.chmod(0o755)
     monkeypatch.setenv("PATH", f"{RECORDED / folder}:{cli.parent}")
-    return CliRunner().invoke(group, ["train", *words])
+    return program.run("train", *words)
 
 
 @pytest.mark.parametrize(
