@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from validator.memory import Architecture, Attn, Ffn, LayerKind, Workload, attention, lightning, statespace
+from validator.memory import (
+    Architecture,
+    Attn,
+    Ffn,
+    LayerKind,
+    Workload,
+    attention,
+    lightning,
+    linear_roles,
+    statespace,
+    trainable_parameters,
+)
 from validator.memory.blocks import blocks
 from validator.memory.mixers import Lightning, StateSpace
 from validator.memory.run import Run
@@ -80,3 +91,18 @@ def test_squares_of_the_backward_of_eager_attention(half_scores: bool, bytes_eac
     one, two = (Run(arch, Workload(length=length, attention="eager")) for length in (1024, 2048))
     more = attention._attention_peak(two) / two.tokens - attention._attention_peak(one) / one.tokens
     assert more == (bytes_each - 2.0) * 4 * 1024
+
+
+def test_adapters_on_all_linear_modules_leave_fused_experts_out() -> None:
+    """One tensor of all experts is no linear module; what is not said of a mixture is that it has such."""
+    arch = model(ffn=EXPERTS._replace(shared_width=40), kinds=(LayerKind(experts=True),) * 3)
+    assert linear_roles(arch) == linear_roles(arch, fused=True)
+    separate = {linear.role for _, block in blocks(arch, False) for linear in block.linears if linear.routed}
+    assert separate <= {*linear_roles(arch, fused=False)}
+
+
+def test_the_last_layers_train_and_nothing_else() -> None:
+    arch = model()
+    ((number, block),) = blocks(arch, True)
+    work = Workload(method="freeze", trainable_layers=2)
+    assert (number, trainable_parameters(arch, work)) == (3, 2 * block.elements)

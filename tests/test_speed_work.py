@@ -6,8 +6,10 @@ import pytest
 
 from validator.memory import Adapter, Architecture, Attn, Encoding, Ffn, Sharding, Tower, Workload
 from validator.memory.linear import Linear
+from validator.memory.run import Run
 from validator.memory.workload import Attention
-from validator.speed import Device, StepTime, Term, step_time
+from validator.speed import Device, StepTime, Term, step_time, update
+from validator.speed.rates import rates
 
 A100 = Device(312e12, 19.5e12, 2.039e12, 300e9, 0, 25e9, 200e9, 96, 1e9)
 DENSE = Architecture(4096, 32, 32000, Attn(32, 8, 128), Ffn(14336))
@@ -227,3 +229,10 @@ def test_a_device_that_nobody_timed_has_a_wider_band() -> None:
     assert none.low < known.low
     assert none.high > known.high
     assert none.gaps == ("this kind of device",)
+
+
+def test_muon_multiplies_what_is_inside_the_layers() -> None:
+    """Embedding and output layer are AdamW's, however many tokens they know."""
+    muon = FULL._replace(optimizer="muon")
+    small, large = (update._products(Run(DENSE._replace(vocab=vocab), muon), rates(A100)) for vocab in (1000, 64000))
+    assert small == large > 0
