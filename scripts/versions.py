@@ -51,10 +51,12 @@ def tried(pythons: Sequence[str] = PYTHONS) -> Iterator[Tried]:
     BUILD.mkdir(parents=True, exist_ok=True)
     runner = uv()
     for name in pythons:
-        if python := shutil.which(name):
+        python = shutil.which(name)
+        # pyenv puts a name on PATH also where no such Python is chosen.
+        if python and subprocess.run([python, "-V"], capture_output=True, check=False).returncode == 0:
             yield from (_try(runner, python, age) for age in RESOLUTIONS)
         else:
-            print(f"{name} is not on PATH, and was not tried", file=sys.stderr)
+            print(f"{name} is not on PATH, or does not start, and was not tried", file=sys.stderr)
 
 
 def uv() -> str:
