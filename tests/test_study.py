@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support import nasty_sets, small_sets
+from support.sampling import chosen
 
 from validator.job import schedule
 from validator.job.job import Job
@@ -36,10 +37,7 @@ def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """What LLaMA-Factory makes of each case whose turn it is."""
     pytest.importorskip("llamafactory")
     folder = tmp_path_factory.mktemp("real")
-    tests = [
-        item for item in request.session.items if isinstance(item, pytest.Function) and "real" in item.fixturenames
-    ]
-    names = [str(test.callspec.params["name"]) for test in tests]
+    names = chosen(request.session, "test_rows_tokens_drops_and_steps_are_those_of_the_real_run", "name")
     command: list[str | Path] = [sys.executable, HERE / "support" / "real_data.py", folder, MODEL, *names]
     environment = {**os.environ, "PYTHONSAFEPATH": ""}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

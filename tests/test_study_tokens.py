@@ -64,7 +64,5 @@ def test_a_tokenizer_counts(tmp_path: Path) -> None:
     by, why = counter(tmp_path, json.dumps(WORDS))
     assert why == ""
     assert by.exact
-    assert by.count(["a b a", ""]) == [3, 0]
-    # Half of a pair: tokenizers 0.20 takes it for one more unknown word, 0.23 refuses the text.
-    assert by.count(["c\ud800"]) in ([1], [2])
+    assert by.count(["a b a", "", "c\ud800"]) == [3, 0, 1]
     assert by.count(["a " * 600_000])[0] > 100_000

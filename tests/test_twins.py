@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.every import every
+from support.sampling import chosen
 from training_twins import report as twins
 
 ROOT = Path(__file__).parent.parent
@@ -62,8 +63,7 @@ def test_a_twin_keeps_what_decides_and_shrinks_the_rest() -> None:
 def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Result by recipe of those whose turn it is, trained now; the evidence itself is not touched."""
     written = tmp_path_factory.mktemp("twins") / "twins.csv"
-    tests = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    names = [str(item.callspec.params["recipe"]) for item in tests if item.originalname == "test_trains_for_two_steps"]
+    names = chosen(request.session, "test_trains_for_two_steps", "recipe")
     command = [sys.executable, "-m", "benchmarks", "training", "report", "--record", *names]
     done = subprocess.run(
         command,

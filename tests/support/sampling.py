@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import pytest
@@ -52,6 +52,12 @@ def _is_drawn(
         return True
     case = item.nodeid.partition("[")[2]
     return any(name in case for name in changed.names)
+
+
+def chosen(session: pytest.Session, test: str, parameter: str) -> list[Any]:
+    """Return the values of a parameter for which a test is run, so that a fixture prepares no others."""
+    items = [item for item in session.items if isinstance(item, pytest.Function) and item.originalname == test]
+    return [item.callspec.params[parameter] for item in items]
 
 
 @cache

@@ -43,14 +43,15 @@ class Vocabulary:
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text; on all cores."""
-        short = [text if len(text) < _LONGEST else "" for text in texts]
-        try:
-            encoded = self._tokenizer.encode_batch_fast(short, add_special_tokens=False)
-        except TypeError:  # half of a surrogate pair is no character; the real run leaves it out
-            short = [text.encode(errors="ignore").decode() for text in short]
-            encoded = self._tokenizer.encode_batch_fast(short, add_special_tokens=False)
-        counts = [len(one) for one in encoded]
+        short = [_characters(text) if len(text) < _LONGEST else "" for text in texts]
+        counts = [len(one) for one in self._tokenizer.encode_batch_fast(short, add_special_tokens=False)]
         return [estimate(text) if len(text) >= _LONGEST else n for text, n in zip(texts, counts, strict=True)]
+
+
+def _characters(text: str) -> str:
+    """The text without halves of surrogate pairs, which the real run leaves out: tokenizers 0.20 would count them, and
+    0.23 raises TypeError."""
+    return text if text.isascii() else text.encode(errors="ignore").decode()
 
 
 def _bears(path: Path) -> None:
