@@ -75,8 +75,6 @@ CASES = {
     "at the end": Case("one", {"max_steps": 4}, 1, {"PTH027"}),
 }
 
-# Of tests that name them themselves.
-ALWAYS = {"stage 0", "at the end"}
 SAID_BY = [
     "constraints.txt",
     "validator/rules/continuing.py",
@@ -144,14 +142,8 @@ class Ended(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """The cases of the tests whose turn it is."""
-    tests = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    names = {
-        test.callspec.params["name"] for test in tests if test.path == Path(__file__) and hasattr(test, "callspec")
-    }
-    cases = {name: case for name, case in CASES.items() if name in names | ALWAYS}
-    firsts = {name: FIRST[name] for name in FIRST if any(case.first == name for case in cases.values())}
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """All cases, which have their turn together."""
     folder = tmp_path_factory.mktemp("real")
     (folder / "deepspeed").symlink_to(ROOT / "deepspeed")
     (folder / "data").mkdir()
@@ -160,10 +152,10 @@ def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     said: dict[str, set[str]] = {}
     runs: list[Run] = []
     with runner(folder) as run, chdir(folder):
-        run([(f"first {name}", recipe(f"first/{name}", made), count) for name, (made, count) in firsts.items()])
-        for name in firsts:
+        run([(f"first {name}", recipe(f"first/{name}", made), count) for name, (made, count) in FIRST.items()])
+        for name in FIRST:
             assert Path("first", name, "checkpoint-4").is_dir(), Path(f"first {name}.log").read_text()[-5000:]
-        for name, case in cases.items():
+        for name, case in CASES.items():
             shutil.copytree(f"first/{case.first}/checkpoint-4", f"out/{name}/checkpoint-4")
             made = recipe(f"out/{name}", FIRST[case.first][0], {"save_only_model": None}, case.changes)
             said[name] = codes(folder / "recipe.yaml", made, case.processes)
