@@ -16,8 +16,9 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
-from support import sampling
 from support.real_parser import Parser
+
+pytest_plugins = ["support.sampling", "pytester"]
 
 ROOT = Path(__file__).parents[1]
 
@@ -77,7 +78,6 @@ def pytest_collection_finish() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="rewrite what tests/golden/ expects")
     parser.addoption("--complete", action="store_true", help="fail where a test is skipped: every package is expected")
-    parser.addoption("--whole", action="store_true", help="run all cases of tests that draw a sample of them")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -87,13 +87,9 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config.option.numprocesses = 0
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort by cost, so that a broken rule shows in seconds and not after the trainings, and draw the samples."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort by cost, so that a broken rule shows in seconds and not after the trainings."""
     items.sort(key=lambda item: sum(1 for name in ("slow", "training") if item.get_closest_marker(name)))
-    if not config.getoption("--whole"):
-        left_out = set(sampling.left_out(items))
-        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

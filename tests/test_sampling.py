@@ -13,14 +13,13 @@ from support import sampling
 from support.sampling import Change
 
 ROOT = Path(__file__).parents[1]
-PLACE = ROOT / "tests" / "test_plan.py"
 
 
 class Item:
-    """A test of PLACE, as far as it is asked."""
+    """A test, as far as it is asked."""
 
     def __init__(self, name: str, **marked: object) -> None:
-        self.nodeid, self.path = f"tests/test_plan.py::{name}", PLACE
+        self.nodeid = f"tests/test_plan.py::{name}"
         self._marker = pytest.mark.sample(**marked).mark if marked else None
 
     def get_closest_marker(self, _name: str) -> pytest.Mark | None:
@@ -71,6 +70,31 @@ def test_what_was_touched_runs(monkeypatch: pytest.MonkeyPatch, change: Change |
 
 def test_a_test_without_the_mark_always_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert drawn(monkeypatch, [Item("test_x")], commit(1)) == {"test_x"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ([], pytest.ExitCode.OK),  # it is no test's turn
+        (["--whole"], pytest.ExitCode.TESTS_FAILED),
+        (["test_it.py"], pytest.ExitCode.TESTS_FAILED),
+        (["-k", "misspelt"], pytest.ExitCode.NO_TESTS_COLLECTED),
+    ],
+)
+def test_what_ends_a_run_without_tests(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, words: list[str], code: pytest.ExitCode
+) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import pytest
+        @pytest.mark.sample(one_in=10**9)
+        def test_x():
+            assert False
+        """
+    )
+    monkeypatch.setattr(sampling, "change", lambda: commit(1))
+    ran = pytester.inline_run("-p", "support.sampling", *words)
+    assert ran.ret == code
 
 
 def test_what_marks_name_is_there() -> None:

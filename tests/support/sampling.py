@@ -22,6 +22,7 @@ from zlib import crc32
 import pytest
 
 ROOT = Path(__file__).parents[2]
+LEFT_OUT = pytest.StashKey[bool]()  # whether tests were left to other commits
 
 
 class Change(NamedTuple):
@@ -35,6 +36,34 @@ class Change(NamedTuple):
         return any(fnmatch(path, pattern) for path in self.paths for pattern in patterns)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole", action="store_true", help="run all cases of tests that draw a sample of them")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Who names a file or a test wants it, whosever turn it is."""
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        config.option.whole = True
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draw from what -m and -k have selected."""
+    if config.getoption("--whole"):
+        return
+    others = set(left_out(items))
+    config.hook.pytest_deselected(items=[item for item in items if item in others])
+    items[:] = [item for item in items if item not in others]
+    config.stash[LEFT_OUT] = bool(others)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where it is no test's turn, nothing went wrong."""
+    if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and session.config.stash.get(LEFT_OUT, False):
+        session.exitstatus = pytest.ExitCode.OK
+
+
 def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Return the items of sampled tests whose turn it is not."""
     sampled = [(item, marker) for item in items if (marker := item.get_closest_marker("sample"))]
@@ -45,7 +74,7 @@ def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 def _is_drawn(
     item: pytest.Item, changed: Change, one_in: int, whole_for: Sequence[str] = (), together: bool = False
 ) -> bool:
-    path = str(item.path.relative_to(ROOT))
+    path = item.nodeid.partition("::")[0]
     if changed.touches([path, *whole_for]):
         return True
     if crc32((path if together else item.nodeid).encode()) % one_in == changed.number % one_in:
