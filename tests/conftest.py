@@ -42,6 +42,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Operators that DeepSpeed compiles once for all tests, as in the Makefile.
 os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(ROOT / ".cache" / "torch_extensions"))
+os.environ.setdefault("CXX", str(ROOT / "tests" / "support" / "c++"))
 
 # What a developer has measured on their own machine corrects no prediction of a test.
 _OWN = tempfile.TemporaryDirectory()

@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.network,
     pytest.mark.process,
     pytest.mark.skipif(bool(networks.missing()), reason=networks.missing()),
-    pytest.mark.sample(one_in=3, whole_for=MADE_OF, together=True),
+    pytest.mark.sample(one_in=6, whole_for=MADE_OF, together=True),
 ]
 
 ROOT = Path(__file__).parent.parent

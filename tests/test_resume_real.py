@@ -86,7 +86,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.real,
     pytest.mark.process,
-    pytest.mark.sample(one_in=3, whole_for=SAID_BY, together=True),
+    pytest.mark.sample(one_in=6, whole_for=SAID_BY, together=True),
 ]
 
 Run = tuple[str, dict[str, Any], int]  # name, recipe, number of processes

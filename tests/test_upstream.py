@@ -359,7 +359,7 @@ def test_deepspeed_schedulers_and_adam_take_what_is_said() -> None:
     assert adams - {"params", "model_params", "adamw_mode"} | {"torch_adam"} == OF_ADAM
 
 
-@pytest.mark.sample(one_in=3, whole_for=OF_RELEASES)
+@pytest.mark.sample(one_in=6, whole_for=OF_RELEASES)
 @pytest.mark.slow
 @pytest.mark.real
 def test_tables_are_what_the_released_packages_give() -> None:
