@@ -37,11 +37,11 @@ demo: $(VENV)/train.done
 	lmf-recipes explain recipes/qwen32b-910b-lora.yaml
 	lmf-recipes train recipes/tiny-cpu-lora.yaml
 
-# Side by side on two cores: trainings wait for each other, jobs of several nodes for what they have started. Tests that
-# ask LLaMA-Factory, DeepSpeed and torch share one process that has imported them. DeepSpeed's operators are compiled
-# before, while the types are checked, so that no part has to wait for them.
+# Three side by side on two cores, as trainings wait for each other, and jobs of several nodes for what they have
+# started; these come first. Tests that ask LLaMA-Factory, DeepSpeed and torch share one process that has imported them.
+# DeepSpeed's operators are compiled before, while the types are checked, so that no part has to wait for them.
 BEFORE := $(VENV)/operators.done lint types
-PARTS := test-fast test-slow test-real test-trainings test-nodes
+PARTS := test-trainings test-nodes test-real test-slow test-fast
 PYTEST := pytest -q --complete
 # What hangs ends the tests and shows where: half an hour is ten times what any test takes on a busy machine. The fast
 # ones have no such limit, which takes two milliseconds for each test.
@@ -58,7 +58,7 @@ test: $(VENV)/venv.done
 	  $(MAKE) --no-print-directory $(VENV)/deepspeed.done; wait $$engines
 	@mkdir -p build && rm -f $(TORCH_EXTENSIONS_DIR)/*/lock $(NOT_RUN)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync $(BEFORE)
-	@$(MAKE) --no-print-directory --jobs=5 --output-sync $(PARTS)
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync $(PARTS)
 	$(not-run)
 
 test-real test-trainings test-nodes: $(VENV)/operators.done
