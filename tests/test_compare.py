@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -261,6 +262,12 @@ def test_a_commit_is_told_as_what_it_is(unchanged: Path, made: str) -> None:
     lines = told.stdout.splitlines()
     assert [line.split(":")[0] for line in lines[1:-1] if not line.startswith(" ")] == kinds, told.stdout
     assert len(lines) < 30
+
+
+def test_each_question_has_its_own_name() -> None:
+    """Else the answer to one would be compared with that to another."""
+    names = Counter(question.id for question in corpus.Corpus(ROOT, drawn=2).questions())
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 @pytest.mark.sample(one_in=3, whole_for=COMPARED_BY)

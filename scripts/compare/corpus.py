@@ -248,7 +248,7 @@ class Corpus:
 
         for path in kept.every():
             given = kept.load(path)
-            yield Question(f"{given.words[0]}/fuzzed/{path.stem}", given.words, dict(given.files))
+            yield Question(f"{given.words[0]}/fuzzed/{path.parent.name}-{path.stem}", given.words, dict(given.files))
 
     def _damaged(self) -> Iterator[Made]:
         """Damaged inputs by number, each made only where it is asked. What drivers print is in tests/recorded, too."""
