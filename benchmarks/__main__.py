@@ -48,7 +48,8 @@ class Area(NamedTuple):
 AREAS = {
     "memory": Area("how far predicted memory is from published runs", "accuracy_memory", ("report",), ("rivals",)),
     "time": Area(
-        "how far predicted time is from published runs", "accuracy_time", ("report", "claims", "runs"), ("paced",)
+        "how far predicted time is from published runs", "accuracy_time", ("report", "claims", "runs"),
+        ("paced", "refit"),
     ),
     "conformity": Area(
         "whether LLaMA-Factory does what check says, on made recipes", "conformity", ("report",),

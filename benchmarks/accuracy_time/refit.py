@@ -14,12 +14,15 @@ from math import inf
 from statistics import median
 from types import ModuleType
 
-from accuracy_time.times import TimedRow
+import yaml
+from accuracy_time.times import TimedRow, published
 from fitting import assigned, descend, loss, publication
+from records import EVIDENCE
 from score import percent, percentile, signed, table
 
 from validator.speed import step_time
 
+RECORD = EVIDENCE / "time" / "holdout.yaml"
 # Module and name of each constant -> what it may be, the first value being "no such effect".
 CHOICES: Mapping[str, Sequence[object]] = {
     "rates.PRODUCT": (1.0, 0.94, 0.88, 0.82, 0.76, 0.7),
@@ -75,17 +78,37 @@ def fit(rows: Sequence[TimedRow]) -> Constants:
     return descend(CHOICES, lambda values: loss(zip(names, (1 + error for error in errors(rows, values)), strict=True)))
 
 
-def holdout(rows: Sequence[TimedRow]) -> str:
-    """Every source scored with constants that it had no part in, beside the ones in use. Held rows are never fitted."""
-    known, lines = [row for row in rows if row.known], []
-    every: list[float] = []
+def left_out(rows: Sequence[TimedRow]) -> Iterator[tuple[str, list[float], list[float]]]:
+    """Each source, its relative errors with constants that it had no part in, and with those in use. Held rows are
+    never fitted."""
+    known = [row for row in rows if row.known]
     for name in dict.fromkeys(map(source, known)):
         kept = [row for row in known if source(row) == name]
         values = fit([row for row in known if source(row) != name and not row.held])
-        sizes, used = [list(map(abs, errors(kept, each))) for each in (values, {})]
-        every += sizes
-        shown = [percent(part) for each in (sizes, used) for part in (median(each), percentile(each, 0.9))]
-        lines.append([name, len(kept), *shown[:2], signed(median(errors(kept, values))), *shown[2:]])
-    lines.append(["all", len(every), percent(median(every)), percent(percentile(every, 0.9)), "", "", ""])
+        yield name, errors(kept, values), errors(kept, {})
+
+
+def middle_and_p90(signed_errors: Sequence[float]) -> tuple[float, float]:
+    sizes = list(map(abs, signed_errors))
+    return median(sizes), percentile(sizes, 0.9)
+
+
+def holdout(rows: Sequence[TimedRow]) -> str:
+    """A line for each source."""
+    lines: list[list[object]] = []
+    every: list[float] = []
+    for name, fitted, used in left_out(rows):
+        every += fitted
+        shown = [percent(part) for each in (fitted, used) for part in middle_and_p90(each)]
+        lines.append([name, len(fitted), *shown[:2], signed(median(fitted)), *shown[2:]])
+    lines.append(["all", len(every), *map(percent, middle_and_p90(every)), "", "", ""])
     heads = ["left out", "n", "median |%|", "p90 |%|", "bias %", "in use: median", "p90"]
     return table("constants fitted without the source (bar: 15 / 35)", heads, lines)
+
+
+def main() -> None:
+    """Record what the docs say of all sources."""
+    every = [error for _, fitted, _ in left_out(published()[0]) for error in fitted]
+    names = ("holdout_median", "holdout_p90")
+    figures = {name: round(100 * part, 1) for name, part in zip(names, middle_and_p90(every), strict=True)}
+    RECORD.write_text(yaml.safe_dump(figures), "utf-8")

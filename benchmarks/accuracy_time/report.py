@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import yaml
 from accuracy_time import paced, refit
 from accuracy_time.times import TimedRow, published
 from score import MISSED, fraction, percent, percentile, scored, signed, table
@@ -203,6 +204,7 @@ def recorded_figures() -> dict[str, float]:
         "exact_p90": exact_p90,
         "other_devices_median": other_devices_median,
         "rows_kept_apart": sum(item.row.held for item in known(items)),
+        **yaml.safe_load(refit.RECORD.read_text("utf-8")),
     }
 
 
