@@ -17,12 +17,14 @@ _LISTS = ("add_tokens", "add_special_tokens")
 TWICE = "LOA004"
 _REFUSED = {"tag:yaml.org,2002:set", "tag:yaml.org,2002:timestamp"}
 # What OmegaConf's grammar takes behind `${`, with the `}`: a path of keys, or a resolver with arguments.
-_KEY = r"""[^\\{}()\[\]:.\s'"]+"""
+# \0 stands for the text `${`, \x01 for an interpolation within another, which is a key by itself and no part of one.
+_KEY = r"""(?:(?:[^\\{}()\[\]:.\s'"\0\x01]|\\[.:=\[\]\\])+|\x01)"""
 _NODE = rf"\.*(?:{_KEY}|\[{_KEY}\])(?:\.{_KEY}|\[{_KEY}\])*"
-_ARGUMENT = r"""(?:[\w/\-+.$%*@?|:,\\ \t\[\]]|'[^']*'|"[^"]*"|\{[^{}]*\})*+"""
+_ARGUMENT = r"""(?:[\w/\-+.$%*@?|:,\\ \t\[\]\0\x01]|'[^']*'|"[^"]*"|\{[^{}]*\})*+"""
 _WORD = r"[\w/\-+.$%*@?|]+"
-_NAMELESS = rf":\s*(?:{_WORD}(?:\s*,\s*{_WORD})*)?"
-_RESOLVER = rf"[A-Za-z_][\w\-]*(?:\.[A-Za-z_][\w\-]*)*\s*:{_ARGUMENT}"
+_NAMELESS = rf":\s*{_WORD}(?:\s*,\s*{_WORD})*"
+_NAME = r"(?:[A-Za-z_][\w\-]*|\x01)"
+_RESOLVER = rf"{_NAME}(?:\.{_NAME})*\s*:{_ARGUMENT}"
 # Compiled when first needed, which few runs do.
 _INTERPOLATION = rf"\s*+(?:{_NODE}|{_NAMELESS}|{_RESOLVER})\s*\}}"
 _FEW = 16  # characters
@@ -90,16 +92,15 @@ def _same(one: Node, other: Node) -> bool:
 
 
 def _interpolates(text: str) -> bool:
-    """Whether every `${` begins a well-formed interpolation. The last holds no other; a plain word then stands for it
-    in those around it."""
-    _, *parts = re.sub(_ESCAPED, r"\\", text).split("${")  # a backslash, which no key may hold
+    """Whether every `${` begins a well-formed interpolation. The last holds no other."""
+    _, *parts = re.sub(_ESCAPED, r"\0", text).split("${")
     behind: list[str] = []  # characters, the nearest last
     for part in reversed(parts):
         behind += reversed(part)
         end = _end(behind)
         if not end:
             return False
-        behind[-end:] = "x"
+        behind[-end:] = "\1"
     return True
 
 
