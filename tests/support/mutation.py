@@ -121,17 +121,23 @@ class Measured:
         return next((lines[line] for line in range(mutant.line, mutant.first - 1, -1) if line in lines), set())
 
     def tests(self, mutant: Mutant, seconds: float) -> list[str]:
-        """Return the tests to run on a mutant: those that are named after the rule that it changes, then those that
-        execute its line, then those that execute another line of the module (a cached value is computed by the first
-        test only); of each, the quickest first. All take `seconds`."""
+        """Return the tests to run on a mutant: those that are named after the rule that it changes, then those of the
+        other rules of the module, which share its functions and tables, then those that execute its line, then those
+        that execute another line of the module (a cached value is computed by the first test only); of each, the
+        quickest first. All take `seconds`."""
         covering = self.at(mutant)
         if not covering:
             return []
         module = set().union(*self.lines(mutant.path).values())
-        rule = _rule(mutant)
+        rule, rules = _rules(mutant)
         order = sorted(
             module & self.seconds.keys(),
-            key=lambda test: (rule not in test, test not in covering, self.seconds[test]),
+            key=lambda test: (
+                rule not in test,
+                not any(each in test for each in rules),
+                test not in covering,
+                self.seconds[test],
+            ),
         )
         chosen: list[str] = []
         for test in order:
@@ -333,11 +339,12 @@ class Loader(SourceFileLoader):
         return compile(Path(self.source).read_bytes(), self.path, "exec", dont_inherit=True)
 
 
-def _rule(mutant: Mutant) -> str:
-    """Return the code of the last rule that is declared above a mutant's line; "" where none is."""
-    above = Path(mutant.path).read_text(encoding="utf-8").splitlines()[: mutant.line]
-    codes = [line.split('"')[1] for line in above if line.startswith('@rule("')]
-    return codes[-1] if codes else ""
+def _rules(mutant: Mutant) -> tuple[str, list[str]]:
+    """Return the code of the last rule that is declared above a mutant's line, "" where none is, and all codes."""
+    lines = Path(mutant.path).read_text(encoding="utf-8").splitlines()
+    declared = {number: line.split('"')[1] for number, line in enumerate(lines, 1) if line.startswith('@rule("')}
+    above = [code for number, code in declared.items() if number <= mutant.line]
+    return above[-1] if above else "", list(declared.values())
 
 
 def _file(test: str) -> str:
