@@ -19,10 +19,12 @@ def judged() -> list[conformity.Judged]:
     return conformity.judge(27)
 
 
-def test_enough_recipes_of_every_group_were_run() -> None:
+def test_nine_in_ten_recipes_of_every_group_were_run() -> None:
+    """A case of a rule that is written anew has no outcome until `python -m benchmarks conformity --record`."""
+    made = Counter(row.group for row in conformity.rows())
     run = Counter(row.group for row in conformity.rows() if row.outcome)
-    assert run.total() >= 500
-    assert run.keys() == conformity.GROUPS.keys()
+    assert made.keys() == conformity.GROUPS.keys()
+    assert {group: run[group] for group in made if run[group] < 0.9 * made[group]} == {}
 
 
 @pytest.mark.sample(one_in=3, whole_for=["validator/rules/*"])

@@ -22,6 +22,7 @@ from validator.read.text import decode
 
 EXAMPLES = ROOT / "benchmarks" / "evidence" / "conformity" / "examples.json"
 REFUSED = ROOT / "tests" / "refused"
+OF_TRAINING = {"stage", "do_train", "dataset"}
 SEED = 20260
 PAIRS = 260
 DRAWN = 200
@@ -375,10 +376,11 @@ def rule_cases() -> Iterator[Case]:
 
 
 def readable(name: str, content: bytes, files: tuple[str, ...]) -> Iterator[Case]:
-    """The case where the recipe can be read, with the paths that rule_files gives the files beside it."""
+    """The case where the recipe can be read and is no file of another command, such as chat, with the paths that
+    rule_files gives the files beside it."""
     with suppress(RecipeError):
         document = parse(name, decode(content))
-        if document.readable and document.values:
+        if document.readable and document.values.keys() & OF_TRAINING:
             settings = {str(key): each for key, each in document.values.items()}
             beside = {
                 key: f"rules/{name}/{each}"
