@@ -315,9 +315,9 @@ PROGRAMS = {
         esac""",
     "llamafactory-cli": 'echo "$SLURM_NODEID: $*"; echo "npu ${ASCEND_RT_VISIBLE_DEVICES-}"; exit "${CODE:-0}"',
     "accelerate": 'echo "$SLURM_NODEID: $*"; exit "${CODE:-0}"',
-    # The first node sleeps until another has left its mark.
+    # The first node sleeps until another has left its mark; one that fails, that its last words arrive.
     "touch": '/usr/bin/touch "$@" && if [ "$SLURM_NODEID" != 0 ]; then echo >&9; fi',
-    "sleep": "read -r _ <&9",
+    "sleep": "case $1 in 5) echo lingers ;; *) read -r _ <&9 ;; esac",
 }
 
 
@@ -432,6 +432,7 @@ def test_a_node_that_the_doctor_refuses_starts_nothing_and_says_what_to_do(
     done = ran(tmp_path, [ONE], {"lmf-recipes": f"exit {end}"})
     assert (done.returncode == 0, "learning_rate=1e-4" in done.stdout) == (starts, starts)
     assert ("if they are wrong, take doctor out of the job" in done.stderr) is not starts
+    assert ("lingers" in done.stdout) is not starts
 
 
 # Before the limit: the part of the script that waits for the next checkpoint, by a clock of the test.

@@ -203,5 +203,6 @@ def test_an_output_folder_that_not_all_nodes_share_or_may_write_to_is_one_line(
         pytest.skip("no mounts of one's own on this machine")
     for said, job in unfit.items():
         assert slurm.end(job.number) == "FAILED"
-        (line,) = {each.partition("lmf-recipes: ")[2] for each in job.text.splitlines() if "lmf-recipes: " in each}
-        assert line.startswith(f"{said} {job.output}")
+        lines = {each.partition("lmf-recipes: ")[2] for each in job.text.splitlines() if "lmf-recipes: " in each}
+        assert len(lines) == 1, job.text[-5000:]
+        assert lines.pop().startswith(f"{said} {job.output}")

@@ -47,6 +47,7 @@ def each(work: Work) -> list[str]:
     shared = shell.script("shared") if work.nodes > 1 and not work.local else ['rm -f "$output/.$RDZV_ID-$NODE_RANK"']
     lines = [
         "set -euo pipefail",
+        *shell.script("linger"),
         'NODE_RANK=$SLURM_NODEID arguments=("$@")',
         *shell.script("seen"),
         *shared,

@@ -31,6 +31,8 @@ export RDZV_ID=$SLURM_JOB_ID MASTER_ADDR=$address MASTER_PORT=$((10000 + SLURM_J
 # What each node does
 read -r -d '' node <<'NODE' || true
 set -euo pipefail
+# srun ends all nodes as soon as one fails, and loses what that one has just written
+trap 'code=$?; [ "$code" -eq 0 ] || sleep 5' EXIT
 NODE_RANK=$SLURM_NODEID arguments=("$@")
 tell() { echo "lmf-recipes: $*" >&2; }
 fail() { tell "$@"; exit 1; }
