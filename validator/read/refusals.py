@@ -17,16 +17,24 @@ _LISTS = ("add_tokens", "add_special_tokens")
 TWICE = "LOA004"
 _REFUSED = {"tag:yaml.org,2002:set", "tag:yaml.org,2002:timestamp"}
 # What OmegaConf's grammar takes behind `${`, with the `}`: a path of keys, or a resolver with arguments.
-# \0 stands for the text `${`, \x01 for an interpolation within another, which is a key by itself and no part of one.
-_KEY = r"""(?:(?:[^\\{}()\[\]:.\s'"\0\x01]|\\[.:=\[\]\\])+|\x01)"""
+# \0 stands for the text `${`; \x01 for an interpolation within another, which is a key by itself and no part of one;
+# \x02 for one without a name, which no other may hold.
+_KEY = r"""(?:(?:[^\\{}()\[\]:.\s'"\0\x01\x02]|\\[.:=\[\]\\])+|\x01)"""
 _NODE = rf"\.*(?:{_KEY}|\[{_KEY}\])(?:\.{_KEY}|\[{_KEY}\])*"
-_ARGUMENT = r"""(?:[\w/\-+.$%*@?|:,\\ \t\[\]\0\x01]|'[^']*'|"[^"]*"|\{[^{}]*\})*+"""
 _WORD = r"[\w/\-+.$%*@?|]+"
 _NAMELESS = rf":\s*{_WORD}(?:\s*,\s*{_WORD})*"
 _NAME = r"(?:[A-Za-z_][\w\-]*|\x01)"
-_RESOLVER = rf"{_NAME}(?:\.{_NAME})*\s*:{_ARGUMENT}"
-# Compiled when first needed, which few runs do.
-_INTERPOLATION = rf"\s*+(?:{_NODE}|{_NAMELESS}|{_RESOLVER})\s*\}}"
+_PATH = rf"\s*+(?:{_NODE}|(?P<nameless>{_NAMELESS}))\s*\}}"
+_RESOLVER = rf"\s*{_NAME}(?:\.{_NAME})*\s*:"
+_ESCAPE = r"\\[\\()\[\]{}:=, \t]"
+_ARGUMENT = rf"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|(?:{_ESCAPE}|[\w/\-+.$%*@?|:\\ \t\x01])+"""
+_MAPPED = rf"(?:{_ESCAPE}|[\w/\-+.$%*@?|\\ \t])+:"
+# What may follow what in the arguments of a resolver, which are a list, and in a mapping: a comma, a colon for a key
+# with it, x for a text in quotes or words, and a square bracket for any that opens or closes.
+_FOLLOWS = {
+    "list": {"": "x[,]", ",": "x[,]", "x": ",]"},
+    "mapping": {"": ":]", ",": ":", ":": "x[", "x": ",]"},
+}
 _FEW = 16  # characters
 _ESCAPED = r"(?<!\\)(?:\\\\)*\\\$\{"
 
@@ -97,17 +105,58 @@ def _interpolates(text: str) -> bool:
     behind: list[str] = []  # characters, the nearest last
     for part in reversed(parts):
         behind += reversed(part)
-        end = _end(behind)
+        end, nameless = _first(behind)
         if not end:
             return False
-        behind[-end:] = "\1"
+        behind[-end:] = "\2" if nameless else "\1"
     return True
 
 
-def _end(behind: list[str]) -> int:
-    """How many characters belong to an interpolation whose `${` stood before them; 0 where it is not well formed. A few
-    are looked at first, so that all of a text together take as long as it is long."""
+def _first(behind: list[str]) -> tuple[int, bool]:
+    """How many characters belong to an interpolation whose `${` stood before them, 0 where it is not well formed, and
+    whether it has no name. A few are looked at first, so that all of a text together take as long as it is long."""
     width = _FEW
-    while (match := re.match(_INTERPOLATION, "".join(behind[: -width - 1 : -1]))) is None and width < len(behind):
+    while True:
+        text = "".join(behind[: -width - 1 : -1])
+        if path := re.match(_PATH, text):
+            return path.end(), bool(path["nameless"])
+        resolver = re.match(_RESOLVER, text)
+        end = _end(text, resolver.end()) if resolver else 0
+        if end or width >= len(behind):
+            return end, False
         width *= _FEW
-    return match.end() if match else 0
+
+
+def _end(text: str, at: int) -> int:
+    """Where the arguments of a resolver end, with the `}`; 0 where they are not well formed."""
+    closing = ["}"]  # of the resolver, and of the lists and mappings that are open in it
+    before = ""  # the kind of what stands last in the innermost of them
+    while at < len(text):
+        if text[at] in " \t":
+            at += 1
+            continue
+        follows = _FOLLOWS["mapping" if len(closing) > 1 and closing[-1] == "}" else "list"][before]
+        kind, at = _part(text, at, closing[-1], ":" in follows)
+        if kind not in follows:
+            return 0
+        if kind == "[":
+            closing.append("]" if text[at - 1] == "[" else "}")
+            before = ""
+        elif kind == "]":
+            closing.pop()
+            if not closing:
+                return at
+            before = "x"
+        else:
+            before = kind
+    return 0
+
+
+def _part(text: str, at: int, closes: str, keyed: bool) -> tuple[str, int]:
+    """The kind of what stands here, `?` for none, and where it ends."""
+    if text[at] == closes:
+        return "]", at + 1
+    if text[at] in ",[{":
+        return "," if text[at] == "," else "[", at + 1
+    match = re.compile(_MAPPED if keyed else _ARGUMENT).match(text, at)
+    return (":" if keyed else "x", match.end()) if match else ("?", at)
