@@ -68,3 +68,12 @@ def mutate(tree: Path, *words: str) -> dict[tuple[str, str, str], str]:
 @pytest.mark.process
 def test_a_mutant_is_killed_where_a_test_fails_and_survives_where_none_does(tree: Path) -> None:
     assert mutate(tree, "--sample", "0") == RESULTS
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_one_that_was_killed_before_and_survives_is_tried_a_second_time(tree: Path) -> None:
+    mutate(tree, "--sample", "0")
+    record = (tree / "record.csv").read_text(encoding="utf-8").replace(",survived,", ",killed,")
+    (tree / "before.csv").write_text(record, encoding="utf-8")
+    assert mutate(tree, "--again", "before.csv") == RESULTS

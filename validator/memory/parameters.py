@@ -101,7 +101,7 @@ def _trained_in_decoder(arch: Architecture, workload: Workload) -> int:
         return decoder_parameters(arch) - fixed * arch.mixtures - idle.unstepped(arch, workload)
     if workload.method == "freeze":
         layers = last_layers(blocks(arch, workload.experts_fused), workload.trainable_layers)
-        return sum(number * (block.elements - fixed) for number, block in layers) + workload.trainable_extra
+        return sum(number * (block.elements - fixed) for number, block in layers)
     inside = sum(
         count * adapter_elements(linear, workload)
         for count, block in idle.loaded(arch, workload.experts_fused)

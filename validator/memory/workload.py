@@ -226,7 +226,6 @@ class Workload(NamedTuple):
     upcast_norms: bool = False
     adapter: Adapter = Adapter()
     trainable_layers: int = 2  # method freeze: how many trailing (or leading) layers train
-    trainable_extra: int = 0  # method freeze: further trained parameters, in elements
     optimizer: str = "adamw"
     optimizer_rank: int = 0  # GaLore/APOLLO rank
     layerwise_update: bool = False  # each tensor is updated and its gradient freed during the backward pass
