@@ -220,8 +220,8 @@ def _pytest(order: dict[str, Any], *words: str) -> None:
     subprocess.run([program, "-q", "-p", "support.mutation", *words], env=environment, check=False)
 
 
-def run(mutants: list[Candidate], options: argparse.Namespace) -> Iterator[tuple[Candidate, str, str]]:
-    """Yield each mutant with its result and the test that killed it."""
+def run(mutants: list[Candidate], jobs: int, seconds: float) -> Iterator[tuple[Candidate, str, str]]:
+    """Yield each mutant with its result and the test that killed it, after so many CPU seconds of tests at most."""
     folder = BUILD / "sources"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -230,7 +230,7 @@ def run(mutants: list[Candidate], options: argparse.Namespace) -> Iterator[tuple
         source = folder / f"{number}.py"
         source.write_text(each.source(), encoding="utf-8")
         orders.append([number, each.module, each.first, each.line, str(source.resolve())])
-    order = {"task": "run", "mutants": orders, "jobs": options.jobs, "seconds": options.seconds}
+    order = {"task": "run", "mutants": orders, "jobs": jobs, "seconds": seconds}
     # All tests that were measured, also if the sample is another one by now. Forks would share captured descriptors.
     _pytest(order, "-n", "0", "--whole", "--capture=sys")
     for line in (BUILD / "results.jsonl").read_text(encoding="utf-8").splitlines():
@@ -261,19 +261,18 @@ def main(arguments: list[str] | None = None) -> int:
         mutants, rows = draw(options.module, options.sample, options.seed), []
     measure(options)
     known = {(each["text"], each["operator"], each["nth"]): each["result"] for each in before}
-    results = {each: (result, test) for each, result, test in run(mutants, options)}
-    # A busy machine gets through fewer tests in the same CPU time.
+    was = {each: known.get(each.name[1:], "") for each in mutants}
+    results = {each: (result, test) for each, result, test in run(mutants, options.jobs, options.seconds)}
+    # A busy machine runs fewer tests in the same CPU time, so a mutant that was killed before gets five times as much.
     survivors = [each for each, (result, _) in results.items() if result == "survived"]
-    if doubtful := [each for each in survivors if known.get(each.name[1:]) in KILLED]:
-        options.seconds *= 5
-        results |= {each: (result, test) for each, result, test in run(doubtful, options)}
+    if lost := [each for each in survivors if was[each] in KILLED]:
+        results |= {each: (result, test) for each, result, test in run(lost, options.jobs, 5 * options.seconds)}
     worse = 0
     for each, (result, test) in results.items():
         rows.append(row(each, result, test))
         if result == "survived":
-            was = known.get(each.name[1:], "")
-            worse += was in KILLED
-            print(f"\n{each.module}:{each.line} survived" + (f", was {was} before" if was else ""))
+            worse += was[each] in KILLED
+            print(f"\n{each.module}:{each.line} survived" + (f", was {was[each]} before" if was[each] else ""))
             print(each.diff())
     if options.record:
         write(options.record, rows)

@@ -53,13 +53,18 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def mutate(tree: Path, *words: str) -> dict[tuple[str, str, str], str]:
-    """Run the program on the tree and return its results."""
+def mutate(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the program on the tree."""
     command = [sys.executable, str(PROGRAM), "--module", "small.py", "--jobs", "1", "--record", "record.csv", *words]
     others = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment = others | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
     assert not done.stderr
+    return done
+
+
+def results(tree: Path) -> dict[tuple[str, str, str], str]:
+    """The results that the program recorded."""
     with (tree / "record.csv").open(encoding="utf-8", newline="") as stream:
         return {(row["text"], row["operator"], row["nth"]): row["result"] for row in csv.DictReader(stream)}
 
@@ -67,7 +72,8 @@ def mutate(tree: Path, *words: str) -> dict[tuple[str, str, str], str]:
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_mutant_is_killed_where_a_test_fails_and_survives_where_none_does(tree: Path) -> None:
-    assert mutate(tree, "--sample", "0") == RESULTS
+    mutate(tree, "--sample", "0")
+    assert results(tree) == RESULTS
 
 
 @pytest.mark.slow
@@ -76,4 +82,10 @@ def test_one_that_was_killed_before_and_survives_is_tried_a_second_time(tree: Pa
     mutate(tree, "--sample", "0")
     record = (tree / "record.csv").read_text(encoding="utf-8").replace(",survived,", ",killed,")
     (tree / "before.csv").write_text(record, encoding="utf-8")
-    assert mutate(tree, "--again", "before.csv") == RESULTS
+    done = mutate(tree, "--again", "before.csv")
+    assert results(tree) == RESULTS
+    survivors = [*RESULTS.values()].count("survived")
+    tried = [line for line in done.stdout.splitlines() if line.startswith("mutant ")]
+    assert len(tried) == len(RESULTS) + survivors
+    assert f"survive now and were killed before: {survivors}\n" in done.stdout
+    assert done.returncode == 1

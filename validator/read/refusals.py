@@ -29,12 +29,15 @@ _RESOLVER = rf"\s*{_NAME}(?:\.{_NAME})*\s*:"
 _ESCAPE = r"\\[\\()\[\]{}:=, \t]"
 _ARGUMENT = rf"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|(?:{_ESCAPE}|[\w/\-+.$%*@?|:\\ \t\x01])+"""
 _MAPPED = rf"(?:{_ESCAPE}|[\w/\-+.$%*@?|\\ \t])+:"
-# What may follow what in the arguments of a resolver, which are a list, and in a mapping: a comma, a colon for a key
-# with it, x for a text in quotes or words, and a square bracket for any that opens or closes.
+# Brackets that may be open among the arguments of a resolver, with those that close them.
+_CLOSES = {"resolver": "}", "list": "]", "mapping": "}"}
+# The parts that may follow the last part inside such a bracket. A part is a comma, a colon (with the key before it), a
+# value (quoted text or words) or a bracket.
 _FOLLOWS = {
-    "list": {"": "x[,]", ",": "x[,]", "x": ",]"},
-    "mapping": {"": ":]", ",": ":", ":": "x[", "x": ",]"},
+    "resolver": {"": ("value", "open", ",", "close"), ",": ("value", "open", ",", "close"), "value": (",", "close")},
+    "mapping": {"": (":", "close"), ",": (":",), ":": ("value", "open"), "value": (",", "close")},
 }
+_FOLLOWS["list"] = _FOLLOWS["resolver"]
 _FEW = 16  # characters
 _ESCAPED = r"(?<!\\)(?:\\\\)*\\\$\{"
 
@@ -113,8 +116,11 @@ def _interpolates(text: str) -> bool:
 
 
 def _first(behind: list[str]) -> tuple[int, bool]:
-    """How many characters belong to an interpolation whose `${` stood before them, 0 where it is not well formed, and
-    whether it has no name. A few are looked at first, so that all of a text together take as long as it is long."""
+    """Return the length of the interpolation that these characters begin with, and whether it has no name.
+
+    `behind` holds the characters that follow the `${`, the first of them last. The length is 0 if they form no valid
+    interpolation. Short beginnings are tried before long ones, so that many interpolations take linear time together.
+    """
     width = _FEW
     while True:
         text = "".join(behind[: -width - 1 : -1])
@@ -128,35 +134,38 @@ def _first(behind: list[str]) -> tuple[int, bool]:
 
 
 def _end(text: str, at: int) -> int:
-    """Where the arguments of a resolver end, with the `}`; 0 where they are not well formed."""
-    closing = ["}"]  # of the resolver, and of the lists and mappings that are open in it
-    before = ""  # the kind of what stands last in the innermost of them
+    """Return the position behind the `}` that closes a resolver whose arguments begin at `at`, or 0 if they are not
+    valid."""
+    opened = ["resolver"]
+    last = ""  # the last part inside the innermost bracket
     while at < len(text):
         if text[at] in " \t":
             at += 1
             continue
-        follows = _FOLLOWS["mapping" if len(closing) > 1 and closing[-1] == "}" else "list"][before]
-        kind, at = _part(text, at, closing[-1], ":" in follows)
-        if kind not in follows:
+        follows = _FOLLOWS[opened[-1]][last]
+        part, end = _part(text, at, _CLOSES[opened[-1]], ":" in follows)
+        if part not in follows:
             return 0
-        if kind == "[":
-            closing.append("]" if text[at - 1] == "[" else "}")
-            before = ""
-        elif kind == "]":
-            closing.pop()
-            if not closing:
-                return at
-            before = "x"
+        if part == "open":
+            opened.append("list" if text[at] == "[" else "mapping")
+            last = ""
+        elif part == "close":
+            opened.pop()
+            if not opened:
+                return end
+            last = "value"
         else:
-            before = kind
+            last = part
+        at = end
     return 0
 
 
 def _part(text: str, at: int, closes: str, keyed: bool) -> tuple[str, int]:
-    """The kind of what stands here, `?` for none, and where it ends."""
+    """Return the part of a resolver's arguments that begins at `at`, as _FOLLOWS names it, and the position behind it.
+    The part is empty if none begins there."""
     if text[at] == closes:
-        return "]", at + 1
+        return "close", at + 1
     if text[at] in ",[{":
-        return "," if text[at] == "," else "[", at + 1
+        return "," if text[at] == "," else "open", at + 1
     match = re.compile(_MAPPED if keyed else _ARGUMENT).match(text, at)
-    return (":" if keyed else "x", match.end()) if match else ("?", at)
+    return (":" if keyed else "value", match.end()) if match else ("", at)
