@@ -53,7 +53,8 @@ def faults(report: FileReport) -> Counter[tuple[str, str | None]]:
 # What stands in the place of the planted line after safe fixes; None: the line stays.
 PLANTED = [
     ("evaluation_strategy: 'no'\n", "eval_strategy: 'no'\n"),
-    ("warmup_ratio: 0.1  # a tenth\n", None),  # no warm-up at all with transformers 4
+    ("warmup_ratio: 0.1  # a tenth\n", None),  # transformers 4 takes no share as warmup_steps
+    ("warmup_steps: 0.1  # a tenth\n", "warmup_ratio: 0.1  # a tenth\n"),
     ("warmup_ratio: 1\n", None),  # all steps; as warmup_steps one step
     ("warmup_ratio: 0.1\nwarmup_steps: 0\n", None),
     ("save_safetensors: true\n", ""),
@@ -138,7 +139,6 @@ def test_what_hangs_on_a_key_that_is_written_wrong_is_not_said_to_have_no_effect
     ("planted", "after"),
     [
         ("max_samples: 1000\n", ""),
-        ("warmup_ratio: 0.1  # a tenth\n", "warmup_steps: 0.1  # a tenth\n"),
         ("lora_r: 8\n", "lora_rank: 8\n"),
         ("learing_rate: 1.0e-4\n", "learning_rate: 1.0e-4\n"),
         ("plot_loss: 'false'\n", "plot_loss: false\n"),

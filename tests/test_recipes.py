@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import cache
 from pathlib import Path
@@ -72,12 +73,12 @@ def test_sections_are_llamafactorys(path: Path) -> None:
 @every(CURATED)
 def test_settings_that_users_copy(path: Path) -> None:
     values = described(path).values
-    assert not {"max_samples", "overwrite_output_dir", "warmup_ratio", "resume_from_checkpoint"} & set(values)
+    assert not {"max_samples", "overwrite_output_dir", "warmup_steps", "resume_from_checkpoint"} & set(values)
     assert values.get("ddp_timeout", 0) <= 7200
     assert 500 <= values["save_steps"] <= 1000
     assert 1 <= values["save_total_limit"] <= 3
     assert values["lr_scheduler_type"] == "cosine"
-    assert 0 < values["warmup_steps"] < 0.1
+    assert 0 < values["warmup_ratio"] < 0.1
     assert 0.5 <= values["max_grad_norm"] <= 1.0
     assert values["cutoff_len"] % 8 == 0
     assert values["report_to"] == "none"
@@ -141,7 +142,7 @@ def test_llamafactory_accepts_it(path: Path, parsed: dict[str, dict[str, Any]]) 
     found, values = parsed[path.name], described(path).values
     assert "error" not in found, found["error"]
     assert found["deepspeed"] == values.get("deepspeed")
-    assert found["warmup_steps"] == values["warmup_steps"]
+    assert found["warmup"] == int(values.get("warmup_steps") or math.ceil(1000 * values["warmup_ratio"]))
     assert found["compute_dtype"] == ("torch.float16" if values.get("fp16") else "torch.bfloat16")
 
 

@@ -15,6 +15,8 @@ from support.every import every
 from validator import cli
 from validator.diagnostic import RecipeError
 from validator.here.installed import Installed
+from validator.job.job import Job
+from validator.job.schedule import warmup
 from validator.job.settings import Settings
 from validator.judge import check
 from validator.read.recipe import parse
@@ -184,6 +186,26 @@ def test_installed_releases_are_read() -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "five", "four"),
+    [
+        ({"warmup_ratio": 0.03}, 30, 30),
+        ({"warmup_ratio": 0.0301}, 31, 31),
+        ({"warmup_steps": 20}, 20, 20),
+        ({"warmup_steps": 0.03}, 30, 0),
+        ({"warmup_steps": 20, "warmup_ratio": 0.1}, 100, 20),
+        ({"warmup_steps": 20, "warmup_ratio": 0.0}, 0, 20),
+        ({"warmup_steps": 0, "warmup_ratio": 0.1}, 100, 100),
+        ({"warmup_ratio": 1.0}, 1, 1000),
+        ({}, 0, 0),
+    ],
+)
+def test_warmup_by_release(values: dict[str, float], five: int, four: int) -> None:
+    """As TrainingArguments.get_warmup_steps of transformers 5.6.0 and 4.57.1 gives for 1,000 steps."""
+    for version, steps in (("5.6.0", five), ("4.57.1", four)):
+        assert warmup(Job(values, {"transformers": version}, None), 1000) == steps
+
+
+@pytest.mark.parametrize(
     ("text", "header", "code", "says"),
     [
         ("use_eaft_loss: true", {"llamafactory": ">=0.9.4"}, "SCH001", "0.9.4, which the recipe's range holds"),
@@ -191,7 +213,7 @@ def test_installed_releases_are_read() -> None:
         ("group_by_length: true", {"llamafactory": "0.9.4"}, "SCH006", "gone since transformers 5.2.0"),
         ("use_cache: true", {"llamafactory": ">=0.9.3"}, "SCH001", "0.9.4"),
         ("warmup_steps: 0.1", {"llamafactory": "0.9.4"}, "SCH003", "0.1, not a whole number"),
-        ("warmup_ratio: 0.1", {}, "SCH006", "warmup_steps"),
+        ("warmup_ratio: 0.1", {"transformers": ">=5"}, "SCH006", "warmup_steps"),
     ],
 )
 def test_keys_by_release(text: str, header: dict[str, str], code: str, says: str) -> None:
@@ -214,6 +236,7 @@ FACTS = [
     ("__init__.py", '"0.1.0"', "our own"),
     ("upstream/releases.py", '"', "the one place: what the tables are generated from"),
     ("job/workload.py", "0.9.4", "since when checkpoints are loaded in their own format"),
+    ("job/schedule.py", "transformers 5.0.0", "since when a share may stand as warmup_steps"),
     ("job/media.py", "transformers 5.0.0", "since when gradients of the towers' embeddings are asked for"),
     ("rules/optimizers.py", "torch 2.8", "since when the default optimizer is another"),
     ("rules/columns.py", "0.9.4", "since when `openai` is known"),

@@ -13,7 +13,11 @@ from validator.read.override import with_overrides
 from validator.read.recipe import parse
 from validator.rules.rule import MOST
 
-BODY = """model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+# `warmup_ratio` is deprecated only where no transformers 4 may run the recipe.
+BODY = """# /// recipe
+# transformers: ">=5"
+# ///
+model_name_or_path: Qwen/Qwen2.5-7B-Instruct
 dataset: alpaca_gpt4_en
 warmup_ratio: 0.1
 learing_rate: 1

@@ -28,7 +28,7 @@ LATE = ("deepspeed", "deepspeed.comm", "matplotlib", "torch.distributed.distribu
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 NEED_A_GPU = ("liger-kernel",)
 ANEW = ("deepspeed_plugin", "hf_deepspeed_config", "distributed_state", "accelerator_config")
-SHOWN = ("deepspeed", "fsdp", "bf16", "fp16", "warmup_steps", "learning_rate", "save_total_limit", "max_grad_norm")
+SHOWN = ("deepspeed", "fsdp", "bf16", "fp16", "learning_rate", "save_total_limit", "max_grad_norm")
 
 
 def parse(words: str) -> dict[str, Any]:
@@ -48,6 +48,7 @@ def parse(words: str) -> dict[str, Any]:
         model, data, training, finetuning, _ = get_train_args()
     return {
         **{name: getattr(training, name) for name in SHOWN},
+        "warmup": training.get_warmup_steps(1000),
         "distributed": training.parallel_mode.name == "DISTRIBUTED",
         "compute_dtype": str(model.compute_dtype),
         "template": data.template,

@@ -6,6 +6,10 @@ import math
 from dataclasses import dataclass
 
 from validator.job.job import Job
+from validator.tables import releases
+
+# The first transformers that reads a share in `warmup_steps`, and that lets `warmup_ratio` replace it.
+SHARES = "transformers 5.0.0"
 
 
 @dataclass(frozen=True)
@@ -26,13 +30,23 @@ def schedule(job: Job, sequences: int) -> Schedule:
     limit, epochs = int(job.number("max_steps")), max(job.number("num_train_epochs"), 0.0)
     total = limit if limit > 0 else math.ceil(epochs * per_epoch)
     passed = total / per_epoch if limit > 0 else epochs
-    return Schedule(job.effective_batch, per_epoch, total, passed, _warmup(job, total),
+    return Schedule(job.effective_batch, per_epoch, total, passed, warmup(job, total) or 0,
                     _saves(job, per_epoch, total))  # fmt: skip
 
 
-def _warmup(job: Job, total: int) -> int:
-    steps = job.number("warmup_steps") or job.number("warmup_ratio")
-    return int(steps) if steps >= 1 else math.ceil(total * steps)
+def warmup(job: Job, total: int | None) -> int | None:
+    """Optimizer steps of warm-up in a run of `total` steps; None if the warm-up is a share and the total is not known.
+
+    transformers 5 lets `warmup_ratio` replace `warmup_steps`, which below 1 is a share of the run. transformers 4 takes
+    `warmup_steps` as a count, and `warmup_ratio` only where that is 0. Source: training_args.py, get_warmup_steps.
+    """
+    steps, share = job.number("warmup_steps"), job.number("warmup_ratio")
+    if releases.holds(job.header, since=SHARES):
+        share = share if job.has("warmup_ratio") else steps
+        steps, share = (share, 0.0) if share >= 1 else (0.0, share)
+    if steps > 0 or not share:
+        return int(steps)
+    return math.ceil(total * share) if total else None
 
 
 def _saves(job: Job, per_epoch: int, total: int) -> int:

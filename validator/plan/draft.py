@@ -213,7 +213,7 @@ class Draft:
         yield "learning_rate", self.rates["learning_rate"]["default"]
         yield "num_train_epochs", float(self.rates["epochs"])
         yield "lr_scheduler_type", "cosine"
-        yield ("warmup_ratio" if self.transformers else "warmup_steps"), 0.03
+        yield "warmup_ratio", 0.03
         yield "max_grad_norm", 1.0
         yield ("pure_bf16" if self.saver else "bf16" if self.machine.device.bf16 else "fp16"), True
         if self.machine.nodes > 1:

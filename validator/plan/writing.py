@@ -115,6 +115,7 @@ def _remark(draft: Draft, key: str) -> str:
         "flash_attn": "needs the package flash-attn" if draft.machine.device.vendor != "ascend" else "",
         "pure_bf16": "weights, gradients and optimizer states in bf16: half the memory, coarser updates",
         "lora_target": draft.model.family.remark,
+        "warmup_ratio": "not warmup_steps: transformers 4 takes no share there",
         "ddp_timeout": "reading a large model on every node can take longer than the default half hour",
         "freeze_trainable_layers": "the last two; each more costs 16 bytes a parameter",
         "gradient_accumulation_steps": "updated layer by layer at every step; raise the micro batch instead"

@@ -151,7 +151,7 @@ def remarks(
     """SCH006 and SCH007: keys that go or have gone in a later release, and keys that only another command reads."""
     others: dict[str, list[str]] = {}
     for key, argument in accepted.items():
-        text = _farewell(key, values, pairs)
+        text = _farewell(key, values, pairs, admitted)
         if text:
             reached = all(releases.reached(pair, _parting(key)) for pair in pairs)
             fix = _renewed(key, values, pairs, admitted) if reached else None
@@ -176,23 +176,21 @@ def _other_command(key: str, argument: Entry) -> str:
     return str(argument.get("command") or "") if key not in _JUDGED else ""
 
 
-def _farewell(key: str, values: Mapping[str, Any], pairs: list[releases.Pair]) -> str:
-    """That a later release will not take the key, or already does not; empty where it stays, and where no release of
-    the recipe's has come to what replaces it."""
+def _farewell(key: str, values: Mapping[str, Any], pairs: list[releases.Pair], admitted: list[releases.Pair]) -> str:
+    """That a later release will not take the key, or already does not; empty where it stays, and where a release of the
+    recipe's would not read what replaces it."""
     change = data.listing("renamed").get(key, {})
     if entry(key, [releases.newest()]) is None:
         remedy = f"; there {_remedy(change)}" if change else ""
         gone = change.get("removed", f"LLaMA-Factory {releases.newest()[0]}")
         return f"`{key}` is gone since {gone}, so the recipe ends with the older releases it names{remedy}"
-    if "deprecated" not in change or not any(releases.reached(pair, change["deprecated"]) for pair in pairs):
+    going = change.get("deprecated")
+    if not going or not any(releases.reached(pair, going) for pair in pairs):
         return ""
-    remedy = _remedy(change)
-    if "below" in change:  # a share: beside a number of steps it is not read
-        now = values.get(change["now"])
-        beside = isinstance(now, (int, float)) and now > 0
-        remedy = remedy.replace("{}", clip(str(values[key])))
-        remedy = f"it has no effect beside `{change['now']}`, remove it" if beside else remedy
-    return f"`{key}` will go ({change['deprecated']} warns about it); {remedy}"
+    if "below" in change and not all(_replaced(pair, change) for pair in admitted):
+        return ""
+    remedy = _remedy(change).replace("{}", clip(str(values[key])))
+    return f"`{key}` will go ({going} warns about it); {remedy}"
 
 
 def _parting(key: str) -> str:

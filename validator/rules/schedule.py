@@ -1,4 +1,4 @@
-"""TRA408 to TRA413: learning rate and its schedule."""
+"""TRA408 to TRA413 and TRA417: learning rate and its schedule."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any
 
 from validator.diagnostic import Place, RecipeError, Severity
 from validator.job.job import Job
+from validator.job.schedule import SHARES, warmup
 from validator.read.tree import parse_json
+from validator.rules import edits
 from validator.rules.rule import Finding, rule
+from validator.tables import releases
 from validator.tables.suggestion import suggest
 
 # Keyword arguments of transformers' schedules (optimization.py); None: anything is passed on or nothing read
@@ -119,12 +122,12 @@ def warmup_never_ends(job: Job) -> Iterator[Finding]:
     Why: the learning rate never reaches the value that the recipe states. `warmup_ratio` and `warmup_steps` below 1 are
     shares of the run; from 1 on both are steps.
     Source: transformers/training_args.py:TrainingArguments.get_warmup_steps
-    Fix: 3 to 10 % of the steps, such as `warmup_steps: 0.05`.
+    Fix: 3 to 10 % of the steps, such as `warmup_ratio: 0.05`.
     """
     key = "warmup_ratio" if job.has("warmup_ratio") else "warmup_steps"
-    steps = job.number(key)
-    if steps >= 1 and 0 < job.steps <= steps:
-        yield key, f"warm-up takes {steps:,.0f} steps and the run {job.steps:,}; write a share such as 0.05"
+    steps = warmup(job, job.steps) or 0
+    if 0 < job.steps <= steps and job.number(key) >= 1:
+        yield key, f"warm-up takes {steps:,} steps and the run {job.steps:,}; write `warmup_ratio: 0.05`"
 
 
 @rule("TRA413", Severity.NOTE)
@@ -138,3 +141,25 @@ def warmup_unread(job: Job) -> Iterator[Finding]:
     for key in ("warmup_steps", "warmup_ratio"):
         if job.get("lr_scheduler_type") == "constant" and job.number(key) > 0:
             yield key, f"schedule constant has no warm-up, `{key}` has no effect; use constant_with_warmup"
+
+
+@rule("TRA417", Severity.WARNING)
+def warmup_by_release(job: Job) -> Iterator[Finding]:
+    """Releases of transformers that may run the recipe read its warm-up differently.
+
+    Why: `warmup_steps: 0.03` is 3 % of the run in transformers 5, and in 4 less than one step: no warm-up at all. Where
+    both keys are set, 5 takes `warmup_ratio` and 4 takes `warmup_steps`. LLaMA-Factory admits both releases.
+    Source: transformers/training_args.py:TrainingArguments.get_warmup_steps
+    Fix: `warmup_ratio: 0.03` alone, a share of the run in every release.
+    """
+    steps, ratio = job.get("warmup_steps"), job.get("warmup_ratio")
+    if not isinstance(steps, (int, float)) or steps <= 0:
+        return
+    if ratio is not None:
+        yield (
+            "warmup_steps",
+            (f"transformers 5 takes `warmup_ratio: {ratio}` and 4 takes `warmup_steps: {steps:g}`; keep one of them"),
+        )
+    elif steps < 1 and len({releases.reached(pair, SHARES) for pair in releases.admitted(job.header)}) > 1:
+        text = f"`warmup_steps: {steps:g}` is no warm-up in transformers 4; write `warmup_ratio: {steps:g}`"
+        yield "warmup_steps", text, edits.rename("warmup_steps", "warmup_ratio")

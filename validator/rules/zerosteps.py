@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from validator.diagnostic import Place, Severity
 from validator.job.job import Job
+from validator.job.schedule import warmup
 from validator.rules.inside import deepspeed
 from validator.rules.rule import Finding, rule
 
@@ -24,7 +24,7 @@ def steps_contradicted(job: Job) -> Iterator[Finding]:
     transformers/training_args.py:TrainingArguments.get_warmup_steps
     Fix: "auto" in the JSON: the recipe alone decides.
     """
-    for path, steps, what in ((_WARMUP, _warmup(job), "warms up for"), (_TOTAL, _total(job), "takes")):
+    for path, steps, what in ((_WARMUP, warmup(job, _total(job)), "warms up for"), (_TOTAL, _total(job), "takes")):
         fixed = _fixed(job, path)
         if fixed is not None and steps is not None and fixed != steps:
             yield _at(job, path), f'{path} is {fixed}, the run {what} {steps:,} steps; write "auto" in the JSON'
@@ -39,7 +39,7 @@ def steps_by_chance(job: Job) -> Iterator[Finding]:
     Source: transformers/integrations/deepspeed.py:HfTrainerDeepSpeedConfig.trainer_config_finalize
     Fix: "auto" in the JSON; or `max_steps` in the recipe.
     """
-    for path, steps in ((_WARMUP, _warmup(job)), (_TOTAL, _total(job))):
+    for path, steps in ((_WARMUP, warmup(job, _total(job))), (_TOTAL, _total(job))):
         fixed = _fixed(job, path)
         if fixed is not None and steps is None:
             yield (
@@ -63,11 +63,3 @@ def _total(job: Job) -> int | None:
     """Steps of the run, where the recipe alone says how many."""
     steps = int(job.number("max_steps"))
     return steps if steps > 0 else None
-
-
-def _warmup(job: Job) -> int | None:
-    """Steps of warm-up, where the recipe alone says how many; below 1 they are a share of the run."""
-    steps, total = job.number("warmup_steps") or job.number("warmup_ratio"), _total(job)
-    if steps >= 1 or steps == 0:
-        return int(steps)
-    return math.ceil(total * steps) if total else None
