@@ -399,10 +399,6 @@ def test_rules_answer_for_a_new_family(nova: Path, line: str, code: str | None) 
     assert codes & judged == ({code} if code else set())
 
 
-# Texts that name something else: a template of LLaMA-Factory.
-ELSEWHERE = {("plan/draft.py", "qwen3")}
-
-
 def test_no_list_of_model_types_stands_outside_the_tables() -> None:
     kinds = {*families.known(), *(kind for column in GENERATED["llamafactory"].values() for kind in column)}
     named = set()
@@ -410,4 +406,4 @@ def test_no_list_of_model_types_stands_outside_the_tables() -> None:
         if not module.startswith(("tables/", "upstream/")):
             texts = {node.value for node in nodes(module) if isinstance(node, ast.Constant)}
             named |= {(f"{module}.py", text) for text in texts & kinds}
-    assert named == ELSEWHERE
+    assert named == set()

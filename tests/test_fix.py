@@ -179,7 +179,7 @@ def test_whatever_is_planted_no_other_line_changes_and_nothing_is_found_that_was
 
 
 def test_what_is_left_is_told_with_the_reason() -> None:
-    now = fixed(BASE.replace("template: qwen\n", "template: qwen3\n") + "evaluation_strategy: steps\n")
+    now = fixed(BASE.replace("template: qwen\n", "template: llama3\n") + "evaluation_strategy: steps\n")
     assert now.done == []
     assert {each.code: why for each, why in left(now, everything)} == {
         "TRA605": "it may change what is trained: --unsafe-fixes",

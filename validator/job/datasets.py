@@ -99,6 +99,13 @@ class Dataset:
         name: object = self.mapping.get(part)
         return name if isinstance(name, str) else ""
 
+    @property
+    def published(self) -> Mapping[str, Any] | None:
+        """What data/sets.yaml knows of a public data set: rows, thoughts, tokens; None where it does not know it."""
+        subset = self.entry.get("subset")
+        address = f"{self.entry.get('hf_hub_url')}{f'#{subset}' if subset else ''}"
+        return data.listing("sets").get(address)
+
     @cached_property
     def rows(self) -> Rows | None:
         """Rows LLaMA-Factory reads; None where that cannot be told from here."""

@@ -11,7 +11,7 @@ from validator.job import media, naming
 from validator.job.datasets import Registry
 from validator.job.extent import extent
 from validator.job.job import Job
-from validator.tables import guidance, models
+from validator.tables import data, guidance, models
 from validator.tables.checkout import home
 from validator.tables.machines import Machine
 from validator.tables.models import Model
@@ -201,8 +201,8 @@ class Draft:
         template = self.template
         if template and self.stage != "pt":
             yield "template", template
-        if template == "qwen3" and self.stage != "pt":
-            yield "enable_thinking", False
+        if self.stage != "pt" and data.table("templates")["templates"].get(template, {}).get("reasoning"):
+            yield "enable_thinking", None  # right for answers with and without thoughts (rules TRA618 and TRA619)
         yield "cutoff_len", self.length
         yield "preprocessing_num_workers", 16
         yield "dataloader_num_workers", self.workers

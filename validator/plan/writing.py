@@ -109,7 +109,7 @@ def _place(machine: Machine) -> str:
 def _remark(draft: Draft, key: str) -> str:
     """The trade-off behind a setting; empty where it is plain."""
     remarks = {
-        "enable_thinking": "true for answers with <think> traces",
+        "enable_thinking": "keeps thoughts in the answers; true would also train empty ones",
         "enable_liger_kernel": "a loss that never holds all logits; needs the package liger-kernel",
         "disable_gradient_checkpointing": "faster; remove it for longer samples",
         "flash_attn": "needs the package flash-attn" if draft.machine.device.vendor != "ascend" else "",
@@ -149,8 +149,8 @@ def _lines(key: str, value: Any, remark: str) -> list[str]:
 
 
 def _written(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     if isinstance(value, float) and 0 < value < 1e-2:
         mantissa, _, exponent = f"{value:.1e}".partition("e")
         return f"{mantissa}e{int(exponent)}"

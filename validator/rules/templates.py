@@ -15,7 +15,7 @@ _TEMPLATES = "; see the list of templates in LLaMA-Factory's README"
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 
 
-def _registered(name: str) -> str | None:
+def registered(name: str) -> str | None:
     """LLaMA-Factory's template for a chat-tuned hub name, in any case."""
     for template, groups in data.table("templates")["models"].items():
         if template and any(name.lower() == known.lower() for known in groups.get("chat", ())):
@@ -26,7 +26,7 @@ def _registered(name: str) -> str | None:
 def _own_template(job: Job) -> str | None:
     name = job.get("model_name_or_path")
     known = job.model.template if job.model else None
-    return known or (_registered(name) if isinstance(name, str) else None)
+    return known or (registered(name) if isinstance(name, str) else None)
 
 
 def _family_template(job: Job) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 from validator.read.tree import parse_data
 
 DATA = Path(__file__).parent.parent / "data"
-_KEY = re.compile(r"\w[\w.\-]*")
+_KEY = re.compile(r"\w[\w.\-/#]*")
 _ENTRY = re.compile(rf"\n({_KEY.pattern}):")
 
 

@@ -1,0 +1,66 @@
+"""LLaMA-Factory's templates of reasoning models: where they put empty thoughts, which the advice of TRA618 rests on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from validator.tables import data
+
+THINKING = [name for name, facts in data.table("templates")["templates"].items() if facts.get("reasoning")]
+TALK = [{"role": role, "content": text} for role, text in [("user", "2 + 2?"), ("assistant", "4"), ("user", "3 + 3?"),
+                                                           ("assistant", "6")]]  # fmt: skip
+
+
+class Letters:
+    """A stand-in for a tokenizer that is read from no file: one id for each letter."""
+
+    bos_token_id = eos_token_id = 0
+    bos_token, eos_token = "<s>", "</s>"
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        assert not add_special_tokens
+        return [ord(letter) for letter in text]
+
+    def convert_tokens_to_ids(self, token: str) -> int:
+        return sum(map(ord, token))
+
+
+def encoded(
+    name: str, enable_thinking: bool | None, answer: str = "4"
+) -> tuple[list[tuple[list[int], list[int]]], list[int]]:
+    """Ids of prompt and answer for each turn, with the loss on the answers, and the ids of an empty thought."""
+    from copy import deepcopy
+
+    from llamafactory.data.template import TEMPLATES
+
+    template: Any = deepcopy(TEMPLATES[name])
+    template.enable_thinking = enable_thinking
+    talk = [*TALK[:1], {"role": "assistant", "content": answer}, *TALK[2:]]
+    return template.encode_multiturn(Letters(), talk), template.get_thought_word_ids(Letters())
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.parametrize("name", THINKING)
+def test_an_empty_thought_is_in_the_loss_only_where_thinking_is_enabled(name: str) -> None:
+    pytest.importorskip("llamafactory.data.template")
+    turns, empty = encoded(name, True)
+    assert empty
+    assert all(answer[: len(empty)] == empty for _, answer in turns)
+    for off in (False, None):
+        turns, _ = encoded(name, off)
+        assert all(prompt[-len(empty) :] == empty and answer[: len(empty)] != empty for prompt, answer in turns)
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.parametrize("name", THINKING)
+def test_null_trains_the_thoughts_that_are_there_and_false_removes_them(name: str) -> None:
+    pytest.importorskip("llamafactory.data.template")
+    opens, closes = data.table("formats")["formats"][name].get("thought_words", ("<think>\n", "\n</think>\n\n"))
+    thought = f"{opens}hm{closes}"
+    for enable_thinking, kept in ((None, True), (True, True), (False, False)):
+        (_, answer), _ = encoded(name, enable_thinking, f"{thought}4")[0]
+        assert (thought in "".join(map(chr, answer))) is kept
