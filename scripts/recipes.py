@@ -56,6 +56,8 @@ class Wish:
             length=long or LENGTHS[0],
             stage=next((word for word in words if word in STAGES), "sft"),
             saver=next((word for word in words if word in savers()), None),
+            public=True,
+            evaluates=True,
         )
 
 

@@ -176,7 +176,7 @@ def test_no_deepspeed_file_is_advised_beside_an_accelerate_file(tmp_path: Path) 
 
 @pytest.mark.parametrize("path", sorted((Path(__file__).parent.parent / "accelerate").iterdir()), ids=lambda p: p.name)
 def test_the_files_of_this_repository_are_right(path: Path) -> None:
-    values = {**VALUES, "per_device_train_batch_size": 1}
+    values = {**VALUES, "per_device_train_batch_size": 1, "save_total_limit": 1}
     document = Document("r.yaml", "", values, header={"accelerate": str(path)})
     found = check.check_document(document, "8xa100-80g", 1024)
     assert [d for d in found.diagnostics if d.code[:3] in ("PAR", "FIT")] == []

@@ -9,6 +9,7 @@ import pytest
 
 from validator.diagnostic import RecipeError
 from validator.job import job
+from validator.judge import check
 from validator.read.recipe import parse
 from validator.tables import cache, models
 
@@ -124,3 +125,12 @@ def test_a_recipe_asks_for_its_revision_in_its_cache(keys: str, home: Path) -> N
     one = job.resolve(parse("r.yaml", f"model_name_or_path: Org/New-9.5B\n{keys.format(home)}\n"))
     assert one.model is not None
     assert one.model_name == "Org/New-9.5B"
+
+
+def test_a_name_that_a_cache_holds_is_no_slip_of_a_known_one(home: Path) -> None:
+    recipe = parse("x.yaml", "model_name_or_path: Qwen/Qwen3-8C\nstage: sft\ndo_train: true\n")
+    assert "PTH028" in {each.code for each in check.check_document(recipe).diagnostics}
+    root = home / ".cache/huggingface/hub/models--Qwen--Qwen3-8C"
+    put(root / "snapshots" / COMMIT)
+    refer(root)
+    assert "PTH028" not in {each.code for each in check.check_document(recipe).diagnostics}

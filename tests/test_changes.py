@@ -138,8 +138,24 @@ def test_where_nothing_fits_the_nearest_are_shown() -> None:
     assert changes.advice(too_large()) == "no change makes it fit, `lmf-recipes explain` shows the nearest"
 
 
+FOUR_BITS = """model_name_or_path: deepseek-ai/DeepSeek-R1-Distill-Llama-70B
+quantization_bit: 4
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_target: all
+dataset: alpaca_gpt4_en,alpaca_gpt4_zh
+template: deepseekr1
+cutoff_len: 2048
+dataloader_num_workers: 4
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 16
+bf16: true
+"""
+
+
 def test_no_two_of_the_nearest_need_the_same_of_what_is_exceeded() -> None:
-    before = job.resolve(load("recipes/r1-llama70b-h100x1-qlora.yaml"), "1xa100-40g", 128)
+    before = job.resolve(parse("x.yaml", FOUR_BITS), "1xa100-40g", 128)
     assert before.device_verdict == "exceeds"
     near = changes.nearest(before)  # others need less of host memory, of which there is enough
     assert len(near) == 1
@@ -163,6 +179,13 @@ def test_no_kernels_for_nvidia_alone_on_ascend_and_no_4_bit_where_it_does_not_ru
     for more in ("", "cutoff_len: 16384\n", "cutoff_len: 65536\n"):
         for change in changes.nearest(resolved("8xascend-910b-64g", "lora", more=more), limit=100):
             assert not {"enable_liger_kernel", "quantization_bit"} & set(change.set)
+
+
+def test_nothing_is_offloaded_to_memory_that_the_device_shares() -> None:
+    for method in ("lora", "full"):
+        near = changes.nearest(resolved("1xgb10-128g", method, more="cutoff_len: 32768"), limit=100)
+        assert near
+        assert not any("offload" in str(change.set.get("deepspeed")) for change in near)
 
 
 @pytest.mark.parametrize("machine", ["1xmi300x-192g", "1xascend-910b-64g"])

@@ -22,7 +22,7 @@ from validator.advise.explanation import (
 )
 from validator.diagnostic import Diagnostic, Severity, Verdict
 from validator.job.price import Cost
-from validator.memory.terms import Device, Host
+from validator.memory.terms import Device, Host, Shared
 from validator.show import chart
 from validator.speed import Part, Span
 from validator.speed import Term as Work
@@ -53,7 +53,7 @@ EXPLANATION = Explanation(
         Span(10.0, 20.0, 60.0),
     ),
     cost=Cost(51.0, 79.6, 211.0, "USD"),
-    samples=Samples(20_000, 18_500, "one field report"),
+    samples=Samples(20_000, 18_500, "one field report's count (Ascend 910B, LoRA)"),
     changes=[
         Change(
             {"enable_liger_kernel": True, "per_device_train_batch_size": 1},
@@ -109,6 +109,15 @@ def test_what_is_not_known_is_left_out(missing: str) -> None:
     shown = chart.text(replace(EXPLANATION, **unknown))
     assert "None" not in shown
     assert len(shown.splitlines()) < len(chart.text(EXPLANATION).splitlines()) or missing in ("machine", "cost")
+
+
+def test_memory_that_device_and_host_share_is_called_so() -> None:
+    assert EXPLANATION.device_gib
+    terms = {**EXPLANATION.device_gib.terms, Shared.HOST: 4.0}
+    shown = chart.text(replace(EXPLANATION, device_gib=replace(EXPLANATION.device_gib, terms=terms)))
+    assert "memory that device and host share: 70.0 GiB expected" in shown
+    assert "of it host memory: 50.0 GiB expected" in shown
+    assert "host memory per node:" not in shown
 
 
 def test_without_rates_of_the_device_it_says_how_to_get_them() -> None:

@@ -36,21 +36,25 @@ NETWORKS = read("networks.yaml")
 SAMPLES = read("samples.yaml")
 RATES = read("rates.yaml")
 
-MODEL_KEYS = {"hub", "modelscope", "short", "template", "base", "licence", "parameters", "dtype", "config", "source"}
-MODEL_EXTRAS = {"overrides", "remote_code", "counted", "confidence", "note"}
+MODEL_KEYS = {
+    *("hub", "modelscope", "short", "template", "base", "licence", "released", "parameters", "dtype", "config"),
+    "source",
+}
+MODEL_EXTRAS = {"successor", "overrides", "remote_code", "counted", "confidence", "note"}
 DEVICE_KEYS = {
     *("name", "aliases", "vendor", "memory_gib", "usable_gib", "context_gib", "compute_capability", "bf16", "fp8"),
     *("flash_attention", "bitsandbytes", "tflops_bf16", "tflops_fp16", "tflops_fp32", "bandwidth_gb_s", "link"),
     *("host_link", "watts", "server", "timed", "evidence", "source", "products"),
 }
-DEVICE_EXTRAS = {"default_for", "notes", "common", "usable_share", "attained", "attained_attention"}
+DEVICE_EXTRAS = {
+    *("default_for", "notes", "common", "usable_share", "attained", "attained_attention", "shared_memory"),
+}
 # The names that recipes, file names and --machine use.
 DEVICE_IDS = {
     *("v100-16g", "v100-32g", "t4-16g", "rtx-3090", "rtx-4090", "rtx-5090", "a10-24g", "l4-24g", "a6000-48g"),
     *("l40s-48g", "a100-40g", "a100-80g", "h100-80g", "h20-96g", "h200-141g", "b200-180g", "mi300x-192g"),
     *("ascend-910a-32g", "ascend-910b-32g", "ascend-910b-64g", "ascend-910c-64g", "cpu"),
 }
-LEVELS = ("minimum", "useful", "good", "saturating")
 
 
 def addresses(entry: dict[str, Any]) -> list[str]:
@@ -58,12 +62,12 @@ def addresses(entry: dict[str, Any]) -> list[str]:
     return [source] if isinstance(source, str) else list(source)
 
 
-def guidance() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """(stage and method, entries by size) of samples.yaml."""
-    for stage, methods in SAMPLES.items():
-        if stage not in ("sources", "sure"):
-            for method, entries in methods.items():
-                yield f"{stage}-{method}", entries
+def figures() -> Iterator[dict[str, Any]]:
+    """The figures of samples.yaml that somebody published."""
+    for stage, entry in SAMPLES.items():
+        if stage != "sources":
+            stated = [entry[name] for name in ("form", "effect", "usual", "saturating", "recommended")]
+            yield from (each for each in stated if each)
 
 
 def ladders() -> Iterator[tuple[tuple[str, ...], list[dict[str, Any]]]]:
@@ -71,6 +75,22 @@ def ladders() -> Iterator[tuple[tuple[str, ...], list[dict[str, Any]]]]:
     kinds = [tuple(rule[name] for name in ("stage", "method", "optimizer") if name in rule) for rule in RATES["rates"]]
     for key in dict.fromkeys(kinds):
         yield key, [rule for rule, kind in zip(RATES["rates"], kinds, strict=True) if kind == key]
+
+
+@every(MODELS)
+def test_a_successor_is_newer_and_about_as_large(name: str) -> None:
+    """Also, so, no line of successors leads back."""
+    entry = MODELS[name]
+    assert re.fullmatch(r"20(19|2\d)-(0[1-9]|1[0-2])", entry["released"])
+    if "successor" in entry:
+        newer = MODELS[entry["successor"]]
+        assert newer["released"] > entry["released"]
+        assert 0.6 <= newer["parameters"] / entry["parameters"] < 1.52
+
+
+def test_dates_and_successors_are_read_without_parsing() -> None:
+    assert models.released() == {name: entry["released"] for name, entry in MODELS.items()}
+    assert models.successors() == {name: entry["successor"] for name, entry in MODELS.items() if "successor" in entry}
 
 
 @every(MODELS)
@@ -127,14 +147,7 @@ def test_no_promised_device_is_gone() -> None:
 def test_device_entry_is_whole(name: str) -> None:
     entry = DEVICES[name]
     assert set(entry) >= DEVICE_KEYS
-    assert set(entry) <= DEVICE_KEYS | {
-        "default_for",
-        "notes",
-        "common",
-        "usable_share",
-        "attained",
-        "attained_attention",
-    }
+    assert set(entry) <= DEVICE_KEYS | DEVICE_EXTRAS
     assert ("usable_share" in entry) == (name == "by-memory")
     assert set(entry.get("notes", {})) <= set(entry)
     assert set(entry["bitsandbytes"]) <= {4, 8}
@@ -186,6 +199,14 @@ def test_device_memory_is_plausible(name: str) -> None:
         assert 0.93 * float(size[:-1]) <= entry["memory_gib"] <= float(size[:-1])
 
 
+@every([name for name, entry in DEVICES.items() if entry.get("shared_memory")])
+def test_shared_memory_has_one_size(name: str) -> None:
+    """The driver's tool shows none, and the host has none of its own."""
+    entry = DEVICES[name]
+    assert entry["memory_gib"] is entry["server"]["host_ram_gib"] is None
+    assert 0.9 * float(name.rpartition("-")[2].removesuffix("g")) < entry["usable_gib"]
+
+
 @every([name for name, entry in DEVICES.items() if entry["vendor"] == "nvidia"])
 def test_nvidia_abilities_follow_the_compute_capability(name: str) -> None:
     entry = DEVICES[name]
@@ -222,27 +243,19 @@ def test_short_form_of_several_devices_has_one_default() -> None:
     assert all(isinstance(alias, str) and alias == alias.lower() for alias in claims)
 
 
-@every(list(guidance()))
-def test_sample_counts_rise(what: str, entries: list[dict[str, Any]]) -> None:
-    sizes = [entry["billions"] for entry in entries]
-    assert sizes == sorted(set(sizes)), what
-    for entry in entries:
-        known = [entry[level] for level in LEVELS if entry[level] is not None]
-        assert known == sorted(set(known)), what
-        assert entry["good"] is not None
-        assert list(entry["sure"]) == [level for level in LEVELS if entry[level] is not None]
-        assert set(entry["sure"].values()) <= set(SAMPLES["sure"])
-    assert all(smaller["good"] <= larger["good"] for smaller, larger in pairwise(entries)), what
+def test_the_field_reports_counts_rise_with_size() -> None:
+    counts = SAMPLES["sft"]["recommended"]["field_report"]
+    assert counts == {7: 20_000, 14: 40_000, 32: 80_000, 72: 150_000}
+    assert list(counts) == sorted(counts)
 
 
 @every(RATES["rates"])
 def test_rate_lies_in_its_range(rule: dict[str, Any]) -> None:
-    for field, kind in (("learning_rate", float), ("batch", int)):
+    for field, kinds in (("learning_rate", (float,)), ("batch", (int,)), ("epochs", (int, float))):
         known = [value for bound in ("low", "default", "high") if (value := rule[field][bound]) is not None]
         assert known == sorted(known)
         assert rule[field]["default"] is not None
-        assert all(type(value) is kind for value in known), "YAML reads 1e-4 without a point as text"
-    assert rule["epochs"] >= 1
+        assert all(type(value) in kinds for value in known), "YAML reads 1e-4 without a point as text"
 
 
 @every(list(ladders()))
@@ -264,8 +277,8 @@ def test_rates_keep_their_published_order() -> None:
 @pytest.mark.parametrize(
     ("table", "used"),
     [
-        (SAMPLES, [key for _, entries in guidance() for entry in entries for key in entry["source"]]),
-        (RATES, [key for rule in RATES["rates"] for key in rule["source"]]),
+        (SAMPLES, [key for figure in figures() for key in figure["source"]]),
+        (RATES, [key for rule in (*RATES["rates"], *RATES["shape"]) for key in rule["source"]]),
     ],
     ids=["samples", "rates"],
 )

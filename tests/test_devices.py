@@ -40,6 +40,11 @@ def test_each_device_has_a_name_of_its_own_in_file_names() -> None:
         ("h20", "h20-96g", False), ("h20-3e", "h20-141g", False), ("gh200", "gh200-96g", True),
         ("rtx-3060-12g", "rtx-3060", False), ("4090-24gb", "rtx-4090", False),
         ("3090-24gb", "rtx-3090", False),
+        ("5080", "rtx-5080", False), ("RTX 5080", "rtx-5080", False), ("rtx-5080-16g", "rtx-5080", False),
+        ("5070ti", "rtx-5070-ti", False), ("RTX 5070 Ti", "rtx-5070-ti", False),
+        ("4060ti-16g", "rtx-4060-ti-16g", False), ("RTX 4060 Ti 16G", "rtx-4060-ti-16g", False),
+        ("5060ti-16gb", "rtx-5060-ti-16g", False), ("gb10", "gb10-128g", False), ("DGX Spark", "gb10-128g", False),
+        ("gb200", "gb200-186g", False), ("mi325x", "mi325x-256g", False), ("mi355x", "mi355x-288g", False),
         ("b300", "b300-288g", False), ("mi250", "mi250-64g", False), ("mi250x", "mi250-64g", False),
         ("910b2", "ascend-910b-64g", False), ("910b3", "ascend-910b-64g", False), ("910b4", "ascend-910b-32g", False),
         ("910b4-1", "ascend-910b-64g", False), ("Ascend910B3", "ascend-910b-64g", False),
@@ -76,6 +81,13 @@ def test_short_forms_say_which_was_taken(name: str, expected: str, noted: bool) 
         ("910ProB", 32.0, "ascend-910a-32g"), ("910B", 32.0, "ascend-910a-32g"),
         ("AMD Instinct MI300X", 191.98, "mi300x-192g"), ("AMD Instinct MI300X OAM", None, "mi300x-192g"),
         ("Tesla T4", None, "t4-16g"),
+        ("NVIDIA GeForce RTX 5080", 15.92, "rtx-5080"), ("NVIDIA GeForce RTX 5070 Ti", 15.92, "rtx-5070-ti"),
+        ("NVIDIA GeForce RTX 4060 Ti", 16.0, "rtx-4060-ti-16g"), ("NVIDIA GB200", 185.03, "gb200-186g"),
+        ("NVIDIA GeForce RTX 5060 Ti", 15.93, "rtx-5060-ti-16g"), ("NVIDIA GB10", None, "gb10-128g"),
+        ("NVIDIA GB10", 121.69, "gb10-128g"),  # should a driver print what all of the system has
+        ("AMD Instinct MI325X", 255.98, "mi325x-256g"), ("AMD Instinct Mi325X VF", 255.69, "mi325x-256g"),
+        ("Aqua Vanjaram [Instinct MI325X]", 255.98, "mi325x-256g"), ("AMD Instinct MI355X", 287.98, "mi355x-288g"),
+        ("AMD Instinct MI355 OAM", 287.98, "mi355x-288g"),
     ],
 )  # fmt: skip
 def test_recognised_by_what_the_tools_print(product: str, memory_gib: float | None, expected: str) -> None:
@@ -87,6 +99,8 @@ def test_recognised_by_what_the_tools_print(product: str, memory_gib: float | No
     [
         ("NVIDIA GeForce GTX 1080 Ti", 11.0), ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", 19.5), ("GRID A100-40C", 40.0),
         ("NVIDIA A100-SXM4-80GB", 40.0), ("Ascend910", 32.0), ("NVIDIA", None),
+        ("NVIDIA GeForce RTX 4060 Ti", 8.0), ("NVIDIA GeForce RTX 5060 Ti", 7.96), ("NVIDIA GeForce RTX 5070", 11.94),
+        ("AMD Instinct MI350X", 287.98),
         ("NVIDIA GeForce RTX 4090", None), ("NVIDIA GeForce RTX 3060", 8.0), ("", None), ("4090", 24.0),
     ],
 )  # fmt: skip

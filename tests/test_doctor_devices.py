@@ -50,7 +50,8 @@ def told(lines: list[Line]) -> list[str]:
         ("nvidia-smi-mismatch", "error", "Driver/library version mismatch; NVML library version: 570.124", "reboot"),
         ("nvidia-smi-no-driver", "error", "couldn't communicate with the NVIDIA driver", "sudo modprobe nvidia"),
         ("npu-smi-used", "error", "the device is used. ret is -8020", "another container holds the devices"),
-        ("nvidia-smi-gb10", "warning", "NVIDIA GB10 is not in the catalogue, and its memory is not shown", ""),
+        ("nvidia-smi-gb10", "ok", "1 x NVIDIA GB10 (gb10-128g)", ""),
+        ("nvidia-smi-thor", "warning", "NVIDIA Thor is not in the catalogue, and its memory is not shown", ""),
     ],
 )
 def test_a_machine_by_itself(folder: str, state: str, says: str, remedy: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,16 @@ def test_main_memory_that_is_too_little(total: int, remedy: str, tmp_path: Path)
     assert remedy in line.remedy
 
 
+def test_main_memory_that_the_device_shares_is_for_both(tmp_path: Path) -> None:
+    run = job(machine="1xgb10-128g")
+    assert run.host_memory
+    assert run.device_memory
+    there = int(run.host_memory.high / GIB) + 1
+    assert there < run.device_memory.expected / GIB
+    (line,) = memory.lines(run, Node(root(tmp_path, {"proc/meminfo": meminfo(120, there)})))
+    assert (line.state, line.wanted.partition(" GiB")[0]) == ("error", f"{run.device_memory.expected / GIB:.1f}")
+
+
 def test_main_memory_of_no_run(tmp_path: Path) -> None:
     (line,) = memory.lines(None, Node(root(tmp_path, {"proc/meminfo": meminfo(64, 1)})))
     assert (line.state, line.found) == ("ok", "1.0 GiB of 64.0 available")

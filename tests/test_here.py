@@ -44,6 +44,7 @@ def on(monkeypatch: pytest.MonkeyPatch, *folders: str, **variables: str) -> Here
         ("nvidia-smi-2x5090-busy", "2xrtx-5090", "2 x NVIDIA GeForce RTX 5090"),
         ("nvidia-smi-2xquadro", "2x8g", "2 x Quadro RTX 4000"),
         ("nvidia-smi-2xa100-450", "2xa100-80g", "2 x A100-SXM-80GB"),
+        ("nvidia-smi-gb10", "1xgb10-128g", "1 x NVIDIA GB10"),
         ("nvidia-smi-lost", "1xrtx-4090", "1 x NVIDIA GeForce RTX 4090"),
         ("nvidia-smi-h100", "1xh100-80g", "1 x NVIDIA H100 80GB HBM3"),
         ("nvidia-smi-h100-fabric", "1xh100-80g", "1 x NVIDIA H100 80GB HBM3"),
@@ -77,7 +78,7 @@ def test_every_recording_is_read() -> None:
     [
         ("nvidia-smi-no-driver", "nvidia-smi shows no device: NVIDIA-SMI has failed because it couldn't communicate"),
         ("nvidia-smi-mismatch", "Driver/library version mismatch; NVML library version: 570.124; name the machine"),
-        ("nvidia-smi-gb10", "NVIDIA GB10 is not in the catalogue, and its memory is not shown"),
+        ("nvidia-smi-thor", "NVIDIA Thor is not in the catalogue, and its memory is not shown"),
         ("npu-smi-used", "npu-smi shows no device: DrvMngGetConsoleLogLevel failed.*the device is used. ret is -8020"),
         ("rocm-smi-nothing", "rocm-smi shows no device: WARNING: No JSON data to report"),
         ("none", "no accelerator is known here: nvidia-smi, npu-smi, rocm-smi and amd-smi are not installed"),

@@ -73,6 +73,27 @@ def test_the_verdict_is_the_worse_of_device_and_host() -> None:
     assert resolved("8xa100-80g", 1024, model_name_or_path="none/such").verdict == "unknown"
 
 
+def test_of_shared_memory_device_and_host_need_their_sum() -> None:
+    values: dict[str, Any] = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True,
+                              "per_device_train_batch_size": 1}  # fmt: skip
+    own, shared = resolved("1xa100-80g", 1024, **values), resolved("1xgb10-128g", **values)
+    assert own.device_memory
+    assert shared.device_memory
+    assert shared.host_memory
+    live = shared.device_memory.allocated - own.device_memory.allocated
+    assert live == pytest.approx(shared.host_memory.expected)
+    assert shared.verdict == "fits"
+    # The checkpoint of 32B stays in the page cache beside the weights.
+    assert resolved("1xgb10-128g", **values | {"model_name_or_path": "Qwen/Qwen2.5-32B-Instruct"}).verdict == "tight"
+    assert resolved("1xgb10-128g", **values | {"finetuning_type": "full"}).verdict == "exceeds"
+
+
+def test_less_main_memory_is_less_of_what_a_device_shares() -> None:
+    values: dict[str, Any] = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True}
+    assert resolved("1xgb10-128g", 16, **values).device_verdict == "exceeds"
+    assert resolved("1xgb10-128g", 1024, **values).machine == resolved("1xgb10-128g", **values).machine
+
+
 @pytest.mark.parametrize("ram", ["1024", True, -1, 0, float("nan"), None, [1]])
 def test_a_header_value_that_is_no_size_is_no_size(ram: object) -> None:
     machine = resolved(header={"machine": "8xa100-80g", "host_ram_gib": ram, "samples": ram}).machine

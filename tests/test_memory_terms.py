@@ -25,9 +25,9 @@ from validator.memory import host as host_side
 from validator.memory.linear import Linear
 from validator.memory.moments import MOMENTS
 from validator.memory.run import Run
-from validator.memory.terms import Device, Disk, Host, Term
+from validator.memory.terms import Device, Disk, Host, Shared, Term
 
-ROWS: list[Term] = [*Device, *Host, *Disk]
+ROWS: list[Term] = [*Device, *Shared, *Host, *Disk]
 TOWER = Tower(640, 8, 8, 80, 2560, (Linear("qkv", 640, 1920), Linear("up", 640, 2560)), 1280, others=9999, inputs=588)
 SMALL = Architecture(
     2048, 16, 128256, Attn(32, 8, 64), Ffn(8192), towers=(TOWER,), layer_input=64, layer_vocab=1000

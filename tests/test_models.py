@@ -11,7 +11,7 @@ from support.every import every
 
 from validator.diagnostic import RecipeError
 from validator.memory import parameters
-from validator.tables import models
+from validator.tables import models, unknown
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,26 @@ def test_unknown_model(name: str) -> None:
 def test_suggestion(name: str, said: str) -> None:
     with pytest.raises(RecipeError, match=said):
         models.model(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        *(("Qwen/Qwen3-8C", "Qwen/Qwen3-8B"), ("Qwen/Qwne3-8B", "Qwen/Qwen3-8B"), ("Qwen/Qwen3-9B", "Qwen/Qwen3-8B")),
+        *(("qwen/qwen3-8b-basee", "Qwen/Qwen3-8B-Base"), ("Qwen/Qwen4-32B", "Qwen/Qwen3-32B")),
+        ("mistralai/Mistral-7B-Instruct-v0.4", "mistralai/Mistral-7B-Instruct-v0.3"),
+        *(("google/gemma-2-2b-pt", "google/gemma-2-2b-it"), ("Qwen/Qwen38B", "Qwen/Qwen3-8B")),
+        ("meta-llama/Llama-3.1-8B-Instrt", "meta-llama/Llama-3.1-8B-Instruct"),
+        *((name, None) for name in ("qwen/qwen3-8b", "unsloth/Qwen3-8B", "someone/Qwen3-8B-mine", "Qwem/Qwen3-8B")),
+        *(
+            (name, None)
+            for name in ("Qwen/Qwen3-8B-Search", "microsoft/phi-2", "THUDM/chatglm-6b", "Qwen/Qwen3-4B-FP8")
+        ),
+        *((name, None) for name in ("qwen3-8c", "Qwen/", "/", "", "x" * 5000)),
+    ],
+)
+def test_a_hub_name_a_letter_or_two_off_a_known_one_is_a_slip(name: str, meant: str | None) -> None:
+    assert unknown.misspelt(name) == meant
 
 
 CONFIG = {

@@ -83,7 +83,8 @@ def test_a_word_that_is_neither_gets_a_near_name(word: str, says: str) -> None:
 
 def test_each_command_takes_a_name(here: Path) -> None:
     (checked,) = json.loads(run("check", NAME, "--format", "json").output)["files"]
-    assert (checked["path"], checked["diagnostics"], checked["verdict"]) == (str(catalogue.file(NAME)), [], "fits")
+    assert (checked["path"], checked["verdict"]) == (str(catalogue.file(NAME)), "fits")
+    assert {each["severity"] for each in checked["diagnostics"]} <= {"note"}
     explained = json.loads(run("explain", NAME, "--format", "json").output)
     assert explained["verdict"] == "fits"
     assert DEEPSPEED in explained["command"][0]

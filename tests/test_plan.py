@@ -24,7 +24,7 @@ from validator.diagnostic import RecipeError, Severity
 from validator.job import job
 from validator.judge import check
 from validator.measure import kept
-from validator.plan import answer, draft, writing
+from validator.plan import answer, choice, draft, writing
 from validator.plan import search as plan
 from validator.plan.nearest import nearest as nearest_recipe
 from validator.plan.rows import rows
@@ -231,23 +231,23 @@ def test_devices_without_published_rates_are_ranked_all_the_same() -> None:
     assert "not known" in run("--model", "qwen3-8b", "--machine", "2x48g").output
 
 
+def test_a_device_that_shares_the_hosts_memory_is_planned_without_offload_and_without_a_time() -> None:
+    found = plans("--model", "qwen3-8b", "--machine", "1xgb10")
+    assert found["machine"] == {"name": "1xgb10-128g", "host_ram_gib": 117.0, "usable_gib": 117.0}
+    assert "device and host share one memory" in found["notes"][0]
+    assert not any("host's memory is not known" in note for note in found["notes"])
+    assert {row["method"] for row in found["plans"]} == {"lora", "full", "qlora"}
+    assert not any("offload" in str(row["zero"]) for row in found["plans"])
+    assert all(row["hours"] is row["device_hours"] is row["bottleneck"] is None for row in found["plans"])
+    assert all(row["device_gib"] > row["host_gib"] for row in found["plans"])
+
+
 def test_what_was_measured_on_the_machine_corrects_the_hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     words = ("--model", "qwen7b", "--machine", "1xrtx-3090", "--samples", "100000", "--method", "lora")
     before = plans(*words)["plans"][0]["hours"]["expected"]
     kept.keep(kept.Measured("1xrtx-3090", "x.yaml", 3.0, 2.0, 10, "2026-01-01"))
     assert plans(*words)["plans"][0]["hours"]["expected"] == pytest.approx(1.5 * before, rel=0.03)
-
-
-def test_times_of_different_numbers_of_samples_are_told_apart() -> None:
-    words = ("--model", "qwen72b", "--machine", "8xa100-80g", "--host-ram", "2048")
-    found, same = plans(*words), plans(*words, "--samples", "20000")
-    assert len({row["samples"] for row in found["plans"]}) > 1
-    assert any("each time is for the samples recommended for the method" in note for note in found["notes"])
-    assert not any("each time" in note for note in same["notes"])
-    assert [row["method"] for row in found["plans"]] == [row["method"] for row in same["plans"]]
-    shown = " ".join(run(*words).output.split())
-    assert all(f"expected for {row['samples']:,} samples" in shown for row in found["plans"])
 
 
 def test_what_the_times_assume_is_noted(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_a_saving_optimizer_is_taken_only_where_all_else_is_slow_or_does_not_fit
     ("words", "settings"),
     [
         (("--stage", "dpo"), {"stage": "dpo", "pref_beta": 0.1, "dataset": "dpo_mix_en,dpo_mix_zh"}),
-        (("--stage", "pt", "--method", "full"), {"stage": "pt", "dataset": "wikipedia_en", "learning_rate": 1e-5}),
+        (("--stage", "pt", "--method", "full"), {"stage": "pt", "dataset": "wikipedia_en", "learning_rate": 5e-5}),
         (("--method", "freeze"), {"finetuning_type": "freeze", "freeze_trainable_layers": 2}),
         (("--stage", "rm"), {"stage": "rm", "dataset": "dpo_mix_en,dpo_mix_zh", "learning_rate": 1e-4}),
         (("--stage", "kto"), {"stage": "kto", "pref_beta": 0.1, "dataset": "kto_mix_en", "learning_rate": 5e-6}),
@@ -342,7 +342,7 @@ def test_offload_waits_until_the_host_is_known() -> None:
         (("--samples", "7000"), "samples", 7000),
         ((), "samples", 20000),
         ((), "effective_batch", 16),
-        ((), "learning_rate", 1e-4),
+        ((), "learning_rate", 2e-4),
         ((), "epochs", 3),
     ],
 )
@@ -446,17 +446,71 @@ def test_a_rare_device_is_not_proposed_before_a_common_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("samples", "low", "high"), [(20_000, 6, 10), (40_000, 12, 16), (80_000, 24, 36), (150_000, 65, 75)]
+    ("samples", "machine", "low", "high"),
+    [
+        *((20_000, "8xascend-910b-64g", 6, 10), (40_000, "8xascend-910b-64g", 12, 16)),
+        *((80_000, "8xascend-910b-64g", 23, 36), (150_000, "8xh200-141g", 65, 75)),
+    ],
 )
-def test_the_model_goes_with_the_amount_of_data(samples: int, low: float, high: float) -> None:
-    """The field report's steps on its own machine: 7B 20,000, 14B 40,000, 32B 80,000, 72B 150,000."""
-    best = plans("--machine", "8xascend-910b-64g", "--samples", str(samples))["choices"][0]
+def test_the_model_goes_with_the_amount_of_data(samples: int, machine: str, low: float, high: float) -> None:
+    """The field report's steps: 7B 20,000, 14B 40,000, 32B 80,000, and where it is trained within days, 72B 150,000."""
+    best = plans("--machine", machine, "--samples", str(samples))["choices"][0]
     assert low < models.model(best["model"]).billions < high
+
+
+_CHOOSING = [
+    *("1xrtx-3060", "1xrtx-4070-ti-super", "1xt4-16g", "1xv100-16g", "1xrtx-3090", "1xrtx-4090", "2xrtx-3090"),
+    *("1xrtx-5090", "1xl40s-48g", "1xa100-80g", "8xa100-80g", "8xh100-80g", "8xascend-910b-64g", "8xmi300x-192g"),
+    "8xh200-141g",
+]
+
+
+def _month(model: str) -> int:
+    year, month = models.released()[str(models.model(model).id)].split("-")
+    return 12 * int(year) + int(month)
+
+
+@pytest.mark.parametrize("samples", [None, 20_000])
+@pytest.mark.parametrize("machine", _CHOOSING)
+def test_the_first_proposals_are_current_soon_trained_and_of_several_makers(machine: str, samples: int | None) -> None:
+    chosen = plans("--machine", machine, *(("--samples", str(samples)) if samples else ()))["choices"]
+    newest = max(_month(key) for key in models.released())
+    assert all(newest - _month(row["model"]) <= choice.CURRENT == 18 for row in chosen[:3])
+    assert all(row["hours"]["expected"] < choice.SOON == 72 for row in chosen[:3])
+    makers = [row["model"].partition("/")[0] for row in chosen]
+    assert len(set(makers[:3])) >= 2
+    assert max(map(makers.count, makers)) <= 2
+    assert not any(models.model(row["model"]).base for row in chosen)
+
+
+def test_a_model_gives_way_to_its_successor_where_that_fits_too() -> None:
+    """On the smallest card only Qwen3-4B fits, not Qwen3.5-4B, which takes its place elsewhere."""
+    large = [row["model"] for row in plans("--machine", "1xrtx-3090")["choices"]]
+    small = [row["model"] for row in plans("--machine", "1xrtx-2060")["choices"]]
+    assert "Qwen/Qwen3.5-9B" in large
+    assert "Qwen/Qwen3-8B" not in large
+    assert "Qwen/Qwen3-4B" in small
+
+
+def test_models_that_take_longer_stand_below_where_they_suit_the_samples() -> None:
+    rows = plans("--machine", "1xrtx-4090", "--samples", "500000")["choices"]
+    soon = [row["hours"]["expected"] < choice.SOON for row in rows]
+    assert soon == sorted(soon, reverse=True)
+    assert {True, False} == set(soon)
+    doublings = [abs(log2(row["samples"] / row["recommended"])) for row in rows]
+    assert max(doublings[soon.index(False) :]) < min(doublings[: soon.index(False)])
+
+
+def test_where_no_model_is_trained_soon_those_that_fit_are_proposed_all_the_same() -> None:
+    rows = plans("--machine", "1xt4-16g", "--samples", "700000")["choices"]
+    assert len(rows) == 6
+    assert all(row["hours"]["expected"] > choice.SOON for row in rows)
+    assert "Qwen/Qwen3-14B" in {row["model"] for row in rows}
 
 
 def test_several_sizes_are_proposed() -> None:
     rows = plans("--machine", "2xrtx-4090", "--samples", "20000")["choices"]
-    assert len(rows) == 8
+    assert len(rows) == 6
     assert len({round(2 * log2(models.model(row["model"]).billions)) for row in rows}) > 2
 
 
@@ -469,13 +523,17 @@ def test_a_small_machine_gets_a_smaller_model_than_the_data_asks_for() -> None:
 @pytest.mark.parametrize(
     ("samples", "words"),
     [
-        (300, "starts at 1,000"),
-        (5_000, "22,000 good ones are recommended for lora on this size (several sources"),
-        (500_000, "choose the best"),
+        (None, "the header states 20,000 samples, one field report's count (Ascend 910B, LoRA)"),
+        (30, "30 samples: form and style change from some 50"),
+        (300, "300 samples: enough to teach form and style"),
+        (500, "500 samples: public runs usually took 1,000 to 170,000"),
+        (5_000, "5,000 samples are as many as usual: public runs usually took 1,000 to 170,000; 20,000 is one field"),
+        (500_000, "compare with a chosen part"),
     ],
 )
-def test_the_amount_of_data_is_judged(samples: int, words: str) -> None:
-    shown = run("--model", "qwen7b", "--machine", "8xa100-80g", "--samples", str(samples)).output
+def test_the_amount_of_data_is_judged(samples: int | None, words: str) -> None:
+    given = ["--samples", str(samples)] if samples else []
+    shown = run("--model", "qwen7b", "--machine", "8xa100-80g", *given).output
     assert words in " ".join(shown.split())
 
 
@@ -585,13 +643,9 @@ def test_a_model_whose_one_picture_is_longer_than_the_usual_length_is_planned() 
 
 
 def test_a_stage_without_a_published_rate_for_a_method_leaves_it_out() -> None:
-    words = ("--model", "qwen7b", "--machine", "8xa100-80g", "--stage", "kto")
-    answer = plans(*words)
-    assert {row["method"] for row in answer["plans"]} == {"lora", "qlora"}
-    assert "full is left out: no learning rate for it in stage kto is published" in answer["notes"]
-    refused = run(*words, "--method", "full").exception
+    refused = run("--model", "qwen7b", "--machine", "8xa100-80g", "--stage", "kto", "--method", "freeze").exception
     assert isinstance(refused, RecipeError)
-    assert "for lora, qlora one is" in str(refused)
+    assert "for lora, qlora, full one is" in str(refused)
 
 
 @pytest.mark.parametrize(("stage", "first"), [("sft", "lora"), ("pt", "full")])
@@ -604,19 +658,17 @@ def test_models_are_ranked_for_the_stage_asked_for() -> None:
     words = ("--machine", "8xa100-80g", "--samples", "60000")
     chosen = plans(*words, "--stage", "dpo")["choices"]
     assert all(row["set"]["stage"] == "dpo" for row in chosen)
-    assert {row["recommended"] for row in chosen} == {61_000}
+    assert {row["recommended"] for row in chosen} == {10_000}
     assert chosen[0]["model"] != plans(*words)["choices"][0]["model"]
-    unknown = run(*words, "--stage", "rm").exception
-    assert isinstance(unknown, RecipeError)
-    assert "not known for stage rm; name one with --model" in str(unknown)
 
 
 def test_without_model_and_samples_the_largest_of_each_size_that_fits() -> None:
     chosen = plans("--machine", "2xrtx-4090")["choices"]
     assert run("--machine", "2xrtx-4090").output.startswith("models on 2xrtx-4090")
     sizes = [round(2 * log2(models.model(row["model"]).billions)) for row in chosen]
-    assert sizes == sorted(set(sizes), reverse=True)
-    assert len(sizes) > 4
+    assert len(set(sizes)) == len(sizes) > 4
+    ranks = [(row["cost"], -size) for row, size in zip(chosen, sizes, strict=True)]
+    assert ranks == sorted(ranks)
 
 
 def test_a_base_model_is_told_from_the_one_tuned_for_chat() -> None:
@@ -865,14 +917,14 @@ def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("model", "machine", "method", "steps"),
-    [("deepseek-moe-16b", "8xascend-910b-32g", "freeze", 1000),  # 33 GB a checkpoint, of a run of some hours
-     ("deepseek-moe-16b", "8xascend-910b-32g", "lora", 500)],
+    [("deepseek-moe-16b", "8xascend-910b-32g", "freeze", 5000),  # 33 GB a checkpoint, of a run of some hours
+     ("deepseek-moe-16b", "8xascend-910b-32g", "lora", 1000)],
 )  # fmt: skip
 def test_checkpoints_take_a_tenth_of_the_run_at_most(model: str, machine: str, method: str, steps: int) -> None:
     words = ("--model", model, "--machine", machine, "--method", method, "--cutoff-len", "4096")
     assert "wrote mine.yaml" in run(*words, "--write", "mine.yaml").output
     assert load("mine.yaml").values["save_steps"] == steps
-    assert check.check_file("mine.yaml").diagnostics == []
+    assert [d for d in check.check_file("mine.yaml").diagnostics if d.severity is not Severity.NOTE] == []
 
 
 @pytest.mark.parametrize(
@@ -880,7 +932,7 @@ def test_checkpoints_take_a_tenth_of_the_run_at_most(model: str, machine: str, m
 )
 def test_a_plan_is_little_work(words: tuple[str, ...]) -> None:
     run(*words)  # what is imported and read once does not count
-    assert calls(lambda: run(*words)) < 750_000
+    assert calls(lambda: run(*words)) < 1_000_000
 
 
 @pytest.mark.usefixtures("here")

@@ -39,7 +39,7 @@ def test_half_precision_is_that_which_the_device_trains_in() -> None:
     assert (a100.half, a100.single) == (312e12, 19.5e12)
 
 
-@pytest.mark.parametrize("name", ["cpu", "48g"])
+@pytest.mark.parametrize("name", ["cpu", "48g", "gb10-128g"])
 def test_no_rates_where_none_are_published(name: str) -> None:
     assert devices.device(name)[0].rates(1) is None
 
@@ -47,7 +47,7 @@ def test_no_rates_where_none_are_published(name: str) -> None:
 @every(devices.device_ids())
 def test_all_other_devices_have_rates(name: str) -> None:
     found = devices.device(name)[0].rates(1)
-    assert (found is None) == (name in ("cpu", "by-memory"))
+    assert (found is None) == (name in ("cpu", "by-memory", "gb10-128g"))
 
 
 @pytest.mark.parametrize(

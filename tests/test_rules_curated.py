@@ -62,11 +62,12 @@ def test_a_recipe_in_order_has_no_finding() -> None:
     [
         ("qwen7b-lora", {}, {}, "CUR001"), ("qwen7b-a100-loras", {}, {}, "CUR001"),
         ("qwen7b-a100-lora", {"summary": None}, {}, "CUR002"), ("qwen7b-a100-lora", {"predicted": {}}, {}, "CUR003"),
-        ("qwen7b-a100-lora", {}, {"max_samples": 10}, "CUR004"), ("qwen7b-a100-lora", {"sample": 3}, {}, "LOA010"),
+        ("qwen7b-a100-lora", {}, {"max_samples": 10}, "CUR004"),
+        ("qwen7b-a100-lora", {"sample": 3}, {}, "LOA010"),
     ],
 )  # fmt: skip
 def test_each_finding(name: str, change: dict[str, Any], values: dict[str, Any], code: str) -> None:
-    assert codes(f"recipes/{name}.yaml", {**complete(), **change}, **values) == {code}
+    assert codes(f"recipes/{name}.yaml", {**complete(), **change}, **values) == set(code.split())
 
 
 def test_other_folders_and_files_without_a_block_follow_no_convention() -> None:

@@ -124,7 +124,7 @@ def test_the_template_is_the_entry_of_the_table() -> None:
 
 def test_the_machine_and_the_samples_make_the_steps() -> None:
     batch = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
-    settings = Settings(batch, {"samples": 1001}, machines.machine("2x8xa100-80g", None))
+    settings = Job(batch, {"samples": 1001}, machines.machine("2x8xa100-80g", None))
     assert (settings.world, settings.effective_batch, settings.steps_per_epoch(129)) == (16, 128, 2)
     assert (settings.steps, settings.on_cpu) == (24, False)
 

@@ -55,7 +55,7 @@ def answer(words: str) -> Any:
         ("data data/tiny_demo.json", ["tokens", "histogram", 0], ["from", "to", "rows"]),
         ("data data/tiny_demo.json", ["amount"], ["rows", "verdict", "minimum", "useful", "good", "saturating",
                                                   "recommended", "message", "better_size", "epochs", "sources",
-                                                  "sure"]),
+                                                  "sure", "unit"]),
     ],
 )  # fmt: skip
 def test_the_fixed_shapes(words: str, route: list[str | int], keys: list[str]) -> None:

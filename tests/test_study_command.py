@@ -208,7 +208,7 @@ def test_the_demo_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.exit_code == 0
     assert "rows: 200 read, 200 selected for training, 0 dropped, 200 trained" in found.stdout
     assert "steps: 25 an epoch of batch 8, 50 in all (2 epochs), 5 of warm-up, 2 saves" in found.stdout
-    assert "200 different samples are too few" in found.stdout
+    assert "200 different samples are few: enough to teach form and style" in found.stdout
     assert found.stderr == ""  # no bar where there is no terminal
 
 

@@ -119,14 +119,14 @@ def test_the_longest_batch_needs_less_than_cutoff_len(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "rows", "epochs", "verdict", "better"),
     [
-        ("qwen7b", 300, 3, "too few", None),
-        ("qwen7b", 3_000, 3, "few", None),
-        ("qwen7b", 6_000, 3, "useful", None),
-        ("qwen7b", 25_000, 3, "good", None),
+        ("qwen7b", 30, 3, "too few", None),
+        ("qwen7b", 300, 3, "few", None),
+        ("qwen7b", 817, 3, "useful", None),
+        ("qwen7b", 1_500, 3, "good", None),
         ("qwen7b", 300_000, 1, "saturated", 72),
         ("qwen14b", 40_000, 3, "good", None),
-        ("qwen72b", 6_000, 3, "few", 7),
-        ("qwen72b", 160_000, 3, "good", None),
+        ("qwen72b", 300, 3, "few", None),
+        ("qwen72b", 300_000, 3, "good", None),
     ],
 )
 def test_amount(model: str, rows: int, epochs: float, verdict: str, better: int | None) -> None:
@@ -136,15 +136,40 @@ def test_amount(model: str, rows: int, epochs: float, verdict: str, better: int 
     assert (judged.better_size.billions if judged.better_size else None) == better
 
 
-def test_ten_epochs_of_500_rows_are_learned_by_heart() -> None:
+def test_ten_epochs_of_300_rows_are_learned_by_heart() -> None:
     job = Job({"model_name_or_path": "qwen7b", "stage": "sft", "finetuning_type": "lora"})
-    assert "10 epochs of 500 samples" in amount.judged(job, 500, 10).epochs.message
+    assert "10 epochs of 300 samples" in amount.judged(job, 300, 10).epochs.message
+    assert not amount.judged(job, 817, 15).epochs.message, "LIMO's own run"
     assert not amount.judged(job, 5_000, 3).epochs.message
 
 
 def test_no_guidance_is_said() -> None:
-    job = Job({"model_name_or_path": "qwen7b", "stage": "kto", "finetuning_type": "lora"})
+    job = Job({"model_name_or_path": "qwen7b", "stage": "ppo", "finetuning_type": "lora"})
     assert amount.judged(job, 500, 3).verdict == "unknown"
+    assert "no public guidance for stage ppo" in amount.judged(job, 500, 3).message
+
+
+@pytest.mark.parametrize(
+    ("stage", "rows", "verdict", "marks"),
+    [
+        ("dpo", 900, "few", ["useful", "good"]),
+        ("dpo", 2_000, "useful", ["useful", "good"]),
+        ("kto", 500, "few", ["good"]),
+        ("rm", 9_000, "few", ["good"]),
+        ("rm", 10_000, "good", ["good"]),
+        ("pt", 200_000, "useful", ["useful", "good"]),
+    ],
+)
+def test_each_stage_has_a_verdict_that_its_marks_show(stage: str, rows: int, verdict: str, marks: list[str]) -> None:
+    judged = amount.judged(Job({"model_name_or_path": "qwen7b", "stage": stage, "finetuning_type": "full"}), rows, 1)
+    assert (judged.verdict, list(judged.figures())) == (verdict, marks)
+    assert set(judged.sure) == set(marks)
+
+
+def test_texts_of_pretraining_are_counted_in_blocks(tmp_path: Path) -> None:
+    result = studied(tmp_path, clean(500), stage="pt", packing=False)
+    assert 0 <= result.amount.rows - result.tokens.per_epoch / 2048 < 1
+    assert result.amount.counted == f"{result.amount.rows} blocks of 2,048 tokens"
 
 
 @pytest.mark.parametrize(

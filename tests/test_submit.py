@@ -57,6 +57,7 @@ def test_memory_is_asked_for_with_headroom_unless_it_is_nearly_all() -> None:
     assert asked
     assert asked < 0.9 * 1024
     assert made(ram=asked).memory_gib is None
+    assert made(machine="1xgb10-128g").memory_gib is None  # out of which the device's comes, too
 
 
 @pytest.mark.parametrize(

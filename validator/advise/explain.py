@@ -11,7 +11,6 @@ from validator.diagnostic import Diagnostic, RecipeError, Severity
 from validator.job.job import GIB, Job
 from validator.memory import Estimate, trainable_parameters
 from validator.memory.terms import Term
-from validator.tables import guidance
 from validator.trial.figures import Simulation
 
 
@@ -42,7 +41,7 @@ def explain(
         disk_gib=_disk(job),
         time=time,
         cost=timing.cost(job, time),
-        samples=Samples(job.samples, job.rows, guidance.basis(job.model, job.method, job.stage, job.samples)),
+        samples=Samples(job.samples, job.rows, job.guidance.whose(job.samples) if job.guidance else None),
         changes=[] if settled else timing.timed(job, changes.nearest(job)),
         spare=() if job.simulated else timing.timed(job, spare.spare(job)),
         command=started.commands,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from validator.advise.change import Change
 from validator.diagnostic import Diagnostic, Severity, Verdict
-from validator.memory.terms import Term
+from validator.memory.terms import Shared, Term
 
 if TYPE_CHECKING:
     from validator import speed
@@ -61,6 +61,11 @@ class DeviceBand:
     high: float
     terms: dict[Term, float]
     few_measurements_of: list[str]
+
+    @property
+    def shared(self) -> bool:
+        """True if the host's memory is a term of it, because both share one."""
+        return Shared.HOST in self.terms
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,7 @@ class Time:
 @dataclass(frozen=True)
 class Samples:
     """What the recipe recommends, and the rows of its data sets; None where they are elsewhere or cannot be read.
-    `sure`: what the guidance rests on; None where the recipe recommends a number of its own."""
+    `sure`: whose number it is; None where the recipe recommends one of its own."""
 
     recommended: int | None
     found: int | None

@@ -220,7 +220,9 @@ def _offloads(job: Job) -> bool:
 
 
 def _files(job: Job, notes: dict[str, str]) -> Iterator[Way]:
-    """The ZeRO files but that of the recipe."""
+    """The ZeRO files but that of the recipe. Offload gains nothing where device and host share their memory."""
+    if job.machine and job.machine.device.shared_memory:
+        notes = {name: note for name, note in notes.items() if "offload" not in name}
     own = str(job.zero.path) if job.zero else ""
     yield from (_file(job, name, note) for name, note in notes.items() if not own.endswith(f"/{name}"))
 

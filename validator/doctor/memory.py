@@ -1,4 +1,4 @@
-"""Main memory that is left, against what the run is predicted to take of it."""
+"""Main memory that is left, against what the run is predicted to take of it, and the device where it shares that."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def lines(job: Job | None, node: Node) -> Iterator[Line]:
         return
     swap = host.swap_gib(node.root)
     there = f"{available:.1f} GiB of {total or available:.1f} available{f', {swap:.0f} of swap' if swap >= 1 else ''}"
-    need = job.host_memory if job else None
+    shared = job is not None and job.machine is not None and job.machine.device.shared_memory
+    need = (job.device_memory if shared else job.host_memory) if job else None
     yield _judged(need, there, available, total or available) if need else Line("ok", _WHAT, there)
 
 

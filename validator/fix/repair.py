@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from validator.diagnostic import Diagnostic, FileReport
+from validator.diagnostic import Diagnostic, FileReport, Severity
 from validator.fix import text
 from validator.read.recipe import Document
 
@@ -58,15 +58,16 @@ def _fixable(now: Repair, wanted: Callable[[Diagnostic], bool]) -> list[Diagnost
 
 
 def _try(now: Repair, todo: list[Diagnostic], judge: Judge) -> str:
-    """Make these fixes; where that does not work or brings a finding, say why and leave all as it is."""
+    """Make these fixes; where that does not work or brings a warning or an error, say why and leave all as it is."""
     try:
         after = text.edited(now.document, (edit for each in todo if each.fix for edit in each.fix.edits))
     except text.UnfitError as err:
         return str(err)
     report = judge(after)
     before, behind = _faults(now.report.diagnostics), _faults(report.diagnostics)
-    # Of a file that could not be read nothing else was known.
-    fresh = behind - before if now.document.judgeable else Counter[_Fault]()
+    # Of a file that could not be read nothing else was known. A note is no reason to leave an error.
+    worse = _faults(each for each in report.diagnostics if each.severity is not Severity.NOTE)
+    fresh = worse - before if now.document.judgeable else Counter[_Fault]()
     if fresh:
         return f"it would bring {', '.join(sorted({code for code, _ in fresh}))}"
     if _faults(todo) - (before - behind):

@@ -100,6 +100,11 @@ class Dataset:
         return name if isinstance(name, str) else ""
 
     @property
+    def pictured(self) -> bool:
+        """Whether its samples have pictures or films, by the columns that are named for them."""
+        return bool(self.mapping.get("images") or self.mapping.get("videos"))
+
+    @property
     def published(self) -> Mapping[str, Any] | None:
         """What data/sets.yaml knows of a public data set: rows, thoughts, tokens; None where it does not know it."""
         subset = self.entry.get("subset")
@@ -129,6 +134,11 @@ class Registry(NamedTuple):
     def path(self) -> Path:
         """The file that holds them."""
         return self.folder / REGISTRY
+
+    @property
+    def pictured(self) -> bool:
+        """Whether samples of any of its data sets have pictures or films."""
+        return any(one.pictured for name in self.entries if (one := self.get(name)))
 
     def get(self, name: str) -> Dataset | None:
         """The data set of this name; None where it is not defined."""

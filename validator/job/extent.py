@@ -38,13 +38,18 @@ def extent(job: Job, lengths: Sequence[int] | None = None) -> Extent:
         most = told.longest or longest
         whole = spread(min(told.typical, most), most, told.longest is not None)
         return _known([min(each, longest) for each in whole])
-    if rows := [*_first(job)]:
+    if rows := [*first_lengths(job)]:
         cut = [[min(factor * each, longest) for each in rows] for factor in _OFF]
         return Extent(
             (cut[0], cut[1], cut[2]),
             (f"samples of some {sum(cut[1]) / len(rows):,.0f} tokens, estimated from the first rows",),
         )
     least = min(_pictures(job), longest)
+    if job.samples is None and (published := tokens(job)):  # else the recipe is made for other data than it names
+        mean, top = float(published[0] + least), published[1] + least
+        whole = spread(min(mean, longest), min(top, longest), top <= longest)
+        cut = [[min(factor * each, longest) for each in whole] for factor in _OFF]
+        return Extent((cut[0], cut[1], cut[2]), (f"samples of some {mean:,.0f} tokens, as published of the data sets",))
     short, usual = (spread(max(each, least), longest, told=False) for each in guessed(longest))
     mean = sum(usual) / len(usual)
     return Extent((short, usual, (float(longest),)), (f"samples of some {mean:,.0f} tokens (`lengths:` in the header "
@@ -61,7 +66,7 @@ def _known(lengths: Sequence[float]) -> Extent:
     return Extent((lengths, lengths, lengths))
 
 
-def _first(job: Job) -> Iterator[float]:
+def first_lengths(job: Job) -> Iterator[float]:
     """Tokens of the first rows of each local data set, about; nothing where one of them cannot be read here. A pair is
     two sequences."""
     if job.rows is None or _pictures(job):
@@ -70,6 +75,18 @@ def _first(job: Job) -> Iterator[float]:
     for dataset in job.datasets:
         for row in dataset.rows.head if dataset.rows else ():
             yield _TEMPLATE + sum(len(text.encode("utf-8", "replace")) for text in _texts(row.values())) / each
+
+
+def tokens(job: Job) -> tuple[int, int] | None:
+    """Mean length of the samples of the public data sets together, and of the longest, which is `cutoff_len` where that
+    is not known of all; None where one of them is not in data/sets.yaml. Tokens of pictures are not in it."""
+    known = [one.published for one in job.datasets]
+    lengths = [(each["rows"], each["tokens"]) for each in known if each and "tokens" in each]
+    if not known or len(lengths) < len(set(job.words("dataset"))):
+        return None
+    mean = sum(rows * tokens["mean"] for rows, tokens in lengths) / sum(rows for rows, _ in lengths)
+    longest = [tokens["longest"] for _, tokens in lengths]
+    return round(mean), job.longest if None in longest else max(longest)
 
 
 def _texts(values: Iterable[Any]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from validator.job.resolved import Resolved
 from validator.job.values import quantity
 from validator.job.zero import Zero
 from validator.memory import Estimate, Workload, device_memory, disk, host_memory
-from validator.memory.terms import Disk
+from validator.memory.terms import Disk, Shared
 from validator.read.recipe import Document
 from validator.tables import data, machines
 from validator.tables.machines import Machine
@@ -89,11 +89,25 @@ class Job(Resolved):
         if self.model is None or not works:
             return {}
         runtime = self.machine.device.runtime(workload.expandable(self)) if self.machine else None
-        return {name: device_memory(self.model.arch, work, runtime) for name, work in works.items()}
+        return {name: self._pooled(device_memory(self.model.arch, work, runtime)) for name, work in works.items()}
+
+    def _pooled(self, estimate: Estimate) -> Estimate:
+        """The estimate of a device, with its part of the host's where both share one pool: the sum of their peaks.
+        The page cache counts in `high`: CUDA takes it for memory in use (github.com/vllm-project/vllm/issues/35313)."""
+        host = self.host_memory
+        if self.machine is None or host is None or not self.machine.device.shared_memory:
+            return estimate
+        low, expected, high = (each / self.machine.devices for each in (host.low, host.expected, host.high))
+        return estimate._replace(
+            terms={**estimate.terms, Shared.HOST: expected},
+            low=estimate.low + low,
+            expected=estimate.expected + expected,
+            high=estimate.high + high,
+        )
 
     @property
     def device_memory(self) -> Estimate | None:
-        """Predicted peak on the worst device, bytes, with the newest release."""
+        """Predicted peak on the worst device, bytes, with the newest release; with the host's where they share it."""
         return next(iter(self.device_memories.values()), None)
 
     @property
@@ -191,7 +205,10 @@ class Job(Resolved):
 
     @property
     def host_verdict(self) -> Verdict:
-        return judge(self.host_memory, self.machine.host_ram_gib if self.machine else None)
+        """Whether the node's main memory suffices; `unknown` where the device shares it, whose verdict counts both."""
+        if self.machine is None or self.machine.device.shared_memory:
+            return "unknown"
+        return judge(self.host_memory, self.machine.host_ram_gib)
 
 
 def _either(verdicts: Mapping[str, Verdict]) -> Verdict:

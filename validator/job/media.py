@@ -120,7 +120,7 @@ def crowded(
     """The encodings where a sample has as many pictures as its longest length admits; as given where their number is
     known: from rows at hand, from the registry's columns, or by the name of a published data set."""
     datasets = tuple(datasets)
-    plain = {one.name for one in datasets if not one.mapping.get("images") and not one.mapping.get("videos")}
+    plain = {one.name for one in datasets if not one.pictured}
     named = set(settings.words("dataset"))
     crossed = data.listing("composites")[model.kind].get("crossed", False)
     if crossed or _media(datasets) is not None or (named and named <= plain | _PICTURED):

@@ -53,7 +53,7 @@ def _variant(job: Job) -> Iterator[str]:
         yield "offload"
     saver = next((name for name in ("galore", "apollo", "badam") if job.flag(f"use_{name}")), None)
     if saver or job.flag("pure_bf16"):
-        yield saver or "bf16"
+        yield saver or ("8bit" if str(job.get("optim")).endswith("8bit") else "bf16")
     if job.number("cutoff_len") >= LONG:
         yield f"{int(job.number('cutoff_len')) // 1024}k"
 

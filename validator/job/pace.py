@@ -191,14 +191,9 @@ class Amount(NamedTuple):
 
 def amount(job: Job) -> Amount:
     """Rows of the data sets as the run takes them (data/loader.py, data_utils.py), else the recommended number."""
-    rows = job.rows if job.rows is not None else job.samples
-    if rows is None:
+    if job.data_rows is None:
         return Amount(None, 0)
-    most = int(job.number("max_samples"))
-    rows = min(rows, most * max(len(job.datasets), 1)) if most > 0 else rows
-    value = job.number("val_size") if job.holds_back else 0.0
-    held = min(int(value if value >= 1 else rows * value), rows - 1)
-    return Amount(rows - held, held + _apart(job))
+    return Amount(job.data_rows - job.held_back, job.held_back + _apart(job))
 
 
 def _apart(job: Job) -> int:

@@ -14,11 +14,13 @@ from validator.job import datasets, which, workload, zero
 from validator.job.datasets import Dataset, Registry
 from validator.job.quantization import Quantization, quantization
 from validator.job.settings import Settings
+from validator.job.values import quantity
 from validator.job.zero import Zero
 from validator.memory import Encoding, Workload
 from validator.read import disk
-from validator.tables import repository
+from validator.tables import guidance, repository
 from validator.tables.checkout import home
+from validator.tables.guidance import Amounts
 from validator.tables.models import Model
 
 _OUTSIDE = (
@@ -152,11 +154,59 @@ class Resolved(Settings):
         return sum(rows.number for rows in counted if rows)
 
     @cached_property
+    def data_rows(self) -> int | None:
+        """Rows that the run takes from its data sets: those of local files, else what the header block's `rows` says,
+        else its recommended number of samples, else what is published of public data sets. None: not known."""
+        stated = quantity(self.header.get("rows"))
+        if self.rows is None and stated and stated > 0:
+            return int(stated)
+        most = int(self.number("max_samples"))  # holds for each data set
+        rows = self.rows if self.rows is not None else self.samples
+        if rows is None:
+            return self.published_rows
+        return min(rows, most * max(len(self.datasets), 1)) if most > 0 else rows
+
+    @property
+    def published_rows(self) -> int | None:
+        """Rows of the public data sets that the recipe names, after `max_samples`; None where one of them is not in
+        data/sets.yaml."""
+        most = max(int(self.number("max_samples")), 0)
+        known = [one.published for one in self.datasets]
+        if not known or None in known or len(known) < len(set(self.words("dataset"))):
+            return None
+        return sum(min(int(each["rows"]), most or int(each["rows"])) for each in known if each)
+
+    @property
+    def held_back(self) -> int:
+        """Rows that `val_size` keeps for evaluation (data/data_utils.py, split_dataset); 0 where rows are not known."""
+        value = self.number("val_size") if self.holds_back else 0.0
+        rows = self.data_rows or 0
+        return max(0, min(int(value if value >= 1 else rows * value), rows - 1))
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the run; 0 where the number of samples is not known. Packing makes fewer of them."""
+        if self.number("max_steps") > 0:
+            return int(self.number("max_steps"))
+        epochs = max(self.number("num_train_epochs"), 0.0)
+        return int(-(-self.steps_per_epoch((self.data_rows or 0) - self.held_back) * epochs // 1))
+
+    @cached_property
     def tokenized(self) -> bool:
         """Whether LLaMA-Factory loads tokenized data and looks at no other data setting (extras/misc.py)."""
         value = self.get("tokenized_path")
         folder = self.find(value) if isinstance(value, str) and value else None
         return folder is not None and folder[1] and any(disk.inside(folder[0]))
+
+    @cached_property
+    def guidance(self) -> Amounts | None:
+        """How many samples public work used for the stage and method; None without a model. Where a model reads
+        pictures, samples have some unless the registry says that they have none."""
+        if self.model is None:
+            return None
+        plain = {one.name for one in self.datasets if not one.pictured}
+        pictures = self.model.sees and not plain.issuperset(self.words("dataset") or ("unnamed",))
+        return guidance.amounts(self.stage, self.method, self.model.billions, pictures)
 
     @cached_property
     def workloads(self) -> Mapping[str, Workload]:
@@ -168,9 +218,10 @@ class Resolved(Settings):
         if self.model is None or unknown or self.trains_nothing:
             return {}
         forms = self.model.family.forms(self.header) if self.model.arch.ffn.experts else {True: ""}
-        encodings = self._encodings
+        # The data that take the place of those named here may be as many as recommended.
+        encodings, rows = self._encodings, max(self.data_rows or 0, self.samples or 0)
         return {
-            release: workload.workload(self, self.model, engine, encodings, fused, self.trains_decoder)
+            release: workload.workload(self, self.model, engine, encodings, rows, fused, self.trains_decoder)
             for fused, release in forms.items()
         }
 

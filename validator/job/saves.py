@@ -28,7 +28,7 @@ def apart(job: Job) -> float | None:
     if timed is None:
         return None
     total = timed.steps or int(job.steps)
-    every = interval(job, job.steps_per_epoch(job.rows or job.samples or 0), total)
+    every = interval(job, job.steps_per_epoch(job.data_rows or 0), total)
     if not total and (job.get("save_strategy") != "steps" or every < 1):
         return None
     return every * timed.step.high if every and every < (total or math.inf) else math.inf

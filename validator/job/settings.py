@@ -127,14 +127,6 @@ class Settings(Task):
         """Optimizer steps of a pass over so many samples; the last one may be short (transformers, trainer.py)."""
         return -(-samples // self.effective_batch)
 
-    @property
-    def steps(self) -> int:
-        """Optimizer steps of the run on the recommended samples; 0 where they are not known."""
-        if self.number("max_steps") > 0:
-            return int(self.number("max_steps"))
-        epochs = max(self.number("num_train_epochs"), 0.0)
-        return int(-(-self.steps_per_epoch(self.samples or 0) * epochs // 1))
-
     # Number formats, recomputation, optimizer.
 
     @property

@@ -48,12 +48,14 @@ def workload(
     model: Model,
     engine: Zero | None,
     encodings: tuple[Encoding, ...] = (),
+    rows: int | None = None,
     experts_fused: bool = True,
     decoder: bool = True,
 ) -> Workload:
     """What is trained and how. Settings the formulas do not model take their nearest costlier neighbour. `engine` is
-    the DeepSpeed configuration, where there is one; `encodings` what is asked of the model's towers. `experts_fused`:
-    the release of transformers keeps all experts of a layer as one tensor. `decoder`: something of it trains."""
+    the DeepSpeed configuration, where there is one; `encodings` what is asked of the model's towers; `rows` those of
+    the data sets. `experts_fused`: the release of transformers keeps all experts of a layer as one tensor. `decoder`:
+    something of it trains."""
     method = settings.method if settings.method in ("full", "freeze", "lora", "oft") else "lora"
     if method == "full" and not decoder:
         method = "freeze"  # of no layer
@@ -92,7 +94,7 @@ def workload(
         eval_batch=int(settings.number("per_device_eval_batch_size")) if settings.evaluates else 0,
         eval_length=length,
         loader_workers=settings.loaders,
-        dataset_tokens=(settings.samples or 0) * min(length, settings.lengths.typical or length),
+        dataset_tokens=(rows or 0) * min(length, settings.lengths.typical or length),
         encodings=encodings,
         sharding=_sharding(settings, model, engine),
     )

@@ -51,6 +51,12 @@ class Device(Term):
     STEP = "step", "trained", "what the optimizer's step allocates for a moment"
 
 
+class Shared(Term):
+    """A device's term where its memory is the host's, too."""
+
+    HOST = "host", "processes", "the run's host memory, which comes out of the device's"
+
+
 class Host(Term):
     """Terms of one node's main memory."""
 

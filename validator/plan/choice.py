@@ -1,30 +1,41 @@
-"""Which base model for a machine and a number of samples: data, machine and model in balance."""
+"""Which model for a machine and a number of samples: a current one; data, machine and model in balance."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import log2
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from math import inf, log2
 from typing import NamedTuple
 
 from validator.diagnostic import RecipeError
 from validator.job.datasets import Registry
 from validator.plan.draft import Draft
 from validator.plan.search import ADAPTERS, LENGTHS, Plan, first
-from validator.tables import guidance, models
+from validator.tables import families, guidance, models
+from validator.tables.data import listing
+from validator.tables.guidance import Amounts
 from validator.tables.machines import Machine
 from validator.tables.models import Model
 
-_ENOUGH = 8
+# A current model was released at most so many months before the newest one of data/models.yaml.
+CURRENT = 18
+# Training a proposed model is expected to take at most so many hours, so that it ends within the week.
+SOON = 72
+# Where a model takes so many times as long as that, other models of its size and kind are not tried, to save time.
+_LATE = 2
+_ENOUGH = 6
 # Of one size so many, that other sizes show as well.
 _ALIKE = 3
+# Of one maker so many, and one among the first three.
+_PER_MAKER = 2
+_FOREMOST = 3
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A model that fits. `recommended` samples are for the plan's method; `cost` is what the ranking goes by, lower is
-    better."""
+    """A model that fits. `recommended`: samples for its size. `cost` is what the ranking goes by, lower is better."""
 
     plan: Plan
     recommended: int | None
@@ -39,60 +50,157 @@ def choose(
     stage: str = "sft",
     own: Registry | None = None,
 ) -> list[Choice]:
-    """Models that fit, the best balance first. Raises RecipeError where no guidance for the stage is known.
+    """Current models that fit and are trained soon, the best balance first; below them, where there is room, others
+    that suit the samples better.
 
     Cost: how often the samples must be doubled or halved to be about the recommended number, and how often the time of
-    a step is doubled by what is not computing. Among equals those for which the samples about suffice, then the larger
-    size, but last those larger than the guidance knows; and among models of about the same size, of which a few are
-    named, the order of data/models.yaml. Without a number of samples, the largest that fit, one of each size."""
-    if not guidance.sizes(stage, methods[0]):
-        raise RecipeError(f"how many samples suit which model is not known for stage {stage}; name one with --model")
-    balance = _Balance(samples, methods[0], stage)
-    readable = set(models.model_ids())
-    known = [model for key in models.offered() if key in readable and _common(model := models.model(key))]
+    a step is doubled by what is not computing. Among equals those for which the samples about suffice, then the size
+    that the field report's count is for, then the larger size, but last those larger than any that public runs trained;
+    and among models of about the same size, of which a few are named, the order of data/models.yaml. A model gives way
+    to its successor where that comes into question, too. Without a number of samples, the largest that fit, one of
+    each size."""
+    search = _Search(machine, samples, length, methods, stage, own)
+    # Of models that read images, too, those that took the place of a model of text.
+    known = dict.fromkeys(each for key in models.offered() for each in _lineage(key))
+    choices = search.pick(filter(_is_current, known), search.is_soon)
+    closest = min((search.balance.mismatch(choice.plan.draft.model) for choice in choices), default=inf)
+    if closest > 0 and len(choices) < _ENOUGH:
+        rest = (key for key in known if _is_common(key) and search.balance.mismatch(models.model(key)) < closest)
+        choices += search.pick(rest, search.fits)
+    return choices
 
-    def started(model: Model) -> Draft:
-        start = Draft(model, machine, methods[0], length=length or LENGTHS[0], samples=samples, stage=stage, own=own)
-        return start if length else replace(start, length=start.holding)
 
-    choices: list[Choice] = []
-    sizes: Counter[int] = Counter()
-    for model in sorted(known, key=lambda model: (balance.mismatch(model), *balance.order(model))):
-        wanted = len(choices) < _ENOUGH and sizes[_size(model.billions)] < (_ALIKE if samples else 1)
-        if wanted and (best := first(started(model), methods)):
-            sizes[_size(model.billions)] += 1
-            choices.append(Choice(best, best.draft.recommended, balance.mismatch(model) + best.delay))
-    return sorted(choices, key=lambda choice: (choice.cost, *balance.order(choice.plan.draft.model)))
+@dataclass
+class _Search:
+    """Plans of models for the machine, each made once. `sizes` and `makers` count the models that were picked; `late`
+    holds the sizes, without or with experts, of which one takes far too long."""
+
+    machine: Machine
+    samples: int | None
+    length: int | None
+    methods: Sequence[str]
+    stage: str
+    own: Registry | None
+    plans: dict[str, Plan | None] = field(default_factory=dict)
+    sizes: Counter[int] = field(default_factory=Counter)
+    makers: Counter[str] = field(default_factory=Counter)
+    late: set[tuple[int, bool]] = field(default_factory=set)
+
+    @property
+    def balance(self) -> _Balance:
+        """What the models are ranked by."""
+        return _Balance(self.samples, self.methods[0], self.stage, self.own is not None and self.own.pictured)
+
+    def plan(self, key: str) -> Plan | None:
+        """The model's plan, None where it does not fit."""
+        if key not in self.plans:
+            start = Draft(models.model(key), self.machine, self.methods[0], length=self.length or LENGTHS[0],
+                          samples=self.samples, stage=self.stage, own=self.own)  # fmt: skip
+            start = start if self.length else replace(start, length=start.holding)
+            self.plans[key] = first(start, self.methods)
+        return self.plans[key]
+
+    def fits(self, key: str) -> bool:
+        """True if the model is one to propose and fits."""
+        return _is_common(key) and self.plan(key) is not None
+
+    def is_soon(self, key: str) -> bool:
+        """True if the model is a current one that fits and is trained soon."""
+        if not _is_current(key):
+            return False
+        model = models.model(key)
+        kind = _size(model.billions), bool(model.arch.ffn.experts)
+        if key not in self.plans and kind in self.late:
+            return False
+        if (plan := self.plan(key)) is None:
+            return False
+        hours = plan.pace.hours.expected if plan.pace and plan.pace.hours else 0.0
+        if hours > _LATE * SOON:
+            self.late.add(kind)
+        return hours < SOON
+
+    def pick(self, keys: Iterable[str], suits: Callable[[str], bool]) -> list[Choice]:
+        """A few models of each size and of each maker that suit, each the newest of its line that does."""
+        choices: list[Choice] = []
+        ranks = {key: (self.balance.mismatch(model := models.model(key)), *self.balance.order(model)) for key in keys}
+        for key in sorted(ranks, key=ranks.__getitem__):
+            model = models.model(key)
+            if not self._has_room(model) or next(filter(suits, reversed([*_lineage(key)])), None) != key:
+                continue
+            if plan := self.plan(key):
+                self.sizes[_size(model.billions)] += 1
+                self.makers[_maker(model)] += 1
+                recommended = self.balance.guidance(model).recommended.samples
+                choices.append(Choice(plan, recommended, self.balance.mismatch(model) + plan.delay))
+        return sorted(choices, key=lambda choice: (choice.cost, *self.balance.order(choice.plan.draft.model)))
+
+    def _has_room(self, model: Model) -> bool:
+        count = self.sizes.total()
+        alike, by_maker = _ALIKE if self.samples else 1, _PER_MAKER if count >= _FOREMOST else 1
+        return count < _ENOUGH and self.sizes[_size(model.billions)] < alike and self.makers[_maker(model)] < by_maker
 
 
 class _Balance(NamedTuple):
-    """How well models suit the samples there are."""
+    """How well models suit the samples there are. `pictures`: the user's own samples have some."""
 
     samples: int | None
     method: str
     stage: str
+    pictures: bool
+
+    def guidance(self, model: Model) -> Amounts:
+        """How many samples public work used for a model of this size."""
+        known = guidance.amounts(self.stage, self.method, model.billions, self.pictures)
+        if known is None:
+            raise RecipeError(f"how many samples suit which model is not known for stage {self.stage}")
+        return known
 
     def mismatch(self, model: Model) -> int:
         """Doublings between the samples and the recommended number."""
         if self.samples is None:
             return 0
-        good = self._good(model)
-        return round(abs(log2(self.samples / good))) if good else 99
+        return round(abs(log2(self.samples / self.guidance(model).recommended.samples)))
 
-    def order(self, model: Model) -> tuple[bool, bool, int]:
+    def order(self, model: Model) -> tuple[bool, bool, int, int]:
         """What decides between models that suit equally well."""
-        largest = max(entry["billions"] for entry in guidance.sizes(self.stage, self.method))
-        good = self._good(model)
-        scarce = bool(self.samples and good and round(2 * log2(good / self.samples)) > 0)
-        return _size(model.billions) > _size(largest), scarce, -_size(model.billions)
-
-    def _good(self, model: Model) -> int | None:
-        return guidance.samples(self.stage, self.method, model.billions)
+        known, size = self.guidance(model), _size(model.billions)
+        scarce = bool(self.samples and round(2 * log2(known.recommended.samples / self.samples)) > 0)
+        apart = abs(size - _size(known.report_for)) if self.samples and known.report_for else 0
+        return size > _size(known.largest), scarce, apart, -size
 
 
-def _common(model: Model) -> bool:
-    """Tuned for chat, in 16 bits, and run by transformers' own code."""
+def _lineage(key: str | None) -> Iterator[str]:
+    """The model, its successor, the successor of that, and so on."""
+    while key:
+        yield key
+        key = models.successors().get(key)
+
+
+def _is_current(key: str) -> bool:
+    """True if the model is one to propose, and not much older than the newest one."""
+    months = _months()
+    return months[key] >= max(months.values()) - CURRENT and _is_common(key)
+
+
+def _is_common(key: str) -> bool:
+    """True if the shapes are known, and the default name is tuned for chat, in 16 bits and run by transformers' own
+    code."""
+    if not families.readable(listing("models")[key]["config"]):
+        return False
+    model = models.model(key)
     return not (model.base or model.quantized or model.remote_code)
+
+
+@cache
+def _months() -> Mapping[str, int]:
+    """Months from year 0 to the release of each model."""
+    dates = {key: text.split("-") for key, text in models.released().items()}
+    return {key: 12 * int(year) + int(month) for key, (year, month) in dates.items()}
+
+
+def _maker(model: Model) -> str:
+    """Who publishes the model: the owner of its hub name."""
+    return model.name.partition("/")[0]
 
 
 def _size(billions: float) -> int:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from validator.job import media, naming
+from validator.job import datasets, media, naming
 from validator.job.datasets import Registry
-from validator.job.extent import extent
+from validator.job.extent import extent, tokens
 from validator.job.job import Job
 from validator.tables import data, guidance, models
 from validator.tables.checkout import home
+from validator.tables.guidance import Amounts
 from validator.tables.machines import Machine
 from validator.tables.models import Model
 from validator.tables.savers import savers
@@ -31,6 +32,10 @@ STAGES = tuple(_DATA)
 _LONG = 16384
 # Billions of parameters from which one checkpoint of a full fine-tune takes some 400 GiB.
 _HUGE = 30
+# Shares of the data held back for evaluation: of fewer samples than this the larger one.
+_FEW_ROWS, _HELD_OF_FEW, _HELD = 20_000, 0.05, 0.01
+# Optimizer steps that a run is to have.
+_STEPS = 100
 # Tokens of a sample that are left for its text where its pictures make it long.
 _TEXT = 512
 
@@ -42,7 +47,10 @@ class Draft:
     `transformers`: the release that the recipe is for; None: the newest. `own`: the registry of the user's own data.
     `workers`: processes that load samples beside each of a device. `stem`: the name of the file that it is written to,
     without its suffix. `planned`: what simulates a model that no formula knows. `save_steps`: steps from one checkpoint
-    to the next."""
+    to the next. `data`: names of public data sets; None: the usual ones of the stage. `packing`: several samples in one
+    sequence, kept apart by `neat_packing`. `evaluates`: part of the data is held back and measured, at each
+    `measured`th checkpoint. `public`: for the public data that it names, whose rows and lengths the header block
+    states. `settings`: further keys of the recipe."""
 
     model: Model
     machine: Machine
@@ -61,6 +69,12 @@ class Draft:
     stem: str | None = None
     planned: Planned | None = None
     save_steps: int = 500
+    data: str | None = None
+    packing: bool = False
+    evaluates: bool = False
+    measured: int = 1
+    public: bool = False
+    settings: tuple[tuple[str, Any], ...] = ()
 
     @property
     def liger_helps(self) -> bool:
@@ -75,11 +89,23 @@ class Draft:
     def job(self) -> Job:
         """The job it would be, judged by the same formulas as any other."""
         header = {"samples": self.amount, "transformers": self.transformers}
-        job = Job(dict(self._settings()), header, self.machine, path="plan", folders=(home(),))
+        job = Job(
+            {**dict(self._settings()), **dict(self.settings)}, header, self.machine, path="plan", folders=(home(),)
+        )
         job = self.planned.job(job) if self.planned else job
-        if self.own:
-            job.registry = self.own
+        job.registry = self.own or datasets.read(home() / "data" / datasets.REGISTRY)
+        if self.public:
+            registry, job = job.registry, replace(job, header={**job.header, **self._published(job)})
+            job.registry = registry
         return job
+
+    def _published(self, job: Job) -> dict[str, int]:
+        """Rows of the public data, and tokens of a typical sample. The longest is left open, so that memory is that of
+        `cutoff_len` and holds for other data, too."""
+        known = tokens(job)
+        shown = media.longest(job, self.model, job.datasets) if self.model.sees and self.stage != "pt" else 0
+        fields = {"rows": job.published_rows, "lengths": min(known[0] + shown, self.length) if known else None}
+        return {name: value for name, value in fields.items() if value}
 
     @property
     def fits(self) -> bool:
@@ -97,10 +123,17 @@ class Draft:
         """Samples the recipe is made for: those there are, else the recommended number."""
         return self.samples or self.recommended
 
+    @cached_property
+    def guidance(self) -> Amounts | None:
+        """How many samples public work used for the stage; a model that sees is trained on pictures, unless the user's
+        own data have none."""
+        pictures = self.model.sees and (self.own is None or self.own.pictured)
+        return guidance.amounts(self.stage, self.method, self.model.billions, pictures)
+
     @property
     def recommended(self) -> int | None:
-        """Samples that data/samples.yaml recommends for the model's size, method and stage; None: not known."""
-        return guidance.samples(self.stage, self.method, self.model.billions)
+        """Samples that data/samples.yaml recommends for the stage and the model's size; None: not known."""
+        return self.guidance.recommended.samples if self.guidance else None
 
     @property
     def rates(self) -> Mapping[str, Any]:
@@ -109,8 +142,20 @@ class Draft:
 
     @property
     def accumulation(self) -> int:
-        """So many steps that the effective batch comes closest to the usual one from below; at least one."""
-        return max(1, int(self.rates["batch"]["default"]) // (self.micro * self.machine.world))
+        """So many steps that the effective batch comes closest to the usual one from below, or to one that leaves the
+        run a hundred optimizer steps; at least one."""
+        batch, rows = int(self.rates["batch"]["default"]), self._rows or self.amount
+        if rows:
+            batch = min(batch, int(rows * float(self.rates["epochs"]["default"])) // _STEPS)
+        return max(1, batch // (self.micro * self.machine.world))
+
+    @property
+    def _rows(self) -> int | None:
+        """Rows of the public data that the run is for; None where it is for other data."""
+        if not self.public:
+            return None
+        named = {"dataset": next(value for key, value in self._data() if key == "dataset")}
+        return Job(named, {}, None, path="plan", folders=(home(),)).published_rows
 
     @property
     def name(self) -> str:
@@ -130,14 +175,9 @@ class Draft:
         return f"saves/{self.stem or self.name}"
 
     @property
-    def sees(self) -> bool:
-        """Whether the model reads pictures."""
-        return any(tower.side for tower in self.model.arch.towers)
-
-    @property
     def pictures(self) -> int:
         """Tokens of the pictures and films of the fullest sample, of one picture where the data are not at hand."""
-        reads = self.sees and self.stage != "pt"
+        reads = self.model.sees and self.stage != "pt"
         return media.longest(self.job, self.model, self.job.datasets) if reads else 0
 
     @property
@@ -147,7 +187,7 @@ class Draft:
 
     def _settings(self) -> Iterator[tuple[str, Any]]:
         yield "model_name_or_path", self.model.name
-        if self.sees:
+        if self.model.sees:
             yield "image_max_pixels", _PIXELS
         if self.model.remote_code:
             yield "trust_remote_code", True
@@ -167,14 +207,16 @@ class Draft:
         yield from {"logging_steps": 10, "save_steps": self.save_steps, "save_total_limit": kept, "plot_loss": True,
                     "report_to": "none"}.items()  # fmt: skip
         yield from self._schedule()
+        yield from self._evaluation()
 
     def _method(self) -> Iterator[tuple[str, Any]]:
         yield "stage", self.stage
         yield "do_train", True
         yield "finetuning_type", "lora" if self.method == "qlora" else self.method
         if self.method in ("lora", "qlora"):
-            # LLaMA-Factory's own defaults: rank 8, alpha twice the rank.
-            yield from {"lora_rank": 8, "lora_alpha": 16, "lora_target": self.model.family.targets}.items()
+            rank, alpha = (guidance.shape(key) for key in ("lora_rank", "lora_alpha"))
+            yield from {"lora_rank": int(rank), "lora_alpha": int(alpha * rank),
+                        "lora_target": self.model.family.targets}.items()  # fmt: skip
         if self.model.arch.towers:
             yield "freeze_vision_tower", True
         if self.method == "freeze":
@@ -196,7 +238,7 @@ class Draft:
             "dataset",
             ",".join(self.own.entries)
             if self.own
-            else (_PICTURES if self.sees else {}).get(self.stage, _DATA[self.stage]),
+            else self.data or (_PICTURES if self.model.sees else {}).get(self.stage, _DATA[self.stage]),
         )
         template = self.template
         if template and self.stage != "pt":
@@ -204,6 +246,8 @@ class Draft:
         if self.stage != "pt" and data.table("templates")["templates"].get(template, {}).get("reasoning"):
             yield "enable_thinking", None  # right for answers with and without thoughts (rules TRA618 and TRA619)
         yield "cutoff_len", self.length
+        if self.packing:
+            yield from {"packing": True, "neat_packing": True}.items()
         yield "preprocessing_num_workers", 16
         yield "dataloader_num_workers", self.workers
 
@@ -211,13 +255,24 @@ class Draft:
         yield "per_device_train_batch_size", self.micro
         yield "gradient_accumulation_steps", self.accumulation
         yield "learning_rate", self.rates["learning_rate"]["default"]
-        yield "num_train_epochs", float(self.rates["epochs"])
+        yield "num_train_epochs", float(self.rates["epochs"]["default"])
         yield "lr_scheduler_type", "cosine"
         yield "warmup_ratio", 0.03
         yield "max_grad_norm", 1.0
         yield ("pure_bf16" if self.saver else "bf16" if self.machine.device.bf16 else "fp16"), True
         if self.machine.nodes > 1:
             yield "ddp_timeout", 7200
+
+    def _evaluation(self) -> Iterator[tuple[str, Any]]:
+        """Part of the data is held back and measured at checkpoints. The run of an adapter, which is quickly loaded
+        again, ends with its best checkpoint. Nothing is held back in pre-training, whose data may be streamed."""
+        if self.stage == "pt" or not self.evaluates:
+            return
+        yield "val_size", _HELD_OF_FEW if (self.amount or 0) < _FEW_ROWS else _HELD
+        yield from {"per_device_eval_batch_size": self.micro, "eval_strategy": "steps",
+                    "eval_steps": self.measured * self.save_steps}.items()  # fmt: skip
+        if self.method in ("lora", "qlora") and not self.engine and self.measured == 1:
+            yield from {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss"}.items()
 
 
 def can_wrap(model: Model) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from validator.plan import choice
 from validator.plan.answer import Answer
 from validator.plan.draft import Draft
 from validator.tables import guidance, models, releases
@@ -28,8 +29,6 @@ def notes(answer: Answer) -> Iterator[str]:
     yield from _of_machine(answer.machine)
     if answer.best and answer.best.pace:
         yield from (f"times are for {each}" for each in answer.best.pace.assumed)
-    if len({plan.draft.amount for plan in answer.plans}) > 1:
-        yield "each time is for the samples recommended for the method; the order is that of the same samples"
     if answer.planned:
         yield from _of_simulations(answer, answer.planned)
     if answer.unrated:
@@ -40,7 +39,7 @@ def notes(answer: Answer) -> Iterator[str]:
     yield from _of_base(answer.model)
     if answer.best:
         yield from _of_template(answer.best.draft)
-        yield from _of_size(answer, answer.model)
+        yield from _of_amount(answer.best.draft, answer.samples)
 
 
 def _of_machine(machine: Machine) -> Iterator[str]:
@@ -49,6 +48,9 @@ def _of_machine(machine: Machine) -> Iterator[str]:
     if machine.device.vendor == "unknown":
         assumed = "bf16, FlashAttention-2, bitsandbytes and liger-kernel"
         yield f"only the memory of {machine.device.id} is known: {assumed} are assumed"
+    if machine.device.shared_memory:
+        shared = "device and host share one memory: GiB/device counts both, and offload would gain nothing"
+        yield f"{shared}; a machine that runs out of it may hang"
     if machine.host_ram_gib is None:
         yield "offload is left out, because the host's memory is not known; give --host-ram"
 
@@ -86,26 +88,30 @@ def _of_base(model: Model) -> Iterator[str]:
 
 
 def _of_any(answer: Answer) -> Iterator[str]:
+    came = f"models of the last {choice.CURRENT} months that train within {choice.SOON} h come first"
     if answer.samples is None:
-        yield "the largest model of each size that fits; with --samples N, those that suit so many samples"
+        yield f"{came}, the largest of each size; --samples N takes those that suit so many, --model NAME any other"
         return
-    least = min((entry["minimum"] for entry in guidance.sizes(answer.stage, "lora") if entry["minimum"]), default=0)
-    if answer.samples < least:
-        yield f"{answer.samples:,} samples are too few for any size: public work with LoRA starts at {least:,}"
+    yield f"{came}; --model NAME takes any other"
+    if answer.best:
+        yield from _of_amount(answer.best.draft, answer.samples)
 
 
-def _of_size(answer: Answer, model: Model) -> Iterator[str]:
-    """The samples there are against the guidance for the first plan's method; without any, the guidance."""
-    method, samples = answer.method, answer.samples
-    least, good, most = (guidance.samples(answer.stage, method, model.billions, figure)
-                         for figure in ("minimum", "good", "saturating"))  # fmt: skip
-    sure = guidance.sure(answer.stage, method, model.billions)
-    if samples is None:
-        if good:
-            yield f"{good:,} good samples are recommended for {method} on this size ({sure})"
-    elif least and samples < least:
-        yield f"{samples:,} samples are too few: public work with {method} on this size starts at {least:,}"
-    elif most and samples > most:
-        yield f"{samples:,} samples are more than this size uses with {method} ({most:,}); choose the best ones"
-    elif good and samples < good:
-        yield f"{samples:,} samples; {good:,} good ones are recommended for {method} on this size ({sure})"
+def _of_amount(draft: Draft, samples: int | None) -> Iterator[str]:
+    """The samples there are against those of public runs; without any, what the plan is made for. Texts to be packed
+    are no blocks, so these are not compared."""
+    known = draft.guidance
+    if known is None:
+        return
+    number, by = known.recommended
+    if samples is None or known.unit != guidance.SAMPLE:
+        seen = f", the least with an effect {known.effect.samples:,}" if known.effect else ""
+        yield f"the header states {guidance.counted(number, known.unit)}, {by}; {known.usual}{seen}"
+        return
+    there = guidance.counted(samples, known.unit)
+    if judged := known.few(samples) or known.many(samples):
+        yield f"{there}: {judged}"
+    elif samples < known.low:
+        yield f"{there}: {known.usual}; fewer may do if each is checked"
+    elif samples < number:
+        yield f"{there} are as many as usual: {known.usual}; {number:,} is {by}"

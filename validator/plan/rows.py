@@ -155,7 +155,7 @@ def _plan(plan: Plan) -> PlanRow:
         accumulation=draft.accumulation,
         effective_batch=draft.job.effective_batch,
         learning_rate=draft.rates["learning_rate"]["default"],
-        epochs=draft.rates["epochs"],
+        epochs=draft.rates["epochs"]["default"],
         cutoff_len=draft.length,
         samples=draft.amount,
         set={**draft.job.values, "output_dir": draft.output},

@@ -48,7 +48,10 @@ _ENGINES = {
 
 
 # Steps between checkpoints that are seldom enough in any run.
-_SELDOM = 8000
+_SELDOM = 5000
+# Where it is not known how long a step takes.
+_USUAL = 500
+_HOUR = 3600.0
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Plan:
         """Expected seconds that a sample takes in all epochs, to compare runs on the same samples; 0 where no rates of
         the device are published."""
         draft = self.draft
-        return (per_sample(draft.job, draft.lengths) or 0.0) * float(draft.rates["epochs"])
+        return (per_sample(draft.job, draft.lengths) or 0.0) * float(draft.rates["epochs"]["default"])
 
     @property
     def delay(self) -> int:
@@ -141,8 +144,13 @@ def usual(start: Draft) -> list[int]:
 
 
 def first(start: Draft, methods: Sequence[str]) -> Plan | None:
-    """The soonest plan that recomputes activations, without a look at what else there is."""
-    plans = (plan for method in methods for plan in _fastest(replace(start, method=method), "fast"))
+    """The soonest plan that recomputes activations, without a look at what else there is. Once a method fits in class
+    `fast`, those behind it are not tried: 4-bit weights would only take time to unpack."""
+    plans: list[Plan] = []
+    for method in methods:
+        plans += _fastest(replace(start, method=method), "fast")
+        if any(plan.speed == "fast" for plan in plans):
+            break
     return min(plans, key=lambda plan: (plan.duration, SPEEDS.index(plan.speed)), default=None)
 
 
@@ -163,11 +171,35 @@ def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
 
 
 def _spaced(plan: Plan) -> Plan:
-    """With checkpoints so far apart that they take a tenth of the run at most; more wastes time (rule TRA926)."""
-    run, steps = plan.pace.run if plan.pace else None, plan.draft.save_steps
-    if run is None or steps > _SELDOM or not run.wasted_on(Part.SAVES):
-        return plan
-    return _spaced(replace(plan, draft=replace(plan.draft, save_steps=2 * steps)))
+    """With a checkpoint each hour on one node, each half hour on several, and one before the end of a run that lasts
+    longer; further apart where checkpoints would take a tenth of the run (rule TRA926). Evaluations that would take a
+    tenth are made at every other checkpoint, or at fewer; where that does not help, nothing is held back."""
+    pace, total = plan.pace, plan.draft.job.steps
+    run = pace.run if pace else None
+    before = total if run and run.expected < _HOUR else total // 2
+    wanted = _HOUR / (1 if plan.draft.machine.nodes == 1 else 2) / pace.step.expected if pace else _USUAL
+    steps = _round(min(wanted, before or _SELDOM, _SELDOM))
+    plan = replace(plan, draft=replace(plan.draft, save_steps=steps))
+    most = total or _SELDOM
+    while _wastes(plan, Part.SAVES) and plan.draft.save_steps < most:
+        plan = replace(plan, draft=replace(plan.draft, save_steps=min(2 * plan.draft.save_steps, most)))
+    while plan.draft.evaluates and _wastes(plan, Part.EVALUATIONS):
+        draft = replace(plan.draft, measured=2 * plan.draft.measured)
+        enough = draft.measured * draft.save_steps <= most
+        plan = replace(plan, draft=draft if enough else replace(draft, measured=1, evaluates=False))
+    return plan
+
+
+def _wastes(plan: Plan, part: Part) -> bool:
+    """Whether a tenth of the run goes to checkpoints or evaluations."""
+    run = plan.pace.run if plan.pace else None
+    return bool(run and run.wasted_on(part))
+
+
+def _round(steps: float) -> int:
+    """A number of one digit with zeros, or 25 and 250, at most `steps`; at least one."""
+    sizes = [digit * 10**power for power in range(5) for digit in (1, 2, 2.5, 5)]
+    return int(max((size for size in sizes if size <= steps and size == int(size)), default=1))
 
 
 def members(start: Draft, speed: str) -> Iterator[Draft]:
@@ -175,6 +207,8 @@ def members(start: Draft, speed: str) -> Iterator[Draft]:
     liger = start.liger_helps
     for engine in _engines(start, speed):
         most = _lean(replace(start, engine=engine, liger=liger, recompute=speed != "fastest"))
+        if not most.fits:
+            most = replace(most, evaluates=False)  # which holds all logits of a batch
         if not most.fits:
             continue  # liger never needs more memory, so nothing fits without it
         for member in (replace(most, liger=False), most) if liger else (most,):
@@ -199,7 +233,7 @@ def frugal(start: Draft) -> Iterator[Plan]:
     """The draft in each speed class and with each ZeRO file, with everything else that saves memory, fit or not."""
     for speed in SPEEDS[1:]:
         for engine in _engines(start, speed):
-            yield Plan(replace(start, engine=engine, liger=start.liger_helps, workers=1), speed)
+            yield Plan(replace(start, engine=engine, liger=start.liger_helps, workers=1, evaluates=False), speed)
 
 
 def tight(start: Draft, methods: Sequence[str]) -> Plan | None:
@@ -216,7 +250,8 @@ def _is_tight(job: Job) -> bool:
 
 def _engines(start: Draft, speed: str) -> tuple[str | None, ...]:
     """The ZeRO files of a class. Adapters have little optimizer state to shard or to offload; 4-bit weights need
-    bitsandbytes, are unpacked at every use, and stay on the device."""
+    bitsandbytes, are unpacked at every use, and stay on the device. Offload gains nothing where device and
+    host share their memory."""
     several, full, packed = start.machine.world > 1, start.method == "full", start.method == "qlora"
     if packed and (start.model.quantized or 4 not in start.machine.device.bitsandbytes):
         return ()
@@ -225,24 +260,28 @@ def _engines(start: Draft, speed: str) -> tuple[str | None, ...]:
     if start.engine == "fsdp":
         return ("fsdp",) if speed == "medium" and several and not packed and draft.can_wrap(start.model) else ()
     if speed in ("fastest", "fast"):
-        return () if packed and speed == "fastest" else _plain(several, full, speed)
+        return () if packed and speed == "fastest" else _plain(start, several, full, speed)
     if speed == "medium":
         return ("ds_z3.json",) if several else ()
-    unjudged = start.machine.host_ram_gib is None
+    unjudged = start.machine.host_ram_gib is None or start.machine.device.shared_memory
     return () if unjudged or packed or (speed == "slow" and not full) else _ENGINES[speed]
 
 
-def _plain(several: bool, full: bool, speed: str) -> tuple[str | None, ...]:
-    """Weights whole on every device. On one, ZeRO-2 shards nothing, but its launch through torchrun is what makes
-    LLaMA-Factory turn on PyTorch's expandable segments, and batches of varied lengths then need less memory."""
-    if several:
-        return ("ds_z2.json",) if full else (None,)
-    return (None, "ds_z2.json") if speed == "fast" else (None,)
+def _plain(start: Draft, several: bool, full: bool, speed: str) -> tuple[str | None, ...]:
+    """Weights whole on every device; ZeRO-2 shards gradients and optimizer, of adapters only where they do not fit
+    whole. On one device it shards nothing, but its launch through torchrun is what makes LLaMA-Factory turn on
+    PyTorch's expandable segments, and batches of varied lengths then need less memory. A recipe of the catalogue for
+    one device starts without torchrun."""
+    if several and full:
+        return ("ds_z2.json",)
+    return (None, "ds_z2.json") if speed == "fast" and (several or not start.public) else (None,)
 
 
 def _saves(start: Draft) -> bool:
     """GaLore, APOLLO and BAdam update layer by layer, which LLaMA-Factory does on one device only."""
     device = start.machine.device
+    if start.saver == "8bit" and 8 not in device.bitsandbytes:
+        return False
     return run_on(device) and (start.machine.world == 1 or start.saver == "bf16")
 
 
@@ -266,11 +305,12 @@ def obstacles(start: Draft) -> list[str]:
 
 def _problems(run: Draft) -> list[Diagnostic]:
     """Errors and warnings, but on paths and data sets: which there are is up to the folder that the recipe goes to. Of
-    data of one's own, which no registry has yet, only the draft knows what memory they need. What wastes time (TRA92)
-    is weighed by the order of plans. Nothing is simulated for it: of a run that fits that has been done."""
+    data of one's own, which no registry has yet, only the draft knows what memory they need. What wastes time is
+    weighed by the order of plans (TRA92) and by the space between checkpoints (TRA42, TRA114). Nothing is simulated
+    for it: of a run that fits that has been done."""
     known = run.planned.settled if run.planned else None
     document = parse(str(home() / "plan.yaml"), writing.text(replace(run, planned=known) if known else run))
     found = check.check_document(document, trial=known.job if known else None).diagnostics
     judged = (each for each in found if each.severity is not Severity.NOTE)
-    elsewhere = ("PTH", "DAT", "TRA92", *(["FIT"] if run.own else []))
+    elsewhere = ("PTH", "DAT", "TRA92", "TRA42", "TRA114", *(["FIT"] if run.own else []))
     return [each for each in judged if not each.code.startswith(elsewhere)]

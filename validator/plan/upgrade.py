@@ -119,6 +119,8 @@ def _ram(machine: Machine, here: Machine) -> float | None:
 def usual_ram(machine: Machine) -> float | None:
     """Main memory of the usual server with this device, GiB, in proportion to the devices used; None: not known."""
     device = machine.device
+    if device.shared_memory:
+        return device.usable_gib
     if device.server_ram_gib is None:
         return None
     return float(int(device.server_ram_gib * min(1.0, machine.devices / device.server_devices)))

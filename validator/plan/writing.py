@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from validator import __version__
@@ -17,15 +17,17 @@ from validator.tables.savers import savers
 _METHODS = {"lora": "LoRA", "qlora": "QLoRA (4 bits)", "full": "full", "freeze": "last-layers"}
 _STAGES = {"sft": "fine-tuning", "dpo": "DPO", "kto": "KTO", "rm": "reward modelling", "pt": "continued pre-training"}
 _HEADINGS = {"model_name_or_path": "model", "stage": "method", "dataset": "dataset", "output_dir": "output",
-             "per_device_train_batch_size": "train"}  # fmt: skip
+             "per_device_train_batch_size": "train", "val_size": "eval"}  # fmt: skip
+_UNMEASURED = "nothing is held back: an evaluation holds the logits of whole samples, which do not fit beside it"
 # A text that YAML reads as itself; folders may be called anything.
 _PLAIN = re.compile(r"[A-Za-z_./~][\w./~+,@() -]*[\w./)]")
 
 
-def text(draft: Draft, planned: bool = True) -> str:
-    """The recipe as a file: header block, then LLaMA-Factory's headings. `planned` notes its origin."""
+def text(draft: Draft, planned: bool = True, head: Sequence[str] = ()) -> str:
+    """The recipe as a file: header block, lines of its own at the head, then LLaMA-Factory's headings. `planned` notes
+    its origin; else it is one of the catalogue's."""
     lines = ["# /// recipe", *(f"# {key}: {value}" for key, value in _header(draft, planned)), "# ///"]
-    lines += [*_launch(draft)]
+    lines += [*(["", *(f"# {line}" for line in head)] if head else ()), *_launch(draft)]
     for key, value in draft.job.values.items():
         if key == "logging_steps":
             lines += ["", "### output", f"output_dir: {draft.output}"]
@@ -71,6 +73,9 @@ def _header(draft: Draft, planned: bool) -> Iterator[tuple[str, Any]]:
         yield "price", draft.machine.price
     if draft.amount:
         yield "samples", draft.amount
+    for field in ("rows", "lengths"):
+        if field in draft.job.header:
+            yield field, draft.job.header[field]
     if draft.transformers:
         yield "transformers", draft.transformers
     if prediction := naming.stated(draft.job):
@@ -126,7 +131,12 @@ def _remark(draft: Draft, key: str) -> str:
         else "",
         "image_max_pixels": f"larger pictures are scaled down to it{_tokens(draft)}",
         "freeze_vision_tower": "false trains the tower, too",
+        "per_device_train_batch_size": _UNMEASURED
+        if draft.public and draft.stage != "pt" and not draft.evaluates
+        else "",
         "deepspeed": "its launch by torchrun wastes less memory on varied lengths" if _alone(draft) else "",
+        "val_size": "held back and measured at each checkpoint",
+        "packing": "several samples in a sequence, which do not see each other",
     }
     return f"  # {remark}" if (remark := remarks.get(key)) else ""
 

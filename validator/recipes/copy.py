@@ -55,10 +55,11 @@ def _suit(own: Own, name: str, job: Job) -> None:
 
 
 def _amount(own: Own, job: Job) -> Iterator[str]:
-    """How many rows there are beside how many the recipe is made for."""
+    """How many rows there are beside how many the header states, and whose number that is."""
     if job.samples and own.rows < job.samples:
         rows = f"{own.rows:,} {plural(own.rows, 'row')}"
-        yield f"`{own}` holds {rows}, the recipe is made for {job.samples:,}"
+        whose = job.guidance.whose(job.samples) if job.guidance else None
+        yield f"`{own}` holds {rows}, the recipe is made for {job.samples:,}{f', {whose}' if whose else ''}"
 
 
 def _command(*words: object) -> str:

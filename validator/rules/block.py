@@ -11,8 +11,8 @@ from validator.job.values import quantity
 from validator.rules.rule import Finding, rule
 from validator.tables.suggestion import suggest
 
-_FIELDS = ("summary", "machine", "host_ram_gib", "samples", "predicted", "origin", "accelerate", "base", "lengths",
-           "network", "price", "llamafactory", "transformers", "torch")  # fmt: skip
+_FIELDS = ("summary", "machine", "host_ram_gib", "samples", "rows", "predicted", "origin", "accelerate", "base",
+           "lengths", "overfit", "network", "price", "llamafactory", "transformers", "torch")  # fmt: skip
 
 
 @rule("LOA010", Severity.WARNING)
@@ -21,11 +21,12 @@ def header_field_unknown(job: Job) -> Iterator[Finding]:
 
     Why: a misspelt field is a setting that does not count.
     Source: own (the header block)
-    Fix: use summary, machine, host_ram_gib, samples, predicted, origin, accelerate (the file that `accelerate launch`
-    is given), base (`Qwen/Qwen2.5-7B`: the model that a checkpoint of one's own comes from, where no config.json is at
-    hand), lengths (`[800, 3000]`: tokens of a usual sample and of the longest), network (`8xroce-100g`: what joins
-    nodes), price (`1.99 USD`: of a device and hour), llamafactory, transformers and torch (releases that the recipe is
-    for).
+    Fix: use summary, machine, host_ram_gib, samples (how many are recommended), rows (of the data sets that the recipe
+    names, after `max_samples`), predicted, origin, accelerate (the file that `accelerate launch` is given), base
+    (`Qwen/Qwen2.5-7B`: the model that a checkpoint of one's own comes from, where no config.json is at hand), lengths
+    (`[800, 3000]`: tokens of a usual sample and of the longest), overfit (`true`: the run is meant to learn its samples
+    by heart), network (`8xroce-100g`: what joins nodes), price (`1.99 USD`: of a device and hour), llamafactory,
+    transformers and torch (releases that the recipe is for).
     """
     for field in job.header:
         if field not in _FIELDS:
@@ -40,13 +41,13 @@ def header_value_unusable(job: Job) -> Iterator[Finding]:
     Why: it is left out as if it were not there, and nothing is judged by it.
     Source: own (the header block)
     Fix: text for summary, machine, accelerate, base and torch (`"2.7"`, in quotes); a positive number, without quotes
-    or unit, for host_ram_gib and samples; for lengths the typical number of tokens in a sample, or a list of that and
-    the longest; for network one of those that are known; for price an amount and a currency.
+    or unit, for host_ram_gib, samples and rows; for lengths the typical number of tokens in a sample, or a list of that
+    and the longest; for network one of those that are known; for price an amount and a currency.
     """
     for field in ("summary", "machine", "accelerate", "base", "torch"):
         if job.header.get(field) is not None and not isinstance(job.header[field], str):
             yield field, f"header field `{field}` is {job.header[field]!r:.40}, not text"
-    for field in ("host_ram_gib", "samples"):
+    for field in ("host_ram_gib", "samples", "rows"):
         number = quantity(job.header.get(field))
         if job.header.get(field) is not None and not (number and number > 0):
             yield field, f"header field `{field}` is {job.header[field]!r:.40}, not a positive number"

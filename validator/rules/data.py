@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from validator.diagnostic import Severity
 from validator.job.datasets import Rows
+from validator.job.extent import first_lengths
 from validator.job.job import Job
 from validator.rules import edits
 from validator.rules.rule import Finding, rule
 from validator.tables import guidance
+from validator.tables.guidance import Amounts
 
 
 @rule("DAT001", Severity.WARNING)
 def too_few_samples(job: Job) -> Iterator[Finding]:
-    """The data sets hold fewer samples than public work found to teach anything general.
+    """The data sets hold fewer samples than any public run with which a skill or a preference changed.
 
-    Why: the run succeeds and the model has learned little; found out days later.
+    Why: the run succeeds, and the model has learned a form or a style at most; found out days later.
     Source: own (guidance)
-    Fix: more accurate, diverse samples, never repeated ones; or a smaller aim. data/samples.yaml lists the sources.
+    Fix: more accurate, diverse samples, never repeated ones; or a smaller aim, and the number of samples in the header
+    block. data/samples.yaml lists the sources.
     """
-    rows = _rows(job)
-    if rows and (needed := _needed(job)) and rows.number < needed and not _repeats(job, rows, needed):
-        given = needed == job.samples
-        origin = f"the recipe is made for {needed:,}" if given else f"public work starts at {needed:,}{_advice(job)}"
-        yield "dataset", f"{rows.samples} for {_model(job)}, {origin}"
+    counted = _counted(job)
+    if counted and (few := _few(job, counted)) and not _repeats(job):
+        yield "dataset", f"{counted.words}: {few}"
 
 
 @rule("DAT002", Severity.NOTE)
 def more_than_useful(job: Job) -> Iterator[Finding]:
-    """The data sets hold far more samples than a model of this size uses.
+    """The data sets hold more samples than a model of this size was seen to use.
 
     Why: small models saturate; time and money go into steps that change little.
     Source: own (guidance)
-    Fix: choose the best samples, or a larger model.
+    Fix: train on a chosen part and compare; or a larger model.
     """
-    rows = _rows(job)
-    if rows and (most := _guidance(job, "saturating")) and rows.number > most:
-        yield "dataset", f"{rows.samples} for {_model(job)}, more than {most:,} are wasted on it; choose the best ones"
+    counted = _counted(job)
+    if counted and (many := counted.guidance.many(counted.number)):
+        yield "dataset", f"{counted.words}: {many}"
 
 
 @rule("DAT003", Severity.WARNING)
@@ -49,13 +51,10 @@ def small_set_repeated(job: Job) -> Iterator[Finding]:
     Source: own (guidance)
     Fix: fewer epochs (2 to 5), or more samples.
     """
-    rows = _rows(job)
-    if rows and (needed := _needed(job)) and _repeats(job, rows, needed):
-        epochs = f"{job.number('num_train_epochs'):g}"
-        yield (
-            "num_train_epochs",
-            f"{epochs} epochs of {rows.samples} overfit; take 2 to 5, or more samples{_advice(job)}",
-        )
+    counted = _counted(job)
+    if counted and _few(job, counted) and _repeats(job):
+        epochs = f"{job.number('num_train_epochs'):g} epochs of {counted.words}"
+        yield "num_train_epochs", f"{epochs} are learned by heart; take 2 to 5, or add different, checked samples"
 
 
 @rule("DAT004", Severity.WARNING)
@@ -106,17 +105,22 @@ def more_evaluation_than_training(job: Job) -> Iterator[Finding]:
         yield "val_size", f"holds back {share:.0%} of the samples for evaluation; 0.01 to 0.1 is usual"
 
 
-@rule("DAT007", Severity.WARNING)
-def fewer_than_recommended(job: Job) -> Iterator[Finding]:
-    """The data sets hold far fewer samples than the header block recommends.
+@rule("DAT007", Severity.NOTE)
+def fewer_than_usual(job: Job) -> Iterator[Finding]:
+    """The data sets hold fewer samples than public runs usually took, and far fewer than the header block states.
 
-    Why: the recipe's schedule, learning rate and number of epochs were chosen for the number in the block.
-    Source: own (the header block)
-    Fix: more good samples; or adapt the schedule and the block's `samples`.
+    Why: so few may do, if each is right; whether they did is seen on samples that were held back. The number in a
+    header block is often somebody else's count, copied along.
+    Source: own (guidance)
+    Fix: hold some back (`val_size`) and compare with the model before training; state your own number in the block.
     """
-    rows = _rows(job)
-    if rows and job.samples and rows.number < job.samples / 4 and rows.number >= (_needed(job) or 0):
-        yield "dataset", f"{rows.samples}, the recipe is made for {job.samples:,}; add good ones or adapt the schedule"
+    counted = _counted(job)
+    if counted is None or not job.samples or _few(job, counted):
+        return
+    if counted.number < min(counted.guidance.low, job.samples / 4):
+        whose = counted.guidance.whose(job.samples) or "the recipe's own count"
+        usual = f"{counted.guidance.usual}, and the header's {job.samples:,} is {whose}"
+        yield "dataset", f"{counted.words}: {usual}; fewer may do if each is checked, and `val_size` tells whether"
 
 
 @rule("DAT008", Severity.ERROR)
@@ -161,27 +165,35 @@ def _rows(job: Job) -> Rows | None:
     return Rows(total, exact)
 
 
-def _needed(job: Job) -> int | None:
-    """Fewest samples that make sense: the guidance, unless the recipe itself is made for fewer."""
-    least = _guidance(job, "minimum")
-    return min(least, job.samples) if least and job.samples else least
+class _Counted(NamedTuple):
+    """The samples as the guidance counts them, the same in words, and the guidance."""
+
+    number: int
+    words: str
+    guidance: Amounts
 
 
-def _repeats(job: Job, rows: Rows, needed: int) -> bool:
+def _counted(job: Job) -> _Counted | None:
+    """Samples, or the blocks that texts of pre-training fill, by the length of the first rows; None where that cannot
+    be told."""
+    rows, known = _rows(job), job.guidance
+    if rows is None or known is None:
+        return None
+    if known.unit == guidance.SAMPLE:
+        return _Counted(rows.number, rows.samples, known)
+    lengths = list(first_lengths(job))
+    if not lengths:
+        return None
+    blocks = math.ceil(rows.number * sum(lengths) / len(lengths) / guidance.BLOCK_TOKENS)
+    return _Counted(blocks, f"{rows.samples}, some {guidance.counted(blocks, known.unit)}", known)
+
+
+def _few(job: Job, counted: _Counted) -> str | None:
+    """What so few samples can teach; None where they are as many as the recipe itself is made for."""
+    as_stated = job.samples and counted.number >= job.samples
+    return None if as_stated else counted.guidance.few(counted.number)
+
+
+def _repeats(job: Job) -> bool:
     passes = job.number("num_train_epochs") if job.number("max_steps") <= 0 else 0
-    return rows.number < needed and passes >= guidance.MANY_EPOCHS
-
-
-def _guidance(job: Job, figure: str) -> int | None:
-    """A figure of data/samples.yaml for the model's size, between two sizes by interpolation; None: not published."""
-    return guidance.samples(job.stage, job.method, job.model.billions, figure) if job.model else None
-
-
-def _model(job: Job) -> str:
-    return f"a model of {job.model.size}" if job.model else "this model"
-
-
-def _advice(job: Job) -> str:
-    good = job.samples or _guidance(job, "good")
-    sure = guidance.basis(job.model, job.method, job.stage, good)
-    return f"; {good:,} good ones are recommended{f' ({sure})' if sure else ''}" if good else ""
+    return passes >= guidance.MANY_EPOCHS

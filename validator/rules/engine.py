@@ -12,6 +12,7 @@ from validator.rules import (
     block,
     columns,
     continuing,
+    course,
     curated,
     data,
     device,
@@ -31,6 +32,7 @@ from validator.rules import (
     paths,
     precision,
     preference,
+    published,
     quantization,
     ranges,
     ray,
@@ -102,7 +104,7 @@ FAMILIES = (
         waiting,
         seeing,
     ),
-    *(preference, evaluation, metrics, ignored, models),
+    *(preference, published, course, evaluation, metrics, ignored, models),
 )
 
 _MORE = f"more than {MOST} findings of this rule; the others are shown once these are mended"

@@ -26,7 +26,8 @@ def _device(job: Job) -> str:
     if _by_release(job):
         each = (f"{_span(one, digits)} with transformers {release}" for release, one in job.device_memories.items())
         needs = " or ".join(each)
-    return f"{needs} per device{_if_long(job)}, {device.id} has {usable:.{digits}f} usable"
+    whose = ", which device, host and page cache share" if device.shared_memory else ""
+    return f"{needs} per device{_if_long(job)}, {device.id} has {usable:.{digits}f} usable{whose}"
 
 
 def _by_release(job: Job) -> bool:

@@ -79,8 +79,7 @@ def _tokenizing(job: Job) -> float:
 
 def _most(job: Job) -> float:
     """Tokens that each process which tokenizes makes, if all samples were as long as they may be."""
-    rows = job.rows if job.rows is not None else job.samples or 0
-    return rows * job.longest * (2 if job.pairs else 1) / _tokenizers(job)
+    return (job.data_rows or 0) * job.longest * (2 if job.pairs else 1) / _tokenizers(job)
 
 
 def _tokenizers(job: Job) -> float:

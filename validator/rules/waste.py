@@ -3,6 +3,7 @@ likely: most recipes do not wait for it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -177,13 +178,15 @@ def evaluated_or_saved_too_often(job: Job) -> Iterator[Finding]:
     from validator.speed import Part  # which the time model has imported by now
 
     for key, part in (("eval_steps", Part.EVALUATIONS), ("save_steps", Part.SAVES)):
+        if part is Part.SAVES and job.number("save_steps") >= (known.steps or math.inf):
+            continue  # the one at the end, which no setting spares
         if share := known.run.wasted_on(part):
             yield key, f"{part} take {share:.0%} of the run; set a larger `{key}`"
 
 
 def _saved(job: Job) -> float:
     """Bytes of all checkpoints, about; 0 where the number of samples is not known."""
-    rows, every = job.rows if job.rows is not None else job.samples, job.number("save_steps")
+    rows, every = job.data_rows, job.number("save_steps")
     if not rows or not every:
         return 0.0
     steps = rows * job.number("num_train_epochs") / job.effective_batch

@@ -1,15 +1,17 @@
-"""PTH006 to PTH008, PTH016 and PTH017: what the names of models and adapters lead to."""
+"""PTH006 to PTH008, PTH016, PTH017 and PTH028: what the names of models and adapters lead to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from validator.diagnostic import Severity
+from validator.diagnostic import RecipeError, Severity
 from validator.job.job import Job
 from validator.job.which import local
 from validator.read import disk
+from validator.rules import edits
 from validator.rules.paths import ADAPTERS, MODELS, judged, named, unexpanded
 from validator.rules.rule import Finding, rule
+from validator.tables import models
 
 _MARKS = str.maketrans("", "", "-_.")  # of a hub name, beside letters and digits
 
@@ -46,6 +48,36 @@ def model_name_impossible(job: Job) -> Iterator[Finding]:
     for key, path in named(job, MODELS):
         if not local(path) and not job.find(path) and _hub_refuses(path):
             yield key, f"`{path}` is no name of a hub and no folder; write a hub name such as `Qwen/Qwen3-8B`"
+
+
+@rule("PTH028", Severity.WARNING)
+def model_name_misspelt(job: Job) -> Iterator[Finding]:
+    """The model's hub name is not known, and a letter or two off one of the same owner that is.
+
+    Why: of a name that the hub does not have, every process stops with "is not a valid model identifier" while the
+    tokenizer is loaded, after the imports, on a cluster after the queue. A number that differs may also be that of a
+    newer model than data/models.yaml and LLaMA-Factory know.
+    Source: transformers/utils/hub.py:cached_files
+    Fix: the name in the message. Where the name is right, say what the model is: `# base: NAME` in the header block.
+    """
+    if isinstance(job.header.get("base"), str):
+        return
+    for key, path in named(job, MODELS):
+        if path.count("/") != 1 or local(path) or job.find(path) or _hub_refuses(path) or _is_known(path):
+            continue
+        from validator.tables import unknown  # which no model that is known waits for
+
+        if meant := unknown.misspelt(path):
+            doubt = "if it is no newer model, " if unknown.other_numbers(path, meant) else ""
+            yield key, f"`{path}` is not known here; {doubt}did you mean `{meant}`?", edits.put(key, meant, safe=False)
+
+
+def _is_known(name: str) -> bool:
+    """True for a name of the catalogue, and for a model that a local hub cache holds."""
+    try:
+        return models.known(name) is not None
+    except RecipeError:  # of a config.json that cannot be used
+        return True
 
 
 @rule("PTH007", Severity.ERROR)

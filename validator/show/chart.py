@@ -20,9 +20,11 @@ def text(explanation: Explanation) -> str:
     """The explanation as lines of text."""
     machine = explanation.machine
     usable, ram = (machine.usable_gib, machine.host_ram_gib) if machine else (None, None)
-    lines = [*_head(explanation), *_memory("device memory", explanation.device_gib, usable, "usable"),
+    shared = explanation.device_gib is not None and explanation.device_gib.shared
+    title = "memory that device and host share" if shared else "device memory"
+    lines = [*_head(explanation), *_memory(title, explanation.device_gib, usable, "usable"),
              *_simulated(explanation),
-             *_memory("host memory per node", explanation.host_gib, ram, "of RAM"),
+             *_memory("of it host memory" if shared else "host memory per node", explanation.host_gib, ram, "of RAM"),
              *_killed(explanation.host_gib, ram),
              *timing.lines(explanation), *_rest(explanation)]  # fmt: skip
     return printable.lines(lines)
@@ -161,7 +163,7 @@ def _rest(explanation: Explanation) -> Iterator[str]:
     if samples.recommended:
         found = f", {samples.found:,} found" if samples.found else ""
         if samples.sure:
-            yield f"samples: {samples.recommended:,} recommended ({samples.sure}){found}"
+            yield f"samples: {samples.recommended:,}, {samples.sure}{found}"
         else:
             yield f"samples: made for {samples.recommended:,}{found}"
     usable = explanation.machine.usable_gib if explanation.machine else None

@@ -82,8 +82,8 @@ def _amount(amount: Amount) -> Iterator[str]:
     if not amount.rows:
         return
     yield ""
-    there = f"{amount.rows:,} different samples are" if amount.rows > 1 else "1 sample is"
-    yield f"amount: {there} {amount.verdict}: {amount.message}" if amount.good else f"amount: {amount.message}"
+    there = f"{amount.counted} {'is' if amount.rows == 1 else 'are'} {amount.verdict}"
+    yield f"amount: {amount.message}" if amount.verdict == "unknown" else f"amount: {there}: {amount.message}"
     marks = [*amount.figures().items()]
     scale = max([amount.rows, *(size for _, size in marks)])
     for name, size in [*marks, ("here", amount.rows)] if marks else []:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from validator.diagnostic import plural
 from validator.show import picture
 from validator.study.amount import Amount
 from validator.study.results import Study
@@ -116,11 +115,10 @@ def _amount(amount: Amount) -> Iterator[str]:
         return
     yield f"<h2>Amount: {escape(amount.verdict)}</h2>"
     yield picture.zones(amount)
-    number = f"{amount.rows:,} different {plural(amount.rows, 'sample')}"
-    yield f"<p>{number}: {escape(amount.message)}. {_better(amount)}</p>"
+    yield f"<p>{amount.counted}: {escape(amount.message)}. {_better(amount)}</p>"
     yield f"<p>{escape(amount.epochs.message)}</p>" if amount.epochs.message else ""
     sure = "; ".join(f"{figure}: {escape(words)}" for figure, words in amount.sure.items())
-    yield f"<p>How sure: {sure}</p>" if sure else ""
+    yield f"<p>By: {sure}</p>" if sure else ""
     sources = "; ".join(escape(str(one.get("url") or one.get("cite"))) for one in amount.sources)
     yield f"<p>Guidance: {sources}</p>" if sources else ""
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from validator.diagnostic import plural
 from validator.job.job import Job
 from validator.tables import data, guidance
+from validator.tables.guidance import Amounts, Figure
 
+# In their order; what each begins is in `judged`.
 FIGURES = ("minimum", "useful", "good", "saturating")
-# The field report's own ratio: 5,000 samples are of use to a 7B, 20,000 are recommended.
-_USEFUL = 0.25
-# The figures are round numbers, and a "14B" has up to 14.8 billion parameters.
-_ABOUT = 0.9
 
 
 @dataclass(frozen=True)
@@ -35,8 +33,10 @@ class Passes:
 
 @dataclass(frozen=True)
 class Amount:
-    """The verdict on so many different samples, the figures it rests on and how sure each is, and a model size that
-    suits them better."""
+    """The verdict on so many different samples, the figures it rests on and who each is from, and a model size that
+    suits them better. `minimum`: fewest with which form and style change; `useful`: with which a skill or a preference
+    does; `good`: where the range of public runs begins; `saturating`: more hardly helps; `recommended`: what the header
+    states, else would state. `unit`: what is counted."""
 
     rows: int
     verdict: str
@@ -50,6 +50,13 @@ class Amount:
     epochs: Passes
     sources: list[dict[str, str]]
     sure: dict[str, str]
+    unit: str = guidance.SAMPLE
+
+    @property
+    def counted(self) -> str:
+        """The number with its noun."""
+        words = guidance.counted(self.rows, self.unit)
+        return words.replace(" ", " different ", 1) if self.unit == guidance.SAMPLE else words
 
     def figures(self) -> dict[str, int]:
         """The figures that are known, the smallest first."""
@@ -58,84 +65,67 @@ class Amount:
 
 
 def judged(job: Job, rows: int, epochs: float) -> Amount:
-    """The amount for the job's model, method and stage."""
-    model = job.model
-    figures = {name: guidance.samples(job.stage, job.method, model.billions, name) if model else None
-               for name in FIGURES}  # fmt: skip
-    sure = {name: words for name in FIGURES
-            if model and (words := guidance.sure(job.stage, job.method, model.billions, name))}  # fmt: skip
-    good = figures["good"]
-    if good and figures["useful"] is None:
-        figures["useful"] = max(int(good * _USEFUL), figures["minimum"] or 0)
-        sure["useful"] = f"{_USEFUL:.0%} of good".replace("%", " %")
-    verdict = _verdict(rows, figures)
+    """The amount for the job's stage, method and model; of pre-training `rows` are blocks of tokens."""
+    known = job.guidance
+    stated: dict[str, Figure | None] = dict.fromkeys(FIGURES)
+    if known:
+        effect = known.effect if known.effect and known.effect.samples < known.low else None
+        usual = Figure(known.low, "public runs")
+        stated = dict(zip(FIGURES, (known.form, effect, usual, known.saturating), strict=True))
+    figures = {name: figure and figure.samples for name, figure in stated.items()}
+    verdict = _verdict(rows, known)
     return Amount(
         rows=rows,
         verdict=verdict,
         **figures,
-        recommended=job.samples or good,
-        message=_message(job, verdict, figures),
-        better_size=_better(job, rows, verdict),
-        epochs=_passes(rows, epochs, figures),
-        sources=list(_sources(job)),
-        sure=sure,
+        recommended=job.samples or (known.recommended.samples if known else None),
+        message=_message(job, rows),
+        better_size=_better(rows, verdict),
+        epochs=_passes(rows, epochs, known),
+        sources=list(_sources(known)),
+        sure={name: figure.by for name, figure in stated.items() if figure},
+        unit=known.unit if known else guidance.SAMPLE,
     )
 
 
-def _verdict(rows: int, figures: Mapping[str, int | None]) -> str:
-    good, most = figures["good"], figures["saturating"]
-    if not good:
+def _verdict(rows: int, known: Amounts | None) -> str:
+    if known is None:
         return "unknown"
-    if rows < (figures["minimum"] or 0):
+    if known.form and rows < known.form.samples:
         return "too few"
-    if rows < (figures["useful"] or 0):
+    if known.few(rows) or (known.effect is None and rows < known.low):
         return "few"
-    if most and rows > most:
+    if known.many(rows):
         return "saturated"
-    return "good" if rows >= _ABOUT * good else "useful"
+    return "good" if rows >= known.low else "useful"
 
 
-def _message(job: Job, verdict: str, figures: Mapping[str, int | None]) -> str:
-    size = f"a model of {job.model.size}" if job.model else "this model"
-    good, what = figures["good"] or 0, f"{job.stage} {job.method}"
-    return {
-        "unknown": f"no public guidance for {what} of {size}" if job.model else "name a model with --model",
-        "too few": f"public work starts at {figures['minimum'] or 0:,} for {size}; {good:,} are recommended",
-        "few": f"too few for {size} to gain much; {figures['useful'] or 0:,} are of use, {good:,} are recommended",
-        "useful": f"of use to {size}; {good:,} are recommended",
-        "good": f"enough for {size}; better samples now help more than further ones",
-        "saturated": f"more than {figures['saturating'] or 0:,} are wasted on {size}; choose the best ones",
-    }[verdict]
+def _message(job: Job, rows: int) -> str:
+    known = job.guidance
+    if known is None:
+        return f"no public guidance for stage {job.stage}" if job.model else "name a model with --model"
+    if judged := known.few(rows) or known.many(rows):
+        return judged
+    advice = "fewer may do if each is checked" if rows < known.low else "checked ones count more than many"
+    return f"{known.usual}; {advice}"
 
 
-def _better(job: Job, rows: int, verdict: str) -> Size | None:
-    """The largest size whose recommended number is there; smaller ones need fewer samples, larger ones use more."""
-    if job.model is None or verdict in ("unknown", "useful", "good"):
-        return None
-    fitting = [entry for entry in guidance.sizes(job.stage, job.method) if (entry["good"] or 0) * _USEFUL <= rows]
-    if verdict == "saturated":
-        fitting = [entry for entry in guidance.sizes(job.stage, job.method) if (entry["good"] or 0) <= rows]
-    if not fitting:
-        return None
-    best = fitting[-1]
-    larger = best["billions"] > job.model.billions
-    if larger is not (verdict == "saturated") or abs(best["billions"] / job.model.billions - 1) < 0.5:
-        return None
-    return Size(best["billions"], best["good"])
+def _better(rows: int, verdict: str) -> Size | None:
+    """The largest size whose count in the field report is there, where they are more than the model's own size uses."""
+    fitting = [Size(*each) for each in guidance.report().items() if each[1] <= rows]
+    return fitting[-1] if fitting and verdict == "saturated" else None
 
 
-def _passes(rows: int, epochs: float, figures: Mapping[str, int | None]) -> Passes:
-    few = rows < (figures["minimum"] or 0)
-    message = ""
-    if few and epochs >= guidance.MANY_EPOCHS:
+def _passes(rows: int, epochs: float, known: Amounts | None) -> Passes:
+    message, most = "", known.saturating.samples if known and known.saturating else 0
+    if known and known.few(rows) and epochs >= guidance.MANY_EPOCHS:
         held = f"{rows:,} {plural(rows, 'sample')}"
-        message = f"{epochs:g} epochs of {held} are learned by heart; take 2 to 5, or more samples"
-    elif figures["saturating"] and rows <= figures["saturating"] < rows * epochs:
+        message = f"{epochs:g} epochs of {held} are learned by heart; take 2 to 5, or add different, checked samples"
+    elif rows <= most < rows * epochs:
         message = f"{epochs:g} epochs of {rows:,} samples are {rows * epochs:,.0f} seen; fewer epochs will do"
     return Passes(epochs, round(rows * epochs), message)
 
 
-def _sources(job: Job) -> Iterator[dict[str, str]]:
-    known = data.listing("samples")["sources"]
-    names = dict.fromkeys(name for entry in guidance.sizes(job.stage, job.method) for name in entry["source"])
-    return ({"name": name, **known[name]} for name in names)
+def _sources(known: Amounts | None) -> Iterator[dict[str, str]]:
+    listed = data.listing("samples")["sources"]
+    return ({"name": name, **listed[name]} for name in (known.sources if known else ()))

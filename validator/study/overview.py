@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -19,6 +20,7 @@ from validator.study.sets import Set
 from validator.study.survey import Report
 from validator.study.tokens import Counter
 from validator.study.training import Training, training
+from validator.tables.guidance import BLOCK_TOKENS
 
 # Near duplicates among more rows are looked for only when asked: they take most of the time.
 NEAR_ROWS = 200_000
@@ -41,6 +43,8 @@ def overview(job: Job, wanted: bool | None, report: Report) -> Study:
     steps = schedule(job, run.sequences) if run.sequences and whole else None
     exact = not run.why_not and (counter.exact or not job.packs)
     first, again = quality.repeats(run, rows)
+    lengths = _tokens(job, run, counter, trained)
+    amounts = math.ceil(lengths.per_epoch / BLOCK_TOKENS) if job.stage == "pt" else len(first) * run.stride
     unlooked = _looks(wanted, len(rows), run.stride)
     alike = [] if unlooked else _near(job, run, first, len(rows), counter, report)
     return Study(
@@ -64,9 +68,9 @@ def overview(job: Job, wanted: bool | None, report: Report) -> Study:
         ),
         drops=list(_drops(run)),
         steps=steps,
-        tokens=_tokens(job, run, counter, trained),
+        tokens=lengths,
         memory=_memory(job, run, rows),
-        amount=amount.judged(job, len(first) * run.stride if whole else 0, steps.epochs if steps else 0.0),
+        amount=amount.judged(job, amounts if whole else 0, steps.epochs if steps else 0.0),
         quality=[
             replace(one, rows=one.rows * run.stride) for one in (*quality.findings(run, rows, evaluated, again), *alike)
         ],

@@ -24,8 +24,9 @@ def cpus(job: Job, machine: Machine) -> int:
 
 
 def memory(job: Job, machine: Machine) -> int | None:
-    """GiB with headroom. None where that is nearly all there is: firmware and kernel keep some of a server's 1,024."""
-    if job.host_memory is None:
+    """GiB with headroom. None where that is nearly all there is: firmware and kernel keep some of a server's 1,024; or
+    where the device's memory comes out of it, too."""
+    if job.host_memory is None or machine.device.shared_memory:
         return None
     asked = math.ceil(_HEADROOM * job.host_memory.high / GIB)
     return None if machine.host_ram_gib and asked > 0.9 * machine.host_ram_gib else asked

@@ -20,7 +20,8 @@ _SIZE = r"([1-9]\d{0,3})-?g(?:i?b)?"
 
 class Device(NamedTuple):
     """An accelerator. GiB are 2^30 bytes; `usable_gib` is what all processes can allocate; None: not known. Where the
-    vendor is unknown, so are the abilities, which are assumed; the memory alone is known."""
+    vendor is unknown, so are the abilities, which are assumed; the memory alone is known. `shared_memory`: device and
+    host share `usable_gib`."""
 
     id: str
     name: str
@@ -37,6 +38,7 @@ class Device(NamedTuple):
     server_ram_gib: float | None
     watts: float | None
     common: bool
+    shared_memory: bool
     evidence: Literal["good", "thin"]
     notes: Mapping[str, str]
 
@@ -46,7 +48,9 @@ class Device(NamedTuple):
             context_gib=0.5 if self.context_gib is None else self.context_gib,
             evidence=self.evidence if self.vendor == "nvidia" else "thin",
             expandable_segments=expandable,
-            capacity_gib=self.usable_gib,
+            # Short of shared memory the system hangs instead of failing an allocation, so no cached block is given back
+            # (github.com/pytorch/pytorch/issues/174358).
+            capacity_gib=None if self.shared_memory else self.usable_gib,
         )
 
     def rates(self, devices: int, network: float = 0.0) -> "Rates | None":
@@ -94,6 +98,8 @@ def recognised(product: str, memory_gib: float | None) -> str | None:
     keys = [key for key in devices.mention(printed) if printed in map(_plain, devices[key]["products"])]
     if memory_gib is None:
         return keys[0] if len(keys) == 1 else None
+    if unsized := [key for key in keys if devices[key]["memory_gib"] is None]:  # of which the tool shows no memory
+        return unsized[0]
     more = {key: memory_gib / devices[key]["memory_gib"] - 1 for key in keys}
     return min((key for key in keys if -0.04 < more[key] < 0.08), key=lambda key: abs(more[key]), default=None)
 
@@ -161,6 +167,7 @@ def _device(key: str) -> Device:
         server_ram_gib=server.get("host_ram_gib"),
         watts=entry["watts"],
         common=_common(key),
+        shared_memory=bool(entry.get("shared_memory")),
         evidence=entry["evidence"],
         notes=entry.get("notes") or {},
     )

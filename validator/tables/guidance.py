@@ -4,32 +4,63 @@ data/rates.yaml."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from math import log
+from typing import Any, NamedTuple
 
-from validator.diagnostic import RecipeError
+from validator.diagnostic import RecipeError, plural
 from validator.tables import data
 from validator.tables.models import Model
 
 METHODS = ("lora", "qlora", "full", "freeze")
 # Fewer passes than this over a small set are common practice (LIMA, arXiv 2305.11206, took 15 over 1,000 samples).
 MANY_EPOCHS = 10
-# Models that go by the same size: a "7B" has up to 10 billion parameters.
-_SAME_SIZE = 1.5
-# A "14B" has up to 14.8 billion parameters, and its figure is that of the entry.
-_NEAR = 0.1
+# What is counted where data/samples.yaml says nothing else.
+SAMPLE = "sample"
+# What a block of pre-training text holds.
+BLOCK_TOKENS = 2048
 
 
 def rates(model: Model, method: str, stage: str = "sft", saver: str | None = None) -> Mapping[str, Any]:
     """The entry of data/rates.yaml for the stage, the method and a model of this size; qlora is lora there.
 
     Raises RecipeError where nobody has published one."""
-    entries = _rates(stage, method)
-    own = [e for e in entries if saver and e.get("optimizer") == saver] or [e for e in entries if "optimizer" not in e]
-    if not own:
+    found = row(stage, method, model.billions, saver)
+    if found is None:
         known = rated(METHODS, stage)
         raise RecipeError(f"no learning rate for {method} in stage {stage} is published; for {', '.join(known)} one is")
-    largest: Mapping[str, Any] = [e for e in own if e["from_billions"] <= model.billions][-1]
-    return largest
+    return found
+
+
+def row(stage: str, method: str, billions: float | None, optimizer: str | None = None) -> Mapping[str, Any] | None:
+    """The entry of data/rates.yaml for a run, None where nobody published one. Where the size is not known, the entry
+    is the widest: the lowest and the highest of all sizes."""
+    entries = _rates(stage, method)
+    own = [e for e in entries if e.get("optimizer") == optimizer] or [e for e in entries if "optimizer" not in e]
+    if not own or billions is not None:
+        return next((e for e in reversed(own) if e["from_billions"] <= (billions or 0)), None)
+    return {**own[-1], **{name: _widest([e[name] for e in own]) for name in ("learning_rate", "batch", "epochs")}}
+
+
+def _widest(ranges: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    lows, highs = [each["low"] for each in ranges], [each["high"] for each in ranges]
+    return {**ranges[-1], "low": None if None in lows else min(lows), "high": None if None in highs else max(highs)}
+
+
+def shapes(stage: str, method: str, loss: str) -> list[Mapping[str, Any]]:
+    """The rows of data/rates.yaml for settings by key that hold for a stage, a method and a preference loss."""
+    asked = {"stage": stage, "method": "lora" if method == "qlora" else method}
+    rows: list[Mapping[str, Any]] = data.listing("rates")["shape"]
+    return [
+        row
+        for row in rows
+        if all(row.get(field, value) == value for field, value in asked.items()) and loss in row.get("loss", (loss,))
+    ]
+
+
+def shape(key: str) -> float:
+    """What recipes take for a setting of data/rates.yaml by key."""
+    return float(next(row["default"] for row in data.listing("rates")["shape"] if row["key"] == key))
 
 
 def rated(methods: Sequence[str], stage: str) -> list[str]:
@@ -42,63 +73,105 @@ def _rates(stage: str, method: str) -> list[Mapping[str, Any]]:
     return [entry for entry in data.listing("rates")["rates"] if (entry["stage"], entry["method"]) == (stage, wanted)]
 
 
-def samples(stage: str, method: str, billions: float, figure: str = "good") -> int | None:
-    """A figure of data/samples.yaml for a size: between the two nearest ones, linearly in the number of parameters, to
-    two digits; beyond the ends that of the nearest entry.
+class Figure(NamedTuple):
+    """A number of samples, and who it is from."""
 
-    Where the larger entry has no figure, the smaller one's holds for models of about its size. None: not published."""
-    table = sizes(stage, method)
-    if not table:
+    samples: int
+    by: str
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How many samples public work used in a stage, and what it saw. None: nobody has published the figure.
+
+    `form`: fewest with which form and style change; `effect`: with which a skill or a preference does; `low` to `high`:
+    the range of public runs; `saturating`: more hardly helps; `recommended`: what headers state. `unit`: what is
+    counted. `report_for`: the size, in billions of parameters, whose count of the field report is recommended.
+    `largest`: size of the largest model of the public runs. `sources`: keys of the sources of data/samples.yaml."""
+
+    form: Figure | None
+    effect: Figure | None
+    low: int
+    high: int
+    saturating: Figure | None
+    recommended: Figure
+    unit: str
+    report_for: float | None
+    largest: float
+    sources: tuple[str, ...]
+
+    @property
+    def usual(self) -> str:
+        """The range of public runs, as a clause."""
+        return f"public runs usually took {self.low:,} to {self.high:,}"
+
+    def whose(self, stated: int | None) -> str | None:
+        """Who a stated number of samples is from; None for a number of the recipe's own."""
+        return self.recommended.by if stated == self.recommended.samples else None
+
+    def few(self, number: int) -> str | None:
+        """What so few can teach and what to do, as the end of a sentence; None from the effect on."""
+        if self.effect is None or number >= self.effect.samples:
+            return None
+        seen, by = f"{self.effect.samples:,}", self.effect.by
+        if self.form is None:
+            return f"public work saw an effect from {seen} ({by}); add different, checked ones"
+        if number < self.form.samples:
+            return (
+                f"form and style change from some {self.form.samples} ({self.form.by}), a skill from {seen} ({by}); "
+                "add different, checked ones"
+            )
+        return (
+            f"enough to teach form and style, while public work taught a skill from {seen} ({by}); "
+            "add different, checked ones for that"
+        )
+
+    def many(self, number: int) -> str | None:
+        """What so many are good for and what to do, as the end of a sentence; None up to the saturating number."""
+        if self.saturating is None or number <= self.saturating.samples:
+            return None
+        seen = f"{self.saturating.by} saw more than {self.saturating.samples:,} wasted"
+        return f"{seen}; compare with a chosen part before all are trained"
+
+
+def counted(number: int, unit: str) -> str:
+    """The number with its noun: `1 sample`, `30 blocks of 2,048 tokens`."""
+    noun, _, rest = unit.partition(" ")
+    return f"{number:,} {plural(number, noun)} {rest}".rstrip()
+
+
+def amounts(stage: str, method: str, billions: float, pictures: bool = False) -> Amounts | None:
+    """The figures of data/samples.yaml for the stage, those of the field report for the nearest size. `pictures`: the
+    samples have pictures or films. None for a stage that it does not know."""
+    kind = "sft-pictures" if stage == "sft" and pictures else stage
+    if kind == "sources" or kind not in data.listing("samples"):
         return None
-    below, above = _around(table, billions)
-    least, most = below[figure], above[figure]
-    if least is None or most is None:
-        return _round(least) if least and billions < _SAME_SIZE * below["billions"] else None
-    span = above["billions"] - below["billions"]
-    share = (billions - below["billions"]) / span if span > 0 else 0.0
-    return _round(least + share * (most - least))
+    entry = data.listing("samples")[kind]
+    recommended, saturating = entry["recommended"], entry["saturating"]
+    report = recommended.get("field_report")
+    size = min(report, key=lambda each: abs(log(billions / each))) if report else None
+    if saturating and (method not in saturating["methods"] or size != saturating["billions"]):
+        saturating = None
+    stated = [entry["form"], entry["effect"], entry["usual"], saturating, recommended]
+    return Amounts(
+        form=_figure(entry["form"]),
+        effect=_figure(entry["effect"]),
+        low=entry["usual"]["low"],
+        high=entry["usual"]["high"],
+        saturating=_figure(saturating),
+        recommended=Figure(report[size] if report else recommended["samples"], recommended["by"]),
+        unit=entry.get("unit", SAMPLE),
+        report_for=size,
+        largest=entry["largest"],
+        sources=tuple(dict.fromkeys(key for each in stated if each for key in each["source"])),
+    )
 
 
-def _round(figure: float) -> int:
-    return int(float(f"{figure:.1e}"))
+def _figure(stated: Mapping[str, Any] | None) -> Figure | None:
+    return Figure(stated["samples"], stated["by"]) if stated else None
 
 
-def sure(stage: str, method: str, billions: float, figure: str = "good") -> str | None:
-    """How sure a figure is, such as `one field report, interpolated`: as sure as that of the size it belongs to, else
-    as the less sure of two; `for 72B` beyond the ends. None where nobody has published the figure."""
-    if samples(stage, method, billions, figure) is None:
-        return None
-    known = [each for each in _around(sizes(stage, method), billions) if figure in each["sure"]]
-    nearest = min(known, key=lambda each: abs(billions / each["billions"] - 1))
-    if abs(billions / nearest["billions"] - 1) <= _NEAR:
-        known = [nearest]
-    bases = data.listing("samples")["sure"]
-    words: str = bases[max((each["sure"][figure] for each in known), key=list(bases).index)]
-    if len({each[figure] for each in known}) > 1:
-        return f"{words}, interpolated"
-    beyond = len({each["billions"] for each in known}) == 1 and abs(billions / nearest["billions"] - 1) > _NEAR
-    return f"{words}, for {nearest['billions']:g}B" if beyond else words
-
-
-def basis(model: Model | None, method: str, stage: str, number: int | None) -> str | None:
-    """How sure a recommended number is that is about the guidance's own; None for any other."""
-    good = samples(stage, method, model.billions) if model else None
-    if model is None or not good or not number or abs(number / good - 1) > _NEAR:
-        return None
-    return sure(stage, method, model.billions)
-
-
-def _around(table: Sequence[Mapping[str, Any]], billions: float) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The entries of the next smaller and the next larger size; beyond the ends the nearest one twice."""
-    above = next((entry for entry in table if entry["billions"] >= billions), table[-1])
-    below = next((entry for entry in reversed(table) if entry["billions"] <= billions), table[0])
-    return below, above
-
-
-def sizes(stage: str, method: str) -> Sequence[Mapping[str, Any]]:
-    """The sizes that data/samples.yaml has figures for; adapters of every kind count as LoRA. Empty: none published."""
-    if stage in ("sources", "sure"):
-        return ()
-    own = "full" if method in ("full", "freeze") else "lora"
-    known: Sequence[Mapping[str, Any]] = (data.listing("samples").get(stage) or {}).get(own, ())
-    return known
+def report() -> Mapping[float, int]:
+    """The field report's count of samples for each size in billions of parameters."""
+    counts: Mapping[float, int] = data.listing("samples")["sft"]["recommended"]["field_report"]
+    return counts

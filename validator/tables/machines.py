@@ -42,6 +42,9 @@ def machine(text: str, host_ram_gib: float | None = None) -> Machine:
     if not 1 <= nodes <= 4096 or not 1 <= devices <= 64:
         raise RecipeError(f"machine `{text}`: 1 to 4096 nodes of 1 to 64 devices are possible")
     one, note = device(match[3])
+    if one.shared_memory and one.usable_gib:
+        host_ram_gib = min(host_ram_gib or one.usable_gib, one.usable_gib)
+        one = one._replace(usable_gib=host_ram_gib)
     return Machine(nodes, devices, one, host_ram_gib, note)
 
 

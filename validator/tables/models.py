@@ -2,6 +2,7 @@
 
 # Annotations are not postponed, as memory/workload.py says: each start would pay for it.
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +20,8 @@ from validator.tables.sizes import checked
 
 # What types call the number of positions: most, GPT-2 and GPT-J, ChatGLM, MPT.
 _POSITIONS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
+_RELEASED = re.compile(r"\n  released: (\S+)")
+_SUCCESSOR = re.compile(r"\n  successor: (\S+)")
 _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 
 
@@ -69,6 +72,11 @@ class Model(NamedTuple):
         return frozenset() if self.family.fused_experts and not self.arch.ffn.experts else self.family.refused
 
     @property
+    def sees(self) -> bool:
+        """Whether the model reads pictures."""
+        return any(tower.side for tower in self.arch.towers)
+
+    @property
     def billions(self) -> float:
         return self.parameters / 1e9
 
@@ -89,6 +97,18 @@ def offered() -> list[str]:
     models = listing("models")
     unnamed = {*models.mention("short: null"), *models.mention("vision_config:"), *models.mention("audio_config:")}
     return [key for key in models if key not in unnamed]
+
+
+@lru_cache(maxsize=1)
+def released() -> dict[str, str]:
+    """The month in which each model was first published, such as 2025-04, by id; no entry is parsed."""
+    return dict(listing("models").matching(_RELEASED))
+
+
+@lru_cache(maxsize=1)
+def successors() -> dict[str, str]:
+    """The id of the newer model that replaces a model, by the replaced one's id; no entry is parsed."""
+    return dict(listing("models").matching(_SUCCESSOR))
 
 
 def model(name: str, revision: str = "main", cache_dir: str | None = None) -> Model:

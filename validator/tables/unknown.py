@@ -6,14 +6,18 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 
 from validator.diagnostic import RecipeError
 from validator.read import disk
 from validator.read.tree import read_json
-from validator.tables.data import listing
-from validator.tables.suggestion import suggest
+from validator.tables.data import listing, table
+from validator.tables.suggestion import distance, suggest
 
+# A name so many letters off another is a slip; in a shorter one than that, one letter, and no digit.
+_SLIPS = 2
+_LONG = 7
 _BASE = "write the model that it comes from into the header block, `# base: NAME`"
 _REMEDY = (
     "its config.json in a folder is enough: plan --model FOLDER, or explain RECIPE model_name_or_path=FOLDER; or "
@@ -52,6 +56,38 @@ def other_kind(name: str) -> str:
         if "gguf" in folder.name.lower() or next(disk.matching(folder, "*.gguf"), None):
             return f"`{name}` is in llama.cpp's format (GGUF); LLaMA-Factory needs the original weights"
     return ""
+
+
+def misspelt(name: str) -> str | None:
+    """The known hub name of the same owner that is one or two letters off, sooner one with the same numbers. None for a
+    name that is known, be it as another owner's, and for an owner of whom none is."""
+    owner, _, own = name.strip().lower().partition("/")
+    groups = table("registry")["groups"].values()
+    listed = listing("models").matches(r"\n  (?:hub|modelscope): \[(.+)\]")
+    known = dict.fromkeys([*(hub for line in listed for hub in line.split(", ")), *chain.from_iterable(groups)])
+    if not own or any(hub.lower().rpartition("/")[2] == own for hub in known):
+        return None
+    slips: dict[str, tuple[bool, int, float]] = {}
+    for hub in known:
+        its_owner, _, its = hub.lower().partition("/")
+        edits = distance(own, its, _SLIPS) if its_owner == owner else None
+        other, apart = other_numbers(own, its), _apart(own, its)
+        if edits and apart is not None and (len(own) >= _LONG or (edits == 1 and not other)):
+            slips[hub] = other, edits, apart
+    return min(slips, key=slips.__getitem__, default=None)
+
+
+def other_numbers(one: str, other: str) -> bool:
+    """True if the digits of two names differ, so that each may be a model: of another size, generation or version."""
+    return re.sub(r"\D", "", one) != re.sub(r"\D", "", other)
+
+
+def _apart(one: str, other: str) -> float | None:
+    """How far apart the numbers of two names are; None where one name has more, such as chatglm-6b and chatglm3-6b."""
+    if not other_numbers(one, other):
+        return 0.0
+    its, others = _numbers(one), _numbers(other)
+    return sum(abs(float(a) - float(b)) for a, b in zip(its, others, strict=True)) if len(its) == len(others) else None
 
 
 def _near(name: str) -> str:

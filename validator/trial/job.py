@@ -48,7 +48,7 @@ class SimulatedJob(Job):
             there = self._estimate(length)
         except RecipeError:
             return {}
-        return {"": there} if there else {}
+        return {"": self._pooled(there)} if there else {}
 
     def _estimate(self, length: int) -> Estimate | None:
         if self.model is None or self.workload is None or self._source is None:
