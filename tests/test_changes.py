@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from support import following
+from support import following, sound
 
 from validator.advise import changes, ladder
 from validator.advise.change import Change
@@ -138,24 +138,8 @@ def test_where_nothing_fits_the_nearest_are_shown() -> None:
     assert changes.advice(too_large()) == "no change makes it fit, `lmf-recipes explain` shows the nearest"
 
 
-FOUR_BITS = """model_name_or_path: deepseek-ai/DeepSeek-R1-Distill-Llama-70B
-quantization_bit: 4
-stage: sft
-do_train: true
-finetuning_type: lora
-lora_target: all
-dataset: alpaca_gpt4_en,alpaca_gpt4_zh
-template: deepseekr1
-cutoff_len: 2048
-dataloader_num_workers: 4
-per_device_train_batch_size: 1
-gradient_accumulation_steps: 16
-bf16: true
-"""
-
-
 def test_no_two_of_the_nearest_need_the_same_of_what_is_exceeded() -> None:
-    before = job.resolve(parse("x.yaml", FOUR_BITS), "1xa100-40g", 128)
+    before = job.resolve(parse("x.yaml", sound.FOUR_BITS), "1xa100-40g", 128)
     assert before.device_verdict == "exceeds"
     near = changes.nearest(before)  # others need less of host memory, of which there is enough
     assert len(near) == 1

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import sound
 
 from validator.diagnostic import Diagnostic
 from validator.job.job import GIB, resolve
@@ -109,22 +110,7 @@ def test_checkpoints(values: dict[str, Any], found: set[str]) -> None:
 
 
 # Needs a few MiB more than the device has.
-ALMOST = """model_name_or_path: deepseek-ai/DeepSeek-R1-Distill-Llama-70B
-quantization_bit: 4
-stage: sft
-do_train: true
-finetuning_type: lora
-lora_target: all
-dataset: alpaca_gpt4_en,alpaca_gpt4_zh
-template: deepseekr1
-cutoff_len: 2048
-dataloader_num_workers: 4
-per_device_train_batch_size: 1
-gradient_accumulation_steps: 16
-bf16: true
-enable_liger_kernel: true
-deepspeed: deepspeed/ds_z3_offload_all.json
-"""
+ALMOST = f"{sound.FOUR_BITS}enable_liger_kernel: true\ndeepspeed: deepspeed/ds_z3_offload_all.json\n"
 
 
 def test_need_and_limit_have_the_decimals_that_tell_them_apart() -> None:

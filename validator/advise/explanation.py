@@ -120,7 +120,7 @@ class Time:
 @dataclass(frozen=True)
 class Samples:
     """What the recipe recommends, and the rows of its data sets; None where they are elsewhere or cannot be read.
-    `sure`: whose number it is; None where the recipe recommends one of its own."""
+    `sure`: who the recommended number is from; None for a number of the recipe's own."""
 
     recommended: int | None
     found: int | None

@@ -58,7 +58,7 @@ def _fixable(now: Repair, wanted: Callable[[Diagnostic], bool]) -> list[Diagnost
 
 
 def _try(now: Repair, todo: list[Diagnostic], judge: Judge) -> str:
-    """Make these fixes; where that does not work or brings a warning or an error, say why and leave all as it is."""
+    """Make these fixes. If they fail, or bring a warning or an error, return why and leave the document as it is."""
     try:
         after = text.edited(now.document, (edit for each in todo if each.fix for edit in each.fix.edits))
     except text.UnfitError as err:

@@ -106,7 +106,7 @@ class Dataset:
 
     @property
     def published(self) -> Mapping[str, Any] | None:
-        """What data/sets.yaml knows of a public data set: rows, thoughts, tokens; None where it does not know it."""
+        """The entry of data/sets.yaml for a public data set (rows, thoughts, tokens); None if there is no entry."""
         subset = self.entry.get("subset")
         address = f"{self.entry.get('hf_hub_url')}{f'#{subset}' if subset else ''}"
         return data.listing("sets").get(address)

@@ -78,11 +78,10 @@ def first_lengths(job: Job) -> Iterator[float]:
 
 
 def tokens(job: Job) -> tuple[int, int] | None:
-    """Mean length of the samples of the public data sets together, and of the longest, which is `cutoff_len` where that
-    is not known of all; None where one of them is not in data/sets.yaml. Tokens of pictures are not in it."""
-    known = [one.published for one in job.datasets]
-    lengths = [(each["rows"], each["tokens"]) for each in known if each and "tokens" in each]
-    if not known or len(lengths) < len(set(job.words("dataset"))):
+    """Tokens of a sample of the public data sets together: the mean, and the longest, which is `cutoff_len` where that
+    of one set is not known. None where a mean is not known. Pictures are not counted."""
+    lengths = [(each["rows"], each["tokens"]) for each in job.published if "tokens" in each]
+    if not lengths or len(lengths) < len(job.published):
         return None
     mean = sum(rows * tokens["mean"] for rows, tokens in lengths) / sum(rows for rows, _ in lengths)
     longest = [tokens["longest"] for _, tokens in lengths]

@@ -155,8 +155,8 @@ class Resolved(Settings):
 
     @cached_property
     def data_rows(self) -> int | None:
-        """Rows that the run takes from its data sets: those of local files, else what the header block's `rows` says,
-        else its recommended number of samples, else what is published of public data sets. None: not known."""
+        """Rows that the run takes from its data sets, by the first of these that is known: local files, the header
+        block's `rows`, its recommended number of samples, what is published of public data sets. None: not known."""
         stated = quantity(self.header.get("rows"))
         if self.rows is None and stated and stated > 0:
             return int(stated)
@@ -167,14 +167,16 @@ class Resolved(Settings):
         return min(rows, most * max(len(self.datasets), 1)) if most > 0 else rows
 
     @property
+    def published(self) -> list[Mapping[str, Any]]:
+        """The entries of data/sets.yaml for the data sets that the recipe names; empty where one of them has none."""
+        found = [entry for one in self.datasets if (entry := one.published)]
+        return found if len(found) == len(set(self.words("dataset"))) else []
+
+    @property
     def published_rows(self) -> int | None:
-        """Rows of the public data sets that the recipe names, after `max_samples`; None where one of them is not in
-        data/sets.yaml."""
+        """Rows of the public data sets that the recipe names, after `max_samples`; None where they are not known."""
         most = max(int(self.number("max_samples")), 0)
-        known = [one.published for one in self.datasets]
-        if not known or None in known or len(known) < len(set(self.words("dataset"))):
-            return None
-        return sum(min(int(each["rows"]), most or int(each["rows"])) for each in known if each)
+        return sum(min(int(each["rows"]), most or int(each["rows"])) for each in self.published) or None
 
     @property
     def held_back(self) -> int:

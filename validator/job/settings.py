@@ -88,6 +88,11 @@ class Settings(Task):
         return int(value) if value and value > 0 else None
 
     @property
+    def overfits(self) -> bool:
+        """True if the header block says that the run is meant to learn its samples by heart."""
+        return self.header.get("overfit") is True
+
+    @property
     def lengths(self) -> Lengths:
         """How long samples are, from the header block."""
         return (lengths(self.header["lengths"]) if "lengths" in self.header else None) or Lengths()

@@ -1,4 +1,4 @@
-"""Which model for a machine and a number of samples: a current one; data, machine and model in balance."""
+"""Current models that suit a machine and a number of samples."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class _Search:
 
     @property
     def balance(self) -> _Balance:
-        """What the models are ranked by."""
+        """The ranking of models by how well they suit the number of samples."""
         return _Balance(self.samples, self.methods[0], self.stage, self.own is not None and self.own.pictured)
 
     def plan(self, key: str) -> Plan | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from validator.job import datasets, media, naming
@@ -42,15 +42,15 @@ _TEXT = 512
 
 @dataclass(frozen=True)
 class Draft:
-    """What is decided about a run. `engine` is a file of deepspeed/ or `fsdp`; `samples` None: as many as the guidance
-    says. `saver`: one of the optimizers for full fine-tuning on one device, `bf16` for AdamW in 16 bits.
-    `transformers`: the release that the recipe is for; None: the newest. `own`: the registry of the user's own data.
-    `workers`: processes that load samples beside each of a device. `stem`: the name of the file that it is written to,
-    without its suffix. `planned`: what simulates a model that no formula knows. `save_steps`: steps from one checkpoint
-    to the next. `data`: names of public data sets; None: the usual ones of the stage. `packing`: several samples in one
-    sequence, kept apart by `neat_packing`. `evaluates`: part of the data is held back and measured, at each
-    `measured`th checkpoint. `public`: for the public data that it names, whose rows and lengths the header block
-    states. `settings`: further keys of the recipe."""
+    """The decisions about a run that its recipe follows from.
+
+    `engine`: a file of deepspeed/, or `fsdp`. `samples`: None stands for as many as the guidance says. `saver`: one of
+    the optimizers for full fine-tuning on one device, `bf16` for AdamW in 16 bits. `transformers`: the release that the
+    recipe is for; None stands for the newest. `own`: the registry of the user's own data. `workers`: processes that
+    load samples beside each of a device. `stem`: the name of the file that the recipe is written to, without its
+    suffix. `planned`: simulates a model that no formula knows. `save_steps`: steps from one checkpoint to the next.
+    `evaluates`: part of the data is held back and measured, at each `measured`th checkpoint. `public`: the run is on
+    the public data that it names, and the header block states their rows and lengths."""
 
     model: Model
     machine: Machine
@@ -69,12 +69,9 @@ class Draft:
     stem: str | None = None
     planned: Planned | None = None
     save_steps: int = 500
-    data: str | None = None
-    packing: bool = False
     evaluates: bool = False
     measured: int = 1
     public: bool = False
-    settings: tuple[tuple[str, Any], ...] = ()
 
     @property
     def liger_helps(self) -> bool:
@@ -89,19 +86,17 @@ class Draft:
     def job(self) -> Job:
         """The job it would be, judged by the same formulas as any other."""
         header = {"samples": self.amount, "transformers": self.transformers}
-        job = Job(
-            {**dict(self._settings()), **dict(self.settings)}, header, self.machine, path="plan", folders=(home(),)
-        )
+        job = Job(dict(self._settings()), header, self.machine, path="plan", folders=(home(),))
         job = self.planned.job(job) if self.planned else job
-        job.registry = self.own or datasets.read(home() / "data" / datasets.REGISTRY)
+        job.registry = self.own or _public()
         if self.public:
-            registry, job = job.registry, replace(job, header={**job.header, **self._published(job)})
-            job.registry = registry
+            job = replace(job, header={**job.header, **self._stated(job)})
+            job.registry = _public()
         return job
 
-    def _published(self, job: Job) -> dict[str, int]:
-        """Rows of the public data, and tokens of a typical sample. The longest is left open, so that memory is that of
-        `cutoff_len` and holds for other data, too."""
+    def _stated(self, job: Job) -> dict[str, int]:
+        """Fields of the header block: rows of the public data, and tokens of a typical sample. The longest sample is
+        left out, so that memory is judged for `cutoff_len` and the verdict holds for other data, too."""
         known = tokens(job)
         shown = media.longest(job, self.model, job.datasets) if self.model.sees and self.stage != "pt" else 0
         fields = {"rows": job.published_rows, "lengths": min(known[0] + shown, self.length) if known else None}
@@ -154,8 +149,9 @@ class Draft:
         """Rows of the public data that the run is for; None where it is for other data."""
         if not self.public:
             return None
-        named = {"dataset": next(value for key, value in self._data() if key == "dataset")}
-        return Job(named, {}, None, path="plan", folders=(home(),)).published_rows
+        job = Job({"dataset": self._dataset})
+        job.registry = _public()
+        return job.published_rows
 
     @property
     def name(self) -> str:
@@ -233,21 +229,20 @@ class Draft:
         elif self.engine:
             yield "deepspeed", f"deepspeed/{self.engine}"
 
+    @property
+    def _dataset(self) -> str:
+        if self.own:
+            return ",".join(self.own.entries)
+        return (_PICTURES if self.model.sees else {}).get(self.stage, _DATA[self.stage])
+
     def _data(self) -> Iterator[tuple[str, Any]]:
-        yield (
-            "dataset",
-            ",".join(self.own.entries)
-            if self.own
-            else self.data or (_PICTURES if self.model.sees else {}).get(self.stage, _DATA[self.stage]),
-        )
+        yield "dataset", self._dataset
         template = self.template
         if template and self.stage != "pt":
             yield "template", template
         if self.stage != "pt" and data.table("templates")["templates"].get(template, {}).get("reasoning"):
             yield "enable_thinking", None  # right for answers with and without thoughts (rules TRA618 and TRA619)
         yield "cutoff_len", self.length
-        if self.packing:
-            yield from {"packing": True, "neat_packing": True}.items()
         yield "preprocessing_num_workers", 16
         yield "dataloader_num_workers", self.workers
 
@@ -278,3 +273,9 @@ class Draft:
 def can_wrap(model: Model) -> bool:
     """Whether the layer class that FSDP shards by is known."""
     return model.family.layer is not None
+
+
+@cache
+def _public() -> Registry:
+    """The data sets that recipes of the catalogue name."""
+    return datasets.read(home() / "data" / datasets.REGISTRY)

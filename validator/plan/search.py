@@ -171,9 +171,9 @@ def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
 
 
 def _spaced(plan: Plan) -> Plan:
-    """With a checkpoint each hour on one node, each half hour on several, and one before the end of a run that lasts
-    longer; further apart where checkpoints would take a tenth of the run (rule TRA926). Evaluations that would take a
-    tenth are made at every other checkpoint, or at fewer; where that does not help, nothing is held back."""
+    """The plan with its checkpoints spaced by time: one each hour on a single node, each half hour on several, and one
+    before the end of a run of over an hour. They lie further apart if they would take a tenth of the run (rule TRA926).
+    Evaluations that would take a tenth are made at fewer checkpoints; if that does not help, nothing is held back."""
     pace, total = plan.pace, plan.draft.job.steps
     run = pace.run if pace else None
     before = total if run and run.expected < _HOUR else total // 2
@@ -186,7 +186,7 @@ def _spaced(plan: Plan) -> Plan:
     while plan.draft.evaluates and _wastes(plan, Part.EVALUATIONS):
         draft = replace(plan.draft, measured=2 * plan.draft.measured)
         enough = draft.measured * draft.save_steps <= most
-        plan = replace(plan, draft=draft if enough else replace(draft, measured=1, evaluates=False))
+        plan = replace(plan, draft=draft if enough else replace(draft, evaluates=False))
     return plan
 
 
@@ -268,10 +268,10 @@ def _engines(start: Draft, speed: str) -> tuple[str | None, ...]:
 
 
 def _plain(start: Draft, several: bool, full: bool, speed: str) -> tuple[str | None, ...]:
-    """Weights whole on every device; ZeRO-2 shards gradients and optimizer, of adapters only where they do not fit
-    whole. On one device it shards nothing, but its launch through torchrun is what makes LLaMA-Factory turn on
-    PyTorch's expandable segments, and batches of varied lengths then need less memory. A recipe of the catalogue for
-    one device starts without torchrun."""
+    """The ZeRO files with which every device keeps all weights; None stands for no DeepSpeed. ZeRO-2 shards gradients
+    and optimizer states, those of adapters only where they do not fit otherwise. On one device ZeRO-2 shards nothing,
+    but its launch through torchrun makes LLaMA-Factory turn on PyTorch's expandable segments, and batches of varied
+    lengths then need less memory. A recipe of the catalogue for one device starts without torchrun."""
     if several and full:
         return ("ds_z2.json",)
     return (None, "ds_z2.json") if speed == "fast" and (several or not start.public) else (None,)
@@ -280,9 +280,10 @@ def _plain(start: Draft, several: bool, full: bool, speed: str) -> tuple[str | N
 def _saves(start: Draft) -> bool:
     """GaLore, APOLLO and BAdam update layer by layer, which LLaMA-Factory does on one device only."""
     device = start.machine.device
-    if start.saver == "8bit" and 8 not in device.bitsandbytes:
+    bits = savers()[start.saver].bits if start.saver else None
+    if not run_on(device) or bits not in (None, *device.bitsandbytes):
         return False
-    return run_on(device) and (start.machine.world == 1 or start.saver == "bf16")
+    return start.machine.world == 1 or start.saver == "bf16"
 
 
 def _filled(start: Draft) -> Draft:

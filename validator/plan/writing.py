@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from validator import __version__
@@ -18,16 +18,16 @@ _METHODS = {"lora": "LoRA", "qlora": "QLoRA (4 bits)", "full": "full", "freeze":
 _STAGES = {"sft": "fine-tuning", "dpo": "DPO", "kto": "KTO", "rm": "reward modelling", "pt": "continued pre-training"}
 _HEADINGS = {"model_name_or_path": "model", "stage": "method", "dataset": "dataset", "output_dir": "output",
              "per_device_train_batch_size": "train", "val_size": "eval"}  # fmt: skip
-_UNMEASURED = "nothing is held back: an evaluation holds the logits of whole samples, which do not fit beside it"
+_TOO_LARGE = "nothing is held back: an evaluation holds the logits of whole samples, which do not fit beside it"
+_TOO_LONG = "nothing is held back: evaluations would take a tenth of the run"
 # A text that YAML reads as itself; folders may be called anything.
 _PLAIN = re.compile(r"[A-Za-z_./~][\w./~+,@() -]*[\w./)]")
 
 
-def text(draft: Draft, planned: bool = True, head: Sequence[str] = ()) -> str:
-    """The recipe as a file: header block, lines of its own at the head, then LLaMA-Factory's headings. `planned` notes
-    its origin; else it is one of the catalogue's."""
+def text(draft: Draft, planned: bool = True) -> str:
+    """The recipe as a file: header block, then LLaMA-Factory's headings. `planned` notes its origin."""
     lines = ["# /// recipe", *(f"# {key}: {value}" for key, value in _header(draft, planned)), "# ///"]
-    lines += [*(["", *(f"# {line}" for line in head)] if head else ()), *_launch(draft)]
+    lines += [*_launch(draft)]
     for key, value in draft.job.values.items():
         if key == "logging_steps":
             lines += ["", "### output", f"output_dir: {draft.output}"]
@@ -131,14 +131,18 @@ def _remark(draft: Draft, key: str) -> str:
         else "",
         "image_max_pixels": f"larger pictures are scaled down to it{_tokens(draft)}",
         "freeze_vision_tower": "false trains the tower, too",
-        "per_device_train_batch_size": _UNMEASURED
-        if draft.public and draft.stage != "pt" and not draft.evaluates
-        else "",
+        "per_device_train_batch_size": _unmeasured(draft),
         "deepspeed": "its launch by torchrun wastes less memory on varied lengths" if _alone(draft) else "",
         "val_size": "held back and measured at each checkpoint",
-        "packing": "several samples in a sequence, which do not see each other",
     }
     return f"  # {remark}" if (remark := remarks.get(key)) else ""
+
+
+def _unmeasured(draft: Draft) -> str:
+    """Why a recipe of the catalogue is not evaluated; empty where it is, and in pre-training, where none is."""
+    if draft.evaluates or not draft.public or draft.stage == "pt":
+        return ""
+    return _TOO_LONG if draft.measured > 1 else _TOO_LARGE
 
 
 def _tokens(draft: Draft) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
-from validator.job.schedule import warmup
+from validator.job.schedule import interval, warmup
 from validator.rules.rule import Finding, rule
 
 # A run of fewer optimizer steps is over before the schedule has done its work: LIMA and s1 took 230 and 315.
@@ -33,7 +32,7 @@ def few_steps(job: Job) -> Iterator[Finding]:
     Fix: a smaller `gradient_accumulation_steps`, fewer devices, or more samples.
     """
     enough = (job.data_rows or 0) * job.number("num_train_epochs") >= _FEW_STEPS * _SMALL_BATCH
-    if job.trains and enough and job.number("max_steps") <= 0 and job.steps < _FEW_STEPS and not _overfits(job):
+    if job.trains and enough and job.number("max_steps") <= 0 and job.steps < _FEW_STEPS and not job.overfits:
         rows = f"{job.data_rows or 0:,} samples in batches of {job.effective_batch}"
         yield (
             "gradient_accumulation_steps",
@@ -64,7 +63,7 @@ def rate_never_falls(job: Job) -> Iterator[Finding]:
     Fix: `lr_scheduler_type: cosine` or linear, or fewer epochs.
     """
     constant = job.get("lr_scheduler_type") in ("constant", "constant_with_warmup")
-    if constant and job.trains and job.number("num_train_epochs") > _MANY_EPOCHS and not _overfits(job):
+    if constant and job.trains and job.number("num_train_epochs") > _MANY_EPOCHS and not job.overfits:
         epochs = f"{job.number('num_train_epochs'):g}"
         yield "lr_scheduler_type", f"the rate stays the same over {epochs} epochs; `cosine` lets it fall"
 
@@ -77,7 +76,7 @@ def never_evaluated(job: Job) -> Iterator[Finding]:
     Source: own (experience)
     Fix: `val_size: 0.02` with `eval_strategy: steps` and `eval_steps`, or `eval_dataset`.
     """
-    if job.trains and not job.evaluates and job.stage in ("sft", "dpo", "kto", "rm") and not _overfits(job):
+    if job.trains and not job.evaluates and job.stage in ("sft", "dpo", "kto", "rm") and not job.overfits:
         text = "nothing is measured on samples that are not trained on"
         yield "dataset", f"{text}; `val_size: 0.02` with `eval_strategy: steps` does it"
 
@@ -95,33 +94,21 @@ def kill_costs_much(job: Job) -> Iterator[Finding]:
     from validator.job import saves
     from validator.job.pace import pace  # which rules about files do not wait for
 
-    timed, seconds = pace(job), saves.apart(job)
-    if timed is None or seconds is None or timed.run is None or timed.run.expected < _SOON:
+    timed = pace(job)
+    if timed is None or timed.run is None or timed.run.expected < _SOON:
         return
+    total, step = timed.steps or job.steps, timed.step.expected
     worth = _SHARE * saves.seconds(job)  # more often would waste time (TRA926)
-    steps = max(1, int(max(_SOON if job.machine.nodes == 1 else _SOON / 2, worth) / timed.step.expected))
-    every = f"set `save_steps: {steps}`, some {_hours(steps * timed.step.expected)}"
-    if math.isinf(seconds) and timed.run.expected > 2 * worth:
-        run = f"the run has {job.steps:,} steps of some {_hours(timed.run.expected)}"
-        yield "save_steps", f"no checkpoint before the end: {run}; {every}"
-    elif _between(job, timed.step.expected) > 0 and min(
-        seconds, timed.run.expected, _between(job, timed.step.expected)
-    ) > max(_HOURS_LOST, 2 * worth):
-        cost = _hours(_between(job, timed.step.expected))
-        yield "save_steps", f"a checkpoint every {cost}: a kill may cost as much; {every}"
+    steps = max(1, int(max(_SOON if job.machine.nodes == 1 else _SOON / 2, worth) / step))
+    remedy = f"set `save_steps: {steps}`, some {_hours(steps * step)}"
+    every = interval(job, job.steps_per_epoch(job.data_rows or 0), total)
+    if not 0 < every < total:
+        if timed.run.expected > 2 * worth:
+            run = f"the run has {job.steps:,} steps of some {_hours(timed.run.expected)}"
+            yield "save_steps", f"no checkpoint before the end: {run}; {remedy}"
+    elif every * step > max(_HOURS_LOST, 2 * worth):
+        yield "save_steps", f"a checkpoint every {_hours(every * step)}: a kill may cost as much; {remedy}"
 
 
 def _hours(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
-
-
-def _between(job: Job, step: float) -> float:
-    """Expected seconds from one checkpoint to the next."""
-    from validator.job.schedule import interval
-
-    return interval(job, job.steps_per_epoch(job.data_rows or 0), job.steps) * step
-
-
-def _overfits(job: Job) -> bool:
-    """Whether the header block says that the run is meant to learn its samples by heart."""
-    return job.header.get("overfit") is True

@@ -189,7 +189,7 @@ def _counted(job: Job) -> _Counted | None:
 
 
 def _few(job: Job, counted: _Counted) -> str | None:
-    """What so few samples can teach; None where they are as many as the recipe itself is made for."""
+    """The message on what so few samples can teach; None if they are enough, or as many as the recipe is made for."""
     as_stated = job.samples and counted.number >= job.samples
     return None if as_stated else counted.guidance.few(counted.number)
 

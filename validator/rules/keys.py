@@ -177,8 +177,8 @@ def _other_command(key: str, argument: Entry) -> str:
 
 
 def _farewell(key: str, values: Mapping[str, Any], pairs: list[releases.Pair], admitted: list[releases.Pair]) -> str:
-    """That a later release will not take the key, or already does not; empty where it stays, and where a release of the
-    recipe's would not read what replaces it."""
+    """The message that a later release drops the key, or that the newest has dropped it. Empty if the key stays, or if
+    a release that may run the recipe would misread its replacement."""
     change = data.listing("renamed").get(key, {})
     if entry(key, [releases.newest()]) is None:
         remedy = f"; there {_remedy(change)}" if change else ""

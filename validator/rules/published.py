@@ -89,7 +89,7 @@ def outside_published(job: Job) -> Iterator[Finding]:
 
 def _settings(job: Job) -> Iterator[_Setting]:
     """Each setting for which rates.yaml has a row; none in a run that is meant to overfit."""
-    if not job.trains or job.trains_nothing or job.header.get("overfit") is True:
+    if not job.trains or job.trains_nothing or job.overfits:
         return
     row = guidance.row(job.stage, job.method, job.model.billions if job.model else None, _optimizer(job))
     values = {

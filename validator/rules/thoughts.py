@@ -12,6 +12,7 @@ from validator.rules import edits
 from validator.rules.rule import Finding, rule
 from validator.rules.templates import registered
 from validator.tables import data
+from validator.tables.template import thought_words
 
 # Answers of a data set that are left out of account: a few rows of another kind ruin nothing.
 _FEW = 0.1
@@ -73,7 +74,7 @@ def _without_thoughts(job: Job) -> Mapping[str, float]:
     reasons = job.template is not None and job.template.get("reasoning")
     if not reasons or job.stage not in _STAGES or job.tokenized or not job.trains:
         return {}
-    words = data.table("formats")["formats"][str(job.get("template"))].get("thought_words", ("<think>", "</think>"))
+    words = thought_words(data.table("formats")["formats"][str(job.get("template"))])
     opens, closes = (word.strip() for word in words)
     shares = {dataset.name: _share(dataset, opens, closes) for dataset in job.datasets}
     return {name: share for name, share in shares.items() if share is not None}

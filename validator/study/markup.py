@@ -10,6 +10,7 @@ from typing import Any
 
 from validator.samples.conversion import StopsRunError, Turn
 from validator.study.tokens import Counter
+from validator.tables.template import thought_words
 
 _CONTENT = "{{content}}"
 _END: list[Any] = [_CONTENT, ["eos_token"]]
@@ -125,8 +126,7 @@ class Markup:
 
     @cached_property
     def _thought(self) -> tuple[str, str]:
-        words = self.slots.get("thought_words") or ["<think>\n", "\n</think>\n\n"]
-        return words[0], words[1]
+        return thought_words(self.slots)
 
     @cached_property
     def _empty_thought(self) -> tuple[str, str, int]:

@@ -59,7 +59,7 @@ def shapes(stage: str, method: str, loss: str) -> list[Mapping[str, Any]]:
 
 
 def shape(key: str) -> float:
-    """What recipes take for a setting of data/rates.yaml by key."""
+    """The value that recipes take for a setting, from its row of data/rates.yaml."""
     return float(next(row["default"] for row in data.listing("rates")["shape"] if row["key"] == key))
 
 
@@ -110,7 +110,7 @@ class Amounts:
         return self.recommended.by if stated == self.recommended.samples else None
 
     def few(self, number: int) -> str | None:
-        """What so few can teach and what to do, as the end of a sentence; None from the effect on."""
+        """The end of a sentence on what so few samples can teach, and what to do; None from the effect on."""
         if self.effect is None or number >= self.effect.samples:
             return None
         seen, by = f"{self.effect.samples:,}", self.effect.by
@@ -127,7 +127,7 @@ class Amounts:
         )
 
     def many(self, number: int) -> str | None:
-        """What so many are good for and what to do, as the end of a sentence; None up to the saturating number."""
+        """The end of a sentence on who saw so many samples wasted; None up to the saturating number."""
         if self.saturating is None or number <= self.saturating.samples:
             return None
         seen = f"{self.saturating.by} saw more than {self.saturating.samples:,} wasted"

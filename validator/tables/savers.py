@@ -13,11 +13,13 @@ Setting = bool | int | float | str
 
 
 class Saver(NamedTuple):
-    """An optimizer that saves memory: what a recipe calls it, what it gives up, and the recipe's settings."""
+    """An optimizer that saves memory: what a recipe calls it, what it gives up, and the recipe's settings. `bits`: the
+    width of the states that bitsandbytes keeps; None for an optimizer that does not need it."""
 
     title: str
     gives_up: str
     settings: Mapping[str, Setting]
+    bits: int | None = None
 
 
 @cache

@@ -69,6 +69,12 @@ def template(folder: Path, config: Config, family: Family) -> Template:
     )
 
 
+def thought_words(slots: Mapping[str, Any]) -> tuple[str, str]:
+    """What a template of data/formats.json writes before and behind a thought (data/template.py, register_template)."""
+    opens, closes = slots.get("thought_words") or ("<think>\n", "\n</think>\n\n")
+    return opens, closes
+
+
 def own_name(path: PurePath) -> str:
     """What the model at a path is called: its last part, but for those that hubs and training make, which take the name
     above them in."""
