@@ -1,107 +1,253 @@
 """Plan and write the recipes that scripts/wishes.yaml asks for. Run `make tables` afterwards.
 
-python scripts/recipes.py          write what is missing
+python scripts/recipes.py          write what is missing, and remove what nobody wishes
 python scripts/recipes.py --all    write every recipe of the table again, after the memory model has changed
 
-How a recipe is chosen: the fastest speed class of the planner that fits and recomputes activations (copies are given
-longer samples than their origin), at the longest usual length; of micro batches the largest that leaves a twentieth of
-the device free at the upper end of the 90 % band. A recipe that is there already and was written by hand is left alone.
+How a recipe is chosen: the soonest to finish of the planner's runs that fit and recompute activations (copies are given
+longer samples than their origin), at the longest length of its use. The recipes that wishes.yaml keeps were written by
+hand.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from validator.plan import search as plan
 from validator.plan import upgrade, writing
 from validator.plan.draft import Draft
 from validator.read.tree import read_yaml
 from validator.tables import machines, models
+from validator.tables.data import listing
 from validator.tables.machines import Machine
 from validator.tables.models import Model
 from validator.tables.savers import savers
+from validator.train import packages
 
 ROOT = Path(__file__).resolve().parent.parent
-STAGES = ("dpo", "pt")
-# Shorter samples than these are too short for most data.
-LENGTHS = (2048, 1024)
-SPARE = 0.05
+RECIPES = ROOT / "recipes"
+FIELDS = {"machine", "host_ram", "use", "method", "models", "why"}
+# Devices from which public data are trained on whole, unless that takes longer than so many hours.
+SERVER, DAY = 8, 8.0
+# Of the device's memory, below which a recipe takes what saves some.
+MARGIN = 0.03
+# Starts of licences that the hub asks to be accepted before it gives the weights.
+GATED = ("llama", "gemma")
 
 
 @dataclass(frozen=True)
 class Wish:
-    """One recipe that is asked for: a model, a machine, and a method with its variant, such as lora-dpo or full-32k."""
+    """One recipe that is asked for: a model, a machine, a use of uses.yaml, a method with its variant, such as lora or
+    full-8bit, and why somebody would start it."""
 
     model: Model
     machine: Machine
-    kind: str
+    use: str
+    method: str
+    why: str
 
     @property
-    def words(self) -> list[str]:
-        return self.kind.split("-")
+    def uses(self) -> Mapping[str, Any]:
+        """The use's row of uses.yaml."""
+        row: Mapping[str, Any] = uses()[self.use]
+        return row
 
     @property
-    def start(self) -> Draft:
-        """The draft with all that is asked for and nothing else decided."""
-        words = self.words
-        long = next((int(word[:-1]) * 1024 for word in words if word[:-1].isdigit() and word.endswith("k")), None)
+    def methods(self) -> tuple[str, ...]:
+        """The methods of LLaMA-Factory to choose from."""
+        first = self.method.partition("-")[0]
+        return plan.ADAPTERS if first == "adapter" else (first,)
+
+    def start(self, method: str, length: int, small: bool) -> Draft:
+        """The draft with all that is asked for and nothing else decided; `small`: on the public data of fewer rows."""
+        row, variants = self.uses, self.method.split("-")[1:]
+        extra = row.get("extra", {})
+        if small and "small" in row:
+            extra = {**extra, "dataset": {**extra["dataset"], "dataset": row["small"]}}
         return Draft(
             self.model,
             self.machine,
-            words[0],
-            "fsdp" if "fsdp" in words else None,
-            length=long or LENGTHS[0],
-            stage=next((word for word in words if word in STAGES), "sft"),
-            saver=next((word for word in words if word in savers()), None),
+            method,
+            "fsdp" if "fsdp" in variants else None,
+            length=length,
+            stage=row["stage"],
+            saver=next((word for word in variants if word in savers()), None),
             public=True,
             evaluates=True,
+            extra=extra,
+            drop=tuple(row.get("drop", ())),
+            use=row.get("word", ""),
+            transformers=row.get("transformers"),
         )
+
+
+@cache
+def uses() -> Mapping[str, Mapping[str, Any]]:
+    """What recipes are for, by the word that wishes take."""
+    found: Mapping[str, Mapping[str, Any]] = read_yaml(str(ROOT / "scripts" / "uses.yaml"))
+    return found
+
+
+@cache
+def rows() -> list[Mapping[str, Any]]:
+    """The rows of wishes.yaml: `keep` names recipes that were written by hand, the others ask for recipes."""
+    found: list[Mapping[str, Any]] = read_yaml(str(ROOT / "scripts" / "wishes.yaml"))
+    return found
 
 
 def wishes() -> Iterator[Wish]:
     """Every wish of the table."""
-    for entry in read_yaml(str(ROOT / "scripts" / "wishes.yaml")):
-        found = machines.machine(entry.pop("machine"), entry.pop("host_ram", None))
+    for row in rows():
+        if "keep" in row:
+            continue
+        assert row.keys() <= FIELDS, f"is there a comma outside of quotes? {row}"
+        found = machines.machine(row["machine"], row.get("host_ram"))
         machine = found if found.host_ram_gib else found._replace(host_ram_gib=upgrade.usual_ram(found))
-        for kind, names in entry.items():
-            for name in names:
-                model = models.model(name)
-                base = next((hub for hub in model.hub if models.model(hub).base), None)
-                yield Wish(models.model(base) if base and "pt" in kind.split("-") else model, machine, kind)
+        for name in row["models"]:
+            model = models.model(name)
+            if uses()[row["use"]]["stage"] == "pt":
+                model = next((base for hub in model.hub if (base := models.model(hub)).base), model)
+            yield Wish(model, machine, row["use"], row["method"], row["why"])
 
 
 def fulfil(wish: Wish) -> Draft | None:
-    """The run that the recipe describes; None where nothing fits."""
-    start = wish.start
-    for length in LENGTHS if start.length == LENGTHS[0] else [start.length]:
-        for speed in plan.SPEEDS[1:]:
-            for found in plan.members(replace(start, length=length), speed):
-                return roomy(found)
-    return None
+    """The run that the recipe describes, on fewer rows where it would not end the same day; None where nothing fits."""
+    found = chosen(wish, wish.machine.world < SERVER)
+    timed = plan.Plan(found, "fast").pace if found else None
+    late = timed is not None and timed.hours is not None and timed.hours.expected > DAY
+    return chosen(wish, True) if late else found
 
 
-def roomy(found: Draft) -> Draft:
-    """The draft with the largest micro batch that leaves room."""
-    usable = found.machine.device.usable_gib or 0.0
-    while found.micro > 1 and plan.Plan(found, "fast").headroom_gib < SPARE * usable:
-        found = replace(found, micro=found.micro // 2)
-    return found
+def chosen(wish: Wish, small: bool) -> Draft | None:
+    """The run at the longest length at which part of the data can be held back, else at the longest that fits."""
+    if wish.uses.get("flash") and not wish.machine.device.flash_attention:
+        return None
+    longest = None
+    for length in wish.uses["lengths"]:
+        run = at_length(wish, length, small)
+        if run and run.evaluates:
+            return run
+        longest = longest or run
+    return longest
+
+
+def at_length(wish: Wish, length: int, small: bool) -> Draft | None:
+    """The soonest run at a length that starts plainly, if possible with the release that the use names; None where
+    nothing fits."""
+    starts = [wish.start(method, length, small) for method in wish.methods]
+    starts += [older for start in starts if (older := plan.cured(start))]
+    found = [best for start in starts if (best := plan.first(start, (start.method,))) and starts_plainly(best.draft)]
+    if not found:
+        return None
+    best = min(found, key=lambda each: (each.draft.transformers != wish.uses.get("transformers"), each.duration))
+    return continued(wish, with_margin(best.draft))
+
+
+def with_margin(draft: Draft) -> Draft:
+    """The run with liger's loss where the memory left at the upper end of the 90 % band is small, and that helps."""
+    usable = draft.machine.device.usable_gib or 0.0
+    if draft.liger or not draft.liger_helps or plan.Plan(draft, "fast").headroom_gib >= MARGIN * usable:
+        return draft
+    fused = replace(draft, liger=True)
+    if not fused.fits or plan.obstacles(fused):
+        return draft
+    return plan.spaced(plan.Plan(plan.filled(fused), "fast")).draft
+
+
+def starts_plainly(draft: Draft) -> bool:
+    """True if `llamafactory-cli train` is enough: on one device DeepSpeed wants torchrun."""
+    return draft.machine.world > 1 or draft.job.zero is None
+
+
+def continued(wish: Wish, found: Draft) -> Draft | None:
+    """The run with the adapter that it starts from, where the use asks for that. LLaMA-Factory merges it into the
+    model, which is then the reference, too; None where it cannot, as weights are quantized or sharded by ZeRO-3."""
+    before = wish.uses.get("after")
+    if before is None:
+        return found
+    first = fulfil(replace(wish, use=before))
+    if first is None or {first.method, found.method} != {"lora"} or found.job.zero_stage == 3:
+        return None
+    extra = {**found.extra, "model": {"adapter_name_or_path": f"saves/{first.name}", "create_new_adapter": True}}
+    return replace(found, extra=extra)
+
+
+def head(wish: Wish, found: Draft, following: str | None = None) -> list[str]:
+    """The lines at the head of the recipe, the last of which says what it needs."""
+    lines = description(wish.uses, found, f"{wish.why}; {published(found)}", following)
+    if wanted := needs(found):
+        lines.append(f"Needs: {'; '.join(wanted)}.")
+    return lines
+
+
+def description(use: Mapping[str, Any], draft: Draft, why: str, following: str | None = None) -> list[str]:
+    """What a recipe is for, why these values, what to change first, and when to take another recipe."""
+    whole = any(tower.whole for tower in draft.model.arch.towers)
+    finer = (
+        "crop_to_patches: true where small print matters" if whole else "image_max_pixels, up where small print matters"
+    )
+    other = f"{use['other']}; {following} goes on from this adapter" if following else use["other"]
+    epochs = "; epochs if eval_loss rises" if draft.evaluates else ""
+    first = use["first"].format(finer=finer, epochs=epochs)
+    return [f"For: {use['for']}.", f"Why: {why}.", f"Change first: {first}.", f"Another: {other}."]
+
+
+def needs(draft: Draft) -> list[str]:
+    """What a run needs beside LLaMA-Factory and what its extras bring: an adapter, packages, a release."""
+    first = draft.extra.get("model", {}).get("adapter_name_or_path")
+    adapter = [f"the adapter of {Path(first).name}, trained first"] if first else []
+    release = [f"transformers=={draft.transformers.split()[-1]}"] if draft.transformers else []
+    wanted = [name for name, _ in packages.needed(draft.job) if name != "deepspeed"]
+    if draft.job.get("flash_attn") == "fa2" and draft.machine.device.vendor != "ascend":
+        wanted.append("flash-attn")
+    if draft.model.kind == "gpt_oss":
+        wanted.append("kernels")
+    if draft.model.family.mixer == "delta" and draft.machine.device.vendor == "nvidia":
+        wanted += (
+            ["for speed flash-linear-attention, causal-conv1d"] if not wanted.count("flash-linear-attention") else []
+        )
+    licence = listing("models")[draft.model.id or ""]["licence"]
+    accepted = ["its licence accepted on the hub"] if licence.startswith(GATED) else []
+    shared = ["output_dir on storage that all nodes see"] if draft.machine.nodes > 1 else []
+    return [*adapter, *release, *wanted, *accepted, *shared]
+
+
+def published(draft: Draft) -> str:
+    """Whose the values are that the planner does not compute, as a clause."""
+    who = listing("rates")["sources"][draft.rates["source"][0]]["who"]
+    return f"learning rate as in {who}"
 
 
 def main() -> None:
     again = sys.argv[1:] == ["--all"]
+    made: dict[str, tuple[Wish, Draft]] = {}
     for wish in wishes():
         found = fulfil(wish)
         if found is None:
-            print(f"does not fit: {wish.model.name} {wish.kind} on {wish.machine}")
+            print(f"does not fit: {wish.model.short} {wish.use} {wish.method} on {wish.machine}")
             continue
-        path = ROOT / "recipes" / f"{found.name}.yaml"
+        if found.name in made:
+            print(f"wished twice: {found.name}")
+        made[found.name] = wish, found
+    before = {Path(draft.extra["model"]["adapter_name_or_path"]).name: name for name, (_, draft) in made.items()
+              if "adapter_name_or_path" in draft.extra.get("model", {})}  # fmt: skip
+    for name, (wish, draft) in made.items():
+        path = RECIPES / f"{name}.yaml"
         if again or not path.exists():
-            path.write_text(writing.text(found, planned=False), "utf-8")
-            print(f"{path.name}: {found.engine}, micro {found.micro}, {found.length}, liger {found.liger}")
+            path.write_text(writing.text(draft, planned=False, head=head(wish, draft, before.get(name))), "utf-8")
+            print(f"{path.name}: {draft.engine}, micro {draft.micro}, {draft.length}, liger {draft.liger}")
+    for path in RECIPES.glob("*.yaml"):
+        if path.stem not in {*made, *kept()}:
+            path.unlink()
+
+
+def kept() -> set[str]:
+    """Names of the recipes that were written by hand."""
+    return {name for row in rows() for name in row.get("keep", ())}
 
 
 if __name__ == "__main__":

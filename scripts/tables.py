@@ -20,7 +20,7 @@ import registry
 import rules
 
 from validator.job.job import Job
-from validator.job.naming import method_name, stated
+from validator.job.naming import flow, method_name, stated
 from validator.recipes import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,8 +41,7 @@ def recipe_text(job: Job) -> str:
     now = stated(job)
     if now is None:
         return text
-    line = "# predicted: {" + ", ".join(f"{key}: {value}" for key, value in now.items()) + "}\n"
-    return LINE.sub(line, text, count=1)
+    return LINE.sub(f"# predicted: {flow(now)}\n", text, count=1)
 
 
 def lines(cells: Iterable[Sequence[object]]) -> str:

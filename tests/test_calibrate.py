@@ -17,7 +17,7 @@ from validator.train.target import Target
 
 ROOT = Path(__file__).parent.parent
 TINY = str(ROOT / "recipes" / "tiny-cpu-lora.yaml")
-QWEN = str(ROOT / "recipes" / "llama3.1-8b-3090x1-qlora.yaml")
+QWEN = str(ROOT / "recipes" / "qwen3-8b-4090x1-qlora.yaml")
 
 
 @pytest.fixture(autouse=True)
@@ -42,14 +42,14 @@ def test_a_log_corrects_its_machine_and_is_taken_back(tmp_path: Path) -> None:
     done = run("calibrate", QWEN, "--log", log(tmp_path, 40.0, 16 * 2048))
     assert done.exit_code == 0, done.output
     (measured,) = kept.every()
-    assert (measured.machine, measured.steps) == ("1xrtx-3090", 8)
+    assert (measured.machine, measured.steps) == ("1xrtx-4090", 8)
     assert measured.seconds == pytest.approx(40)
     after = hours()
     assert after["correction"] == pytest.approx(measured.ratio, rel=1e-3)
     assert after["step"] == pytest.approx(before["step"] * measured.ratio, rel=1e-3)
-    assert hours("--machine", "1xrtx-4090")["correction"] is None
-    assert "1xrtx-3090" in run("calibrate", "--list").output
-    assert "1 recipe on 1xrtx-3090" in run("calibrate", "--forget", "1xrtx-3090").output
+    assert hours("--machine", "1xrtx-3090")["correction"] is None
+    assert "1xrtx-4090" in run("calibrate", "--list").output
+    assert "1 recipe on 1xrtx-4090" in run("calibrate", "--forget", "1xrtx-4090").output
     assert hours() == before
 
 

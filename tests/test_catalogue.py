@@ -55,7 +55,7 @@ def test_hours_are_those_of_the_header_block(told: object, hours: object) -> Non
     assert catalogue._hours(Job({}, {"predicted": told})) == hours
 
 
-@pytest.mark.parametrize("variant", ["dpo", "pt", "32k", "128k", "apollo", "badam"])
+@pytest.mark.parametrize("variant", ["dpo", "pt", "kto", "32k", "fsdp", "8bit", "tools"])
 def test_variants_are_found_by_what_is_special_about_them(variant: str) -> None:
     expected = [row.name for row in every_row() if variant in row.name.split("-")]
     assert expected

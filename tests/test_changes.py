@@ -285,10 +285,10 @@ def test_advice_on_a_name_of_the_catalogue_holds_in_a_fresh_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    name, asked = "qwen7b-910b-full-dpo", ("2xrtx-3090", 512.0)
+    name, asked = "qwen3-8b-a100-full", ("2xrtx-3090", 512.0)
     _, before = check.judge(overridden(*named(name)), *asked)
     first = changes.nearest(before)[0]
-    assert first.first == [f"lmf-recipes copy {name} .", "lmf-recipes copy ds_z3_offload_all.json ."]
+    assert first.first == [f"lmf-recipes copy {name} .", "lmf-recipes copy ds_z3_offload.json ."]
     for command in first.first:
         assert CliRunner().invoke(copy.command, shlex.split(command)[2:]).exit_code == 0
     text = (tmp_path / f"{name}.yaml").read_text("utf-8")

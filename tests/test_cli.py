@@ -215,7 +215,7 @@ def test_a_file_name_that_is_not_utf_8(tmp_path: Path) -> None:
 
 
 def test_a_terminal_that_claims_ascii_only() -> None:
-    recipe = str(ROOT / "recipes" / "qwen7b-a100-lora.yaml")
+    recipe = str(ROOT / "recipes" / "qwen3-8b-a100-lora.yaml")
     done = process("explain", recipe, PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
     assert done.returncode == 0, done.stderr
 

@@ -31,6 +31,8 @@ from validator.tables.checkout import home
 pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/recipes/*", "validator/commands/*"])
 
 NAME = "qwen3-8b-a100-full"
+# One device with DeepSpeed, whose recipe has to say how to get torchrun; its catalogue is that of the tests.
+ONE_DEVICE = (home() / "tests", "llama3.2-1b-4090x1-full-offload")
 
 
 def problems(path: Path) -> set[str]:
@@ -71,8 +73,11 @@ def test_a_file_keeps_the_name_it_is_given(here: Path, dest: str) -> None:
     assert (here / dest).parent.joinpath("deepspeed/ds_z3.json").is_file()
 
 
-@pytest.mark.parametrize("name", ["qwen72b-a100x32-full", "qwen3-1.7b-5090x1-full-offload"])
-def test_the_command_in_a_copy_is_for_the_copy(here: Path, name: str) -> None:
+@pytest.mark.parametrize(("root", "name"), [(home(), "qwen72b-a100x16-full-offload"), ONE_DEVICE])
+def test_the_command_in_a_copy_is_for_the_copy(
+    here: Path, monkeypatch: pytest.MonkeyPatch, root: Path, name: str
+) -> None:
+    monkeypatch.setattr(catalogue, "home", lambda: root)
     assert f"llamafactory-cli train recipes/{name}.yaml\n" in catalogue.file(name).read_text("utf-8")
     copy(name, "own/mine.yaml")
     assert "llamafactory-cli train mine.yaml\n" in (here / "own" / "mine.yaml").read_text("utf-8")
@@ -152,9 +157,9 @@ def test_nothing_is_written_behind_a_link_out_of_the_folder(here: Path, linked: 
 
 
 def test_two_recipes_in_one_folder_are_both_right(here: Path) -> None:
-    for name in (NAME, "qwen7b-a100-lora-dpo", "llama3.1-8b-h100-full-pt"):
+    for name in (NAME, "qwen3-8b-a100x1-lora-dpo", "qwen3-8b-a100-full-pt"):
         assert problems(copy(name, ".").recipe) <= problems(catalogue.file(name))
-    assert len(json.loads((here / "data/dataset_info.json").read_text("utf-8"))) == 5
+    assert len(json.loads((here / "data/dataset_info.json").read_text("utf-8"))) == 6
 
 
 def test_an_empty_folder_of_a_project_becomes_one_of_its_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,9 +337,12 @@ def started(line: str) -> tuple[Path, str, dict[str, Any]]:
 
 @pytest.mark.sample(one_in=7)
 @pytest.mark.usefixtures("stub")
-@pytest.mark.parametrize("name", ["qwen3-8b-a100x4-lora", "qwen3-1.7b-5090x1-full-offload"])
+@pytest.mark.parametrize(("root", "name"), [(home(), "qwen3-8b-a100x4-lora"), ONE_DEVICE])
 @pytest.mark.parametrize("folder", ["plain", "with space", "größe", "it's", "-dash", "$HOME", "中文"])
-def test_printed_commands_work_from_where_they_are_printed(name: str, folder: str) -> None:
+def test_printed_commands_work_from_where_they_are_printed(
+    monkeypatch: pytest.MonkeyPatch, root: Path, name: str, folder: str
+) -> None:
+    monkeypatch.setattr(catalogue, "home", lambda: root)
     printed = printer.text(copy(name, folder))
     command = printed.splitlines()[-1].removeprefix("run: ")
     line = shell(f"{command} --dry-run")
@@ -357,4 +365,4 @@ def test_a_space_in_the_path_of_a_recipe_is_told(here: Path) -> None:
     with pytest.raises(RecipeError, match=r"`my own\.yaml` holds a space, .*; choose another name"):
         copy(NAME, "my own.yaml")  # on eight devices, which torchrun serves
     assert not (here / "my own.yaml").exists()
-    assert "splits at spaces" in printer.text(copy("qwen3-4b-4090x1-lora", "my own.yaml"))
+    assert "splits at spaces" in printer.text(copy("qwen3-4b-2507-4090x1-lora", "my own.yaml"))

@@ -22,7 +22,7 @@ from validator.here import host
 from validator.job.job import Job
 
 ROOT = Path(__file__).parent.parent
-RECIPE = str(ROOT / "recipes" / "qwen7b-a100-lora.yaml")  # for 8xa100-80g
+RECIPE = str(ROOT / "recipes" / "qwen3-8b-a100-lora.yaml")  # for 8xa100-80g
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +121,7 @@ def test_a_machine_that_should_be_the_one_that_is_named(
 
 @pytest.mark.parametrize(
     ("folder", "name"),
-    [("nvidia-smi-2x5090-busy", "qwen7b-a100-lora"), ("npu-smi-8x910b3-busy", "qwen7b-910b-lora")],
+    [("nvidia-smi-2x5090-busy", "qwen3-8b-a100-lora"), ("npu-smi-8x910b3-busy", "qwen7b-910b-lora")],
 )
 def test_train_and_doctor_answer_alike(folder: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(RECORDED / folder))

@@ -17,7 +17,7 @@ from validator.job.job import resolve
 from validator.read.recipe import load
 from validator.train.target import Target
 
-RECIPE = str(Path(__file__).parent.parent / "recipes" / "qwen7b-a100-lora.yaml")  # for 8xa100-80g
+RECIPE = str(Path(__file__).parent.parent / "recipes" / "qwen3-8b-a100-lora.yaml")  # for 8xa100-80g
 
 
 @pytest.fixture(autouse=True)

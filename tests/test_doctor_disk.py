@@ -27,7 +27,7 @@ def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job(output: Path, *overrides: str) -> Job:
-    return resolve(overridden(str(RECIPES / "qwen7b-a100-lora.yaml"), (f"output_dir={output}", *overrides)))
+    return resolve(overridden(str(RECIPES / "qwen3-8b-a100-lora.yaml"), (f"output_dir={output}", *overrides)))
 
 
 def mounted(root: Path, *rows: str) -> Path:

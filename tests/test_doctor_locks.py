@@ -31,7 +31,7 @@ def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def job(zero: str = OFFLOADED, *overrides: str, machine: str = "8xa100-80g", more: str = "") -> Job:
     words = (f'deepspeed={{"zero_optimization": {zero}{more}}}', *overrides)
-    return resolve(overridden(str(RECIPES / "qwen7b-a100-full.yaml"), words), machine)
+    return resolve(overridden(str(RECIPES / "qwen3-8b-a100-full.yaml"), words), machine)
 
 
 NAMED = ', "optimizer": {"type": "AdamW", "params": {%s}}'
@@ -51,7 +51,7 @@ NAMED = ', "optimizer": {"type": "AdamW", "params": {%s}}'
         (job(machine="8xascend-910b-64g"), {"cpu_adam"}),
         (job(more=NAMED % ""), {"cpu_adam"}),
         (job('{"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/x"}}'), {"async_io"}),
-        (resolve(overridden(str(RECIPES / "qwen7b-a100-full.yaml"), ("deepspeed=",))), set()),
+        (resolve(overridden(str(RECIPES / "qwen3-8b-a100-full.yaml"), ("deepspeed=",))), set()),
     ],
 )
 def test_the_operators_of_a_run(run: Job, names: set[str]) -> None:
@@ -97,7 +97,7 @@ def headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("headers")
 def test_all_is_there(tmp_path: Path) -> None:
     assert said(job(), tmp_path, ready(tmp_path)) == ["ok: compiler and ninja are there"]
-    assert not said(resolve(overridden(str(RECIPES / "qwen7b-a100-full.yaml"), ("deepspeed=",))), tmp_path, {})
+    assert not said(resolve(overridden(str(RECIPES / "qwen3-8b-a100-full.yaml"), ("deepspeed=",))), tmp_path, {})
     assert not said(None, tmp_path, {})
 
 
@@ -211,7 +211,7 @@ def test_no_lock(tmp_path: Path) -> None:
 def downloading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The lock that huggingface_hub makes for a file of the model."""
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    lock = tmp_path / ".locks/models--Qwen--Qwen2.5-7B-Instruct/0123.lock"
+    lock = tmp_path / ".locks/models--Qwen--Qwen3-8B/0123.lock"
     lock.parent.mkdir(parents=True)
     lock.touch()
     return lock

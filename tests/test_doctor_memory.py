@@ -28,7 +28,7 @@ def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def job(name: str = "qwen7b-a100-lora", *overrides: str, machine: str | None = None) -> Job:
+def job(name: str = "qwen3-8b-a100-lora", *overrides: str, machine: str | None = None) -> Job:
     return resolve(overridden(str(RECIPES / f"{name}.yaml"), overrides), machine)
 
 
@@ -132,7 +132,7 @@ def test_shared_memory(
     mib: int, overrides: tuple[str, ...], machine: str, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shm(monkeypatch, mib)
-    run = job("qwen7b-a100-lora", *overrides, machine=machine)
+    run = job("qwen3-8b-a100-lora", *overrides, machine=machine)
     (line,) = shared.lines(run, Node())
     assert line.state == state
     assert ("not exit code -9" in line.remedy) == (state != "ok")
@@ -193,7 +193,7 @@ def test_open_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     limited(monkeypatch, FILES, soft, hard)
-    (line,) = limits.lines(job("qwen7b-a100-lora", *overrides), Node(tmp_path))
+    (line,) = limits.lines(job("qwen3-8b-a100-lora", *overrides), Node(tmp_path))
     assert (line.state, line.what) == (state, "open files")
     assert remedy in line.remedy
 
@@ -232,7 +232,7 @@ def test_locked_memory_of_who_may_lock_more(
 def test_locked_memory_of_an_offload_to_nvme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch, resource.RLIMIT_MEMLOCK, 8 << 20)
     block = '{"stage": 3, "offload_param": {"device": "%s", "nvme_path": "/tmp"}}'
-    runs = [job("qwen7b-a100-full", f'deepspeed={{"zero_optimization": {block % kind}}}') for kind in ("nvme", "cpu")]
+    runs = [job("qwen3-8b-a100-full", f'deepspeed={{"zero_optimization": {block % kind}}}') for kind in ("nvme", "cpu")]
     assert [said(run, tmp_path)[1:] for run in runs] == [[("warning", "locked memory")], []]
 
 
@@ -259,8 +259,8 @@ def test_processes(
 @pytest.mark.parametrize(
     ("soft", "name", "warned"),
     [
-        (64 << 30, "qwen7b-a100-lora", True),
-        (resource.RLIM_INFINITY, "qwen7b-a100-lora", False),
+        (64 << 30, "qwen3-8b-a100-lora", True),
+        (resource.RLIM_INFINITY, "qwen3-8b-a100-lora", False),
         (64 << 30, "tiny-cpu-lora", False),
     ],
 )
@@ -280,7 +280,7 @@ def test_addresses(soft: int, name: str, warned: bool, tmp_path: Path, monkeypat
 )  # fmt: skip
 def test_processors(there: int, overrides: tuple[str, ...], state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "cpus", lambda _root: there)
-    (line,) = processors.lines(job("qwen7b-a100-lora", *overrides, machine="8xa100-80g"), Node())
+    (line,) = processors.lines(job("qwen3-8b-a100-lora", *overrides, machine="8xa100-80g"), Node())
     assert (line.state, line.found) == (state, str(there))
     assert [each.state for each in processors.lines(None, Node())] == ["ok"]
 

@@ -22,9 +22,9 @@ from validator.read.override import overridden
 from validator.read.recipe import load, parse
 
 ROOT = Path(__file__).parent.parent
-LORA = str(ROOT / "recipes" / "qwen7b-a100-lora.yaml")
+LORA = str(ROOT / "recipes" / "qwen3-8b-a100-lora.yaml")
 TINY = str(ROOT / "recipes" / "tiny-cpu-lora.yaml")
-MODEL = "Qwen/Qwen2.5-7B-Instruct"
+MODEL = "Qwen/Qwen3-8B"
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +107,7 @@ def test_a_folder_without_weights(tmp_path: Path) -> None:
 def test_where_the_model_lies(tmp_path: Path) -> None:
     (line,) = told(start.lines(resolve(load(TINY)), Node(folders=("/none",))))
     assert line == f"ok: model: `demo/tiny-qwen3` lies in {ROOT}/demo/tiny-qwen3"
-    place = tmp_path / "hf/hub/models--Qwen--Qwen2.5-7B-Instruct"
+    place = tmp_path / "hf/hub/models--Qwen--Qwen3-8B"
     (place / "refs").mkdir(parents=True)
     (place / "refs/main").write_text("0123")
     (place / "snapshots/0123").mkdir(parents=True)
@@ -226,13 +226,13 @@ def test_an_address_that_is_none() -> None:
 def test_room_for_the_weights(free: float, state: str, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "free_disk_gib", lambda _folder: free)
     line = asked(f"{server}/200")[-1]
-    assert (line.state, line.what, line.wanted) == (state, "hub cache", "14.2 GiB of weights")
+    assert (line.state, line.what, line.wanted) == (state, "hub cache", "15.3 GiB of weights")
 
 
 def test_no_hub_is_asked_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs, "_answer", lambda _address: pytest.fail("nothing is to be downloaded"))
     assert not list(hubs.lines(None, Node()))
-    place = tmp_path / "hf/hub/models--Qwen--Qwen2.5-7B-Instruct"
+    place = tmp_path / "hf/hub/models--Qwen--Qwen3-8B"
     (place / "refs").mkdir(parents=True)
     (place / "refs/main").write_text("0123")
     (place / "snapshots/0123").mkdir(parents=True)

@@ -136,7 +136,7 @@ def test_nothing_is_explained_of_what_is_not_known(text: str, says: str) -> None
         explain.explain(resolved(text))
 
 
-LORA = "recipes/qwen7b-3090x1-lora.yaml"
+LORA = "recipes/qwen3-8b-4090x1-lora.yaml"
 
 
 def asked(*words: str) -> tuple[int, str]:
@@ -150,7 +150,7 @@ ASKED: list[tuple[list[str], str | None, float | None, list[str]]] = [
     ([], None, None, []),
     (["cutoff_len=8k"], None, None, ["SCH002"]),
     (["cutoff_length=8192"], None, None, ["SCH001"]),
-    (["stage=ppo"], None, None, ["TRA501", "TRA502"]),
+    (["stage=ppo", "load_best_model_at_end=false"], None, None, ["TRA501", "TRA502"]),
     (["learning_rate=1"], None, None, []),
     (["cutoff_len=8192", "per_device_train_batch_size=4"], None, None, []),
     (["deepspeed=no_such.json"], None, None, ["PTH001"]),
@@ -194,11 +194,11 @@ def test_a_refused_value_counts_as_what_it_plainly_means() -> None:
 
 def test_text_rounds_once_and_json_has_two_decimals() -> None:
     host = explain.explain(
-        resolved((ROOT / "recipes/llama3.2-1b-4090x1-full-offload.yaml").read_text("utf-8"))
+        resolved((ROOT / "tests/recipes/llama3.2-1b-4090x1-full-offload.yaml").read_text("utf-8"))
     ).host_gib
     assert host
     assert f"{round(host.expected, 2):.1f}" != f"{host.expected:.1f}"
-    name = "recipes/llama3.2-1b-4090x1-full-offload.yaml"
+    name = "tests/recipes/llama3.2-1b-4090x1-full-offload.yaml"
     assert f": {host.expected:.1f} GiB expected, {host.low:.1f} to " in CliRunner().invoke(command, [name]).stdout
     sizes = json.loads(CliRunner().invoke(command, [name, "--format", "json"]).stdout)
     assert sizes["host_gib"]["expected"] == round(host.expected, 2)
@@ -253,7 +253,7 @@ def test_experts_are_explained_for_each_release() -> None:
 
 
 def timed(*words: str) -> dict[str, Any]:
-    found = CliRunner().invoke(command, ["recipes/qwen7b-a100-full.yaml", "--format", "json", *words])
+    found = CliRunner().invoke(command, ["recipes/qwen3-8b-a100-full.yaml", "--format", "json", *words])
     assert found.exit_code == 0, found.output
     return dict(json.loads(found.stdout))
 
@@ -286,7 +286,7 @@ def test_a_network_joins_nodes() -> None:
 
 @pytest.mark.parametrize("words", [("--network", "wifi"), ("--price", "cheap")])
 def test_a_network_or_price_that_is_none_is_wrong_usage(words: tuple[str, ...]) -> None:
-    assert CliRunner().invoke(command, ["recipes/qwen7b-a100-full.yaml", *words]).exit_code == 2
+    assert CliRunner().invoke(command, ["recipes/qwen3-8b-a100-full.yaml", *words]).exit_code == 2
 
 
 def test_changes_say_what_they_cost_in_time_on_the_same_samples() -> None:

@@ -338,7 +338,7 @@ def test_a_deepspeed_file_and_a_recipe_of_the_catalogue_are_only_judged(tmp_path
     config = tmp_path / "z.json"
     config.write_text('{"zero_optimization": {"stage": 2}, "x": 1}')
     before = config.read_text()
-    assert b"[PAR" in lmf("--fix", config, "qwen7b-a100-lora").stdout
+    assert b"[PAR" in lmf("--fix", config, "qwen3-8b-a100-lora").stdout
     assert config.read_text() == before
 
 

@@ -14,8 +14,8 @@ from validator.recipes import catalogue
 from validator.recipes.named import document, named
 from validator.tables.checkout import home
 
-NAME = "qwen7b-a100-full"
-DEEPSPEED = f"deepspeed={home() / 'deepspeed/ds_z2.json'}"
+NAME = "qwen3-8b-a100-full"
+DEEPSPEED = f"deepspeed={home() / 'deepspeed/ds_z3.json'}"
 DATA = f"dataset_dir={home() / 'data'}"
 
 
@@ -27,8 +27,8 @@ def run(*words: str) -> Result:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An own project, whose files of the same names say something else."""
     monkeypatch.chdir(tmp_path)
-    for path in ("deepspeed/ds_z2.json", "data/dataset_info.json"):
-        (tmp_path / path).parent.mkdir()
+    for path in ("deepspeed/ds_z2.json", "deepspeed/ds_z3.json", "data/dataset_info.json"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text("{}")
     return tmp_path
 
@@ -65,8 +65,8 @@ def test_paths_stay_as_they_are(here: Path, path: str) -> None:
 @pytest.mark.parametrize(
     ("word", "says"),
     [
-        ("qwen7b-a100-ful", f"is no file, and no recipe of the catalogue; did you mean `{NAME}`?"),
-        ("qwen7b-a100-ful.yaml", f"did you mean `{NAME}`?"),
+        ("qwen3-8b-a100-ful", f"is no file, and no recipe of the catalogue; did you mean `{NAME}`?"),
+        ("qwen3-8b-a100-ful.yaml", f"did you mean `{NAME}`?"),
         ("nonsense", "is no file, and no recipe of the catalogue; `lmf-recipes list` shows all"),
     ],
 )
@@ -90,12 +90,12 @@ def test_each_command_takes_a_name(here: Path) -> None:
     assert DEEPSPEED in explained["command"][0]
     small = "qwen3-8b-a100x4-lora"  # for whose checkpoints there is room
     line = run("train", small, "--dry-run").output
-    assert f"{DEEPSPEED} {DATA} output_dir={here / 'saves' / small}" in line
+    assert f"{DEEPSPEED.replace('z3', 'z2')} {DATA} output_dir={here / 'saves' / small}" in line
     assert run("data", "tiny-cpu-lora").output.startswith(str(catalogue.file("tiny-cpu-lora")))
 
 
 def test_two_names_are_compared_as_the_catalogue_has_them() -> None:
-    compared = json.loads(run("diff", NAME, "qwen7b-a100-lora", "--format", "json").output)
-    assert (compared["recipe"], compared["path"]) == (NAME, str(catalogue.file("qwen7b-a100-lora")))
+    compared = json.loads(run("diff", NAME, "qwen3-8b-a100-lora", "--format", "json").output)
+    assert (compared["recipe"], compared["path"]) == (NAME, str(catalogue.file("qwen3-8b-a100-lora")))
     assert compared["changed"]["finetuning_type"] == ["full", "lora"]
     assert [compared[when]["verdict"] for when in ("before", "after")] == ["fits", "fits"]

@@ -16,7 +16,7 @@ from validator.here import host
 pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/commands/*"])
 
 ROOT = Path(__file__).parent.parent
-RECIPE = str(ROOT / "recipes" / "qwen7b-a100-lora.yaml")
+RECIPE = str(ROOT / "recipes" / "qwen3-8b-a100-lora.yaml")
 THIS = "this machine: 8 x NVIDIA A100-SXM4-80GB (a100-80g), 1000 GiB of RAM\n"
 JUDGED = "judged for 8 devices; `train` takes no more than the recipe names, or NPROC_PER_NODE\n"
 

@@ -83,9 +83,9 @@ def test_the_demonstration_can_be_copied_anywhere(installed: Path, tmp_path: Pat
     assert (checked.returncode, checked.stdout) == (0, "1 file: 0 errors, 0 warnings\n")
 
 
-@pytest.mark.parametrize("command", [("check",), ("explain",), ("diff", "qwen7b-a100-lora")])
+@pytest.mark.parametrize("command", [("check",), ("explain",), ("diff", "qwen3-8b-a100-lora")])
 def test_a_name_works_anywhere(installed: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
-    done = run(installed, tmp_path, *command, "qwen7b-a100-full")
+    done = run(installed, tmp_path, *command, "qwen3-8b-a100-full")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
 

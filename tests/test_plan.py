@@ -26,6 +26,7 @@ from validator.judge import check
 from validator.measure import kept
 from validator.plan import answer, choice, draft, writing
 from validator.plan import search as plan
+from validator.plan.nearest import _settings
 from validator.plan.nearest import nearest as nearest_recipe
 from validator.plan.rows import rows
 from validator.read.recipe import load
@@ -543,7 +544,7 @@ def test_the_nearest_recipe_is_for_the_same_model() -> None:
 
 
 def test_a_device_known_by_its_memory_alone_has_nearest_recipes_too() -> None:
-    assert [row["nearest"] is not None for row in plans("--model", "qwen7b", "--machine", "1x48g")["plans"]] == [
+    assert [row["nearest"] is not None for row in plans("--model", "qwen3-8b", "--machine", "1x48g")["plans"]] == [
         True
     ] * 2
 
@@ -561,9 +562,14 @@ def test_a_device_known_by_its_memory_alone_has_nearest_recipes_too() -> None:
     ],
 )
 def test_the_nearest_recipe_shares_model_method_and_stage_before_the_card(
-    monkeypatch: pytest.MonkeyPatch, names: list[str], nearest: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], nearest: str | None
 ) -> None:
-    monkeypatch.setattr(catalogue, "names", lambda: names)
+    """In a catalogue of these names, each read anew."""
+    (tmp_path / "recipes").mkdir()
+    for name in names:
+        (tmp_path / "recipes" / f"{name}.yaml").write_text("model_name_or_path: Qwen/Qwen2.5-7B-Instruct\n", "utf-8")
+    monkeypatch.setattr(catalogue, "home", lambda: tmp_path)
+    monkeypatch.setattr("validator.plan.nearest._settings", _settings.__wrapped__)
     made = draft.Draft(models.model("qwen7b"), machines.machine("1xa100-80g", 256.0), "lora")
     assert nearest_recipe(made) == nearest
 
@@ -917,8 +923,8 @@ def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("model", "machine", "method", "steps"),
-    [("deepseek-moe-16b", "8xascend-910b-32g", "freeze", 5000),  # 33 GB a checkpoint, of a run of some hours
-     ("deepseek-moe-16b", "8xascend-910b-32g", "lora", 1000)],
+    [("deepseek-moe-16b", "8xascend-910b-32g", "freeze", 2500),  # 33 GB a checkpoint, of a run of some hours
+     ("deepseek-moe-16b", "8xascend-910b-32g", "lora", 500)],
 )  # fmt: skip
 def test_checkpoints_take_a_tenth_of_the_run_at_most(model: str, machine: str, method: str, steps: int) -> None:
     words = ("--model", model, "--machine", machine, "--method", method, "--cutoff-len", "4096")

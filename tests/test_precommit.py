@@ -143,9 +143,9 @@ def test_another_repository_passes_with_what_copy_writes(tmp_path: Path, environ
     for name in ("data", "deepspeed"):
         shutil.rmtree(folder / name)
     for where, dest in [("recipes", "."), (".", "."), (".", "train/")]:
-        run(folder / where, environment, "lmf-recipes", "copy", "qwen7b-a100-full", dest)
+        run(folder / where, environment, "lmf-recipes", "copy", "qwen3-8b-a100-full", dest)
     assert (folder / "recipes/data/dataset_info.json").is_file()
-    run(folder, environment, "lmf-recipes", "copy", "qwen7b-a100-lora-dpo", "train/own/")
+    run(folder, environment, "lmf-recipes", "copy", "qwen3-8b-a100x1-lora-dpo", "train/own/")
     for name, content in OTHERS.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -155,12 +155,12 @@ def test_another_repository_passes_with_what_copy_writes(tmp_path: Path, environ
 
 def test_a_change_of_a_deepspeed_file_is_judged_with_its_recipes(tmp_path: Path, environment: dict[str, str]) -> None:
     folder = repository(tmp_path / "repo", environment, for_others())
-    run(folder, environment, "lmf-recipes", "copy", "qwen72b-h100x32-full", "train/")
+    run(folder, environment, "lmf-recipes", "copy", "qwen72b-910b-lora", "train/")
     assert commit(folder, environment).returncode == 0
     shutil.copy(ROOT / "deepspeed/ds_z2.json", folder / "deepspeed/ds_z3.json")
     refused = commit(folder, environment)
     assert refused.returncode == 1
-    assert "train/qwen72b-h100x32-full.yaml" in refused.stdout + refused.stderr
+    assert "train/qwen72b-910b-lora.yaml" in refused.stdout + refused.stderr
 
 
 @pytest.mark.sample(one_in=2, whole_for=HOOKS)

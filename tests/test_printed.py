@@ -53,7 +53,7 @@ def test_the_test_sees_what_is_obeyed(output: bytes, is_obeyed: bool) -> None:
         *(("list", f"--host-ram={number}") for number in ("nan", "inf", "1e400", "-1", "9" * 401)),
         *(("plan", "--machine=1xa100-80g", f"--samples={number}") for number in ("9" * 401, "9" * 5000, "nan", "0")),
         *(("plan", "--machine=1xa100-80g", f"--cutoff-len={number}") for number in ("9" * 401, "1e3", "-1")),
-        *(("submit", "qwen7b-a100-lora", "--to=slurm", f"--hours={number}") for number in ("nan", "inf", "1e400")),
+        *(("submit", "qwen3-8b-a100-lora", "--to=slurm", f"--hours={number}") for number in ("nan", "inf", "1e400")),
     ],
     ids=lambda words: f"{words[-1]:.30}",
 )

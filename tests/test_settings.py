@@ -183,6 +183,7 @@ HOMES = {
 SUBJECTS = {
     ("advise/change", "_commands", "deepspeed"): "the file that a change names",
     ("job/earlier", "_run", "do_train"): "of another recipe, as it is written",
+    ("job/earlier", "_is_adapter", "do_train"): "of another recipe, as it is written",
     ("train/hub", "data_sets", "hf_hub_url"): "the address itself",
     ("job/datasets", "published", "hf_hub_url"): "the address itself",
     ("job/resolved", "zero", "deepspeed"): "reads the configuration that the value names",

@@ -152,7 +152,7 @@ def test_no_process_outlives_one_that_is_killed() -> None:
 
 
 def test_a_folder_is_reported_as_by_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [path.read_text("utf-8") for path in sorted((ROOT / "recipes").glob("qwen7b-3090*.yaml"))]
+    texts = [path.read_text("utf-8") for path in sorted((ROOT / "recipes").glob("qwen3-8b-4090*.yaml"))]
     for number in range(70):
         text = texts[number % len(texts)].replace("### train", "### train\nlearing_rate: 1" if number % 7 else "[")
         (tmp_path / f"{number:02}.yaml").write_text(text, "utf-8")

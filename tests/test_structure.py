@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parent.parent
-NAME = "qwen7b-3090x1-lora"
+NAME = "qwen3-4b-2507-4090x1-lora"
 PLAN = ["method", "speed", "device_gib", "headroom_gib", "host_gib", "zero", "micro_batch", "accumulation",
         "effective_batch", "learning_rate", "epochs", "cutoff_len", "samples", "set", "gives_up",
         "nearest", "hours", "device_hours", "bottleneck", "money"]  # fmt: skip

@@ -17,8 +17,9 @@ import tables  # noqa: E402
 
 import recipes  # noqa: E402
 from validator.plan import search as plan  # noqa: E402
+from validator.plan import writing  # noqa: E402
 from validator.plan.draft import Draft  # noqa: E402
-from validator.read.recipe import load  # noqa: E402
+from validator.read.recipe import load, parse  # noqa: E402
 from validator.recipes import catalogue  # noqa: E402
 from validator.tables import machines, models  # noqa: E402
 
@@ -67,18 +68,29 @@ def test_every_link_to_a_recipe_leads_to_one(page: str) -> None:
 
 
 @cache
-def written_for(path: Path) -> object:
-    """The machine of a recipe."""
-    return load(str(path)).header["machine"]
+def written_for(path: Path) -> tuple[object, object, object]:
+    """Model, machine and stage of a recipe."""
+    recipe = load(str(path))
+    return recipe.values["model_name_or_path"], recipe.header["machine"], recipe.values["stage"]
 
 
 @every(WISHES)
 def test_each_wish_has_its_recipe(wish: recipes.Wish) -> None:
-    """A recipe for the model and machine of the wish, whose name ends as the wish does."""
-    machine, kind = str(wish.machine), wish.kind.split("-")
-    found = [path for path in PATHS if path.stem.startswith(f"{wish.model.short}-")]
-    found = [path for path in found if written_for(path) == machine]
-    assert [path for path in found if set(kind) <= set(path.stem.split("-"))]
+    """A recipe for the model and machine of the wish, whose name has the words of its method and its use."""
+    words = {*wish.method.split("-")[1:], *wish.uses.get("word", "").split()}
+    found = [path for path in PATHS if written_for(path) == (wish.model.name, str(wish.machine), wish.uses["stage"])]
+    found = [path for path in found if words <= set(path.stem.split("-"))]
+    assert [path for path in found if set(wish.methods) & set(path.stem.split("-"))]
+
+
+@pytest.mark.slow
+@pytest.mark.sample(one_in=6, whole_for=["scripts/*", "validator/plan/*"])
+@pytest.mark.parametrize("wish", WISHES, ids=lambda wish: f"{wish.model.short}-{wish.machine}-{wish.method}-{wish.use}")
+def test_a_recipe_is_what_the_planner_makes_of_its_wish(wish: recipes.Wish) -> None:
+    draft = recipes.fulfil(wish)
+    assert draft
+    expected = parse("recipes/x.yaml", writing.text(draft, planned=False))
+    assert load(str(ROOT / "recipes" / f"{draft.name}.yaml")).values == expected.values
 
 
 @pytest.mark.parametrize(
@@ -105,9 +117,6 @@ def test_a_model_that_cannot_run_says_so_whatever_the_machine() -> None:
     assert "load_and_register_kernel" in page.partition("## Why not")[2]
 
 
-def test_a_recipe_of_a_wish_is_the_roomiest_of_the_fastest() -> None:
-    wish = next(wish for wish in WISHES if (wish.model.short, wish.kind) == ("qwen7b", "lora"))
-    found = recipes.fulfil(wish)
-    assert found
-    headroom = plan.Plan(found, "fast").headroom_gib
-    assert headroom >= recipes.SPARE * (wish.machine.device.usable_gib or 0)
+def test_the_catalogue_holds_what_is_wished_or_kept_and_no_more() -> None:
+    assert len(PATHS) == len(WISHES) + len(recipes.kept())
+    assert recipes.kept() <= {path.stem for path in PATHS}

@@ -177,3 +177,53 @@ def lmf(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["lmf-recipes", *words], cwd=folder, env={**os.environ, **own}, capture_output=True, text=True, check=False
     )
+
+
+PAIR = """\
+model_name_or_path: {model}
+{start}stage: {stage}
+do_train: true
+finetuning_type: lora
+lora_rank: 8
+dataset_dir: data
+dataset: {stage}
+template: qwen3_nothink
+cutoff_len: 128
+output_dir: saves/{stage}
+logging_steps: 1
+max_steps: 4
+use_cpu: true
+bf16: true
+per_device_train_batch_size: 2
+learning_rate: 1.0e-3
+report_to: none
+"""
+
+
+@pytest.mark.sample(one_in=3, whole_for=TRAINED_BY)
+def test_preferences_go_on_from_the_adapter_of_the_recipe_beside_them(tmp_path: Path) -> None:
+    """Until that recipe has run, `train` refuses. Then its adapter is merged, and the model with it is the reference:
+    before the first update both give an answer the same probability."""
+    rows = json.loads((ROOT / "data" / "tiny_demo.json").read_text("utf-8"))[:24]
+    pairs = [{**row, "chosen": row["output"], "rejected": "I do not know."} for row in rows]
+    columns = {"prompt": "instruction", "query": "input", "chosen": "chosen", "rejected": "rejected"}
+    registry = {
+        "sft": {"file_name": "sft.json"},
+        "dpo": {"file_name": "dpo.json", "ranking": True, "columns": columns},
+    }
+    (tmp_path / "data").mkdir()
+    for name, content in {"sft": rows, "dpo": pairs, "dataset_info": registry}.items():
+        (tmp_path / "data" / f"{name}.json").write_text(json.dumps(content), "utf-8")
+    begun = "adapter_name_or_path: saves/sft\ncreate_new_adapter: true\n"
+    for stage, start_line in {"sft": "", "dpo": begun}.items():
+        (tmp_path / f"{stage}.yaml").write_text(PAIR.format(model=MODEL, stage=stage, start=start_line), "utf-8")
+    early = lmf(tmp_path, "train", "dpo.yaml")
+    assert early.returncode == 1
+    assert "`saves/sft` does not exist yet; train `" in early.stderr
+    for stage in ("sft", "dpo"):
+        done = lmf(tmp_path, "train", f"{stage}.yaml")
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    state = json.loads((tmp_path / "saves" / "dpo" / "trainer_state.json").read_text())
+    first, *_, last = (row["rewards/chosen"] for row in state["log_history"] if "rewards/chosen" in row)
+    assert first == 0.0
+    assert last != 0.0

@@ -119,7 +119,7 @@ def commands(folder: Folder) -> Iterator[tuple[str, tuple[str, ...]]]:
     yield "explain", ("explain", "--", good, f"{word}=x", f"learning_rate={word}")
     yield "data", ("data", data, f"--register={word}")
     yield "data", ("data", data, f"--html={word}/x.html")
-    yield "copy", ("copy", "--", "qwen7b-a100-lora", f"out{word}".replace("/", "") + ".yaml")
+    yield "copy", ("copy", "--", "qwen3-8b-a100-lora", f"out{word}".replace("/", "") + ".yaml")
     yield "copy", ("copy", "--", word, word)
     for option in ("--machine", "--model", "--network", "--price", "--samples", "--data", "--write"):
         yield "options", ("plan", "--machine=1xa100-80g", "--model=qwen7b", f"{option}={word}")

@@ -20,7 +20,7 @@ from robustness.report import Answer, Row, answer
 
 ROOT = Path(__file__).parents[2]
 READS = (["check"], ["explain"], ["train", "--dry-run", "--machine", "8xa100-80g"],
-         ["submit", "--to", "slurm", "--dry-run"], ["diff", "qwen7b-a100-full"])  # fmt: skip
+         ["submit", "--to", "slurm", "--dry-run"], ["diff", "qwen3-8b-a100-full"])  # fmt: skip
 HEADER = {"summary": "odd", "machine": "8xa100-80g", "host_ram_gib": 1024, "samples": 80000}
 ODD: tuple[Any, ...] = (
     None, True, -1, 1.5, 10**18, 10**400, "4", "x" * 5000, "a\0b", [1], {"a": [1]}, float("nan"),
@@ -87,7 +87,7 @@ def _answer(one: Try) -> Answer:
 
 def _recipe(header: Mapping[str, Any] = HEADER, **values: Any) -> str:
     """The text of a recipe that is sound but for these values."""
-    base = yaml.safe_load((ROOT / "recipes/qwen7b-a100-full.yaml").read_text("utf-8"))
+    base = yaml.safe_load((ROOT / "recipes/qwen3-8b-a100-full.yaml").read_text("utf-8"))
     block = "".join(f"# {name}: {_flow(value)}\n" for name, value in header.items())
     body = "".join(f"{name}: {_flow(value)}\n" for name, value in {**base, **values}.items())
     return f"# /// recipe\n{block}# ///\n\n{body}"

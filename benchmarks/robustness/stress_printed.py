@@ -18,10 +18,10 @@ from robustness import hostile_words
 from robustness.report import Answer, Row, answer
 
 _FOLDERS = 4
-_RECIPE = "qwen7b-a100-lora"
+_RECIPE = "qwen3-8b-a100-lora"
 _COMMANDS = (
     *(("check", _RECIPE), ("check", "--format", "sarif", _RECIPE), ("explain", _RECIPE), ("rule",), ("--help",)),
-    *(("explain", "--format", "json", _RECIPE), ("list",), ("doctor",), ("diff", _RECIPE, "qwen7b-3090-qlora")),
+    *(("explain", "--format", "json", _RECIPE), ("list",), ("doctor",), ("diff", _RECIPE, "qwen3-8b-4090x1-qlora")),
     *(("plan", "--model", "qwen7b", "--machine", "1xa100-80g"), ("data", "tiny-cpu-lora"), ("calibrate", "--list")),
     *(("train", "--dry-run", "tiny-cpu-lora"), ("submit", "--to", "slurm", "--dry-run", "--hours", "3", _RECIPE)),
 )

@@ -25,7 +25,7 @@ _COMMANDS = (
     ("plan", "--model", "model", "--machine", "1xa100-80g"),
     ("explain", "recipes/known.yaml", "--machine", "1xa100-80g"), ("data", "recipes/known.yaml"),
     ("explain", "recipes/remote.yaml", "--simulate", "--machine", "1xa100-80g", "lora_target=in_proj"),
-    ("train", "recipes/known.yaml", "--dry-run"), ("diff", "qwen7b-a100-lora", "recipes/known.yaml"),
+    ("train", "recipes/known.yaml", "--dry-run"), ("diff", "qwen3-8b-a100-lora", "recipes/known.yaml"),
     ("check", "--hook", "recipes/known.yaml", "recipes/tagged.yaml", "data/dataset_info.json", "conftest.py"),
 )  # fmt: skip
 _SECRETS = ("HF_TOKEN", "WANDB_API_KEY", "SWANLAB_API_KEY", "AWS_SECRET_ACCESS_KEY", "MODELSCOPE_API_TOKEN", "OWN")

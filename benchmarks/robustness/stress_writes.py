@@ -36,7 +36,7 @@ _LOG = "".join(
     for step in range(1, 11)
 )  # fmt: skip
 _TAKEN = "exists and is not overwritten"
-_MEASURED = ("llama3.1-8b-3090x1-qlora", "--log", "log.jsonl")
+_MEASURED = ("qwen3-8b-4090x1-qlora", "--log", "log.jsonl")
 _KEPT = {"log.jsonl": _LOG, "home/lmf-recipes/measured.json": "[]"}
 _PLAN = ("plan", "--machine", "2xrtx-4090", "--model", "qwen3-8b", "--method", "qlora", "--write", "mine.yaml")
 # Each command that writes; those of one registry once where there is none, and once where there is one.

@@ -17,18 +17,18 @@ import numpy
 import torch
 import transformers
 from PIL import Image
-from training_twins.shrunk import DROPPED, ROOT, SMALL, SPARE
+from training_twins.shrunk import ROOT, SMALL, SPARE, small
 from transformers import CONFIG_MAPPING, PreTrainedTokenizerFast
 
 SIDE = 56  # pixels of a picture, which is four by four patches
 RATE = 16000  # of sound, in hertz
 TOWER: Mapping[str, Any] = {
-    "hidden_size": 32, "embed_dim": 32, "intermediate_size": 64, "depth": 2, "num_hidden_layers": 2, "num_heads": 2,
-    "num_attention_heads": 2, "attention_heads": 2, "head_dim": 16, "out_hidden_size": 64, "d_model": 32,
-    "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 64, "output_dim": 64, "image_size": SIDE,
-    "deepstack_visual_indexes": [0], "fullatt_block_indexes": [1], "num_position_embeddings": 64,
+    "hidden_size": 32, "embed_dim": 32, "intermediate_size": 128, "depth": 2, "num_hidden_layers": 2, "num_heads": 2,
+    "num_attention_heads": 2, "num_key_value_heads": 2, "attention_heads": 2, "head_dim": 16, "out_hidden_size": 64,
+    "d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 64, "output_dim": 64,
+    "image_size": SIDE, "deepstack_visual_indexes": [0], "fullatt_block_indexes": [1], "num_position_embeddings": 64,
     "num_global_layers": 1, "vision_output_dim": 96, "intermediate_layers_indices": [0, 1], "projection_dim": 64,
-    "downsample_hidden_size": 16,
+    "downsample_hidden_size": 16, "projector_input_dim": 96, "projector_output_dim": 96, "output_proj_dims": 64,
 }  # fmt: skip
 QWEN = {
     "image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>", "vision_start_token_id": "<|vision_start|>",
@@ -39,11 +39,17 @@ GLM = {
     "image_end_token_id": "<|end_of_image|>", "video_start_token_id": "<|begin_of_video|>",
     "video_end_token_id": "<|end_of_video|>",
 }  # fmt: skip
-# How many pairs of a head turn with time, height and width, by the type of the language part.
-SECTIONS: Mapping[str, list[int]] = {
-    "qwen2_vl_text": [2, 3, 3], "qwen2_5_vl_text": [2, 3, 3], "qwen2_5_omni_text": [2, 3, 3], "glm4v_text": [2, 3, 3],
-    "glm4v_moe_text": [1, 1, 2],
-}  # fmt: skip
+_TURNS = {"rope_type": "default", "rope_theta": 1e6}
+# What goes with the sizes in the language part, by its type: how many pairs of a head turn with time, height and width,
+# and layers of each kind of attention, of which the last two share the keys and values of the first two.
+FITTED: Mapping[str, Mapping[str, Any]] = {
+    "qwen2_vl_text": {"rope_parameters": {**_TURNS, "mrope_section": [2, 3, 3]}},
+    "qwen2_5_vl_text": {"rope_parameters": {**_TURNS, "mrope_section": [2, 3, 3]}},
+    "qwen2_5_omni_text": {"rope_parameters": {**_TURNS, "mrope_section": [2, 3, 3]}},
+    "glm4v_text": {"rope_parameters": {**_TURNS, "mrope_section": [2, 3, 3]}},
+    "glm4v_moe_text": {"rope_parameters": {**_TURNS, "mrope_section": [1, 1, 2]}},
+    "gemma4_text": {"layer_types": ["sliding_attention", "full_attention"] * 2},
+}
 
 
 class Sight(NamedTuple):
@@ -80,6 +86,7 @@ SIGHTS: Mapping[str, Sight] = {
     "qwen3_vl": Sight("Qwen3VLProcessor", _QWEN3_PARTS, QWEN),
     "qwen3_vl_moe": Sight("Qwen3VLProcessor", _QWEN3_PARTS, QWEN),
     "qwen3_5": Sight("Qwen3VLProcessor", _QWEN3_PARTS, QWEN),
+    "qwen3_5_moe": Sight("Qwen3VLProcessor", _QWEN3_PARTS, QWEN),
     "glm4v": Sight("Glm4vProcessor", _GLM_PARTS, GLM),
     "glm4v_moe": Sight("Glm4vProcessor", _GLM_PARTS, GLM),
     "internvl": Sight(
@@ -111,6 +118,23 @@ SIGHTS: Mapping[str, Sight] = {
         {"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"},
         {"mm_tokens_per_image": 4},
         {"image_seq_length": 4},
+    ),
+    "gemma4": Sight(
+        "Gemma4Processor",
+        {"image_processor": ("Gemma4ImageProcessor", {"max_soft_tokens": 70}),
+         "feature_extractor": ("Gemma4AudioFeatureExtractor", {})},
+        {"image_token_id": "<|image|>", "boi_token_id": "<|image>", "eoi_token_id": "<image|>",
+         "audio_token_id": "<|audio|>", "boa_token_id": "<|audio>", "eoa_token_index": "<audio|>",
+         "video_token_id": "<|video|>"},
+        {"image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>", "audio_token": "<|audio|>",
+         "boa_token": "<|audio>", "eoa_token": "<audio|>"},
+    ),
+    "llama4": Sight(
+        "Llama4Processor",
+        {"image_processor": ("GotOcr2ImageProcessor", {"size": _SIZE, "image_processor_type": "Llama4ImageProcessor"})},
+        {"image_token_index": "<|patch|>", "boi_token_index": "<|image_start|>", "eoi_token_index": "<|image_end|>",
+         "": "<|image|> <|tile_x_separator|> <|tile_y_separator|>"},
+        settings={"patch_size": 14},
     ),
     "paligemma": Sight(
         "PaliGemmaProcessor",
@@ -182,21 +206,17 @@ def _config(published: Mapping[str, Any], seen: Sight, tokenizer: PreTrainedToke
     }
     inside = published.get("thinker_config", published)
     parts = {name: _tower(part) for name, part in inside.items() if name in ("vision_config", "audio_config")}
-    text = {**_text(inside["text_config"]), **ends, "vocab_size": len(tokenizer) + SPARE}
+    spoken = _text(inside["text_config"])
+    rows = {name: len(tokenizer) + SPARE for name in ("vocab_size", "vocab_size_per_layer_input") if name in spoken}
+    text = {**spoken, **ends, **rows}
     plain = {name: value for name, value in inside.items() if not isinstance(value, dict) and name != "model_type"}
     whole = {**plain, **parts, **seen.config, **ids, "text_config": text}
     return {"thinker_config": whole, "enable_audio_output": False} if "thinker_config" in published else whole
 
 
 def _text(published: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {key: SMALL.get(key, value) for key, value in published.items() if key not in DROPPED}
-    if published.get("num_key_value_heads") == published["num_attention_heads"]:
-        kept["num_key_value_heads"] = kept["num_attention_heads"]
-    if "cross_attention_layers" in published:
-        kept["cross_attention_layers"] = [1]
-    if sections := SECTIONS.get(published["model_type"]):
-        kept["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": sections}
-    return {**kept, "model_type": published["model_type"]}
+    kind = published["model_type"]
+    return {**small(published), **FITTED.get(kind, {}), "model_type": kind}
 
 
 def _tower(published: Mapping[str, Any]) -> dict[str, Any]:
@@ -267,16 +287,40 @@ def _read(file: str) -> tuple[torch.Tensor, int]:
 @contextmanager
 def senses() -> Iterator[None]:
     """Where torchvision and torchaudio are missing, what stands in for what a twin needs of them: films, which it has
-    not, are a matter for the processor of pictures, and a wave file is read by Python's own library."""
-    from transformers import processing_utils
+    not, are a matter for the processor of pictures, two classes that need torchvision have a namesake here, and a wave
+    file is read by Python's own library."""
+    from transformers import Llama4Config, processing_utils
+    from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING
 
     with ExitStack() as stack:
         if find_spec("torchvision") is None:
             stack.enter_context(patch.dict(processing_utils.MODALITY_TO_BASE_CLASS_MAPPING,
                                            {"video_processor": "ImageProcessingMixin"}))  # fmt: skip
             stack.enter_context(patch.object(processing_utils, "MODALITY_TO_AUTOPROCESSOR_MAPPING", _Pictures()))
+            stack.enter_context(patch.dict(IMAGE_PROCESSOR_MAPPING._extra_content,
+                                           {Llama4Config: {"pil": Llama4ImageProcessor}}))  # fmt: skip
+            stack.enter_context(patch("transformers.models.pixtral.PixtralProcessor", PixtralProcessor))
         stack.enter_context(patch("torchaudio.load", _read, create=True))
         yield
+
+
+class Llama4ImageProcessor(transformers.GotOcr2ImageProcessorPil):
+    """Of the pictures of Llama 4, each of which is one tile."""
+
+    def preprocess(self, images: Any, **settings: Any) -> Any:
+        seen = super().preprocess(images, **settings)
+        return type(seen)({"pixel_values": seen["pixel_values"], "aspect_ratios": [[1, 1]] * len(seen["pixel_values"])})
+
+
+class PixtralProcessor(transformers.ProcessorMixin):
+    """What LLaMA-Factory asks for: how many patches become one token, and which tokens end a row and a picture."""
+
+    def __init__(
+        self, image_processor: Any, tokenizer: Any, patch_size: int, spatial_merge_size: int = 1, **settings: Any
+    ) -> None:
+        super().__init__(image_processor, tokenizer, **settings)
+        self.patch_size, self.spatial_merge_size = patch_size, spatial_merge_size
+        self.image_break_token, self.image_end_token = "[IMG_BREAK]", "[IMG_END]"
 
 
 class _Pictures(dict[str, Any]):

@@ -13,7 +13,7 @@ picture or sound in each sample. Recipes that agree in all this are one combinat
 
 Each process is a fork of one that has imported LLaMA-Factory, and enters where `llamafactory-cli train` does: its
 launcher for one process, and for two the function that torchrun would start, in torchrun's environment. What the CPU
-lacks is replaced and named in the table: fp16 becomes bf16, FlashAttention-2 and Liger kernels are left out. What it
+lacks is replaced and named in the table: fp16 becomes bf16, FlashAttention and Liger kernels are left out. What it
 cannot run at all is named too; the real parser takes every recipe (tests/test_recipes.py).
 """
 
@@ -46,6 +46,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = ROOT / "benchmarks" / "evidence" / "training" / "twins.csv"
 PACKAGES = ("llamafactory", "transformers", "torch", "peft", "trl", "deepspeed", "bitsandbytes")
 SAVERS = ("galore", "apollo", "badam")
+BITS8 = "adamw_8bit"
 LIMIT = 900  # seconds for one twin; the first with an offloaded optimizer compiles it
 KEPT = (
     *("stage", "do_train", "finetuning_type", "lora_rank", "lora_alpha", "lora_target", "freeze_trainable_layers"),
@@ -53,17 +54,18 @@ KEPT = (
     *("use_galore", "galore_layerwise", "galore_target", "galore_scale", "use_apollo", "apollo_layerwise"),
     *("apollo_target", "apollo_scale", "apollo_scale_type", "use_badam", "badam_mode", "badam_switch_mode"),
     *("badam_switch_interval", "optim", "template", "enable_thinking", "learning_rate", "lr_scheduler_type"),
-    *("warmup_steps", "max_grad_norm", "pure_bf16", "bf16", "report_to", "disable_gradient_checkpointing"),
+    *("warmup_ratio", "max_grad_norm", "pure_bf16", "bf16", "report_to", "disable_gradient_checkpointing"),
     *("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model"),
+    *("packing", "neat_packing", "simpo_gamma"),
 )
 MEDIA = {"images": "image", "audios": "audio"}  # column of the data -> what a template reads
 SHRUNK: Mapping[str, Any] = {
     "max_steps": 2, "logging_steps": 1, "save_steps": 500, "per_device_train_batch_size": 2,
     "overwrite_output_dir": True, "preprocessing_num_workers": 1,
 }  # fmt: skip
+FLASH = {"gpt_oss"}  # types that LLaMA-Factory trains with FlashAttention-3 whatever a recipe says
 CANNOT = {
     "fsdp": "FSDP needs an accelerator",
-    "internlm3": "its class comes with the checkpoint, not with a package",
 }
 
 
@@ -103,12 +105,14 @@ class Row:
 def combination(job: Job) -> Combination:
     """The combination a recipe belongs to."""
     assert job.model
-    saver = next((name for name in SAVERS if job.flag(f"use_{name}")), "adamw")
+    saver = next((name for name in SAVERS if job.flag(f"use_{name}")), BITS8 if job.get("optim") == BITS8 else "adamw")
+    words = [method_name(job), *([str(job.get("pref_loss"))] if job.get("pref_loss") not in (None, "sigmoid") else [])]
+    words += ["packed"] if job.stage == "sft" and job.packs else []
     engine = "fsdp" if job.fsdp else Path(str(job.get("deepspeed") or "")).stem
     return Combination(
         job.model.kind,
         str(job.get("template") or ""),
-        method_name(job),
+        "-".join(words),
         f"{saver}, bf16" if job.flag("pure_bf16") else saver,
         engine,
         2 if job.world > 1 else 1,
@@ -147,8 +151,10 @@ def reason(each: Combination) -> str | None:
 
 def replaced(job: Job) -> str:
     """What the twin leaves out or exchanges because a CPU lacks it."""
-    swaps = [("fp16", "bf16 for fp16"), ("enable_liger_kernel", "no Liger kernels"), ("flash_attn", "no flash-attn")]
-    return "; ".join(text for key, text in swaps if job.has(key))
+    swaps = [("fp16", "bf16 for fp16"), ("enable_liger_kernel", "no Liger kernels"), ("flash_attn", "no flash-attn"),
+             ("adapter_name_or_path", "no SFT adapter"), ("streaming", "no streaming")]  # fmt: skip
+    always = ["no flash-attn"] if job.model and job.model.kind in FLASH else []
+    return "; ".join([*always, *(text for key, text in swaps if job.has(key))])
 
 
 def twin(job: Job, folder: Path) -> dict[str, Any]:
@@ -211,10 +217,19 @@ def _enter(recipe: Path, *, launched: bool) -> int:
     with (
         patch("transformers.training_args.is_torch_bf16_gpu_available", lambda: True),
         patch("llamafactory.hparams.parser.is_torch_bf16_gpu_available", lambda: True),
+        patch("llamafactory.model.patcher.configure_attn_implementation", _attention),
         senses(),
     ):
         (run_exp if launched else launch)()
     return 0
+
+
+def _attention(config: Any, arguments: Any) -> None:
+    """What LLaMA-Factory chooses, but for the types that it would train with a kernel for GPUs only."""
+    from llamafactory.model.model_utils.attention import configure_attn_implementation
+
+    if config.model_type not in FLASH:
+        configure_attn_implementation(config, arguments)
 
 
 def _last_error(log: Path) -> str:

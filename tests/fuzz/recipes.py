@@ -36,7 +36,7 @@ def recipe(random: Random) -> Input:
 
 
 _COMPARED: tuple[Words, ...] = (
-    ("diff", "qwen7b-a100-lora", "r.yaml"),
+    ("diff", "qwen3-8b-a100-lora", "r.yaml"),
     ("diff", "--format", "json", "r.yaml", "r.yaml"),
 )
 

@@ -23,6 +23,7 @@ A case is a name and
     recipe:       a text of its own in place of all that
     path:         the name of the recipe; recipe.yaml where none is given, *.json for a DeepSpeed file by itself
     files:        what else lies there, by path; one that ends in / is an empty folder, {0..7} in a path makes eight
+    machine:      the machine to judge for, instead of that of the header block
     environment:  variables that are set, by name
     finds:        every error and warning, and each note of the code itself: code (where it is not that of the file),
                   severity, path:line, the recipe's key that is to blame, and what would fix it: --fix, --unsafe-fixes
@@ -69,6 +70,7 @@ class Case(NamedTuple):
     files: Mapping[str, bytes]
     environment: Mapping[str, str]
     finds: tuple[str, ...]
+    machine: str | None = None
 
     def __str__(self) -> str:
         return f"{self.code}-{self.kind}-{self.name}"
@@ -119,7 +121,7 @@ def read_file(path: Path) -> Iterator[Case]:
             contents = {at: _bytes(at, content) for each, content in files.items() for at in _numbered(each)}
             finds = case.get("finds", [])
             finds = (finds,) if isinstance(finds, str) else tuple(finds)
-            yield Case(path.stem, kind, name, place, contents, case.get("environment", {}), finds)
+            yield Case(path.stem, kind, name, place, contents, case.get("environment", {}), finds, case.get("machine"))
 
 
 def changed(recipe: str, lines: str, drop: list[str]) -> str:
@@ -187,7 +189,7 @@ def laid_out(case: Case) -> Iterator[Path]:
 def judge(case: Case) -> Report:
     """The findings of a case, with $PWD in place of the working directory, whose name is another one each time."""
     with laid_out(case) as folder:
-        report = check([case.path])
+        report = check([case.path], case.machine)
     for file in report.files:
         file.diagnostics = [d._replace(message=d.message.replace(str(folder), "$PWD")) for d in file.diagnostics]
     return report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from validator.advise.change import Change
@@ -101,7 +101,8 @@ class Step:
 class Time:
     """How long the run takes. `tokens_per_second` are those of all devices, padding included; `hours` of the whole run,
     None where the number of samples is not known, `parts` what of those expected goes to what. `assumed` and
-    `few_measurements_of` are what makes the band wide. `correction`: measured over predicted on this machine; None
+    `few_measurements_of` are what makes the band wide. `by_length`: hours by the mean length of samples, in tokens,
+    where nothing tells how long they are. `correction`: measured over predicted on this machine; None
     where nothing was measured."""
 
     step_seconds: Step
@@ -115,6 +116,7 @@ class Time:
     few_measurements_of: list[str]
     energy_kwh: speed.Span | None = None
     correction: float | None = None
+    by_length: dict[int, speed.Span] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,7 @@ def _rounded_time(time: Time) -> Time:
                    tokens_per_second=_digits(time.tokens_per_second), hours=time.hours and _rounded_span(time.hours),
                    device_hours=time.device_hours and _digits(time.device_hours),
                    parts={part: _digits(hours) for part, hours in time.parts.items()},
+                   by_length={tokens: _rounded_span(hours) for tokens, hours in time.by_length.items()},
                    energy_kwh=time.energy_kwh and _rounded_span(time.energy_kwh))  # fmt: skip
 
 

@@ -22,4 +22,4 @@ def command(machine: str | None, model: str | None, method: str | None, host_ram
     A narrow terminal shows fewer columns; --format json has all.
     """
     rows = catalogue.rows(machine, model, method, host_ram)
-    click.echo(structure.text(rows) if form == "json" else tables.text(rows), nl=False)
+    click.echo(structure.text(rows) if form == "json" else tables.text(rows, machine, model), nl=False)

@@ -22,4 +22,6 @@ def changed(job: Job, settings: Settings) -> Job:
 # The same settings are judged for several questions.
 @lru_cache(maxsize=512)
 def _changed(job: Job, settings: tuple[tuple[str, Setting], ...]) -> Job:
-    return replace(job, values={**job.values, **dict(settings)}, folders=(*job.folders, home()))
+    made = replace(job, values={**job.values, **dict(settings)}, folders=(*job.folders, home()))
+    made.registry = job.registry  # the catalogue's data sets are not there
+    return made

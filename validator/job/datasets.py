@@ -106,10 +106,11 @@ class Dataset:
 
     @property
     def published(self) -> Mapping[str, Any] | None:
-        """The entry of data/sets.yaml for a public data set (rows, thoughts, tokens); None if there is no entry."""
-        subset = self.entry.get("subset")
-        address = f"{self.entry.get('hf_hub_url')}{f'#{subset}' if subset else ''}"
-        return data.listing("sets").get(address)
+        """The entry of data/sets.yaml for a public data set (thoughts, tokens, and rows after `num_samples`); None if
+        there is no entry."""
+        subset, drawn = self.entry.get("subset"), self.entry.get("num_samples")
+        found = data.listing("sets").get(f"{self.entry.get('hf_hub_url')}{f'#{subset}' if subset else ''}")
+        return {**found, "rows": drawn} if found and isinstance(drawn, int) else found
 
     @cached_property
     def rows(self) -> Rows | None:

@@ -1,13 +1,13 @@
-"""The run whose result a recipe starts from: the recipe beside it that writes the model which it names."""
+"""The run whose result a recipe starts from: the recipe beside it that writes the model or adapter which it names."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from validator.read import disk
 from validator.read.recipe import load
@@ -36,14 +36,31 @@ def run(recipe: str, name: str) -> Run | None:
     return runs[0] if len({run[1:] for run in runs}) == 1 else None
 
 
+def adapter(recipe: str, name: str) -> Path | None:
+    """The recipe beside this one that trains the adapter `name`; None where none does."""
+    if recipe == "-":
+        return None
+    for file in _writers(Path(recipe).absolute().parent).get(_plain(name), ()):
+        values = load(str(file)).values
+        written = values.get("output_dir")
+        if isinstance(written, str) and _plain(written) == _plain(name) and _is_adapter(values):
+            return file
+    return None
+
+
+def _is_adapter(values: Mapping[str, Any]) -> bool:
+    """True if a run saves an adapter instead of a whole model."""
+    return bool(values.get("do_train")) and values.get("finetuning_type", "lora") in ("lora", "oft")
+
+
 @lru_cache(maxsize=_MOST)
 def _run(file: Path, name: str) -> Run | None:
     """What a recipe makes of which model, where it writes a whole one there: a LoRA run leaves an adapter alone, and an
     export may be quantized."""
     values = load(str(file)).values
     written = values.get("output_dir" if values.get("do_train") else "export_dir")
-    model, adapter = values.get("model_name_or_path"), values.get("finetuning_type", "lora") in ("lora", "oft")
-    whole = not values.get("export_quantization_bit") and not (values.get("do_train") and adapter)
+    model = values.get("model_name_or_path")
+    whole = not values.get("export_quantization_bit") and not _is_adapter(values)
     if not isinstance(written, str) or not isinstance(model, str) or not whole:
         return None
     return Run(file, model, values.get("template")) if _plain(written) == _plain(name) != _plain(model) else None

@@ -12,7 +12,8 @@ from validator.speed.padding import spread
 # against Qwen's vocabulary, as study/estimate.py has them); and what a template adds to a sample.
 _BYTES, _TEMPLATE = 4.2, 15
 # How far such an estimate may be off, whole data sets together: code and mathematics have fewer bytes a token.
-_OFF = (0.8, 1.0, 1.4)
+LOWEST = 0.8
+_OFF = (LOWEST, 1.0, 1.4)
 # Of `cutoff_len`, where nothing is known: OpenOrca has 445 tokens of 4096 in fms-acceleration's runs, MetaMathQA 210 of
 # 768 in peft's, and UltraChat fills half of 2048 and more in Zephyr's.
 _SHARES = (0.1, 0.25)
@@ -22,10 +23,11 @@ _LEAST = 100.0
 
 class Extent(NamedTuple):
     """Lengths in tokens of equally likely samples: the shortest that they may be, the usual, the longest. `assumed`
-    says in words what is not known."""
+    says in words what is not known; `guessed`: nothing tells how long they are."""
 
     lengths: tuple[Sequence[float], Sequence[float], Sequence[float]]
     assumed: tuple[str, ...] = ()
+    guessed: bool = False
 
 
 def extent(job: Job, lengths: Sequence[int] | None = None) -> Extent:
@@ -53,7 +55,7 @@ def extent(job: Job, lengths: Sequence[int] | None = None) -> Extent:
     short, usual = (spread(max(each, least), longest, told=False) for each in guessed(longest))
     mean = sum(usual) / len(usual)
     return Extent((short, usual, (float(longest),)), (f"samples of some {mean:,.0f} tokens (`lengths:` in the header "
-                                                     "block tells how many)",))  # fmt: skip
+                                                     "block tells how many)",), guessed=True)  # fmt: skip
 
 
 def guessed(longest: int) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,11 @@ def stated(job: Job) -> dict[str, Any] | None:
     if memory is None or known is None or known.hours is None:
         return memory
     return {**memory, "hours": [float(f"{each:.2g}") for each in (known.hours.low, known.hours.high)]}
+
+
+def flow(prediction: Mapping[str, Any]) -> str:
+    """A prediction as the header block writes it."""
+    return "{" + ", ".join(f"{key}: {value}" for key, value in prediction.items()) + "}"
 
 
 def predicted(job: Job) -> dict[str, Any] | None:

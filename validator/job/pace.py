@@ -177,7 +177,7 @@ def _course(job: Job, lengths: Sequence[float], device: Device, sequences: int |
         evaluation_batches=math.ceil(taken.held / batch),
         saves=plan.saves,
         checkpoint=job.checkpoint,
-        tokenized=0.0 if job.tokenized else texts * mean * (2 if job.pairs else 1),
+        tokenized=0.0 if job.tokenized or job.flag("streaming") else texts * mean * (2 if job.pairs else 1),
         tokenizers=min(max(int(job.number("preprocessing_num_workers")), 1), device.cores),
     )
 

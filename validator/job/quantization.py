@@ -38,9 +38,14 @@ class Quantization(NamedTuple):
         return self.loads and self.method in TAKEN
 
     @property
+    def unpacked(self) -> bool:
+        """Whether the checkpoint is quantized, and its weights are made 16 bits wide while it loads."""
+        return self.checkpoint in _DEQUANTIZED
+
+    @property
     def kept(self) -> str | None:
         """How the weights of the checkpoint stay quantized in the run."""
-        return None if self.checkpoint in _DEQUANTIZED else self.checkpoint
+        return None if self.unpacked else self.checkpoint
 
     @property
     def weights(self) -> int:

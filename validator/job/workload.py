@@ -67,6 +67,7 @@ def workload(
         half=settings.half or "bf16",
         base_bytes=loaded_bytes(settings, model.dtype_bytes),
         quant_bits=weights.weights,
+        unpacked=weights.unpacked,
         double_quant=settings.flag("double_quantization"),
         quant_grouped=weights.kept in ("gptq", "awq"),
         experts_fused=experts_fused,

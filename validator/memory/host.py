@@ -33,7 +33,10 @@ def _checkpoint_file(run: Run) -> float:
 
 def _whole_model(run: Run) -> float:
     """FSDP that spreads the weights as they are read: the first process, or each, holds the whole model and its frozen
-    copies, quantized if so asked, until the shards are handed out."""
+    copies, quantized if so asked, until the shards are handed out. A checkpoint that is unpacked while it loads is held
+    whole by each process under ZeRO-3, too."""
+    if run.sharding.zero == 3 and run.work.unpacked:
+        return run.sharding.devices_per_node * run.work.base_bytes * run.parameters
     spreads = run.sharding.fsdp and run.sharding.sharded_load
     return run.sharding.loaders * (loaded_weights(run) + whole_reference(run)) if spreads else 0.0
 

@@ -16,11 +16,12 @@ from .weights import loaded_weights, reference, whole_reference
 
 
 def _whole_first(run: Run) -> bool:
-    """Whether every device holds all weights before they are spread: a model that is quantized while it loads skips
-    ZeRO-3's partitioned initialization (transformers, modeling_utils and quantizer_bnb_4bit.update_device_map), and
-    FSDP that starts after loading finds the model on the device."""
+    """Whether every device holds all weights before they are spread: a model that is quantized while it loads, or
+    unpacked from a quantized checkpoint, skips ZeRO-3's partitioned initialization (transformers, modeling_utils.py,
+    get_init_context, and quantizer_bnb_4bit.update_device_map), after which DeepSpeed's engine moves it to the device;
+    and FSDP that starts after loading finds the model on the device."""
     sharding, work = run.sharding, run.work
-    quantized = work.quant_bits > 0 and not work.quant_grouped
+    quantized = (work.quant_bits > 0 and not work.quant_grouped) or work.unpacked
     return (sharding.zero == 3 and quantized) or (sharding.fsdp and not sharding.sharded_load)
 
 
@@ -29,7 +30,8 @@ def loading(run: Run) -> Terms:
     them."""
     if _whole_first(run):
         whole = whole_reference(run) if run.sharding.fsdp else 0.0
-        return {Device.WEIGHTS: loaded_weights(run), Device.REFERENCE: whole}
+        weights = run.work.base_bytes * run.parameters if run.work.unpacked else loaded_weights(run)
+        return {Device.WEIGHTS: weights, Device.REFERENCE: whole}
     if run.work.method != "full" or run.work.precision != "engine" or run.sharding.zero == 3:
         return {}
     return {Device.WEIGHTS: 4.0 * run.parameters, Device.REFERENCE: reference(run)}

@@ -220,6 +220,7 @@ class Workload(NamedTuple):
     half: Literal["bf16", "fp16"] = "bf16"
     base_bytes: float = 2.0  # stored bytes per element of unquantized frozen weights
     quant_bits: int = 0  # 0: none; 4 or 8: linear layers are quantized
+    unpacked: bool = False  # the checkpoint is quantized, and unpacked while it loads
     double_quant: bool = True
     quant_grouped: bool = False  # GPTQ/AWQ style groups instead of bitsandbytes blocks
     experts_fused: bool = True  # experts are 3-D parameters: neither adapters nor quantization reach them

@@ -132,13 +132,13 @@ def _planned(unanswered: Answer, start: Draft, methods: Sequence[str], lengths: 
     if plans := search(start, methods, lengths):
         aged = dict.fromkeys(plan.draft.method for plan in plans if plan.draft.transformers)
         return replace(unanswered, plans=plans, outdated=_outdated(start, aged))
-    cures = [each for each in methods if cured(replace(start, method=each))]
+    cures = {each: older for each in methods if (older := cured(replace(start, method=each)))}
     if not cures and (reasons := _obstacles(start, methods)):
-        older = releases.previous()[1]
-        lasting = _obstacles(replace(start, transformers=older), methods)
-        return replace(unanswered, reasons=lasting or reasons, upgrades=upgrade.other_method(start, methods, older))
+        previous = releases.previous()[1]
+        lasting = _obstacles(replace(start, transformers=previous), methods)
+        return replace(unanswered, reasons=lasting or reasons, upgrades=upgrade.other_method(start, methods, previous))
     if cures:
-        start = replace(start, transformers=releases.previous()[1])
+        start = replace(start, transformers=next(iter(cures.values())).transformers)
     helpful, near = upgrade.nearest(start, methods), tight(start, methods)
     return replace(unanswered, upgrades=helpful, tight=near, outdated=_outdated(start, cures))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +32,10 @@ STAGES = tuple(_DATA)
 _LONG = 16384
 # Billions of parameters from which one checkpoint of a full fine-tune takes some 400 GiB.
 _HUGE = 30
-# Shares of the data held back for evaluation: of fewer samples than this the larger one.
-_FEW_ROWS, _HELD_OF_FEW, _HELD = 20_000, 0.05, 0.01
+# Shares of the data held back for evaluation, by the number of samples below which they hold; and of a stream how many.
+_HELD = {5_000: 0.05, 20_000: 0.02}
+_HELD_OF_MANY = 0.01
+_HELD_OF_STREAM = 200
 # Optimizer steps that a run is to have.
 _STEPS = 100
 # Tokens of a sample that are left for its text where its pictures make it long.
@@ -48,9 +50,12 @@ class Draft:
     the optimizers for full fine-tuning on one device, `bf16` for AdamW in 16 bits. `transformers`: the release that the
     recipe is for; None stands for the newest. `own`: the registry of the user's own data. `workers`: processes that
     load samples beside each of a device. `stem`: the name of the file that the recipe is written to, without its
-    suffix. `planned`: simulates a model that no formula knows. `save_steps`: steps from one checkpoint to the next.
-    `evaluates`: part of the data is held back and measured, at each `measured`th checkpoint. `public`: the run is on
-    the public data that it names, and the header block states their rows and lengths."""
+    suffix. `planned`: simulates a model that no formula knows. `save_steps`: steps from one checkpoint to the
+    next, or that as a share of the run. `evaluates`: part of the data is held back and measured at each
+    checkpoint. `public`: the run is on the public data that it names, and the header block states their rows and
+    lengths. `extra`: settings of its own by the heading of the recipe (model, method, dataset or train) that they stand
+    below; they replace others of the same name, and `drop` names those that have no place beside them. `use`: the word
+    for what the run is for, which ends the file's name."""
 
     model: Model
     machine: Machine
@@ -68,10 +73,12 @@ class Draft:
     workers: int = 4
     stem: str | None = None
     planned: Planned | None = None
-    save_steps: int = 500
+    save_steps: float = 500
     evaluates: bool = False
-    measured: int = 1
     public: bool = False
+    extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    drop: tuple[str, ...] = ()
+    use: str = ""
 
     @property
     def liger_helps(self) -> bool:
@@ -86,7 +93,8 @@ class Draft:
     def job(self) -> Job:
         """The job it would be, judged by the same formulas as any other."""
         header = {"samples": self.amount, "transformers": self.transformers}
-        job = Job(dict(self._settings()), header, self.machine, path="plan", folders=(home(),))
+        settings = {key: value for key, value in self._settings() if key not in self.drop}
+        job = Job(settings, header, self.machine, path="plan", folders=(home(),))
         job = self.planned.job(job) if self.planned else job
         job.registry = self.own or _public()
         if self.public:
@@ -98,7 +106,7 @@ class Draft:
         """Fields of the header block: rows of the public data, and tokens of a typical sample. The longest sample is
         left out, so that memory is judged for `cutoff_len` and the verdict holds for other data, too."""
         known = tokens(job)
-        shown = media.longest(job, self.model, job.datasets) if self.model.sees and self.stage != "pt" else 0
+        shown = media.longest(job, self.model, job.datasets) if self.pictured else 0
         fields = {"rows": job.published_rows, "lengths": min(known[0] + shown, self.length) if known else None}
         return {name: value for name, value in fields.items() if value}
 
@@ -120,10 +128,8 @@ class Draft:
 
     @cached_property
     def guidance(self) -> Amounts | None:
-        """How many samples public work used for the stage; a model that sees is trained on pictures, unless the user's
-        own data have none."""
-        pictures = self.model.sees and (self.own is None or self.own.pictured)
-        return guidance.amounts(self.stage, self.method, self.model.billions, pictures)
+        """How many samples public work used for the stage."""
+        return guidance.amounts(self.stage, self.method, self.model.billions, self.pictured)
 
     @property
     def recommended(self) -> int | None:
@@ -137,26 +143,43 @@ class Draft:
 
     @property
     def accumulation(self) -> int:
-        """So many steps that the effective batch comes closest to the usual one from below, or to one that leaves the
-        run a hundred optimizer steps; at least one."""
-        batch, rows = int(self.rates["batch"]["default"]), self._rows or self.amount
-        if rows:
-            batch = min(batch, int(rows * float(self.rates["epochs"]["default"])) // _STEPS)
-        return max(1, batch // (self.micro * self.machine.world))
+        """So many steps that the effective batch comes closest to the wanted one from below; at least one."""
+        return max(1, self.batch // (self.micro * self.machine.world))
 
     @property
-    def _rows(self) -> int | None:
-        """Rows of the public data that the run is for; None where it is for other data."""
+    def batch(self) -> int:
+        """Sequences of an optimizer step: as many as are usual, or hold the usual number of samples where several are
+        packed into one; a power of two below where the run would have fewer than a hundred steps. Where
+        the other devices' weights are gathered, there are four for each device: the traffic is not for a few tokens."""
+        usual = self.rates["batch"]
+        batch, (rows, samples) = int(usual["default"]), self._packed
+        if self.gathers:
+            batch = max(batch, min(4 * self.machine.world, int(usual["high"] or 0)))
+        most = int(rows * float(self.rates["epochs"]["default"])) // _STEPS if rows else batch
+        most = min(most, int(batch / samples))
+        return batch if most >= batch else 1 << max(0, most.bit_length() - 1)
+
+    @property
+    def gathers(self) -> bool:
+        """True if a device fetches the weights of each layer from the others."""
+        return self.engine is not None and ("z3" in self.engine or self.engine == "fsdp")
+
+    @property
+    def _packed(self) -> tuple[int | None, float]:
+        """Sequences that the samples make, None where their number is not known, and samples in each of them."""
         if not self.public:
-            return None
-        job = Job({"dataset": self._dataset})
+            return self.amount, 1.0
+        job = Job({"stage": self.stage, "cutoff_len": self.length, **dict(self._data())})
         job.registry = _public()
-        return job.published_rows
+        rows, length = job.published_rows or self.amount, tokens(job)
+        each = max(1.0, job.longest / length[0]) if length and job.packs else 1.0
+        return int(rows / each) if rows else None, each
 
     @property
     def name(self) -> str:
         """The name a recipe of the catalogue with these contents would have."""
-        return naming.full_name(self.job) or "plan"
+        name = naming.full_name(self.job) or "plan"
+        return f"{name}-{self.use}" if self.use else name
 
     @property
     def template(self) -> str | None:
@@ -171,10 +194,19 @@ class Draft:
         return f"saves/{self.stem or self.name}"
 
     @property
+    def pictured(self) -> bool:
+        """True if the model reads pictures and the samples have some."""
+        if not self.model.sees or self.stage == "pt":
+            return False
+        if self.own:
+            return self.own.pictured
+        names = str(dict(self._data())["dataset"]).split(",")
+        return any(one.pictured for name in names if (one := _public().get(name)))
+
+    @property
     def pictures(self) -> int:
         """Tokens of the pictures and films of the fullest sample, of one picture where the data are not at hand."""
-        reads = self.model.sees and self.stage != "pt"
-        return media.longest(self.job, self.model, self.job.datasets) if reads else 0
+        return media.longest(self.job, self.model, self.job.datasets) if self.pictured else 0
 
     @property
     def holding(self) -> int:
@@ -183,7 +215,7 @@ class Draft:
 
     def _settings(self) -> Iterator[tuple[str, Any]]:
         yield "model_name_or_path", self.model.name
-        if self.model.sees:
+        if self.pictured:
             yield "image_max_pixels", _PIXELS
         if self.model.remote_code:
             yield "trust_remote_code", True
@@ -197,9 +229,14 @@ class Draft:
             yield "disable_gradient_checkpointing", True
         elif self.model.arch.crosses:  # what the towers give has gradients of many layers (rule TRA918)
             yield "use_reentrant_gc", False
+        yield from self.extra.get("model", {}).items()
         yield from self._method()
         yield from self._data()
         kept = 1 if self.method == "full" and self.model.billions > _HUGE else 2
+        if self.public:
+            kept = (
+                2 if self.evaluates or self.method == "full" else 10
+            )  # adapters are small, and none is known to be best
         yield from {"logging_steps": 10, "save_steps": self.save_steps, "save_total_limit": kept, "plot_loss": True,
                     "report_to": "none"}.items()  # fmt: skip
         yield from self._schedule()
@@ -228,6 +265,7 @@ class Draft:
             yield "fsdp_config", {"transformer_layer_cls_to_wrap": [self.model.family.layer]}
         elif self.engine:
             yield "deepspeed", f"deepspeed/{self.engine}"
+        yield from self.extra.get("method", {}).items()
 
     @property
     def _dataset(self) -> str:
@@ -240,11 +278,13 @@ class Draft:
         template = self.template
         if template and self.stage != "pt":
             yield "template", template
+            yield from self.model.family.settings.items()
         if self.stage != "pt" and data.table("templates")["templates"].get(template, {}).get("reasoning"):
             yield "enable_thinking", None  # right for answers with and without thoughts (rules TRA618 and TRA619)
         yield "cutoff_len", self.length
         yield "preprocessing_num_workers", 16
         yield "dataloader_num_workers", self.workers
+        yield from self.extra.get("dataset", {}).items()
 
     def _schedule(self) -> Iterator[tuple[str, Any]]:
         yield "per_device_train_batch_size", self.micro
@@ -257,17 +297,26 @@ class Draft:
         yield ("pure_bf16" if self.saver else "bf16" if self.machine.device.bf16 else "fp16"), True
         if self.machine.nodes > 1:
             yield "ddp_timeout", 7200
+        yield from self.extra.get("train", {}).items()
 
     def _evaluation(self) -> Iterator[tuple[str, Any]]:
-        """Part of the data is held back and measured at checkpoints. The run of an adapter, which is quickly loaded
-        again, ends with its best checkpoint. Nothing is held back in pre-training, whose data may be streamed."""
-        if self.stage == "pt" or not self.evaluates:
+        """Part of the data is held back and measured at each checkpoint, the best of which is kept. The run of an
+        adapter, which is quickly loaded again, ends with it. Of streamed text the first samples are held back."""
+        if not self.evaluates:
             return
-        yield "val_size", _HELD_OF_FEW if (self.amount or 0) < _FEW_ROWS else _HELD
-        yield from {"per_device_eval_batch_size": self.micro, "eval_strategy": "steps",
-                    "eval_steps": self.measured * self.save_steps}.items()  # fmt: skip
-        if self.method in ("lora", "qlora") and not self.engine and self.measured == 1:
-            yield from {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss"}.items()
+        rows = self._packed[0] or 0
+        share = next((held for most, held in _HELD.items() if rows < most), _HELD_OF_MANY)
+        yield "val_size", _HELD_OF_STREAM if self.streams else share
+        yield from {"per_device_eval_batch_size": 1, "eval_strategy": "steps",
+                    "eval_steps": self.save_steps}.items()  # fmt: skip
+        if self.method in ("lora", "qlora") and not self.engine:
+            yield "load_best_model_at_end", True
+        yield "metric_for_best_model", "eval_loss"
+
+    @property
+    def streams(self) -> bool:
+        """True if the data are read while the run goes on."""
+        return bool(self.extra.get("dataset", {}).get("streaming"))
 
 
 def can_wrap(model: Model) -> bool:

@@ -22,7 +22,8 @@ _METHODS = {"qlora4": "qlora"}
 def notes(answer: Answer) -> Iterator[str]:
     """Which device and model were meant, what is assumed or left out, and whether the samples suffice."""
     if answer.outdated:
-        older, newest = releases.previous()[1], releases.newest()[1]
+        cured = (plan.draft.transformers for plan in answer.plans if plan.draft.transformers)
+        older, newest = next(cured, releases.previous()[1]), releases.newest()[1]
         why = "; ".join(dict.fromkeys(reason for reasons in answer.outdated.values() for reason in reasons))
         methods = ", ".join(answer.outdated)
         yield f"{methods} for transformers {older}, as a written recipe says; not for {newest}: {why}"

@@ -49,6 +49,9 @@ _ENGINES = {
 
 # Steps between checkpoints that are seldom enough in any run.
 _SELDOM = 5000
+_TENTH = 0.1
+# Shares of a run from one checkpoint to the next.
+_SHARES = (0.02, 0.05, 0.1)
 # Where it is not known how long a step takes.
 _USUAL = 500
 _HOUR = 3600.0
@@ -123,10 +126,12 @@ def _ranked(plans: Sequence[Plan], methods: Sequence[str]) -> list[Plan]:
 
 
 def cured(start: Draft) -> Draft | None:
-    """For the last transformers before the newest major release, where `check` has nothing against that and something
-    against the newest, whatever the memory."""
-    older = replace(start, transformers=releases.previous()[1])
-    return older if obstacles(start) and not obstacles(older) else None
+    """For an earlier transformers, where `check` has nothing against that and something against the newest, whatever
+    the memory: the last before the newest major release, else another one."""
+    if not obstacles(start):
+        return None
+    older = (replace(start, transformers=version) for version in releases.earlier())
+    return next((each for each in older if not obstacles(each)), None)
 
 
 def _any_release(start: Draft) -> list[Plan]:
@@ -159,7 +164,7 @@ def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
     optimizer that saves memory where none does; beside a class that offloads, AdamW in 16 bits."""
     ways: Sequence[str] = list(savers())
     for speed in SPEEDS[SPEEDS.index(begin) :]:
-        best = next((_spaced(Plan(member, speed)) for member in members(start, speed)), None)
+        best = next((spaced(Plan(member, speed)) for member in members(start, speed)), None)
         if best:
             yield best
             ways = ["bf16"] if speed in _ENGINES else []
@@ -170,36 +175,44 @@ def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
         yield from islice(saved, 1)
 
 
-def _spaced(plan: Plan) -> Plan:
+def spaced(plan: Plan) -> Plan:
     """The plan with its checkpoints spaced by time: one each hour on a single node, each half hour on several, and one
     before the end of a run of over an hour. They lie further apart if they would take a tenth of the run (rule TRA926).
-    Evaluations that would take a tenth are made at fewer checkpoints; if that does not help, nothing is held back."""
-    pace, total = plan.pace, plan.draft.job.steps
+    A recipe of the catalogue says so as a share of the run, which holds for other data, too: a tenth, or less.
+    They and evaluations are made less often where these would take a tenth; if that does not help, nothing is held
+    back."""
+    pace = plan.pace
+    total = (pace and pace.steps) or plan.draft.job.steps
     run = pace.run if pace else None
     before = total if run and run.expected < _HOUR else total // 2
     wanted = _HOUR / (1 if plan.draft.machine.nodes == 1 else 2) / pace.step.expected if pace else _USUAL
-    steps = _round(min(wanted, before or _SELDOM, _SELDOM))
+    most: float = total or _SELDOM
+    steps: float = _round(min(wanted, before or _SELDOM, _SELDOM))
+    if plan.draft.public:
+        steps, most = max((share for share in _SHARES if share * (total or 1) <= wanted), default=_SHARES[0]), 0.5
     plan = replace(plan, draft=replace(plan.draft, save_steps=steps))
-    most = total or _SELDOM
     while _wastes(plan, Part.SAVES) and plan.draft.save_steps < most:
         plan = replace(plan, draft=replace(plan.draft, save_steps=min(2 * plan.draft.save_steps, most)))
     while plan.draft.evaluates and _wastes(plan, Part.EVALUATIONS):
-        draft = replace(plan.draft, measured=2 * plan.draft.measured)
-        enough = draft.measured * draft.save_steps <= most
-        plan = replace(plan, draft=draft if enough else replace(draft, evaluates=False))
+        fewer = min(2 * plan.draft.save_steps, most)
+        enough = plan.draft.save_steps < most
+        plan = replace(plan, draft=replace(plan.draft, save_steps=fewer, evaluates=enough))
     return plan
-
-
-def _wastes(plan: Plan, part: Part) -> bool:
-    """Whether a tenth of the run goes to checkpoints or evaluations."""
-    run = plan.pace.run if plan.pace else None
-    return bool(run and run.wasted_on(part))
 
 
 def _round(steps: float) -> int:
     """A number of one digit with zeros, or 25 and 250, at most `steps`; at least one."""
     sizes = [digit * 10**power for power in range(5) for digit in (1, 2, 2.5, 5)]
     return int(max((size for size in sizes if size <= steps and size == int(size)), default=1))
+
+
+def _wastes(plan: Plan, part: Part) -> bool:
+    """Whether a tenth of the run goes to checkpoints or evaluations; of a run that is soon over only in the catalogue,
+    whose recipes are copied for longer ones."""
+    run = plan.pace.run if plan.pace else None
+    if run is None or not plan.draft.public:
+        return bool(run and run.wasted_on(part))
+    return run.terms.get(part, 0.0) > _TENTH * run.expected
 
 
 def members(start: Draft, speed: str) -> Iterator[Draft]:
@@ -212,7 +225,7 @@ def members(start: Draft, speed: str) -> Iterator[Draft]:
         if not most.fits:
             continue  # liger never needs more memory, so nothing fits without it
         for member in (replace(most, liger=False), most) if liger else (most,):
-            if member.fits and not _problems(member := _filled(member)):
+            if member.fits and not _problems(member := filled(member)):
                 yield member
 
 
@@ -286,10 +299,11 @@ def _saves(start: Draft) -> bool:
     return start.machine.world == 1 or start.saver == "bf16"
 
 
-def _filled(start: Draft) -> Draft:
+def filled(start: Draft) -> Draft:
     """With the micro batch, within the usual effective batch, that fits and takes least time; the largest of those that
-    take as long. More samples at once fill a device better, and are padded to the longest of more."""
-    most = min(_MICRO, int(start.rates["batch"]["default"]) // start.machine.world)
+    take as long. More samples at once fill a device better, and are padded to the longest of more. Of sequences packed
+    with samples that do not see each other, flash attention takes one at a time (rule TRA608)."""
+    most = 1 if start.job.neat else min(_MICRO, start.batch // start.machine.world)
     sizes = [1 << power for power in reversed(range(1, max(most, 1).bit_length()))]
     lengths = start.lengths
     soonest = sorted([*(replace(start, micro=micro) for micro in sizes), start],
@@ -313,5 +327,5 @@ def _problems(run: Draft) -> list[Diagnostic]:
     document = parse(str(home() / "plan.yaml"), writing.text(replace(run, planned=known) if known else run))
     found = check.check_document(document, trial=known.job if known else None).diagnostics
     judged = (each for each in found if each.severity is not Severity.NOTE)
-    elsewhere = ("PTH", "DAT", "TRA92", "TRA42", "TRA114", *(["FIT"] if run.own else []))
+    elsewhere = ("PTH", "DAT", "TRA92", "TRA42", "TRA114", "TRA620", *(["FIT"] if run.own else []))
     return [each for each in judged if not each.code.startswith(elsewhere)]

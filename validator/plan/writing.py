@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from validator import __version__
@@ -18,22 +18,26 @@ _METHODS = {"lora": "LoRA", "qlora": "QLoRA (4 bits)", "full": "full", "freeze":
 _STAGES = {"sft": "fine-tuning", "dpo": "DPO", "kto": "KTO", "rm": "reward modelling", "pt": "continued pre-training"}
 _HEADINGS = {"model_name_or_path": "model", "stage": "method", "dataset": "dataset", "output_dir": "output",
              "per_device_train_batch_size": "train", "val_size": "eval"}  # fmt: skip
-_TOO_LARGE = "nothing is held back: an evaluation holds the logits of whole samples, which do not fit beside it"
+_TOO_LARGE = "nothing is held back: an evaluation holds the logits of whole samples, which may not fit beside it"
+_HALF = 0.5  # of a run, beyond which checkpoints are not spaced
 _TOO_LONG = "nothing is held back: evaluations would take a tenth of the run"
 # A text that YAML reads as itself; folders may be called anything.
 _PLAIN = re.compile(r"[A-Za-z_./~][\w./~+,@() -]*[\w./)]")
 
 
-def text(draft: Draft, planned: bool = True) -> str:
-    """The recipe as a file: header block, then LLaMA-Factory's headings. `planned` notes its origin."""
+def text(draft: Draft, planned: bool = True, head: Sequence[str] = ()) -> str:
+    """The recipe as a file: header block, the lines of `head` as comments, then LLaMA-Factory's headings. `planned`
+    notes its origin."""
     lines = ["# /// recipe", *(f"# {key}: {value}" for key, value in _header(draft, planned)), "# ///"]
-    lines += [*_launch(draft)]
+    lines += [*(["", *(f"# {line}" for line in head)] if head else []), *_launch(draft)]
     for key, value in draft.job.values.items():
         if key == "logging_steps":
             lines += ["", "### output", f"output_dir: {draft.output}"]
         if key in _HEADINGS:
             lines += ["", f"### {_HEADINGS[key]}"]
         lines += _lines(key, value, _remark(draft, key))
+    if reason := _unmeasured(draft):
+        lines.append(f"# {reason}")
     return "\n".join(lines) + "\n"
 
 
@@ -79,7 +83,7 @@ def _header(draft: Draft, planned: bool) -> Iterator[tuple[str, Any]]:
     if draft.transformers:
         yield "transformers", draft.transformers
     if prediction := naming.stated(draft.job):
-        yield "predicted", "{" + ", ".join(f"{key}: {value}" for key, value in prediction.items()) + "}"
+        yield "predicted", naming.flow(prediction)
     if planned:
         yield "origin", f"plan of llamafactory-recipes {__version__}"
 
@@ -114,7 +118,10 @@ def _place(machine: Machine) -> str:
 def _remark(draft: Draft, key: str) -> str:
     """The trade-off behind a setting; empty where it is plain."""
     remarks = {
-        "enable_thinking": "keeps thoughts in the answers; true would also train empty ones",
+        "enable_thinking": "thoughts in the answers stay, none are added; where yours have none, ask without thinking",
+        "default_system": "LLaMA-Factory's own asks in every sample for thoughts",
+        "save_steps": "of the run" if draft.save_steps < 1 else "",
+        "save_total_limit": _kept(draft),
         "enable_liger_kernel": "a loss that never holds all logits; needs the package liger-kernel",
         "disable_gradient_checkpointing": "faster; remove it for longer samples",
         "flash_attn": "needs the package flash-attn" if draft.machine.device.vendor != "ascend" else "",
@@ -127,22 +134,33 @@ def _remark(draft: Draft, key: str) -> str:
         if draft.saver in ("galore", "apollo")
         else "",
         "dataset": "short samples, to try it; put your long ones here"
-        if draft.length >= naming.LONG and not draft.own
+        if draft.length >= naming.LONG and not (draft.own or draft.extra)
         else "",
+        "create_new_adapter": "merges that adapter, also into the reference; chat and export with both, that one first",
+        "packing": "several samples in a sequence, which leaves no padding",
+        "neat_packing": "samples in a sequence do not see each other",
+        "streaming": "reads while it trains, instead of downloading and tokenizing everything first",
+        "max_steps": f"{draft.job.effective_batch * draft.length:,} tokens each",
         "image_max_pixels": f"larger pictures are scaled down to it{_tokens(draft)}",
         "freeze_vision_tower": "false trains the tower, too",
-        "per_device_train_batch_size": _unmeasured(draft),
         "deepspeed": "its launch by torchrun wastes less memory on varied lengths" if _alone(draft) else "",
         "val_size": "held back and measured at each checkpoint",
     }
     return f"  # {remark}" if (remark := remarks.get(key)) else ""
 
 
-def _unmeasured(draft: Draft) -> str:
-    """Why a recipe of the catalogue is not evaluated; empty where it is, and in pre-training, where none is."""
-    if draft.evaluates or not draft.public or draft.stage == "pt":
+def _kept(draft: Draft) -> str:
+    """Which checkpoints are left at the end, in a recipe of the catalogue."""
+    if not draft.public:
         return ""
-    return _TOO_LONG if draft.measured > 1 else _TOO_LARGE
+    return "the best by eval_loss, and the last" if draft.evaluates else "none is known to be the best"
+
+
+def _unmeasured(draft: Draft) -> str:
+    """Why a recipe of the catalogue is not evaluated; empty where it is, and for other recipes."""
+    if draft.evaluates or not draft.public:
+        return ""
+    return _TOO_LONG if draft.save_steps >= _HALF else _TOO_LARGE
 
 
 def _tokens(draft: Draft) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from validator.diagnostic import RecipeError, Verdict
 from validator.job import job
 from validator.job.job import GIB, Job
-from validator.job.naming import full_name, method_name, name
+from validator.job.naming import method_name, name
 from validator.job.values import quantity
 from validator.read.recipe import load
 from validator.recipes import engine
@@ -95,9 +95,9 @@ def rows(
 
 
 def _variants(recipe: Job) -> list[str]:
-    """What is special about a recipe, as its name says it: dpo, fsdp, offload, 32k, an optimizer."""
+    """Words of a recipe's name behind its method: dpo, fsdp, offload, 32k, an optimizer, tools."""
     stage = method_name(recipe).split("-")[1:]
-    return stage + (full_name(recipe) or "").removeprefix(name(recipe) or "").split("-")[1:]
+    return stage + Path(recipe.path).stem.removeprefix(name(recipe) or "").split("-")[1:]
 
 
 def _runs_on(recipe: Job, target: Machine) -> bool:

@@ -45,6 +45,8 @@ def compare(name: str, path: str) -> Comparison:
     before, after = _job(name), _job(path)
     same_file = before.get("deepspeed") == after.get("deepspeed")
     old, new = _settings(before, same_file), _settings(after, same_file)
+    if _saves_by_name(before) and _saves_by_name(after):
+        old, new = ({key: value for key, value in each.items() if key != "output_dir"} for each in (old, new))
     return Comparison(
         recipe=name.removesuffix(".yaml"),
         path=after.path,
@@ -62,6 +64,11 @@ def _job(recipe: str) -> Job:
     if Path(resolved.path).absolute().parent == home() / "recipes":
         resolved.folders = (home(),)
     return resolved
+
+
+def _saves_by_name(recipe: Job) -> bool:
+    """True if the folder of the results is called as the recipe is."""
+    return bool(recipe.get("output_dir") == f"saves/{Path(recipe.path).stem}")
 
 
 def _settings(recipe: Job, engine_too: bool) -> Settings:

@@ -1,13 +1,14 @@
-"""TRA420 to TRA424: how a run goes: its steps, its warm-up, what is measured on the way, and what a kill would cost."""
+"""TRA420 to TRA425: how a run goes: its steps, its warm-up, what is measured on the way, and what a kill would cost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from validator.diagnostic import Severity
+from validator.diagnostic import RecipeError, Severity, plural
 from validator.job.job import Job
 from validator.job.schedule import interval, warmup
 from validator.rules.rule import Finding, rule
+from validator.tables import machines
 
 # A run of fewer optimizer steps is over before the schedule has done its work: LIMA and s1 took 230 and 315.
 _FEW_STEPS = 50
@@ -32,7 +33,8 @@ def few_steps(job: Job) -> Iterator[Finding]:
     Fix: a smaller `gradient_accumulation_steps`, fewer devices, or more samples.
     """
     enough = (job.data_rows or 0) * job.number("num_train_epochs") >= _FEW_STEPS * _SMALL_BATCH
-    if job.trains and enough and job.number("max_steps") <= 0 and job.steps < _FEW_STEPS and not job.overfits:
+    told = job.number("max_steps") > 0 or job.packs  # packed, rows are not sequences
+    if job.trains and enough and not told and job.steps < _FEW_STEPS and not job.overfits:
         rows = f"{job.data_rows or 0:,} samples in batches of {job.effective_batch}"
         yield (
             "gradient_accumulation_steps",
@@ -108,6 +110,32 @@ def kill_costs_much(job: Job) -> Iterator[Finding]:
             yield "save_steps", f"no checkpoint before the end: {run}; {remedy}"
     elif every * step > max(_HOURS_LOST, 2 * worth):
         yield "save_steps", f"a checkpoint every {_hours(every * step)}: a kill may cost as much; {remedy}"
+
+
+@rule("TRA425", Severity.NOTE)
+def batch_follows_the_devices(job: Job) -> Iterator[Finding]:
+    """Another number of devices than the recipe was written for changes the effective batch.
+
+    Why: every device adds its micro batches to a step. With four times the devices a step takes four times the samples,
+    and the run a quarter of the steps, at a learning rate that was chosen for the smaller batch.
+    Source: transformers/trainer.py:Trainer.get_total_train_batch_size
+    Fix: the `gradient_accumulation_steps` in the message, or another learning rate.
+    """
+    written = job.header.get("machine")
+    if job.machine is None or not job.trains or not isinstance(written, str) or written == str(job.machine):
+        return
+    try:
+        before = machines.machine(written).world
+    except RecipeError:  # another rule tells it
+        return
+    if before == job.world:
+        return
+    steps, remainder = divmod(job.accumulation * before, job.world)
+    batch = job.effective_batch * before // job.world
+    devices = f"with {job.world} {plural(job.world, 'device')}, not {before}"
+    text = f"{devices}, the effective batch is {job.effective_batch}, not {batch}"
+    remedy = f"; `gradient_accumulation_steps: {steps}` keeps it" if steps and not remainder else ""
+    yield "gradient_accumulation_steps", f"{text} instead of {batch}{remedy}"
 
 
 def _hours(seconds: float) -> str:

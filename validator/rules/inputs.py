@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
 from validator.rules import edits
 from validator.rules.rule import Finding, rule
 from validator.tables import families
+
+# Rows that tell how long samples are, about.
+_ENOUGH = 64
 
 
 @rule("TRA606", Severity.ERROR)
@@ -207,3 +211,34 @@ def neat_packing_unfit_for_model(job: Job) -> Iterator[Finding]:
     unfit = tuple(families.listed("no_neat_packing"))
     if asked and device and device.flash_attention and str(job.get("template")).startswith(unfit):
         yield "neat_packing", f"neat packing with fa2 does not work for {job.get('template')}; use `packing: true`"
+
+
+@rule("TRA620", Severity.WARNING)
+def most_samples_cut(job: Job) -> Iterator[Finding]:
+    """Samples are longer than `cutoff_len` on average, so that most of them lose their end.
+
+    Why: LLaMA-Factory cuts questions and answers to `cutoff_len`, and the model learns answers that stop in the middle.
+    Lengths are those of the header block, of the first rows of local data, or published ones of public data.
+    Source: llamafactory/data/processor/processor_utils.py:infer_seqlen, own (estimates of tokens)
+    Fix: a longer `cutoff_len`, or shorter samples.
+    """
+    if job.stage == "pt" or not job.trains or job.tokenized:
+        return
+    mean, limit = _mean_length(job), job.number("cutoff_len")
+    if mean > limit > 0:
+        place = "cutoff_len" if job.has("cutoff_len") else "dataset"
+        yield place, f"samples have some {mean:,.0f} tokens, of which {limit:,.0f} are kept; raise `cutoff_len`"
+
+
+def _mean_length(job: Job) -> float:
+    """Tokens of a sample, by the lowest estimate of those that are at hand; 0 where there is none."""
+    if job.lengths.typical:
+        return job.lengths.typical
+    from validator.job import extent  # which recipes that state lengths do not wait for
+
+    rows = [*islice(extent.first_lengths(job), _ENOUGH)]
+    if rows:
+        return extent.LOWEST * sum(rows) / len(rows)
+    # Where samples are recommended, the recipe is made for other data than it names.
+    published = extent.tokens(job) if job.rows is None and job.samples is None else None
+    return float(published[0]) if published else 0.0

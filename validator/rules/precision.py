@@ -203,3 +203,22 @@ def widened(job: Job) -> str | None:
     adapted = ("additional_target", "resize_vocab", "add_tokens", "add_special_tokens")
     trained = ["finetuning_type"] if job.method == "freeze" else [key for key in adapted if job.flag(key)]
     return next(iter([*trained, *(["upcast_layernorm"] if job.flag("upcast_layernorm") else [])]), None)
+
+
+@rule("TRA713", Severity.ERROR, since="transformers 5.6.0")
+def flash_attention_without_sinks(job: Job) -> Iterator[Finding]:
+    """FlashAttention-2 is asked for with the newest transformers, for a model without attention sinks.
+
+    Why: that release converts the sinks even where a model has none: "'NoneType' object has no attribute 'to'" at the
+    first step, after the data is tokenized and the model loaded on every rank (transformers issue 45588). It is the
+    newest release that LLaMA-Factory admits, and so the one that pip installs.
+    Source: transformers/integrations/flash_attention.py:flash_attention_forward
+    Fix: the earlier transformers in the message, also in the header block; or `flash_attn: auto`.
+    """
+    model, device = job.model, job.machine.device if job.machine else None
+    if device and not device.flash_attention:  # LLaMA-Factory goes on without it
+        return
+    if job.get("flash_attn") == "fa2" and model and not (model.family.sinks or model.remote_code):
+        newest, earlier = (version for _, version in releases.known()[:2])
+        text = f"`flash_attn: fa2` ends with transformers {newest} at the first step"
+        yield "flash_attn", f"{text}; install {earlier} and write `# transformers: {earlier}`, or `flash_attn: auto`"

@@ -1,10 +1,11 @@
-"""PTH006 to PTH008, PTH016, PTH017 and PTH028: what the names of models and adapters lead to."""
+"""PTH006 to PTH008, PTH016, PTH017, PTH028 and PTH029: what the names of models and adapters lead to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from validator.diagnostic import RecipeError, Severity
+from validator.job import earlier
 from validator.job.job import Job
 from validator.job.which import local
 from validator.read import disk
@@ -131,8 +132,22 @@ def adapter_missing(job: Job) -> Iterator[Finding]:
         location = job.find(path)
         if location and disk.kind(location[0] / "adapter_config.json") != "file":
             yield key, f"`{path}` holds no adapter_config.json; name the folder of a finished LoRA run"
-        elif not location and local(path) and not unexpanded(path):
+        elif not location and local(path) and not unexpanded(path) and not earlier.adapter(job.path, path):
             yield key, f"`{path}` does not exist; name the folder of a finished LoRA run"
+
+
+@rule("PTH029", Severity.NOTE)
+def adapter_untrained(job: Job) -> Iterator[Finding]:
+    """The adapter does not exist yet; a recipe in the same folder trains it.
+
+    Why: until that run has ended, this one stops with "Can't find 'adapter_config.json'", after the data set is
+    tokenized and the model is loaded. `lmf-recipes train` does not start it.
+    Source: peft/config.py:PeftConfigMixin.from_pretrained
+    Fix: train the recipe in the message first, from the same working directory.
+    """
+    for key, path in named(job, ADAPTERS):
+        if not job.find(path) and local(path) and (before := earlier.adapter(job.path, path)):
+            yield key, f"`{path}` does not exist yet; train `{before.name}` first, which saves it there"
 
 
 def _hub_refuses(name: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from validator import printable
 from validator.diagnostic import RecipeError
+from validator.quoting import join
 from validator.recipes.catalogue import Row
 from validator.show.clock import number
 from validator.show.table import table
@@ -15,10 +16,13 @@ TITLES = ("name", "model", "machine", "method", "device_gib", "host_gib", "sampl
 SPARE = ("model", "method", "host_gib", "samples", "hours")
 
 
-def text(rows: Sequence[Row]) -> str:
-    """The rows as a table. Raises RecipeError where there is none."""
+def text(rows: Sequence[Row], machine: str | None = None, model: str | None = None) -> str:
+    """The rows as a table. Raises RecipeError where there is none for the machine and the model that are asked for,
+    with the command that makes one."""
     if not rows:
-        raise RecipeError("no recipe matches; `lmf-recipes list` shows all, `lmf-recipes plan` what else fits")
+        asked = [word for key, value in (("--model", model), ("--machine", machine)) if value for word in (key, value)]
+        plan = join(["lmf-recipes", "plan", *asked, *(("--write", "FILE.yaml") if model else ())])
+        raise RecipeError(f"no recipe matches; `{plan}` makes one in a second, `lmf-recipes list` shows all there are")
     return printable.lines(table(TITLES, map(_cells, rows), SPARE))
 
 

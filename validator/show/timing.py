@@ -25,6 +25,11 @@ def lines(explanation: Explanation) -> Iterator[str]:
     if time.correction is not None:
         yield f"  measured here: {number(time.correction)} times what is predicted, which is corrected by it"
     yield from (f"  assumed: {each}" for each in time.assumed)
+    if time.by_length:
+        runs = (
+            f"{tokens:,} tokens {between(run.low * _HOUR, run.high * _HOUR)}" for tokens, run in time.by_length.items()
+        )
+        yield f"  by mean length: {'; '.join(runs)}"
     if time.few_measurements_of:
         yield f"  the band is wide: few times of {', '.join(time.few_measurements_of)} are public"
     whole = time.step_seconds.expected

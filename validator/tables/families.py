@@ -123,6 +123,10 @@ class Family(NamedTuple):
     # What LoRA should name, and why.
     targets: str = "all"
     remark: str = ""
+    # Beside FlashAttention-2 LLaMA-Factory replaces the mixers by ones of flash-linear-attention.
+    patched: bool = False
+    # Settings of data that recipes for its chat models take.
+    settings: Mapping[str, Any] = MappingProxyType({})
     # (start of a name, what replaces it) where the models' own code fails with transformers 5.
     successor: tuple[str, str] | None = None
     # What transformers 5 makes of the model that its weights do not fit.

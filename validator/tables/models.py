@@ -150,8 +150,10 @@ def listed(name: str) -> tuple[str, dict[str, Any], str] | None:
         for hub in [*entry["hub"], *entry["modelscope"]]:
             if hub.lower() == wanted:
                 return key, entry, hub
-        if entry["short"] == wanted:
-            return key, entry, entry["hub"][0]
+        shorts = {entry["short"]: entry["hub"][0]}
+        shorts |= {own["short"]: hub for hub, own in (entry.get("overrides") or {}).items() if "short" in own}
+        if wanted in shorts:
+            return key, entry, shorts[wanted]
     return None
 
 

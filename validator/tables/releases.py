@@ -189,6 +189,12 @@ def reached(pair: Pair, limit: str) -> bool:
     return not limit or admits(f">={version}", pair[FIELDS.index(field)])
 
 
+def earlier() -> list[str]:
+    """The transformers releases of the tables but the newest, that of the earlier major release first."""
+    others = [version for release, version in known()[1:] if release == newest()[0]]
+    return sorted(others, key=lambda version: version != previous()[1])
+
+
 def previous() -> Pair:
     """The newest pair whose transformers is of an earlier major release than the newest pair's."""
     major = newest()[1].partition(".")[0]

@@ -33,6 +33,8 @@ def needed(job: Job) -> Iterator[tuple[str, str]]:
     yield from ((package, f"`{key}`") for key, package in _SWITCHED.items() if job.flag(key))
     if job.zero:
         yield "deepspeed", "`deepspeed`"
+    if job.model and job.model.family.patched and job.get("flash_attn") == "fa2":
+        yield "flash-linear-attention", f"`flash_attn: fa2` of {job.model.name}"
     quantization = job.quantization
     if package := _CHECKPOINT.get(quantization.checkpoint or ""):
         yield package, f"a checkpoint quantized with {(quantization.checkpoint or '').upper()}"
