@@ -234,9 +234,10 @@ class Draft:
         yield from self._data()
         kept = 1 if self.method == "full" and self.model.billions > _HUGE else 2
         if self.public:
+            known = self.evaluates or self.method == "full"
             kept = (
-                2 if self.evaluates or self.method == "full" else 10
-            )  # adapters are small, and none is known to be best
+                2 if known else max(2, round(1 / self.save_steps))
+            )  # adapters are small, and none is known to be the best
         yield from {"logging_steps": 10, "save_steps": self.save_steps, "save_total_limit": kept, "plot_loss": True,
                     "report_to": "none"}.items()  # fmt: skip
         yield from self._schedule()
@@ -309,7 +310,7 @@ class Draft:
         yield "val_size", _HELD_OF_STREAM if self.streams else share
         yield from {"per_device_eval_batch_size": 1, "eval_strategy": "steps",
                     "eval_steps": self.save_steps}.items()  # fmt: skip
-        if self.method in ("lora", "qlora") and not self.engine:
+        if self.method in ("lora", "qlora") and not self.engine and self.stage != "rm":  # rule TRA106
             yield "load_best_model_at_end", True
         yield "metric_for_best_model", "eval_loss"
 

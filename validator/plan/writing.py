@@ -118,7 +118,7 @@ def _place(machine: Machine) -> str:
 def _remark(draft: Draft, key: str) -> str:
     """The trade-off behind a setting; empty where it is plain."""
     remarks = {
-        "enable_thinking": "thoughts in the answers stay, none are added; where yours have none, ask without thinking",
+        "enable_thinking": f"thoughts in the answers stay, none are added{_asked(draft)}",
         "default_system": "LLaMA-Factory's own asks in every sample for thoughts",
         "save_steps": "of the run" if draft.save_steps < 1 else "",
         "save_total_limit": _kept(draft),
@@ -147,6 +147,11 @@ def _remark(draft: Draft, key: str) -> str:
         "val_size": "held back and measured at each checkpoint",
     }
     return f"  # {remark}" if (remark := remarks.get(key)) else ""
+
+
+def _asked(draft: Draft) -> str:
+    """How to ask a model that was trained on answers without thoughts; gpt-oss, which has sinks, always thinks."""
+    return "" if draft.model.family.sinks else "; where yours have none, ask without thinking"
 
 
 def _kept(draft: Draft) -> str:

@@ -16,6 +16,8 @@ _SWITCHED = {
 }  # fmt: skip
 # What reads a quantized checkpoint, and what quantizes while loading (model/model_utils/quantization.py).
 _CHECKPOINT = {"gptq": "gptqmodel", "awq": "autoawq", "aqlm": "aqlm"}
+# Words in the names of optimizers that bitsandbytes has (transformers, trainer_optimizer.py or trainer.py).
+_BITSANDBYTES = ("8bit", "bnb", "paged")
 _LOADING = {"bnb": "bitsandbytes", "hqq": "hqq", "eetq": "eetq"}
 
 
@@ -33,6 +35,8 @@ def needed(job: Job) -> Iterator[tuple[str, str]]:
     yield from ((package, f"`{key}`") for key, package in _SWITCHED.items() if job.flag(key))
     if job.zero:
         yield "deepspeed", "`deepspeed`"
+    if any(word in str(job.get("optim")) for word in _BITSANDBYTES):
+        yield "bitsandbytes", "`optim`"
     if job.model and job.model.family.patched and job.get("flash_attn") == "fa2":
         yield "flash-linear-attention", f"`flash_attn: fa2` of {job.model.name}"
     quantization = job.quantization
