@@ -229,7 +229,7 @@ def run(monkeypatch: pytest.MonkeyPatch, folder: str, scratch: Path, *words: str
     cli.write_text(f'#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES" > {scratch}/started\n')
     cli.chmod(0o755)
     monkeypatch.setenv("PATH", f"{RECORDED / folder}:{cli.parent}")
-    return program.run("train", *words)
+    return program.run("train", *words, f"output_dir={scratch / 'out'}")  # which no test beside this one uses
 
 
 @pytest.mark.parametrize(
