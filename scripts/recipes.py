@@ -201,15 +201,11 @@ def needs(draft: Draft) -> list[str]:
     first = draft.extra.get("model", {}).get("adapter_name_or_path")
     adapter = [f"the adapter of {Path(first).name}, trained first"] if first else []
     release = [f"transformers=={draft.transformers.split()[-1]}"] if draft.transformers else []
-    wanted = [name for name, _ in packages.needed(draft.job)]
+    wanted = [packages.requirement(name) for name in dict(packages.needed(draft.job))]
     if draft.job.get("flash_attn") == "fa2" and draft.machine.device.vendor != "ascend":
         wanted.append("flash-attn")
     if draft.model.kind == "gpt_oss":
         wanted.append("kernels")
-    if draft.model.family.mixer == "delta" and draft.machine.device.vendor == "nvidia":
-        wanted += (
-            ["for speed flash-linear-attention, causal-conv1d"] if not wanted.count("flash-linear-attention") else []
-        )
     licence = listing("models")[draft.model.id or ""]["licence"]
     accepted = ["its licence accepted on the hub"] if licence.startswith(GATED) else []
     shared = ["output_dir on storage that all nodes see"] if draft.machine.nodes > 1 else []

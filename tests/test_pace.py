@@ -127,6 +127,19 @@ def test_a_step_of_known_lengths_has_a_narrow_band(
     assert unknown.high / unknown.low > widest**2
 
 
+@pytest.mark.parametrize(("on", "counts"), [("1xa100-80g", True), ("1xmi300x", True), ("1xascend-910b-64g", False)])
+def test_kernels_that_the_header_names_count_where_transformers_takes_them(on: str, counts: bool) -> None:
+    hybrid = {"model_name_or_path": "Qwen/Qwen3.5-9B", "dataset": "alpaca_gpt4_en", "enable_liger_kernel": True}
+    header = {"lengths": 512, "packages": "flash-linear-attention"}
+    plain, named = (paced(each, on, **hybrid).step for each in ({"lengths": 512}, header))
+    memory = [job(each, on, **hybrid).device_memory for each in ({"lengths": 512}, header)]
+    assert memory[0]
+    assert memory[1]
+    assert (named.expected < 0.9 * plain.expected) == counts
+    assert (named.high / named.low < 0.9 * plain.high / plain.low) == counts
+    assert (memory[1].expected < 0.9 * memory[0].expected) == counts
+
+
 def test_what_is_not_known_is_said() -> None:
     assert "samples of some 512 tokens" in " ".join(paced().assumed)
     assert paced({"lengths": 600}).assumed == ()

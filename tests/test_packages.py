@@ -37,7 +37,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("enable_liger_kernel: true", "liger-kernel"), ("use_unsloth: true", "unsloth"),
         ("quantization_bit: 4", "bitsandbytes"), ("quantization_bit: 8\nquantization_method: hqq", "hqq"),
-        ("deepspeed: deepspeed/ds_z2.json", "deepspeed"), ("use_badam: true", "badam"),
+        ("deepspeed: deepspeed/ds_z2.json", "'deepspeed<=0.18.4'"), ("use_badam: true", "badam"),
     ],
 )  # fmt: skip
 def test_what_a_key_needs_is_named(settings: str, package: str) -> None:
@@ -52,6 +52,25 @@ def test_what_a_quantized_checkpoint_needs_is_named(method: str, package: str | 
     (tmp_path / "config.json").write_text(CHECKPOINT.replace("METHOD", method))
     messages = told(f"model_name_or_path: {tmp_path}\nquantization_bit: 4\n")
     assert [message.rpartition(" ")[2] for message in messages] == ([package] if package else [])
+
+
+HYBRID = "model_name_or_path: Qwen/Qwen3.5-4B\n"
+BLOCK = "# /// recipe\n# machine: {}\n# packages: flash-linear-attention\n# ///\n" + HYBRID
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (BLOCK.format("1xa100-80g"), "`packages` of the header block"),
+        (f"{HYBRID}flash_attn: fa2\n", "`flash_attn: fa2` of Qwen/Qwen3.5-4B"),
+        (BLOCK.format("1xascend-910b-64g"), None), (HYBRID, None),
+    ],
+)  # fmt: skip
+def test_kernels_that_the_run_counts_on_are_looked_for(text: str, why: str | None) -> None:
+    """On Ascend transformers does not take them. The newest release would bring a transformers that is refused."""
+    wanted = f"{why} needs a package that is not installed: pip install 'flash-linear-attention<0.6'"
+    assert told(text) == ([wanted] if why else [])
 
 
 def test_nothing_is_said_where_llamafactory_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

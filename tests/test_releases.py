@@ -246,6 +246,8 @@ FACTS = [
     ("rules/preference.py", "0.8.6 to 0.9.6", "the range that PPO's trainer asks for"),
     ("rules/preference.py", "LLaMA-Factory 0.9.3 with its own trl", "the last with PPO"),
     ("rules/preference.py", "from trl 0.20 on", "since when"),
+    ("train/packages.py", "requirements/deepspeed.txt at v0.9.5", "where LLaMA-Factory states it"),
+    ("train/packages.py", "deepspeed<=0.18.4", "the newest that LLaMA-Factory takes"),
     ("rules/sharded.py", "since 0.16.5", "since when"),
     ("rules/zerofile.py", "0.19.0", "since when buffers of gradients are safe"),
     ("rules/precision.py", "transformers below 4.48", "the range that the patch asks for"),
@@ -272,8 +274,6 @@ FACTS = [
     ("submit/kubeflow.py", "at v2.2", "where the fields were read"),
     ("submit/kubeflow.py", "at v1.9", "where the fields were read"),
     ("submit/container.py", "LLaMA-Factory at v0.9.5", "where the names were read"),
-    ("submit/container.py", "requirements/deepspeed.txt", "where the range was read"),
-    ("submit/container.py", "<=0.18.4", "the range that LLaMA-Factory's images ask for"),
     ("rules/environment.py", "real runs, torch 2.13", "what was seen"),
     ("submit/skypilot.py", "of 0.14.1", "where the keys were read"),
 ]

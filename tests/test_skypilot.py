@@ -50,7 +50,7 @@ def test_asks_for_what_each_node_is_predicted_to_need(there: Path) -> None:
     assert "llamafactory==" in asked["setup"]
     assert "deepspeed" not in asked["setup"]
     sharded = made(written(there, 'deepspeed: "{\\"zero_optimization\\": {\\"stage\\": 2}}"\n'), cloud())
-    assert "'deepspeed>=0.10.0,<=0.18.4'" in sharded["setup"]
+    assert "'deepspeed<=0.18.4'" in sharded["setup"]
 
 
 def test_a_site_decides_what_it_names(there: Path) -> None:

@@ -188,10 +188,11 @@ def test_a_frozen_decoder_trains_no_layer(folder: Path) -> None:
     ("recipe", "rows", "tokens"),
     [
         ({}, None, 3010), ({"image_max_pixels": 196 * 1000}, None, 1000), ({"cutoff_len": 512}, None, 2048),
-        ({}, [{"text": "a"}], 334), ({}, [{"text": "a", "pictures": ["1.png", "2.png"]}], 6019),
+        ({"per_device_train_batch_size": 1}, [{"text": "a"}], 334),
+        ({}, [{"text": "a", "pictures": ["1.png", "2.png"]}], 6019),
         ({"cutoff_len": 8192}, [{"text": "a", "films": "1.mp4"}], 21400),
         ({"stage": "sft", "packing": True, "cutoff_len": 2048}, None, 8192),
-        ({"stage": "sft", "packing": True, "cutoff_len": 2048}, [{"text": "a"}], 334),
+        ({"stage": "sft", "packing": True, "cutoff_len": 2048}, [{"text": "a"}], 42),  # one picture for a batch of 8
     ],
 )  # fmt: skip
 def test_how_much_a_tower_reads(recipe: dict[str, Any], rows: Any, tokens: int, folder: Path) -> None:
@@ -201,6 +202,21 @@ def test_how_much_a_tower_reads(recipe: dict[str, Any], rows: Any, tokens: int, 
         (folder / "dataset_info.json").write_text(json.dumps({"seen": {"file_name": "seen.json", "columns": columns}}))
     values = {"model_name_or_path": str(folder), "dataset": "seen", "dataset_dir": str(folder), "cutoff_len": 4096}
     work = Job({**values, **recipe}, folders=(folder,)).workload
+    assert work
+    assert work.encodings[0].tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("column", "tokens"),
+    [({}, 42), ({"images": "seen"}, 3010), ({"videos": "seen"}, 3010), ({"audios": "heard"}, 3010)],
+)
+def test_rows_that_are_not_at_hand_have_what_their_columns_name(
+    column: dict[str, str], tokens: int, folder: Path
+) -> None:
+    registry = {"far": {"hf_hub_url": "someone/far", "columns": {"prompt": "text", **column}}}
+    (folder / "dataset_info.json").write_text(json.dumps(registry))
+    values = {"model_name_or_path": str(folder), "dataset": "far", "dataset_dir": str(folder), "cutoff_len": 4096}
+    work = Job(values, folders=(folder,)).workload
     assert work
     assert work.encodings[0].tokens == tokens
 

@@ -33,6 +33,7 @@ SOURCES: Mapping[str, Source] = {
     # Its longest of 2, 4 and 8 samples are 1.28, 1.54 and 1.81 times the mean one in the mean.
     "fmsorca": Source(rows.STACKS["fmsorca"], scatter=0.5),
     "peftmm": Source(rows.STACKS["peftmm"]),
+    "hfperf": Source(Stack("transformers run_clm", full="amp")),
     "swiftex": Source(rows.STACKS["swiftex"], doubt="the script's header states it, rounded"),
     "dsex": Source(Stack("DeepSpeedExamples bf16_master_weight")),
     "titan": Source(Stack("torchtitan", full="amp", peer=False), network=3200 * GBIT, reentrant=False),

@@ -127,7 +127,10 @@ def shapes(name: str, facts: Mapping[str, str]) -> Architecture:
         width = {"intermediate_size": 4 * int(str(named["hidden_size"])), "num_key_value_heads": heads}
         like = architecture({**width, **named, "model_type": "starcoder2"})
         return like._replace(parallel=kind in UNGATED_PARALLEL, dropout=False)
-    return rows.model_of({**facts, "notes": ""}, SOURCES[name].stack)
+    found = rows.model_of({**facts, "notes": ""}, SOURCES[name].stack)
+    if found.mixer and "with flash-linear-attention" in facts["notes"]:
+        return found._replace(mixer=found.mixer._replace(kernels=True))
+    return found
 
 
 def plain(facts: Mapping[str, str], stranger: bool) -> dict[str, str]:

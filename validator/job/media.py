@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from validator.job.datasets import Dataset
@@ -20,7 +20,7 @@ _Names = Mapping[str, list[str]]
 
 def encodings(settings: Settings, model: Model, datasets: Iterable[Dataset]) -> tuple[Encoding, ...]:
     """One for each tower of the model."""
-    number, watched = _media(datasets), _watched(settings, model)
+    number, watched = _media(settings, datasets), _watched(settings, model)
     return tuple(
         trained(settings, model, tower, names)._replace(
             tokens=_tokens(settings, model, tower, number), watched=watched and tower.exposed
@@ -120,10 +120,8 @@ def crowded(
     """The encodings where a sample has as many pictures as its longest length admits; as given where their number is
     known: from rows at hand, from the registry's columns, or by the name of a published data set."""
     datasets = tuple(datasets)
-    plain = {one.name for one in datasets if not one.pictured}
-    named = set(settings.words("dataset"))
     crossed = data.listing("composites")[model.kind].get("crossed", False)
-    if crossed or _media(datasets) is not None or (named and named <= plain | _PICTURED):
+    if crossed or _media(settings, datasets) is not None or _within(settings, _plain(datasets) | _PICTURED):
         return given
     return tuple(
         encoding._replace(tokens=settings.longest * _merged(model, tower)) if tower.side else encoding
@@ -131,12 +129,25 @@ def crowded(
     )
 
 
-def _media(datasets: Iterable[Dataset]) -> dict[str, int] | None:
-    """The most pictures, films and sounds that one of the first rows has; None where no row is at hand."""
+def _plain(datasets: Iterable[Dataset]) -> set[str]:
+    """Names of those whose columns hold no pictures, films or sounds."""
+    return {one.name for one in datasets if not (one.pictured or one.mapping.get("audios"))}
+
+
+def _within(task: Task, names: Set[str]) -> bool:
+    """Whether the recipe names data sets, and all of them are among these."""
+    named = set(task.words("dataset"))
+    return bool(named) and named <= names
+
+
+def _media(task: Task, datasets: Iterable[Dataset]) -> dict[str, int] | None:
+    """The most pictures, films and sounds that one of the first rows has. Where no row is at hand, none if no data set
+    has a column for them, else None."""
+    datasets = tuple(datasets)
     rows = [(one, row) for one in datasets if one.rows for row in one.rows.head]
-    if not rows:
-        return None
-    return {part: max(_count(one, row, part) for one, row in rows) for part in ("images", "videos", "audios")}
+    if rows:
+        return {part: max(_count(one, row, part) for one, row in rows) for part in _ONE}
+    return dict.fromkeys(_ONE, 0) if _within(task, _plain(datasets)) else None
 
 
 def _count(dataset: Dataset, row: Mapping[str, Any], part: str) -> int:
@@ -144,11 +155,13 @@ def _count(dataset: Dataset, row: Mapping[str, Any], part: str) -> int:
     return len(value) if isinstance(value, list) else int(value is not None)
 
 
-def _tokens(task: Task, model: Model, tower: Tower, number: dict[str, int] | None) -> int:
+def _tokens(task: Settings, model: Model, tower: Tower, number: dict[str, int] | None) -> int:
     """Tower tokens of a sample, no more than `cutoff_len` admits: a sample that is cut inside a picture cannot be
     trained. One picture, or one sound, where the data are not at hand; a packed sequence may hold nothing else."""
     given, most = number or _ONE, _admitted(task, model, tower)
-    return int(most if task.packs and any(given.values()) else min(_read(task, model, tower, given), most))
+    if not any(given.values()):  # a white picture or silence in each batch, so that all devices run it
+        return -(-_read(task, model, tower, given) // task.micro_batch)
+    return most if task.packs else min(_read(task, model, tower, given), most)
 
 
 def _admitted(task: Task, model: Model, tower: Tower) -> int:
@@ -165,7 +178,7 @@ def _merged(model: Model, tower: Tower) -> int:
 def longest(task: Task, model: Model, datasets: Iterable[Dataset]) -> int:
     """Tokens of the decoder that the pictures and films of the fullest of the first rows become at most; those of one
     picture where no row is at hand."""
-    given = _media(datasets) or _ONE
+    given = _media(task, datasets) or _ONE
     if not given["images"] and not given["videos"]:
         return 0
     read = (_read(task, model, tower, given) // _merged(model, tower) for tower in model.arch.towers if tower.side)

@@ -17,9 +17,11 @@ from validator.job.settings import Settings
 from validator.job.values import quantity
 from validator.job.zero import Zero
 from validator.memory import Encoding, Workload
+from validator.memory.mixers import Mixer
 from validator.read import disk
 from validator.tables import guidance, repository
 from validator.tables.checkout import home
+from validator.tables.families import Family
 from validator.tables.guidance import Amounts
 from validator.tables.models import Model
 
@@ -69,8 +71,16 @@ class Resolved(Settings):
         except RecipeError as err:
             return None, str(err)
         new = sum(_many(self.get(key)) for key in ("add_tokens", "add_special_tokens"))
-        arch = there.arch
-        return there._replace(arch=arch._replace(vocab=arch.vocab + new)) if new else there, None
+        arch = there.arch._replace(vocab=there.arch.vocab + new)
+        if arch.mixer and not arch.mixer.kernels and self._has_kernels(arch.mixer, there.family):
+            arch = arch._replace(mixer=arch.mixer._replace(kernels=True))
+        return there._replace(arch=arch), None
+
+    def _has_kernels(self, mixer: Mixer, family: Family) -> bool:
+        """Whether a package computes what stands in place of attention: the header block names it, or LLaMA-Factory
+        stops without it beside FlashAttention-2 (model/patcher.py)."""
+        asked = family.patched and self.get("flash_attn") == "fa2"
+        return self.on_gpu and (asked or self.packages.issuperset(mixer.packages))
 
     @property
     def model(self) -> Model | None:

@@ -93,6 +93,20 @@ class Settings(Task):
         return self.header.get("overfit") is True
 
     @property
+    def packages(self) -> frozenset[str]:
+        """Packages beside LLaMA-Factory's own that the run has, as the header block says."""
+        given = self.header.get("packages")
+        names = given if isinstance(given, list) else str(given or "").split(",")
+        return frozenset(str(name).strip() for name in names) - {""}
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the devices are NVIDIA's or AMD's, as is taken where no machine is named. transformers takes kernels
+        in place of its own layers on these alone (utils/import_utils.py, is_flash_linear_attention_available,
+        is_mamba_2_ssm_available)."""
+        return self.machine is None or self.machine.device.vendor in ("nvidia", "amd", "unknown")
+
+    @property
     def lengths(self) -> Lengths:
         """How long samples are, from the header block."""
         return (lengths(self.header["lengths"]) if "lengths" in self.header else None) or Lengths()

@@ -37,9 +37,10 @@ def _core(run: Run, delta: Delta) -> float:
 
 def _kernels(run: Run, delta: Delta) -> float:
     """Bytes per token that fused kernels keep between the linear modules: the convolution's input and result, keys and
-    queries of every head, a triangle of each chunk, the output and its gate."""
+    queries of every head, a copy of the values, a triangle of each chunk, the output and its gate (fla,
+    ops/gated_delta_rule/chunk.py, save_for_backward)."""
     values, keys = delta.value_width, delta.key_width
-    wide = 2 * (2 * keys + values) + 2 * _repeated(delta) + 2 * values + CHUNK * delta.value_heads
+    wide = 2 * (2 * keys + values) + 2 * _repeated(delta) + 3 * values + CHUNK * delta.value_heads
     return run.sizes.compute * wide
 
 
@@ -55,9 +56,12 @@ def kept(run: Run, block: Block, delta: Delta) -> float:
 
 def peak(run: Run, delta: Delta) -> float:
     """Transients of the backward pass: fp32 gradients of queries, keys, values, decayed keys and results of all
-    chunks, their sums over chunks in the making, and those of the triangles."""
+    chunks, their sums over chunks in the making, and those of the triangles. Kernels hold what they compute again (what
+    a chunk's inverse makes of keys and values, values less what the states hold, the states) and all gradients until
+    they end, in half precision (fla, chunk_gated_delta_rule_bwd)."""
     if delta.kernels:
-        wide = run.sizes.compute * (2 * _repeated(delta) + 4 * delta.value_width)
+        states = delta.value_heads * delta.key_dim * delta.value_dim / CHUNK
+        wide = run.sizes.compute * (5 * _repeated(delta) + 5 * delta.value_width + 2 * states)
         return run.tokens * (wide + run.sizes.residual * run.arch.hidden)
     wide = 4.0 * (5 * _repeated(delta) + 4 * delta.value_width)
     return run.tokens * (wide + 8.0 * CHUNK * delta.value_heads + run.sizes.residual * run.arch.hidden)

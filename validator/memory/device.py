@@ -25,7 +25,7 @@ def live_moments(run: Run) -> dict[str, Live]:
 
 
 def _with_kernels(arch: Architecture, workload: Workload, runtime: Runtime) -> float:
-    """The low end where the kernels of the layers beside attention are installed, which no recipe says."""
+    """The low end where the kernels of the layers beside attention are installed, though the recipe does not say so."""
     if not arch.mixer or arch.mixer.kernels:
         return float("inf")
     return device_memory(arch._replace(mixer=arch.mixer._replace(kernels=True)), workload, runtime).low

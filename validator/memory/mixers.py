@@ -19,9 +19,14 @@ class Delta(NamedTuple):
     kernels: bool = False  # flash-linear-attention computes it, which keeps little more than inputs and output
 
     @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages with its kernels, all of which must be there."""
+        return ("flash-linear-attention",)
+
+    @property
     def rare(self) -> str:
         """What has few published measurements, in words."""
-        return "linear attention (less is needed with flash-linear-attention)"
+        return "linear attention" + ("" if self.kernels else " (less is needed with flash-linear-attention)")
 
     @property
     def key_width(self) -> int:
@@ -52,6 +57,11 @@ class Convolution(NamedTuple):
     kernels: bool = True  # as much is kept whether or not causal-conv1d computes it
 
     @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages with its kernels, all of which must be there."""
+        return ()
+
+    @property
     def rare(self) -> str:
         """What has few published measurements, in words."""
         return "short convolutions"
@@ -79,9 +89,14 @@ class StateSpace(NamedTuple):
     kernels: bool = False  # mamba-ssm computes it, which keeps little more than inputs and output
 
     @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages with its kernels, all of which must be there."""
+        return ("mamba-ssm", "causal-conv1d")
+
+    @property
     def rare(self) -> str:
         """What has few published measurements, in words."""
-        return "state spaces (far less is needed with mamba-ssm and causal-conv1d)"
+        return "state spaces" + ("" if self.kernels else " (far less is needed with mamba-ssm and causal-conv1d)")
 
     @property
     def width(self) -> int:
@@ -114,9 +129,14 @@ class Scan(NamedTuple):
     kernels: bool = False  # mamba-ssm and causal-conv1d compute it, which keep no states
 
     @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages with its kernels, all of which must be there."""
+        return ("mamba-ssm", "causal-conv1d")
+
+    @property
     def rare(self) -> str:
         """What has few published measurements, in words."""
-        return "state spaces (far less is needed with mamba-ssm and causal-conv1d)"
+        return "state spaces" + ("" if self.kernels else " (far less is needed with mamba-ssm and causal-conv1d)")
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:
         selecting = Linear("x", self.width, self.rank + 2 * self.state), Linear("dt", self.rank, self.width, bias=True)
@@ -139,6 +159,11 @@ class Lightning(NamedTuple):
     head_dim: int
     chunk: int  # tokens that see each other directly
     kernels: bool = True  # its class knows none, so as much is always kept
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages with its kernels, all of which must be there."""
+        return ()
 
     @property
     def rare(self) -> str:

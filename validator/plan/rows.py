@@ -211,6 +211,7 @@ def _losses(plan: Plan) -> Iterator[str]:
         yield "samples loaded by one process a device"
     if draft.liger:
         yield "needs liger-kernel"
+    yield from (f"needs {package}" for package in draft.packages)
     if draft.length < LENGTHS[0]:
         yield f"samples cut at {draft.length} tokens"
 

@@ -80,12 +80,19 @@ def _header(draft: Draft, planned: bool) -> Iterator[tuple[str, Any]]:
     for field in ("rows", "lengths"):
         if field in draft.job.header:
             yield field, draft.job.header[field]
-    if draft.transformers:
-        yield "transformers", draft.transformers
+    yield from _stack(draft)
     if prediction := naming.stated(draft.job):
         yield "predicted", naming.flow(prediction)
     if planned:
         yield "origin", f"plan of llamafactory-recipes {__version__}"
+
+
+def _stack(draft: Draft) -> Iterator[tuple[str, Any]]:
+    """What must be installed."""
+    if draft.packages:
+        yield "packages", f"[{', '.join(draft.packages)}]"
+    if draft.transformers:
+        yield "transformers", draft.transformers
 
 
 def _summary(draft: Draft) -> str:

@@ -12,7 +12,7 @@ from validator.rules.rule import Finding, rule
 from validator.tables.suggestion import suggest
 
 _FIELDS = ("summary", "machine", "host_ram_gib", "samples", "rows", "predicted", "origin", "accelerate", "base",
-           "lengths", "overfit", "network", "price", "llamafactory", "transformers", "torch")  # fmt: skip
+           "lengths", "overfit", "packages", "network", "price", "llamafactory", "transformers", "torch")  # fmt: skip
 
 
 @rule("LOA010", Severity.WARNING)
@@ -25,7 +25,8 @@ def header_field_unknown(job: Job) -> Iterator[Finding]:
     names, after `max_samples`), predicted, origin, accelerate (the file that `accelerate launch` is given), base
     (`Qwen/Qwen2.5-7B`: the model that a checkpoint of one's own comes from, where no config.json is at hand), lengths
     (`[800, 3000]`: tokens of a usual sample and of the longest), overfit (`true`: the run is meant to learn its samples
-    by heart), network (`8xroce-100g`: what joins nodes), price (`1.99 USD`: of a device and hour), llamafactory,
+    by heart), packages (`flash-linear-attention`: those beside LLaMA-Factory's own that the run has, which `train`
+    looks for), network (`8xroce-100g`: what joins nodes), price (`1.99 USD`: of a device and hour), llamafactory,
     transformers and torch (releases that the recipe is for).
     """
     for field in job.header:
@@ -42,7 +43,8 @@ def header_value_unusable(job: Job) -> Iterator[Finding]:
     Source: own (the header block)
     Fix: text for summary, machine, accelerate, base and torch (`"2.7"`, in quotes); a positive number, without quotes
     or unit, for host_ram_gib, samples and rows; for lengths the typical number of tokens in a sample, or a list of that
-    and the longest; for network one of those that are known; for price an amount and a currency.
+    and the longest; for packages their names, as a list or with commas between them; for network one of those that are
+    known; for price an amount and a currency.
     """
     for field in ("summary", "machine", "accelerate", "base", "torch"):
         if job.header.get(field) is not None and not isinstance(job.header[field], str):
@@ -54,6 +56,10 @@ def header_value_unusable(job: Job) -> Iterator[Finding]:
     if job.header.get("lengths") is not None and lengths(job.header["lengths"]) is None:
         form = "neither a number of tokens nor a list of a typical and a longest one"
         yield "lengths", f"header field `lengths` is {job.header['lengths']!r:.40}, {form}"
+    packages = job.header.get("packages")
+    each = packages if isinstance(packages, list) else [packages]
+    if packages is not None and not all(isinstance(one, str) for one in each):
+        yield "packages", f"header field `packages` is {packages!r:.40}, not names of packages"
     if job.header.get("network") is not None and (problem := _network(job.header["network"])):
         yield "network", problem
     if job.header.get("price") is not None and not _priced(job.header["price"]):

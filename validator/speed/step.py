@@ -53,4 +53,4 @@ def step_time(architecture: Architecture, workload: Workload, device: Device) ->
     expected = sum(terms.values())
     tokens = workload.sharding.world * workload.accumulation * run.tokens
     low, high = band(run, device, terms)
-    return StepTime(terms, low, expected, high, tokens, gaps(run, device))
+    return StepTime(terms, low, expected, high, tokens, gaps(run, device, terms))

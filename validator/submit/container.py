@@ -10,8 +10,6 @@ _IMAGE = "hiyouga/llamafactory"
 _ENDS = {"ascend-910b-32g": "-npu-a2", "ascend-910b-64g": "-npu-a2", "ascend-910c-64g": "-npu-a3"}
 # Of PyTorch 2.6 for CUDA 12.4 (docker/docker-cuda/Dockerfile), which has no kernels for Blackwell.
 _NEWEST = 9.0
-# What LLaMA-Factory's own images install (requirements/deepspeed.txt at v0.9.5); its metadata does not say so.
-_BOUNDS = {"deepspeed": "deepspeed>=0.10.0,<=0.18.4"}
 
 
 def image(work: Work) -> str | None:
@@ -25,5 +23,4 @@ def image(work: Work) -> str | None:
 
 def pip(work: Work) -> str:
     """The command for the releases that the recipe was judged for, and for what its keys need."""
-    packages = [_BOUNDS.get(each, each) for each in work.install]
-    return join(["python3", "-m", "pip", "install", "--quiet", *packages])
+    return join(["python3", "-m", "pip", "install", "--quiet", *work.install])

@@ -124,7 +124,7 @@ def _variables(job: Job, machine: Machine) -> dict[str, str]:
 def _install(job: Job) -> list[str]:
     """What pip is to install beside torch: the releases that the recipe was judged for, and what its keys need."""
     pair = dict(zip(releases.FIELDS, releases.pairs(job.header)[0], strict=True))
-    further = (package for package, _ in packages.needed(job))
+    further = (packages.requirement(package) for package, _ in packages.needed(job))
     return [*(f"{package}=={release}" for package, release in pair.items()), *dict.fromkeys(further)]
 
 

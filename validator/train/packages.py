@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from validator.diagnostic import Severity
 from validator.here.installed import installed
 from validator.job.job import Job
+from validator.quoting import join
 from validator.train.room import Shortage
 
 # Keys that switch a package on (hparams/parser.py, _check_extra_dependencies).
@@ -19,6 +20,14 @@ _CHECKPOINT = {"gptq": "gptqmodel", "awq": "autoawq", "aqlm": "aqlm"}
 # Words in the names of optimizers that bitsandbytes has (transformers, trainer_optimizer.py or trainer.py).
 _BITSANDBYTES = ("8bit", "bnb", "paged")
 _LOADING = {"bnb": "bitsandbytes", "hqq": "hqq", "eetq": "eetq"}
+# Releases that LLaMA-Factory refuses (requirements/deepspeed.txt at v0.9.5), or that bring a transformers which it
+# refuses (metadata of flash-linear-attention 0.6).
+_BOUNDS = {"deepspeed": "deepspeed<=0.18.4", "flash-linear-attention": "flash-linear-attention<0.6"}
+
+
+def requirement(package: str) -> str:
+    """What to install of a package, in pip's words."""
+    return _BOUNDS.get(package, package)
 
 
 def lacking(job: Job) -> Iterator[Shortage]:
@@ -27,7 +36,8 @@ def lacking(job: Job) -> Iterator[Shortage]:
     there = installed().among(["llamafactory", *wanted])
     for package, why in wanted.items() if "llamafactory" in there else ():
         if package not in there:
-            yield Severity.ERROR, f"{why} needs a package that is not installed: pip install {package}"
+            install = join(["pip", "install", requirement(package)])
+            yield Severity.ERROR, f"{why} needs a package that is not installed: {install}"
 
 
 def needed(job: Job) -> Iterator[tuple[str, str]]:
@@ -37,6 +47,8 @@ def needed(job: Job) -> Iterator[tuple[str, str]]:
         yield "deepspeed", "`deepspeed`"
     if any(word in str(job.get("optim")) for word in _BITSANDBYTES):
         yield "bitsandbytes", "`optim`"
+    unused = () if job.on_gpu or not (job.model and job.model.arch.mixer) else job.model.arch.mixer.packages
+    yield from ((package, "`packages` of the header block") for package in sorted(job.packages.difference(unused)))
     if job.model and job.model.family.patched and job.get("flash_attn") == "fa2":
         yield "flash-linear-attention", f"`flash_attn: fa2` of {job.model.name}"
     quantization = job.quantization
