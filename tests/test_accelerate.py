@@ -14,12 +14,13 @@ import pytest
 import yaml
 
 from validator.advise import changes
-from validator.job import accelerate
+from validator.job import accelerate, fsdp
 from validator.job.fsdp import Fsdp
 from validator.job.job import GIB, Job, resolve
 from validator.judge import check
 from validator.memory.terms import Device, Host
 from validator.read.recipe import Document
+from validator.tables.checkout import home
 from validator.tables.data import listing
 
 FILE: dict[str, Any] = {"distributed_type": "FSDP", "mixed_precision": "bf16", "num_processes": 8}
@@ -131,6 +132,52 @@ def test_transformers_4_takes_quantized_weights_back_from_the_device(tmp_path: P
         header = {"accelerate": str(path), "transformers": release}
         found = resolve(Document("r.yaml", "", values, header=header), "2xrtx-3090", 256)
         assert found.device_verdict == verdict
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.parametrize("first", [True, False])
+def test_the_installed_transformers_loads_4_bit_weights_where_it_is_said(
+    first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under FSDP, in the first process of a node and in another: `accelerate launch` sets the variables, and
+    LLaMA-Factory names no device."""
+    pytest.importorskip("bitsandbytes")
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    for name, value in {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LOCAL_RANK", "0" if first else "1")
+    bits = transformers.BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_storage=torch.bfloat16)
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            home() / "demo" / "tiny-qwen3", quantization_config=bits, dtype=torch.bfloat16
+        )
+    finally:
+        torch.distributed.destroy_process_group()
+    held = [each.device.type != "meta" for each in model.parameters() if type(each).__name__ == "Params4bit"]
+    everywhere = fsdp.copies(Fsdp(lazy=True), 2, quantized=True, header={"transformers": transformers.__version__}) == 0
+    assert held
+    assert set(held) == {first or everywhere}
+
+
+def test_what_is_too_large_while_it_loads_is_told_of_the_release_that_loads_it_in_parts(tmp_path: Path) -> None:
+    """Said where the release makes the difference: not for one that does so, and not of what the step needs."""
+    large = {
+        "model_name_or_path": "meta-llama/Meta-Llama-3-70B-Instruct", "finetuning_type": "lora", "lora_target": "all",
+        "quantization_bit": 4, "cutoff_len": 1024, "per_device_train_batch_size": 1,
+    }  # fmt: skip
+    path = tmp_path / "fsdp.yaml"
+    path.write_text(yaml.safe_dump({**FILE, "fsdp_config": {**POLICY, "fsdp_offload_params": True}}))
+
+    def said(release: str, **values: Any) -> list[str]:
+        header = {"accelerate": str(path), "transformers": release}
+        document = Document("r.yaml", "", {**VALUES, **large, **values}, header=header)
+        return [each.message for each in check.check_document(document, "2xrtx-3090", 256).diagnostics
+                if each.code == "FIT001" and "on every device, `transformers: 4" in each.message]  # fmt: skip
+
+    assert len(said(">=5")) == 1
+    assert said("<5") == said("<5", cutoff_len=32768) == said(">=5", cutoff_len=32768) == []
 
 
 def test_a_model_that_is_not_loaded_lazily_goes_to_every_device_whole(tmp_path: Path) -> None:

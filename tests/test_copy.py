@@ -207,6 +207,13 @@ def test_a_deepspeed_file_works_where_it_says() -> None:
     assert "PTH001" not in problems(recipe)
 
 
+@pytest.mark.usefixtures("here")
+def test_a_copy_brings_the_accelerate_file_that_its_header_names() -> None:
+    placed = copy("llama3.3-70b-4090x2-qlora-fsdp", "own/mine.yaml")
+    assert Path("accelerate/fsdp_qlora_offload.yaml") in [each.relative_to(placed.folder) for each in placed.files]
+    assert "PAR301" not in problems(placed.recipe)
+
+
 def test_a_folder_above_that_has_everything_is_used(here: Path) -> None:
     copy(NAME, "first.yaml")
     placed = copy(NAME, "inner/second.yaml")

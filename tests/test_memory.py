@@ -8,6 +8,7 @@ from validator.memory import Architecture, Attn, Ffn, Sharding, Workload, device
 from validator.memory.moments import loading
 from validator.memory.run import Run
 from validator.memory.terms import Device
+from validator.memory.weights import weights
 from validator.memory.workload import Method
 
 QWEN_32B = Architecture(5120, 64, 152064, Attn(40, 8, 128, qkv_bias=True), Ffn(27648))
@@ -56,6 +57,26 @@ def test_fsdp_holds_the_inputs_of_frozen_layers_and_their_gradients() -> None:
         return device_memory(QWEN_32B, work).terms[Device.CHECKPOINTS]
 
     assert checkpoints(True) - checkpoints(False) == 2 * 8192 * 5120 * (64 - 2)
+
+
+@pytest.mark.parametrize("fsdp", [True, False])
+@pytest.mark.parametrize(("double", "bytes_each"), [(True, (1 + 4 / 256) / 64), (False, 4 / 64)])
+def test_scales_of_4_bit_weights_are_not_spread(fsdp: bool, double: bool, bytes_each: float) -> None:
+    """In two processes of FSDP with transformers 4.57.6 and bitsandbytes 0.50.2, all 4,688 bytes of scales in each."""
+
+    def on_device(devices: int) -> float:
+        sharding = Sharding(1, devices, 3, fsdp=fsdp, engine=not fsdp, persistence_threshold=0, offload_parameters=True)
+        return weights(Run(QWEN_32B, Workload(quant_bits=4, double_quant=double, sharding=sharding)))
+
+    layers = 64 * (2 * 5120 * 5120 + 2 * 5120 * 1024 + 3 * 5120 * 27648)
+    assert on_device(2) == on_device(8) == pytest.approx(bytes_each * layers, rel=0.005)  # and norms under ZeRO-3
+
+
+@pytest.mark.parametrize("bits", [0, 8])
+def test_weights_without_such_scales_are_spread_whole(bits: int) -> None:
+    alone = Run(QWEN_32B, Workload(quant_bits=bits))
+    spread = Run(QWEN_32B, Workload(quant_bits=bits, sharding=Sharding(1, 4, 3, fsdp=True)))
+    assert weights(spread) == pytest.approx(weights(alone) / 4)
 
 
 @pytest.mark.parametrize("devices", [2, 8])

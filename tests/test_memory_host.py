@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from validator.memory import Architecture, Attn, Ffn, Sharding, Workload, device_memory, host_memory, parameters
-from validator.memory.offload import pinned
+from validator.memory.offload import offloaded_weights, pinned
+from validator.memory.run import run_of
 from validator.memory.terms import Device, Host
+from validator.memory.workload import Method
 
 QWEN_32B = Architecture(5120, 64, 152064, Attn(40, 8, 128, qkv_bias=True), Ffn(27648))
 QWEN_72B = Architecture(8192, 80, 152064, Attn(64, 8, 128, qkv_bias=True), Ffn(29568))
@@ -51,6 +53,29 @@ def test_reported_use_is_inside_the_band(source: str, arch: Architecture, work: 
 @pytest.mark.parametrize(("size", "locked"), [(1, 1), (4096, 4096), (4097, 8192), (3e9, 2**32)])
 def test_page_locked_memory_comes_in_powers_of_two(size: float, locked: int) -> None:
     assert pinned(size) == locked
+
+
+def fsdp_weights(method: Method, version: int, offload: bool = True) -> float:
+    """Bytes of weights in main memory while Qwen 32B trains on two devices under FSDP."""
+    sharding = Sharding(
+        1, 2, 3, fsdp=True, offload_optimizer=offload, offload_parameters=offload, pin_memory=False, raised=version == 2
+    )
+    return offloaded_weights(run_of(QWEN_32B, Workload(method=method, quant_bits=4, sharding=sharding)))
+
+
+def test_fsdp_1_page_locks_a_shard_of_each_layer_and_a_gradient_of_its_size() -> None:
+    """A layer of 244 MB in two shards, and of the rest 3.1 GB. Seen in torch 2.13, FlatParamHandle: frozen weights have
+    such a gradient, too."""
+    assert fsdp_weights("lora", 1) == 2 * 2 * (64 * 2**27 + 2**31)
+
+
+def test_fsdp_2_makes_no_gradient_of_frozen_weights() -> None:
+    assert fsdp_weights("lora", 2) < fsdp_weights("lora", 1)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_fsdp_without_offload_leaves_no_weights_in_main_memory(version: int) -> None:
+    assert fsdp_weights("lora", version, offload=False) == 0
 
 
 def test_pinning_never_saves_memory() -> None:

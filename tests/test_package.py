@@ -50,7 +50,7 @@ def test_only_the_validator_is_a_package(wheel: Path) -> None:
     assert not [name for name in names if name.endswith(".py") and not name.startswith("validator/")]
 
 
-@pytest.mark.parametrize("folder", ["recipes", "deepspeed", "data", "demo/tiny-qwen3"])
+@pytest.mark.parametrize("folder", ["recipes", "deepspeed", "accelerate", "data", "demo/tiny-qwen3"])
 def test_the_wheel_carries_every_file(wheel: Path, folder: str) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     missing = {f"llamafactory_recipes/{folder}/{file.name}" for file in (ROOT / folder).iterdir()} - names

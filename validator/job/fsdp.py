@@ -41,9 +41,14 @@ def copies(fsdp: Fsdp, devices: int, quantized: bool, header: Mapping[str, Any])
 
     Each does, not the first alone: the others make zeros of the same size, which LLaMA-Factory raises to fp32 where
     they are trained (transformers, modeling_utils._move_missing_keys_from_meta_to_device; model/adapter.py; seen
-    in a run of two processes). A model that is quantized while it loads stays on every device (the same release,
-    quantizer_bnb_4bit.update_device_map); transformers 4 took it back, and gave the other processes nothing
-    (modeling_utils._load_state_dict_into_meta_model)."""
+    in a run of two processes).
+
+    A model that is quantized while it loads goes to every device whole from transformers 5.0 on, at least to 5.6:
+    LLaMA-Factory names no device_map under FSDP, so the quantizer takes the current device
+    (quantizer_bnb_4bit.update_device_map), and nothing moves the weights back
+    (core_model_loading.convert_and_load_state_dict_in_model). transformers 4.55 to 4.57 moves each weight, once it is
+    quantized, to the main memory of the node's first process, and drops it in every other one
+    (modeling_utils._load_state_dict_into_meta_model). Seen in two processes of 4.57.6 and 5.6.0."""
     if not fsdp.lazy:
         return 0
     if quantized:

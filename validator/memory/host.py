@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from .estimate import GIB, Estimate
 from .layer import checkpoint
-from .offload import offloaded_reference, offloaded_states, offloaded_weights
+from .offload import offloaded_reference, offloaded_states, offloaded_weights, waiting_weights
 from .run import Run, run_of
 from .terms import Host, Term
 from .weights import loaded_weights, whole_reference
@@ -70,7 +70,7 @@ def moments(run: Run) -> dict[str, Terms]:
     """The moments at which host memory can peak. Each gives bytes by term."""
     processes, training = {Host.PROCESSES: _processes(run)}, _training(run)
     loading = {
-        Host.PARAMETERS: offloaded_weights(run),
+        Host.PARAMETERS: waiting_weights(run),
         Host.LOADING: 0.0 if run.work.low_memory_load else _checkpoint_file(run),
         Host.WHOLE_MODEL: _whole_model(run),
     }

@@ -8,7 +8,7 @@ from functools import lru_cache
 from .optimizer import paged_states, partitions, state_bytes
 from .run import Run
 from .terms import Host
-from .weights import base_weights, whole_reference
+from .weights import spreadable, whole_reference
 
 TENSOR_ROUNDING = 4 / 3  # a size lies anywhere between two powers of two: what rounding it up costs on average
 
@@ -58,14 +58,36 @@ def offloaded_states(run: Run) -> Mapping[Host, float]:
     }
 
 
+def _fsdp_shards(run: Run) -> float:
+    """Page-locked shards of the weights on this node. FSDP1 makes one tensor of each layer and one of the rest, and a
+    gradient of the same size beside each, whether or not it trains (torch, distributed/fsdp/_flat_param.py,
+    init_flat_param_attributes); those of weights that train are counted with the gradients. FSDP2 makes a tensor of
+    each parameter and no gradient before there is one (_fully_shard/_fsdp_param.py)."""
+    sharding, whole = run.sharding, spreadable(run)
+    if sharding.raised:
+        return whole * TENSOR_ROUNDING / sharding.nodes
+    rest = run.tables * (run.sizes.trained if run.work.method == "full" else run.sizes.base)
+    layer = (whole - rest) / run.arch.layers
+    shards = run.arch.layers * pinned(layer / sharding.world) + pinned(rest / sharding.world)
+    return sharding.devices_per_node * shards * (2 if run.adapts else 1)
+
+
+def waiting_weights(run: Run) -> float:
+    """Partitions of the weights as soon as the checkpoint is loaded. FSDP page-locks its shards in the first step."""
+    moved = run.sharding.fsdp and run.sharding.offload_parameters
+    return spreadable(run) / run.sharding.nodes if moved else offloaded_weights(run)
+
+
 @lru_cache(maxsize=64)
 def offloaded_weights(run: Run) -> float:
-    """Partitions of the weights. Trained ones lie in one flat buffer, always page-locked, and page-locked partitions
-    made before it stay cached; frozen ones stay as they were made, tensor by tensor."""
+    """Partitions of the weights. Under ZeRO trained ones lie in one flat buffer, always page-locked, and page-locked
+    partitions made before it stay cached; frozen ones stay as they were made, tensor by tensor."""
     sharding = run.sharding
     if not sharding.offload_parameters:
         return 0.0
-    spread = base_weights(run) / sharding.nodes * (TENSOR_ROUNDING if sharding.pin_memory else 1.0)
+    if sharding.fsdp:
+        return _fsdp_shards(run)
+    spread = spreadable(run) / sharding.nodes * (TENSOR_ROUNDING if sharding.pin_memory else 1.0)
     if run.work.method != "full":
         return spread
     flat = sharding.devices_per_node * pinned(run.sizes.trained * _partition(run))

@@ -7,7 +7,7 @@ from typing import Literal
 from .run import Run
 from .tower import elements
 from .trained import largest_tensor
-from .weights import base_weights
+from .weights import spreadable
 
 Where = Literal["loss", "last layer", "first layer", "embedding"]
 
@@ -25,8 +25,8 @@ def _table_bytes(run: Run) -> float:
 
 
 def _per_layer(run: Run) -> float:
-    """Bytes per element of the layers."""
-    return (base_weights(run) - _table_bytes(run) * run.tables) / (run.parameters - run.tables)
+    """Bytes per element of the layers that are gathered."""
+    return (spreadable(run) - _table_bytes(run) * run.tables) / (run.parameters - run.tables)
 
 
 def _gathered_zero3(run: Run, where: Where) -> float:
@@ -34,7 +34,7 @@ def _gathered_zero3(run: Run, where: Where) -> float:
     distance: at the loss that is a third of it, since a checkpointed layer is used once going forward and twice
     coming back, less the output layer, which is passed twice
     (deepspeed/runtime/zero/partitioned_param_coordinator.py)."""
-    sharding, whole, per_table = run.sharding, base_weights(run), _table_bytes(run)
+    sharding, whole, per_table = run.sharding, spreadable(run), _table_bytes(run)
     per_layer = _per_layer(run)
     reuse = min(sharding.max_reuse_distance, sharding.max_live_parameters)
     table, inside = {

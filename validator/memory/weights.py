@@ -15,16 +15,20 @@ from .workload import Workload
 
 
 def quantized_bytes(workload: Workload) -> float:
-    """Bytes per element of a quantized linear module, scales included.
-
-    bitsandbytes 4-bit: one fp32 scale for 64 elements, or one byte and a second-level scale (QLoRA, arXiv 2305.14314);
-    8-bit keeps one scale for each row; GPTQ and AWQ keep a half-precision scale and a zero point for 128 elements."""
+    """Bytes per element of a quantized linear module, scales included. 8-bit bitsandbytes keeps one scale for each row;
+    GPTQ and AWQ keep a half-precision scale and a zero point for 128 elements."""
     bits = workload.quant_bits
     if workload.quant_grouped:
         return bits / 8 + (2 + bits / 8) / 128
-    if bits == 8:
-        return 1.0
-    return 0.5 + ((1 + 4 / 256) / 64 if workload.double_quant else 4 / 64)
+    return bits / 8 + _scale_bytes(workload)
+
+
+def _scale_bytes(workload: Workload) -> float:
+    """Bytes per element of the scales of bitsandbytes' 4-bit weights: one in fp32 for 64 elements, or one byte and a
+    second-level scale (QLoRA, arXiv 2305.14314)."""
+    if workload.quant_bits != 4 or workload.quant_grouped:
+        return 0.0
+    return (1 + 4 / 256) / 64 if workload.double_quant else 4 / 64
 
 
 def _quantizable(run: Run) -> int:
@@ -47,6 +51,18 @@ def base_weights(run: Run) -> float:
         return sizes.trained * raised + sizes.base * (total - raised)
     norms = 2.0 * sum(count * block.vectors for count, block in blocks(run.arch)) if work.upcast_norms else 0.0
     return sizes.base * total + norms
+
+
+def scales(run: Run) -> float:
+    """Scales of all 4-bit weights. They are no parameters (bitsandbytes, nn/modules.py, Params4bit.quant_state), so
+    neither FSDP nor ZeRO-3 spreads or offloads them, and every device keeps those of the whole model: seen in two
+    processes under FSDP, whose shards halve and whose scales do not."""
+    return _scale_bytes(run.work) * _quantizable(run) if run.work.method != "full" else 0.0
+
+
+def spreadable(run: Run) -> float:
+    """The base model's weights, whole, as far as they are parameters, which FSDP and ZeRO-3 spread."""
+    return base_weights(run) - scales(run)
 
 
 def loaded_weights(run: Run) -> float:
@@ -74,9 +90,10 @@ def _share(run: Run, whole: float) -> float:
 
 def weights(run: Run) -> float:
     """The base model's weights on one device."""
-    whole = base_weights(run)
     held = _buffers(run) if run.arch.mixer else 0.0
-    return held + (_share(run, whole) + _persistent(run) if run.spreads_weights else whole)
+    if not run.spreads_weights:
+        return held + base_weights(run)
+    return held + scales(run) + _share(run, spreadable(run)) + _persistent(run)
 
 
 def _buffers(run: Run) -> float:

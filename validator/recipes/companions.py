@@ -27,14 +27,14 @@ class Companions:
     entries: Mapping[str, object] = field(default_factory=dict)
 
 
-def companions(values: Mapping[str, object]) -> Companions:
-    """What a recipe names of the catalogue by relative path."""
+def companions(values: Mapping[str, object], header: Mapping[str, object]) -> Companions:
+    """What a recipe names of the catalogue by relative path, in its values and in its header block."""
     files: dict[str, bytes] = {}
     if values.get("model_name_or_path") == _MODEL:
         files |= {f"{_MODEL}/{path.name}": path.read_bytes() for path in sorted((home() / _MODEL).iterdir())}
-    engine = values.get("deepspeed")
-    if isinstance(engine, str) and (home() / engine).is_file():
-        files[engine] = (home() / engine).read_bytes()
+    for engine in (values.get("deepspeed"), header.get("accelerate")):
+        if isinstance(engine, str) and (home() / engine).is_file():
+            files[engine] = (home() / engine).read_bytes()
     folder = str(values.get("dataset_dir") or "data")
     if not (home() / folder / REGISTRY).is_file():
         return Companions(files)

@@ -37,13 +37,15 @@ class Placed:
 
 
 def place(target: Path, text: str, values: Mapping[str, object], own: Own | None = None) -> Placed:
-    """Write the recipe, and in the folder it is started from the DeepSpeed file and data sets of the catalogue that it
-    names; `own` is the user's own data in their place. What is there already and says the same stays as it is.
+    """Write the recipe, and in the folder it is started from the DeepSpeed or accelerate file and the data sets of the
+    catalogue that it names; `own` is the user's own data in their place. What is there already and says the same stays
+    as it is.
 
     Raises RecipeError, before anything is written, where the target exists, could not be started by that name, or
     something there says otherwise."""
     require_new(target)
-    folder, wanted = root(target), companions({**values, "dataset": ""} if own else values)
+    header = parse(str(target), text).header
+    folder, wanted = root(target), companions({**values, "dataset": ""} if own else values, header)
     if own:
         wanted = replace(wanted, entries={own.name: own.entry((folder / wanted.registry).parent)})
     start = _within(target, folder)

@@ -10,6 +10,7 @@ from validator.memory import Estimate
 from validator.rules.paths import taken
 from validator.rules.rule import Finding, rule
 from validator.rules.weights import model_absent
+from validator.tables import releases
 
 
 def _span(estimate: Estimate, digits: int = 1) -> str:
@@ -59,13 +60,23 @@ def device_memory_exceeded(job: Job) -> Iterator[Finding]:
     deepspeed=FILE`, or `# accelerate: FILE` in the header block for `accelerate launch`.
     """
     if job.device_verdict == "exceeds" and not job.enough_for:
-        yield _blame(job), f"needs {_device(job)}{_doubt(job)}{_unsharded(job)}"
+        yield _blame(job), f"needs {_device(job)}{_doubt(job)}{_unsharded(job)}{_whole_first(job)}"
 
 
 def _unsharded(job: Job) -> str:
     """That nothing spreads the states of several devices, which the launch may do and the recipe does not say."""
     spread = job.world == 1 or job.engine or job.fsdp or job.accelerate or job.adapts
     return "" if spread else "; without `deepspeed` or `fsdp` each device holds the whole model"
+
+
+def _whole_first(job: Job) -> str:
+    """That an earlier transformers does not load 4-bit weights whole on every device (job/fsdp.py, copies)."""
+    loads = job.device_memory is not None and job.device_memory.moment == "loading"
+    if not (loads and job.fsdp and job.fsdp.lazy and job.quantization.asked):
+        return ""
+    return (
+        f"; transformers 5 loads all 4-bit weights on every device, `transformers: {releases.previous()[1]}` does not"
+    )
 
 
 @rule("FIT002", Severity.WARNING)

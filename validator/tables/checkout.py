@@ -1,4 +1,4 @@
-"""Where recipes/, deepspeed/ and data/ lie."""
+"""Where recipes/, deepspeed/, accelerate/ and data/ lie."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 
 def home() -> Path:
-    """The folder that holds recipes/, deepspeed/ and data/: the checkout, or their copy beside an installed package."""
+    """The folder that holds recipes/, deepspeed/, accelerate/ and data/: the checkout, or their copy beside an
+    installed package."""
     root = Path(__file__).parent.parent.parent
     return root if (root / "recipes").is_dir() else root / "llamafactory_recipes"
