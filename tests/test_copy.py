@@ -212,6 +212,7 @@ def test_a_copy_brings_the_accelerate_file_that_its_header_names() -> None:
     placed = copy("llama3.3-70b-4090x2-qlora-fsdp", "own/mine.yaml")
     assert Path("accelerate/fsdp_qlora_offload.yaml") in [each.relative_to(placed.folder) for each in placed.files]
     assert "PAR301" not in problems(placed.recipe)
+    assert "llamafactory.launcher mine.yaml" in placed.recipe.read_text("utf-8")
 
 
 def test_a_folder_above_that_has_everything_is_used(here: Path) -> None:

@@ -64,7 +64,7 @@ def fsdp_weights(method: Method, version: int, offload: bool = True) -> float:
 
 
 def test_fsdp_1_page_locks_a_shard_of_each_layer_and_a_gradient_of_its_size() -> None:
-    """A layer of 244 MB in two shards, and of the rest 3.1 GB. Seen in torch 2.13, FlatParamHandle: frozen weights have
+    """A layer of 244 MB in two shards, and 3.1 GB of the rest. By the source of torch 2.13 frozen weights have
     such a gradient, too."""
     assert fsdp_weights("lora", 1) == 2 * 2 * (64 * 2**27 + 2**31)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from validator.study.own import Own
 
 # The launch command in a recipe's comment.
-_COMMAND = re.compile(r"(?m)^(# +.*llamafactory-cli train )recipes/\S+$")
+_COMMAND = re.compile(r"(?m)^(# +.*(?:llamafactory-cli train|llamafactory\.launcher) )recipes/\S+$")
 
 
 @dataclass(frozen=True)
