@@ -40,7 +40,7 @@ MODEL_KEYS = {
     *("hub", "modelscope", "short", "template", "base", "licence", "released", "parameters", "dtype", "config"),
     "source",
 }
-MODEL_EXTRAS = {"successor", "overrides", "remote_code", "counted", "confidence", "note"}
+MODEL_EXTRAS = {"replaces", "overrides", "remote_code", "counted", "confidence", "note"}
 DEVICE_KEYS = {
     *("name", "aliases", "vendor", "memory_gib", "usable_gib", "context_gib", "compute_capability", "bf16", "fp8"),
     *("flash_attention", "bitsandbytes", "tflops_bf16", "tflops_fp16", "tflops_fp32", "bandwidth_gb_s", "link"),
@@ -79,18 +79,19 @@ def ladders() -> Iterator[tuple[tuple[str, ...], list[dict[str, Any]]]]:
 
 @every(MODELS)
 def test_a_successor_is_newer_and_about_as_large(name: str) -> None:
-    """Also, so, no line of successors leads back."""
+    """No line of successors leads back, therefore."""
     entry = MODELS[name]
     assert re.fullmatch(r"20(19|2\d)-(0[1-9]|1[0-2])", entry["released"])
-    if "successor" in entry:
-        newer = MODELS[entry["successor"]]
-        assert newer["released"] > entry["released"]
-        assert 0.6 <= newer["parameters"] / entry["parameters"] < 1.52
+    for older in (MODELS[key] for key in entry.get("replaces", [])):
+        assert entry["released"] > older["released"]
+        assert 0.6 <= entry["parameters"] / older["parameters"] < 1.52
 
 
 def test_dates_and_successors_are_read_without_parsing() -> None:
     assert models.released() == {name: entry["released"] for name, entry in MODELS.items()}
-    assert models.successors() == {name: entry["successor"] for name, entry in MODELS.items() if "successor" in entry}
+    replaced = [(older, name) for name, entry in MODELS.items() for older in entry.get("replaces", [])]
+    assert models.successors() == dict(replaced)
+    assert len(dict(replaced)) == len(replaced), "a model has one successor"
 
 
 @every(MODELS)

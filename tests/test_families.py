@@ -143,10 +143,13 @@ def raised(recipe: str) -> set[str]:
 
 def published(kind: str) -> dict[str, Any]:
     """The first config of the table with this type, of four layers; where there is none, the class's own defaults."""
+    layers = 4
     configs = (entry["config"] for entry in data.listing("models").values() if entry["config"]["model_type"] == kind)
     config = next(configs, {"model_type": kind})
-    left = {"model_type", "quantization_config"}
-    return {name: value for name, value in config.items() if name not in left} | {"num_hidden_layers": 4}
+    kept = {name: value for name, value in config.items() if name not in {"model_type", "quantization_config"}}
+    if "layer_types" in kept:  # one word for each layer
+        kept["layer_types"] = kept["layer_types"][:layers]
+    return kept | {"num_hidden_layers": layers}
 
 
 # Held to their classes by the cells of benchmarks/simulation/grid.py and by counts alone: layers of two kinds, norms

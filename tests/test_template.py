@@ -47,6 +47,11 @@ def speakers(name: str) -> set[str]:
     }
 
 
+def copies(name: str) -> set[str]:
+    """Templates that LLaMA-Factory registers with the same contents as this one, under another name."""
+    return {other for other in FORMATS if (FORMATS[other], FACTS[other]) == (FORMATS[name], FACTS[name])}
+
+
 def told_by_its_name(key: str, hub: str, tmp_path: Path) -> None:
     place = folder(tmp_path / hub, hub.rpartition("/")[2], dict(ENTRIES[key]["config"]), {})
     local, known = models.model(str(place)), models.model(hub)
@@ -77,7 +82,8 @@ def test_the_chat_template_tells_what_the_catalogue_says(key: str, tmp_path: Pat
     assert expected
     place = folder(tmp_path / key, "mine", dict(ENTRIES[key]["config"]), {"chat_template.jinja": written(expected)})
     local = models.model(str(place))
-    assert (local.template, local.how) == (expected, "by the chat template in chat_template.jinja")
+    assert local.template in copies(expected)
+    assert local.how == "by the chat template in chat_template.jinja"
     assert speakers(expected) <= local.speaks
 
 

@@ -79,11 +79,14 @@ def gpt_oss_kernel_unfit(job: Job) -> Iterator[Finding]:
 
 @rule("TRA906", Severity.ERROR, since="transformers 5.0.0")
 def class_fails(job: Job) -> Iterator[Finding]:
-    """The class that transformers 5 has for the model does not take its weights.
+    """The class that transformers 5 has for the model is not the one that its weights were trained with.
 
     Why: the router of DBRX reads the hidden state, and is as wide; transformers 5 makes it as wide as the experts are
     inside. The published one does not fit, and a step multiplies matrices of unlike widths (seen under fake tensors).
-    Source: transformers/models/dbrx/modeling_dbrx.py:DbrxRouter.__init__
+    OLMo 3 scales its rotation (YaRN) only in the layers that attend to all tokens; transformers 5 scales it in all of
+    them (transformers pull request 46911 mends it). That run ends well, but has trained another model than is served.
+    Source: transformers/models/dbrx/modeling_dbrx.py:DbrxRouter.__init__,
+        transformers/models/olmo3/modeling_olmo3.py:Olmo3Model.forward
     Fix: the older transformers release that the message names, in the header block and installed.
     """
     if job.model and (wrong := job.model.family.wrong):

@@ -163,8 +163,17 @@ def _attention(config: Config, family: Family) -> Attn:
         joint=bool(config.get(layered.JOINT)),
         borrowed=bool(config.get(layered.BORROWED)),
         crossed=bool(config.get(layered.CROSSED)),
-        window_share=1.0 if family.differs else 0.5,
+        window_share=_windowed(config, family),
     )
+
+
+def _windowed(config: Config, family: Family) -> float:
+    """Share of the layers whose attention has the window: all where each kind of layer is described by itself, else as
+    `layer_types` says, and half of them without it."""
+    if family.differs:
+        return 1.0
+    kinds = config.get("layer_types")
+    return kinds.count("sliding_attention") / len(kinds) if isinstance(kinds, list) and kinds else 0.5
 
 
 def _rotating(config: Config) -> float:

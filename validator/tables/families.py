@@ -129,7 +129,7 @@ class Family(NamedTuple):
     settings: Mapping[str, Any] = MappingProxyType({})
     # (start of a name, what replaces it) where the models' own code fails with transformers 5.
     successor: tuple[str, str] | None = None
-    # What transformers 5 makes of the model that its weights do not fit.
+    # What transformers 5 makes of the model, other than its weights were trained.
     wrong: str = ""
     # What LLaMA-Factory looks for under ZeRO-3 by the name of a class that transformers has since named otherwise.
     lost_leaf: str | None = None

@@ -21,7 +21,7 @@ from validator.tables.sizes import checked
 # What types call the number of positions: most, GPT-2 and GPT-J, ChatGLM, MPT.
 _POSITIONS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
 _RELEASED = re.compile(r"\n  released: (\S+)")
-_SUCCESSOR = re.compile(r"\n  successor: (\S+)")
+_REPLACES = re.compile(r"\n  replaces: \[(.*)\]")
 _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 
 
@@ -108,7 +108,7 @@ def released() -> dict[str, str]:
 @lru_cache(maxsize=1)
 def successors() -> dict[str, str]:
     """The id of the newer model that replaces a model, by the replaced one's id; no entry is parsed."""
-    return dict(listing("models").matching(_SUCCESSOR))
+    return {older: key for key, replaced in listing("models").matching(_REPLACES) for older in replaced.split(", ")}
 
 
 def model(name: str, revision: str = "main", cache_dir: str | None = None) -> Model:
