@@ -77,7 +77,6 @@ class Wish:
             stage=row["stage"],
             saver=next((word for word in variants if word in savers()), None),
             public=True,
-            evaluates=True,
             extra=extra,
             drop=tuple(row.get("drop", ())),
             use=row.get("word", ""),

@@ -920,17 +920,129 @@ def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:
     assert replace(best.draft, micro=16).job.verdict == "exceeds"
 
 
+LARGE = ("--model", "qwen2.5-vl-32b", "--machine", "16xascend-910c-64g", "--stage", "dpo", "--cutoff-len", "512",
+         "--host-ram", "512")  # fmt: skip
+
+
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
-    ("model", "machine", "method", "steps"),
-    [("deepseek-moe-16b", "8xascend-910b-32g", "freeze", 2500),  # 33 GB a checkpoint, of a run of some hours
-     ("deepseek-moe-16b", "8xascend-910b-32g", "lora", 500)],
-)  # fmt: skip
-def test_checkpoints_take_a_tenth_of_the_run_at_most(model: str, machine: str, method: str, steps: int) -> None:
-    words = ("--model", model, "--machine", machine, "--method", method, "--cutoff-len", "4096")
+    ("words", "steps"),
+    [
+        (("--model", "qwen7b", "--machine", "8xa100-80g", "--method", "lora"), 0.1),
+        (("--model", "qwen7b", "--machine", "1xa100-80g", "--method", "lora", "--samples", "200000"), 0.02),
+        (("--model", "open-llama-3b", "--machine", "16xascend-910c-64g", "--method", "full"), 0.5),
+        ((*LARGE, "--method", "full"), 154),  # two of 428 GiB take a fifth of the run
+    ],
+)
+def test_checkpoints_take_a_tenth_of_the_run_at_most(words: tuple[str, ...], steps: float) -> None:
     assert "wrote mine.yaml" in run(*words, "--write", "mine.yaml").output
-    assert load("mine.yaml").values["save_steps"] == steps
+    values = load("mine.yaml").values
+    assert values["save_steps"] == steps
+    assert values["eval_steps"] == min(steps, 0.5)
     assert [d for d in check.check_file("mine.yaml").diagnostics if d.severity is not Severity.NOTE] == []
+
+
+def evaluation(*words: str) -> tuple[dict[str, object], str]:
+    """Settings of the evaluation in the recipe that is written, and the reason why there is none."""
+    assert "wrote mine.yaml" in run(*words, "--write", "mine.yaml").output
+    text, values = Path("mine.yaml").read_text("utf-8"), load("mine.yaml").values
+    Path("mine.yaml").unlink()
+    names = ("val_size", "per_device_eval_batch_size", "eval_strategy", "eval_steps", "load_best_model_at_end")
+    return {name: values[name] for name in names if name in values}, text.partition("# nothing is held back: ")[2]
+
+
+SMALL = ("--model", "qwen3-4b", "--machine", "1xrtx-4090")
+HELD = {"per_device_eval_batch_size": 1, "eval_strategy": "steps", "eval_steps": 0.1, "load_best_model_at_end": True}
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("words", "share"),
+    [
+        ((*SMALL, "--samples", "50"), 0.05),
+        ((*SMALL, "--samples", "5000"), 0.02),
+        ((*SMALL, "--samples", "20000"), 0.01),
+        # Evaluations of a hundredth would take a tenth of a run of days, of which a checkpoint is written each hour.
+        (("--model", "qwen3-32b", "--machine", "1xrtx-4090"), 0.005),
+    ],
+)
+def test_a_plan_holds_back_part_of_the_data(words: tuple[str, ...], share: float) -> None:
+    settings, reason = evaluation(*words)
+    assert settings["val_size"] == share
+    assert reason == ""
+    if words[:4] == SMALL:
+        assert settings == {"val_size": share, **HELD}
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ((*SMALL, "--samples", "49"), "that takes 50 samples or more\n"),
+        (
+            ("--model", "ministral-8b", "--machine", "1xt4-16g", "--method", "qlora"),
+            "an evaluation holds the logits of whole samples, which may not fit beside it\n",
+        ),
+        (
+            ("--model", "glm-4.5v", "--machine", "4xa100-40g", "--stage", "pt", "--method", "lora",
+             "--cutoff-len", "4096", "--host-ram", "512"),
+            "evaluations would take a tenth of the run\n",
+        ),
+    ],
+)  # fmt: skip
+def test_a_plan_says_why_it_holds_nothing_back(words: tuple[str, ...], reason: str) -> None:
+    assert evaluation(*words) == ({}, reason)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(("lines", "held"), [(6000, True), (3000, False)])
+def test_texts_that_fill_few_sequences_are_not_split(lines: int, held: bool) -> None:
+    """Some 42 sequences of 2,048 tokens: LLaMA-Factory splits the lines, and what is held back has to fill one, too."""
+    text = "".join(f"On line {number} the quick brown fox jumps over the lazy dog.\n" for number in range(lines))
+    Path("book.txt").write_text(text, "utf-8")
+    settings, reason = evaluation("--model", "qwen3-8b", "--machine", "1xa100-80g", "--data", "book.txt")
+    assert (bool(settings), bool(reason)) == (held, not held)
+
+
+@pytest.mark.usefixtures("here")
+def test_the_share_of_own_data_goes_by_their_own_number() -> None:
+    """Not by the recommended one, which the header states."""
+    rows = [{"instruction": "Say this.", "input": "", "output": f"word {number}"} for number in range(300)]
+    Path("mine.json").write_text(json.dumps(rows), "utf-8")
+    settings, _ = evaluation(*SMALL, "--data", "mine.json")
+    assert settings["val_size"] == 0.05
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--model", "qwen3-8b", "--machine", "2xrtx-4090"),
+        ("--model", "qwen7b", "--machine", "8xascend-910b-64g", "--method", "full"),
+        ("--machine", "1xrtx-4090", "--samples", "300"),
+    ],
+)
+def test_hours_of_a_plan_are_those_that_explain_tells_of_the_file(words: tuple[str, ...]) -> None:
+    found = plans(*words)
+    best = (found["plans"] or found["choices"])[0]
+    run(*words, "--write", "mine.yaml")
+    time = json.loads(program.run_to_exception("explain", "mine.yaml", "--format", "json").stdout)["time"]
+    assert best["hours"] == time["hours"]
+    assert best["by_length"] == time["by_length"]
+    assert [*best["by_length"]] == ["256", "512", "1024", "2048"]
+
+
+def test_hours_at_a_few_lengths_stand_below_the_plans_where_nobody_told_the_length(tmp_path: Path) -> None:
+    words, told = ("--model", "qwen7b", "--machine", "8xa100-80g"), "first row by mean length of samples"
+    shown = run(*words).output
+    assert shown.count("`lmf-recipes data FILE --model M`") == shown.count("256 tokens") == 1
+    assert told in run("--machine", "8xa100-80g").output
+    rows = [{"instruction": "Say this.", "input": "", "output": "word " * 80}] * 50
+    (tmp_path / "mine.json").write_text(json.dumps(rows))
+    own = (*words, "--data", str(tmp_path / "mine.json"))
+    assert told not in run(*own).output
+    assert all(row["by_length"] == {} for row in plans(*own)["plans"])
+    assert told not in run("--model", "qwen3-8b", "--machine", "2x48g").output  # no rates, so no hours
 
 
 @pytest.mark.parametrize(

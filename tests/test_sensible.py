@@ -14,11 +14,13 @@ import pytest
 import yaml
 from support.every import every
 
+from validator.diagnostic import Severity
 from validator.job import job as resolving
 from validator.job.job import Job
 from validator.job.pace import pace
 from validator.job.schedule import interval
 from validator.judge import check
+from validator.plan import answer
 from validator.read.recipe import Document, parse
 from validator.tables.data import listing
 
@@ -104,6 +106,8 @@ LAWS: dict[Callable[[Document, Job], bool], tuple[str, str]] = {
 }
 # What a row of a field report is spared.
 SPARED = {ends_within_three_days, starts_plainly_on_one_device, states_the_lengths_of_its_data, has_a_head}
+# Laws that do not hold for what `plan` writes: it is for data of one's own, and for whatever model is asked for.
+PLANNED = [law for law in LAWS if law not in {*SPARED, states_the_rows_of_its_data}]
 
 
 @cache
@@ -128,6 +132,35 @@ def broken(path: Path) -> list[str]:
 @every(PATHS)
 def test_a_recipe_breaks_no_law(path: Path) -> None:
     assert broken(path) == []
+
+
+@pytest.mark.parametrize("method", ["lora", "full", "qlora"])
+@pytest.mark.parametrize(
+    ("model", "machine"),
+    [
+        ("qwen3-4b", "1xrtx-5090"),
+        ("qwen3-8b", "2xrtx-4090"),
+        ("qwen3-32b", "8xa100-80g"),
+        ("llama3.1-8b", "2x8xh100-80g"),
+        ("qwen7b", "8xascend-910b-64g"),
+    ],
+)
+def test_a_plan_that_is_written_breaks_no_law(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, machine: str, method: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    best = answer.answer(model, machine, method=method).best
+    if best is None:
+        assert (model, method) in {("qwen7b", "qlora"), ("qwen3-8b", "full")}
+        return
+    answer.write(best, Path("mine.yaml"))
+    document = parse("mine.yaml", Path("mine.yaml").read_text("utf-8"))
+    job = resolving.resolve(document)
+    assert [law.__name__ for law in PLANNED if not law(document, job)] == []
+    assert "TRA423" not in found(document)
+    assert {
+        each.code for each in check.check_document(document).diagnostics if each.severity is not Severity.NOTE
+    } == set()
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 NAME = "qwen3-4b-2507-4090x1-lora"
 PLAN = ["method", "speed", "device_gib", "headroom_gib", "host_gib", "zero", "micro_batch", "accumulation",
         "effective_batch", "learning_rate", "epochs", "cutoff_len", "samples", "set", "gives_up",
-        "nearest", "hours", "device_hours", "bottleneck", "money"]  # fmt: skip
+        "nearest", "hours", "device_hours", "bottleneck", "money", "by_length"]  # fmt: skip
 WHOLE = ["model", "machine", "samples", "plans", "choices", "reasons", "upgrades", "tight", "notes", "scale"]
 NEED = ["verdict", "device_gib", "host_gib"]
 

@@ -14,12 +14,9 @@ from validator.job.job import Job
 from validator.job.price import Cost
 from validator.measure import kept
 from validator.speed import Span
-from validator.speed.padding import spread
 
 # Of a board's power at most, what a step draws: idle between kernels, or all of it.
 _LOAD = (0.6, 0.85, 1.0)
-# Mean lengths of samples, tokens: short questions and answers, ordinary ones, conversations.
-_MEANS = (256, 512, 1024)
 
 
 def time(job: Job, energy: bool = False) -> Time | None:
@@ -39,20 +36,10 @@ def time(job: Job, energy: bool = False) -> Time | None:
         parts={part: seconds / 3600 for part, seconds in known.run.terms.items()} if known.run else {},
         assumed=list(known.assumed),
         few_measurements_of=list(step.gaps),
-        by_length=_by_length(job, correction),
+        by_length=pace.by_length(job, correction),
         energy_kwh=_energy(job, hours) if energy and hours else None,
         correction=correction,
     )
-
-
-def _by_length(job: Job, correction: float | None) -> dict[int, Span]:
-    """Hours by the mean length of samples, tokens; empty where the length is told, or no number of samples is known."""
-    if not extent(job).guessed:
-        return {}
-    means = dict.fromkeys((*(each for each in _MEANS if each < job.longest), job.longest))
-    lengths = {mean: tuple(map(round, spread(mean, job.longest, told=False))) for mean in means}
-    runs = {mean: pace.pace(job, None, each, correction) for mean, each in lengths.items()}
-    return {mean: run.hours for mean, run in runs.items() if run and run.hours}
 
 
 def cost(job: Job, time: Time | None) -> Cost | None:

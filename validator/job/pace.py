@@ -13,12 +13,14 @@ from validator.job.job import Job
 from validator.job.schedule import schedule
 from validator.memory import Workload
 from validator.speed import Course, Device, RunTime, Span, StepTime, run_time, step_time
-from validator.speed.padding import longest_of, waited_for
+from validator.speed.padding import longest_of, spread, waited_for
 from validator.tables import devices, networks
 from validator.tables.rates import usual
 
 # The usual server's network is that of a large cloud. Many a cluster has a part of it: the band ends there.
 SLOWER_NETWORK = 0.25
+# Mean lengths of samples, tokens: short questions and answers, ordinary ones, conversations.
+_MEANS = (256, 512, 1024)
 # What machines without published rates are held against, once a step was measured on them.
 _REFERENCE = "a100-80g"
 
@@ -71,6 +73,16 @@ def pace(
     if run and short.run and long.run:
         run = run._replace(low=min(short.run.low, run.low), high=max(long.run.high, run.high))
     return Pace(step, usual.tokens / step.expected, usual.steps, run, (*known.assumed, *assumed))
+
+
+def by_length(job: Job, correction: float | None = None) -> dict[int, Span]:
+    """Hours by the mean length of samples, tokens; empty where the length is told, or no number of samples is known."""
+    if not extent(job).guessed:
+        return {}
+    means = dict.fromkeys((*(each for each in _MEANS if each < job.longest), job.longest))
+    lengths = {mean: tuple(map(round, spread(mean, job.longest, told=False))) for mean in means}
+    runs = {mean: pace(job, None, each, correction) for mean, each in lengths.items()}
+    return {mean: run.hours for mean, run in runs.items() if run and run.hours}
 
 
 def measurable(job: Job, tokens: float | None) -> float | None:

@@ -30,12 +30,20 @@ _PIXELS = 512 * 512
 STAGES = tuple(_DATA)
 # Above this, the mask that sdpa builds for padded samples outgrows everything else.
 _LONG = 16384
-# Billions of parameters from which one checkpoint of a full fine-tune takes some 400 GiB.
-_HUGE = 30
 # Shares of the data held back for evaluation, by the number of samples below which they hold; and of a stream how many.
 _HELD = {5_000: 0.05, 20_000: 0.02}
 _HELD_OF_MANY = 0.01
 _HELD_OF_STREAM = 200
+# With fewer samples none is held back. It is the least at which a guide sees any change (`form` in data/samples.yaml).
+_FEWEST_SAMPLES = 50
+# Checkpoints of adapters that are kept at most where none is known to be the best.
+_MOST_KEPT = 20
+# The share of a run that lies between checkpoints and evaluations at most.
+MOST_APART = 0.5
+# Why nothing is held back for evaluation.
+TOO_LARGE = "an evaluation holds the logits of whole samples, which may not fit beside it"
+TOO_LONG = "evaluations would take a tenth of the run"
+_TOO_FEW = f"that takes {_FEWEST_SAMPLES} samples or more"
 # Optimizer steps that a run is to have.
 _STEPS = 100
 # Tokens of a sample that are left for its text where its pictures make it long.
@@ -50,12 +58,13 @@ class Draft:
     the optimizers for full fine-tuning on one device, `bf16` for AdamW in 16 bits. `transformers`: the release that the
     recipe is for; None stands for the newest. `own`: the registry of the user's own data. `workers`: processes that
     load samples beside each of a device. `stem`: the name of the file that the recipe is written to, without its
-    suffix. `planned`: simulates a model that no formula knows. `save_steps`: steps from one checkpoint to the
-    next, or that as a share of the run. `evaluates`: part of the data is held back and measured at each
-    checkpoint. `public`: the run is on the public data that it names, and the header block states their rows and
-    lengths. `extra`: settings of its own by the heading of the recipe (model, method, dataset or train) that they stand
-    below; they replace others of the same name, and `drop` names those that have no place beside them. `use`: the word
-    for what the run is for, which ends the file's name."""
+    suffix. `planned`: simulates a model that no formula knows. `save_steps`: the share of the run from one checkpoint
+    to the next, or the number of all steps, where the checkpoint at the end is the only one. `held`: the share of the
+    data that is held back for evaluation; None stands for the usual one. `no_evaluation`: what forbids an evaluation at
+    each checkpoint; None: nothing does. `public`: the run is on the public data that it names, and the header block
+    states their rows and lengths. `extra`: settings of its own by the heading of the recipe (model, method, dataset or
+    train) that they stand below; they replace others of the same name, and `drop` names those that have no place beside
+    them. `use`: the word for what the run is for, which ends the file's name."""
 
     model: Model
     machine: Machine
@@ -73,8 +82,9 @@ class Draft:
     workers: int = 4
     stem: str | None = None
     planned: Planned | None = None
-    save_steps: float = 500
-    evaluates: bool = False
+    save_steps: float = 0.1
+    held: float | None = None
+    no_evaluation: str | None = None
     public: bool = False
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     drop: tuple[str, ...] = ()
@@ -183,6 +193,36 @@ class Draft:
         each = max(1.0, job.longest / length[0]) if length and job.packs else 1.0
         return int(rows / each) if rows else None, each
 
+    @cached_property
+    def _rows(self) -> int | None:
+        """Samples of the data. Texts that are packed into sequences count as the fewer of the two, since LLaMA-Factory
+        splits the data before it packs them. None: not known."""
+        if self.own is None:
+            return self._packed[0]
+        job = Job({"stage": self.stage, "cutoff_len": self.length, **dict(self._data())})
+        job.registry = self.own
+        if job.rows is None or not job.packs:
+            return job.rows
+        lengths = extent(job).lengths[1]
+        return min(job.rows, int(job.rows * sum(lengths) / len(lengths) / self.length))
+
+    @property
+    def unmeasured(self) -> str | None:
+        """Why nothing is held back for evaluation; None where part of the data is."""
+        few = self._rows is not None and self._rows < _FEWEST_SAMPLES
+        return _TOO_FEW if few else self.no_evaluation
+
+    @property
+    def evaluates(self) -> bool:
+        """True if part of the data is held back and measured at each checkpoint."""
+        return self.unmeasured is None
+
+    @property
+    def held_share(self) -> float:
+        """The share of the data that is held back for evaluation."""
+        rows = self._rows or 0
+        return self.held or next((share for most, share in _HELD.items() if rows < most), _HELD_OF_MANY)
+
     @property
     def name(self) -> str:
         """The name a recipe of the catalogue with these contents would have."""
@@ -240,12 +280,9 @@ class Draft:
         yield from self.extra.get("model", {}).items()
         yield from self._method()
         yield from self._data()
-        kept = 1 if self.method == "full" and self.model.billions > _HUGE else 2
-        if self.public:
-            known = self.evaluates or self.method == "full"
-            kept = (
-                2 if known else max(2, round(1 / self.save_steps))
-            )  # adapters are small, and none is known to be the best
+        kept = 2
+        if not self.evaluates and self.method != "full":  # adapters are small, and none is known to be the best
+            kept = min(max(2, round(1 / self.save_steps)), _MOST_KEPT)
         yield from {"logging_steps": 10, "save_steps": self.save_steps, "save_total_limit": kept, "plot_loss": True,
                     "report_to": "none"}.items()  # fmt: skip
         yield from self._schedule()
@@ -313,12 +350,11 @@ class Draft:
         adapter, which is quickly loaded again, ends with it. Of streamed text the first samples are held back."""
         if not self.evaluates:
             return
-        rows = self._packed[0] or 0
-        share = next((held for most, held in _HELD.items() if rows < most), _HELD_OF_MANY)
-        yield "val_size", _HELD_OF_STREAM if self.streams else share
+        yield "val_size", _HELD_OF_STREAM if self.streams else self.held_share
         yield from {"per_device_eval_batch_size": 1, "eval_strategy": "steps",
-                    "eval_steps": self.save_steps}.items()  # fmt: skip
-        if self.method in ("lora", "qlora") and not self.engine and self.stage != "rm":  # rule TRA106
+                    "eval_steps": min(self.save_steps, MOST_APART)}.items()  # fmt: skip
+        adapter = self.method in ("lora", "qlora") and self.save_steps < 1
+        if adapter and not self.engine and self.stage != "rm":  # rule TRA106
             yield "load_best_model_at_end", True
         yield "metric_for_best_model", "eval_loss"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from validator.job.price import Cost
@@ -35,7 +35,8 @@ class MachineRow:
 @dataclass(frozen=True)
 class PlanRow:
     """A run that fits, and what it gives up. `zero` is the DeepSpeed file, `set` the recipe's settings; `hours` are
-    those of the samples, None where no rates of the device are published; `speed` is the class of the search."""
+    those of the samples, None where no rates of the device are published; `speed` is the class of the search.
+    `by_length`: hours by the mean length of samples, in tokens, where nothing tells how long they are."""
 
     method: str
     speed: str
@@ -57,6 +58,7 @@ class PlanRow:
     device_hours: float | None
     bottleneck: Term | None
     money: Cost | None
+    by_length: Mapping[int, Span]
 
 
 @dataclass(frozen=True)
@@ -165,12 +167,17 @@ def _plan(plan: Plan) -> PlanRow:
         device_hours=_digits(hours.expected * draft.machine.world) if hours else None,
         bottleneck=plan.pace.step.bottleneck if plan.pace else None,
         money=_money(plan),
+        by_length={tokens: _rounded(hours) for tokens, hours in plan.by_length.items()},
     )
 
 
 def _hours(plan: Plan) -> Span | None:
     hours = plan.pace.hours if plan.pace else None
-    return Span(*map(_digits, hours)) if hours else None
+    return _rounded(hours) if hours else None
+
+
+def _rounded(hours: Span) -> Span:
+    return Span(*map(_digits, hours))
 
 
 def _money(plan: Plan) -> Cost | None:

@@ -9,7 +9,7 @@ fetches the weights from there. What fits is then ranked by the time that it tak
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -17,13 +17,13 @@ from math import log2
 
 from validator.diagnostic import Diagnostic, Severity
 from validator.job.job import GIB, Job
-from validator.job.pace import Pace, pace, per_sample
+from validator.job.pace import Pace, by_length, pace, per_sample
 from validator.judge import check
 from validator.measure import kept
 from validator.plan import draft, writing
-from validator.plan.draft import Draft
+from validator.plan.draft import MOST_APART, TOO_LARGE, TOO_LONG, Draft
 from validator.read.recipe import parse
-from validator.speed import Part, Term
+from validator.speed import Part, Span, Term
 from validator.tables import releases
 from validator.tables.checkout import home
 from validator.tables.savers import run_on, savers
@@ -47,14 +47,16 @@ _ENGINES = {
 }
 
 
-# Steps between checkpoints that are seldom enough in any run.
-_SELDOM = 5000
 _TENTH = 0.1
 # Shares of a run from one checkpoint to the next.
-_SHARES = (0.02, 0.05, 0.1)
-# Where it is not known how long a step takes.
+_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+# Steps between checkpoints where it is not known how long a step takes.
 _USUAL = 500
 _HOUR = 3600.0
+# Seconds between checkpoints from which a kill costs much.
+_LOST = 2 * _HOUR
+# Shares of the data that are held back where evaluations of the usual one would take too long.
+_HELD = (0.02, 0.01, 0.005, 0.002, 0.001)
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,16 @@ class Plan:
     @cached_property
     def pace(self) -> Pace | None:
         """How long it takes, by what was measured on this machine, too; None where no rates of the device are known."""
-        return pace(self.draft.job, correction=kept.correction(str(self.draft.machine)))
+        return pace(self.draft.job, correction=self._correction)
+
+    @property
+    def by_length(self) -> Mapping[int, Span]:
+        """Hours by the mean length of samples, tokens, as `explain` tells them; empty where the length is known."""
+        return by_length(self.draft.job, self._correction)
+
+    @property
+    def _correction(self) -> float | None:
+        return kept.correction(str(self.draft.machine))
 
     @cached_property
     def duration(self) -> float:
@@ -176,43 +187,37 @@ def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
 
 
 def spaced(plan: Plan) -> Plan:
-    """The plan with its checkpoints spaced by time: one each hour on a single node, each half hour on several, and one
-    before the end of a run of over an hour. They lie further apart if they would take a tenth of the run (rule TRA926).
-    A recipe of the catalogue says so as a share of the run, which holds for other data, too: a tenth, or less.
-    They and evaluations are made less often where these would take a tenth; if that does not help, nothing is held
-    back."""
-    pace = plan.pace
-    total = (pace and pace.steps) or plan.draft.job.steps
-    run = pace.run if pace else None
-    before = total if run and run.expected < _HOUR else total // 2
-    wanted = _HOUR / (1 if plan.draft.machine.nodes == 1 else 2) / pace.step.expected if pace else _USUAL
-    most: float = total or _SELDOM
-    steps: float = _round(min(wanted, before or _SELDOM, _SELDOM))
-    if plan.draft.public:
-        steps, most = max((share for share in _SHARES if share * (total or 1) <= wanted), default=_SHARES[0]), 0.5
-    plan = replace(plan, draft=replace(plan.draft, save_steps=steps))
-    while _wastes(plan, Part.SAVES) and plan.draft.save_steps < most:
-        plan = replace(plan, draft=replace(plan.draft, save_steps=min(2 * plan.draft.save_steps, most)))
+    """The plan with its checkpoints spaced by time: one each hour on a single node, each half hour on several. They are
+    told as a share of the run, a tenth or less, which holds for other data, too. They lie further apart if they would
+    take a tenth of the run (rule TRA926); if two would, only the one at the end is written."""
+    total = (plan.pace and plan.pace.steps) or plan.draft.job.steps or 1
+    wanted = _HOUR / (1 if plan.draft.machine.nodes == 1 else 2) / plan.pace.step.expected if plan.pace else _USUAL
+    share = max((share for share in _SHARES if share * total <= wanted), default=_SHARES[0])
+    plan = replace(plan, draft=replace(plan.draft, save_steps=share))
+    while _wastes(plan, Part.SAVES) and plan.draft.save_steps < MOST_APART:
+        plan = replace(plan, draft=replace(plan.draft, save_steps=min(2 * plan.draft.save_steps, MOST_APART)))
     while plan.draft.evaluates and _wastes(plan, Part.EVALUATIONS):
-        fewer = min(2 * plan.draft.save_steps, most)
-        enough = plan.draft.save_steps < most
-        plan = replace(plan, draft=replace(plan.draft, save_steps=fewer, evaluates=enough))
+        plan = replace(plan, draft=_evaluated_less(plan))
+    if plan.pace and plan.pace.steps and plan.pace.run and plan.pace.run.wasted_on(Part.SAVES):
+        return replace(plan, draft=replace(plan.draft, save_steps=plan.pace.steps))
     return plan
 
 
-def _round(steps: float) -> int:
-    """A number of one digit with zeros, or 25 and 250, at most `steps`; at least one."""
-    sizes = [digit * 10**power for power in range(5) for digit in (1, 2, 2.5, 5)]
-    return int(max((size for size in sizes if size <= steps and size == int(size)), default=1))
+def _evaluated_less(plan: Plan) -> Draft:
+    """The draft with its evaluations, and so its checkpoints, further apart, up to the distance at which a kill costs
+    much (rule TRA424); else with fewer samples held back; else with none."""
+    draft, run = plan.draft, plan.pace.run if plan.pace else None
+    apart = min(2 * draft.save_steps, MOST_APART)
+    if draft.save_steps < apart and run and apart * run.expected <= _LOST:
+        return replace(draft, save_steps=apart)
+    fewer = next((share for share in _HELD if share < draft.held_share), None)
+    return replace(draft, held=fewer) if fewer else replace(draft, no_evaluation=TOO_LONG)
 
 
 def _wastes(plan: Plan, part: Part) -> bool:
-    """Whether a tenth of the run goes to checkpoints or evaluations; of a run that is soon over only in the catalogue,
-    whose recipes are copied for longer ones."""
+    """Whether a tenth of the run goes to checkpoints or evaluations."""
     run = plan.pace.run if plan.pace else None
-    if run is None or not plan.draft.public:
-        return bool(run and run.wasted_on(part))
-    return run.terms.get(part, 0.0) > _TENTH * run.expected
+    return bool(run and run.terms.get(part, 0.0) > _TENTH * run.expected)
 
 
 def members(start: Draft, speed: str) -> Iterator[Draft]:
@@ -221,7 +226,7 @@ def members(start: Draft, speed: str) -> Iterator[Draft]:
     for engine in _engines(start, speed):
         most = _lean(replace(start, engine=engine, liger=liger, recompute=speed != "fastest"))
         if not most.fits:
-            most = replace(most, evaluates=False)  # which holds all logits of a batch
+            most = replace(most, no_evaluation=TOO_LARGE)
         if not most.fits:
             continue  # liger never needs more memory, so nothing fits without it
         for member in (replace(most, liger=False), most) if liger else (most,):
@@ -246,7 +251,8 @@ def frugal(start: Draft) -> Iterator[Plan]:
     """The draft in each speed class and with each ZeRO file, with everything else that saves memory, fit or not."""
     for speed in SPEEDS[1:]:
         for engine in _engines(start, speed):
-            yield Plan(replace(start, engine=engine, liger=start.liger_helps, workers=1, evaluates=False), speed)
+            lean = replace(start, engine=engine, liger=start.liger_helps, workers=1, no_evaluation=TOO_LARGE)
+            yield Plan(lean, speed)
 
 
 def tight(start: Draft, methods: Sequence[str]) -> Plan | None:

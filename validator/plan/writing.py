@@ -18,9 +18,6 @@ _METHODS = {"lora": "LoRA", "qlora": "QLoRA (4 bits)", "full": "full", "freeze":
 _STAGES = {"sft": "fine-tuning", "dpo": "DPO", "kto": "KTO", "rm": "reward modelling", "pt": "continued pre-training"}
 _HEADINGS = {"model_name_or_path": "model", "stage": "method", "dataset": "dataset", "output_dir": "output",
              "per_device_train_batch_size": "train", "val_size": "eval"}  # fmt: skip
-_TOO_LARGE = "nothing is held back: an evaluation holds the logits of whole samples, which may not fit beside it"
-_HALF = 0.5  # of a run, beyond which checkpoints are not spaced
-_TOO_LONG = "nothing is held back: evaluations would take a tenth of the run"
 # A text that YAML reads as itself; folders may be called anything.
 _PLAIN = re.compile(r"[A-Za-z_./~][\w./~+,@() -]*[\w./)]")
 
@@ -36,8 +33,8 @@ def text(draft: Draft, planned: bool = True, head: Sequence[str] = ()) -> str:
         if key in _HEADINGS:
             lines += ["", f"### {_HEADINGS[key]}"]
         lines += _lines(key, value, _remark(draft, key))
-    if reason := _unmeasured(draft):
-        lines.append(f"# {reason}")
+    if draft.unmeasured:
+        lines.append(f"# nothing is held back: {draft.unmeasured}")
     return "\n".join(lines) + "\n"
 
 
@@ -124,11 +121,12 @@ def _place(machine: Machine) -> str:
 
 def _remark(draft: Draft, key: str) -> str:
     """The trade-off behind a setting; empty where it is plain."""
+    kept = "the best by eval_loss, and the last" if draft.evaluates else "none is known to be the best"
     remarks = {
         "enable_thinking": f"thoughts in the answers stay, none are added{_asked(draft)}",
         "default_system": "LLaMA-Factory's own asks in every sample for thoughts",
-        "save_steps": "of the run" if draft.save_steps < 1 else "",
-        "save_total_limit": _kept(draft),
+        "save_steps": "of the run" if draft.save_steps < 1 else "the end: one before it would take a tenth of the run",
+        "save_total_limit": kept,
         "enable_liger_kernel": "a loss that never holds all logits; needs the package liger-kernel",
         "disable_gradient_checkpointing": "faster; remove it for longer samples",
         "flash_attn": "needs the package flash-attn" if draft.machine.device.vendor != "ascend" else "",
@@ -161,20 +159,6 @@ def _asked(draft: Draft) -> str:
     return "" if draft.model.family.sinks else "; where yours have none, ask without thinking"
 
 
-def _kept(draft: Draft) -> str:
-    """Which checkpoints are left at the end, in a recipe of the catalogue."""
-    if not draft.public:
-        return ""
-    return "the best by eval_loss, and the last" if draft.evaluates else "none is known to be the best"
-
-
-def _unmeasured(draft: Draft) -> str:
-    """Why a recipe of the catalogue is not evaluated; empty where it is, and for other recipes."""
-    if draft.evaluates or not draft.public:
-        return ""
-    return _TOO_LONG if draft.save_steps >= _HALF else _TOO_LARGE
-
-
 def _tokens(draft: Draft) -> str:
     """How many tokens a picture of so many pixels becomes, where that grows with them."""
     areas = (tower.side**2 * tower.merge for tower in draft.model.arch.towers if tower.side and not tower.whole)
@@ -195,7 +179,7 @@ def _lines(key: str, value: Any, remark: str) -> list[str]:
 def _written(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return json.dumps(value)
-    if isinstance(value, float) and 0 < value < 1e-2:
+    if isinstance(value, float) and 0 < value < 1e-3:
         mantissa, _, exponent = f"{value:.1e}".partition("e")
         return f"{mantissa}e{int(exponent)}"
     if isinstance(value, str) and not _PLAIN.fullmatch(value):

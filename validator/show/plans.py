@@ -16,6 +16,7 @@ _SCALE = ("devices", "time", "device hours", "efficiency", "with", "micro")
 _EFFICIENCY = "efficiency: device hours of the fewest devices on which it fits, over those of so many"
 # What a narrow terminal does without.
 _SPARE = ("GiB/host", "to spare", "recommended")
+_BY_LENGTH = "first row by mean length of samples; yours: `lmf-recipes data FILE --model M`"
 _NO_REMEDY = "no one change helps: another method, shorter samples, more host memory, more or larger devices"
 _COST = "cost: doublings between your samples and the recommended number, and of a step's time by traffic and waiting"
 
@@ -25,9 +26,10 @@ def text(rows: Rows, following: Sequence[str] = ()) -> str:
     ram = f"{rows.machine.host_ram_gib:g} GiB of host memory" if rows.machine.host_ram_gib else "host memory not known"
     lines = [f"{rows.model or 'models'} on {rows.machine.name}, {ram}"]
     if rows.plans:
-        lines += [*_plans(rows.plans), *_scale(rows.scale)]
+        lines += [*_plans(rows.plans), *_by_length(rows.plans[0]), *_scale(rows.scale)]
     elif rows.choices:
         lines += [*table(_CHOICES, map(_choice, rows.choices), _SPARE), *(_wrapped(_COST) if rows.samples else ())]
+        lines += _by_length(rows.choices[0])
     elif rows.reasons:
         lines += [
             "no such run passes `check`, whatever its memory:",
@@ -60,6 +62,14 @@ def _figures(row: PlanRow) -> tuple[object, ...]:
 def _hours(hours: tuple[float, float, float] | None) -> str:
     """`5-9 h`; a point would pretend."""
     return between(3600 * hours[0], 3600 * hours[2]).replace(" to ", "-") if hours else "not known"
+
+
+def _by_length(row: PlanRow) -> Iterator[str]:
+    """How long a plan takes at a few mean lengths, where nothing tells how long samples are."""
+    if row.by_length:
+        yield from _wrapped(_BY_LENGTH)
+        titles = [f"{tokens:,} tokens" for tokens in row.by_length]
+        yield from (f"  {line}" for line in table(titles, [[*map(_hours, row.by_length.values())]]))
 
 
 def _scale(rows: Sequence[ScaleRow]) -> Iterator[str]:
