@@ -39,7 +39,7 @@ EXPLANATION = Explanation(
         60.0, 62.5, 70.0, 84.0, {Device.WEIGHTS: 40.0, Device.LOGITS: 19.99, Device.BUCKETS: 0.01}, []
     ),
     host_gib=Band(40.0, 50.0, 60.0, {Host.PROCESSES: 50.0}),
-    disk_gib=Disk(1.5, 3.0),
+    disk_gib=Disk(1.5, 1, 3.0),
     time=Time(
         Step(0.9, 1.5, 4.0, {Work.PRODUCTS: 1.0, Work.LINKS: 0.5}),
         12_345.0,

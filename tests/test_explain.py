@@ -59,7 +59,7 @@ def test_the_fixed_shape() -> None:
     assert list(found["model"]) == ["name", "parameters", "trainable_parameters"]
     assert list(found["device_gib"]) == ["allocated", "low", "expected", "high", "terms", "few_measurements_of"]
     assert list(found["host_gib"]) == ["low", "expected", "high", "terms"]
-    assert list(found["disk_gib"]) == ["checkpoint", "total"]
+    assert list(found["disk_gib"]) == ["checkpoint", "checkpoints", "total"]
     assert list(found["time"])[:5] == ["step_seconds", "tokens_per_second", "hours", "device_hours", "bottleneck"]
     assert list(found["time"]["step_seconds"]) == ["low", "expected", "high", "terms"]
     assert list(found["time"]["hours"]) == ["low", "expected", "high"]

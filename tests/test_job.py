@@ -53,14 +53,36 @@ def test_batch_and_steps_over_all_devices_and_epochs() -> None:
     assert resolved("1xa100-80g", **batch).steps == 0
 
 
+BEST = {"metric_for_best_model": "eval_loss", "eval_strategy": "steps", "val_size": 0.1}
+
+
 @pytest.mark.parametrize(
-    ("more", "kept"),
-    [({"save_total_limit": 3}, 3), ({"save_steps": 10}, 5), ({"save_steps": 10, "save_strategy": "no"}, 0),
-     ({"save_steps": 1000}, 1)],
-)  # fmt: skip
-def test_checkpoints_kept(more: dict[str, Any], kept: int) -> None:
-    values = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2, "num_train_epochs": 1.0, **more}
-    assert resolved("1xa100-80g", header={"samples": 100}, **values).checkpoints_kept == kept
+    ("more", "kept", "at_once"),
+    [
+        ({"save_steps": 10}, 10, 10),
+        ({"save_steps": 0.25}, 4, 4),
+        ({"save_steps": 1000}, 1, 1),
+        ({"save_strategy": "epoch"}, 2, 2),
+        ({"save_steps": 10, "save_strategy": "no"}, 0, 0),
+        ({"save_steps": 10, "save_total_limit": 3}, 3, 4),
+        ({"save_steps": 40, "save_total_limit": 3}, 3, 3),
+        ({"save_steps": 60, "save_total_limit": 3}, 2, 2),
+        ({"save_steps": 10, "save_total_limit": 1}, 1, 2),
+        ({"save_steps": 10, "save_total_limit": 1, **BEST}, 2, 3),
+        ({"save_steps": 10, "save_total_limit": 2, **BEST}, 2, 3),
+        ({"save_steps": 10, "save_total_limit": 1, **BEST, "eval_strategy": "no"}, 1, 2),
+        ({"save_strategy": "best", **BEST, "eval_steps": 30}, 3, 3),
+    ],
+)
+def test_checkpoints(more: dict[str, Any], kept: int, at_once: int) -> None:
+    """The run has 100 steps, 90 where a tenth of the samples is held back."""
+    values = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2, "num_train_epochs": 2.0, **more}
+    assert resolved("1xa100-80g", header={"samples": 100}, **values).checkpoints == (kept, at_once)
+
+
+def test_a_run_of_unknown_length_is_taken_to_remove_checkpoints() -> None:
+    assert resolved("1xa100-80g", save_total_limit=2).checkpoints == (2, 3)
+    assert resolved("1xa100-80g").checkpoints == (1, 1)
 
 
 def test_the_verdict_is_the_worse_of_device_and_host() -> None:

@@ -236,10 +236,10 @@ def test_offload_moves_bytes_and_loses_none(
 @LAWS
 @given(runs(), st.integers(0, 5))
 def test_every_kept_checkpoint_takes_the_same_room(run: tuple[Architecture, Workload], kept: int) -> None:
-    sizes = [sum(disk(*run, number, save_optimizer=True).values()) for number in (kept, kept + 1, kept + 2)]
+    sizes = [sum(disk(*run, number, number, save_optimizer=True).values()) for number in (kept, kept + 1, kept + 2)]
     assert sizes[1] - sizes[0] == pytest.approx(sizes[2] - sizes[1])
     assert sizes[1] > sizes[0]
-    assert sum(disk(*run, kept, save_optimizer=False).values()) <= sizes[0]
+    assert sum(disk(*run, kept, kept, save_optimizer=False).values()) <= sizes[0]
 
 
 @LAWS
@@ -266,7 +266,7 @@ def moments(arch: Architecture, work: Workload) -> Iterator[tuple[str, Mapping[A
     run = Run(arch, work)
     yield from ((name, dict(terms_of(run))) for name, terms_of in MOMENTS.items())
     yield from ((f"host, {name}", dict(terms)) for name, terms in host_side.moments(run).items())
-    yield "disk", dict(disk(arch, work, 2, save_optimizer=True))
+    yield "disk", dict(disk(arch, work, 2, 3, save_optimizer=True))
 
 
 def assert_only_these_grow(

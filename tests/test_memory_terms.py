@@ -81,7 +81,7 @@ def test_every_term_of_a_host_is_one_of_its_moments() -> None:
 
 
 def test_every_term_of_the_disk_is_counted() -> None:
-    assert sized(dict(disk(SMALL, work, 1, save_optimizer=True)) for work in RUNS) == {*Disk}
+    assert sized(dict(disk(SMALL, work, 1, 1, save_optimizer=True)) for work in RUNS) == {*Disk}
 
 
 @pytest.mark.parametrize("work", RUNS)

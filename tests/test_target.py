@@ -172,7 +172,8 @@ def test_main_memory_is_that_of_this_machine(recipe: Path, monkeypatch: pytest.M
     [
         (1.0, [], 0, ""),
         (0.1, [], 1, "error: 0.1 GiB are free on the disk of"),
-        (0.3, [], 1, "2 checkpoints and the result take"),
+        (0.3, [], 1, "3 checkpoints at once (a new one is written before the oldest is removed) take 0.7"),
+        (0.3, ["max_steps=4", "save_steps=2"], 1, "2 checkpoints and the result take"),
         # Without a limit their number is an estimate.
         (0.3, ["save_total_limit=null", "save_steps=1", "max_steps=4"], 0, "warning: 0.3 GiB are free"),
     ],

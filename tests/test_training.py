@@ -141,6 +141,32 @@ def test_trains(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert expected <= written(run.output / "checkpoint-4") <= 1.05 * expected + names
 
 
+MEASURED = ("val_size=0.2", "eval_strategy=steps", "eval_steps=1", "metric_for_best_model=eval_loss")
+
+
+@pytest.mark.usefixtures("unchanged_recipe")
+@pytest.mark.sample(one_in=2, whole_for=TRAINED_BY)
+@pytest.mark.parametrize(
+    ("overrides", "kept", "at_once"),
+    [(("save_total_limit=2",), 2, 3), (("save_total_limit=1", "learning_rate=5.0", *MEASURED), 2, 3)],
+    ids=["the-last-two", "the-last-and-the-best"],
+)
+def test_a_checkpoint_is_written_before_the_oldest_is_removed(
+    overrides: tuple[str, ...], kept: int, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With that learning rate the first checkpoint stays the best. A limit of 1 keeps it beside the last, until the run
+    ends."""
+    removed = tmp_path / "removed"
+    watched = {"PYTHONPATH": str(ROOT / "tests" / "support" / "removing"), "REMOVED": str(removed)}
+    overrides = (*SHORT, "save_steps=1", *overrides)
+    run = train(tmp_path, overrides, watched)
+    assert run.exit_code == 0, run.text[-20000:]
+    lay_there = [len(line.split()) for line in removed.read_text().splitlines()]
+    assert max(lay_there) == at_once
+    monkeypatch.chdir(ROOT)
+    assert job.resolve(with_overrides(load(str(RECIPE)), overrides)).checkpoints == (kept, at_once)
+
+
 @pytest.mark.sample(one_in=3, whole_for=TRAINED_BY)
 def test_the_exit_code_is_the_trainers(tmp_path: Path) -> None:
     """A model whose weights are cut short passes every check that reads no weights, and fails in the trainer."""

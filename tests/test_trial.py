@@ -329,7 +329,7 @@ def test_what_is_not_known_of_a_counted_model_decides_nothing(
     one, two = (estimate(arch, work, ANSWER, stepped=False, runtime=None) for arch in (model.arch, other))
     assert one == two
     assert host_memory(model.arch, work) == host_memory(other, work)
-    assert disk(model.arch, work, 1, True) == disk(other, work, 1, True)
+    assert disk(model.arch, work, 1, 1, save_optimizer=True) == disk(other, work, 1, 1, save_optimizer=True)
 
 
 def test_a_second_length_that_is_not_simulated_makes_nothing_fit(

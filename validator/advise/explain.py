@@ -109,7 +109,9 @@ def _terms(terms: Mapping[Term, float]) -> dict[Term, float]:
 
 
 def _disk(job: Job) -> Disk | None:
-    return None if job.disk is None else Disk(_gib(job.checkpoint), _gib(sum(job.disk.values())))
+    return (
+        None if job.disk is None else Disk(_gib(job.checkpoint), job.checkpoints.at_once, _gib(sum(job.disk.values())))
+    )
 
 
 def _gib(size: float) -> float:

@@ -81,9 +81,10 @@ class Released:
 
 @dataclass(frozen=True)
 class Disk:
-    """One checkpoint, and all that the run writes."""
+    """GiB of one checkpoint, how many lie there at once, and the most GiB on disk, the model and data included."""
 
     checkpoint: float
+    checkpoints: int
     total: float
 
 

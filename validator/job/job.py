@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from validator.diagnostic import RecipeError, Verdict
 from validator.job import workload
 from validator.job.resolved import Resolved
+from validator.job.schedule import Checkpoints, checkpoints
 from validator.job.values import quantity
 from validator.job.zero import Zero
 from validator.memory import Estimate, Workload, device_memory, disk, host_memory
@@ -122,31 +123,28 @@ class Job(Resolved):
 
     @cached_property
     def disk(self) -> Mapping[Disk, float] | None:
-        """Bytes on disk by term, over all checkpoints kept."""
+        """The most bytes on disk at once, by term."""
         if self.model is None or self.workload is None:
             return None
-        return disk(self.model.arch, self.workload, self.checkpoints_kept, not self.flag("save_only_model"))
+        return disk(self.model.arch, self.workload, *self.checkpoints, save_optimizer=not self.flag("save_only_model"))
 
     @property
     def checkpoint(self) -> float:
         """Bytes of one checkpoint; 0 where they are not known."""
         if self.model is None or self.workload is None:
             return 0.0
-        one = disk(self.model.arch, self.workload, 1, not self.flag("save_only_model"))
+        one = disk(self.model.arch, self.workload, 1, 1, save_optimizer=not self.flag("save_only_model"))
         return one[Disk.WEIGHTS] / 2 + one[Disk.OPTIMIZER]
 
     @property
-    def checkpoints(self) -> float:
-        """Bytes of all checkpoints that are kept, and of the result; 0 where they are not known."""
+    def output_bytes(self) -> float:
+        """The most bytes of checkpoints and the result that lie in the output folder at once; 0 where not known."""
         return self.disk[Disk.WEIGHTS] + self.disk[Disk.OPTIMIZER] if self.disk else 0.0
 
-    @property
-    def checkpoints_kept(self) -> int:
-        """How many checkpoints stay on disk: the limit, else as many as one epoch of the recommended samples writes."""
-        limit = int(self.number("save_total_limit"))
-        if limit > 0 or not self.number("save_steps") or self.get("save_strategy") == "no":
-            return limit
-        return max(1, int(self.steps // max(self.number("save_steps"), 1)))
+    @cached_property
+    def checkpoints(self) -> Checkpoints:
+        """How many checkpoints the run keeps, and how many lie on disk at once."""
+        return checkpoints(self)
 
     @property
     def price(self) -> Price | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from validator.job.job import Job
+from validator.job.resolved import Resolved
 from validator.tables import releases
 
 # The first transformers that reads a share in `warmup_steps`, and that lets `warmup_ratio` replace it.
@@ -24,7 +25,7 @@ class Schedule:
     saves: int
 
 
-def schedule(job: Job, sequences: int) -> Schedule:
+def schedule(job: Resolved, sequences: int) -> Schedule:
     """The schedule of a job on so many training sequences; LLaMA-Factory logs the same figures."""
     per_epoch = max(job.steps_per_epoch(sequences), 1)
     limit, epochs = int(job.number("max_steps")), max(job.number("num_train_epochs"), 0.0)
@@ -34,7 +35,7 @@ def schedule(job: Job, sequences: int) -> Schedule:
                     _saves(job, per_epoch, total))  # fmt: skip
 
 
-def warmup(job: Job, total: int | None) -> int | None:
+def warmup(job: Resolved, total: int | None) -> int | None:
     """Optimizer steps of warm-up in a run of `total` steps; None if the warm-up is a share and the total is not known.
 
     transformers 5 lets `warmup_ratio` replace `warmup_steps`, which below 1 is a share of the run. transformers 4 takes
@@ -49,15 +50,54 @@ def warmup(job: Job, total: int | None) -> int | None:
     return math.ceil(total * share) if total else None
 
 
-def _saves(job: Job, per_epoch: int, total: int) -> int:
+def _saves(job: Resolved, per_epoch: int, total: int) -> int:
     """Checkpoints written: at each interval, and at the end."""
     every = interval(job, per_epoch, total)
     return math.ceil(total / every) if every else 0
 
 
-def interval(job: Job, per_epoch: int, total: int) -> int:
+def interval(job: Resolved, per_epoch: int, total: int) -> int:
     """Optimizer steps from one checkpoint to the next; 0 where none is written."""
-    how, every = job.get("save_strategy"), job.number("save_steps")
+    how = job.get("save_strategy")
     if how == "steps":
-        return (math.ceil(total * every) if every < 1 else int(every)) or total
+        return _steps(job.number("save_steps"), total) or total
     return per_epoch if how == "epoch" else 0
+
+
+def _steps(every: float, total: int) -> int:
+    """Optimizer steps of an interval, which below 1 is a share of the run."""
+    return math.ceil(total * every) if every < 1 else int(every)
+
+
+class Checkpoints(NamedTuple):
+    """How many checkpoints lie in the output folder: `kept` once a save has ended, `at_once` while one is written."""
+
+    kept: int
+    at_once: int
+
+
+def checkpoints(job: Resolved) -> Checkpoints:
+    """The most checkpoints that a run keeps, and has at once.
+
+    A checkpoint is written before the oldest one is removed, so a run with `save_total_limit` has one more for a while.
+    Neither the last one nor the best is removed, so a limit of 1 keeps two where checkpoints are compared. Source:
+    transformers/trainer.py, _save_checkpoint; transformers/trainer_utils.py, rotate_checkpoints."""
+    if job.get("save_strategy") == "no":
+        return Checkpoints(0, 0)
+    written, limit = _written(job), int(job.number("save_total_limit"))
+    if limit < 1:
+        return Checkpoints(written or 1, written or 1)
+    best = job.best_checkpoint_metric is not None and job.evaluates_while_training
+    kept = max(limit, 2 if best else 1)
+    return Checkpoints(min(kept, written or kept), min(kept + 1, written or kept + 1))
+
+
+def _written(job: Resolved) -> int | None:
+    """The most checkpoints that the run writes, the one at the end included; None where its steps are not known."""
+    if not (total := job.steps):
+        return None
+    if job.get("save_strategy") == "best":  # at most one each evaluation
+        every = _steps(job.number("eval_steps") or job.number("logging_steps"), total)
+    else:
+        every = interval(job, job.steps_per_epoch((job.data_rows or 0) - job.held_back), total)
+    return math.ceil(total / every) if every else None

@@ -118,6 +118,19 @@ class Task(Values):
         return self.evaluation in ("steps", "epoch")
 
     @property
+    def lr_follows_evaluation(self) -> bool:
+        """Whether the learning rate falls when the evaluation stops getting better."""
+        return self.get("lr_scheduler_type") in ("reduce_lr_on_plateau", "greedy")
+
+    @property
+    def best_checkpoint_metric(self) -> str | None:
+        """The metric, without `eval_`, that transformers compares checkpoints by; None where it compares none
+        (transformers, training_args.py)."""
+        if self.has("metric_for_best_model"):
+            return str(self.get("metric_for_best_model")).removeprefix("eval_")
+        return "loss" if self.flag("load_best_model_at_end") or self.lr_follows_evaluation else None
+
+    @property
     def evaluates(self) -> bool:
         """Whether anything is evaluated: a strategy turns `do_eval` on (transformers, training_args.py), which
         evaluates once more at the end (train/*/workflow.py)."""

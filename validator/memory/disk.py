@@ -1,4 +1,4 @@
-"""What a run leaves on disk. Bytes."""
+"""What a run has on disk. Bytes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,26 @@ from .trained import trained_bytes
 from .workload import Architecture, Workload
 
 
-def disk(arch: Architecture, workload: Workload, checkpoints_kept: int, save_optimizer: bool) -> Mapping[Disk, float]:
-    """Bytes by term: the base weights read, each kept checkpoint and the final weights, optimizer states, tokenized
-    data.
+def disk(
+    arch: Architecture, workload: Workload, kept: int, at_once: int, *, save_optimizer: bool
+) -> Mapping[Disk, float]:
+    """Most bytes at once by term: the base weights read, weights and optimizer states of checkpoints, the final
+    weights, tokenized data.
 
+    A run that removes old checkpoints has `at_once` of them, one more than it has `kept`, while it writes one; at the
+    end it has those kept, and the final weights, which is never more. Where none is removed, both numbers are equal.
     A ZeRO engine writes its own states (master weights and moments), below stage 3 with a copy of the trained weights
-    beside them."""
+    beside them. FSDP writes that copy, too (accelerate/utils/fsdp_utils.py, save_fsdp_model), where it saves whole
+    states; where it saves them in pieces it writes no other."""
     run = run_of(arch, workload)
     saved = trained_bytes(run, run.sizes.adapter) if run.adapts else _saved_weights(run)
     states = whole_states(run) if save_optimizer else 0.0
-    if save_optimizer and run.sharding.engine and run.sharding.zero < 3:
+    if save_optimizer and (run.sharding.fsdp or (run.sharding.engine and run.sharding.zero < 3)):
         states += saved
     return {
         Disk.BASE: workload.base_bytes * run.parameters,
-        Disk.WEIGHTS: saved * (checkpoints_kept + 1),
-        Disk.OPTIMIZER: states * checkpoints_kept,
+        Disk.WEIGHTS: saved * (kept + 1),
+        Disk.OPTIMIZER: states * at_once,
         Disk.DATA: 12.0 * workload.dataset_tokens,
     }
 

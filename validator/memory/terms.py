@@ -79,6 +79,6 @@ class Disk(Term):
     """Terms of what a run reads and leaves on disk."""
 
     BASE = "base", "model", "weights of the base model"
-    WEIGHTS = "weights", "trained", "trained weights, of every kept checkpoint and of the end"
-    OPTIMIZER = "optimizer", "trained", "states of the optimizer, of every kept checkpoint"
+    WEIGHTS = "weights", "trained", "trained weights, of every checkpoint and of the end"
+    OPTIMIZER = "optimizer", "trained", "states of the optimizer, of every checkpoint"
     DATA = "data", "samples", "tokenized samples, which grow with their number and length"

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from validator.diagnostic import Severity
 from validator.job.job import Job
-from validator.rules import metrics
 from validator.rules.precision import widened
 from validator.rules.rule import Finding, rule
 
@@ -151,7 +150,7 @@ def schedule_without_evaluation(job: Job) -> Iterator[Finding]:
     Fix: set `eval_strategy` and data for it, or another `lr_scheduler_type`.
     """
     name = job.get("lr_scheduler_type")
-    if metrics.follows(job) and not job.evaluates_while_training:
+    if job.lr_follows_evaluation and not job.evaluates_while_training:
         yield "lr_scheduler_type", f"`{name}` follows the evaluation, and `eval_strategy` is no; set it, or use cosine"
 
 
@@ -167,7 +166,7 @@ def early_stopping_blind(job: Job) -> Iterator[Finding]:
         return
     if not job.evaluates_while_training:
         yield "early_stopping_steps", "early stopping needs evaluations; set `eval_strategy: steps` and data for it"
-    elif metrics.compared(job) is None:
+    elif job.best_checkpoint_metric is None:
         yield "early_stopping_steps", "early stopping has no metric to watch; set `metric_for_best_model: eval_loss`"
 
 
@@ -179,7 +178,7 @@ def best_metric_missing(job: Job) -> Iterator[Finding]:
     Source: transformers/trainer.py:Trainer._validate_args
     Fix: `metric_for_best_model: eval_loss`.
     """
-    if job.get("save_strategy") == "best" and metrics.compared(job) is None:
+    if job.get("save_strategy") == "best" and job.best_checkpoint_metric is None:
         yield "save_strategy", "`save_strategy: best` needs `metric_for_best_model`, such as eval_loss"
 
 

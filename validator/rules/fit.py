@@ -286,12 +286,12 @@ def checkpoints_without_limit(job: Job) -> Iterator[Finding]:
     """
     if job.number("save_total_limit") > 0 or job.get("save_strategy") == "no":
         return
-    total = job.checkpoints / GIB
-    if total > 500 and job.checkpoints_kept > 2:
+    total = job.output_bytes / GIB
+    if total > 500 and job.checkpoints.kept > 2:
         yield (
             "save_steps",
             (
-                f"{job.checkpoints_kept} checkpoints of this run take {total:,.0f} GiB, and no limit is set; "
+                f"{job.checkpoints.kept} checkpoints of this run take {total:,.0f} GiB, and no limit is set; "
                 "set `save_total_limit: 2`"
             ),
         )

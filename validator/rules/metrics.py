@@ -14,18 +14,6 @@ _SCORES = {"rouge-1", "rouge-2", "rouge-l", "bleu-4"}
 _PREFERENCE = ("rewards/", "logps/", "logits/")
 
 
-def follows(job: Job) -> bool:
-    """Whether the learning rate follows the evaluation; transformers then watches the loss unless told otherwise."""
-    return job.get("lr_scheduler_type") in ("reduce_lr_on_plateau", "greedy")
-
-
-def compared(job: Job) -> str | None:
-    """What transformers compares checkpoints by; None where it does not."""
-    if job.has("metric_for_best_model"):
-        return str(job.get("metric_for_best_model")).removeprefix("eval_")
-    return "loss" if job.flag("load_best_model_at_end") or follows(job) else None
-
-
 def _measured(job: Job) -> set[str]:
     """What an evaluation gives, without `eval_`: the loss and an accuracy, or scores of generated text without a loss
     (train/*/workflow.py, train/sft/trainer.py, prediction_step)."""
@@ -56,7 +44,7 @@ def metric_never_measured(job: Job) -> Iterator[Finding]:
     Fix: `eval_loss`; in stage sft `compute_accuracy: true` for eval_accuracy, and with `predict_with_generate` one of
     eval_rouge-l and eval_bleu-4, as no loss is measured then.
     """
-    metric, sets = compared(job), _apart(job)
+    metric, sets = job.best_checkpoint_metric, _apart(job)
     if metric is None or not job.evaluates_while_training or (sets and metric in ("loss", "accuracy")):  # TRA116
         return
     names = [metric.removeprefix(f"{name}_") for name in sets if metric.startswith(f"{name}_")] if sets else [metric]
@@ -87,7 +75,7 @@ def metric_of_no_data_set(job: Job) -> Iterator[Finding]:
     Source: transformers/trainer.py:Trainer.evaluate, transformers/trainer.py:Trainer._determine_best_metric
     Fix: `metric_for_best_model: eval_<data set>_loss`, or remove `eval_on_each_dataset`.
     """
-    metric, sets = compared(job), _apart(job)
+    metric, sets = job.best_checkpoint_metric, _apart(job)
     if job.evaluates_while_training and sets and metric in ("loss", "accuracy"):
         yield (
             "eval_on_each_dataset",

@@ -158,7 +158,8 @@ def _wrapped(text: str, indent: int) -> list[str]:
 def _rest(explanation: Explanation) -> Iterator[str]:
     yield ""
     if disk := explanation.disk_gib:
-        yield f"disk: {disk.total:.1f} GiB in all, {disk.checkpoint:.1f} for each checkpoint"
+        saved = f", with {disk.checkpoints} {plural(disk.checkpoints, 'checkpoint')} of {disk.checkpoint:.1f} at once"
+        yield f"disk: {disk.total:.1f} GiB at most{saved if disk.checkpoints else ''}"
     samples = explanation.samples
     if samples.recommended:
         found = f", {samples.found:,} found" if samples.found else ""

@@ -38,7 +38,7 @@ def resources(work: Work, own: SkyPilot) -> Mapping[str, Value]:
     if work.memory_gib:
         ours["memory"] = Said(f"{work.memory_gib}+", f"{_MEMORY} {work.relief}")
     if disk > _DISK:
-        ours["disk_size"] = Said(disk, "GiB: the model, the checkpoints that are kept, and packages.")
+        ours["disk_size"] = Said(disk, "GiB: the model, the checkpoints that lie there at once, and packages.")
     if own.managed and lasts(work, own):
         ours["job_recovery"] = Said({"strategy": "EAGER_NEXT_REGION", "max_restarts_on_errors": 1}, _RECOVERY)
     return {**ours, **own.resources}

@@ -53,17 +53,20 @@ def disk(job: Job) -> Iterator[Shortage]:
 
 
 def _disk(job: Job, output: Path) -> Iterator[Shortage]:
-    """Checkpoints and the result. Without a limit the number of checkpoints is an estimate; a run that goes on replaces
-    those that are there."""
+    """Checkpoints and the result. The number of checkpoints is an estimate without a limit, and where the number of
+    steps is one; a run that goes on replaces those that are there."""
     free = host.free_disk_gib(output)
     if job.disk is None or free is None:
         return
-    each, all_kept = job.checkpoint / GIB, job.checkpoints / GIB
+    each, most = job.checkpoint / GIB, job.output_bytes / GIB
     where = f"{free:.1f} GiB are free on the disk of {output}"
     if free < each:
         yield Severity.ERROR, f"{where}, one checkpoint takes {each:.1f}: free some, or set another `output_dir`"
-    elif free < all_kept:
-        certain = job.number("save_total_limit") > 0 and not any(matching(output, "checkpoint-*"))
-        kept = f"{job.checkpoints_kept} checkpoints and the result take {all_kept:.1f}"
+    elif free < most:
+        kept, at_once = job.checkpoints
+        counted = job.number("save_total_limit") > 0 and job.steps > 0 and not job.packs
+        certain = counted and not any(matching(output, "checkpoint-*"))
+        beside = "and the result" if at_once == kept else "at once (a new one is written before the oldest is removed)"
         remedy = "free some, set another `output_dir` or a smaller `save_total_limit`"
-        yield Severity.ERROR if certain else Severity.WARNING, f"{where}, {kept}: {remedy}"
+        text = f"{where}, {at_once} checkpoints {beside} take {most:.1f}: {remedy}"
+        yield Severity.ERROR if certain else Severity.WARNING, text
