@@ -784,7 +784,7 @@ def test_what_cannot_be_planned_is_one_sentence(model: str, machine: str, messag
         (("--model", "qwen7b", "--machine", "8xa100-80g", "--cutoff-len", "131072"), "32768 positions", []),
         (("--model", "qwen7b", "--machine", "8xascend-910b-64g", "--method", "qlora"), "bitsandbytes", ["lora"]),
         (
-            ("--model", "gpt-oss-20b", "--machine", "1xa100-80g", "--method", "qlora"),
+            ("--model", "gpt-oss-20b", "--machine", "1xh100-80g", "--method", "qlora"),
             "mxfp4-quantized already",
             ["lora"],
         ),

@@ -61,19 +61,21 @@ def gpt_oss_kernel_missing(job: Job) -> Iterator[Finding]:
 
 @rule("TRA904", Severity.ERROR)
 def gpt_oss_kernel_unfit(job: Job) -> Iterator[Finding]:
-    """gpt-oss is trained on a device for which the kernel that LLaMA-Factory loads for it is not built.
+    """gpt-oss is trained on a device on which the kernel that LLaMA-Factory loads for it does not work.
 
-    Why: kernels-community/vllm-flash-attn3 is built for compute capability 8.0 and 9.0a (its build.toml): elsewhere no
-    build is found, or the first step ends with "no kernel image is available" (LLaMA-Factory issue 10132, RTX 5090).
+    Why: kernels-community/vllm-flash-attn3 has attention sinks, which each layer of gpt-oss needs, on Hopper alone. On
+    Ampere and Ada the first step ends with "S aux is currently only supported for Hopper GPUs"; its builds before
+    February 2026 left the sinks out there without a word. On Blackwell "no kernel image is available" (LLaMA-Factory
+    issue 10132, RTX 5090), and for other vendors there is no build.
     Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation
-    Fix: an NVIDIA GPU of the Ampere, Ada or Hopper generation, or another model.
+    Fix: an NVIDIA GPU of the Hopper generation (H100, H200, H20, GH200), or another model.
     """
     if job.model and job.model.family.own_kernel and job.machine and _kernel_unfit(job.machine):
-        built = "built for NVIDIA GPUs of compute capability 8.x and 9.0"
+        works = "whose attention sinks work only on Hopper GPUs (compute capability 9.0)"
         there = job.machine.device.name
         yield (
             "model_name_or_path",
-            f"LLaMA-Factory loads a FlashAttention-3 kernel for gpt-oss, {built}, not for {there}; take another model",
+            f"LLaMA-Factory loads a FlashAttention-3 kernel for gpt-oss, {works}, not on {there}; take another model",
         )
 
 
@@ -103,26 +105,23 @@ def _with_older(beside: str = "") -> tuple[str, str]:
 
 @rule("TRA905", Severity.NOTE, until="transformers 5.0.0")
 def gpt_oss_sinks_untrained(job: Job) -> Iterator[Finding]:
-    """gpt-oss is trained through a kernel that is said to have no gradient of attention sinks.
+    """All parameters of gpt-oss are to be trained, and its attention sinks will not be.
 
-    Why: Unsloth reports that FlashAttention-3 lacks the backward pass of the sinks and so trains gpt-oss wrongly
-    (docs.unsloth.ai, long context gpt-oss training). LLaMA-Factory uses no other attention for it.
+    Why: the kernel that LLaMA-Factory loads has no gradient of the sinks (vllm_flash_attn3/flash_attn_interface.py,
+    FlashAttnVarlenFunc.backward), for which Unsloth advises against it: they stay as published, one number a head. All
+    other gradients are right, as the backward pass reads a normalizer in which the sinks are (flash-attn/softmax.h,
+    finalize_aux). Adapters leave the sinks as they are in any case.
     Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation
-    Fix: compare the loss of the first steps with a run elsewhere, and the answers before and after.
+    Fix: none in LLaMA-Factory, which uses no other attention for gpt-oss; adapters lose nothing.
     """
-    if job.model and job.model.family.own_kernel and not _kernel_unfit(job.machine):
-        yield (
-            "model_name_or_path",
-            (
-                "gpt-oss is trained through FlashAttention-3, said to lack the gradient of its attention sinks; "
-                "compare answers before and after a short run"
-            ),
-        )
+    trained = job.method in ("full", "freeze")
+    if trained and job.model and job.model.family.own_kernel and not _kernel_unfit(job.machine):
+        text = "the attention sinks of gpt-oss, one number a head, stay as they are"
+        yield "model_name_or_path", f"{text}: LLaMA-Factory's kernel for it has no gradient of them"
 
 
 def _kernel_unfit(machine: Machine | None) -> bool:
-    """Whether the kernel of gpt-oss does not run there; a capability that is not known counts as fit."""
+    """Whether the kernel of gpt-oss does not work there; a capability that is not known counts as fit."""
     if machine is None:
         return False
-    capability = machine.device.capability
-    return machine.device.vendor != "nvidia" or (capability is not None and not 8.0 <= capability <= 9.0)
+    return machine.device.vendor != "nvidia" or machine.device.capability not in (None, 9.0)
