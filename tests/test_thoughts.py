@@ -1,4 +1,4 @@
-"""LLaMA-Factory's templates of reasoning models: where they put empty thoughts, which the advice of TRA618 rests on."""
+"""LLaMA-Factory's templates of reasoning models: where they put empty thoughts, which the advice of TRA618 and TRA621 rests on."""
 
 from __future__ import annotations
 
@@ -64,3 +64,17 @@ def test_null_trains_the_thoughts_that_are_there_and_false_removes_them(name: st
     for enable_thinking, kept in ((None, True), (True, True), (False, False)):
         (_, answer), _ = encoded(name, enable_thinking, f"{thought}4")[0]
         assert (thought in "".join(map(chr, answer))) is kept
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.parametrize("name", THINKING)
+def test_thoughts_in_other_words_are_trained_as_the_answer_after_an_empty_thought(name: str) -> None:
+    """What TRA621 warns of, whatever `enable_thinking` says."""
+    pytest.importorskip("llamafactory.data.template")
+    opens, _ = data.table("formats")["formats"][name].get("thought_words", ("<think>\n", "\n</think>\n\n"))
+    other = "<think>hm</think>4" if "<think>" not in opens else "<seed:think>hm</seed:think>4"
+    for enable_thinking in (True, False, None):
+        ((prompt, answer), *_), empty = encoded(name, enable_thinking, other)
+        assert (answer if enable_thinking else prompt[-len(empty) :] + answer)[: len(empty)] == empty
+        assert other in "".join(map(chr, answer))

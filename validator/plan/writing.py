@@ -155,8 +155,10 @@ def _remark(draft: Draft, key: str) -> str:
 
 
 def _asked(draft: Draft) -> str:
-    """How to ask a model that was trained on answers without thoughts; gpt-oss, which has sinks, always thinks."""
-    return "" if draft.model.family.sinks else "; where yours have none, ask without thinking"
+    """How to ask a model that was trained on answers without thoughts; gpt-oss, which has sinks, always thinks, and its
+    thinking then stays out of the loss (data/template.py, ReasoningTemplate)."""
+    untrained = "; where yours have none, only what follows the thinking is trained"
+    return untrained if draft.model.family.sinks else "; where yours have none, ask without thinking"
 
 
 def _tokens(draft: Draft) -> str:

@@ -1,4 +1,4 @@
-"""TRA618 and TRA619: thoughts in the answers, the template and `enable_thinking`, judged together."""
+"""TRA618, TRA619 and TRA621: thoughts in the answers, the template and `enable_thinking`, judged together."""
 
 from __future__ import annotations
 
@@ -64,6 +64,29 @@ def thoughts_removed(job: Job) -> Iterator[Finding]:
         yield "enable_thinking", text, edits.drop("enable_thinking", safe=False)
 
 
+@rule("TRA621", Severity.WARNING)
+def thoughts_in_other_words(job: Job) -> Iterator[Finding]:
+    """Answers have thoughts between words that the template does not know, so that they are trained as answers.
+
+    Why: gpt-oss, Gemma 4, Seed-OSS and Kimi-VL think between words of their own. A thought between `<think>` and
+    `</think>` is to their templates a part of the answer, before which they put an empty thought.
+    Source: llamafactory/data/template.py:ReasoningTemplate
+    Fix: the words of the template in the data, which the message names.
+    """
+    words = _thought_words(job)
+    if words is None:
+        return
+    opens, closes = words
+    foreign = {dataset.name: _foreign(dataset, opens) for dataset in job.datasets}
+    if named := [name for name, opener in foreign.items() if opener]:
+        found = next(filter(None, foreign.values()))
+        trained = f"which template {job.get('template')} trains as part of the answer"
+        yield (
+            "dataset",
+            f"{_named(named)} thoughts in `{found}`, {trained}; write them between `{opens}` and `{closes}`",
+        )
+
+
 def _named(names: list[str]) -> str:
     return f"{', '.join(f'`{name}`' for name in names)} {'has' if len(names) == 1 else 'have'}"
 
@@ -71,13 +94,31 @@ def _named(names: list[str]) -> str:
 def _without_thoughts(job: Job) -> Mapping[str, float]:
     """Share of the answers that the template finds no thought in, by data set; nothing where the template writes no
     thoughts, and no entry for a data set whose answers are not known."""
+    words = _thought_words(job)
+    if words is None:
+        return {}
+    shares = {each.name: _share(each, *words) for each in job.datasets if not _foreign(each, words[0])}
+    return {name: share for name, share in shares.items() if share is not None}
+
+
+def _thought_words(job: Job) -> tuple[str, str] | None:
+    """The words that the job's template looks for around a thought; None where it writes none or nothing is trained."""
     reasons = job.template is not None and job.template.get("reasoning")
     if not reasons or job.stage not in _STAGES or job.tokenized or not job.trains:
-        return {}
-    words = thought_words(data.table("formats")["formats"][str(job.get("template"))])
-    opens, closes = (word.strip() for word in words)
-    shares = {dataset.name: _share(dataset, opens, closes) for dataset in job.datasets}
-    return {name: share for name, share in shares.items() if share is not None}
+        return None
+    opens, closes = thought_words(data.table("formats")["formats"][str(job.get("template"))])
+    return opens.strip(), closes.strip()
+
+
+def _foreign(dataset: Dataset, opens: str) -> str | None:
+    """The word of another template that opens thoughts in more than a few of the answers; None where there is none."""
+    others = {thought_words(slots)[0].strip() for slots in data.table("formats")["formats"].values()} - {opens}
+    if dataset.rows and dataset.rows.head:
+        answers = [*_answers(dataset)][:_READ]
+        counts = {each: sum(each in text for text in answers) for each in sorted(others)}
+        return next((each for each, count in counts.items() if count > _FEW * len(answers)), None)
+    known: Mapping[str, Any] | None = dataset.published
+    return "<think>" if known and known["thoughts"] != "none" and opens != "<think>" else None
 
 
 def _share(dataset: Dataset, opens: str, closes: str) -> float | None:
@@ -88,7 +129,7 @@ def _share(dataset: Dataset, opens: str, closes: str) -> float | None:
     known: Mapping[str, Any] | None = dataset.published
     if known is None:
         return None
-    return _PUBLIC[known["thoughts"]] if opens == "<think>" else 1.0
+    return _PUBLIC[known["thoughts"]]
 
 
 def _answers(dataset: Dataset) -> Iterator[str]:
