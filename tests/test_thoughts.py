@@ -1,4 +1,4 @@
-"""LLaMA-Factory's templates of reasoning models: where they put empty thoughts, which the advice of TRA618 and TRA621 rests on."""
+"""LLaMA-Factory's templates of reasoning models: where they put empty thoughts, which TRA618 and TRA621 rest on."""
 
 from __future__ import annotations
 
