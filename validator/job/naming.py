@@ -88,8 +88,8 @@ def flow(prediction: Mapping[str, Any]) -> str:
 
 def predicted(job: Job) -> dict[str, Any] | None:
     """What of it `check` judges: GiB per device, per node, and of one checkpoint, to one decimal."""
-    device, host, disk = job.device_memory, job.host_memory, job.disk
-    if device is None or host is None or disk is None or job.machine is None:
+    device, host = job.device_memory, job.host_memory
+    if device is None or host is None or job.machine is None:
         return None
     return {
         "device_gib": round(device.expected / GIB, 1),

@@ -34,9 +34,11 @@ def empty_thoughts_trained(job: Job) -> Iterator[Finding]:
     Fix: `enable_thinking: false` puts the empty thought into the prompt, out of the loss, and removes thoughts that
     are there; null does the same and keeps them, for mixed data. Or answers that have thoughts.
     """
+    if job.get("enable_thinking") is not True:
+        return
     lacking = _without_thoughts(job)
     named = [name for name, share in lacking.items() if share > _FEW]
-    if not named or job.get("enable_thinking") is not True:
+    if not named:
         return
     own = registered(str(job.get("model_name_or_path"))) or ""
     if own == f"{job.get('template')}_nothink":
@@ -58,8 +60,9 @@ def thoughts_removed(job: Job) -> Iterator[Finding]:
     Source: llamafactory/data/template.py:ReasoningTemplate
     Fix: remove `enable_thinking`; null where some answers have no thought.
     """
-    named = [name for name, share in _without_thoughts(job).items() if share < 1 - _FEW]
-    if named and job.get("enable_thinking") is False:
+    if job.get("enable_thinking") is not False:
+        return
+    if named := [name for name, share in _without_thoughts(job).items() if share < 1 - _FEW]:
         text = f"{_named(named)} thoughts, which `enable_thinking: false` removes; remove the key to train on them"
         yield "enable_thinking", text, edits.drop("enable_thinking", safe=False)
 
