@@ -13,6 +13,8 @@ from validator.tables import families
 
 # Rows that tell how long samples are, about.
 _ENOUGH = 64
+# Which share of them may lose their end without a word.
+_MANY_CUT = 0.1
 
 
 @rule("TRA606", Severity.ERROR)
@@ -215,30 +217,42 @@ def neat_packing_unfit_for_model(job: Job) -> Iterator[Finding]:
 
 @rule("TRA620", Severity.WARNING)
 def most_samples_cut(job: Job) -> Iterator[Finding]:
-    """Samples are longer than `cutoff_len` on average, so that most of them lose their end.
+    """Samples are longer than `cutoff_len` on average, or one in ten of them is, and lose their end.
 
     Why: LLaMA-Factory cuts questions and answers to `cutoff_len`, and the model learns answers that stop in the middle.
-    Lengths are those of the header block, of the first rows of local data, or published ones of public data.
+    Lengths are those of the first rows of local data, of the header block, or published ones of public data. `data`
+    counts all rows with the model's own tokenizer.
     Source: llamafactory/data/processor/processor_utils.py:infer_seqlen, own (estimates of tokens)
     Fix: a longer `cutoff_len`, or shorter samples.
     """
     if job.stage == "pt" or not job.trains or job.tokenized:
         return
-    mean, limit = _mean_length(job), job.number("cutoff_len")
-    if mean > limit > 0:
-        place = "cutoff_len" if job.has("cutoff_len") else "dataset"
+    limit, place = job.number("cutoff_len"), "cutoff_len" if job.has("cutoff_len") else "dataset"
+    rows = _first(job) if limit > 0 else []
+    cut = [tokens for tokens in rows if tokens > limit]
+    if rows and len(cut) >= _MANY_CUT * len(rows):
+        share = f"{len(cut):,} of the first {len(rows):,} samples"
+        yield place, f"longer than the {limit:,.0f} tokens that are kept: {share}; raise `cutoff_len`"
+    elif not rows and (mean := _mean_length(job)) > limit > 0:
         yield place, f"samples have some {mean:,.0f} tokens, of which {limit:,.0f} are kept; raise `cutoff_len`"
 
 
+def _first(job: Job) -> list[float]:
+    """Tokens of the first rows of local data, by the lowest estimate; empty where they are not at hand, or the header
+    block tells how long samples are."""
+    if job.lengths.typical:
+        return []
+    from validator.job import extent  # which recipes that state lengths do not wait for
+
+    return [extent.LOWEST * tokens for tokens in islice(extent.first_lengths(job), _ENOUGH)]
+
+
 def _mean_length(job: Job) -> float:
-    """Tokens of a sample, by the lowest estimate of those that are at hand; 0 where there is none."""
+    """Tokens of a sample as the header block tells, or as is published; 0 where neither does."""
     if job.lengths.typical:
         return job.lengths.typical
     from validator.job import extent  # which recipes that state lengths do not wait for
 
-    rows = [*islice(extent.first_lengths(job), _ENOUGH)]
-    if rows:
-        return extent.LOWEST * sum(rows) / len(rows)
     # Where samples are recommended, the recipe is made for other data than it names.
     published = extent.tokens(job) if job.rows is None and job.samples is None else None
     return float(published[0]) if published else 0.0
