@@ -121,8 +121,8 @@ def shm(monkeypatch: pytest.MonkeyPatch, mib: int, free: int | None = None) -> N
         (64, (), "1xa100-80g", "ok"),
         (1024, (), "8xa100-80g", "ok"),
         # Loader workers, each with two batches.
-        (64, ("dataloader_num_workers=16", "per_device_train_batch_size=64"), "1xa100-80g", "warning"),
-        (64, ("dataloader_num_workers=16", "per_device_train_batch_size=128"), "1xa100-80g", "error"),
+        (64, ("dataloader_num_workers=16", "per_device_train_batch_size=128"), "1xa100-80g", "warning"),
+        (64, ("dataloader_num_workers=16", "per_device_train_batch_size=256"), "1xa100-80g", "error"),
         (64, ("dataloader_num_workers=1",), "1xa100-80g", "ok"),
         # No NCCL there.
         (64, (), "8xascend-910b-64g", "ok"),

@@ -92,7 +92,7 @@ ON_EIGHT = "--model ./mine --machine 8xa100-80g --simulate"
     [
         (ON_ONE, {"lora", "full", "qlora"}, 12),
         (ON_EIGHT, {"lora", "full", "qlora"}, 12),
-        (f"{ON_EIGHT} --scale", {"lora", "full", "qlora"}, 16),
+        (f"{ON_EIGHT} --scale", {"lora", "full", "qlora"}, 18),
         (f"{ON_EIGHT} --method lora --stage dpo", {"lora"}, 6),
         ("--model ./mine --machine 1xrtx-4090 --method full --simulate", set(), 12),
         ("--model ./mine --machine 1xt4-16g --method lora --host-ram 16 --simulate", set(), 16),

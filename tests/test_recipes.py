@@ -25,6 +25,8 @@ pytestmark = pytest.mark.usefixtures("from_the_root")
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+# Each epoch takes a day or so.
+ONE_EPOCH = {"llama3.3-70b-3090x2-qlora-fsdp", "llama3.3-70b-4090x2-qlora-fsdp"}
 CURATED = [path for path in RECIPES if not path.stem.startswith("tiny-")]
 SECTIONS = ["model", "method", "dataset", "output", "train", "eval"]
 RATES = yaml.load((data.DATA / "rates.yaml").read_text("utf-8"), yaml.CSafeLoader)["rates"]
@@ -105,7 +107,8 @@ def test_rate_and_batch_follow_the_guidance(path: Path) -> None:
     low, default, high = (rule["batch"][bound] for bound in ("low", "default", "high"))
     assert recipe.get("learning_rate") == rule["learning_rate"]["default"]
     assert (low or default) <= recipe.effective_batch <= (high or default)
-    assert recipe.has("max_steps") or recipe.get("num_train_epochs") == rule["epochs"]["default"]
+    usual = recipe.get("num_train_epochs") == rule["epochs"]["default"]
+    assert usual or recipe.has("max_steps") or path.stem in ONE_EPOCH
 
 
 def test_every_zero_file_is_used_by_a_recipe() -> None:

@@ -84,7 +84,7 @@ class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mis
 ROWS: dict[str, Callable[[int], Any]] = {
     "!alpaca": lambda n: {"instruction": f"What is {n} + {n}?", "input": "", "output": f"It is {2 * n}."},
     # One answer in eight is twenty times as long.
-    "!uneven": lambda n: {"instruction": f"What is {n} + {n}?", "input": "", "output": "It is. " * (1 if n % 8 else 20)},
+    "!uneven": lambda n: {"instruction": f"What is {n}?", "input": "", "output": "It is. " * (1 if n % 8 else 20)},
     "!sharegpt": lambda n: {
         "conversations": [{"from": "human", "value": f"What is {n} + 1?"}, {"from": "gpt", "value": f"{n + 1}"}]
     },

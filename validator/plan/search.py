@@ -171,17 +171,19 @@ def first(start: Draft, methods: Sequence[str]) -> Plan | None:
 
 
 def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
-    """The first speed class that fits; after `fastest` also `fast`, which leaves more room, and after a `fast` that holds
-    one sample at a time also `medium`, which may be sooner with more of them. Full fine-tuning with an optimizer that
+    """The first speed class that fits; after `fastest` also `fast`, which leaves more room, and after a `fast` of one
+    sample at a time `medium`, if that is clearly sooner with more of them. Full fine-tuning with an optimizer that
     saves memory where none does; beside a class that offloads, AdamW in 16 bits."""
     ways: Sequence[str] = list(savers())
+    crowded: Plan | None = None
     for speed in SPEEDS[SPEEDS.index(begin) :]:
         best = next((spaced(Plan(member, speed)) for member in members(start, speed)), None)
-        if best:
+        if best and (crowded is None or _ALIKE * best.duration < crowded.duration):
             yield best
             ways = ["bf16"] if speed in _ENGINES else []
-            if speed not in ("fastest", "fast") or (speed == "fast" and best.draft.micro > 1):
-                break
+        if crowded or (best and speed != "fastest" and (speed != "fast" or best.draft.micro > 1)):
+            break
+        crowded = best if speed == "fast" else None
     if start.saver is None and start.engine is None and start.method == "full" and start.stage == "sft":
         saved = (each for name in ways for each in _fastest(replace(start, saver=name), "fast"))
         yield from islice(saved, 1)
