@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from validator.job.extent import tokens
 from validator.plan import search as plan
 from validator.plan import upgrade, writing
 from validator.plan.draft import Draft
@@ -35,6 +36,12 @@ FIELDS = {"machine", "host_ram", "use", "method", "models", "why"}
 SERVER, DAY = 8, 8.0
 # Liger is worth its package where less than this share of the memory is left, or that share of the time is taken.
 MARGIN, FASTER = 0.03, 0.8
+# So many times as long is about as long.
+ALIKE = 1.25
+# The longest of all samples may be so much longer than the longest that was counted.
+SPARE = 1.1
+# Compute capability below which newer builds of torch have no kernels (validator/data/together.yaml).
+VOLTA_LAST = 7.5
 # Starts of licences that the hub asks to be accepted before it gives the weights.
 GATED = ("llama", "gemma")
 
@@ -122,16 +129,23 @@ def fulfil(wish: Wish) -> Draft | None:
 
 
 def chosen(wish: Wish, small: bool) -> Draft | None:
-    """The run at the longest length at which part of the data can be held back, else at the longest that fits."""
+    """The run at the longest length at which part of the data can be held back, else at the longest that fits. A
+    shorter one where it is clearly sooner and no sample reaches it, of which the longest was counted in a part."""
     if wish.uses.get("flash") and not wish.machine.device.flash_attention:
         return None
-    longest = None
-    for length in wish.uses["lengths"]:
-        run = at_length(wish, length, small)
-        if run and run.evaluates:
-            return run
-        longest = longest or run
-    return longest
+    runs = [run for length in wish.uses["lengths"] if (run := at_length(wish, length, small))]
+    found = next((run for run in runs if run.evaluates), next(iter(runs), None))
+    for run in runs:
+        known = tokens(run.job)
+        whole = known is not None and SPARE * known[1] < run.length
+        if found and whole and run.evaluates >= found.evaluates and sooner(run, found):
+            found = run
+    return found
+
+
+def sooner(run: Draft, than: Draft) -> bool:
+    """Whether a run is sooner by more than the models of time are off."""
+    return ALIKE * plan.Plan(run, "fast").duration < plan.Plan(than, "fast").duration
 
 
 def at_length(wish: Wish, length: int, small: bool) -> Draft | None:
@@ -205,6 +219,9 @@ def needs(draft: Draft) -> list[str]:
         wanted.append("flash-attn")
     if draft.model.kind == "gpt_oss":
         wanted.append("kernels")
+    capability = draft.machine.device.capability
+    if capability is not None and capability < VOLTA_LAST:
+        wanted.append("a torch of the CUDA 12.6 wheels, as newer ones leave Volta out")
     licence = listing("models")[draft.model.id or ""]["licence"]
     accepted = ["its licence accepted on the hub"] if licence.startswith(GATED) else []
     shared = ["output_dir on storage that all nodes see"] if draft.machine.nodes > 1 else []

@@ -410,3 +410,15 @@ def test_no_list_of_model_types_stands_outside_the_tables() -> None:
             texts = {node.value for node in nodes(module) if isinstance(node, ast.Constant)}
             named |= {(f"{module}.py", text) for text in texts & kinds}
     assert named == set()
+
+
+@pytest.mark.slow
+def test_experts_are_merged_on_loading_where_transformers_says_so() -> None:
+    mapping = pytest.importorskip("transformers.conversion_mapping").get_checkpoint_conversion_mapping
+    merged = {
+        kind
+        for kind in families.known()
+        for step in mapping(kind.removesuffix("_text")) or ()
+        if hasattr(step, "operations") and any("experts" in target for target in step.target_patterns)
+    }
+    assert merged == {kind for kind in families.known() if families.family(kind).merges}

@@ -113,3 +113,23 @@ def test_paging_moves_the_moments_of_a_partition_and_leaves_the_master_weights(s
     )
     assert device_memory(SMALL, work).terms[Device.OPTIMIZER] == 4 * parameters(SMALL) / 8
     assert host_memory(SMALL, work).terms[Host.MOMENTS] == 2 * (1 + 4 / 256) * parameters(SMALL)
+
+
+# Qwen3-30B-A3B: 48 layers, each with 128 experts of three matrices of 2,048 x 768.
+MIXTURE = Architecture(2048, 48, 151936, Attn(32, 4, 128), Ffn(6144, experts=128, expert_width=768))
+EXPERTS = 48 * 128 * 3 * 2048 * 768 * 2.0
+
+
+@pytest.mark.parametrize(
+    ("zero", "merged", "bits", "each"),
+    [
+        (3, True, 0, EXPERTS),
+        (2, True, 0, 0.0),  # reads tensor by tensor
+        (3, False, 0, 0.0),  # as transformers 4
+        (3, True, 4, 0.0),  # quantized models skip ZeRO-3's loading
+    ],
+)
+def test_every_process_holds_the_experts_that_zero3_loads(zero: int, merged: bool, bits: int, each: float) -> None:
+    sharding = Sharding(2, 8, zero, engine=True)
+    work = Workload(method="lora", experts_merged=merged, quant_bits=bits, sharding=sharding)
+    assert host_memory(MIXTURE, work).terms.get(Host.EXPERTS, 0.0) == 8 * each

@@ -32,6 +32,7 @@ TOWER = Tower(640, 8, 8, 80, 2560, (Linear("qkv", 640, 1920), Linear("up", 640, 
 SMALL = Architecture(
     2048, 16, 128256, Attn(32, 8, 64), Ffn(8192), towers=(TOWER,), layer_input=64, layer_vocab=1000
 )  # fmt: skip
+MIXTURE = SMALL._replace(ffn=Ffn(8192, experts=4, expert_width=1024))
 OFFLOADED = Sharding(1, 8, 3, engine=True, offload_optimizer=True, offload_parameters=True, gather_on_save=True)
 PASSED = (Encoding(),)
 RUNS = [
@@ -76,7 +77,9 @@ def test_every_term_of_a_device_is_one_of_its_moments() -> None:
 
 
 def test_every_term_of_a_host_is_one_of_its_moments() -> None:
-    used = sized(dict(terms) for work in RUNS for terms in host_side.moments(Run(SMALL, work)).values())
+    merged = Workload(experts_merged=True, sharding=Sharding(1, 8, 3, engine=True), encodings=PASSED)
+    runs = [*(Run(SMALL, work) for work in RUNS), Run(MIXTURE, merged)]
+    used = sized(dict(terms) for run in runs for terms in host_side.moments(run).values())
     assert used == {*Host}
 
 

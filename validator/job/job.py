@@ -117,9 +117,16 @@ class Job(Resolved):
         return False
 
     @cached_property
+    def host_memories(self) -> Mapping[str, Estimate]:
+        """Predicted peak of one node's main memory, bytes, by release as in `workloads`."""
+        if self.model is None:
+            return {}
+        return {name: host_memory(self.model.arch, work) for name, work in self.workloads.items()}
+
+    @property
     def host_memory(self) -> Estimate | None:
-        """Predicted peak of one node's main memory, bytes."""
-        return host_memory(self.model.arch, self.workload) if self.model and self.workload else None
+        """Predicted peak of one node's main memory, bytes, with the newest release."""
+        return next(iter(self.host_memories.values()), None)
 
     @cached_property
     def disk(self) -> Mapping[Disk, float] | None:
@@ -203,10 +210,12 @@ class Job(Resolved):
 
     @property
     def host_verdict(self) -> Verdict:
-        """Whether the node's main memory suffices; `unknown` where the device shares it, whose verdict counts both."""
+        """Whether the node's main memory suffices under every release that the run may meet, `tight` where they differ;
+        `unknown` where the device shares it, whose verdict counts both."""
         if self.machine is None or self.machine.device.shared_memory:
             return "unknown"
-        return judge(self.host_memory, self.machine.host_ram_gib)
+        limit = self.machine.host_ram_gib
+        return _either({name: judge(estimate, limit) for name, estimate in self.host_memories.items()})
 
 
 def _either(verdicts: Mapping[str, Verdict]) -> Verdict:

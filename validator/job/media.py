@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
@@ -183,6 +184,32 @@ def longest(task: Task, model: Model, datasets: Iterable[Dataset]) -> int:
         return 0
     read = (_read(task, model, tower, given) // _merged(model, tower) for tower in model.arch.towers if tower.side)
     return max(read, default=0)
+
+
+def usual(task: Task, model: Model, datasets: Iterable[Dataset]) -> int:
+    """As `longest`, of pictures as large as is published of the data sets."""
+    datasets = tuple(datasets)
+    return math.ceil(_published_share(task, datasets) * longest(task, model, datasets))
+
+
+def as_published(
+    task: Task, model: Model, datasets: Iterable[Dataset], given: tuple[Encoding, ...]
+) -> tuple[Encoding, ...]:
+    """The encodings where pictures are as large as is published of the data sets."""
+    share = _published_share(task, datasets)
+    return tuple(
+        encoding._replace(tokens=math.ceil(share * encoding.tokens)) if tower.side and not tower.whole else encoding
+        for tower, encoding in zip(model.arch.towers, given, strict=True)
+    )
+
+
+def _published_share(task: Task, datasets: Iterable[Dataset]) -> float:
+    """Pixels of a usual picture of the data sets, of those that the recipe admits: LLaMA-Factory only scales down
+    (data/mm_plugin.py, _preprocess_image). 1 where a data set has no such entry in data/sets.yaml."""
+    known = [one.published["pixels"] for one in datasets if one.published and "pixels" in one.published]
+    if not known or len(known) < len(set(task.words("dataset"))):
+        return 1.0
+    return min(1.0, float(max(known)) / max(task.number("image_max_pixels"), 1.0))
 
 
 def _read(task: Task, model: Model, tower: Tower, given: Mapping[str, int]) -> int:

@@ -158,8 +158,13 @@ def _case(job: Job, lengths: Sequence[float], device: Device, sequences: int | N
 def _with_length(job: Job, lengths: Sequence[float]) -> Workload:
     """The workload with sequences as long as a step is waited for: devices that spread gradients or weights meet in
     every batch, others once a step. Batches are padded to a multiple of 8 (data/collator.py)."""
+    assert job.model
     assert job.workload
     work = job.workload
+    if any(each.tokens for each in work.encodings):
+        from validator.job import media  # which no model of text asks for
+
+        work = work._replace(encodings=media.as_published(job, job.model, job.datasets, work.encodings))
     if job.packs:
         return work
     meets = work.sharding.stage >= 2 or work.sharding.fsdp

@@ -71,6 +71,7 @@ def workload(
         double_quant=settings.flag("double_quantization"),
         quant_grouped=weights.kept in ("gptq", "awq"),
         experts_fused=experts_fused,
+        experts_merged=experts_fused and model.family.merges,
         upcast_norms=settings.flag("upcast_layernorm"),
         adapter=_adapter(settings, model, decoder, experts_fused),
         trainable_layers=min(abs(int(settings.number("freeze_trainable_layers"))), model.arch.layers) * decoder,

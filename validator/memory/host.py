@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from . import idle
 from .estimate import GIB, Estimate
 from .layer import checkpoint
 from .offload import offloaded_reference, offloaded_states, offloaded_weights, waiting_weights
@@ -41,6 +42,17 @@ def _whole_model(run: Run) -> float:
     return run.sharding.loaders * (loaded_weights(run) + whole_reference(run)) if spreads else 0.0
 
 
+def _merged_experts(run: Run) -> float:
+    """Under ZeRO-3 transformers 5 reads the whole checkpoint in every process, and makes one tensor of each layer's
+    experts, before the first of them is spread (integrations/deepspeed.py, _apply_weight_conversions_to_state_dict;
+    github.com/huggingface/transformers/issues/47514). Two processes that loaded 768 MiB of experts each held as much
+    beside their shards."""
+    if run.sharding.zero != 3 or not run.work.experts_merged or run.work.quant_bits:
+        return 0.0
+    experts = sum(count * block.experts for count, block in idle.loaded(run.arch))
+    return run.sharding.devices_per_node * run.work.base_bytes * experts
+
+
 def _saving(run: Run) -> float:
     """Weights gathered on the first process for a save."""
     gathers = run.sharding.gather_on_save and run.spreads_weights and not run.adapts
@@ -73,6 +85,7 @@ def moments(run: Run) -> dict[str, Terms]:
         Host.PARAMETERS: waiting_weights(run),
         Host.LOADING: 0.0 if run.work.low_memory_load else _checkpoint_file(run),
         Host.WHOLE_MODEL: _whole_model(run),
+        Host.EXPERTS: _merged_experts(run),
     }
     return {
         "loading": {**processes, **loading},

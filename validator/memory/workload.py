@@ -224,6 +224,7 @@ class Workload(NamedTuple):
     double_quant: bool = True
     quant_grouped: bool = False  # GPTQ/AWQ style groups instead of bitsandbytes blocks
     experts_fused: bool = True  # experts are 3-D parameters: neither adapters nor quantization reach them
+    experts_merged: bool = False  # such a parameter is made of the experts' matrices while the checkpoint loads
     upcast_norms: bool = False
     adapter: Adapter = Adapter()
     trainable_layers: int = 2  # method freeze: how many trailing (or leading) layers train

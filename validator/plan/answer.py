@@ -21,6 +21,7 @@ from validator.plan.search import (
     begun,
     cured,
     obstacles,
+    outdating,
     search,
     tight,
     usual,
@@ -144,9 +145,9 @@ def _planned(unanswered: Answer, start: Draft, methods: Sequence[str], lengths: 
 
 
 def _outdated(start: Draft, methods: Iterable[str]) -> Mapping[str, Sequence[str]]:
-    """By method that is planned for an earlier transformers, what `check` has against the newest."""
+    """By method that is planned for an earlier transformers, what stands against the newest."""
     newest = replace(start, transformers=None)
-    return {method: obstacles(replace(newest, method=method)) for method in methods}
+    return {method: outdating(replace(newest, method=method)) for method in methods}
 
 
 def _obstacles(start: Draft, methods: Sequence[str]) -> list[str]:

@@ -20,6 +20,7 @@ from validator.job.job import GIB, Job
 from validator.job.pace import Pace, by_length, pace, per_sample
 from validator.judge import check
 from validator.measure import kept
+from validator.memory.terms import Host
 from validator.plan import draft, writing
 from validator.plan.draft import MOST_APART, TOO_LARGE, TOO_LONG, Draft
 from validator.read.recipe import parse
@@ -137,12 +138,24 @@ def _ranked(plans: Sequence[Plan], methods: Sequence[str]) -> list[Plan]:
 
 
 def cured(start: Draft) -> Draft | None:
-    """For an earlier transformers, where `check` has nothing against that and something against the newest, whatever
-    the memory: the last before the newest major release, else another one."""
-    if not obstacles(start):
+    """For an earlier transformers, where nothing stands against that and something against the newest, whatever the
+    devices' memory: the last before the newest major release, else another one."""
+    if not outdating(start):
         return None
     older = (replace(start, transformers=version) for version in releases.earlier())
-    return next((each for each in older if not obstacles(each)), None)
+    return next((each for each in older if not outdating(each)), None)
+
+
+def outdating(start: Draft) -> list[str]:
+    """What stands against the release of transformers: what `check` finds, or main memory that is too small for the
+    experts of a mixture, which transformers 5 loads in every process under ZeRO-3."""
+    found = obstacles(start)
+    if found or start.machine.world == 1 or not start.model.family.merges:
+        return found
+    sharded = replace(start, engine="ds_z3.json").job
+    experts = sharded.host_memory.terms.get(Host.EXPERTS, 0.0) if sharded.host_memory else 0.0
+    crowded = experts and sharded.host_verdict in ("tight", "exceeds")
+    return [f"under ZeRO-3 its processes load {experts / GIB:,.0f} GiB of experts"] if crowded else []
 
 
 def _any_release(start: Draft) -> list[Plan]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from validator.diagnostic import Severity, decimals
-from validator.job.job import GIB, Job
+from validator.job.job import GIB, Job, judge
 from validator.memory import Estimate
+from validator.memory.terms import Host
 from validator.rules.paths import taken
 from validator.rules.rule import Finding, rule
 from validator.rules.weights import model_absent
@@ -17,16 +18,18 @@ def _span(estimate: Estimate, digits: int = 1) -> str:
     return f"{estimate.expected / GIB:.{digits}f} GiB ({estimate.low / GIB:.1f} to {estimate.high / GIB:.1f})"
 
 
+def _spans(memories: Mapping[str, Estimate], digits: int = 1) -> str:
+    """Of each release of transformers."""
+    return " or ".join(f"{_span(one, digits)} with transformers {release}" for release, one in memories.items())
+
+
 def _device(job: Job) -> str:
     """What the run needs of a device, and what that has."""
     if not job.device_memory or not job.machine:
         return ""
     device, usable = job.machine.device, job.machine.device.usable_gib
     digits = decimals(job.device_memory.expected / GIB, usable)
-    needs = _span(job.device_memory, digits)
-    if _by_release(job):
-        each = (f"{_span(one, digits)} with transformers {release}" for release, one in job.device_memories.items())
-        needs = " or ".join(each)
+    needs = _spans(job.device_memories, digits) if _by_release(job) else _span(job.device_memory, digits)
     whose = ", which device, host and page cache share" if device.shared_memory else ""
     return f"{needs} per device{_if_long(job)}, {device.id} has {usable:.{digits}f} usable{whose}"
 
@@ -134,25 +137,39 @@ def host_memory_exceeded(job: Job) -> Iterator[Finding]:
             _host(job),
             (
                 f"needs {_span(job.host_memory)} of host memory per node, the machine has "
-                f"{job.machine.host_ram_gib:.0f}: a process would be killed (exit code -9)"
+                f"{job.machine.host_ram_gib:.0f}: a process would be killed (exit code -9){_merged(job)}"
             ),
         )
 
 
+def _merged(job: Job) -> str:
+    """That every process holds all experts while they load, and which release needs less."""
+    if job.model is None or job.host_memory is None or Host.EXPERTS not in job.host_memory.terms:
+        return ""
+    older = job.model.family.forms({}).get(False)
+    instead = f", `transformers: {older}` does not" if older else ""
+    return f"; transformers 5 loads all experts in every process{instead}"
+
+
 @rule("FIT004", Severity.WARNING)
 def host_memory_tight(job: Job) -> Iterator[Finding]:
-    """Main memory is expected to suffice, but the upper end of the 90 % band does not.
+    """Main memory may not suffice: the upper end of the 90 % band exceeds it, or it depends on transformers' release.
 
-    Why: loading peaks and page-locked buffers vary; the symptom of too little is exit code -9.
-    Source: own (the memory model)
-    Fix: as for FIT003; stop other processes on the node.
+    Why: loading peaks and page-locked buffers vary; the symptom of too little is exit code -9. Under ZeRO-3 every
+    process holds all experts of a mixture while transformers 5 loads them, and transformers 4 reads file by file.
+    Source: own (the memory model; transformers issue 47514)
+    Fix: as for FIT003; `transformers` in the header block, with the release that is installed where it will run; stop
+    other processes on the node.
     """
     if job.host_verdict == "tight" and job.host_memory and job.machine:
+        depends = len({judge(one, job.machine.host_ram_gib) for one in job.host_memories.values()}) > 1
+        needs = _spans(job.host_memories) if depends else _span(job.host_memory)
+        why = "name the release in the header block" if depends else "thin margin"
         yield (
             _host(job),
             (
-                f"may need {_span(job.host_memory)} of host memory per node, the machine has "
-                f"{job.machine.host_ram_gib:.0f}: thin margin (exit code -9 is the symptom)"
+                f"may need {needs} of host memory per node, the machine has "
+                f"{job.machine.host_ram_gib:.0f}: {why} (exit code -9 is the symptom)"
             ),
         )
 

@@ -93,10 +93,12 @@ class Family(NamedTuple):
     # Whether embedding and head are one where config.json does not say.
     tied: bool = False
     # The experts: the transformers release since which they are one tensor and no linear layers (None: they are not);
+    # whether that is made while it loads, of types that no earlier release had;
     # what chooses them: a parameter, one with a bias, with one that never trains, beside one that is a buffer, a linear
     # module, or one whose weight is read past it; leading layers without, where config.json does not say; whether their
     # results are added up by index; whether each computes all tokens, those that did not choose it scaled to nothing.
     fused_experts: str | None = None
+    merged: bool = False
     router: Literal["parameter", "bias", "fixed", "buffer", "module", "linear"] = "parameter"
     dense_layers: int = 0
     expert_bias: bool = False
@@ -155,6 +157,12 @@ class Family(NamedTuple):
     def fused_gate_up(self) -> bool:
         """Whether one matrix makes the gate and the up half of the feed-forward part."""
         return any("gate_up" in self.roles.get(name, ()) for name in self.linear)
+
+    @property
+    def merges(self) -> bool:
+        """Whether transformers makes one tensor of a layer's experts while it loads a checkpoint, which does not hold
+        them so (transformers/conversion_mapping.py)."""
+        return self.fused_experts is not None and (bool(self.separate) or self.merged)
 
     def fuses(self, header: Mapping[str, Any]) -> bool:
         """Whether the experts are one tensor with a transformers release that a recipe's header admits; where earlier
