@@ -187,7 +187,7 @@ def longest(task: Task, model: Model, datasets: Iterable[Dataset]) -> int:
 
 
 def usual(task: Task, model: Model, datasets: Iterable[Dataset]) -> int:
-    """As `longest`, of pictures as large as is published of the data sets."""
+    """Tokens of the decoder that the pictures of a sample become if they have the size that data/sets.yaml gives."""
     datasets = tuple(datasets)
     return math.ceil(_published_share(task, datasets) * longest(task, model, datasets))
 
@@ -195,7 +195,7 @@ def usual(task: Task, model: Model, datasets: Iterable[Dataset]) -> int:
 def as_published(
     task: Task, model: Model, datasets: Iterable[Dataset], given: tuple[Encoding, ...]
 ) -> tuple[Encoding, ...]:
-    """The encodings where pictures are as large as is published of the data sets."""
+    """Return the encodings for pictures of the size that data/sets.yaml gives for the data sets."""
     share = _published_share(task, datasets)
     return tuple(
         encoding._replace(tokens=math.ceil(share * encoding.tokens)) if tower.side and not tower.whole else encoding
@@ -204,8 +204,8 @@ def as_published(
 
 
 def _published_share(task: Task, datasets: Iterable[Dataset]) -> float:
-    """Pixels of a usual picture of the data sets, of those that the recipe admits: LLaMA-Factory only scales down
-    (data/mm_plugin.py, _preprocess_image). 1 where a data set has no such entry in data/sets.yaml."""
+    """Pixels of the data sets' usual picture (data/sets.yaml) as a share of `image_max_pixels`, at most 1, because
+    LLaMA-Factory only scales down (data/mm_plugin.py, _preprocess_image); 1 if the size is not known."""
     known = [one.published["pixels"] for one in datasets if one.published and "pixels" in one.published]
     if not known or len(known) < len(set(task.words("dataset"))):
         return 1.0

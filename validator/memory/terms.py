@@ -64,7 +64,7 @@ class Host(Term):
     PARAMETERS = "parameters", "model", "offloaded weights"
     LOADING = "loading", "model", "every process reads the whole checkpoint"
     WHOLE_MODEL = "whole_model", "model", "whole models wait in main memory until FSDP has spread them"
-    EXPERTS = "experts", "model", "experts of all layers, of which every process makes one tensor a layer on loading"
+    EXPERTS = "experts", "model", "all experts, which every process merges into one tensor a layer while it loads"
     MOMENTS = "moments", "trained", "states of the offloaded optimizer, which grow with what is trained"
     MASTER = "master", "trained", "fp32 weights of the offloaded optimizer, which grow with what is trained"
     GRADIENTS = "gradients", "trained", "grow with what is trained"

@@ -138,8 +138,8 @@ def _ranked(plans: Sequence[Plan], methods: Sequence[str]) -> list[Plan]:
 
 
 def cured(start: Draft) -> Draft | None:
-    """For an earlier transformers, where nothing stands against that and something against the newest, whatever the
-    devices' memory: the last before the newest major release, else another one."""
+    """Return the draft for an earlier transformers if there are reasons against the newest and none against that: the
+    last before the newest major release, else another one. The devices' memory does not count."""
     if not outdating(start):
         return None
     older = (replace(start, transformers=version) for version in releases.earlier())
@@ -147,8 +147,8 @@ def cured(start: Draft) -> Draft | None:
 
 
 def outdating(start: Draft) -> list[str]:
-    """What stands against the release of transformers: what `check` finds, or main memory that is too small for the
-    experts of a mixture, which transformers 5 loads in every process under ZeRO-3."""
+    """Reasons against the transformers release of a draft: findings of `check`, or too little main memory for the
+    experts of a mixture, which every process of transformers 5 loads under ZeRO-3."""
     found = obstacles(start)
     if found or start.machine.world == 1 or not start.model.family.merges:
         return found

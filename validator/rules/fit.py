@@ -19,7 +19,7 @@ def _span(estimate: Estimate, digits: int = 1) -> str:
 
 
 def _spans(memories: Mapping[str, Estimate], digits: int = 1) -> str:
-    """Of each release of transformers."""
+    """Memory that the run needs with each transformers release, in words."""
     return " or ".join(f"{_span(one, digits)} with transformers {release}" for release, one in memories.items())
 
 
@@ -143,7 +143,7 @@ def host_memory_exceeded(job: Job) -> Iterator[Finding]:
 
 
 def _merged(job: Job) -> str:
-    """That every process holds all experts while they load, and which release needs less."""
+    """Explain why experts fill main memory, and name the transformers release that needs less; else empty."""
     if job.model is None or job.host_memory is None or Host.EXPERTS not in job.host_memory.terms:
         return ""
     older = job.model.family.forms({}).get(False)

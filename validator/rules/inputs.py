@@ -232,14 +232,14 @@ def most_samples_cut(job: Job) -> Iterator[Finding]:
     cut = [tokens for tokens in rows if tokens > limit]
     if rows and len(cut) >= _MANY_CUT * len(rows):
         share = f"{len(cut):,} of the first {len(rows):,} samples"
-        yield place, f"longer than the {limit:,.0f} tokens that are kept: {share}; raise `cutoff_len`"
+        yield place, f"{share} are longer than the {limit:,.0f} tokens that are kept; raise `cutoff_len`"
     elif not rows and (mean := _mean_length(job)) > limit > 0:
         yield place, f"samples have some {mean:,.0f} tokens, of which {limit:,.0f} are kept; raise `cutoff_len`"
 
 
 def _first(job: Job) -> list[float]:
-    """Tokens of the first rows of local data, by the lowest estimate; empty where they are not at hand, or the header
-    block tells how long samples are."""
+    """Lengths in tokens of the first rows of local data, by the lowest estimate; empty if there are no rows, or if the
+    header block states lengths."""
     if job.lengths.typical:
         return []
     from validator.job import extent  # which recipes that state lengths do not wait for
