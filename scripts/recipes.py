@@ -214,6 +214,8 @@ def needs(draft: Draft) -> list[str]:
     first = draft.extra.get("model", {}).get("adapter_name_or_path")
     adapter = [f"the adapter of {Path(first).name}, trained first"] if first else []
     release = [f"transformers=={draft.transformers.split()[-1]}"] if draft.transformers else []
+    if draft.transformers and (experts := plan.loaded_experts(replace(draft, transformers=None))):
+        release = [f"{release[0]}, as newer ones load {experts:,.0f} GiB of experts into main memory"]
     wanted = [packages.requirement(name) for name in dict(packages.needed(draft.job))]
     if draft.job.get("flash_attn") == "fa2" and draft.machine.device.vendor != "ascend":
         wanted.append("flash-attn")

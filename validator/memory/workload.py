@@ -137,6 +137,11 @@ class Architecture(NamedTuple):
         return any(decoder.attn.crossed for _, decoder in self.runs)
 
     @property
+    def borrows(self) -> bool:
+        """Whether the last layers read keys and values of earlier ones."""
+        return any(decoder.attn.borrowed for _, decoder in self.runs)
+
+    @property
     def mixtures(self) -> int:
         """Layers with experts."""
         if self.kinds:

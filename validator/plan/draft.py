@@ -275,7 +275,7 @@ class Draft:
             yield "enable_liger_kernel", True
         if not self.recompute:
             yield "disable_gradient_checkpointing", True
-        elif self.model.arch.crosses:  # what the towers give has gradients of many layers (rule TRA918)
+        elif self.model.arch.crosses or self.model.arch.borrows:  # gradients of several layers meet (TRA918, TRA929)
             yield "use_reentrant_gc", False
         yield from self.extra.get("model", {}).items()
         yield from self._method()

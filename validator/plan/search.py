@@ -149,13 +149,19 @@ def cured(start: Draft) -> Draft | None:
 def outdating(start: Draft) -> list[str]:
     """Reasons against the transformers release of a draft: findings of `check`, or too little main memory for the
     experts of a mixture, which every process of transformers 5 loads under ZeRO-3."""
-    found = obstacles(start)
-    if found or start.machine.world == 1 or not start.model.family.merges:
-        return found
+    experts = loaded_experts(start)
+    return obstacles(start) or ([f"under ZeRO-3 its processes load {experts:,.0f} GiB of experts"] if experts else [])
+
+
+def loaded_experts(start: Draft) -> float:
+    """GiB of experts that the processes of a node would load under ZeRO-3, if main memory is too small for them; else
+    0."""
+    if start.machine.world == 1 or not start.model.family.merges:
+        return 0.0
     sharded = replace(start, engine="ds_z3.json").job
-    experts = sharded.host_memory.terms.get(Host.EXPERTS, 0.0) if sharded.host_memory else 0.0
-    crowded = experts and sharded.host_verdict in ("tight", "exceeds")
-    return [f"under ZeRO-3 its processes load {experts / GIB:,.0f} GiB of experts"] if crowded else []
+    if sharded.host_memory is None or sharded.host_verdict not in ("tight", "exceeds"):
+        return 0.0
+    return sharded.host_memory.terms.get(Host.EXPERTS, 0.0) / GIB
 
 
 def _any_release(start: Draft) -> list[Plan]:

@@ -145,3 +145,19 @@ def asft_evaluated(job: Job) -> Iterator[Finding]:
     """
     if job.anchors and job.evaluates and not job.generative:
         yield "use_asft_loss", 'a run with the ASFT loss cannot be evaluated; set `eval_strategy: "no"`'
+
+
+@rule("TRA510", Severity.ERROR)
+def pairs_grouped(job: Job) -> Iterator[Finding]:
+    """Pairs are to be grouped by length, and have two lengths.
+
+    Why: the sampler looks for `input_ids`, which pairs of a better and a worse answer do not have: "Can only
+    automatically infer lengths for datasets whose items are dictionaries with an 'input_ids' key", after the model is
+    loaded on every rank.
+    Source: transformers/trainer_pt_utils.py:LengthGroupedSampler,
+    llamafactory/data/processor/pairwise.py:PairwiseDatasetProcessor.preprocess_dataset
+    Fix: remove the key; `stage: kto` and `stage: sft` may have it.
+    """
+    key = "group_by_length" if job.has("group_by_length") else "train_sampling_strategy"
+    if job.stage in ("rm", "dpo") and job.trains and job.groups and not job.flag("streaming"):
+        yield key, f"stage {job.stage} cannot group pairs by length; remove `{key}`"

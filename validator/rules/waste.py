@@ -11,6 +11,8 @@ from validator.diagnostic import Severity
 from validator.job.changed import changed
 from validator.job.job import GIB, Job
 from validator.rules.rule import Finding, rule
+from validator.tables import releases
+from validator.tables.data import listing
 
 if TYPE_CHECKING:
     from validator.job.pace import Pace
@@ -147,8 +149,10 @@ def mostly_padding(job: Job) -> Iterator[Finding]:
 
     Why: a micro batch is as long as its longest sample. Lengths are those of the header block or of local data.
     Source: own (the time model)
-    Fix: `packing: true` (with `neat_packing: true` samples do not see each other), or a micro batch of one sample with
-    more accumulation.
+    Fix: `packing: true` (with `neat_packing: true` samples do not see each other, but for models with linear attention,
+    whose state goes on from one to the next); or batches of samples of about the same length, by
+    `train_sampling_strategy: group_by_length` (`group_by_length: true` in earlier releases of transformers), which
+    pairs do not have; or a micro batch of one sample with more accumulation.
     """
     if job.micro_batch < 2 or job.packs or not _knows_lengths(job):
         return
@@ -158,8 +162,17 @@ def mostly_padding(job: Job) -> Iterator[Finding]:
     lengths = extent(job).lengths[1]
     padding = 1 - sum(lengths) / len(lengths) / longest_of(lengths, job.micro_batch)
     if padding > _PADDED:
-        packing = "`packing: true`" if job.stage in ("pt", "sft") else "a micro batch of one sample"
-        yield "per_device_train_batch_size", f"{padding:.0%} of a batch is padding; {packing} spares it"
+        yield "per_device_train_batch_size", f"{padding:.0%} of a batch is padding; {_without_padding(job)} spares it"
+
+
+def _without_padding(job: Job) -> str:
+    """The setting that spares padding, in words."""
+    if job.stage in ("pt", "sft") and not (job.model and job.model.arch.mixer):
+        return "`packing: true`"
+    if job.stage in ("rm", "dpo"):
+        return "a micro batch of one sample"
+    change = listing("renamed")["group_by_length"]
+    return f"`{change['how']}`" if releases.holds(job.header, change["removed"]) else "`group_by_length: true`"
 
 
 @rule("TRA926", Severity.WARNING)
