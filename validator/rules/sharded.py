@@ -10,8 +10,9 @@ from validator.rules.rule import Finding, rule
 
 # Optimizers that accelerate turns into the CPU optimizer of the same kind (accelerate/utils/deepspeed.py).
 _ON_CPU = {"adamw_torch", "adamw_torch_fused", "paged_adamw_32bit"}
-# Those it hands an argument of Adam, which their CPU optimizers refuse.
-_REFUSED = ("adagrad", "lion_32bit", "paged_lion_32bit")
+# Those it hands an argument of Adam, which their CPU optimizers refuse, and Adafactor, whose two values for `eps` are
+# not for CPU Adam.
+_REFUSED = ("adagrad", "lion_32bit", "paged_lion_32bit", "adafactor")
 _NEW_TOKENS = ("resize_vocab", "add_tokens", "add_special_tokens", "new_special_tokens_config")
 
 
@@ -20,7 +21,8 @@ def optimizer_not_offloadable(job: Job) -> Iterator[Finding]:
     """The optimizer cannot run on offloaded state.
 
     Why: accelerate gives DeepSpeed's CPU Adagrad and Lion an argument of Adam: "unexpected keyword argument
-    'adamw_mode'" when the trainer is built, after the model is loaded on every rank.
+    'adamw_mode'" when the trainer is built, after the model is loaded on every rank. CPU Adam with the settings of
+    Adafactor ends in the first step: "adam_update(): incompatible function arguments".
     Source: accelerate/utils/deepspeed.py:map_pytorch_optim_to_deepspeed
     Fix: `optim: adamw_torch`, no offload, or `"zero_force_ds_cpu_optimizer": false`.
     """
