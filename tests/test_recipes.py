@@ -91,7 +91,8 @@ def test_settings_that_users_copy(path: Path) -> None:
 def guidance(recipe: job.Job) -> dict[str, Any]:
     """The entry of rates.yaml for a recipe: that of its own optimizer where there is one."""
     assert recipe.model
-    saver = next((name for name in ("galore", "apollo", "badam") if recipe.flag(f"use_{name}")), None)
+    bits = ("8bit" if recipe.get("optim") == "adamw_8bit" else "bf16") if recipe.flag("pure_bf16") else None
+    saver = next((name for name in ("galore", "apollo", "badam") if recipe.flag(f"use_{name}")), bits)
     rules = [rule for rule in RATES if (rule["stage"], rule["method"]) == (recipe.stage, recipe.method)]
     rules = [
         rule for rule in rules if rule.get("optimizer") == saver and rule["from_billions"] <= recipe.model.billions

@@ -10,6 +10,7 @@ from typing import Any
 from validator import __version__
 from validator.job import naming
 from validator.plan.draft import Draft
+from validator.tables.data import listing
 from validator.tables.machines import Machine
 from validator.tables.savers import savers
 
@@ -130,7 +131,7 @@ def _remark(draft: Draft, key: str) -> str:
         "enable_liger_kernel": "a loss that never holds all logits; needs the package liger-kernel",
         "disable_gradient_checkpointing": "faster; remove it for longer samples",
         "flash_attn": "needs the package flash-attn" if draft.machine.device.vendor != "ascend" else "",
-        "pure_bf16": "weights, gradients and optimizer states in bf16: half the memory, coarser updates",
+        "pure_bf16": "weights and gradients in bf16: half the memory, and small updates are rounded away",
         "lora_target": draft.model.family.remark,
         "warmup_ratio": "not warmup_steps: transformers 4 takes no share there",
         "ddp_timeout": "reading a large model on every node can take longer than the default half hour",
@@ -147,11 +148,16 @@ def _remark(draft: Draft, key: str) -> str:
         "streaming": "reads while it trains, instead of downloading and tokenizing everything first",
         "max_steps": f"{draft.job.effective_batch * draft.length:,} tokens each",
         "image_max_pixels": f"larger pictures are scaled down to it{_tokens(draft)}",
-        "freeze_vision_tower": "false trains the tower, too",
+        "freeze_vision_tower": "" if _wrapped(draft) else "false trains the tower, too",
         "deepspeed": "its launch by torchrun wastes less memory on varied lengths" if _alone(draft) else "",
         "val_size": "held back and measured at each checkpoint",
     }
     return f"  # {remark}" if (remark := remarks.get(key)) else ""
+
+
+def _wrapped(draft: Draft) -> bool:
+    """True if the towers wrap their linear modules in a class that PEFT refuses (rule TRA919)."""
+    return draft.method != "full" and "wrapped" in listing("composites").get(draft.model.kind, {})
 
 
 def _asked(draft: Draft) -> str:
