@@ -36,12 +36,8 @@ FIELDS = {"machine", "host_ram", "use", "method", "models", "why"}
 SERVER, DAY = 8, 8.0
 # Liger is worth its package where less than this share of the memory is left, or that share of the time is taken.
 MARGIN, FASTER = 0.03, 0.8
-# So many times as long is about as long.
-ALIKE = 1.25
 # The longest of all samples may be so much longer than the longest that was counted.
 SPARE = 1.1
-# Compute capability below which newer builds of torch have no kernels (validator/data/together.yaml).
-VOLTA_LAST = 7.5
 # Starts of licences that the hub asks to be accepted before it gives the weights.
 GATED = ("llama", "gemma")
 
@@ -138,14 +134,11 @@ def chosen(wish: Wish, small: bool) -> Draft | None:
     for run in runs:
         known = tokens(run.job)
         whole = known is not None and SPARE * known[1] < run.length
-        if found and whole and run.evaluates >= found.evaluates and sooner(run, found):
+        if not (found and whole and run.evaluates >= found.evaluates):
+            continue
+        if plan.Plan(run, "fast").is_clearly_sooner(plan.Plan(found, "fast")):
             found = run
     return found
-
-
-def sooner(run: Draft, than: Draft) -> bool:
-    """Whether a run is sooner by more than the models of time are off."""
-    return ALIKE * plan.Plan(run, "fast").duration < plan.Plan(than, "fast").duration
 
 
 def at_length(wish: Wish, length: int, small: bool) -> Draft | None:
@@ -222,12 +215,17 @@ def needs(draft: Draft) -> list[str]:
     if draft.model.kind == "gpt_oss":
         wanted.append("kernels")
     capability = draft.machine.device.capability
-    if capability is not None and capability < VOLTA_LAST:
+    if capability is not None and capability < without_kernels():
         wanted.append("a torch of the CUDA 12.6 wheels, as newer ones leave Volta out")
     licence = listing("models")[draft.model.id or ""]["licence"]
     accepted = ["its licence accepted on the hub"] if licence.startswith(GATED) else []
     shared = ["output_dir on storage that all nodes see"] if draft.machine.nodes > 1 else []
     return [*adapter, *release, *wanted, *accepted, *shared]
+
+
+def without_kernels() -> float:
+    """Compute capability below which newer builds of torch have no kernels."""
+    return max(entry["below"] for entry in listing("together")["kernels"]["lacking"] if "below" in entry)
 
 
 def published(draft: Draft) -> str:

@@ -101,9 +101,9 @@ def _texts(values: Iterable[Any]) -> Iterator[str]:
 
 
 def _pictures(job: Job) -> int:
-    """Tokens of the pictures and films of the fullest sample, as large as is published of public data."""
+    """Tokens of the pictures and films of the fullest sample; pictures of public data have their published size."""
     if job.model is None or job.workload is None or not any(one.tokens for one in job.workload.encodings):
         return 0
     from validator.job import media  # which no model of text asks for
 
-    return media.usual(job, job.model, job.datasets)
+    return media.usual(job, job.model, job.datasets, job.published)

@@ -212,10 +212,15 @@ class Job(Resolved):
     def host_verdict(self) -> Verdict:
         """Whether the node's main memory suffices under every release that the run may meet, `tight` where they differ;
         `unknown` where the device shares it, whose verdict counts both."""
+        return _either(self.host_verdicts)
+
+    @property
+    def host_verdicts(self) -> Mapping[str, Verdict]:
+        """By release as in `workloads`; none where the device shares the node's memory."""
         if self.machine is None or self.machine.device.shared_memory:
-            return "unknown"
+            return {}
         limit = self.machine.host_ram_gib
-        return _either({name: judge(estimate, limit) for name, estimate in self.host_memories.items()})
+        return {name: judge(estimate, limit) for name, estimate in self.host_memories.items()}
 
 
 def _either(verdicts: Mapping[str, Verdict]) -> Verdict:

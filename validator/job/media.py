@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from validator.job.datasets import Dataset
@@ -17,6 +17,8 @@ from validator.tables.models import Model
 # What a sample holds where no data are at hand.
 _ONE = {"images": 1, "videos": 0, "audios": 1}
 _Names = Mapping[str, list[str]]
+# An entry of data/sets.yaml.
+Published = Mapping[str, Any]
 
 
 def encodings(settings: Settings, model: Model, datasets: Iterable[Dataset]) -> tuple[Encoding, ...]:
@@ -186,30 +188,30 @@ def longest(task: Task, model: Model, datasets: Iterable[Dataset]) -> int:
     return max(read, default=0)
 
 
-def usual(task: Task, model: Model, datasets: Iterable[Dataset]) -> int:
-    """Tokens of the decoder that the pictures of a sample become if they have the size that data/sets.yaml gives."""
-    datasets = tuple(datasets)
-    return math.ceil(_published_share(task, datasets) * longest(task, model, datasets))
+def usual(task: Task, model: Model, datasets: Iterable[Dataset], published: Sequence[Published]) -> int:
+    """Tokens of the decoder that the pictures of a sample become, if they have the size that is published for its data
+    sets (`Resolved.published`)."""
+    return math.ceil(_usual_share(task, published) * longest(task, model, datasets))
 
 
 def as_published(
-    task: Task, model: Model, datasets: Iterable[Dataset], given: tuple[Encoding, ...]
+    task: Task, model: Model, published: Sequence[Published], given: tuple[Encoding, ...]
 ) -> tuple[Encoding, ...]:
-    """Return the encodings for pictures of the size that data/sets.yaml gives for the data sets."""
-    share = _published_share(task, datasets)
+    """Return the encodings for pictures of the size that is published for the data sets (`Resolved.published`)."""
+    share = _usual_share(task, published)
     return tuple(
         encoding._replace(tokens=math.ceil(share * encoding.tokens)) if tower.side and not tower.whole else encoding
         for tower, encoding in zip(model.arch.towers, given, strict=True)
     )
 
 
-def _published_share(task: Task, datasets: Iterable[Dataset]) -> float:
-    """Pixels of the data sets' usual picture (data/sets.yaml) as a share of `image_max_pixels`, at most 1, because
-    LLaMA-Factory only scales down (data/mm_plugin.py, _preprocess_image); 1 if the size is not known."""
-    known = [one.published["pixels"] for one in datasets if one.published and "pixels" in one.published]
-    if not known or len(known) < len(set(task.words("dataset"))):
+def _usual_share(task: Task, published: Sequence[Published]) -> float:
+    """Pixels of the data sets' usual picture as a share of `image_max_pixels`, at most 1, because LLaMA-Factory only
+    scales down (data/mm_plugin.py, _preprocess_image); 1 if the size is not known."""
+    if not published or not all("pixels" in entry for entry in published):
         return 1.0
-    return min(1.0, float(max(known)) / max(task.number("image_max_pixels"), 1.0))
+    pixels = max(float(entry["pixels"]) for entry in published)
+    return min(1.0, pixels / max(task.number("image_max_pixels"), 1.0))
 
 
 def _read(task: Task, model: Model, tower: Tower, given: Mapping[str, int]) -> int:

@@ -164,7 +164,7 @@ def _with_length(job: Job, lengths: Sequence[float]) -> Workload:
     if any(each.tokens for each in work.encodings):
         from validator.job import media  # which no model of text asks for
 
-        work = work._replace(encodings=media.as_published(job, job.model, job.datasets, work.encodings))
+        work = work._replace(encodings=media.as_published(job, job.model, job.published, work.encodings))
     if job.packs:
         return work
     meets = work.sharding.stage >= 2 or work.sharding.fsdp

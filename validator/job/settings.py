@@ -101,8 +101,8 @@ class Settings(Task):
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the devices are NVIDIA's or AMD's, as is taken where no machine is named. transformers takes kernels
-        in place of its own layers on these alone (utils/import_utils.py, is_flash_linear_attention_available,
+        """True if the devices are NVIDIA's or AMD's, or if no machine is named. Only there does transformers replace
+        layers by fused kernels (utils/import_utils.py, is_flash_linear_attention_available,
         is_mamba_2_ssm_available)."""
         return self.machine is None or self.machine.device.vendor in ("nvidia", "amd", "unknown")
 

@@ -1,4 +1,4 @@
-"""What a run has on disk. Bytes."""
+"""Bytes that a run has on disk."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Delta(NamedTuple):
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """Packages with its kernels, all of which must be there."""
+        """Packages with the fused kernels of this mixer, which run only if all of these are installed."""
         return ("flash-linear-attention",)
 
     @property
@@ -58,7 +58,7 @@ class Convolution(NamedTuple):
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """Packages with its kernels, all of which must be there."""
+        """Packages with the fused kernels of this mixer, which run only if all of these are installed."""
         return ()
 
     @property
@@ -90,7 +90,7 @@ class StateSpace(NamedTuple):
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """Packages with its kernels, all of which must be there."""
+        """Packages with the fused kernels of this mixer, which run only if all of these are installed."""
         return ("mamba-ssm", "causal-conv1d")
 
     @property
@@ -130,7 +130,7 @@ class Scan(NamedTuple):
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """Packages with its kernels, all of which must be there."""
+        """Packages with the fused kernels of this mixer, which run only if all of these are installed."""
         return ("mamba-ssm", "causal-conv1d")
 
     @property
@@ -162,7 +162,7 @@ class Lightning(NamedTuple):
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """Packages with its kernels, all of which must be there."""
+        """Packages with the fused kernels of this mixer, which run only if all of these are installed."""
         return ()
 
     @property

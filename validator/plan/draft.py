@@ -116,7 +116,7 @@ class Draft:
         """Fields of the header block: rows of the public data, and tokens of a typical sample. The longest sample is
         left out, so that memory is judged for `cutoff_len` and the verdict holds for other data, too."""
         known = tokens(job)
-        shown = media.usual(job, self.model, job.datasets) if self.pictured else 0
+        shown = media.usual(job, self.model, job.datasets, job.published) if self.pictured else 0
         fields = {"rows": job.published_rows, "lengths": min(known[0] + shown, self.length) if known else None}
         return {name: value for name, value in fields.items() if value}
 

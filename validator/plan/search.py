@@ -57,7 +57,7 @@ _HOUR = 3600.0
 # Seconds between checkpoints from which a kill costs much.
 _LOST = 2 * _HOUR
 # Shares of the data that are held back where evaluations of the usual one would take too long.
-_HELD = (0.02, 0.01, 0.005, 0.002, 0.001)
+_FEWER_HELD = (0.02, 0.01, 0.005, 0.002, 0.001)
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,10 @@ class Plan:
         the device are published."""
         draft = self.draft
         return (per_sample(draft.job, draft.lengths) or 0.0) * float(draft.rates["epochs"]["default"])
+
+    def is_clearly_sooner(self, other: Plan) -> bool:
+        """True if it is sooner than another plan on the same samples by more than the models of time tell apart."""
+        return _ALIKE * self.duration < other.duration
 
     @property
     def delay(self) -> int:
@@ -149,8 +153,10 @@ def cured(start: Draft) -> Draft | None:
 def outdating(start: Draft) -> list[str]:
     """Reasons against the transformers release of a draft: findings of `check`, or too little main memory for the
     experts of a mixture, which every process of transformers 5 loads under ZeRO-3."""
+    if found := obstacles(start):
+        return found
     experts = loaded_experts(start)
-    return obstacles(start) or ([f"under ZeRO-3 its processes load {experts:,.0f} GiB of experts"] if experts else [])
+    return [f"under ZeRO-3 its processes load {experts:,.0f} GiB of experts"] if experts else []
 
 
 def loaded_experts(start: Draft) -> float:
@@ -197,7 +203,7 @@ def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
     crowded: Plan | None = None
     for speed in SPEEDS[SPEEDS.index(begin) :]:
         best = next((spaced(Plan(member, speed)) for member in members(start, speed)), None)
-        if best and (crowded is None or _ALIKE * best.duration < crowded.duration):
+        if best and (crowded is None or best.is_clearly_sooner(crowded)):
             yield best
             ways = ["bf16"] if speed in _ENGINES else []
         if crowded or (best and speed != "fastest" and (speed != "fast" or best.draft.micro > 1)):
@@ -209,9 +215,9 @@ def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
 
 
 def spaced(plan: Plan) -> Plan:
-    """The plan with its checkpoints spaced by time: one each hour on a single node, each half hour on several. They are
-    told as a share of the run, a tenth or less, which holds for other data, too. They lie further apart if they would
-    take a tenth of the run (rule TRA926); if two would, only the one at the end is written."""
+    """Return the plan with its checkpoints spaced by time: one each hour on a single node, each half hour on several.
+    The distance is a share of the run, a tenth or less, which suits other data, too. Checkpoints lie further apart if
+    they would take a tenth of the run (rule TRA926); if two would, only the one at the end is written."""
     total = (plan.pace and plan.pace.steps) or plan.draft.job.steps or 1
     wanted = _HOUR / (1 if plan.draft.machine.nodes == 1 else 2) / plan.pace.step.expected if plan.pace else _USUAL
     share = max((share for share in _SHARES if share * total <= wanted), default=_SHARES[0])
@@ -232,7 +238,7 @@ def _evaluated_less(plan: Plan) -> Draft:
     apart = min(2 * draft.save_steps, MOST_APART)
     if draft.save_steps < apart and run and apart * run.expected <= _LOST:
         return replace(draft, save_steps=apart)
-    fewer = next((share for share in _HELD if share < draft.held_share), None)
+    fewer = next((share for share in _FEWER_HELD if share < draft.held_share), None)
     return replace(draft, held=fewer) if fewer else replace(draft, no_evaluation=TOO_LONG)
 
 

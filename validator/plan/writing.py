@@ -86,7 +86,7 @@ def _header(draft: Draft, planned: bool) -> Iterator[tuple[str, Any]]:
 
 
 def _stack(draft: Draft) -> Iterator[tuple[str, Any]]:
-    """What must be installed."""
+    """Yield the header fields that name packages and releases to install."""
     if draft.packages:
         yield "packages", f"[{', '.join(draft.packages)}]"
     if draft.transformers:

@@ -28,7 +28,7 @@ class Companions:
 
 
 def companions(values: Mapping[str, object], header: Mapping[str, object]) -> Companions:
-    """What a recipe names of the catalogue by relative path, in its values and in its header block."""
+    """Collect the files of the catalogue that a recipe names by relative path, in its values and header block."""
     files: dict[str, bytes] = {}
     if values.get("model_name_or_path") == _MODEL:
         files |= {f"{_MODEL}/{path.name}": path.read_bytes() for path in sorted((home() / _MODEL).iterdir())}

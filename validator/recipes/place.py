@@ -37,9 +37,9 @@ class Placed:
 
 
 def place(target: Path, text: str, values: Mapping[str, object], own: Own | None = None) -> Placed:
-    """Write the recipe, and in the folder it is started from the DeepSpeed or accelerate file and the data sets of the
-    catalogue that it names; `own` is the user's own data in their place. What is there already and says the same stays
-    as it is.
+    """Write the recipe, and the DeepSpeed or accelerate file and data sets of the catalogue that it names into the
+    folder that it is started from. `own` is the user's own data, in place of those data sets. Files that are there
+    already and say the same stay as they are.
 
     Raises RecipeError, before anything is written, where the target exists, could not be started by that name, or
     something there says otherwise."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from validator.diagnostic import Severity, decimals
-from validator.job.job import GIB, Job, judge
+from validator.diagnostic import Severity, Verdict, decimals
+from validator.job.job import GIB, Job
 from validator.memory import Estimate
 from validator.memory.terms import Host
 from validator.rules.paths import taken
@@ -18,8 +18,10 @@ def _span(estimate: Estimate, digits: int = 1) -> str:
     return f"{estimate.expected / GIB:.{digits}f} GiB ({estimate.low / GIB:.1f} to {estimate.high / GIB:.1f})"
 
 
-def _spans(memories: Mapping[str, Estimate], digits: int = 1) -> str:
-    """Memory that the run needs with each transformers release, in words."""
+def _needs(memories: Mapping[str, Estimate], verdicts: Mapping[str, Verdict], digits: int = 1) -> str:
+    """Memory that the run needs, in words: with each transformers release, if the verdict depends on it."""
+    if not _by_release(verdicts):
+        return _span(next(iter(memories.values())), digits)
     return " or ".join(f"{_span(one, digits)} with transformers {release}" for release, one in memories.items())
 
 
@@ -29,14 +31,14 @@ def _device(job: Job) -> str:
         return ""
     device, usable = job.machine.device, job.machine.device.usable_gib
     digits = decimals(job.device_memory.expected / GIB, usable)
-    needs = _spans(job.device_memories, digits) if _by_release(job) else _span(job.device_memory, digits)
+    needs = _needs(job.device_memories, job.device_verdicts, digits)
     whose = ", which device, host and page cache share" if device.shared_memory else ""
     return f"{needs} per device{_if_long(job)}, {device.id} has {usable:.{digits}f} usable{whose}"
 
 
-def _by_release(job: Job) -> bool:
+def _by_release(verdicts: Mapping[str, Verdict]) -> bool:
     """Whether the verdict depends on the transformers release, of which the recipe admits several."""
-    return len(set(job.device_verdicts.values())) > 1
+    return len(set(verdicts.values())) > 1
 
 
 def _if_long(job: Job) -> str:
@@ -73,7 +75,8 @@ def _unsharded(job: Job) -> str:
 
 
 def _whole_first(job: Job) -> str:
-    """That an earlier transformers does not load 4-bit weights whole on every device (job/fsdp.py, copies)."""
+    """Explain why 4-bit weights fill a device while they load, and name the transformers release that needs less
+    (job/fsdp.py, copies); else empty."""
     loads = job.device_memory is not None and job.device_memory.moment == "loading"
     if not (loads and job.fsdp and job.fsdp.lazy and job.quantization.asked):
         return ""
@@ -95,7 +98,7 @@ def device_memory_tight(job: Job) -> Iterator[Finding]:
     `cutoff_len`.
     """
     if job.device_verdict == "tight":
-        why = "name the release in the header block" if _by_release(job) else "thin margin"
+        why = "name the release in the header block" if _by_release(job.device_verdicts) else "thin margin"
         if job.enough_for_one_picture:
             why = "fits if no sample has more than one picture; have the data at hand, or a shorter `cutoff_len`"
         yield _blame(job), f"may need {_device(job)}{_doubt(job)}: {why}"
@@ -162,9 +165,8 @@ def host_memory_tight(job: Job) -> Iterator[Finding]:
     other processes on the node.
     """
     if job.host_verdict == "tight" and job.host_memory and job.machine:
-        depends = len({judge(one, job.machine.host_ram_gib) for one in job.host_memories.values()}) > 1
-        needs = _spans(job.host_memories) if depends else _span(job.host_memory)
-        why = "name the release in the header block" if depends else "thin margin"
+        needs = _needs(job.host_memories, job.host_verdicts)
+        why = "name the release in the header block" if _by_release(job.host_verdicts) else "thin margin"
         yield (
             _host(job),
             (

@@ -81,7 +81,7 @@ def gpt_oss_kernel_unfit(job: Job) -> Iterator[Finding]:
 
 @rule("TRA906", Severity.ERROR, since="transformers 5.0.0")
 def class_fails(job: Job) -> Iterator[Finding]:
-    """The class that transformers 5 has for the model is not the one that its weights were trained with.
+    """transformers 5 computes the model in another way than its weights were trained.
 
     Why: the router of DBRX reads the hidden state, and is as wide; transformers 5 makes it as wide as the experts are
     inside. The published one does not fit, and a step multiplies matrices of unlike widths (seen under fake tensors).
@@ -105,7 +105,7 @@ def _with_older(beside: str = "") -> tuple[str, str]:
 
 @rule("TRA905", Severity.NOTE, until="transformers 5.0.0")
 def gpt_oss_sinks_untrained(job: Job) -> Iterator[Finding]:
-    """All parameters of gpt-oss are to be trained, and its attention sinks will not be.
+    """A run on all parameters of gpt-oss leaves its attention sinks untrained.
 
     Why: the kernel that LLaMA-Factory loads has no gradient of the sinks (vllm_flash_attn3/flash_attn_interface.py,
     FlashAttnVarlenFunc.backward), for which Unsloth advises against it: they stay as published, one number a head. All

@@ -149,7 +149,7 @@ def asft_evaluated(job: Job) -> Iterator[Finding]:
 
 @rule("TRA510", Severity.ERROR)
 def pairs_grouped(job: Job) -> Iterator[Finding]:
-    """Pairs are to be grouped by length, and have two lengths.
+    """`train_sampling_strategy` groups samples by length, but the samples are pairs, which have two lengths.
 
     Why: the sampler looks for `input_ids`, which pairs of a better and a worse answer do not have: "Can only
     automatically infer lengths for datasets whose items are dictionaries with an 'input_ids' key", after the model is

@@ -1,4 +1,4 @@
-"""TRA918 to TRA920, TRA929: what stops a model that sees, or spoils what it learns."""
+"""TRA918 to TRA920, TRA929: faults that stop a model that sees, or spoil its gradients."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def borrowed_without_gradient(job: Job) -> Iterator[Finding]:
     first computes these without gradients, and nothing tells: the loss looks right, and the earlier layers train on a
     part of their gradients. In a model of six layers, of which three borrow, the cosine of the gradients to the right
     ones was 0.90 to 0.98 in the layers that lend, and 1.0 without re-entry.
-    Source: transformers/models/gemma4/modeling_gemma4.py:Gemma4TextAttention, own (a tiny model; unsloth-zoo issue 813)
+    Source: transformers/models/gemma4/modeling_gemma4.py:Gemma4TextAttention,
+    own (a tiny model; unsloth-zoo pull request 813)
     Fix: `use_reentrant_gc: false`.
     """
     if job.model and job.trains and job.model.arch.borrows and job.checkpointing == "layer" and job.reentrant:

@@ -115,8 +115,8 @@ def _thought_words(job: Job) -> tuple[str, str] | None:
 
 def _foreign(dataset: Dataset, opens: str) -> str | None:
     """The word of another template that opens thoughts in more than a few of the answers; None where there is none."""
-    others = {thought_words(slots)[0].strip() for slots in data.table("formats")["formats"].values()} - {opens}
     if dataset.rows and dataset.rows.head:
+        others = {thought_words(slots)[0].strip() for slots in data.table("formats")["formats"].values()} - {opens}
         answers = [*_answers(dataset)][:_READ]
         counts = {each: sum(each in text for text in answers) for each in sorted(others)}
         return next((each for each, count in counts.items() if count > _FEW * len(answers)), None)

@@ -168,8 +168,8 @@ def _attention(config: Config, family: Family) -> Attn:
 
 
 def _windowed(config: Config, family: Family) -> float:
-    """Share of the layers whose attention has the window: all where each kind of layer is described by itself, else as
-    `layer_types` says, and half of them without it."""
+    """Share of the layers whose attention has a sliding window: all of them if the family describes each kind of layer
+    by itself, else the share that `layer_types` lists, or half without that list."""
     if family.differs:
         return 1.0
     kinds = config.get("layer_types")

@@ -1,4 +1,4 @@
-"""Where recipes/, deepspeed/, accelerate/ and data/ lie."""
+"""Locate recipes/, deepspeed/, accelerate/ and data/."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _BOUNDS = {"deepspeed": "deepspeed<=0.18.4", "flash-linear-attention": "flash-li
 
 
 def requirement(package: str) -> str:
-    """What to install of a package, in pip's words."""
+    """Return the package with its version bound, as pip takes it."""
     return _BOUNDS.get(package, package)
 
 
