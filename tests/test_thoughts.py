@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,3 +80,21 @@ def test_thoughts_in_other_words_are_trained_as_the_answer_after_an_empty_though
         ((prompt, answer), *_), empty = encoded(name, enable_thinking, other)
         assert (answer if enable_thinking else prompt[-len(empty) :] + answer)[: len(empty)] == empty
         assert other in "".join(map(chr, answer))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("qwen3-8b-a100-lora", "; where yours have none, ask without thinking\n"),
+        # LLaMA-Factory's empty thought is not that of GLM-4.5's own template, as long as the next test passes.
+        ("glm4.5-air-a100-lora", "; where yours have none, ask by `llamafactory-cli`"),
+        ("gpt-oss-20b-h100x1-lora", "; where yours have none, only what follows the thinking is trained\n"),
+        ("qwen3-8b-a100-full-rm", "no empty one is trained\n"),  # nobody asks a reward model
+    ],
+)
+def test_a_recipe_says_how_to_ask_a_model_whose_answers_had_no_thoughts(name: str, says: str) -> None:
+    assert says in Path("recipes", f"{name}.yaml").read_text()
+
+
+def test_the_empty_thought_of_glm_4_5_is_not_the_one_of_its_own_template() -> None:
+    assert thought_words(data.table("formats")["formats"]["glm4_moe"]) != ("<think>", "</think>")

@@ -124,7 +124,8 @@ def _remark(draft: Draft, key: str) -> str:
     """The trade-off behind a setting; empty where it is plain."""
     kept = "the best by eval_loss, and the last" if draft.evaluates else "none is known to be the best"
     remarks = {
-        "enable_thinking": f"thoughts in the answers stay, no empty one is trained{_asked(draft)}",
+        "enable_thinking": "thoughts in the answers stay, no empty one is trained"
+        + ("" if draft.stage == "rm" else f"; where yours have none, {draft.model.family.without_thoughts}"),
         "default_system": "LLaMA-Factory's own asks in every sample for thoughts",
         "save_steps": "of the run" if draft.save_steps < 1 else "the end: one before it would take a tenth of the run",
         "save_total_limit": kept,
@@ -158,13 +159,6 @@ def _remark(draft: Draft, key: str) -> str:
 def _wrapped(draft: Draft) -> bool:
     """True if the towers wrap their linear modules in a class that PEFT refuses (rule TRA919)."""
     return draft.method != "full" and "wrapped" in listing("composites").get(draft.model.kind, {})
-
-
-def _asked(draft: Draft) -> str:
-    """How to ask a model that was trained on answers without thoughts; gpt-oss, which has sinks, always thinks, and its
-    thinking then stays out of the loss (data/template.py, ReasoningTemplate)."""
-    untrained = "; where yours have none, only what follows the thinking is trained"
-    return untrained if draft.model.family.sinks else "; where yours have none, ask without thinking"
 
 
 def _tokens(draft: Draft) -> str:

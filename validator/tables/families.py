@@ -125,6 +125,8 @@ class Family(NamedTuple):
     # What LoRA should name, and why.
     targets: str = "all"
     remark: str = ""
+    # What a written recipe says of answers without thoughts, where the template puts an empty one into their prompts.
+    without_thoughts: str = "ask without thinking"
     # Beside FlashAttention-2 LLaMA-Factory replaces the mixers by ones of flash-linear-attention.
     patched: bool = False
     # Settings of data that recipes for its chat models take.
