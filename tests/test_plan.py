@@ -1055,6 +1055,24 @@ def test_a_plan_is_little_work(words: tuple[str, ...]) -> None:
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
+    ("model", "method", "said"),
+    [
+        ("qwen2.5-vl-7b", "lora", True),
+        ("gemma4-e4b", "lora", False),  # the tower's linear modules are of a class of their own
+        ("qwen2.5-omni-7b", "lora", False),  # the tower's `v` is in the names of other modules
+        ("gemma4-e4b", "full", True),
+    ],
+)
+def test_a_tower_is_said_to_train_only_where_it_can(model: str, method: str, said: bool) -> None:
+    run("--model", model, "--machine", "8xa100-80g", "--method", method, "--write", "mine.yaml")
+    written = Path("mine.yaml").read_text("utf-8")
+    assert ("# false trains the tower, too" in written) is said
+    Path("mine.yaml").write_text(written.replace("freeze_vision_tower: true", "freeze_vision_tower: false"), "utf-8")
+    assert ("TRA919" in {each.code for each in check.check_file("mine.yaml").diagnostics}) is not said
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
     ("model", "stage", "lines"),
     [
         ("qwen2.5-vl-7b", "sft", ["image_max_pixels: 262144  # larger pictures are scaled down to it: some 334 tokens",

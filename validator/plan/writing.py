@@ -149,16 +149,17 @@ def _remark(draft: Draft, key: str) -> str:
         "streaming": "reads while it trains, instead of downloading and tokenizing everything first",
         "max_steps": f"{draft.job.effective_batch * draft.length:,} tokens each",
         "image_max_pixels": f"larger pictures are scaled down to it{_tokens(draft)}",
-        "freeze_vision_tower": "" if _wrapped(draft) else "false trains the tower, too",
+        "freeze_vision_tower": "" if _stays_frozen(draft) else "false trains the tower, too",
         "deepspeed": "its launch by torchrun wastes less memory on varied lengths" if _alone(draft) else "",
         "val_size": "held back and measured at each checkpoint",
     }
     return f"  # {remark}" if (remark := remarks.get(key)) else ""
 
 
-def _wrapped(draft: Draft) -> bool:
-    """True if the towers wrap their linear modules in a class that PEFT refuses (rule TRA919)."""
-    return draft.method != "full" and "wrapped" in listing("composites").get(draft.model.kind, {})
+def _stays_frozen(draft: Draft) -> bool:
+    """True if PEFT refuses adapters in the model's towers (rule TRA919)."""
+    refused = {"wrapped", "tower_clash"} & listing("composites").get(draft.model.kind, {}).keys()
+    return draft.method != "full" and bool(refused)
 
 
 def _tokens(draft: Draft) -> str:
