@@ -85,14 +85,14 @@ def test_thoughts_in_other_words_are_trained_as_the_answer_after_an_empty_though
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("qwen3-8b-a100-lora", "; where yours have none, ask without thinking\n"),
+        ("qwen3-8b-a100-lora", "; if yours have none, prompt without thinking\n"),
         # LLaMA-Factory's empty thought is not that of GLM-4.5's own template, as long as the next test passes.
-        ("glm4.5-air-a100-lora", "; where yours have none, ask by `llamafactory-cli`"),
-        ("gpt-oss-20b-h100x1-lora", "; where yours have none, only what follows the thinking is trained\n"),
-        ("qwen3-8b-a100-full-rm", "no empty one is trained\n"),  # nobody asks a reward model
+        ("glm4.5-air-a100-lora", "; if yours have none, prompt through `llamafactory-cli`"),
+        ("gpt-oss-20b-h100x1-lora", "; if yours have none, only what follows the thinking is trained\n"),
+        ("qwen3-8b-a100-full-rm", "an empty one is never trained\n"),  # nobody prompts a reward model
     ],
 )
-def test_a_recipe_says_how_to_ask_a_model_whose_answers_had_no_thoughts(name: str, says: str) -> None:
+def test_a_recipe_says_how_to_prompt_a_model_whose_answers_had_no_thoughts(name: str, says: str) -> None:
     assert says in Path("recipes", f"{name}.yaml").read_text()
 
 

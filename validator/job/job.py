@@ -210,13 +210,13 @@ class Job(Resolved):
 
     @property
     def host_verdict(self) -> Verdict:
-        """Whether the node's main memory suffices under every release that the run may meet, `tight` where they differ;
-        `unknown` where the device shares it, whose verdict counts both."""
+        """Verdict on the node's main memory, `tight` if it depends on which of the admitted releases is installed;
+        `unknown` if the device shares that memory, as the device's verdict then counts both."""
         return _either(self.host_verdicts)
 
     @property
     def host_verdicts(self) -> Mapping[str, Verdict]:
-        """By release as in `workloads`; none where the device shares the node's memory."""
+        """Verdict on the node's main memory by release as in `workloads`; empty if the device shares that memory."""
         if self.machine is None or self.machine.device.shared_memory:
             return {}
         limit = self.machine.host_ram_gib

@@ -189,8 +189,8 @@ def longest(task: Task, model: Model, datasets: Iterable[Dataset]) -> int:
 
 
 def usual(task: Task, model: Model, datasets: Iterable[Dataset], published: Sequence[Published]) -> int:
-    """Tokens of the decoder that the pictures of a sample become, if they have the size that is published for its data
-    sets (`Resolved.published`)."""
+    """Decoder tokens of a sample's pictures, if these have the size that is published for the data sets
+    (`Resolved.published`)."""
     return math.ceil(_usual_share(task, published) * longest(task, model, datasets))
 
 

@@ -1,4 +1,4 @@
-"""Bytes that a run has on disk."""
+"""Disk usage of a run, in bytes."""
 
 from __future__ import annotations
 

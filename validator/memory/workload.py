@@ -138,7 +138,7 @@ class Architecture(NamedTuple):
 
     @property
     def borrows(self) -> bool:
-        """Whether the last layers read keys and values of earlier ones."""
+        """True if the last layers read keys and values of earlier layers."""
         return any(decoder.attn.borrowed for _, decoder in self.runs)
 
     @property

@@ -100,7 +100,7 @@ class Plan:
         return (per_sample(draft.job, draft.lengths) or 0.0) * float(draft.rates["epochs"]["default"])
 
     def is_clearly_sooner(self, other: Plan) -> bool:
-        """True if it is sooner than another plan on the same samples by more than the models of time tell apart."""
+        """True if this plan is done sooner with the same samples, by more than the predictions of time can be off."""
         return _ALIKE * self.duration < other.duration
 
     @property
@@ -142,8 +142,8 @@ def _ranked(plans: Sequence[Plan], methods: Sequence[str]) -> list[Plan]:
 
 
 def cured(start: Draft) -> Draft | None:
-    """Return the draft for an earlier transformers if there are reasons against the newest and none against that: the
-    last before the newest major release, else another one. The devices' memory does not count."""
+    """Return the draft with an earlier transformers if `outdating` finds reasons against the newest and none against
+    the earlier one: the last before the newest major release, else another. The devices' memory does not count."""
     if not outdating(start):
         return None
     older = (replace(start, transformers=version) for version in releases.earlier())

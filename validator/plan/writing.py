@@ -124,8 +124,8 @@ def _remark(draft: Draft, key: str) -> str:
     """The trade-off behind a setting; empty where it is plain."""
     kept = "the best by eval_loss, and the last" if draft.evaluates else "none is known to be the best"
     remarks = {
-        "enable_thinking": "thoughts in the answers stay, no empty one is trained"
-        + ("" if draft.stage == "rm" else f"; where yours have none, {draft.model.family.without_thoughts}"),
+        "enable_thinking": "answers keep their thoughts, and an empty one is never trained"
+        + ("" if draft.stage == "rm" else f"; if yours have none, {draft.model.family.without_thoughts}"),
         "default_system": "LLaMA-Factory's own asks in every sample for thoughts",
         "save_steps": "of the run" if draft.save_steps < 1 else "the end: one before it would take a tenth of the run",
         "save_total_limit": kept,

@@ -248,7 +248,8 @@ def _first(job: Job) -> list[float]:
 
 
 def _mean_length(job: Job) -> float:
-    """Tokens of a sample as the header block tells, or as is published; 0 where neither does."""
+    """Tokens of a typical sample: as the header block states, else the published mean of public data; 0 if neither is
+    known."""
     if job.lengths.typical:
         return job.lengths.typical
     from validator.job import extent  # which recipes that state lengths do not wait for

@@ -81,7 +81,7 @@ def gpt_oss_kernel_unfit(job: Job) -> Iterator[Finding]:
 
 @rule("TRA906", Severity.ERROR, since="transformers 5.0.0")
 def class_fails(job: Job) -> Iterator[Finding]:
-    """transformers 5 computes the model in another way than its weights were trained.
+    """transformers 5 computes the model differently from the code that its weights were trained with.
 
     Why: the router of DBRX reads the hidden state, and is as wide; transformers 5 makes it as wide as the experts are
     inside. The published one does not fit, and a step multiplies matrices of unlike widths (seen under fake tensors).

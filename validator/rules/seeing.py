@@ -1,4 +1,4 @@
-"""TRA918 to TRA920, TRA929: faults that stop a model that sees, or spoil its gradients."""
+"""TRA918 to TRA920 and TRA929: faults of vision models that stop the run or spoil gradients."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def borrowed_without_gradient(job: Job) -> Iterator[Finding]:
     Fix: `use_reentrant_gc: false`.
     """
     if job.model and job.trains and job.model.arch.borrows and job.checkpointing == "layer" and job.reentrant:
-        text = f"{job.model.kind} loses gradients of keys and values that layers share; set `use_reentrant_gc: false`"
-        yield "use_reentrant_gc", text, edits.put("use_reentrant_gc", False)
+        text = f"re-entrant checkpointing loses gradients of keys and values that layers of {job.model.kind} share"
+        yield "use_reentrant_gc", f"{text}; set `use_reentrant_gc: false`", edits.put("use_reentrant_gc", False)
 
 
 @rule("TRA919", Severity.ERROR)

@@ -166,7 +166,7 @@ def mostly_padding(job: Job) -> Iterator[Finding]:
 
 
 def _without_padding(job: Job) -> str:
-    """The setting that spares padding, in words."""
+    """Return the setting that avoids padding, as text for a message."""
     if job.stage in ("pt", "sft") and not (job.model and job.model.arch.mixer):
         return "`packing: true`"
     if job.stage in ("rm", "dpo"):

@@ -168,8 +168,8 @@ def _attention(config: Config, family: Family) -> Attn:
 
 
 def _windowed(config: Config, family: Family) -> float:
-    """Share of the layers whose attention has a sliding window: all of them if the family describes each kind of layer
-    by itself, else the share that `layer_types` lists, or half without that list."""
+    """Share of layers with sliding-window attention: 1 if the family describes each kind of layer by itself, else as
+    `layer_types` of config.json lists them, or 0.5 without that list."""
     if family.differs:
         return 1.0
     kinds = config.get("layer_types")

@@ -126,7 +126,7 @@ class Family(NamedTuple):
     targets: str = "all"
     remark: str = ""
     # What a written recipe says of answers without thoughts, where the template puts an empty one into their prompts.
-    without_thoughts: str = "ask without thinking"
+    without_thoughts: str = "prompt without thinking"
     # Beside FlashAttention-2 LLaMA-Factory replaces the mixers by ones of flash-linear-attention.
     patched: bool = False
     # Settings of data that recipes for its chat models take.
@@ -162,8 +162,8 @@ class Family(NamedTuple):
 
     @property
     def merges(self) -> bool:
-        """Whether transformers makes one tensor of a layer's experts while it loads a checkpoint, which does not hold
-        them so (transformers/conversion_mapping.py)."""
+        """True if checkpoints hold each expert's matrices apart, and transformers merges those of a layer into one
+        tensor while it loads them (transformers/conversion_mapping.py)."""
         return self.fused_experts is not None and (bool(self.separate) or self.merged)
 
     def fuses(self, header: Mapping[str, Any]) -> bool:
