@@ -58,6 +58,7 @@ def test_unknown_model(name: str) -> None:
     ("name", "said"),
     [
         ("gwen7b", "did you mean `qwen7b`"), ("qwen8b", "did you mean `qwen3-8b`"),
+        ("Qwen/Qwen3-8C", "did you mean `Qwen/Qwen3-8B`"), ("Qwen/Qwen4-8B", "no local hub cache holds it"),
         ("Qwen/Qwen2.5-7B-Instrct", "did you mean `Qwen/Qwen2.5-7B-Instruct`"),
         ("meta-llama/Llama-3.1-8B-Instuct", "did you mean `meta-llama/Llama-3.1-8B-Instruct`"),
         ("./nope", "no folder with a config.json"), ("a/b/c", "no folder with a config.json"),

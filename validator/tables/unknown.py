@@ -94,7 +94,10 @@ def _near(name: str) -> str:
     """The name that was likely meant, as a question; empty where none is near."""
     wanted = name.strip().lower()
     owner, _, own = wanted.rpartition("/")
-    return suggest(wanted, _like(owner, own), 0.85 if owner else 0.6)
+    if near := suggest(wanted, _like(owner, own), 0.85 if owner else 0.6):
+        return near
+    meant = misspelt(name)
+    return f"; did you mean `{meant}`?" if meant and not other_numbers(name, meant) else ""
 
 
 def _like(owner: str, own: str) -> Iterator[str]:
