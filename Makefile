@@ -100,7 +100,7 @@ nightly-mutants: mutants
 # the record; fails where one survives that was killed. MODULE and SEED draw others.
 DRAWN := --whole --again benchmarks/evidence/mutants/before.csv
 mutants: $(VENV)/dev.done
-	python scripts/mutants.py $(if $(MODULE)$(SEED),$(addprefix --module ,$(MODULE)) $(addprefix --seed ,$(SEED)),$(DRAWN))
+	python tools/mutants.py $(if $(MODULE)$(SEED),$(addprefix --module ,$(MODULE)) $(addprefix --seed ,$(SEED)),$(DRAWN))
 
 nightly-inputs:
 	@$(MAKE) --no-print-directory fuzz HOURS=0.2 START=$$(date +%y%j0000)
@@ -109,7 +109,7 @@ check: $(VENV)/check.done
 	lmf-recipes check recipes
 
 tables: $(VENV)/train.done $(VENV)/dev.done
-	python scripts/tables.py
+	python tools/derive.py
 
 lint: $(VENV)/dev.done
 	ruff check .
@@ -130,7 +130,7 @@ benchmark-speed: $(VENV)/venv.done
 
 # Each Python that is on PATH, from 3.11 on, with the oldest and with the newest packages.
 versions: $(VENV)/venv.done
-	python scripts/versions.py
+	python tools/try_pythons.py
 
 # Inputs that no test has tried: KIND="recipe csv" names kinds, HOURS says how long. What is answered wrongly becomes a
 # case in tests/fuzzed/.
@@ -149,7 +149,7 @@ RENAMED ?=
 SAMPLE ?= 1
 SHOW ?=
 compare: $(VENV)/dev.done
-	@python scripts/compare $(if $(IF_HISTORY),--if-history) --sample $(SAMPLE) $(if $(BASE),--base $(BASE)) $(if $(SHOW),--show '$(SHOW)') \
+	@python tools/compare $(if $(IF_HISTORY),--if-history) --sample $(SAMPLE) $(if $(BASE),--base $(BASE)) $(if $(SHOW),--show '$(SHOW)') \
 	  $(foreach each,$(ALLOW),--allow '$(each)') $(foreach each,$(RENAMED),--renamed '$(each)')
 
 clean:

@@ -32,9 +32,6 @@ ROOMS = {"__init__": [], **table("## The rooms"), "__main__": ["cli", "commands"
 OUTSIDE = {**table("Outside the standard library"), "_typeshed": ["show/structure"]}
 # The training packages, which these rooms work with.
 TRAINING = {
-    "upstream": {
-        "llamafactory", "transformers", "torch", "deepspeed", "yaml", "packaging", "huggingface_hub", "omegaconf",
-    },
     "simulate": {
         "llamafactory", "transformers", "torch", "torchvision", "accelerate", "bitsandbytes", "liger_kernel", "triton",
         "trl",

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "scripts" / "compare"))
+sys.path.insert(0, str(ROOT / "tools" / "compare"))
 
 import corpus  # noqa: E402
 import differences  # noqa: E402
@@ -178,7 +178,7 @@ def test_an_unknown_kind_is_not_allowed() -> None:
 
 # Commits to a copy of this repository.
 
-COMPARED_BY = ["scripts/compare/*"]
+COMPARED_BY = ["tools/compare/*"]
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +207,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def compared(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(folder / "scripts" / "compare"), *words]
+    command = [sys.executable, str(folder / "tools" / "compare"), *words]
     return subprocess.run(command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True)
 
 
@@ -304,7 +304,7 @@ def _shown(told: Mapping[str, Any]) -> list[object]:
 
 
 def test_without_history_there_is_one_clear_line(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "scripts" / "compare", tmp_path / "scripts" / "compare")
+    shutil.copytree(ROOT / "tools" / "compare", tmp_path / "tools" / "compare")
     for words, code in ((), 2), (("--if-history",), 0):
         told = compared(tmp_path, *words)
         assert (told.returncode, told.stdout, len(told.stderr.splitlines())) == (code, "", 1), told.stderr

@@ -14,15 +14,16 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from read_releases import arguments, drift
+from read_releases.drift import definition
+from read_releases.packages import files
 from support.every import every
 
 from validator.diagnostic import Page, Severity
 from validator.rules import manual
 from validator.tables import releases
-from validator.upstream import arguments, drift
-from validator.upstream.definition import definition
-from validator.upstream.source import files
 
+ROOT = Path(__file__).parents[1]
 _SOURCE = r"own \([^()]+\)|[\w/]+\.py:[\w.]+"
 SOURCES = {code: manual.sources(manual.page(code).text) for code in manual.codes()}
 PLACES = sorted({source for sources in SOURCES.values() for source in sources if not source.startswith("own")})
@@ -191,15 +192,15 @@ def test_the_command_names_the_rules_and_fails_where_there_are_some(
     tmp_path: Path, new: str, code: int, said: str
 ) -> None:
     places = _place(tmp_path / "old", "wheel", LOSS), _place(tmp_path / "new", "sdist", new)
-    command = [sys.executable, "-m", "validator.upstream", "drift", "trl", *map(str, places)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "tools.read_releases", "drift", "trl", *map(str, places)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == (said, code), done.stderr
 
 
 def test_a_place_without_the_package_is_no_release(tmp_path: Path) -> None:
     old = _place(tmp_path / "old", "wheel", LOSS)
-    command = [sys.executable, "-m", "validator.upstream", "drift", "trl", str(old), str(tmp_path / "old")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "tools.read_releases", "drift", "trl", str(old), str(tmp_path / "old")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("", 2)
     assert done.stderr.endswith(f"error: {tmp_path / 'old'} holds no trl/*.py\n")
 

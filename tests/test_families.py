@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from read_releases import families as generator
 from support.every import every
 from support.source import modules, nodes
 
@@ -21,8 +22,6 @@ from validator.plan import draft, writing
 from validator.read.recipe import parse
 from validator.tables import data, families, machines, models
 from validator.tables.architecture import architecture
-from validator.upstream import families as generator
-from validator.upstream import layers
 
 PACKAGE = Path(validator.__file__).parent
 GENERATED = data.table("families")
@@ -322,11 +321,11 @@ class NovaPreTrainedModel""",
 
 
 def test_layers_of_several_classes_are_read_together() -> None:
-    facts = layers.facts(ast.parse(CHOOSING))
+    facts = generator.decoder_layer_facts(ast.parse(CHOOSING))
     assert facts["layer"] == "NovaDecoderLayer"
     assert facts["linear"] == ["in_proj", "o_proj", "qkv_proj", "up_proj"]
     assert {"feed_forward", "mixer", "mlp", "self_attn"} <= set(facts["parts"])
-    assert layers.fuses_experts(ast.parse(CHOOSING))
+    assert generator.fuses_experts(ast.parse(CHOOSING))
 
 
 def test_a_part_that_is_called_a_norm_and_holds_norms_counts_as_these() -> None:
@@ -339,7 +338,10 @@ def test_a_part_that_is_called_a_norm_and_holds_norms_counts_as_these() -> None:
 
 class NovaDecoderLayer""",
     ).replace("self.one_norm = NovaRMSNorm(", "self.one_norm = NovaNormAttentionNorm(")
-    assert layers.facts(ast.parse(holding))["norms"] == layers.facts(ast.parse(MODELING))["norms"] + 1
+    assert (
+        generator.decoder_layer_facts(ast.parse(holding))["norms"]
+        == generator.decoder_layer_facts(ast.parse(MODELING))["norms"] + 1
+    )
 
 
 @pytest.fixture
@@ -406,7 +408,7 @@ def test_no_list_of_model_types_stands_outside_the_tables() -> None:
     kinds = {*families.known(), *(kind for column in GENERATED["llamafactory"].values() for kind in column)}
     named = set()
     for module in modules():
-        if not module.startswith(("tables/", "upstream/")):
+        if not module.startswith("tables/"):
             texts = {node.value for node in nodes(module) if isinstance(node, ast.Constant)}
             named |= {(f"{module}.py", text) for text in texts & kinds}
     assert named == set()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("cosmic_ray")
-PROGRAM = Path(__file__).parents[1] / "scripts" / "mutants.py"
+PROGRAM = Path(__file__).parents[1] / "tools" / "mutants.py"
 
 SOURCE = """\
 LIMIT = 10

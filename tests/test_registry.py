@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+from pages import models as registry
 from support.every import every
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import registry  # noqa: E402
-
-from validator.tables import models  # noqa: E402
-from validator.tables.data import listing, table  # noqa: E402
+from validator.tables import models
+from validator.tables.data import listing, table
 
 GROUPS = list(registry.groups())
 # Registered for a tuned model, as which LLaMA-Factory takes them.

@@ -234,7 +234,6 @@ _RELEASE = re.compile(
 # Where a release is itself the fact: file, words, why.
 FACTS = [
     ("__init__.py", '"0.1.0"', "our own"),
-    ("upstream/releases.py", '"', "the one place: what the tables are generated from"),
     ("job/workload.py", "0.9.4", "since when checkpoints are loaded in their own format"),
     ("job/schedule.py", "transformers 5.0.0", "since when a share may stand as warmup_steps"),
     ("job/fsdp.py", "from transformers 5.0 on, at least to 5.6", "since when 4-bit weights stay on every device"),

@@ -48,7 +48,7 @@ def test_every_dependency_is_pinned_to_the_release_that_is_tested() -> None:
 
 
 def test_the_list_of_parts_is_of_this_release_and_those() -> None:
-    """`python scripts/pins.py` writes both."""
+    """`python tools/pin_requirements.py` writes both."""
     parts = json.loads((ROOT / "sbom.cdx.json").read_text("utf-8"))
     main = parts["metadata"]["component"]
     assert (main["name"], main["version"]) == ("llamafactory-recipes", __version__)

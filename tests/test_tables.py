@@ -1,46 +1,42 @@
-"""The programs in scripts/: what they derive is up to date, and the table of wishes is fulfilled."""
+"""The programs in tools/: what they derive is up to date, and the table of wishes is fulfilled."""
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from pathlib import Path
 
+import derive
+import plan_catalogue
 import pytest
+from pages import coverage
 from support.every import every
 
+from validator.plan import search as plan
+from validator.plan import writing
+from validator.plan.draft import Draft
+from validator.read.recipe import load, parse
+from validator.recipes import catalogue
+from validator.tables import machines, models
+
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import coverage_page  # noqa: E402
-import tables  # noqa: E402
-
-import recipes  # noqa: E402
-from validator.plan import search as plan  # noqa: E402
-from validator.plan import writing  # noqa: E402
-from validator.plan.draft import Draft  # noqa: E402
-from validator.read.recipe import load, parse  # noqa: E402
-from validator.recipes import catalogue  # noqa: E402
-from validator.tables import machines, models  # noqa: E402
-
 PATHS = sorted((ROOT / "recipes").glob("*.yaml"))
-WISHES = list(recipes.wishes())
+WISHES = list(plan_catalogue.wishes())
 
 
 # What fits on each machine takes as long as all other pages together.
-SAMPLED = {"docs/coverage.md": pytest.mark.sample(one_in=4, whole_for=["scripts/*", "validator/plan/*", "docs/*"])}
+SAMPLED = {"docs/coverage.md": pytest.mark.sample(one_in=4, whole_for=["tools/*", "validator/plan/*", "docs/*"])}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(name, marks=SAMPLED.get(name, ())) for name in tables.PAGES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SAMPLED.get(name, ())) for name in derive.PAGES])
 def test_no_page_is_stale(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    assert tables.page_text(ROOT / name) == (ROOT / name).read_text("utf-8"), "run `make tables`"
+    assert derive.page_text(ROOT / name) == (ROOT / name).read_text("utf-8"), "run `make tables`"
 
 
 @pytest.mark.slow
 def test_no_recipe_predicts_what_is_computed_no_more() -> None:
-    stale = [job.path for job in catalogue.jobs() if tables.recipe_text(job) != Path(job.path).read_text("utf-8")]
+    stale = [job.path for job in catalogue.jobs() if derive.recipe_text(job) != Path(job.path).read_text("utf-8")]
     assert stale == [], "run `make tables`"
 
 
@@ -48,15 +44,15 @@ def test_no_recipe_predicts_what_is_computed_no_more() -> None:
 def test_what_is_stale_is_named_and_without_check_written(tmp_path: Path, check: bool) -> None:
     page = tmp_path / "page.md"
     page.write_text("old", "utf-8")
-    assert tables._settle(page, "new", check) == [page]
+    assert derive._settle(page, "new", check) == [page]
     assert page.read_text("utf-8") == ("old" if check else "new")
-    assert tables._settle(page, page.read_text("utf-8"), check) == []
+    assert derive._settle(page, page.read_text("utf-8"), check) == []
 
 
 def test_every_block_of_a_page_is_generated() -> None:
-    for name in tables.PAGES:
+    for name in derive.PAGES:
         text = (ROOT / name).read_text("utf-8")
-        assert text.count("<!-- end -->") == len(tables.BLOCK.findall(text))
+        assert text.count("<!-- end -->") == len(derive.BLOCK.findall(text))
 
 
 @pytest.mark.parametrize("page", ["docs/recipes.md", "docs/coverage.md", "README.md", "README.zh.md"])
@@ -75,7 +71,7 @@ def written_for(path: Path) -> tuple[object, object, object]:
 
 
 @every(WISHES)
-def test_each_wish_has_its_recipe(wish: recipes.Wish) -> None:
+def test_each_wish_has_its_recipe(wish: plan_catalogue.Wish) -> None:
     """A recipe for the model and machine of the wish, whose name has the words of its method and its use."""
     words = {*wish.method.split("-")[1:], *wish.uses.get("word", "").split()}
     found = [path for path in PATHS if written_for(path) == (wish.model.name, str(wish.machine), wish.uses["stage"])]
@@ -84,10 +80,10 @@ def test_each_wish_has_its_recipe(wish: recipes.Wish) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(one_in=6, whole_for=["scripts/*", "validator/plan/*"])
+@pytest.mark.sample(one_in=6, whole_for=["tools/*", "validator/plan/*"])
 @pytest.mark.parametrize("wish", WISHES, ids=lambda wish: f"{wish.model.short}-{wish.machine}-{wish.method}-{wish.use}")
-def test_a_recipe_is_what_the_planner_makes_of_its_wish(wish: recipes.Wish) -> None:
-    draft = recipes.fulfil(wish)
+def test_a_recipe_is_what_the_planner_makes_of_its_wish(wish: plan_catalogue.Wish) -> None:
+    draft = plan_catalogue.fulfil(wish)
     assert draft
     expected = parse("recipes/x.yaml", writing.text(draft, planned=False))
     assert load(str(ROOT / "recipes" / f"{draft.name}.yaml")).values == expected.values
@@ -104,7 +100,7 @@ def test_a_recipe_is_what_the_planner_makes_of_its_wish(wish: recipes.Wish) -> N
 )
 def test_a_gap_says_why(machine: str, ram: float, method: str, verdict: str) -> None:
     target = machines.machine(machine, ram)
-    found = coverage_page._cell(models.model("qwen7b"), target, method, [])
+    found = coverage._cell(models.model("qwen7b"), target, method, [])
     assert found.startswith(verdict)
     start = Draft(models.model("qwen7b"), target, method)
     assert (found == "fits") == bool(plan.search(start, (method,), (2048,)))
@@ -112,11 +108,11 @@ def test_a_gap_says_why(machine: str, ram: float, method: str, verdict: str) -> 
 
 def test_a_model_that_cannot_run_says_so_whatever_the_machine() -> None:
     target = machines.machine("8xh200-141g", 2048.0)
-    assert coverage_page._cell(models.model("gpt-oss-20b"), target, "lora", []) == "code"
+    assert coverage._cell(models.model("gpt-oss-20b"), target, "lora", []) == "code"
     page = (ROOT / "docs" / "coverage.md").read_text("utf-8")  # which the test above holds to what is derived
     assert "load_and_register_kernel" in page.partition("## Why not")[2]
 
 
 def test_the_catalogue_holds_what_is_wished_or_kept_and_no_more() -> None:
-    assert len(PATHS) == len(WISHES) + len(recipes.kept())
-    assert recipes.kept() <= {path.stem for path in PATHS}
+    assert len(PATHS) == len(WISHES) + len(plan_catalogue.kept())
+    assert plan_catalogue.kept() <= {path.stem for path in PATHS}

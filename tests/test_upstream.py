@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from read_releases import arguments, packages, static_eval, templates
+from read_releases.releases import DEEPSPEED, NEWEST, TRANSFORMERS, pair
 
 import validator
 from validator.rules.zeroengine import OF_ADAM
-from validator.upstream import annotation, arguments, lookups, scope, source, templates
-from validator.upstream.releases import DEEPSPEED, NEWEST, TRANSFORMERS, pair
 
 DATA = Path(validator.__file__).parent / "data"
-OF_RELEASES = ["constraints.txt", "validator/data/*", "validator/upstream/*", "benchmarks/conformity/*"]
+OF_RELEASES = ["constraints.txt", "validator/data/*", "tools/read_releases/*", "benchmarks/conformity/*"]
 NEWEST_PAIR = pair(NEWEST, TRANSFORMERS[NEWEST][0])
 
 
@@ -68,7 +68,7 @@ def needs(package: str, wanted: str) -> None:
     ],
 )
 def test_annotation(text: str, union: str, optional: bool, choices: tuple[str, ...], items: tuple[str, ...]) -> None:
-    kind = annotation.parse(ast.parse(text, mode="eval").body, {"Color": {"RED": "red", "BLUE": "blue"}})
+    kind = static_eval.parse_annotation(ast.parse(text, mode="eval").body, {"Color": {"RED": "red", "BLUE": "blue"}})
     assert (kind.union, "None" in kind.types, kind.choices, kind.items) == (union, optional, choices, items)
 
 
@@ -101,8 +101,8 @@ class Arguments(Base, Other):
 def test_entries_follow_dataclass_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arguments, "_GROUPS", {"model": "Arguments"})
     tree = ast.parse(CLASSES)
-    nodes = source.classes(tree)
-    sources = arguments.Dataclasses(nodes, {"Mode": source.members(nodes["Mode"])}, ())
+    nodes = packages.classes(tree)
+    sources = arguments.Dataclasses(nodes, {"Mode": packages.members(nodes["Mode"])}, ())
     entries = arguments.entries(sources)
     assert {name: entry.get("default", "none") for name, entry in entries.items()} == {
         "export_size": 5,
@@ -152,10 +152,10 @@ class Block:
 
 
 def test_lookups_follow_the_dictionary() -> None:
-    names = scope.Scope({"package.module": ast.parse(READER)}.__getitem__, "package")
+    names = static_eval.Scope({"package.module": ast.parse(READER)}.__getitem__, "package")
     function = names.find("package.module", "read")
     assert function is not None
-    looked_up = dict(lookups.keys(names, "package.module", function[1], "config"))
+    looked_up = dict(static_eval.keys_read(names, "package.module", function[1], "config"))
     assert looked_up == {
         "one": {},
         "two": {},
@@ -363,7 +363,7 @@ def test_deepspeed_schedulers_and_adam_take_what_is_said() -> None:
 @pytest.mark.slow
 @pytest.mark.real
 def test_tables_are_what_the_released_packages_give() -> None:
-    command = [sys.executable, "-m", "validator.upstream", "--check"]
+    command = [sys.executable, "-m", "tools.read_releases", "--check"]
     run = subprocess.run(command, capture_output=True, text=True, cwd=DATA.parent.parent)
     if "No matching distribution" in run.stderr or "Could not fetch" in run.stderr:
         pytest.skip("no package registry")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from robustness.report import Row
 
-_SCRIPT = Path(__file__).parents[2] / "scripts" / "versions.py"
+_SCRIPT = Path(__file__).parents[2] / "tools" / "try_pythons.py"
 _LINE = re.compile(r"(.+): (\d+) passed, (\d+) failed")
 
 

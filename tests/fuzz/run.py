@@ -63,7 +63,7 @@ def ready() -> None:
     """Import the program, once for all inputs."""
     gc.set_threshold(100_000)  # as the program itself
     for path in sorted(Path(edge.__file__).parent.glob("*/*.py")):
-        if path.parent.name not in ("upstream", "simulate"):
+        if path.parent.name != "simulate":
             importlib.import_module(f"validator.{path.parent.name}.{path.stem}")
 
 

@@ -1,4 +1,4 @@
-"""pytest's side of the mutation run (scripts/mutants.py): measures what each test executes, then runs tests on mutants.
+"""pytest's side of the mutation run (tools/mutants.py): measures what each test executes, then runs tests on mutants.
 
 The tests are collected once. Each mutant gets a fork of that process, in which the functions that differ are handed
 their new code and all caches are emptied. A mutant that acts while modules are imported or tests are collected needs a
@@ -45,7 +45,7 @@ class Mutant(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What scripts/mutants.py asks for: `measure` the tests, `run` mutants in forks, or one mutant `alone`."""
+    """What tools/mutants.py asks for: `measure` the tests, `run` mutants in forks, or one mutant `alone`."""
 
     task: str
     folder: str

@@ -59,7 +59,7 @@ def prediction_drifted(job: Job) -> Iterator[Finding]:
     Why: readers choose by it, and it changes with the recipe and with the memory model.
     Source: own (this repository's conventions)
     Fix: `make tables` rewrites the line in every recipe; or paste the values of the message. Hours, which take longer
-    to compute, are compared by `python scripts/tables.py --check` alone.
+    to compute, are compared by `python tools/derive.py --check` alone.
     """
     now, told = predicted(job), job.header.get("predicted")
     hours = {"hours": told["hours"]} if isinstance(told, dict) and "hours" in told else {}

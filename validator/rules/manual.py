@@ -1,7 +1,7 @@
 """The manual page of each code: the violation in one line, then `Why:`, `Source:` and `Fix:`.
 
 `Source:` names what the rule foretells: `package/file.py:function` (class, method, field, constant), of the releases in
-data/seen.yaml; or `own (what it rests on)`, where it is no package's code. `python -m validator.upstream drift` lists
+data/seen.yaml; or `own (what it rests on)`, where it is no package's code. `python -m tools.read_releases drift` lists
 the rules whose source another release changed."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Write what names the packages that a check needs: requirements.txt, with hashes, and sbom.cdx.json for the wheel.
 
-python scripts/pins.py
+python tools/pin_requirements.py
 
 The releases are those of constraints.txt. To install nothing else: pip install --require-hashes -r requirements.txt
 """
@@ -14,7 +14,7 @@ import tomllib
 from importlib.metadata import metadata
 from pathlib import Path
 
-from versions import BUILD, uv
+from try_pythons import BUILD, uv
 
 from validator import __version__
 
@@ -23,7 +23,7 @@ REQUIREMENTS = ROOT / "requirements.txt"
 SBOM = ROOT / "sbom.cdx.json"
 HEAD = """\
 # All that a check needs, each file by its hash: pip install --require-hashes -r requirements.txt, then this package
-# itself with pip install --no-deps. Written by scripts/pins.py, of the releases in constraints.txt.
+# itself with pip install --no-deps. Written by tools/pin_requirements.py, of the releases in constraints.txt.
 """
 
 

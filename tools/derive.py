@@ -1,7 +1,7 @@
 """Rewrite what is derived: the `predicted` line of each recipe, and the tables and outputs in both READMEs and docs/.
 
-python scripts/tables.py            rewrite in place
-python scripts/tables.py --check    write nothing; exit 1 and name what is stale
+python tools/derive.py            rewrite in place
+python tools/derive.py --check    write nothing; exit 1 and name what is stale
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-import coverage_page
-import doctor
-import registry
-import rules
+from pages import coverage, doctor, models, rules
 
 from validator.job.job import Job
 from validator.job.naming import flow, method_name, stated
@@ -128,8 +125,8 @@ def benchmarked(title: str, *words: str) -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "recipes": largest_table,
     "catalogue": recipe_table,
-    "coverage": coverage_page.page,
-    "registry": registry.page,
+    "coverage": coverage.page,
+    "registry": models.page,
     "rules": rules.page,
     "doctor": doctor.page,
     "reliability": lambda: printed("-m", "benchmarks", "reliability"),

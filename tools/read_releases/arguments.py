@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from validator.upstream.annotation import Enums, Kind, parse
-from validator.upstream.releases import OLDEST, TRANSFORMERS, pair
-from validator.upstream.source import Modules, classes, members, name_of
+from .packages import ModuleTrees, classes, members, name_of
+from .releases import OLDEST, TRANSFORMERS, pair
+from .static_eval import Enums, Kind, parse_annotation
 
 Entry = dict[str, Any]
 
@@ -41,7 +41,7 @@ class Dataclasses:
     log_levels: tuple[str, ...]
 
 
-def collect(llamafactory: Modules, transformers: Modules) -> Dataclasses:
+def collect(llamafactory: ModuleTrees, transformers: ModuleTrees) -> Dataclasses:
     """Gather the classes that define the keys of train."""
     nodes: dict[str, ast.ClassDef] = {}
     for module in READ["transformers"]:
@@ -92,7 +92,7 @@ def _presence(key: str, by_pair: dict[str, dict[str, Entry]]) -> Entry:
     return {} if len(having) == len(by_pair) else {"in": having}
 
 
-def elsewhere(llamafactory: Modules, accepted: set[str]) -> dict[str, str]:
+def elsewhere(llamafactory: ModuleTrees, accepted: set[str]) -> dict[str, str]:
     """Keys train refuses although another command of the same release takes them."""
     keys: dict[str, str] = {}
     for command, module in (
@@ -122,7 +122,7 @@ def _fields(root: str, sources: Dataclasses) -> dict[str, tuple[ast.AnnAssign, a
 
 def _entry(field: ast.AnnAssign, owner: ast.ClassDef, group: str, sources: Dataclasses) -> Entry:
     name = name_of(field.target)
-    kind = parse(field.annotation, sources.enums)
+    kind = parse_annotation(field.annotation, sources.enums)
     default = _default(field, owner, sources)
     entry: Entry = {
         "type": kind.union,
@@ -187,7 +187,7 @@ def _choices(field: ast.AnnAssign, kind: Kind, sources: Dataclasses) -> list[str
     return list(kind.choices) or None
 
 
-def _log_levels(transformers: Modules) -> tuple[str, ...]:
+def _log_levels(transformers: ModuleTrees) -> tuple[str, ...]:
     """`log_level` lists its choices by a call in training_args: the names of the logging levels and `passive`."""
     for statement in transformers("transformers.utils.logging").body:
         if isinstance(statement, ast.Assign) and name_of(statement.targets[0]) == "log_levels":
@@ -196,7 +196,7 @@ def _log_levels(transformers: Modules) -> tuple[str, ...]:
     raise LookupError("transformers.utils.logging.log_levels")
 
 
-def table(llamafactory: dict[str, Modules], transformers: dict[str, Modules]) -> dict[str, Any]:
+def table(llamafactory: dict[str, ModuleTrees], transformers: dict[str, ModuleTrees]) -> dict[str, Any]:
     """The whole of arguments.json from opened packages by release."""
     by_pair = {
         pair(release, version): entries(collect(llamafactory[release], transformers[version]))

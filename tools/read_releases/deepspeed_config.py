@@ -4,10 +4,8 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from validator.upstream.annotation import Kind, parse
-from validator.upstream.lookups import keys
-from validator.upstream.scope import Scope
-from validator.upstream.source import Modules, classes, name_of
+from .packages import ModuleTrees, classes, name_of
+from .static_eval import Kind, Scope, keys_read, parse_annotation
 
 _CONFIG = "deepspeed.runtime.config"
 _MODEL = "DeepSpeedConfigModel"
@@ -52,7 +50,7 @@ _TYPES = {
 _LIMITS = {"ge": "minimum", "le": "maximum", "alias": "alias"}
 
 
-def table(release: str, deepspeed: Modules) -> dict[str, Any]:
+def table(release: str, deepspeed: ModuleTrees) -> dict[str, Any]:
     """The whole of deepspeed.json from one opened release."""
     scope = Scope(deepspeed, "deepspeed")
     blocks: dict[str, Any] = {}
@@ -82,13 +80,13 @@ def _top(scope: Scope) -> Iterator[tuple[str, Any]]:
     config = classes(scope.tree(_CONFIG))["DeepSpeedConfig"]
     for method in config.body:
         for variable in ("config", "param_dict", "_param_dict"):
-            yield from keys(scope, _CONFIG, method, variable)
+            yield from keys_read(scope, _CONFIG, method, variable)
 
 
 def _loose(scope: Scope, module: str, name: str, variable: str) -> dict[str, Any]:
     functions = (node for node in ast.walk(scope.tree(module)) if isinstance(node, ast.FunctionDef))
     function = next(node for node in functions if node.name == name)
-    fields = {field: _plain(default) for field, default in keys(scope, module, function, variable)}
+    fields = {field: _plain(default) for field, default in keys_read(scope, module, function, variable)}
     return {"unknown": "ignored", "fields": fields}
 
 
@@ -140,7 +138,7 @@ def _kind(scope: Scope, module: str, annotation: ast.expr) -> tuple[Kind, list[A
     """Type of a field, and its values where it is an enumeration."""
     _, node = scope.find(module, name_of(annotation)) or ("", None)
     if not isinstance(node, ast.ClassDef) or "Enum" not in [name_of(base) for base in node.bases]:
-        return parse(annotation, {}), None
+        return parse_annotation(annotation, {}), None
     values = [statement.value for statement in node.body if isinstance(statement, ast.Assign)]
     return Kind(frozenset({name_of(node.bases[0])})), list(dict.fromkeys(ast.literal_eval(value) for value in values))
 

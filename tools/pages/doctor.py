@@ -1,6 +1,6 @@
 """docs/doctor.md: what doctor looks at, the facts that it compares releases with, and public threads with its verdicts.
 
-scripts/tables.py writes it.
+tools/derive.py writes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import yaml
 from validator.doctor import checks
 from validator.tables.data import listing
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def page() -> str:

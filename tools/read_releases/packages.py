@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-Modules = Callable[[str], ast.Module]
+ModuleTrees = Callable[[str], ast.Module]
 Files = Mapping[str, bytes]
 
 
-def fetched(package: str, release: str, folder: Path) -> Path:
+def download(package: str, release: str, folder: Path) -> Path:
     """The archive of a released package, downloaded into a folder of its own in `folder` unless it lies there."""
     target = folder / f"{package}-{release}"
     target.mkdir(parents=True, exist_ok=True)
@@ -50,12 +50,7 @@ def _sdist(place: Path, package: str) -> Iterator[tuple[str, bytes]]:
                 yield str(path.relative_to(path.parts[0])), content.read()
 
 
-def modules(archive: Path, package: str) -> Modules:
-    """Return a function from a dotted module name to its syntax tree. Raises KeyError for a module it has not."""
-    return parsed(files(archive, package))
-
-
-def parsed(package: Files) -> Modules:
+def module_trees(package: Files) -> ModuleTrees:
     """Return a function from a dotted module name to its syntax tree. Raises KeyError for a module it has not."""
     return cache(lambda name: ast.parse(package[name.replace(".", "/") + ".py"]))
 

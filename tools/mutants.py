@@ -1,8 +1,8 @@
 """Mutation run: changes the source in one place, and looks whether a test fails that executes it.
 
-    python scripts/mutants.py                                    150 mutants of physics, rules and reading
-    python scripts/mutants.py --module validator/memory --sample 40 --seed 7
-    python scripts/mutants.py --again RECORD.csv                 the mutants of an earlier run, found by their text
+    python tools/mutants.py                                    150 mutants of physics, rules and reading
+    python tools/mutants.py --module validator/memory --sample 40 --seed 7
+    python tools/mutants.py --again RECORD.csv                 the mutants of an earlier run, found by their text
 
 Operators are cosmic-ray's (github.com/sixty-north/cosmic-ray). Not drawn: decorators, annotations, blocks for type
 checkers, words. The draw goes evenly over the lines of the modules. The first run on a tree measures which tests

@@ -1,6 +1,6 @@
 """Generated tables of LLaMA-Factory, transformers and DeepSpeed, read from released packages by `ast` alone.
 
-`python -m validator.upstream` downloads the releases named in `releases.py` into a temporary folder and writes the
+`python -m tools.read_releases` downloads the releases named in `releases.py` into a temporary folder and writes the
 tables below into `validator/data/`; `--check` writes nothing and fails if a table differs.
 
 arguments.json

@@ -1,7 +1,7 @@
 """Run the fast tests on each release of Python, with the oldest and the newest packages that pyproject.toml admits.
 
-python scripts/versions.py                      python3.11 to python3.14, those of them that are on PATH
-python scripts/versions.py /path/to/python3.14  this one
+python tools/try_pythons.py                      python3.11 to python3.14, those of them that are on PATH
+python tools/try_pythons.py /path/to/python3.14  this one
 
 Each environment and the log of its tests stay in build/versions/. Oldest is the oldest release that the bound admits
 and that has a wheel for this Python; the tools of the tests themselves are the newest.

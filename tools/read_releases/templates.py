@@ -1,16 +1,20 @@
-"""templates.json: chat templates of a LLaMA-Factory release and the models registered with them."""
+"""Tables of everything that a LLaMA-Factory release registers: chat templates with their models (templates.json), the
+text that the templates put around every turn (formats.json), and the groups of models (registry.json)."""
 
 import ast
 from collections.abc import Iterator
 from typing import Any
 
-from validator.upstream.source import Modules, classes, name_of
+from .packages import ModuleTrees, classes, name_of
+from .static_eval import calls, constant, dict_keys
 
 _CHAT_MARKS = ("-Chat", "-Distill", "-Instruct", "-Thinking")
 _MEDIA = ("image", "video", "audio")
+_TURNS = ("user", "assistant", "system", "function", "observation", "prefix")
+_WORDS = ("thought_words", "default_system", "stop_words")
 
 
-def table(release: str, llamafactory: Modules) -> dict[str, Any]:
+def templates_table(release: str, llamafactory: ModuleTrees) -> dict[str, Any]:
     """The whole of templates.json from one opened release."""
     template = llamafactory("llamafactory.data.template")
     constants = llamafactory("llamafactory.extras.constants")
@@ -19,7 +23,7 @@ def table(release: str, llamafactory: Modules) -> dict[str, Any]:
         "templates": dict(sorted(_templates(template))),
         "models": _models(constants),
         "names": {
-            "tool_formats": _keys(llamafactory("llamafactory.data.tool_utils"), "TOOLS"),
+            "tool_formats": dict_keys(llamafactory("llamafactory.data.tool_utils"), "TOOLS"),
             "file_types": constant(constants, "FILEEXT2TYPE"),
         },
     }
@@ -43,13 +47,13 @@ def _models(tree: ast.Module) -> dict[str, dict[str, list[str]]]:
     """Hub and ModelScope names by the template of their group ("" without one) and kind of model."""
     families: dict[str, dict[str, list[str]]] = {}
     # a name registered twice keeps the later template, as in LLaMA-Factory
-    registered = {hub: place for given in calls(tree, "register_model_group") for hub, place in _group(given)}
+    registered = {hub: place for given in calls(tree, "register_model_group") for hub, place in _hubs_of_group(given)}
     for hub, (template, kind) in sorted(registered.items()):
         families.setdefault(template, {}).setdefault(kind, []).append(hub)
     return dict(sorted(families.items()))
 
 
-def _group(given: dict[str, ast.expr]) -> Iterator[tuple[str, tuple[str, str]]]:
+def _hubs_of_group(given: dict[str, ast.expr]) -> Iterator[tuple[str, tuple[str, str]]]:
     template = ast.literal_eval(given["template"]) if "template" in given else ""
     multimodal = "multimodal" in given and ast.literal_eval(given["multimodal"])
     assert isinstance(given["models"], ast.Dict)
@@ -59,14 +63,6 @@ def _group(given: dict[str, ast.expr]) -> Iterator[tuple[str, tuple[str, str]]]:
         kind = "multimodal" if multimodal else "chat" if chat else "base"
         for hub in hubs.values:
             yield ast.literal_eval(hub), (template, kind)
-
-
-def calls(tree: ast.Module, function: str) -> Iterator[dict[str, ast.expr]]:
-    """Keyword arguments of each call of `function` at the top level of a module."""
-    calls = (statement.value for statement in tree.body if isinstance(statement, ast.Expr))
-    for call in calls:
-        if isinstance(call, ast.Call) and name_of(call.func) == function:
-            yield {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
 
 
 def _argument(call: ast.expr | None, name: str) -> str | None:
@@ -87,20 +83,45 @@ def _descendants(tree: ast.Module, ancestor: str) -> set[str]:
     return names
 
 
-def _assigned(tree: ast.Module, name: str) -> ast.expr:
-    return next(
-        statement.value
-        for statement in tree.body
-        if isinstance(statement, ast.Assign) and name_of(statement.targets[0]) == name
-    )
+def formats_table(release: str, llamafactory: ModuleTrees) -> dict[str, Any]:
+    """The whole of formats.json from one opened release. A slot is a text, or a list with the name of one token."""
+    given = calls(llamafactory("llamafactory.data.template"), "register_template")
+    return {
+        "source": {"llamafactory": release},
+        "formats": dict(sorted((ast.literal_eval(call["name"]), _format(call)) for call in given)),
+    }
 
 
-def constant(tree: ast.Module, name: str) -> Any:
-    """Value of a literal assigned at the top level of a module."""
-    return ast.literal_eval(_assigned(tree, name))
+def _format(call: dict[str, ast.expr]) -> dict[str, Any]:
+    entry: dict[str, Any] = {word: ast.literal_eval(call[word]) for word in _WORDS if word in call}
+    for turn in _TURNS:
+        slots = _slots(call.get(f"format_{turn}"))
+        if slots is not None:
+            entry[turn] = slots
+    if "template_class" in call:
+        entry["class"] = name_of(call["template_class"])
+    return entry
 
 
-def _keys(tree: ast.Module, name: str) -> list[str]:
-    value = _assigned(tree, name)
-    assert isinstance(value, ast.Dict)
-    return [ast.literal_eval(key) for key in value.keys if key]
+def _slots(formatter: ast.expr | None) -> list[str | list[str]] | None:
+    """`StringFormatter(slots=[...])` as plain data; None where the default holds."""
+    if not isinstance(formatter, ast.Call):
+        return None
+    given = (ast.literal_eval(word.value) for word in formatter.keywords if word.arg == "slots")
+    slots: list[Any] = next(given, [])
+    return [slot if isinstance(slot, str) else list(slot.values() if isinstance(slot, dict) else slot)
+            for slot in slots]  # fmt: skip
+
+
+def registry_table(release: str, llamafactory: ModuleTrees) -> dict[str, Any]:
+    """The whole of registry.json from one opened release."""
+    given = calls(llamafactory("llamafactory.extras.constants"), "register_model_group")
+    return {"source": {"llamafactory": release}, "groups": dict(_places_of_group(each) for each in given)}
+
+
+def _places_of_group(given: dict[str, ast.expr]) -> tuple[str, list[str]]:
+    """The group's first registered name, and all places its models are published at, each once."""
+    assert isinstance(given["models"], ast.Dict)
+    first, *_ = (ast.literal_eval(key) for key in given["models"].keys if key)
+    places = (place for hubs in given["models"].values if isinstance(hubs, ast.Dict) for place in hubs.values)
+    return first, list(dict.fromkeys(ast.literal_eval(place) for place in places))

@@ -16,8 +16,3 @@ DEEPSPEED = "0.18.4"
 def pair(release: str, transformers: str) -> str:
     """Name of a LLaMA-Factory release together with a transformers release."""
     return f"{release}/{transformers}"
-
-
-def pairs() -> list[tuple[str, str]]:
-    """Every pair of releases, newest first."""
-    return [(release, version) for release, versions in TRANSFORMERS.items() for version in versions]

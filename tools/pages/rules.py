@@ -14,7 +14,7 @@ from pathlib import Path
 from validator.rules import engine, manual
 from validator.show.report import text
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support import cases  # noqa: E402

@@ -1,11 +1,11 @@
-"""Plan and write the recipes that scripts/wishes.yaml asks for. Run `make tables` afterwards.
+"""Plan and write the recipes that tools/wanted_recipes.yaml asks for. Run `make tables` afterwards.
 
-python scripts/recipes.py          write what is missing, and remove what nobody wishes
-python scripts/recipes.py --all    write every recipe of the table again, after the memory model has changed
+python tools/plan_catalogue.py          write what is missing, and remove what nobody wishes
+python tools/plan_catalogue.py --all    write every recipe of the table again, after the memory model has changed
 
 How a recipe is chosen: the soonest to finish of the planner's runs that fit and recompute activations (copies are given
-longer samples than their origin), at the longest length of its use. The recipes that wishes.yaml keeps were written by
-hand.
+longer samples than their origin), at the longest length of its use. The recipes that wanted_recipes.yaml keeps were
+written by hand.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ GATED = ("llama", "gemma")
 
 @dataclass(frozen=True)
 class Wish:
-    """One recipe that is asked for: a model, a machine, a use of uses.yaml, a method with its variant, such as lora or
-    full-8bit, and why somebody would start it."""
+    """One recipe that is asked for: a model, a machine, a use of recipe_uses.yaml, a method with its variant, such as
+    lora or full-8bit, and why somebody would start it."""
 
     model: Model
     machine: Machine
@@ -55,7 +55,7 @@ class Wish:
 
     @property
     def uses(self) -> Mapping[str, Any]:
-        """The use's row of uses.yaml."""
+        """The use's row of recipe_uses.yaml."""
         row: Mapping[str, Any] = uses()[self.use]
         return row
 
@@ -90,14 +90,14 @@ class Wish:
 @cache
 def uses() -> Mapping[str, Mapping[str, Any]]:
     """What recipes are for, by the word that wishes take."""
-    found: Mapping[str, Mapping[str, Any]] = read_yaml(str(ROOT / "scripts" / "uses.yaml"))
+    found: Mapping[str, Mapping[str, Any]] = read_yaml(str(ROOT / "tools" / "recipe_uses.yaml"))
     return found
 
 
 @cache
 def rows() -> list[Mapping[str, Any]]:
-    """The rows of wishes.yaml: `keep` names recipes that were written by hand, the others ask for recipes."""
-    found: list[Mapping[str, Any]] = read_yaml(str(ROOT / "scripts" / "wishes.yaml"))
+    """The rows of wanted_recipes.yaml: `keep` names recipes that were written by hand, the others ask for recipes."""
+    found: list[Mapping[str, Any]] = read_yaml(str(ROOT / "tools" / "wanted_recipes.yaml"))
     return found
 
 

@@ -1,5 +1,5 @@
-"""The commands for another release: `python -m validator.upstream [--check] [--packages FOLDER]` writes the tables, and
-`python -m validator.upstream drift PACKAGE OLD NEW` says what they do not: which rules to look at."""
+"""The commands for another release: `python -m tools.read_releases [--check] [--packages FOLDER]` writes the tables,
+and `python -m tools.read_releases drift PACKAGE OLD NEW` says what they do not: which rules to look at."""
 
 import argparse
 import json
@@ -8,29 +8,29 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from validator.upstream import arguments, deepspeed, drift, families, formats, registry, templates
-from validator.upstream.releases import DEEPSPEED, NEWEST, TRANSFORMERS
-from validator.upstream.source import Files, Modules, fetched, files, modules
+from validator.tables.data import DATA
 
-DATA = Path(__file__).parent.parent / "data"
+from . import arguments, deepspeed_config, drift, families, templates
+from .packages import Files, ModuleTrees, download, files, module_trees
+from .releases import DEEPSPEED, NEWEST, TRANSFORMERS
 
 
 def tables(folder: Path) -> dict[str, str]:
     """Build every table from packages downloaded into `folder`: file name to text."""
 
-    def package(name: str, version: str) -> Modules:
-        return modules(fetched(name, version, folder), name)
+    def package(name: str, version: str) -> ModuleTrees:
+        return module_trees(files(download(name, version, folder), name))
 
     llamafactory = {release: package("llamafactory", release) for release in TRANSFORMERS}
     versions = dict.fromkeys(version for admitted in TRANSFORMERS.values() for version in admitted)  # newest first
     transformers = {version: package("transformers", version) for version in versions}
     built = {
         "arguments": arguments.table(llamafactory, transformers),
-        "templates": templates.table(NEWEST, llamafactory[NEWEST]),
-        "registry": registry.table(NEWEST, llamafactory[NEWEST]),
-        "formats": formats.table(NEWEST, llamafactory[NEWEST]),
+        "templates": templates.templates_table(NEWEST, llamafactory[NEWEST]),
+        "registry": templates.registry_table(NEWEST, llamafactory[NEWEST]),
+        "formats": templates.formats_table(NEWEST, llamafactory[NEWEST]),
         "families": families.table(families.kinds(), NEWEST, llamafactory[NEWEST], transformers),
-        "deepspeed": deepspeed.table(DEEPSPEED, package("deepspeed", DEEPSPEED)),
+        "deepspeed": deepspeed_config.table(DEEPSPEED, package("deepspeed", DEEPSPEED)),
     }
     return {f"{name}.json": dump(table) for name, table in built.items()}
 
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m validator.upstream", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.read_releases", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a table is out of date")
     parser.add_argument("--packages", type=Path, help="keep the downloaded packages here and use those already there")
     drifting = parser.add_subparsers(dest="command").add_parser("drift", help=drift.__doc__)
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
 def _drift(options: argparse.Namespace, folder: Path) -> int:
     def unpacked(place: str) -> Files:
         given = Path(place)
-        package = files(given if given.exists() else fetched(options.package, place, folder), options.package)
+        package = files(given if given.exists() else download(options.package, place, folder), options.package)
         return package or _parser().error(f"{place} holds no {options.package}/*.py")
 
     text, drifted = drift.report(options.package, unpacked(options.old), unpacked(options.new))

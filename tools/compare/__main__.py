@@ -1,6 +1,6 @@
 """Compares what the program answers at two commits.
 
-    python scripts/compare [--base COMMIT] [--renamed OLD=NEW] [--allow KIND[:PATTERN]] [--sample N] [--all] [--show ID]
+    python tools/compare [--base COMMIT] [--renamed OLD=NEW] [--allow KIND[:PATTERN]] [--sample N] [--all] [--show ID]
 
 The working tree and the commit before it (the last commit, where the working tree has changes) are asked the same
 questions through their console programs, so that nothing of their insides matters. The report names the exit codes,
@@ -89,7 +89,7 @@ def compared(both: Sequence[trees.Tree], asked: argparse.Namespace, allowed: rep
     for line in report.lines(seen, allowed, asked.all):
         print(line)
     if seen:
-        print("`make compare SHOW=ID` prints both answers to a question; `python scripts/compare --all` every cause.")
+        print("`make compare SHOW=ID` prints both answers to a question; `python tools/compare --all` every cause.")
     if asked.costs:
         costs(chosen, desk)
     return int(any(each not in allowed for each in seen))

@@ -6,16 +6,17 @@ is a source of its own.
 """
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from validator.rules import manual
-from validator.upstream import arguments, deepspeed, families, formats, templates
-from validator.upstream.definition import definition, meaning
-from validator.upstream.source import Files, Modules, classes, parsed
+
+from . import arguments, deepspeed_config, families, templates
+from .packages import Files, ModuleTrees, classes, module_trees, name_of
 
 SAME = "same"
+_DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Drift(NamedTuple):
@@ -63,35 +64,35 @@ def _places(package: Files, name: str) -> Iterator[str]:
 
 def tables(package: str, old: Files, new: Files) -> list[str]:
     """The generated tables that would read something else in the newer release, or cannot be read from one of the two;
-    `python -m validator.upstream` writes them."""
+    `python -m tools.read_releases` writes them."""
     return [name for name, build in _TABLES.get(package, {}).items() if _built(build, old) != _built(build, new)]
 
 
-def _built(build: Callable[[Modules], Any], package: Files) -> Any:
+def _built(build: Callable[[ModuleTrees], Any], package: Files) -> Any:
     try:
-        return build(parsed(package))
+        return build(module_trees(package))
     except (LookupError, StopIteration, ValueError, AssertionError):  # what the table is read from has another form
         return None
 
 
-def _fields(package: str, tree: Modules) -> list[str]:
+def _fields(package: str, tree: ModuleTrees) -> list[str]:
     """The fields and members that arguments.json is read from."""
     nodes = (node for name in arguments.READ[package] for node in classes(tree(f"{package}.{name}")).values())
     return [meaning(field) for node in nodes for field in node.body if isinstance(field, ast.Assign | ast.AnnAssign)]
 
 
-_TABLES: Mapping[str, Mapping[str, Callable[[Modules], Any]]] = {
+_TABLES: Mapping[str, Mapping[str, Callable[[ModuleTrees], Any]]] = {
     "llamafactory": {
         "arguments.json": partial(_fields, "llamafactory"),
-        "templates.json": partial(templates.table, ""),
-        "formats.json": partial(formats.table, ""),
+        "templates.json": partial(templates.templates_table, ""),
+        "formats.json": partial(templates.formats_table, ""),
         "families.json": families.columns,
     },
     "transformers": {
         "arguments.json": partial(_fields, "transformers"),
         "families.json": lambda tree: families.rows(families.kinds(), {"any": tree}),
     },
-    "deepspeed": {"deepspeed.json": partial(deepspeed.table, "")},
+    "deepspeed": {"deepspeed.json": partial(deepspeed_config.table, "")},
 }
 
 
@@ -104,3 +105,52 @@ def report(package: str, old: Files, new: Files) -> tuple[str, bool]:
     lines.append(f"{len(drifted)} of {len(rows)} sources drifted; look at {len(rules)} rules")
     lines += [f"regenerate {name}" for name in stale]
     return "\n".join(lines), bool(drifted or stale)
+
+
+def definition(tree: ast.Module, name: str) -> ast.stmt | None:
+    """The function, class, method, field or constant of a dotted name; None where the module defines none. The last of
+    several counts, those in blocks of `if`, `try` and `with` included."""
+    body: Sequence[ast.stmt] = tree.body
+    last: ast.stmt | None = None
+    for part in name.split("."):
+        last = next((node for node in reversed(list(_statements(body))) if part in _names(node)), None)
+        body = last.body if isinstance(last, _DOCUMENTED) else []
+    return last
+
+
+def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        yield node
+        if isinstance(node, ast.If | ast.Try | ast.With):
+            for field in ("body", "orelse", "finalbody"):
+                yield from _statements(getattr(node, field, []))
+            for handler in getattr(node, "handlers", []):
+                yield from _statements(handler.body)
+
+
+def _names(node: ast.stmt) -> set[str]:
+    if isinstance(node, _DOCUMENTED):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def meaning(node: ast.AST) -> str:
+    """The syntax tree in words without what does not count when it runs: docstrings, comments, layout, help texts of
+    dataclass fields, annotations of a function's arguments and result. Those of fields count: they are read."""
+    return ast.dump(_Bare().visit(ast.parse(ast.unparse(node))))
+
+
+class _Bare(ast.NodeTransformer):
+    """Takes away docstrings, the annotations of functions, and the metadata of dataclass fields: their help."""
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, (ast.Module, *_DOCUMENTED)) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:]
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.returns = None
+        if isinstance(node, ast.Call) and name_of(node.func) == "field":
+            node.keywords = [keyword for keyword in node.keywords if keyword.arg != "metadata"]
+        return self.generic_visit(node)

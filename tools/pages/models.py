@@ -13,7 +13,7 @@ from validator.diagnostic import RecipeError
 from validator.tables import models
 from validator.tables.data import table
 
-REASONS = Path(__file__).parent / "unknown.yaml"
+REASONS = Path(__file__).parent / "unknown_models.yaml"
 
 
 class Group(NamedTuple):
