@@ -23,7 +23,7 @@ export COMPILER := $(or $(COMPILER),$(if $(filter environment,$(origin CXX)),$(C
 export CXX := $(CURDIR)/tests/support/c++
 # Bytecode is written by the first import and not for every file at installation, which takes a minute longer.
 export PYTHONDONTWRITEBYTECODE :=
-INSTALL := $(VENV)/bin/python -m pip install -qq --no-compile --constraint constraints.txt
+INSTALL := $(VENV)/bin/python -m pip install -qq --no-compile --constraint release/constraints.txt
 
 .PHONY: help demo test test-fast test-slow test-real test-trainings test-nodes nightly mutants compare check tables lint types versions clean \
   $(addprefix nightly-,tests versions benchmarks mutants inputs) \
@@ -125,7 +125,7 @@ benchmark: $(VENV)/check.done
 # As a user installs it: an editable install starts 30 ms later.
 benchmark-speed: $(VENV)/venv.done
 	@$(VENV)/bin/python -m venv --clear build/speed
-	@build/speed/bin/python -m pip install -qq --constraint constraints.txt . yamllint check-jsonschema
+	@build/speed/bin/python -m pip install -qq --constraint release/constraints.txt . yamllint check-jsonschema
 	build/speed/bin/python -m benchmarks speed
 
 # Each Python that is on PATH, from 3.11 on, with the oldest and with the newest packages.
@@ -164,7 +164,7 @@ $(VENV)/venv.done:
 	@$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
-$(VENV)/check.done: $(VENV)/venv.done pyproject.toml constraints.txt
+$(VENV)/check.done: $(VENV)/venv.done pyproject.toml release/constraints.txt
 	@echo "set-up: lmf-recipes"
 	@$(INSTALL) --editable .
 	@touch $@

@@ -72,7 +72,7 @@ def test_an_error_counts_and_a_warning_does_not(tmp_path: Path, monkeypatch: pyt
     assert conformity.verdict({**right, "leraning_rate": 1e-4}) == ["SCH001"]
 
 
-@pytest.mark.sample(one_in=3, whole_for=["constraints.txt", "benchmarks/conformity/*"])
+@pytest.mark.sample(one_in=3, whole_for=["release/constraints.txt", "benchmarks/conformity/*"])
 @pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.training

@@ -28,7 +28,7 @@ def read(name: str) -> dict[str, Any]:
     return table
 
 
-COUNTED_BY = ["constraints.txt", "validator/data/models.yaml"]
+COUNTED_BY = ["release/constraints.txt", "validator/data/models.yaml"]
 MODELS = read("models.yaml")
 DEVICES = read("devices.yaml")
 SERVERS = read("servers.yaml")

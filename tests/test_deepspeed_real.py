@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.real,
     pytest.mark.process,
-    pytest.mark.sample(one_in=3, whole_for=["constraints.txt", "validator/rules/zero*"], together=True),
+    pytest.mark.sample(one_in=3, whole_for=["release/constraints.txt", "validator/rules/zero*"], together=True),
 ]
 
 PLAIN: dict[str, Any] = {

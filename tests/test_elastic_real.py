@@ -17,7 +17,7 @@ from support.cluster import PATIENCE, carrying, kill, wait
 from support.holding import Hold
 from support.networks import Network
 
-MADE_OF = ["constraints.txt", "validator/submit/*", "tests/support/networks.py"]
+MADE_OF = ["release/constraints.txt", "validator/submit/*", "tests/support/networks.py"]
 
 pytestmark = [
     pytest.mark.training,

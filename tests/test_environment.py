@@ -179,7 +179,7 @@ def test_threads_of_an_optimizer_in_main_memory(
 TOLD = 'import os; os.write(1, f\'told {os.environ["OMP_NUM_THREADS"]} {os.environ["MASTER_ADDR"]}\\n\'.encode())'
 
 
-@pytest.mark.sample(one_in=3, whole_for=["constraints.txt", "validator/submit/*"])
+@pytest.mark.sample(one_in=3, whole_for=["release/constraints.txt", "validator/submit/*"])
 @pytest.mark.slow
 def test_torchrun_hands_threads_and_address_on(tmp_path: Path) -> None:
     """Started as LLaMA-Factory's launcher starts it for a job: one thread for each process unless the environment says

@@ -287,7 +287,7 @@ def test_a_node_knows_its_place_by_what_the_controller_sets(there: Path, kind: s
     assert lines[-7:] == ["train", TINY, *engine_jobs.SHORT, "overwrite_output_dir=false"]
 
 
-@pytest.mark.sample(one_in=6, whole_for=["constraints.txt", "validator/submit/*"])
+@pytest.mark.sample(one_in=6, whole_for=["release/constraints.txt", "validator/submit/*"])
 @pytest.mark.training
 def test_two_nodes_train_with_what_was_sent(there: Path) -> None:
     """The script as a TrainJob's pods run it."""

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.network,
     pytest.mark.real,
-    pytest.mark.sample(one_in=6, whole_for=["constraints.txt", "validator/submit/*"], together=True),
+    pytest.mark.sample(one_in=6, whole_for=["release/constraints.txt", "validator/submit/*"], together=True),
 ]
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")

@@ -106,7 +106,7 @@ def tiny(kind: str) -> dict[str, Any]:
     return {"model_type": kind, "text_config": {**TEXT, **text}, "vision_config": seen, "tie_word_embeddings": False}
 
 
-@pytest.mark.sample(one_in=8, whole_for=["constraints.txt", "validator/memory/*"])
+@pytest.mark.sample(one_in=8, whole_for=["release/constraints.txt", "validator/memory/*"])
 @pytest.mark.slow  # it imports torch and LLaMA-Factory
 @pytest.mark.parametrize("freezes", FREEZES, ids=lambda freezes: "-".join(freezes) or "as usual")
 @pytest.mark.parametrize("method", ["lora", "full"])

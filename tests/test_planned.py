@@ -251,7 +251,7 @@ def test_what_is_refused_before_anything_is_simulated(words: str, message: str) 
     assert Fake.asked == []
 
 
-@pytest.mark.sample(one_in=3, whole_for=["constraints.txt", "validator/plan/*", "validator/simulate/*"])
+@pytest.mark.sample(one_in=3, whole_for=["release/constraints.txt", "validator/plan/*", "validator/simulate/*"])
 @pytest.mark.slow
 def test_with_the_real_simulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A tiny model of a type that no formula knows: planned, written, and checked to the same figures."""

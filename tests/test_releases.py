@@ -290,7 +290,7 @@ def _written(path: Path) -> Iterator[str]:
             yield from (line for line in token.string.split("\n") if _RELEASE.search(line))
 
 
-@pytest.mark.sample(one_in=3, whole_for=["constraints.txt", "pyproject.toml", "validator/data/*"])
+@pytest.mark.sample(one_in=3, whole_for=["release/constraints.txt", "pyproject.toml", "validator/data/*"])
 def test_a_release_is_written_in_one_place() -> None:
     lines = [(path.relative_to(ROOT).as_posix(), line) for path in ROOT.rglob("*.py") for line in _written(path)]
     assert [at for at in lines if not any(at[0] == name and words in at[1] for name, words, _ in FACTS)] == []

@@ -256,7 +256,7 @@ sys.addaudithook(at)
 """
 
 
-@pytest.mark.sample(one_in=6, whole_for=["constraints.txt", "validator/train/*", "validator/tables/saved.py"])
+@pytest.mark.sample(one_in=6, whole_for=["release/constraints.txt", "validator/train/*", "validator/tables/saved.py"])
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_run_that_is_killed_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ CASES = {
 }
 
 SAID_BY = [
-    "constraints.txt",
+    "release/constraints.txt",
     "validator/rules/continuing.py",
     "validator/tables/saved.py",
     "tests/support/real_runs.py",

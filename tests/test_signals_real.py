@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.training, pytest.mark.process]
 SAVED = " is being saved: the run ends after that"
 
 
-@pytest.mark.sample(one_in=6, whole_for=["constraints.txt", "validator/train/*"])
+@pytest.mark.sample(one_in=6, whole_for=["release/constraints.txt", "validator/train/*"])
 def test_a_save_ends_and_the_run_goes_on_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLD", str(tmp_path))
     hold = Hold(tmp_path, 4)

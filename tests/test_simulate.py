@@ -27,7 +27,7 @@ from validator.trial.process import Simulator
 pytest.importorskip("llamafactory")
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.process]
 
-SIMULATED_BY = ["constraints.txt", "validator/simulate/*", "validator/data/models.yaml"]
+SIMULATED_BY = ["release/constraints.txt", "validator/simulate/*", "validator/data/models.yaml"]
 TINY = {
     "model_type": "qwen3", "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 6,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 1024,

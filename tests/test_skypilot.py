@@ -212,7 +212,7 @@ def test_a_node_that_is_not_fit_starts_nothing(there: Path) -> None:
     assert not (home / "saves").exists()
 
 
-@pytest.mark.sample(one_in=6, whole_for=["constraints.txt", "validator/submit/*"])
+@pytest.mark.sample(one_in=6, whole_for=["release/constraints.txt", "validator/submit/*"])
 @pytest.mark.training
 def test_two_nodes_train_with_what_was_sent(there: Path) -> None:
     """The run block as SkyPilot starts it."""

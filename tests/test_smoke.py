@@ -133,7 +133,7 @@ def test_it_is_judged_as_the_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "9000" in done.stderr
 
 
-@pytest.mark.sample(one_in=3, whole_for=["constraints.txt", "validator/train/*"])
+@pytest.mark.sample(one_in=3, whole_for=["release/constraints.txt", "validator/train/*"])
 @pytest.mark.training
 @pytest.mark.parametrize(
     "words",

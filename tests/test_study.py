@@ -46,7 +46,7 @@ def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return found
 
 
-@pytest.mark.sample(one_in=5, whole_for=["constraints.txt", "validator/study/*", "tests/support/*_sets.py"])
+@pytest.mark.sample(one_in=5, whole_for=["release/constraints.txt", "validator/study/*", "tests/support/*_sets.py"])
 @pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("name", CASES)

@@ -20,7 +20,7 @@ from validator import __version__
 
 ROOT = Path(__file__).parent.parent
 PINNED = re.compile(r"(?m)^([\w.-]+)==([^\s;\\]+)")
-BUILT_OF = ["pyproject.toml", "requirements.txt", "constraints.txt", "sbom.cdx.json"]
+BUILT_OF = ["pyproject.toml", "release/requirements.txt", "release/constraints.txt", "release/sbom.cdx.json"]
 BUILD = """\
 import os, sys
 os.umask(int(sys.argv[1], 8))
@@ -40,19 +40,19 @@ def needed() -> set[str]:
 
 
 def test_every_dependency_is_pinned_to_the_release_that_is_tested() -> None:
-    there, tested = pinned("requirements.txt"), pinned("constraints.txt")
+    there, tested = pinned("release/requirements.txt"), pinned("release/constraints.txt")
     assert there.keys() >= needed()
     assert there.items() <= tested.items()
-    text = (ROOT / "requirements.txt").read_text("utf-8")
+    text = (ROOT / "release/requirements.txt").read_text("utf-8")
     assert all(re.search(rf"(?m)^{name}==\S+ \\\n    --hash=sha256:[0-9a-f]{{64}}", text) for name in there)
 
 
 def test_the_list_of_parts_is_of_this_release_and_those() -> None:
     """`python tools/pin_requirements.py` writes both."""
-    parts = json.loads((ROOT / "sbom.cdx.json").read_text("utf-8"))
+    parts = json.loads((ROOT / "release/sbom.cdx.json").read_text("utf-8"))
     main = parts["metadata"]["component"]
     assert (main["name"], main["version"]) == ("llamafactory-recipes", __version__)
-    assert {part["name"]: part["version"] for part in parts["components"]} == pinned("requirements.txt")
+    assert {part["name"]: part["version"] for part in parts["components"]} == pinned("release/requirements.txt")
     references = {main["bom-ref"], *(part["bom-ref"] for part in parts["components"])}
     assert {link["ref"] for link in parts["dependencies"]} == references
 
@@ -100,12 +100,12 @@ def test_archives_are_built_the_same_twice(archives: list[list[Path]]) -> None:
 @pytest.mark.sample(one_in=4, whole_for=BUILT_OF)
 def test_both_archives_carry_the_list_of_parts(archives: list[list[Path]]) -> None:
     wheel, source = archives[0]
-    text = (ROOT / "sbom.cdx.json").read_bytes()
+    text = (ROOT / "release/sbom.cdx.json").read_bytes()
     whole = zipfile.ZipFile(wheel)
     assert whole.read(f"{wheel.name.split('-py3')[0]}.dist-info/sboms/sbom.cdx.json") == text
     with tarfile.open(source) as members:
         names = {name.partition("/")[2] for name in members.getnames()}
-    assert {"sbom.cdx.json", "requirements.txt", "SECURITY.md"} <= names
+    assert {"release/sbom.cdx.json", "release/requirements.txt", "SECURITY.md"} <= names
 
 
 @pytest.mark.slow
@@ -113,7 +113,11 @@ def test_both_archives_carry_the_list_of_parts(archives: list[list[Path]]) -> No
 def test_what_is_pinned_installs_by_its_hashes(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "--target", str(tmp_path / "site")]
     done = subprocess.run(
-        [*words, "-r", str(ROOT / "requirements.txt")], cwd=tmp_path, capture_output=True, text=True, check=False
+        [*words, "-r", str(ROOT / "release/requirements.txt")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if "NewConnectionError" in done.stderr or "NameResolutionError" in done.stderr:
         pytest.skip("no package index answers on this machine")

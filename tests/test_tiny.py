@@ -13,16 +13,18 @@ import pytest
 
 from validator.tables import models
 
-DEMO = Path(__file__).parent.parent / "demo"
-FOLDER = DEMO / "tiny-qwen3"
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "demo" / "tiny-qwen3"
 
 
 def test_the_weights_are_what_the_program_draws(tmp_path: Path) -> None:
-    shutil.copy(DEMO / "make_tiny.py", tmp_path)
-    shutil.copytree(FOLDER, tmp_path / "tiny-qwen3")
-    (tmp_path / "tiny-qwen3/model.safetensors").unlink()
-    subprocess.run([sys.executable, tmp_path / "make_tiny.py"], check=True)
-    made, kept = ((each / "model.safetensors").read_bytes() for each in (tmp_path / "tiny-qwen3", FOLDER))
+    (tmp_path / "tools").mkdir()
+    shutil.copy(ROOT / "tools" / "make_tiny_model.py", tmp_path / "tools")
+    copied = tmp_path / "demo" / "tiny-qwen3"
+    shutil.copytree(FOLDER, copied)
+    (copied / "model.safetensors").unlink()
+    subprocess.run([sys.executable, tmp_path / "tools" / "make_tiny_model.py"], check=True)
+    made, kept = ((each / "model.safetensors").read_bytes() for each in (copied, FOLDER))
     assert made == kept
 
 

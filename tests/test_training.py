@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 RECIPE = ROOT / "recipes" / "tiny-cpu-lora.yaml"
 MODEL = ROOT / "demo" / "tiny-qwen3"
 TWO_PROCESSES = {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "2"}
-TRAINED_BY = ["constraints.txt", "deepspeed/*", "demo/*", "validator/train/*", "recipes/tiny*"]
+TRAINED_BY = ["release/constraints.txt", "deepspeed/*", "demo/*", "validator/train/*", "recipes/tiny*"]
 LIMIT = 850  # seconds after which a training hangs: less than pytest's own limit, so that no process is left behind
 
 

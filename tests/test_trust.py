@@ -102,7 +102,7 @@ def test_the_guards_see_what_they_are_to_see(stranger: Stranger) -> None:
     assert stranger.asked.startswith("socket.getaddrinfo ('localhost'")
 
 
-@pytest.mark.sample(one_in=3, whole_for=["constraints.txt", "validator/simulate/*"])
+@pytest.mark.sample(one_in=3, whole_for=["release/constraints.txt", "validator/simulate/*"])
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_simulation_runs_nothing_of_it(stranger: Stranger) -> None:

@@ -23,7 +23,7 @@ ROWS = {row.combination: row for row in twins.recorded()}
 TRAINED = [each for each in FOUND if twins.reason(each) is None]
 NOW = TRAINED if os.environ.get("TWINS") == "all" else twins.cross_section(FOUND)
 # What a twin is made of and trained with.
-MAKERS = ["benchmarks/training_twins/*", "benchmarks/forks.py", "constraints.txt"]
+MAKERS = ["benchmarks/training_twins/*", "benchmarks/forks.py", "release/constraints.txt"]
 
 
 @every(FOUND)

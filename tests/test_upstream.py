@@ -22,7 +22,7 @@ import validator
 from validator.rules.zeroengine import OF_ADAM
 
 DATA = Path(validator.__file__).parent / "data"
-OF_RELEASES = ["constraints.txt", "validator/data/*", "tools/read_releases/*", "benchmarks/conformity/*"]
+OF_RELEASES = ["release/constraints.txt", "validator/data/*", "tools/read_releases/*", "benchmarks/conformity/*"]
 NEWEST_PAIR = pair(NEWEST, TRANSFORMERS[NEWEST][0])
 
 

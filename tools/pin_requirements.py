@@ -1,8 +1,10 @@
-"""Write what names the packages that a check needs: requirements.txt, with hashes, and sbom.cdx.json for the wheel.
+"""Write what names the packages that a check needs: release/requirements.txt, with hashes, and
+release/sbom.cdx.json for the wheel.
 
 python tools/pin_requirements.py
 
-The releases are those of constraints.txt. To install nothing else: pip install --require-hashes -r requirements.txt
+The releases are those of release/constraints.txt. To install nothing else:
+pip install --require-hashes -r release/requirements.txt
 """
 
 from __future__ import annotations
@@ -19,17 +21,19 @@ from try_pythons import BUILD, uv
 from validator import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
-REQUIREMENTS = ROOT / "requirements.txt"
-SBOM = ROOT / "sbom.cdx.json"
+RELEASE = ROOT / "release"
+REQUIREMENTS = RELEASE / "requirements.txt"
+SBOM = RELEASE / "sbom.cdx.json"
 HEAD = """\
-# All that a check needs, each file by its hash: pip install --require-hashes -r requirements.txt, then this package
-# itself with pip install --no-deps. Written by tools/pin_requirements.py, of the releases in constraints.txt.
+# All that a check needs, each file by its hash: pip install --require-hashes -r release/requirements.txt, then this
+# package itself with pip install --no-deps. Written by tools/pin_requirements.py, of the releases in
+# release/constraints.txt.
 """
 
 
 def requirements() -> str:
     """The pinned run-time dependencies, for each system and Python, with the hashes of all their files."""
-    words = ["--constraint", "constraints.txt", "--universal", "--python-version", "3.11", "--generate-hashes"]
+    words = ["--constraint", "release/constraints.txt", "--universal", "--python-version", "3.11", "--generate-hashes"]
     words += ["--no-header", "--no-annotate", "--quiet"]
     BUILD.mkdir(parents=True, exist_ok=True)
     done = subprocess.run([uv(), "pip", "compile", "pyproject.toml", *words], cwd=ROOT, capture_output=True, check=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 # What no answer depends on: these folders, and files at the top other than pyproject.toml.
-_ASIDE = ("tests", "docs", "benchmarks", "tools", "scripts", ".ci", ".github")
+_ASIDE = ("tests", "docs", "benchmarks", "tools", "release", "scripts", ".ci", ".github")
 
 
 class NoHistoryError(Exception):

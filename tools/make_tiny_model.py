@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from random import Random
 
-MODEL = Path(__file__).parent / "tiny-qwen3"
+MODEL = Path(__file__).parents[1] / "demo" / "tiny-qwen3"
 ONE, PLUS, MINUS = b"\x80\x3f", b"\xa4\x3c", b"\xa4\xbc"  # 1, 0.02 and -0.02 in bf16, little-endian
 
 
