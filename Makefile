@@ -133,7 +133,7 @@ versions: $(VENV)/venv.done
 	python tools/try_pythons.py
 
 # Inputs that no test has tried: KIND="recipe csv" names kinds, HOURS says how long. What is answered wrongly becomes a
-# case in tests/fuzzed/.
+# case in tests/fixtures/fuzzed/.
 HOURS ?= 1
 COUNT ?= 5000
 START ?= 1000000
@@ -210,8 +210,8 @@ $(VENV)/operators.done: $(VENV)/deepspeed.done
 	@touch $@
 
 # In an environment of their own, as the parsers of SkyPilot and Kubeflow want other releases than LLaMA-Factory.
-$(VENV)/engines.done: $(VENV)/venv.done tests/engines.txt
+$(VENV)/engines.done: $(VENV)/venv.done tests/fixtures/engines.txt
 	@echo "set-up: SkyPilot's and Kubeflow's parsers (half a minute with a warm package cache)"
 	@$(PYTHON) -m venv --clear $(VENV)/engines
-	@$(VENV)/engines/bin/python -m pip install -qq --no-compile --requirement tests/engines.txt
+	@$(VENV)/engines/bin/python -m pip install -qq --no-compile --requirement tests/fixtures/engines.txt
 	@touch $@

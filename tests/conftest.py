@@ -77,7 +77,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--golden", action="store_true", help="rewrite what tests/golden/ expects")
+    parser.addoption("--golden", action="store_true", help="rewrite what tests/fixtures/golden/ expects")
     parser.addoption("--complete", action="store_true", help="fail where a test is skipped: every package is expected")
 
 

@@ -21,7 +21,7 @@ from validator.read.recipe import parse
 from validator.read.text import decode
 
 EXAMPLES = ROOT / "benchmarks" / "evidence" / "conformity" / "examples.json"
-REFUSED = ROOT / "tests" / "refused"
+REFUSED = ROOT / "tests" / "fixtures" / "refused"
 OF_TRAINING = {"stage", "do_train", "dataset"}
 SEED = 20260
 PAIRS = 260

@@ -3,10 +3,10 @@
 python -m benchmarks reliability stress_inputs --kind recipe --count 20000
                                                             inputs of one kind; exit 1 where a fault is seen
 python -m benchmarks reliability stress_inputs --hours 8 --keep  all kinds in turn, for so long; what is answered
-                                                                wrongly becomes a case in tests/fuzzed/
+                                                                wrongly becomes a case in tests/fixtures/fuzzed/
 python -m benchmarks reliability stress_inputs --again                      what was answered wrongly once
 python -m benchmarks reliability stress_inputs --record  go on where the record of each kind ends, up to
-                                                                100,000; tests/fuzzed/ keeps what is answered wrongly
+                                                                100,000; tests/fixtures/fuzzed/ keeps what is wrong
 
 Inputs go by numbers, which mean the same on every machine: --start is the first. In the record, what failed is the
 faults that a kept input still shows.
@@ -129,8 +129,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=TURN, help="of each kind, in each turn")
     parser.add_argument("--start", type=int, default=0, help="number of the first")
     parser.add_argument("--hours", type=float, default=0.0, help="go on with further inputs for so long")
-    parser.add_argument("--keep", action="store_true", help="write what is answered wrongly to tests/fuzzed/")
-    parser.add_argument("--again", action="store_true", help="ask those of tests/fuzzed/, and no others")
+    parser.add_argument("--keep", action="store_true", help="write what is answered wrongly to tests/fixtures/fuzzed/")
+    parser.add_argument("--again", action="store_true", help="ask those of tests/fixtures/fuzzed/, and no others")
     parser.add_argument("--record", action="store_true", help="go on with evidence/reliability/inputs.csv")
     asked = parser.parse_args()
     until, start, failed = time.monotonic() + 3600 * asked.hours, asked.start, False

@@ -14,7 +14,7 @@ picture or sound in each sample. Recipes that agree in all this are one combinat
 Each process is a fork of one that has imported LLaMA-Factory, and enters where `llamafactory-cli train` does: its
 launcher for one process, and for two the function that torchrun would start, in torchrun's environment. What the CPU
 lacks is replaced and named in the table: fp16 becomes bf16, FlashAttention and Liger kernels are left out. What it
-cannot run at all is named too; the real parser takes every recipe (tests/test_recipes.py).
+cannot run at all is named too; the real parser takes every recipe (tests/catalogue/test_recipes.py).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import yaml
-from support.sound import RECIPE
+from support.clean_recipe import RECIPE
 
 from fuzz.written import text_yaml
 

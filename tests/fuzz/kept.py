@@ -1,4 +1,4 @@
-"""Inputs that were answered wrongly once, made smaller and kept in tests/fuzzed/, for the tests to ask again."""
+"""Inputs that were answered wrongly once, made smaller and kept in tests/fixtures/fuzzed/ for the tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from fuzz.campaign import HUNG, examined
 from fuzz.given import ROOT, Input
 
-FOLDER = ROOT / "tests" / "fuzzed"
+FOLDER = ROOT / "tests" / "fixtures" / "fuzzed"
 # Processes that may be spent on making one smaller; what hangs takes seconds in each.
 _TRIES, _SLOW = 300, 20
 

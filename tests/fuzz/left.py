@@ -79,7 +79,7 @@ def _weights(random: Random) -> bytes:
 def _printed() -> list[tuple[str, dict[str, bytes]]]:
     """The programs of the recorded machines, and what they print."""
     return [(program.name, {path.name: path.read_bytes() for path in sorted(program.parent.iterdir()) if path.suffix})
-            for program in sorted((ROOT / "tests/recorded").glob("*/*-smi"))]  # fmt: skip
+            for program in sorted((ROOT / "tests/fixtures/recorded").glob("*/*-smi"))]  # fmt: skip
 
 
 # The last two judge many recipes.

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import yaml
-from support.sound import RECIPE
+from support.clean_recipe import RECIPE
 
 from fuzz import given, odd, trees
 from fuzz.damage import damaged
@@ -18,7 +18,7 @@ from fuzz.written import encoded, text_yaml
 
 @cache
 def _recipes() -> tuple[list[Any], Pool]:
-    texts = (*given.texts("recipes/*.yaml"), *given.texts("tests/refused/*.yaml"), RECIPE)
+    texts = (*given.texts("recipes/*.yaml"), *given.texts("tests/fixtures/refused/*.yaml"), RECIPE)
     samples = [yaml.safe_load(text) for text in texts]
     arguments = given.table("arguments")["arguments"]
     pool = trees.pool(samples, odd.YAML, tuple(arguments))

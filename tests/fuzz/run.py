@@ -30,7 +30,7 @@ MEMORY = 3 << 29  # bytes of addresses, for one answer, beside those that the pr
 _WRITTEN = 64 << 20  # bytes of one file
 # An exception that the program has not caught, which its own edge would have made exit code 3.
 ESCAPED = 99
-# What is asked of a driver's program, and the file of tests/recorded/ that has the answer.
+# What is asked of a driver's program, and the file of tests/fixtures/recorded/ that has the answer.
 _ASKED = {"-L": "list.txt", "-q": "details.txt", "info": "info.txt", "static": "static.json", "metric": "metric.json",
           "--showpids": "pids.txt", "--showproductname": "vram.json"}  # fmt: skip
 _FOLDERS = {

@@ -1,7 +1,7 @@
-"""The cases of tests/rules/: recipes, and what `check` finds in each.
+"""The cases of tests/rules/cases/: recipes, and what `check` finds in each.
 
-tests/rules/CODE.yml holds the cases of one code: under `fail` those that report it, under `pass` those near them that
-do not, and have no error either. The head of the file holds what the cases share:
+tests/rules/cases/CODE.yml holds the cases of one code: under `fail` those that report it, under `pass` those near them
+that do not, and have no error either. The head of the file holds what the cases share:
 
     recipe: |
       model_name_or_path: Qwen/Qwen3-8B
@@ -54,7 +54,7 @@ from validator.diagnostic import Diagnostic, FileReport, Report
 from validator.judge.check import check
 
 ROOT = Path(__file__).parents[2]
-RULES = ROOT / "tests" / "rules"
+RULES = ROOT / "tests" / "rules" / "cases"
 SHARED = ("accelerate", "data", "deepspeed")
 KEY = re.compile(r"""(?:# )?["']?[\w.-]+["']?(?=:(?:\s|$))""")
 HEADER_START, HEADER_END = "# /// recipe", "# ///"

@@ -3,9 +3,9 @@ folder, with the program installed from its wheel and no network.
 
 A block ```console holds commands behind `$ ` and what they print, with `[exit code N]` after what fails. A block of
 another kind below `<!-- file NAME -->` is a file that the traveller has; `<!-- on NAME -->` puts the programs of
-tests/recorded/NAME on PATH from there on. `<!-- on slurm -->` is a real cluster of two nodes, whose jobs end before
-the next command. Of a page with `<!-- journey begins -->` only what stands between that and `<!-- journey ends -->` is
-replayed.
+tests/fixtures/recorded/NAME on PATH from there on. `<!-- on slurm -->` is a real cluster of two nodes, whose jobs end
+before the next command. Of a page with `<!-- journey begins -->` only what stands between that and `<!-- journey ends
+-->` is replayed.
 """
 
 from __future__ import annotations

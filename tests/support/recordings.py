@@ -1,4 +1,4 @@
-"""Machines as their drivers' programs showed them: a folder of tests/recorded/ for each, to stand on PATH."""
+"""Machines as their drivers' programs showed them: a folder of tests/fixtures/recorded/ for each, to stand on PATH."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-RECORDED = Path(__file__).parents[1] / "recorded"
+RECORDED = Path(__file__).parents[1] / "fixtures" / "recorded"
 HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
 
 

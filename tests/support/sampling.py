@@ -97,7 +97,14 @@ def change() -> Change | None:
         paths = frozenset(_git("diff", "--name-only", os.environ.get("BASE") or "HEAD~1").splitlines())
     except (OSError, subprocess.CalledProcessError):
         return None
-    folders = ("recipes/", "deepspeed/", "tests/recipes/", "tests/rules/", "tests/refused/", "docs/")
+    folders = (
+        "recipes/",
+        "deepspeed/",
+        "tests/fixtures/recipes/",
+        "tests/rules/cases/",
+        "tests/fixtures/refused/",
+        "docs/",
+    )
     return Change(number, paths, frozenset(Path(path).stem for path in paths if path.startswith(folders)))
 
 

@@ -1,4 +1,4 @@
-"""The machines of tests/threads.yaml: laid out, and asked by `check` and `doctor`."""
+"""The machines of tests/fixtures/threads.yaml: laid out, and asked by `check` and `doctor`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import yaml
 
-from support import kernels, sites
+from support import installed_packages, network_roots
 from support.recordings import HIDING, RECORDED
 from validator.doctor import checks, disk, examine
 from validator.doctor.examine import Diagnosis
@@ -50,7 +50,9 @@ _statvfs = os.statvfs
 
 def read() -> list[dict[str, Any]]:
     """The threads, in their order."""
-    threads: list[dict[str, Any]] = yaml.load((ROOT / "tests" / "threads.yaml").read_text("utf-8"), yaml.CSafeLoader)
+    threads: list[dict[str, Any]] = yaml.load(
+        (ROOT / "tests" / "fixtures" / "threads.yaml").read_text("utf-8"), yaml.CSafeLoader
+    )
     return threads
 
 
@@ -110,22 +112,26 @@ def _node(machine: Mapping[str, Any], folder: Path) -> Node:
     """The files that checks read. What a thread does not tell of is there and sound."""
     root = folder / "root"
     available = machine.get("available_gib", 2000)
-    sites.write(root / "proc/meminfo", f"MemTotal: {available << 20} kB\nMemAvailable: {available << 20} kB\n")
-    kernels.interfaces(root, machine.get("interfaces", {"eth0": {"networks": ["0.0.0.0/0"]}}))
-    kernels.adapters(root, machine.get("adapters", {}))
+    installed_packages.write(
+        root / "proc/meminfo", f"MemTotal: {available << 20} kB\nMemAvailable: {available << 20} kB\n"
+    )
+    network_roots.interfaces(root, machine.get("interfaces", {"eth0": {"networks": ["0.0.0.0/0"]}}))
+    network_roots.adapters(root, machine.get("adapters", {}))
     for tool in ("c++", "ninja", *(["nvcc"] if machine.get("nvcc", True) else [])):
-        sites.write(folder / "bin" / tool, "")
+        installed_packages.write(folder / "bin" / tool, "")
         (folder / "bin" / tool).chmod(0o755)
     if "lock" in machine:
         lock = folder / ".cache/torch_extensions/py310_cu118" / machine["lock"] / "lock"
-        sites.write(lock, "")
+        installed_packages.write(lock, "")
         os.utime(lock, (0, 0))
     if "driver" in machine:
-        sites.gpu(folder / "bin", machine["driver"], [machine["capability"]])
+        installed_packages.gpu(folder / "bin", machine["driver"], [machine["capability"]])
     compared = "".join(f'    check_version("{one}")\n' for one in machine.get("compared", ()))
     files = {"llamafactory/extras/misc.py": f"def check_dependencies() -> None:\n{compared or '    pass'}\n"}
     packages = {"llamafactory": "0.9.5", **machine.get("packages", {})}
-    return Node(root, os.environ, folders=sites.site(folder / "site", packages, machine.get("requires"), files))
+    return Node(
+        root, os.environ, folders=installed_packages.site(folder / "site", packages, machine.get("requires"), files)
+    )
 
 
 def _shared(mib: int, path: str | Path) -> Any:

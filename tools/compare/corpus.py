@@ -127,10 +127,10 @@ class Corpus:
 
     def _on_the_whole(self) -> Iterator[Question]:
         yield Question("check/json/recipes", ("check", "recipes", *_JSON))
-        yield Question("check/json/refused", ("check", "tests/refused", *_JSON))
-        yield Question("check/text/refused", ("check", "tests/refused"))
-        yield Question("check/github/refused", ("check", "tests/refused", "--format", "github"))
-        yield Question("check/sarif/refused", ("check", "tests/refused", "--format", "sarif"))
+        yield Question("check/json/refused", ("check", "tests/fixtures/refused", *_JSON))
+        yield Question("check/text/refused", ("check", "tests/fixtures/refused"))
+        yield Question("check/github/refused", ("check", "tests/fixtures/refused", "--format", "github"))
+        yield Question("check/sarif/refused", ("check", "tests/fixtures/refused", "--format", "sarif"))
         for path in sorted(name for name in self.catalogue if name.startswith("deepspeed/") and name.endswith(".json")):
             yield Question(f"check/deepspeed/{Path(path).stem}", ("check", path, *_JSON))
         yield Question("list/text/all", ("list",))
@@ -138,7 +138,7 @@ class Corpus:
         for machine in self.machines[::30]:
             yield Question(f"list/machine/{machine}", ("list", "--machine", machine))
         yield Question("rule/list/all", ("rule",))
-        for code in sorted(path.stem for path in (self.root / "tests" / "rules").glob("*.yml")):
+        for code in sorted(path.stem for path in (self.root / "tests" / "rules" / "cases").glob("*.yml")):
             yield Question(f"rule/page/{code}", ("rule", code))
         for form, words in (("text", ()), ("json", _JSON)):
             yield Question(f"data/{form}/tiny", ("data", "recipes/tiny-cpu-lora.yaml", *words))
@@ -185,7 +185,7 @@ class Corpus:
         """The cases of the rules: all as JSON, one in eight as text, and the fixes of one in eight."""
         from support import cases
 
-        for at, case in enumerate(cases.read(self.root / "tests" / "rules")):
+        for at, case in enumerate(cases.read(self.root / "tests" / "rules" / "cases")):
             ask = partial(Question, files=dict(case.files), environment=dict(case.environment), linked=True)
             yield ask(f"check/case/{case.code}-{case.kind}-{case.name}", ("check", case.path, *_JSON))
             if at % 8 == 0:
@@ -196,7 +196,7 @@ class Corpus:
 
     def _published(self) -> Iterator[Question]:
         """The setups of field reports, the examples of LLaMA-Factory, and whole runs whose hours were published."""
-        rows = yaml.load((self.root / "tests" / "fields.yaml").read_bytes(), _Loader)
+        rows = yaml.load((self.root / "tests" / "fixtures" / "fields.yaml").read_bytes(), _Loader)
         for at, row in enumerate(rows):
             words = (row["file"], *row.get("set", ()))
             yield Question(f"explain/fields/{row['id']}-{at:02}", ("explain", *words, *_JSON))
@@ -228,7 +228,7 @@ class Corpus:
 
     def _recorded(self) -> Iterator[Question]:
         """Machines as their drivers' programs showed them."""
-        folders = sorted(path for path in (self.root / "tests" / "recorded").iterdir() if path.is_dir())
+        folders = sorted(path for path in (self.root / "tests" / "fixtures" / "recorded").iterdir() if path.is_dir())
         for at, folder in enumerate(folders):
             files = {f"bin/{path.name}": path.read_bytes() for path in folder.iterdir()}
             path = {"PATH": "<here>/bin:/usr/bin:/bin"}
@@ -251,7 +251,7 @@ class Corpus:
             yield Question(f"{given.words[0]}/fuzzed/{path.parent.name}-{path.stem}", given.words, dict(given.files))
 
     def _damaged(self) -> Iterator[Made]:
-        """Damaged inputs by number, each made only where it is asked. What drivers print is in tests/recorded, too."""
+        """Damaged inputs by number, each made only where it is asked. What drivers print is in tests/fixtures, too."""
         from fuzz import kinds
 
         def made(kind: str, number: int) -> Question:
@@ -308,7 +308,7 @@ _OFTEN = {
 
 
 def _catalogue(root: Path) -> Iterator[tuple[str, bytes]]:
-    for folder in ("recipes", *SHARED, "demo/tiny-qwen3", "tests/refused"):
+    for folder in ("recipes", *SHARED, "demo/tiny-qwen3", "tests/fixtures/refused"):
         for path in sorted((root / folder).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 yield str(path.relative_to(root)), path.read_bytes()

@@ -42,7 +42,7 @@ def _facts() -> Iterator[str]:
 
 
 def _threads() -> Iterator[str]:
-    threads: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests" / "threads.yaml").read_text("utf-8"))
+    threads: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests" / "fixtures" / "threads.yaml").read_text("utf-8"))
     yield from ("## Public threads, and what is said of their machines", "")
     for kind, (seen, total) in _counted(threads).items():
         yield f"- {kind}: {seen} of {total} are told before the run"

@@ -1,6 +1,6 @@
 """docs/rules.md: every rule by its manual page, with a case that it reports and the lines that would silence it.
 
-The examples are cases of tests/rules/, run for this page.
+The examples are cases of tests/rules/cases/, run for this page.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a run does, and with which data: the answers that a recipe's values give alone.
 
 Sources are the releases of data/seen.yaml unless a line says otherwise. What reading leaves open was settled
-by the real parser and trainers (tests/test_settings.py holds what they answered).
+by the real parser and trainers (tests/run/test_settings.py holds what they answered).
 """
 
 from __future__ import annotations

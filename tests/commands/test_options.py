@@ -1,0 +1,93 @@
+"""`--machine auto`: the same as naming the machine that is here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from support import program
+from support.recordings import RECORDED, show_all
+
+from validator.cli import group
+from validator.here import host
+
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/commands/*"])
+
+ROOT = Path(__file__).parents[2]
+RECIPE = str(ROOT / "recipes" / "qwen3-8b-a100-lora.yaml")
+THIS = "this machine: 8 x NVIDIA A100-SXM4-80GB (a100-80g), 1000 GiB of RAM\n"
+JUDGED = "judged for 8 devices; `train` takes no more than the recipe names, or NPROC_PER_NODE\n"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, folder: str, *words: str) -> Result:
+    """The command on a recorded machine with 1,000 GiB of main memory."""
+    show_all(monkeypatch)
+    monkeypatch.setenv("PATH", str(RECORDED / folder))
+    monkeypatch.setattr(host, "memory_gib", lambda: 1000.0)
+    return program.run(*words)
+
+
+@pytest.mark.parametrize("command", ["check", "explain", "plan", "list"])
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_auto_is_the_machine_that_is_here(command: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = {"plan": ["--model", "qwen7b"], "list": []}.get(command, [RECIPE])
+    words = [command, *rest, "--format", form, "--machine"]
+    auto = run(monkeypatch, "nvidia-smi-8xa100", *words, "auto")
+    plain = run(monkeypatch, "nvidia-smi-8xa100", *words, "8xa100-80g", "--host-ram", "1000")
+    assert (auto.exit_code, auto.stdout) == (plain.exit_code, plain.stdout)
+    assert auto.stderr == THIS + (JUDGED if command in ("check", "explain") else "")
+    assert auto.stdout
+
+
+def test_of_one_device_there_are_not_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "judged for" not in run(monkeypatch, "nvidia-smi-1xt4", "check", RECIPE, "--machine", "auto").stderr
+
+
+@pytest.mark.parametrize(
+    "order", [["--machine", "auto", "--host-ram", "96"], ["--host-ram", "96", "--machine", "auto"]]
+)
+def test_main_memory_on_the_command_line_wins(order: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = run(monkeypatch, "nvidia-smi-8xa100", "explain", RECIPE, "--format", "json", *" ".join(order).split())
+    assert json.loads(shown.stdout)["machine"]["host_ram_gib"] == 96
+
+
+def test_the_driver_is_asked_only_for_auto(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = run(monkeypatch, "nvidia-smi-no-driver", "check", RECIPE, "--machine", "8xa100-80g")
+    assert (shown.exit_code, shown.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["check", "explain", "plan", "list"])
+@pytest.mark.parametrize(
+    ("folder", "says"), [("none", "no accelerator is known here"), ("nvidia-smi-no-driver", "couldn't communicate")]
+)
+def test_a_machine_that_shows_none_is_wrong_usage(
+    command: str, folder: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = {"plan": ["--model", "qwen7b"], "list": []}.get(command, [RECIPE])
+    shown = run(monkeypatch, folder, command, *rest, "--machine", "auto")
+    assert shown.exit_code == 2
+    assert shown.stdout == ""
+    assert says in shown.stderr
+    assert shown.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("words", "usable"), [(["--machine", "auto"], 14.56), (["--machine", "1xa100-80g"], 79.25)])
+@pytest.mark.parametrize("suffix", [".json", ".yaml"])
+def test_data_tells_the_memory_of_the_machine(
+    suffix: str, words: list[str], usable: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "x.yaml" if suffix == ".yaml" else ROOT / "data" / "tiny_demo.json"
+    if suffix == ".yaml":
+        block = "# /// recipe\n# machine: 8xh100-80g\n# ///\n"
+        source.write_text(f"{block}do_train: true\ndataset: tiny_demo\ndataset_dir: {ROOT}/data\ntemplate: qwen\n")
+    shown = run(monkeypatch, "nvidia-smi-1xt4", "data", str(source), "--model", "qwen0.5b", "--format", "json", *words)
+    assert json.loads(shown.stdout)["memory"]["usable_gib"] == usable
+
+
+@pytest.mark.parametrize(("command", "option"), [("check", "--host-ram"), ("list", "--host-ram"), ("train", "--grace")])
+def test_what_is_no_number_is_wrong_usage(command: str, option: str) -> None:
+    done = CliRunner().invoke(group, [command, option, "nan", *(["r.yaml"] if command != "list" else [])])
+    assert done.exit_code == 2
+    assert f"Invalid value for '{option}': 'nan' is no number." in done.output

@@ -1,0 +1,134 @@
+"""`lmf-recipes doctor`: one line for each thing that was looked at, on recorded machines (tests/fixtures/recorded/)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, wait
+from pathlib import Path
+from threading import Event
+
+import pytest
+from click.testing import CliRunner, Result
+from support.recordings import RECORDED, show_all
+
+from validator.cli import group
+from validator.diagnostic import RecipeError
+from validator.doctor import checks, disk, hubs
+from validator.doctor.line import Line
+from validator.doctor.node import Node
+from validator.here import host
+from validator.job.job import Job
+
+ROOT = Path(__file__).parents[2]
+RECIPE = str(ROOT / "recipes" / "qwen3-8b-a100-lora.yaml")  # for 8xa100-80g
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No driver's program, none of the variables that hide devices, no network and a disk that is not tried long."""
+    show_all(monkeypatch)
+    monkeypatch.setattr(hubs, "_answer", lambda _address: 200)
+    monkeypatch.setattr(disk, "_MOST", 1 << 20)
+    monkeypatch.delenv("NPROC_PER_NODE", raising=False)
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def doctor(*words: str) -> Result:
+    return CliRunner().invoke(group, ["doctor", *words])
+
+
+def devices(result: Result) -> str:
+    return next(line for line in result.output.splitlines() if " devices " in line)
+
+
+def test_a_login_node_alone_is_no_fault() -> None:
+    result = doctor()
+    assert devices(result).startswith("ok ")
+
+
+def test_a_login_node_is_no_place_for_a_run() -> None:
+    result = doctor(RECIPE)
+    assert result.exit_code == 1
+    assert "wanted: 8xa100-80g; run it on a compute node" in devices(result)
+
+
+def test_fewer_devices_than_the_machine_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(RECORDED / "nvidia-smi-2x4090"))
+    result = doctor(RECIPE, "--machine", "8xa100-80g")
+    assert result.exit_code == 1
+    assert "`--machine 8xa100-80g` has 8 devices, 2 devices here" in result.output
+
+
+def test_other_devices_than_the_machine_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the device cannot do is told of the one that is here."""
+    monkeypatch.setenv("PATH", str(RECORDED / "nvidia-smi-1xt4"))
+    result = doctor(RECIPE, "--machine", "1xa100-80g")
+    assert devices(result).startswith("warning")
+    assert "t4-16g has no bf16" in result.output
+
+
+def test_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(RECORDED / "nvidia-smi-8xa100"))
+    told = json.loads(doctor(RECIPE, "--format", "json").output)
+    assert [*told] == ["host", "recipe", "machine", "lines", "errors", "warnings"]
+    assert told["machine"] == "8xa100-80g"
+    assert [*told["lines"][0]] == ["state", "what", "found", "wanted", "remedy"]
+
+
+def fails(_job: Job | None, _node: Node) -> Iterator[Line]:
+    raise RecipeError("the program says nonsense")
+
+
+def test_a_check_that_fails_or_hangs_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    hung, over = Event(), Event()
+
+    def hangs(_job: Job | None, _node: Node) -> Iterator[Line]:
+        hung.set()
+        over.wait()
+        yield Line("ok", "disk", "there after all")
+
+    def wait_for_the_first(under_way: Iterable[Future[list[Line]]], _seconds: float) -> None:
+        hung.wait()
+        wait([*under_way][:1])
+
+    monkeypatch.setattr(checks, "CHECKS", {"driver": fails, "disk": hangs})
+    monkeypatch.setattr(checks, "wait", wait_for_the_first)
+    told = [*checks.lines(None, Node())]
+    over.set()
+    assert [(line.state, line.what) for line in told] == [("warning", "driver"), ("warning", "disk")]
+    assert "the program says nonsense" in told[0].found
+    assert told[1].found == "no answer within 40 seconds"
+
+
+@pytest.mark.parametrize("text", ["# nothing\n", "a: [1\n"])
+def test_a_recipe_that_cannot_be_read(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    assert isinstance(doctor(str(tmp_path / "x.yaml")).exception, RecipeError)
+
+
+@pytest.mark.parametrize(("folder", "code"), [("nvidia-smi-8xa100", 0), ("nvidia-smi-2xa100-450", 1), ("none", 1)])
+def test_a_machine_that_should_be_the_one_that_is_named(
+    folder: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(RECORDED / folder))
+    result = doctor("--machine", "8xa100-80g")
+    assert result.exit_code == code
+    assert "wanted: 8xa100-80g" in devices(result)
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [("nvidia-smi-2x5090-busy", "qwen3-8b-a100-lora"), ("npu-smi-8x910b3-busy", "qwen7b-910b-lora")],
+)
+def test_train_and_doctor_answer_alike(folder: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(RECORDED / folder))
+    monkeypatch.setattr(host, "memory_gib", lambda _root=None: 1000.0)
+    recipe = str(ROOT / "recipes" / f"{name}.yaml")
+    trained = CliRunner().invoke(group, ["train", "--dry-run", recipe]).output
+    said = re.findall(r"^this machine: (?:error|warning): (.*)$", trained, re.MULTILINE)
+    assert said
+    told = doctor(recipe).output
+    assert [words for words in said if words not in told] == []

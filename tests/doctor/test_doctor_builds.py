@@ -1,0 +1,232 @@
+"""What builds were made for: driver, device, CUDA, torch, CANN."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.installed_packages import gpu, site, version_file, write
+from support.recordings import RECORDED, show_all
+
+from validator.doctor import builds, cann, linked
+from validator.doctor.line import Line
+from validator.doctor.node import Node
+from validator.doctor.symbols import symbols
+from validator.here import machine, program
+from validator.here.installed import Installed, installed
+from validator.job import job as jobs
+from validator.read.recipe import parse
+from validator.tables.data import listing
+
+AT, FOR = "driver", "or later for torch"
+OTHER = "a newer driver, or a build of torch for CUDA"
+LACKS = "has no kernels for compute capability"
+RECIPE = "model_name_or_path: Qwen/Qwen3-0.6B\nstage: sft\nfinetuning_type: lora\n"
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    show_all(monkeypatch)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(program, "_FOLDERS", ())
+
+
+def told(lines: list[Line]) -> str:
+    return "\n".join(f"{line.state}: {line.found}; {line.wanted}; {line.remedy}" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("release", "driver", "capability", "expected"),
+    [
+        ("2.8.0+cu128", "570.124.06", 9.0, "ok: torch 2.8.0+cu128 with driver 570.124.06"),
+        ("2.8.0+cu128", "535.161.08", 8.0, "ok: "),  # one major number of CUDA
+        ("2.8.0+cu128", "470.256.02", 8.0, f"error: driver 470.256.02; {AT} 525 {FOR} 2.8.0+cu128 (CUDA 12.8)"),
+        ("2.13.0+cu130", "570.124.06", 9.0, f"error: driver 570.124.06; {AT} 580 {FOR} 2.13.0+cu130 (CUDA 13.0); "
+         f"{OTHER} 12"),
+        ("2.13.0+cpu", "570.124.06", 9.0, "error: torch 2.13.0+cpu is built for CPUs alone"),
+        ("2.6.0+cu124", "570.124.06", 12.0, f"error: torch 2.6.0+cu124 {LACKS} 12.0: Blackwell came with CUDA 12.8"),
+        ("2.7.0+cu128", "570.124.06", 12.0, "ok: "),
+        ("2.13.0+cu130", "580.65.06", 7.0, f"error: torch 2.13.0+cu130 {LACKS} 7.0: CUDA 13 has no Volta and older"),
+        ("2.13.0+cu130", "580.65.06", 7.5, "ok: "),
+        ("2.7.1+cu126", "580.65.06", 7.0, "ok: "),
+        ("2.9.0+cu128", "580.65.06", 7.0, "ok: "),
+    ],
+)  # fmt: skip
+def test_torch_on_a_device(release: str, driver: str, capability: float, expected: str, tmp_path: Path) -> None:
+    gpu(tmp_path / "bin", driver, [capability] * 2)
+    node = Node(folders=site(tmp_path / "site", {"torch": release}))
+    lines = [*builds.lines(None, node)]
+    assert len(lines) == 1
+    assert told(lines).startswith(expected)
+
+
+def test_no_device_is_asked_about_for_a_run_on_cpus(tmp_path: Path) -> None:
+    gpu(tmp_path / "bin", "570.1", [9.0])
+    node = Node(folders=site(tmp_path / "site", {"torch": "2.13.0+cpu"}))
+    assert [*builds.lines(jobs.resolve(parse("x.yaml", f"{RECIPE}use_cpu: true\n")), node)] == []
+
+
+def test_a_driver_before_the_question_for_capabilities(tmp_path: Path) -> None:
+    answer = (
+        "case $1 in *compute_cap) echo 'Field \"compute_cap\" is not a valid field to query.' ;; *) echo 470.1 ;; esac"
+    )
+    write(tmp_path / "bin/nvidia-smi", f"#!/bin/sh\n{answer}\n")
+    (tmp_path / "bin/nvidia-smi").chmod(0o755)
+    node = Node(folders=site(tmp_path / "site", {"torch": "2.8.0+cu128"}))
+    assert told([*builds.lines(None, node)]).startswith("error: driver 470.1; driver 525 or later")
+
+
+@pytest.mark.parametrize(
+    ("torch", "vision", "expected"),
+    [
+        ("2.13.0+cpu", "0.28.0+cu130", "is built for CUDA 13.0, torch 2.13.0+cpu for CPUs; a build for CPUs"),
+        ("2.13.0+cu130", "0.28.0+cu130", ""),
+        ("2.13.0+cu130", "0.28.0+cpu", "is built for CPUs, torch 2.13.0+cu130 for CUDA 13.0"),
+        ("2.13.0+cu130", "0.28.0", ""),  # not told
+    ],
+)  # fmt: skip
+def test_torchvision_of_another_kind(torch: str, vision: str, expected: str, tmp_path: Path) -> None:
+    files = {"torchvision/version.py": version_file(vision)}
+    packages = {"torch": torch, "torchvision": vision.partition("+")[0]}
+    lines = told([*builds.lines(None, Node(folders=site(tmp_path, packages, files=files)))])
+    assert expected in lines if expected else not lines
+
+
+def test_bitsandbytes_without_the_library(tmp_path: Path) -> None:
+    files = {"bitsandbytes/libbitsandbytes_cuda128.so": "", "bitsandbytes/libbitsandbytes_cuda121.so": ""}
+    packages = {"torch": "2.13.0+cu130", "bitsandbytes": "0.45.0"}
+    node = Node(folders=site(tmp_path / "a", packages, files=files))
+    assert told([*builds.lines(None, node)]).startswith("error: bitsandbytes 0.45.0 has no library for CUDA 13.0")
+    unquantized = jobs.resolve(parse("x.yaml", RECIPE))
+    assert told([*builds.lines(unquantized, node)]).startswith("warning: ")
+    node = Node(folders=site(tmp_path / "b", {**packages, "torch": "2.6.0+cu124"}, files=files))
+    assert [*builds.lines(None, node)] == []
+
+
+@pytest.mark.parametrize(("hip", "expected"), [("None", "error: torch 2.8.0+cu128 is built for"), ("'6.4.2'", "")])
+def test_amd(hip: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(RECORDED / "rocm-smi-8xmi300x"))
+    text = version_file("2.8.0+cu128").replace("hip: Optional[str] = None", f"hip: Optional[str] = {hip}")
+    folders = site(tmp_path / "site", {"torch": "2.8.0"}, files={"torch/version.py": text})
+    lines = told([*builds.lines(None, Node(here=machine.look(), folders=folders))])
+    assert lines.startswith(expected) if expected else not lines
+
+
+def test_the_build_here_is_the_one_that_torch_tells() -> None:
+    torch = pytest.importorskip("torch")
+    here = builds.build(installed(), "torch")
+    assert here is not None
+    assert (here.release, here.cuda) == (torch.__version__, torch.version.cuda or "")
+
+
+def library(folder: Path, name: str, code: str) -> Path:
+    """A small real library."""
+    folder.mkdir(parents=True, exist_ok=True)
+    words = [
+        "g++",
+        "-shared",
+        "-fPIC",
+        "-x",
+        "c++",
+        "-",
+        "-o",
+        str(folder / name),
+        "-Wl,--unresolved-symbols=ignore-all",
+    ]
+    subprocess.run(words, input=code.encode(), check=True, env={**os.environ, "PATH": os.defpath})
+    return folder / name
+
+
+@pytest.mark.skipif(shutil.which("g++", path=os.defpath) is None, reason="no compiler")
+def test_a_package_that_is_linked_to_another_torch(tmp_path: Path) -> None:
+    """SetDevice took one number up to torch 2.1, and two since."""
+    packages = {"torch": "2.8.0+cu128", "flash-attn": "2.7.4", "transformers": "4.57.1"}
+    folders = site(tmp_path, packages)
+    library(tmp_path / "torch/lib", "libc10.so", "namespace c10 { namespace cuda { void SetDevice(int, bool) {} } }")
+    needs = (
+        "namespace c10 {{ namespace cuda {{ void SetDevice({0}); }} }}\nvoid call() {{ c10::cuda::SetDevice({1}); }}"
+    )
+    sound = needs.format("int, bool", "0, true")
+    made = library(tmp_path, "flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so", sound)
+    assert symbols(made, "_ZN3c10").needed == {"_ZN3c104cuda9SetDeviceEib"}
+    assert [*linked.lines(None, Node(folders=folders))] == []
+    library(tmp_path, made.name, needs.format("int", "0"))
+    url = "https://github.com/x/flash_attn-2.7.4+cu12torch2.1cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
+    write(tmp_path / "flash_attn-2.7.4.dist-info/direct_url.json", f'{{"url": "{url}"}}')
+    assert told([*linked.lines(None, Node(folders=folders))]).startswith(
+        "error: flash-attn 2.7.4 for cu12, torch 2.1, cxx11abi FALSE needs `_ZN3c104cuda9SetDeviceEi`, which torch "
+        "2.8.0+cu128 has not; a build for torch 2.8.0+cu128"
+    )
+    on_cpu = jobs.resolve(parse("x.yaml", f"{RECIPE}use_cpu: true\n"))
+    assert [line.state for line in linked.lines(on_cpu, Node(folders=folders))] == ["warning"]
+    made.write_text("#!/bin/sh")
+    with pytest.raises(ValueError, match="no library"):
+        symbols(made, "")
+
+
+@pytest.mark.parametrize(
+    ("package", "transformers", "settings", "imported"),
+    [
+        ("torch-npu", "5.6.0", "use_cpu: true\n", True),
+        ("flash-attn", "4.57.1", "", True),
+        ("flash-attn", "5.6.0", "", False),
+        ("flash-attn", "5.6.0", "flash_attn: fa2\n", True),
+        ("flash-attn", "5.6.0", "flash_attn: fa2\nuse_cpu: true\n", False),
+        ("xformers", "4.57.1", "", False),
+        ("xformers", "4.57.1", "use_unsloth: true\n", True),
+    ],
+)
+def test_what_a_run_imports(package: str, transformers: str, settings: str, imported: bool, tmp_path: Path) -> None:
+    there = Installed(site(tmp_path, {"transformers": transformers}))
+    assert linked._imported(package, jobs.resolve(parse("x.yaml", RECIPE + settings)), there) == imported
+
+
+def test_real_libraries_of_torch_need_what_its_core_gives() -> None:
+    pytest.importorskip("torch")
+    given = {path.name: path for path in installed().files("torch/lib/*.so")}
+    needed = symbols(given["libtorch_python.so"], "_ZN3c105Error").needed
+    assert needed <= symbols(given["libc10.so"], "_ZN3c10").offered
+
+
+ASCEND = {"ASCEND_HOME_PATH": "home"}
+
+
+@pytest.mark.parametrize(
+    ("packages", "cann_release", "variables", "expected"),
+    [
+        ({"torch": "2.7.1", "torch-npu": "2.7.1.post2"}, "8.5.0", ASCEND, "ok: CANN 8.5.0 with torch_npu 2.7.1.post2"),
+        ({"torch": "2.7.1+cpu", "torch-npu": "2.7.1"}, "8.3.RC1.alpha003", ASCEND, "ok: "),
+        ({"torch": "2.8.0", "torch-npu": "2.7.1"}, "8.3.RC1", ASCEND, "error: torch_npu 2.7.1 beside torch 2.8.0"),
+        ({"torch": "2.7.1", "torch-npu": "2.7.1"}, "8.0.RC3", ASCEND, "warning: CANN 8.0.RC3; 8.3.RC1, for which"),
+        ({"torch": "2.7.1", "torch-npu": "2.7.1"}, "8.3.RC1", {}, "error: CANN 8.3.RC1 is there, and its"),
+        ({"torch": "2.7.1", "torch-npu": "2.7.1"}, "", {}, "error: no CANN"),
+        ({"torch": "2.7.1"}, "8.3.RC1", ASCEND, ""),
+    ],
+)  # fmt: skip
+def test_cann(
+    packages: dict[str, str], cann_release: str, variables: dict[str, str], expected: str, tmp_path: Path
+) -> None:
+    home = tmp_path / "usr/local/Ascend/ascend-toolkit/latest"
+    if cann_release:
+        info = f"package_name=Ascend-cann-toolkit\nversion={cann_release}\narch=aarch64\n"
+        write(home / "aarch64-linux/ascend_toolkit_install.info", info)
+    environment = dict.fromkeys(variables, str(home))
+    node = Node(tmp_path, environment, folders=site(tmp_path / "site", packages))
+    assert told([*cann.lines(None, node)]).startswith(expected)
+    if not variables and cann_release:
+        assert told([*cann.lines(None, node)]).endswith("ascend-toolkit/set_env.sh")
+
+
+def test_npus_without_torch_npu(tmp_path: Path) -> None:
+    write(tmp_path / "bin/npu-smi", "#!/bin/sh\necho 910B\n")
+    (tmp_path / "bin/npu-smi").chmod(0o755)
+    node = Node(tmp_path, {}, folders=site(tmp_path / "site", {"torch": "2.7.1"}))
+    assert told([*cann.lines(None, node)]).startswith("error: torch_npu is not installed")
+
+
+def test_torch_npu_is_released_for_the_torch_of_its_name() -> None:
+    for release, entry in listing("together")["npu"]["releases"].items():
+        assert str(release).startswith(str(entry["torch"]))

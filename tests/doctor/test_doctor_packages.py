@@ -1,0 +1,150 @@
+"""Releases that go together, as doctor reads them where they are installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.installed_packages import site, write
+
+from validator.doctor import packages, ranges
+from validator.doctor.node import Node
+from validator.here.installed import Installed, installed
+from validator.job import job as jobs
+from validator.read.recipe import parse
+from validator.tables.data import listing
+
+# As LLaMA-Factory 0.9.5 writes it.
+MISC = '''
+def check_dependencies() -> None:
+    r"""Check the version of the required packages."""
+    check_version("transformers>=4.55.0,<=5.6.0")
+    check_version("trl>=0.18.0,<=0.24.0")
+
+
+def other() -> None:
+    check_version("unsloth>=9", mandatory=True)
+'''
+SOUND = {"llamafactory": "0.9.5", "transformers": "5.6.0", "trl": "0.24.0", "torch": "2.8.0+cu128"}
+FILES = {"llamafactory/extras/misc.py": MISC}
+
+
+@pytest.fixture(autouse=True)
+def compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DISABLE_VERSION_CHECK", raising=False)
+
+
+def told(folders: tuple[str, ...]) -> list[str]:
+    return [
+        f"{line.state}: {line.found}; {line.wanted}; {line.remedy}"
+        for line in packages.lines(None, Node(folders=folders))
+    ]
+
+
+def test_sound(tmp_path: Path) -> None:
+    [line] = told(site(tmp_path, SOUND, files=FILES))
+    assert line.startswith("ok: llamafactory 0.9.5, transformers 5.6.0, torch 2.8.0+cu128, trl 0.24.0")
+
+
+def test_here() -> None:
+    """The real packages that the tests run with: nothing that stops them."""
+    assert [line.found for line in packages.lines(None, Node()) if line.state == "error"] == []
+
+
+def test_what_llamafactory_stops_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = site(tmp_path, {**SOUND, "transformers": "5.9.0", "unsloth": "1"}, files=FILES)
+    assert told(folders) == [
+        "error: transformers 5.9.0; llamafactory 0.9.5 wants transformers<=5.6.0,>=4.55.0; "
+        'pip install "transformers<=5.6.0,>=4.55.0"'
+    ]
+    monkeypatch.setenv("DISABLE_VERSION_CHECK", "1")
+    assert told(folders)[0].startswith("ok: ")
+
+
+@pytest.mark.parametrize(
+    ("extra", "requires", "expected"),
+    [
+        ({"torchvision": "0.22.0"}, {"torchvision": ["torch==2.7.0"]}, "error: torch 2.8.0+cu128; torchvision"),
+        ({"torchvision": "0.23.0"}, {"torchvision": ["torch==2.8.0"]}, "ok: "),
+        ({"vllm": "0.10.0"}, {"vllm": ["torch==2.7.1", "ray; extra == 'ray'"]}, "warning: torch 2.8.0+cu128; vllm"),
+        ({"huggingface-hub": "1.9"}, {"transformers": ["huggingface_hub<1.0"]}, "error: huggingface_hub 1.9; tr"),
+        ({}, {"llamafactory": ["av<=16.0.0,>=10.0.0"]}, "warning: av is not installed; llamafactory"),
+        ({}, {"llamafactory": ["torchaudio>=2.4.0"]}, "error: torchaudio is not installed"),
+        ({}, {"llamafactory": ["av; python_version < '3'"]}, "ok: "),
+        ({"nvidia-nccl-cu12": "2.28.9"}, {"torch": ["nvidia-nccl-cu12==2.27.3"]}, "warning: nvidia-nccl-cu12 2.28.9"),
+        ({"triton": "3.2.0", "bitsandbytes": "0.44.1"}, {}, "error: bitsandbytes 0.44.1 beside triton 3.2.0"),
+        ({"triton": "3.2.0", "bitsandbytes": "0.45.1"}, {}, "ok: "),
+        ({"deepspeed": "0.14.0"}, {}, "error: deepspeed 0.14.0 beside torch 2.8.0+cu128"),
+    ],
+)  # fmt: skip
+def test_what_packages_ask_of_each_other(
+    extra: dict[str, str], requires: dict[str, list[str]], expected: str, tmp_path: Path
+) -> None:
+    assert told(site(tmp_path, {**SOUND, **extra}, requires, FILES))[0].startswith(expected)
+
+
+def test_llamafactory_is_used_where_its_source_lies(tmp_path: Path) -> None:
+    folders = site(tmp_path / "site", {**SOUND, "transformers": "5.9.0"})
+    assert told(folders)[0].startswith("ok: ")
+    write(tmp_path / "source/src/llamafactory/extras/misc.py", MISC)
+    url = f'{{"url": "file://{tmp_path}/source", "dir_info": {{"editable": true}}}}'
+    write(tmp_path / "site/llamafactory-0.9.5.dist-info/direct_url.json", url)
+    installed.cache_clear()
+    assert told(folders)[0].startswith("error: transformers 5.9.0")
+
+
+def test_the_recipe_names_other_releases(tmp_path: Path) -> None:
+    text = "# /// recipe\n# transformers: '<5'\n# ///\nmodel_name_or_path: Qwen/Qwen3-0.6B\n"
+    job = jobs.resolve(parse("x.yaml", text))
+    found = [line.found for line in packages.lines(job, Node(folders=site(tmp_path, SOUND, files=FILES)))]
+    assert found == ["the recipe is for transformers <5, and 5.6.0 is installed here"]
+
+
+def test_nothing_installed(tmp_path: Path) -> None:
+    [line] = packages.lines(None, Node(folders=site(tmp_path, {"torch": "2.8.0"})))
+    assert (line.state, line.remedy) == ("warning", "pip install llamafactory==0.9.5")
+
+
+def test_without_packaging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "find_spec", lambda _name: None)
+    assert told(site(tmp_path, SOUND, files=FILES)) == [
+        "warning: releases are not compared; packaging; pip install packaging"
+    ]
+
+
+def test_the_python_of_llamafactory_is_the_one_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site(tmp_path / "venv/lib/python3.11/site-packages", {"llamafactory": "0.9.3"})
+    program = tmp_path / "bin/llamafactory-cli"
+    write(program, f"#!{tmp_path}/venv/bin/python\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    installed.cache_clear()
+    assert installed().releases == {"llamafactory": "0.9.3"}
+    for own in (sys.executable, "/usr/bin/env python3", "/bin/sh"):
+        program.write_text(f"#!{own}\n")
+        installed.cache_clear()
+        assert "pytest" in installed().releases
+    installed.cache_clear()
+
+
+def test_an_import_of_nothing_is_needed() -> None:
+    """doctor reads packages without importing any of them."""
+    code = "import sys; from validator.doctor.examine import examine; examine(None); print(*sorted(sys.modules))"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "validator.doctor.packages" in modules
+    assert not {"torch", "transformers", "llamafactory", "numpy"} & {*modules}
+
+
+def test_every_fact_has_a_public_source() -> None:
+    for name, entry in listing("together").items():
+        sources = [pair["source"] for pair in entry["pairs"]] if name == "fails" else entry["source"]
+        assert sources, name
+        assert all(source.startswith("https://") for source in sources), name
+
+
+def test_first_folder_wins(tmp_path: Path) -> None:
+    folders = site(tmp_path / "a", {"Torch_Npu": "2.7.1"}) + site(tmp_path / "b", {"torch-npu": "2.6.0"})
+    assert Installed(folders).releases == {"torch-npu": "2.7.1"}
+    assert Installed(folders).among(["torch_npu", "torch-npu", "torch"]) == {"torch_npu": "2.7.1", "torch-npu": "2.7.1"}

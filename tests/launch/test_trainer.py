@@ -1,0 +1,487 @@
+"""Signals, and what becomes of all processes of a trainer, with stand-ins for it that a test speaks to.
+
+Each of them holds the pipe that the test reads: its end says that none of them is left."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
+
+import pytest
+
+from validator import orphans
+from validator.diagnostic import RecipeError
+from validator.tables.saved import checkpoints
+from validator.train import saving, trainer
+from validator.train.alone import alone
+from validator.train.launch import Process
+
+pytestmark = [pytest.mark.process, pytest.mark.sample(one_in=3, whole_for=["validator/train/*"])]
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 600  # seconds in which a process says something; only one that hangs does not
+INT, TERM, HUP, KILL = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL
+PYTHON = [sys.executable, "-I", "-S", "-c"]  # without site-packages, which takes a third of the time
+# What stand-ins have in common. A signal that is to be heeded is blocked and then waited for, so that none is missed.
+SAYS = """
+import os, signal, sys
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + chr(10)).encode())
+def heed(*numbers):
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+def got(*numbers):
+    number = signal.sigwait(numbers)
+    say("got", int(number))
+    return number
+def rank(code):
+    pid = os.fork()
+    if not pid:
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        exec(code, {})
+        os._exit(0)
+    return pid
+"""
+HEEDS = f"{SAYS}\nheed(1, 2, 15); say('ready'); got(1, 2, 15)"
+STUBBORN = f"{SAYS}\nheed(1, 2, 15); say('ready')\nwhile True: got(1, 2, 15)"
+# Any signal ends it.
+PLAIN = f"{SAYS}\nsignal.signal(2, signal.SIG_DFL); say('ready'); signal.pause()"
+# llamafactory-cli, which waits for torchrun, which starts each rank in a session of its own.
+RANKS = f"""{SAYS}
+agent = os.fork()
+if agent:
+    try:
+        os.waitpid(agent, 0)
+    except KeyboardInterrupt:
+        os.kill(agent, 9)  # as subprocess.run does
+        raise
+else:
+    heed(1, 2, 15)
+    ranks = [rank(sys.argv[1]) for _ in range(2)]
+    number = signal.sigwait((1, 2, 15))
+    for pid in ranks: os.killpg(pid, number)
+    for pid in ranks: os.waitpid(pid, 0)
+    os._exit(1)
+"""
+# The guard, with something changed in it.
+GUARD = """
+import os, signal, sys
+sys.path.insert(0, sys.argv.pop(1))
+from validator.train import guard, saving
+{}
+guard.main()
+"""
+
+
+class Started:
+    """A trainer behind `lmf-recipes`, and what its processes say."""
+
+    def __init__(self, pid: int, stdin: int, stdout: int) -> None:
+        self.pid, self._stdin, self._stdout = pid, stdin, stdout
+        self._unread = b""
+
+    def heard(self, word: str, times: int = 1) -> str:
+        """The line in which the word stands for the last of so many times."""
+        heard: list[str] = []
+        while sum(word in line for line in heard) < times:
+            while b"\n" not in self._unread:
+                assert self._read(), heard
+            line, _, self._unread = self._unread.partition(b"\n")
+            heard.append(line.decode())
+        return heard[-1]
+
+    def send(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def type(self, text: str) -> None:
+        """Write a line to what the processes read."""
+        os.write(self._stdin, f"{text}\n".encode())
+
+    def end(self) -> tuple[int, str]:
+        """The exit code, and what is said until no process is left."""
+        while self._read():
+            pass
+        code, self.pid = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]), 0
+        return code if code >= 0 else 128 - code, self._unread.decode()
+
+    def _read(self) -> bytes:
+        """What is said next; nothing where no process is left that could say something."""
+        assert select.select([self._stdout], [], [], LIMIT)[0], (
+            f"a process hangs; the last that was said: {self._unread!r}"
+        )
+        more = os.read(self._stdout, 65536)
+        self._unread += more
+        return more
+
+
+def program(folder: Path, words: tuple[str, ...], grace: float, hangup: signal.Handlers = signal.SIG_DFL) -> NoReturn:
+    """What `lmf-recipes` does, in a fork of the tests. `hangup`: how it has inherited SIGHUP."""
+    try:
+        signal.signal(HUP, hangup)
+        signal.signal(INT, signal.default_int_handler)
+        os.chdir(folder)
+        os._exit(trainer.run(Process([*PYTHON, *words], dict(os.environ)), grace, Path("out")))
+    except BaseException:
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(99)
+
+
+@contextmanager
+def started(
+    folder: Path, *words: str, grace: float = 1000.0, hangup: signal.Handlers = signal.SIG_DFL
+) -> Iterator[Started]:
+    """A trainer that stands in for the real one, with its words."""
+    (stdin, types), (reads, stdout) = os.pipe(), os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.setsid()
+        for theirs, number in ((stdin, 0), (stdout, 1), (stdout, 2)):
+            os.dup2(theirs, number)
+        for each in (stdin, types, reads, stdout):
+            os.close(each)
+        program(folder, words, grace, hangup)
+    os.close(stdin)
+    os.close(stdout)
+    run = Started(pid, types, reads)
+    try:
+        yield run
+    finally:
+        if run.pid:
+            for each in (*orphans.below(pid), pid):
+                orphans.send(each, KILL)
+            os.waitpid(pid, 0)
+        os.close(types)
+        os.close(reads)
+
+
+@pytest.mark.parametrize("number", [INT, TERM, HUP])
+def test_the_trainer_gets_the_signal_once(number: int, tmp_path: Path) -> None:
+    with started(tmp_path, HEEDS) as run:
+        run.heard("ready")
+        run.send(number)
+        code, said = run.end()
+    assert (code, said.count(f"got {number}")) == (128 + number, 1)
+
+
+@pytest.mark.parametrize("number", [INT, TERM, HUP])
+def test_ranks_in_sessions_of_their_own_get_it_once(number: int, tmp_path: Path) -> None:
+    with started(tmp_path, RANKS, HEEDS) as run:
+        run.heard("ready", 2)
+        run.send(number)
+        code, said = run.end()
+    assert (code, said.count(f"got {number}")) == (128 + number, 2)
+
+
+@pytest.mark.parametrize("stand_in", [(STUBBORN,), (RANKS, STUBBORN)])
+def test_what_does_not_heed_it_is_killed_after_the_grace(stand_in: tuple[str, ...], tmp_path: Path) -> None:
+    with started(tmp_path, *stand_in, grace=0.1) as run:
+        run.heard("ready", len(stand_in))
+        run.send(TERM)
+        code, said = run.end()
+    assert code == 143
+    assert "lmf-recipes: not ended within 0 s (`--grace`): killed" in said
+
+
+@pytest.mark.parametrize("first", [INT, TERM])
+def test_another_ctrl_c_kills_at_once(first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "_TWICE", 0.0)
+    with started(tmp_path, RANKS, STUBBORN) as run:
+        run.heard("ready", 2)
+        run.send(first)
+        run.heard(f"got {first}", 2)
+        run.send(INT)
+        code, said = run.end()
+    assert code == 128 + first
+    assert "lmf-recipes: killed" in said
+
+
+def test_another_sigterm_says_nothing_new(tmp_path: Path) -> None:
+    """`timeout` sends it to the process and to its group, systemd SIGHUP after it."""
+    with started(tmp_path, STUBBORN) as run:
+        run.heard("ready")
+        run.send(TERM)
+        run.heard("got 15")
+        for number in (TERM, HUP, INT):
+            run.send(number)
+        code, said = run.end()
+    assert (code, said) == (143, "lmf-recipes: killed\n")
+
+
+@pytest.mark.parametrize("stand_in", [(HEEDS,), (RANKS, HEEDS)])
+def test_the_trainer_ends_with_a_program_that_is_killed(stand_in: tuple[str, ...], tmp_path: Path) -> None:
+    with started(tmp_path, *stand_in) as run:
+        run.heard("ready", len(stand_in))
+        run.send(KILL)
+        code, said = run.end()
+    assert (code, said.count("got 15")) == (137, len(stand_in))
+
+
+# Its first thread has ended, another has not: it looks ended, and keeps its children. Large programs are like that for
+# a tenth of a second when they are killed.
+HEADLESS = f"""{SAYS}
+import ctypes, platform, threading
+for _ in range(2): rank(sys.argv[1])
+threading.Thread(target=threading.Event().wait).start()
+ctypes.CDLL(None).syscall({{"x86_64": 60, "aarch64": 93}}[platform.machine()], 0)  # exit(2), of this thread
+"""
+
+
+@pytest.mark.parametrize("stand_in", [RANKS, HEADLESS])
+def test_the_trainer_ends_with_a_guard_that_is_killed(stand_in: str, tmp_path: Path) -> None:
+    with started(tmp_path, stand_in, HEEDS) as run:
+        run.heard("ready", 2)
+        (guard,) = orphans.children(run.pid)
+        os.kill(guard, KILL)
+        assert run.end() == (137, "")
+
+
+def test_what_a_trainer_leaves_behind_ends(tmp_path: Path) -> None:
+    leaves = f"{SAYS}\nrank(sys.argv[1])\nsys.exit(7)"
+    with started(tmp_path, leaves, PLAIN) as run:
+        assert run.end()[0] == 7
+
+
+def test_nohup_is_respected(tmp_path: Path) -> None:
+    with started(tmp_path, PLAIN, hangup=signal.SIG_IGN) as run:
+        run.heard("ready")
+        run.send(HUP)
+        run.send(TERM)
+        assert run.end()[0] == 143
+
+
+SAVES = f"""{SAYS}
+heed(15)
+os.makedirs("out/checkpoint-5")
+weights, state = "out/checkpoint-5/adapter_model.bin", "out/checkpoint-5/trainer_state.json"
+open(weights, "w").write("…")
+say("ready")
+if not sys.stdin.readline(): got(15)
+open(state, "w").write('{{"global_step": 5}}')
+for path in (weights, state, "out/checkpoint-5"): os.utime(path, (0, 0))  # nothing was written for a while
+say("saved")
+got(15)
+"""
+
+
+def test_a_save_ends_first(tmp_path: Path) -> None:
+    with started(tmp_path, SAVES) as run:
+        run.heard("ready")
+        run.send(TERM)
+        assert "checkpoint-5 is being saved: the run ends after that, in 1000 s" in run.heard("is being saved")
+        run.type("save")
+        code, said = run.end()
+    assert code == 143
+    assert said.index("saved") < said.index("told to end") < said.index("got 15")
+
+
+# A launcher that takes its time to pass a signal on, in which its rank could save, unless it stands still.
+SLOW = f"""{SAYS}
+heed(15)
+pid = rank(sys.argv[1])
+signal.sigwait([15])
+say("meanwhile", open(f"/proc/{{pid}}/stat").read().rpartition(")")[2].split()[0])
+os.kill(pid, 15)
+os.waitpid(pid, 0)
+os._exit(1)
+"""
+# A rank with a checkpoint, which saves another as the guard below has it: who opens a pipe waits for its other end.
+BUSY = f"""{SAYS}
+def write(step, name, text):
+    os.makedirs(f"out/checkpoint-{{step}}", exist_ok=True)
+    open(f"out/checkpoint-{{step}}/{{name}}", "w").write(text)
+FILES = (("adapter_model.bin", "…"), ("trainer_state.json", '{{"global_step": 1}}'))
+for file in FILES: write(1, *file)
+say("ready")
+for file in FILES:
+    open("go").close()
+    write(2, *file)
+    open("done", "w").close()
+signal.pause()
+"""
+# It has looked, and all is saved; the next save begins before all stand still. When they go on, it ends.
+INTERLEAVED = """
+saving._CALM, guard._STILL = -1.0, 600.0
+moves = iter([True, False, True])
+def under_way(self, look=saving.Saves.under_way):
+    saved = look(self)
+    if next(moves, False):
+        open("go", "w").close()
+        open("done").close()
+    return saved
+saving.Saves.under_way = under_way
+"""
+
+
+def test_no_save_begins_while_the_signal_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "_GUARD", GUARD.format(INTERLEAVED))
+    for name in ("go", "done"):
+        os.mkfifo(tmp_path / name)
+    with started(tmp_path, SLOW, BUSY) as run:
+        run.heard("ready")
+        run.send(TERM)
+        run.heard("checkpoint-2 is being saved")
+        run.heard("meanwhile T")
+        code, _ = run.end()
+    assert code == 143
+    assert [each.flaw for each in checkpoints(tmp_path / "out")] == [None, None]
+
+
+# A launcher that asks its rank for something before it ends. The rank has been told nothing, and stands still.
+ASKS = f"""{SAYS}
+heed(15)
+rank("import signal; open('question').close(); open('answer', 'w').close(); signal.pause()")
+say("ready")
+signal.sigwait([15])
+open("question", "w").close()
+open("answer").close()
+say("answered")
+"""
+
+
+def test_ranks_that_are_told_nothing_go_on_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "_GUARD", GUARD.format("guard._PASSED_ON = 0.0"))
+    for name in ("question", "answer"):
+        os.mkfifo(tmp_path / name)
+    with started(tmp_path, ASKS) as run:
+        run.heard("ready")
+        run.send(TERM)
+        run.heard("answered")
+        assert run.end()[0] == 143
+
+
+def test_a_checkpoint_has_two_seconds_for_what_is_written_after_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(saving, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: now))
+    saves, folder, seen = saving.Saves(tmp_path), tmp_path / "checkpoint-5", []
+    folder.mkdir()
+    written = {100.0: "adapter_model.bin", 200.0: "trainer_state.json", 201.9: "rng_state.pth"}
+    for now in (*written, 202.1):
+        if now in written:
+            (folder / written[now]).write_text('{"global_step": 5}')
+            for path in (folder / written[now], folder):
+                os.utime(path, (now, now))
+        seen.append(saves.under_way())
+    assert seen == ["checkpoint-5", "checkpoint-5", "checkpoint-5", None]
+
+
+def test_a_save_that_takes_longer_than_the_grace(tmp_path: Path) -> None:
+    with started(tmp_path, SAVES, grace=0.1) as run:
+        run.heard("ready")
+        run.send(TERM)
+        code, said = run.end()
+    assert code == 143
+    assert "got" not in said
+
+
+@pytest.fixture
+def _foster() -> Iterator[None]:
+    """Processes whose parent has ended become children of the tests."""
+    orphans.adopt()
+    yield
+    orphans.adopt(False)
+
+
+@pytest.mark.usefixtures("_foster")
+def test_no_other_run_is_let_into_a_folder_that_is_still_written_to(tmp_path: Path) -> None:
+    """Where `lmf-recipes` is killed, its lock is gone, and the trainer may finish a save."""
+    with started(tmp_path, SAVES) as run:
+        run.heard("ready")
+        (guard,) = orphans.children(run.pid)
+        run.send(KILL)
+        run.heard("is being saved")
+        with pytest.raises(RecipeError, match="another run writes to"), alone(tmp_path / "out"):
+            pass
+        run.type("save")
+        run.end()
+        os.waitpid(guard, 0)
+    with alone(tmp_path / "out"):
+        pass
+
+
+@contextmanager
+def at_terminal(folder: Path, stand_in: str) -> Iterator[tuple[int, int]]:
+    """The program in the foreground of a terminal of its own: its process, and the other end of the terminal."""
+    pid, terminal = pty.fork()
+    if not pid:
+        program(folder, (stand_in,), 1000.0)
+    try:
+        yield pid, terminal
+    finally:
+        for each in (*orphans.below(pid), pid):
+            orphans.send(each, KILL)
+        os.close(terminal)
+
+
+def shown(terminal: int, word: bytes) -> None:
+    seen = b""
+    while word not in seen:
+        assert select.select([terminal], [], [], LIMIT)[0], seen
+        seen += os.read(terminal, 1024)
+
+
+def ended(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_ctrl_c_at_a_terminal_is_heard_once_and_questions_can_be_answered(tmp_path: Path) -> None:
+    asks = f"{SAYS}\nheed(2)\nsay('name?')\nsay('hello', input())\ngot(2)"
+    with at_terminal(tmp_path, asks) as (pid, terminal):
+        shown(terminal, b"name?")
+        os.write(terminal, b"you\n")
+        shown(terminal, b"hello you")
+        os.write(terminal, b"\x03")
+        shown(terminal, b"got 2")
+        assert ended(pid) == 130
+
+
+def test_a_terminal_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can be told any more; the exit code is that of the signal all the same."""
+    cli = tmp_path / "llamafactory-cli"
+    cli.write_text(f"#!/bin/sh\nexec {' '.join(PYTHON[:-1])} {tmp_path}/trains.py\n")
+    cli.chmod(0o755)
+    (tmp_path / "trains.py").write_text(f"{SAYS}\nheed(1); say('trains'); signal.sigwait([1])")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    pid, terminal = pty.fork()
+    if not pid:
+        os.chdir(ROOT)
+        words = ["lmf-recipes", "train", "recipes/tiny-cpu-lora.yaml", f"output_dir={tmp_path}/out"]
+        os.execv(Path(sys.executable).with_name("lmf-recipes"), words)
+    shown(terminal, b"trains")
+    os.close(terminal)
+    assert ended(pid) == 129
+
+
+# A guard that says when the trainer stands still, and when it goes on, which its parent alone is told.
+TELLS = """
+def send(self, number, send=guard.Guard._send):
+    send(self, number)
+    how, word = {signal.SIGSTOP: (os.WSTOPPED, b"stopped"), signal.SIGCONT: (os.WCONTINUED, b"goes on")}[number]
+    os.waitid(os.P_PID, self._trainer.pid, how)
+    os.write(1, word)
+guard.Guard._send = send
+"""
+
+
+def test_ctrl_z_stops_all_but_the_guard_and_fg_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "_GUARD", GUARD.format(TELLS))
+    with at_terminal(tmp_path, HEEDS) as (pid, terminal):
+        shown(terminal, b"ready")
+        os.write(terminal, b"\x1a")
+        assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
+        shown(terminal, b"stopped")
+        os.kill(pid, signal.SIGCONT)
+        shown(terminal, b"goes on")
+        os.kill(pid, TERM)
+        assert ended(pid) == 143

@@ -1,0 +1,214 @@
+"""`explain` in a terminal: bars against the limit, and every number of the structure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from validator.advise.change import Change
+from validator.advise.explanation import (
+    Band,
+    DeviceBand,
+    Disk,
+    Explanation,
+    Samples,
+    Size,
+    Step,
+    Target,
+    Time,
+)
+from validator.diagnostic import Diagnostic, Severity, Verdict
+from validator.job.price import Cost
+from validator.memory.terms import Device, Host, Shared
+from validator.show import chart
+from validator.speed import Part, Span
+from validator.speed import Term as Work
+
+GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden"
+
+TERMS = {Device.WEIGHTS: 40.0, Device.LOGITS: 19.99, Device.BUCKETS: 0.01}
+EXPLANATION = Explanation(
+    path="recipes/x.yaml",
+    machine=Target(2, 8, "a100-80g", 80.0, 79.3, 1024),
+    model=Size("Qwen/Qwen3-8B", 8_000_000_000, 40_000_000),
+    verdict="tight",
+    device_gib=DeviceBand(
+        60.0, 62.5, 70.0, 84.0, {Device.WEIGHTS: 40.0, Device.LOGITS: 19.99, Device.BUCKETS: 0.01}, []
+    ),
+    host_gib=Band(40.0, 50.0, 60.0, {Host.PROCESSES: 50.0}),
+    disk_gib=Disk(1.5, 1, 3.0),
+    time=Time(
+        Step(0.9, 1.5, 4.0, {Work.PRODUCTS: 1.0, Work.LINKS: 0.5}),
+        12_345.0,
+        Span(1.6, 2.5, 6.6),
+        40.0,
+        Work.PRODUCTS,
+        6000,
+        {Part.STARTING: 0.02, Part.STEPS: 2.48},
+        ["lengths of samples"],
+        ["offload"],
+        Span(10.0, 20.0, 60.0),
+    ),
+    cost=Cost(51.0, 79.6, 211.0, "USD"),
+    samples=Samples(20_000, 18_500, "one field report's count (Ascend 910B, LoRA)"),
+    changes=[
+        Change(
+            {"enable_liger_kernel": True, "per_device_train_batch_size": 1},
+            33.3,
+            50.0,
+            "fits",
+            "fuses the loss",
+            time_ratio=1.35,
+        ),
+        Change(
+            {"deepspeed": "deepspeed/ds_z2.json"},
+            22.25,
+            50.0,
+            "fits",
+            "shards nothing on one device, but torchrun turns on PyTorch's expandable segments; longer samples are cut",
+            ["lmf-recipes copy ds_z2.json ."],
+            {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "1"},
+            2.5,
+        ),
+    ],
+    command=[f"NODE_RANK={rank} llamafactory-cli train recipes/x.yaml" for rank in (0, 1)],
+)
+
+
+def test_golden(request: pytest.FixtureRequest) -> None:
+    path = GOLDEN / "explain.txt"
+    shown = chart.text(EXPLANATION)
+    if request.config.getoption("--golden"):
+        path.write_text(shown, "utf-8")
+    assert shown == path.read_text("utf-8")
+
+
+def bars(text: str) -> dict[str, int]:
+    """Filled cells of each line of a term."""
+    return {line.split()[0]: line.count("█") for line in text.splitlines() if line.startswith("  ") and "█" in line}
+
+
+def test_bars_are_in_proportion_to_the_limit_or_the_high_end() -> None:
+    device, host = chart.text(EXPLANATION).split("host memory per node")
+    assert bars(device)["weights"] == pytest.approx(40 / 84 * 44, abs=1)
+    assert (bars(device)["expected"], bars(host)["expected"]) == (round(70 / 84 * 44), round(50 / 1024 * 44))
+
+
+def test_terms_and_slack_add_up_to_what_is_expected() -> None:
+    lines = [line.split() for line in chart.text(EXPLANATION).splitlines()]
+    (slack,) = [line for line in lines if line[:3] == ["context", "and", "slack"]]
+    assert float(slack[3]) == 10.0
+
+
+@pytest.mark.parametrize("missing", ["machine", "model", "device_gib", "host_gib", "disk_gib", "time", "cost"])
+def test_what_is_not_known_is_left_out(missing: str) -> None:
+    unknown: dict[str, Any] = {missing: None}
+    shown = chart.text(replace(EXPLANATION, **unknown))
+    assert "None" not in shown
+    assert len(shown.splitlines()) < len(chart.text(EXPLANATION).splitlines()) or missing in ("machine", "cost")
+
+
+def test_memory_that_device_and_host_share_is_called_so() -> None:
+    assert EXPLANATION.device_gib
+    terms = {**EXPLANATION.device_gib.terms, Shared.HOST: 4.0}
+    shown = chart.text(replace(EXPLANATION, device_gib=replace(EXPLANATION.device_gib, terms=terms)))
+    assert "memory that device and host share: 70.0 GiB expected" in shown
+    assert "of it host memory: 50.0 GiB expected" in shown
+    assert "host memory per node:" not in shown
+
+
+def test_without_rates_of_the_device_it_says_how_to_get_them() -> None:
+    shown = chart.text(replace(EXPLANATION, time=None, cost=None))
+    said = "time: no rates of a100-80g are published; there, `lmf-recipes calibrate recipes/x.yaml` measures them"
+    assert said in shown.splitlines()
+    assert "calibrate" not in chart.text(replace(EXPLANATION, time=None, cost=None, machine=None))
+
+
+def error(code: str) -> Diagnostic:
+    return Diagnostic(code, Severity.ERROR, "")
+
+
+@pytest.mark.parametrize(
+    ("codes", "left_out", "verdict"),
+    [
+        ([], [], "tight: expected to fit, but the upper end does not"),
+        (["FIT001", "FIT003"], [], "tight: expected to fit, but the upper end does not"),
+        (["TRA501"], [], "will not run: 1 error above; memory alone: tight: expected to fit"),
+        (["SCH001", "FIT001", "SCH002"], ["a", "b"], "will not run: 2 errors above; memory alone, without a, b: tight"),
+    ],
+)
+def test_errors_other_than_memory_stand_before_the_verdict(codes: list[str], left_out: list[str], verdict: str) -> None:
+    shown = chart.text(replace(EXPLANATION, diagnostics=[*map(error, codes)], left_out=left_out))
+    assert f"  verdict  {verdict}" in shown
+
+
+@pytest.mark.parametrize(
+    ("verdict", "best", "title"),
+    [
+        ("tight", "fits", "nearest changes:"),
+        ("exceeds", "tight", "nothing fits with a margin; nearest changes:"),
+        ("exceeds", "exceeds", "nothing fits; nearest changes:"),
+        ("unknown", "unknown", "nearest changes:"),
+    ],
+)
+def test_the_title_says_how_near_the_changes_are(verdict: Verdict, best: Verdict, title: str) -> None:
+    change = replace(EXPLANATION.changes[0], verdict=best)
+    shown = chart.text(replace(EXPLANATION, verdict=verdict, changes=[change]))
+    assert f"\n{title}\n" in shown
+    assert "changes:" not in chart.text(replace(EXPLANATION, changes=[]))
+
+
+@pytest.mark.parametrize(
+    ("needs", "usable", "shown"),
+    [
+        (39.51, 39.49, "39.51 GiB of 39.49 per device"),
+        (39.61, 39.49, "39.6 GiB per device"),
+        (9.0, None, "9.0 GiB per"),
+    ],
+)
+def test_a_second_decimal_where_one_does_not_tell_need_and_limit_apart(
+    needs: float, usable: float | None, shown: str
+) -> None:
+    changes = [replace(EXPLANATION.changes[0], device_gib=needs)]
+    band = DeviceBand(needs, needs, needs, needs, {}, [])
+    machine = Target(1, 1, "a100-40g", 40.0, usable, 64.0)
+    text = chart.text(replace(EXPLANATION, machine=machine, device_gib=band, changes=changes))
+    assert f"      {shown}" in text
+    assert ("39.51 GiB expected" in text and "39.49 GiB usable" in text) == (needs == 39.51)
+
+
+@pytest.mark.parametrize(("ram", "said"), [(40.0, True), (50.0, False), (None, False)])
+def test_too_little_main_memory_is_said_with_how_much_would_do(ram: float | None, said: bool) -> None:
+    shown = chart.text(replace(EXPLANATION, machine=Target(2, 8, "a100-80g", 80.0, 79.3, ram)))
+    line = "kill a process (exit code -9); 50 GiB would do, 60 with a margin\n"
+    assert (line in shown) == said
+    assert ("exit code -9" in shown) == said
+
+
+def test_a_job_that_fits_is_told_what_it_could_buy_instead() -> None:
+    fits = replace(EXPLANATION, verdict="fits", spare=[replace(EXPLANATION.changes[0], set={"cutoff_len": 4096})])
+    shown = chart.text(fits)
+    assert "\nmemory to spare, which would buy one of:\n  cutoff_len: 4096\n" in shown
+    assert "enable_liger_kernel" not in shown
+    assert "which would buy" not in chart.text(replace(fits, spare=[])) + chart.text(replace(fits, verdict="tight"))
+
+
+def test_no_line_is_wider_than_a_terminal_but_for_commands() -> None:
+    lines = chart.text(EXPLANATION).partition("run:")[0].splitlines()
+    assert max(len(line) for line in lines) <= 100
+
+
+@pytest.mark.parametrize(("high", "usable"), [(0.0, 80.0), (1e6, 80.0), (80.0, 80.0), (0.0, None)])
+def test_extreme_sizes_do_not_break_the_ruler(high: float, usable: float | None) -> None:
+    band = DeviceBand(high, high, high, high, {Device.WEIGHTS: high}, [])
+    machine = Target(2, 8, "a100-80g", 80.0, usable, 1024)
+    shown = chart.text(replace(EXPLANATION, device_gib=band, machine=machine))
+    assert max(line.count("█") for line in shown.splitlines()) <= 44
+
+
+def test_a_number_of_samples_of_its_own_is_not_called_recommended() -> None:
+    shown = chart.text(replace(EXPLANATION, samples=Samples(1_500, None)))
+    assert "samples: made for 1,500\n" in shown

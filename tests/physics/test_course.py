@@ -1,0 +1,77 @@
+"""The whole run from its step: parts that sum, laws, and what each part comes to."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from physics.test_memory_laws import ARCHITECTURES, runs
+from support.laws import examples
+
+from validator.memory import Architecture, Sharding, Workload
+from validator.speed import Course, Device, Part, RunTime, run_time, step_time
+
+LAWS = examples(24)
+A100 = Device(312e12, 19.5e12, 2.0e12, 230e9, 25e9, 25e9, 200e9, 96, 5e9)
+COURSE = Course(1000, evaluations=3, evaluation_batches=20, saves=2, checkpoint=1e10, tokenized=1e7, tokenizers=16)
+
+
+def ran(run: tuple[Architecture, Workload], course: Course = COURSE, device: Device = A100) -> RunTime:
+    return run_time(step_time(*run, device), course, *run, device)
+
+
+@LAWS
+@given(runs())
+def test_parts_sum_to_the_run_inside_its_band(run: tuple[Architecture, Workload]) -> None:
+    found = ran(run)
+    assert sum(found.terms.values()) == pytest.approx(found.expected)
+    assert 0 < found.low < found.expected < found.high
+    assert set(found.terms) == set(Part)
+
+
+@LAWS
+@given(runs())
+def test_more_of_anything_never_takes_less_time(run: tuple[Architecture, Workload]) -> None:
+    before = ran(run)
+    for more in ("steps", "evaluations", "evaluation_batches", "saves", "checkpoint", "tokenized"):
+        after = ran(run, COURSE._replace(**{more: 2 * getattr(COURSE, more)}))
+        assert after.expected > before.expected, more
+    assert ran(run, device=A100._replace(disk=1e10)).expected < before.expected
+    assert ran(run, COURSE._replace(tokenizers=32)).expected < before.expected
+
+
+@LAWS
+@given(runs())
+def test_an_evaluation_costs_less_than_the_training_it_repeats(run: tuple[Architecture, Workload]) -> None:
+    """A forward pass over as many batches as a step has is less than the step."""
+    arch, work = run
+    work = work._replace(eval_batch=work.micro_batch)
+    found = ran((arch, work), COURSE._replace(evaluations=1, evaluation_batches=1000 * work.accumulation))
+    assert found.terms[Part.EVALUATIONS] < found.terms[Part.STEPS]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "saves", "wasted"),
+    [(1800, 200, 0.1111), (1800, 180, 0.0), (1799, 900, 0.0), (1e6, 0, 0.0)],
+)
+def test_time_is_wasted_on_more_than_a_tenth_of_half_an_hour(seconds: float, saves: float, wasted: float) -> None:
+    run = RunTime(0.0, seconds, 2 * seconds, {Part.STEPS: seconds - saves, Part.SAVES: saves} if saves else {})
+    assert run.wasted_on(Part.SAVES) == pytest.approx(wasted, abs=1e-4)
+
+
+def test_what_a_run_does_not_do_takes_no_time() -> None:
+    assert set(ran((ARCHITECTURES[0], Workload()), Course(10)).terms) == {Part.STARTING, Part.STEPS}
+
+
+@pytest.mark.parametrize(
+    ("sharding", "nodes"),
+    [(Sharding(4, 8, stage=3, engine=True), 4), (Sharding(4, 8), 1), (Sharding(1, 8, stage=2, engine=True), 1)],
+)
+def test_nodes_write_a_checkpoint_together_where_each_holds_a_part(sharding: Sharding, nodes: int) -> None:
+    found, alone = (ran((ARCHITECTURES[0], Workload(sharding=each))) for each in (sharding, Sharding()))
+    assert found.terms[Part.SAVES] == pytest.approx(alone.terms[Part.SAVES] / nodes)
+
+
+@pytest.mark.parametrize("part", Part)
+def test_every_part_has_words(part: Part) -> None:
+    assert len(part.meaning.split()) > 2
+    assert part.meaning[0].islower()

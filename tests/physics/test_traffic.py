@@ -1,0 +1,152 @@
+"""What devices send each other: bytes by the way of sharding, laws, and what hides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from physics.test_memory_laws import runs
+from support.laws import examples
+
+from validator.memory import Adapter, Architecture, Attn, Ffn, Sharding, Workload
+from validator.memory.run import run_of
+from validator.speed import Device, Term, step_time
+from validator.speed.passes import Passes, passes
+from validator.speed.traffic import traffic
+
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/speed/*"])
+
+LAWS = examples(32)
+A100 = Device(312e12, 19.5e12, 2.0e12, 234e9, 85e9, 25e9, 410e9, 128, 7e9)
+# The shapes of Qwen2.5-7B, and no computation for traffic to hide behind.
+QWEN = Architecture(3584, 28, 152064, Attn(28, 4, 128, qkv_bias=True), Ffn(18944))
+PARAMETERS = 7_615_616_512
+IDLE = Passes(())
+SLOW = A100._replace(link=1e9)  # starting a collective counts nothing beside its bytes
+LORA = Adapter(8)
+
+
+def waited(sharding: Sharding, device: Device = SLOW, **changed: object) -> float:
+    work = Workload(**{"method": "full", "precision": "engine" if sharding.engine else "amp", **changed})  # type: ignore[arg-type]
+    return sum(traffic(run_of(QWEN, work._replace(sharding=sharding)), device, IDLE).values())
+
+
+def engine(stage: int, **changed: object) -> Sharding:
+    return Sharding(1, 8, stage=stage, engine=True, **changed)  # type: ignore[arg-type]
+
+
+RING = 7 / 8 * PARAMETERS / 1e9  # seconds for one byte of each parameter to go round 8 devices at 1 GB/s
+
+# name, sharding, what else, bytes of each parameter that go round
+STEPS = [
+    ("plain data parallel: fp32 gradients twice", Sharding(1, 8), {}, 8),
+    ("the same in pure half precision", Sharding(1, 8), {"precision": "pure"}, 4),
+    ("accumulation adds nothing", Sharding(1, 8), {"accumulation": 4}, 8),
+    ("stage 0 of an engine: gradients twice", engine(0), {}, 4),
+    ("stage 1: gradients twice and weights", engine(1), {"accumulation": 4}, 4 + 2),
+    ("stage 2: the same", engine(2), {}, 4 + 2),
+    ("stage 2 reduces after every micro batch", engine(2), {"accumulation": 4}, 4 * 4 + 2),
+    ("stage 3: weights twice and gradients", engine(3), {}, 4 + 2),
+    ("stage 3 does so in every micro batch", engine(3), {"accumulation": 4}, 4 * (4 + 2)),
+    ("stage 3 gathers the frozen weights of an adapter", engine(3), {"method": "lora", "adapter": LORA}, 4),
+    ("below, an adapter is all that travels", engine(2), {"method": "lora", "adapter": LORA}, 0),
+    ("FSDP: half-precision weights twice and gradients", Sharding(1, 8, stage=3, fsdp=True), {}, 4 + 2),
+    ("FSDP reduces once", Sharding(1, 8, stage=3, fsdp=True), {"accumulation": 4}, 4 * 4 + 2),
+    ("FSDP that keeps gathered weights", Sharding(1, 8, stage=2, fsdp=True), {}, 2 + 2),
+    (
+        "FSDP gathers a base of 4 bits as it is",
+        Sharding(1, 8, stage=3, fsdp=True),
+        {"method": "lora", "quant_bits": 4, "adapter": LORA},
+        1.46,
+    ),
+    ("a reference model is gathered beside", engine(3), {"reference_copies": 1, "reference_logits": True}, 10),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sharding", "changed", "expected"), [step[1:] for step in STEPS], ids=[s[0] for s in STEPS])
+def test_bytes_are_those_that_the_software_moves(sharding: Sharding, changed: dict[str, Any], expected: float) -> None:
+    assert waited(sharding, **changed) / RING == pytest.approx(expected, rel=0.02, abs=0.05)
+
+
+def test_several_nodes_wait_for_the_network_that_devices_share() -> None:
+    run = run_of(QWEN, Workload(method="full", precision="engine", sharding=engine(2)._replace(nodes=2)))
+    waits = traffic(run, A100._replace(network=3e9), IDLE)
+    assert set(waits) == {Term.NETWORK}
+    assert waits[Term.NETWORK] == pytest.approx(6 * PARAMETERS * 15 / 16 / 3e9, rel=0.01)
+    assert set(traffic(run, A100._replace(network=400e9), IDLE)) == {Term.LINKS}
+
+
+def test_without_own_links_devices_share_the_main_memory() -> None:
+    card = A100._replace(link=14e9, switched=False, host_bandwidth=410e9)
+    assert waited(engine(2), card) == pytest.approx(waited(engine(2), card._replace(switched=True)))
+    desk = card._replace(host_bandwidth=50e9)
+    assert waited(engine(2), desk) == pytest.approx(14 / (0.365 * 50 / 8) * waited(engine(2), card), rel=0.01)
+
+
+def test_overlap_hides_what_the_file_says() -> None:
+    work = Workload(method="full", precision="engine", length=8192, micro_batch=4)
+    for stage in (1, 2, 3):
+        waits = []
+        for overlap in (False, True):
+            run = run_of(QWEN, work._replace(sharding=engine(stage, overlap=overlap)))
+            waits.append(sum(traffic(run, A100, passes(run, A100)).values()))
+        assert waits[1] < 0.97 * waits[0]
+
+
+def test_small_tensors_wait_for_each_start() -> None:
+    """Of an adapter under ZeRO-3 every matrix is gathered by itself."""
+    work = Workload(method="lora", precision="engine", sharding=engine(3, prefetch_bucket=0))
+    plain, adapted = (
+        traffic(run_of(QWEN, work._replace(adapter=Adapter(8, targets))), A100, IDLE)[Term.LINKS]
+        for targets in (("q",), ("q", "k", "v", "o", "gate", "up", "down"))
+    )
+    assert adapted > 1.15 * plain
+
+
+@LAWS
+@given(runs())
+def test_one_device_sends_nothing(run: tuple[Architecture, Workload]) -> None:
+    arch, work = run
+    alone = run_of(arch, work._replace(sharding=work.sharding._replace(nodes=1, devices_per_node=1)))
+    assert not traffic(alone, A100, passes(alone, A100))
+
+
+@LAWS
+@given(runs(), st.sampled_from(["link", "network"]))
+def test_a_faster_link_is_never_slower(run: tuple[Architecture, Workload], field: str) -> None:
+    before = step_time(*run, A100).expected
+    for factor in (1.1, 4):
+        after = step_time(*run, A100._replace(**{field: factor * getattr(A100, field)})).expected
+        assert after <= before * (1 + 1e-9)
+
+
+@LAWS
+@given(runs())
+def test_more_computation_never_shortens_the_step(run: tuple[Architecture, Workload]) -> None:
+    arch, work = run
+    short, long = (step_time(arch, work._replace(length=length), A100).expected for length in (1024, 1025))
+    assert short <= long * (1 + 1e-9)
+
+
+@LAWS
+@given(runs())
+def test_stage_3_never_sends_less_than_stage_2(run: tuple[Architecture, Workload]) -> None:
+    arch, work = run
+    assume(work.sharding.engine and work.sharding.world > 1)
+    second, third = (
+        sum(traffic(run_of(arch, work._replace(sharding=work.sharding._replace(stage=stage))), SLOW, IDLE).values())
+        for stage in (2, 3)
+    )
+    assert third >= 0.999 * second
+
+
+@LAWS
+@given(runs())
+def test_more_micro_batches_never_send_less(run: tuple[Architecture, Workload]) -> None:
+    arch, work = run
+    before, after = (
+        sum(traffic(run_of(arch, work._replace(accumulation=number)), A100, IDLE).values()) for number in (1, 3)
+    )
+    assert after >= before

@@ -1,0 +1,208 @@
+"""Jobs that `lmf-recipes submit` writes, on a real SLURM cluster of two nodes: trained, stopped, gone on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support import cluster
+from support.cluster import Cluster, wait
+from support.holding import Hold
+
+# What a job is made of.
+MADE_OF = ["release/constraints.txt", "validator/submit/*", "validator/train/*", "tests/support/cluster.py"]
+
+pytestmark = [
+    pytest.mark.training,
+    pytest.mark.network,
+    pytest.mark.process,
+    pytest.mark.skipif(bool(cluster.missing()), reason=cluster.missing()),
+    pytest.mark.sample(one_in=3, whole_for=MADE_OF, together=True),
+]
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "recipes" / "tiny-cpu-lora.yaml"
+TWO_NODES = ("--machine", "2x1xcpu")
+RUN = (
+    "max_steps=70", "save_steps=20", "save_total_limit=null", "logging_steps=1", "per_device_train_batch_size=4",
+    "plot_loss=false",
+)  # fmt: skip
+# Both nodes are this host, which others need not find by its name. DDP on the CPU resumes on `cpu`, not on `cpu:0`.
+SITE = """\
+environment:
+  ACCELERATE_TORCH_DEVICE: cpu
+  GLOO_SOCKET_IFNAME: lo
+  HF_HUB_OFFLINE: 1
+  HOLD: {holds}
+  OMP_NUM_THREADS: 1
+  PYTHONPATH: {ending}
+"""
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Cluster]:
+    with cluster.running() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What all nodes see."""
+    folder = tmp_path_factory.mktemp("shared")
+    (folder / "holds").mkdir()
+    site = SITE.format(ending=ROOT / "tests" / "support" / "ending", holds=folder / "holds")
+    (folder / "site.yaml").write_text(site)
+    return folder
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that was submitted."""
+
+    number: str
+    log: Path
+    output: Path
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    @property
+    def losses(self) -> dict[int, float]:
+        """By step; of steps that were taken again, the last."""
+        lines = map(json.loads, (self.output / "trainer_log.jsonl").read_text().splitlines())
+        return {line["current_steps"]: line["loss"] for line in lines if "loss" in line}
+
+
+def submit(slurm: Cluster, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**slurm.environment, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{cluster.PATH}"}
+    command = slurm.command("lmf-recipes", "submit", "--to", "slurm", "--site", str(folder / "site.yaml"), *words)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def submitted(slurm: Cluster, folder: Path, output: Path, *words: str) -> Job:
+    """A job of two nodes."""
+    done = submit(slurm, folder, str(RECIPE), *TWO_NODES, f"output_dir={output}", *words)
+    assert done.returncode == 0, done.stderr
+    number, log = re.search(r"job (\d+)", done.stdout), re.search(r"tail -F (.+)", done.stdout)
+    assert number, done.stdout
+    assert log, done.stdout
+    return Job(number[1], Path(log[1]), output)
+
+
+@pytest.fixture(scope="module")
+def unfit(slurm: Cluster, folder: Path) -> dict[str, Job]:
+    """Jobs whose output folder is not for all nodes, by what is said of that. One gives a slow file system a minute,
+    beside the run that nothing befell."""
+    if not slurm.own or not slurm.locked:
+        return {}
+    places = {"n2 cannot write to": slurm.locked, "1 of 2 nodes share": slurm.own}
+    return {said: submitted(slurm, folder, place / "saves", "--hours", "1") for said, place in places.items()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(slurm: Cluster, folder: Path, unfit: dict[str, Job]) -> Job:  # noqa: ARG001
+    """A run that nothing befell."""
+    job = submitted(slurm, folder, folder / "undisturbed", "--hours", "1", *RUN)
+    assert slurm.end(job.number) == "COMPLETED", job.text[-5000:]
+    return job
+
+
+def test_two_nodes_train_and_one_log_holds_both(undisturbed: Job) -> None:
+    assert (undisturbed.output / "adapter_model.safetensors").stat().st_size > 0
+    assert list(undisturbed.losses) == [*range(1, 71)]
+    assert undisturbed.losses[70] < undisturbed.losses[1]
+    assert "world size: 2," in undisturbed.text
+    assert {line[:3] for line in undisturbed.text.splitlines()} >= {"0: ", "1: "}
+
+
+def comes_to(hold: Hold, slurm: Cluster, job: Job) -> None:
+    """Return when the job is in the middle of that checkpoint, and stays there."""
+    over = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED")
+    wait(lambda: hold.taken() or slurm.state(job.number) in over, "no checkpoint")
+    assert slurm.state(job.number) == "RUNNING", job.text[-5000:]
+
+
+def test_a_run_goes_on_after_the_limit_and_the_loss_of_a_node(slurm: Cluster, folder: Path, undisturbed: Job) -> None:
+    """Each time in the middle of a checkpoint, which is set aside. The losses are those of the undisturbed run."""
+    hold = Hold(folder / "holds", 40)
+    # So short that the signal comes less than 90 s before the end; what the machine needs is more.
+    job = submitted(slurm, folder, folder / "disturbed", "--hours", "0.06", *RUN)
+    slurm.ask("scontrol", "update", f"JobId={job.number}", "TimeLimit=120")
+    comes_to(hold, slurm, job)
+    slurm.ask("scancel", "--batch", "--signal=USR1", job.number)
+    slurm.queued_again(job.number, 1)
+    hold.let_go()
+    hold = Hold(folder / "holds", 60)
+    slurm.hurry(job.number)
+    comes_to(hold, slurm, job)
+    slurm.lose("n2")
+    slurm.queued_again(job.number, 2)
+    hold.let_go()
+    slurm.start("n2")
+    slurm.hurry(job.number)
+    assert slurm.end(job.number) == "COMPLETED", job.text[-5000:]
+    resumed = re.findall(rf"Resuming training from {job.output}/checkpoint-(\d+)\.", job.text)
+    assert {*resumed} == {"20", "40"}
+    aside = {each.name for each in job.output.glob("incomplete-checkpoint-*")}
+    assert aside == {"incomplete-checkpoint-40", "incomplete-checkpoint-60"}
+    assert job.losses == pytest.approx(undisturbed.losses, rel=1e-6)
+
+
+def test_a_folder_is_an_array_and_a_smoke_run_is_two_steps(slurm: Cluster, folder: Path) -> None:
+    recipes = folder / "recipes"
+    recipes.mkdir()
+    for name in ("one", "two"):
+        text = RECIPE.read_text().replace("saves/tiny-cpu-lora", str(folder / name))
+        text = text.replace("demo/tiny-qwen3", str(ROOT / "demo" / "tiny-qwen3"))
+        (recipes / f"{name}.yaml").write_text(
+            text + f"dataset_dir: {ROOT / 'data'}\nval_size: 0.1\neval_strategy: epoch\n"
+        )
+    done = submit(slurm, folder, str(recipes), "--smoke", "--hours", "1")
+    assert done.returncode == 0, done.stderr
+    number = re.search(r"job (\d+)", done.stdout)
+    assert number, done.stdout
+    for task, name in enumerate(("one", "two")):
+        assert slurm.end(f"{number[1]}_{task}") == "COMPLETED"
+        results = json.loads((folder / f"{name}-smoke" / "all_results.json").read_text())
+        assert results["eval_loss"] > 0
+        assert (folder / f"{name}-smoke" / "checkpoint-2" / "trainer_state.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("site", "words", "said"),
+    [
+        ("slurm: {partition: nowhere}\n", TWO_NODES, "invalid partition"),
+        ("", ("--machine", "3x1xcpu"), "node configuration is not available"),
+        ("slurm: {options: [--licenses=gold]}\n", TWO_NODES, "icense"),
+    ],
+)
+def test_what_the_scheduler_refuses_is_one_line(
+    site: str, words: tuple[str, ...], said: str, slurm: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "site.yaml").write_text(site)
+    done = submit(slurm, tmp_path, str(RECIPE), "--hours", "1", *words)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    last = done.stderr.splitlines()[-1]
+    assert "sbatch refuses the job: " in last
+    assert said in last
+
+
+def test_an_output_folder_that_not_all_nodes_share_or_may_write_to_is_one_line(
+    slurm: Cluster, unfit: dict[str, Job]
+) -> None:
+    if not unfit:
+        pytest.skip("no mounts of one's own on this machine")
+    for said, job in unfit.items():
+        assert slurm.end(job.number) == "FAILED"
+        lines = {each.partition("lmf-recipes: ")[2] for each in job.text.splitlines() if "lmf-recipes: " in each}
+        assert len(lines) == 1, job.text[-5000:]
+        assert lines.pop().startswith(f"{said} {job.output}")

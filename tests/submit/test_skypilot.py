@@ -1,0 +1,236 @@
+"""Tasks of SkyPilot: what they ask for and run. That SkyPilot takes them: tests/submit/test_engines.py."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support import engine_jobs
+from support.engine_jobs import ROOT, TINY, cloud, lmf, run, task, written
+
+from validator.diagnostic import RecipeError
+from validator.submit import skypilot
+from validator.submit.parcel import pack
+from validator.submit.site import Site, Slurm
+from validator.tables.data import listing
+from validator.tables.devices import device_ids
+
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/submit/*"])
+
+JOB = "sky-managed-2026-11-22-10-00-00-000000_tiny-cpu-lora_1-0"
+# Of a program in place of SkyPilot's client: what it is given.
+KEEPS = 'printf "%s\\n" "$@" >{0}/words; cp "${{@: -1}}" {0}/task'
+
+
+def made(path: str, site: Site, *overrides: str) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(task(run(path, site, *overrides), site))
+    return document
+
+
+@pytest.fixture(autouse=True)
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_asks_for_what_each_node_is_predicted_to_need(there: Path) -> None:
+    asked = made(written(there), cloud())
+    assert (asked["name"], asked["num_nodes"]) == ("mine", 2)
+    assert asked["resources"]["accelerators"] == {"A100-80GB": 8, "A100-80GB-SXM": 8}
+    assert re.fullmatch(r"\d+\+", asked["resources"]["cpus"])
+    assert 20 < int(asked["resources"]["memory"].removesuffix("+")) < 1024
+    assert "export FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=8" in asked["run"]
+    assert "llamafactory==" in asked["setup"]
+    assert "deepspeed" not in asked["setup"]
+    sharded = made(written(there, 'deepspeed: "{\\"zero_optimization\\": {\\"stage\\": 2}}"\n'), cloud())
+    assert "'deepspeed<=0.18.4'" in sharded["setup"]
+
+
+def test_a_site_decides_what_it_names(there: Path) -> None:
+    named = {"infra": "kubernetes", "cpus": 8, "accelerators": "H100:8", "image_id": "docker:mine"}
+    asked = made(written(there), cloud(resources=named))
+    assert asked["resources"] | named == asked["resources"]
+    assert "setup" not in asked  # the image has what it needs
+
+
+@pytest.mark.parametrize(
+    ("machine", "named", "problem"),
+    [
+        ("8xascend-910b-64g", {}, "SkyPilot knows no Ascend 910B"),
+        ("8xh20-96g", {}, "SkyPilot knows no NVIDIA H20"),
+        ("8xh20-96g", {"accelerator": "H20"}, None),
+        ("8xmi300x-192g", {}, "pip brings no PyTorch for AMD"),
+        ("8xmi300x-192g", {"resources": {"image_id": "docker:rocm"}}, None),
+    ],
+)  # fmt: skip
+def test_devices_that_it_does_not_know(there: Path, machine: str, named: dict[str, Any], problem: str | None) -> None:
+    site = cloud(**named)
+    one = run(written(there, machine=machine), site)
+    if problem is None:
+        assert task(one, site)
+        return
+    with pytest.raises(RecipeError, match=problem) as caught:
+        task(one, site)
+    assert "site file" in str(caught.value)
+
+
+def test_lines_of_the_site_for_all_and_for_this_engine(there: Path) -> None:
+    site = replace(cloud(setup=("module purge",)), setup=("export A=1",), slurm=Slurm(setup=("export B=1",)))
+    asked = made(written(there), site)
+    for script in (asked["setup"], asked["run"]):
+        assert script.startswith("set -eo pipefail\nexport A=1\nmodule purge\nset -u\n")
+
+
+def test_nodes_that_stay_cost(there: Path) -> None:
+    path, stays = written(there), {"managed": False, "volumes": {"saves": "mine"}}
+    (note,) = skypilot.order([run(path, Site())], cloud(**stays)).notes
+    assert "sky down" in note
+    assert not skypilot.order([run(path, Site())], cloud(**stays, resources={"autostop": 10})).notes
+
+
+@pytest.mark.parametrize(
+    ("infra", "managed", "told"), [("k8s/mine", True, True), ("k8s", False, False), ("aws", True, False)]
+)
+def test_machines_of_ones_own_may_have_no_bucket(there: Path, infra: str, managed: bool, told: bool) -> None:
+    site = cloud(managed=managed, resources={"infra": infra, "autostop": 10}, volumes={"saves": "mine"})
+    notes = skypilot.order([run(written(there), site)], site).notes
+    assert [*notes] == ([notes[0]] if told else [])
+    assert not told or "managed: false" in notes[0]
+
+
+def test_nodes_have_no_cache_of_this_machine(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "https://mirror"}.items():
+        monkeypatch.setenv(name, value)
+    path = written(there)
+    script = made(path, Site())["run"]
+    assert "export HF_ENDPOINT=https://mirror\n" in script
+    assert "HF_HUB_OFFLINE" not in script
+    assert "export HF_HUB_OFFLINE=1\n" in made(path, Site(environment={"HF_HUB_OFFLINE": "1"}))["run"]
+
+
+def test_hours_that_the_user_admits_end_the_run(there: Path) -> None:
+    path = written(there)
+    scripts = [yaml.safe_load(task(run(path, Site(), limit=limit), Site()))["run"] for limit in (None, 1.5)]
+    ends = [script.splitlines()[-1] for script in scripts]
+    assert ends == [f'exec {within}llamafactory-cli train "${{arguments[@]}}"' for within in ("", "timeout 5400 ")]
+
+
+def test_accelerators_are_of_devices_that_there_are() -> None:
+    assert {*listing("engines")} <= {*device_ids()}
+
+
+def test_an_array_is_for_slurm(there: Path) -> None:
+    one = run(written(there), Site())
+    with pytest.raises(RecipeError, match="2 recipes are an array job"):
+        skypilot.order([one, one], Site())
+
+
+@pytest.mark.parametrize(
+    ("named", "lost"),
+    [
+        ({}, True),
+        ({"mounts": {"saves": {"source": "s3://mine", "mode": "MOUNT_CACHED"}}}, False),
+        ({"mounts": {"~/sky_workdir/saves": {"source": "s3://mine"}}}, False),
+        ({"mounts": {"data": {"source": "s3://mine"}}}, True),
+        ({"volumes": {"saves": "mine"}}, False),
+    ],
+)
+def test_says_where_what_was_trained_would_be_lost(there: Path, named: dict[str, Any], lost: bool) -> None:
+    site = cloud(**named)
+    order = skypilot.order([run(written(there), site)], site)
+    assert [note for note in order.notes if "is lost" in note] == [*order.notes]
+    assert bool(order.notes) is lost
+    document = yaml.safe_load(order.text)
+    assert ("job_recovery" in document["resources"]) is not lost
+    assert {**document["file_mounts"], **named.get("mounts", {})} == document["file_mounts"]
+    assert document.get("volumes", {}) == named.get("volumes", {})
+
+
+@pytest.mark.parametrize(
+    ("more", "relief"),
+    [
+        ("preprocessing_num_workers: 16\n", "fewer `preprocessing_num_workers` than 16"),
+        ("deepspeed: deepspeed/ds_z3_offload.json\n", "offloads nothing"),
+        ("", "what does: nodes with more main memory."),
+    ],
+)
+def test_says_what_cures_exit_code_9(there: Path, more: str, relief: str) -> None:
+    shutil.copytree(ROOT / "deepspeed", there / "deepspeed")
+    text = " ".join(task(run(written(there, more), Site()), Site()).replace("\n  #", "").split())
+    assert "a larger /dev/shm does not help" in text
+    assert relief in text
+
+
+@pytest.mark.sample(one_in=3)
+@pytest.mark.parametrize(
+    ("ends", "managed", "words", "code", "said"),
+    [
+        (0, True, ["jobs", "launch", "--detach-run"], 0, "log: sky jobs logs --name tiny-cpu-lora"),
+        (0, False, ["launch", "--cluster", "tiny-cpu-lora", "--detach-run"], 0, "cancel: sky down tiny-cpu-lora"),
+        (3, True, ["jobs", "launch", "--detach-run"], 1, "sky did not take the job (exit code 3)"),
+    ],
+)
+def test_hands_the_task_to_sky(there: Path, ends: int, managed: bool, words: list[str], code: int, said: str) -> None:
+    path = engine_jobs.stand_in(there, "sky", f"{KEEPS.format(there)}; exit {ends}")
+    (there / "site.yaml").write_text(f"skypilot: {{managed: {str(managed).lower()}}}")
+    ended = lmf("submit", TINY, "--to", "skypilot", "--site", str(there / "site.yaml"), path=path)
+    assert ended.returncode == code
+    assert said in (ended.stderr if code else ended.stdout)
+    *given, file = (there / "words").read_text().splitlines()
+    assert given == words
+    assert not Path(file).exists()  # the task went with it
+    assert yaml.safe_load((there / "task").read_text())["name"] == "tiny-cpu-lora"
+
+
+def test_says_where_sky_is_not_installed(there: Path) -> None:
+    ended = lmf("submit", TINY, "--to", "skypilot", path=str(there))
+    assert ended.returncode == 1
+    assert "sky is not installed here; pip install skypilot" in ended.stderr.splitlines()[-1]
+
+
+def test_a_token_goes_by_name_and_not_into_the_task(there: Path) -> None:
+    path = engine_jobs.stand_in(there, "sky", KEEPS.format(there))
+    assert lmf("submit", TINY, "--to", "skypilot", path=path, HF_TOKEN="hf_secret").returncode == 0
+    assert "--secret\nHF_TOKEN\n" in (there / "words").read_text()
+    assert "hf_secret" not in (there / "task").read_text()
+
+
+def test_a_node_that_is_not_fit_starts_nothing(there: Path) -> None:
+    """The doctor of the node speaks first: nodes that meet at 127.0.0.1 would each meet themselves."""
+    script, home = tiny(there)
+    process = engine_jobs.started(script, home, f"{Path(sys.executable).parent}:{os.environ['PATH']}", node(1))
+    said, _ = process.communicate(timeout=600)
+    assert process.returncode == 1
+    assert "MASTER_ADDR=127.0.0.1" in said
+    assert not (home / "saves").exists()
+
+
+@pytest.mark.sample(one_in=6, whole_for=["release/constraints.txt", "validator/submit/*"])
+@pytest.mark.training
+def test_two_nodes_train_with_what_was_sent(there: Path) -> None:
+    """The run block as SkyPilot starts it."""
+    script, home = tiny(there)
+    output = home / "saves/tiny-cpu-lora"
+    engine_jobs.interrupted(output, JOB)
+    engine_jobs.trained(output, engine_jobs.together(script, home, [node(0), node(1)]))
+
+
+def tiny(folder: Path) -> tuple[str, Path]:
+    """The run block for two nodes, and a folder with what they are sent."""
+    home = folder / "sky_workdir"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        one = run(TINY, Site(), *engine_jobs.SHORT, machine="2x1xcpu")
+        engine_jobs.sent(pack(one)[1], home)
+        return yaml.safe_load(task(one, Site()))["run"], home
+
+
+def node(rank: int) -> dict[str, str]:
+    return {"SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.1", "SKYPILOT_TASK_ID": JOB, "SKYPILOT_NODE_RANK": str(rank)}

@@ -1,0 +1,499 @@
+"""The batch scripts, to the letter; parts of them run by a real bash, with programs of SLURM that stand in for it. What
+scripts have of a file, to the letter too, stands as its name in golden/.
+
+`pytest tests/submit/test_slurm.py --golden` writes the scripts anew, to be read as a diff."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from validator.diagnostic import RecipeError
+from validator.job.job import resolve
+from validator.read.recipe import load, parse
+from validator.speed import Span
+from validator.submit import batch, directives, limit, shell, slurm
+from validator.submit.order import Run
+from validator.submit.site import Site, Slurm
+from validator.submit.work import Work, work
+from validator.tables.devices import device
+from validator.train import environment
+
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/submit/*"])
+
+GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden" / "slurm"
+PARTS = {"script/requeue.sh": shell.script("requeue"), "tables/whole.py": shell.set_aside()}
+BASH = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash on this machine")
+# A run on two nodes, as nothing but these tests says it.
+TWO = Work(
+    name="qwen7b-lora",
+    machine="2x8xa100-80g",
+    recipe=Path("/home/me/qwen7b-lora.yaml"),
+    overrides=("learning_rate=1e-4", "output_dir=/home/me/saves/qwen7b"),
+    starter=("llamafactory-cli", "train"),
+    torchrun=True,
+    nodes=2,
+    devices=8,
+    device=device("a100-80g")[0],
+    cpus=48,
+    memory_gib=96,
+    shm_gib=10,
+    disk_gib=40,
+    relief="",
+    hours=Span(2.0, 4.0, 7.5),
+    limit=None,
+    saving=20.0,
+    every=600.0,
+    environment={"HF_ENDPOINT": "https://hf.example"},
+    output=Path("/home/me/saves/qwen7b"),
+    local=False,
+    install=(),
+    resumes=True,
+    overwrites=False,
+    resuming=(),
+)
+ONE = replace(TWO, machine="1xa100-80g", nodes=1, devices=1, torchrun=False, cpus=16)
+NPU = replace(
+    TWO, machine="2x8xascend-910b-64g", device=device("910b")[0], environment={"HCCL_CONNECT_TIMEOUT": "1800"}
+)
+LAUNCH = ("accelerate", "launch", "--config_file", "/home/me/fsdp2.yaml", "--num_processes", "16", "--num_machines",
+          "2", "--machine_rank", "NODE_RANK", "--main_process_ip", "MASTER_ADDR", "--main_process_port", "MASTER_PORT",
+          "-m", "llamafactory.launcher")  # fmt: skip
+SITE = Site(
+    setup=("source /opt/venv/bin/activate",),
+    slurm=Slurm(
+        partition="gpu", account="nlp", qos="long", constraint="ib", reservation="r1", devices="gpu:a100:{devices}",
+        exclusive=True, hours=24, modules=("cuda/12.4",), container="/images/lf.sqsh", mounts=("/home/me",),
+        options=("--mail-type=FAIL",), logs="/home/me/logs", setup=("export UCX_TLS=rc",),
+    ),
+)  # fmt: skip
+CASES: dict[str, tuple[list[Work], Site]] = {
+    "one-device": ([ONE], Site()),
+    "one-node": ([replace(TWO, machine="8xa100-80g", nodes=1)], Site()),
+    "two-nodes": ([TWO], Site()),
+    "site": ([TWO], SITE),
+    "accelerate": ([replace(TWO, torchrun=False, starter=LAUNCH)], Site()),
+    "ascend": ([NPU], Site()),
+    "ascend-part": ([replace(NPU, machine="2xascend-910b-64g", nodes=1, devices=2)], Site()),
+    "ascend-container": ([NPU], Site(slurm=Slurm(container="/images/lf.sqsh", mounts=("/home/me",)))),
+    "ascend-part-container": (
+        [replace(NPU, machine="2xascend-910b-64g", nodes=1, devices=2)], Site(slurm=Slurm(container="/images/lf.sqsh")),
+    ),
+    "folders-of-their-own": ([replace(TWO, local=True)], Site()),
+    "reward": ([replace(ONE, resumes=False)], Site()),
+    "array": (
+        [
+            replace(ONE, recipe=Path("/home/me/sweep/a.yaml"), name="a"),
+            replace(ONE, recipe=Path("/home/me/sweep/b.yaml"), name="b", output=Path("/home/me/saves/b"),
+                    memory_gib=200, hours=Span(1, 2, 9), overwrites=True,
+                    resuming=("overwrite_output_dir=false", "resume_from_checkpoint=null")),
+        ],
+        Site(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_script(case: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "setup_lines", lambda *_: ["# What nodes of the vendor want"])
+    text, golden = slurm.text(*CASES[case]), GOLDEN / f"{case}.sh"
+    for name, lines in PARTS.items():
+        text = text.replace("\n".join(lines) + "\n", f"<{name}>\n")
+    if request.config.getoption("--golden"):
+        GOLDEN.mkdir(exist_ok=True)
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+@BASH
+@pytest.mark.process
+@pytest.mark.parametrize("case", CASES)
+def test_bash_reads_the_script_and_what_each_node_does(case: str) -> None:
+    text = slurm.text(*CASES[case])
+    inner = text.partition("<<'NODE' || true\n")[2].partition("\nNODE\n")[0]
+    for part in (text, inner):
+        done = subprocess.run(["bash", "-n"], input=part, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("hours", "written"), [(0.001, "00:01:00"), (1.5, "01:30:00"), (24, "1-00:00:00"), (30.01, "1-06:01:00")]
+)
+def test_time_is_written_as_slurm_reads_it(hours: float, written: str) -> None:
+    assert directives.clock(hours) == written
+
+
+@pytest.mark.parametrize(
+    ("form", "option"),
+    [
+        ("", "--gres=gpu:8"),
+        ("gpu:a100:{devices}", "--gres=gpu:a100:8"),
+        ("--gpus-per-node={devices}", "--gpus-per-node=8"),
+    ],
+)
+def test_devices_are_asked_for_in_the_form_of_the_site(form: str, option: str) -> None:
+    assert f"#SBATCH {option}" in directives.lines(TWO, Slurm(devices=form), 1.0)
+
+
+def test_what_bash_or_sbatch_would_split_is_quoted() -> None:
+    lines = directives.lines(
+        replace(TWO, name="my run"), Slurm(constraint="a100|h100", options=("--comment='a b'",)), 1.0
+    )
+    assert "#SBATCH '--job-name=my run'" in lines
+    assert "#SBATCH '--constraint=a100|h100'" in lines
+    assert lines[-1] == "#SBATCH --comment='a b'"
+
+
+def test_a_machine_without_devices_asks_for_none() -> None:
+    cpu = replace(TWO, device=device("cpu")[0])
+    assert not [line for line in directives.lines(cpu, Slurm(), 1.0) if "gres" in line]
+
+
+def test_memory_that_is_not_known_is_the_whole_node() -> None:
+    assert "#SBATCH --mem=0" in directives.lines(replace(TWO, memory_gib=None), Slurm(), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "most", "hours"),
+    [({}, 0, 7.5), ({}, 5, 5), ({}, 24, 7.5), ({"limit": 3.0}, 24, 3.0), ({"hours": None}, 24, 24)],
+)
+def test_the_limit_that_is_asked_for(change: dict[str, Any], most: float, hours: float) -> None:
+    assert limit.hours(replace(TWO, **change), most) == hours
+
+
+def test_hours_that_nobody_knows_are_asked_for() -> None:
+    with pytest.raises(RecipeError, match="how long qwen7b-lora takes is not known; say `--hours H`"):
+        slurm.text([replace(TWO, hours=None)], Site())
+
+
+@pytest.mark.parametrize(
+    ("change", "hours", "said"),
+    [
+        ({}, 7.5, ""),
+        ({}, 3.0, "takes 4.0 h (2.0 to 7.5) and the limit is 3.0 h: it is queued again 1 to 2 times and goes on"),
+        ({}, 4.0, "it is queued again 0 to 1 times"),
+        ({"every": 4 * 3600.0}, 3.0, "checkpoints lie up to 4.0 h apart, so that it may start anew each time"),
+        ({"every": float("inf")}, 3.0, "the first checkpoint is written at the end"),
+        ({"every": None}, 3.0, "it is queued again"),
+        ({"resumes": False}, 3.0, "it cannot go on from a checkpoint; ask for more by `--hours`"),
+        ({"hours": None}, 3.0, ""),
+    ],
+)
+def test_what_a_limit_means_for_the_run(change: dict[str, Any], hours: float, said: str) -> None:
+    notes = list(limit.notes(replace(TWO, **change), hours))
+    assert len(notes) == bool(said)
+    assert said in "".join(notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "hours", "seconds"),
+    [({}, 10, 680), ({}, 0.5, 600), ({"every": None}, 10, 600), ({"every": float("inf")}, 10, 600)],
+)
+def test_the_notice_covers_another_checkpoint(change: dict[str, Any], hours: float, seconds: int) -> None:
+    assert limit.notice(replace(TWO, **change), hours) == seconds
+
+
+def test_an_array_is_of_runs_that_are_alike() -> None:
+    with pytest.raises(RecipeError, match="qwen7b-lora is for 2 nodes of 8 a100-80g by torchrun, b for 1 node of 1 a1"):
+        slurm.text([TWO, replace(ONE, name="b")], Site())
+
+
+def test_a_path_that_the_container_does_not_see_is_told() -> None:
+    site = Site(slurm=Slurm(container="image", mounts=("/home/me/saves:/home/me/saves",)))
+    assert list(slurm.notes([TWO], site)) == [
+        "`/home/me/qwen7b-lora.yaml` is in no mount of the container; add its folder to `slurm.mounts` of the site file"
+    ]
+
+
+def sbatch(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for sbatch, alone on the path."""
+    folder.mkdir()
+    (folder / "sbatch").write_text(f"#!/bin/sh\n{body}\n")
+    (folder / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def handed(output: Path) -> list[str]:
+    job = resolve(parse("qwen7b-lora.yaml", f"do_train: true\nnum_train_epochs: 1\noutput_dir: {output}\n"))
+    return list(slurm.order([Run(job, (), replace(TWO, output=output))], Site()).hand())
+
+
+def test_the_job_is_handed_to_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sbatch(tmp_path / "bin", f'cat > {tmp_path}/job; echo "$*" >> {tmp_path}/words; echo "77;cluster"', monkeypatch)
+    output = tmp_path / "saves" / "qwen7b"
+    assert handed(output) == [
+        "job 77 is queued: squeue --job 77",
+        f"log: tail -F {tmp_path}/saves/qwen7b-lora-77.out",
+        "cancel: scancel 77",
+    ]
+    assert (tmp_path / "words").read_text() == "--test-only\n--parsable\n", "what no node can run is refused first"
+    assert (tmp_path / "job").read_text() == slurm.text([replace(TWO, output=output)], Site())
+    assert (tmp_path / "saves").is_dir(), "SLURM makes no folder for logs"
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("invalid partition\nspecified: gpu", "; `slurm.partition` of the site file names one that `sinfo` shows"),
+        ("Batch job submission failed: Invalid generic resource (gres) specification", "; `slurm.devices` of the site"),
+        (
+            "Batch job submission failed: Requested node configuration is not available",
+            "; no node that is up has as many devices",
+        ),
+        ("allocation failure: Requested partition configuration not available now", "; `--hours H` asks for less"),
+        ("Batch job submission failed: Requested time limit is invalid", "; `--hours H` asks for less"),
+        ("slurm is down", ""),
+    ],
+)
+def test_what_sbatch_refuses_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, hint: str
+) -> None:
+    sbatch(tmp_path / "bin", f"echo 'sbatch: error: {words}' >&2; exit 1", monkeypatch)
+    with pytest.raises(RecipeError) as caught:
+        handed(tmp_path / "saves" / "qwen7b")
+    said, told = str(caught.value), f"sbatch refuses the job: sbatch: error: {' '.join(words.split())}"
+    assert said.startswith(told + hint)
+    assert hint or said == told
+
+
+def test_a_trial_that_may_pass_does_not_stop_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = 'if [ "$1" = --test-only ]; then echo "allocation failure: Requested nodes are busy" >&2; exit 1; fi; echo 8'
+    sbatch(tmp_path / "bin", body, monkeypatch)
+    assert handed(tmp_path / "saves" / "qwen7b")[0] == "job 8 is queued: squeue --job 8"
+
+
+def test_without_sbatch_the_script_can_be_taken_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RecipeError, match="sbatch is not installed here; run this where jobs are submitted"):
+        handed(tmp_path / "saves" / "qwen7b")
+
+
+def test_a_folder_for_logs_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sbatch(tmp_path / "bin", "echo 1", monkeypatch)
+    (tmp_path / "saves").write_text("a file")
+    with pytest.raises(RecipeError, match="the folder for logs, cannot be made"):
+        handed(tmp_path / "saves" / "qwen7b")
+
+
+@pytest.mark.sample(one_in=3, whole_for=["validator/submit/*"])
+@BASH
+@pytest.mark.process
+@pytest.mark.slow
+def test_every_recipe_of_the_catalogue_becomes_a_script() -> None:
+    for path in sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml")):
+        text = slurm.text([work(resolve(load(str(path))), Site(), limit=24.0)], Site())
+        assert f"#SBATCH --job-name={path.stem}\n" in text
+        done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), path.stem
+
+
+# The whole script, with programs that stand in for SLURM's and for the training.
+
+PROGRAMS = {
+    "srun": """
+        exec 9<>"${0%/bin/srun}/marks"
+        while [[ $1 == --* ]]; do shift; done
+        for node in $(seq 0 $((SLURM_JOB_NUM_NODES - 1))); do
+          SLURM_NODEID=$node SLURMD_NODENAME=n$node "$@" & all+=($!)
+        done
+        for one in "${all[@]}"; do wait "$one" || code=$?; done
+        exit "${code:-0}" """,
+    "scontrol": """
+        case $2 in
+        hostnames) echo n0; echo n1 ;;
+        node) echo "NodeName=$3 NodeAddr=127.0.0.1 NodeHostName=$3" ;;
+        job) echo "   Nodes=n0 CPU_IDs=0-3 Mem=0 GRES=npu:ascend:3(IDX:0-1,4)" ;;
+        esac""",
+    "llamafactory-cli": 'echo "$SLURM_NODEID: $*"; echo "npu ${ASCEND_RT_VISIBLE_DEVICES-}"; exit "${CODE:-0}"',
+    "accelerate": 'echo "$SLURM_NODEID: $*"; exit "${CODE:-0}"',
+    # The first node sleeps until another has left its mark; one that fails, that its last words arrive.
+    "touch": '/usr/bin/touch "$@" && if [ "$SLURM_NODEID" != 0 ]; then echo >&9; fi',
+    "sleep": "case $1 in 5) echo lingers ;; *) read -r _ <&9 ;; esac",
+}
+
+
+def ran(
+    folder: Path, works: list[Work], programs: Mapping[str, str] = MappingProxyType({}), **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The script, run with a recipe and an output folder that are there. `programs` stand in for others."""
+    if not (folder / "marks").exists():
+        os.mkfifo(folder / "marks")
+    for name, body in {**PROGRAMS, **programs}.items():
+        (folder / "bin").mkdir(exist_ok=True)
+        (folder / "bin" / name).write_text(f"#!/bin/bash\n{body}\n")
+        (folder / "bin" / name).chmod(0o755)
+    (folder / "run.yaml").touch()
+    there = [replace(each, recipe=folder / "run.yaml", output=folder / each.name) for each in works]
+    job = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[0-1]", "SLURM_JOB_NUM_NODES": str(works[0].nodes)}
+    env = {
+        "PATH": f"{folder / 'bin'}:/usr/bin:/bin",
+        "HOME": str(folder),
+        "SLURM_CPUS_PER_TASK": "4",
+        **job,
+        **variables,
+    }
+    words = ["bash", "-c", slurm.text(there, Site())]
+    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=False)
+
+
+@BASH
+@pytest.mark.process
+@pytest.mark.sample(one_in=2, whole_for=["validator/submit/*", "validator/train/*"])
+@pytest.mark.parametrize(
+    ("case", "code"),
+    [
+        *((name, 0) for name in CASES if not CASES[name][1].slurm.container),
+        *((name, 7) for name in ("one-node", "two-nodes", "folders-of-their-own", "reward")),
+    ],
+)
+def test_every_node_starts_the_run_and_its_end_is_that_of_the_job(tmp_path: Path, case: str, code: int) -> None:
+    works = CASES[case][0]
+    done = ran(tmp_path, works, CODE=str(code), SLURM_ARRAY_TASK_ID="1")
+    assert done.returncode == code, done.stderr
+    started = sorted(line for line in done.stdout.splitlines() if f"{tmp_path}/run.yaml learning_rate=1e-4" in line)
+    assert [line.partition(":")[0] for line in started] == [str(node) for node in range(works[0].nodes)]
+    assert done.stderr == ""
+
+
+@BASH
+@pytest.mark.process
+def test_a_part_of_a_node_gets_the_devices_that_it_was_given(tmp_path: Path) -> None:
+    done = ran(tmp_path, CASES["ascend-part"][0])
+    assert "npu 0,1,4\n" in done.stdout
+    assert "npu 3\n" in ran(tmp_path, CASES["ascend-part"][0], ASCEND_RT_VISIBLE_DEVICES="3").stdout
+
+
+@BASH
+@pytest.mark.process
+@pytest.mark.parametrize("local", [False, True])
+def test_a_job_that_is_started_again_goes_on(tmp_path: Path, local: bool) -> None:
+    works = [replace(TWO, local=local, overwrites=True, resuming=("overwrite_output_dir=false",))]
+    checkpoint(tmp_path / TWO.name, 10)
+    first = ran(tmp_path, works)
+    assert "overwrite_output_dir=false" not in first.stdout
+    assert (tmp_path / TWO.name / "earlier-5" / "checkpoint-10").is_dir()
+    checkpoint(tmp_path / TWO.name, 20)
+    (tmp_path / TWO.name / "checkpoint-30").mkdir()
+    again = ran(tmp_path, works, SLURM_RESTART_COUNT="1")
+    assert again.stdout.count("overwrite_output_dir=false") == TWO.nodes
+    assert "checkpoint-30 was not written to its end" in again.stderr
+    assert (tmp_path / TWO.name / "checkpoint-20").is_dir()
+
+
+@BASH
+@pytest.mark.process
+def test_a_folder_that_nodes_do_not_share_is_told(tmp_path: Path) -> None:
+    """One node of two writes its mark elsewhere."""
+    touch = 'if [ "$SLURM_NODEID" = 1 ]; then exit 0; fi; exec /usr/bin/touch "$@"'
+    done = ran(tmp_path, [TWO], {"touch": touch, "sleep": ":"})
+    assert done.returncode == 1
+    assert f"lmf-recipes: 1 of 2 nodes share {tmp_path / TWO.name}; name a folder that all see" in done.stderr
+
+
+@BASH
+@pytest.mark.process
+def test_a_node_that_lacks_the_recipe_or_the_program_says_so(tmp_path: Path) -> None:
+    ran(tmp_path, [ONE])
+    (tmp_path / "bin" / "llamafactory-cli").unlink()
+    work = replace(ONE, recipe=tmp_path / "run.yaml", output=tmp_path / "out")
+    env = {
+        "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin",
+        "SLURM_JOB_ID": "5",
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_CPUS_PER_TASK": "4",
+    }
+    for run, said in (
+        (work, "llamafactory-cli is not in the path of n0"),
+        (replace(work, recipe=tmp_path / "none.yaml"), f"n0 does not see {tmp_path / 'none.yaml'}"),
+        (replace(work, output=tmp_path / "run.yaml" / "out"), f"n0 cannot write to {tmp_path / 'run.yaml' / 'out'}"),
+    ):
+        words = ["bash", "-c", slurm.text([run], Site())]
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 1
+        assert f"lmf-recipes: {said}" in done.stderr
+
+
+@BASH
+@pytest.mark.process
+@pytest.mark.parametrize(("end", "starts"), [(0, True), (1, False), (3, True)])
+def test_a_node_that_the_doctor_refuses_starts_nothing_and_says_what_to_do(
+    tmp_path: Path, end: int, starts: bool
+) -> None:
+    """Another end than 1 is the doctor's own fault, for which no run is lost."""
+    done = ran(tmp_path, [ONE], {"lmf-recipes": f"exit {end}"})
+    assert (done.returncode == 0, "learning_rate=1e-4" in done.stdout) == (starts, starts)
+    assert ("if they are wrong, take doctor out of the job" in done.stderr) is not starts
+    assert ("lingers" in done.stdout) is not starts
+
+
+# Before the limit: the part of the script that waits for the next checkpoint, by a clock of the test.
+
+
+def checkpoint(output: Path, step: int, written: int | None = None) -> None:
+    """A checkpoint of a run of 100 steps; seconds at which it was written."""
+    folder = output / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    state = folder / "trainer_state.json"
+    state.write_text(json.dumps({"global_step": step, "max_steps": 100}))
+    (folder / "adapter_model.bin").touch()
+    if written is not None:
+        os.utime(state, (written, written))
+
+
+# SLURM's notice of 150 seconds comes at NOTICE, 55 seconds after the start. The script leaves 90 seconds for itself.
+# Checkpoints come when the clock has come to their time.
+NOTICE = 1_000_000
+CLOCK = f"""
+clock={NOTICE - 55}
+date() {{ echo "$clock"; }}
+sleep() {{
+  clock=$((clock + $1))
+  for folder in "$later"/*/checkpoint-*; do
+    written=${{folder%/checkpoint-*}} written=${{written##*/}}
+    [ ! -d "$folder" ] || [ "$written" -gt "$clock" ] || mv "$folder" "$output"
+  done
+}}
+scontrol() {{ echo "$*: $((clock - {NOTICE}))"; }}
+"""
+
+
+@BASH
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("there", "later", "queued", "when"),
+    [
+        ({10: -90}, {20: 10}, "checkpoint-20", 10),  # another would take until 75
+        ({10: -90, 20: -5}, {30: 10, 40: 50}, "checkpoint-40", 50),  # that of 10 is followed by another in time
+        ({10: -90, 20: -5}, {}, "checkpoint-20", 60),  # nothing more until the deadline
+        ({10: -90}, {}, "", None),  # nothing since the start
+        ({10: -90, 20: -5}, {100: 30}, "", None),  # came to its end
+        ({}, {}, "", None),
+    ],
+)
+def test_before_the_limit(
+    tmp_path: Path, there: dict[int, int], later: dict[int, int], queued: str, when: int | None
+) -> None:
+    """The run started from checkpoint 10. `when`: seconds from the notice until it is queued again, after which the
+    script says so for 10 seconds."""
+    (tmp_path / "output").mkdir()
+    for step, seconds in there.items():
+        checkpoint(tmp_path / "output", step, NOTICE + seconds)
+    for step, seconds in later.items():
+        checkpoint(tmp_path / "later" / str(NOTICE + seconds), step, NOTICE + seconds)
+    before = "10" if there else ""
+    lines = [CLOCK, f'before="{before}"', *batch.requeue(TWO, 150), f"clock={NOTICE}", "near"]
+    env = {**os.environ, "output": f"{tmp_path}/output", "later": f"{tmp_path}/later", "SLURM_JOB_ID": "5"}
+    words = ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=True)
+    assert done.stdout == ("" if when is None else f"requeue 5: {when + 10}\n")
+    assert queued in done.stderr
+    assert ("no checkpoint was written since this start" in done.stderr) is (not queued and not later)

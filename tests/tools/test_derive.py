@@ -1,0 +1,118 @@
+"""The programs in tools/: what they derive is up to date, and the table of wishes is fulfilled."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import derive
+import plan_catalogue
+import pytest
+from pages import coverage
+from support.every import every
+
+from validator.plan import search as plan
+from validator.plan import writing
+from validator.plan.draft import Draft
+from validator.read.recipe import load, parse
+from validator.recipes import catalogue
+from validator.tables import machines, models
+
+ROOT = Path(__file__).parents[2]
+PATHS = sorted((ROOT / "recipes").glob("*.yaml"))
+WISHES = list(plan_catalogue.wishes())
+
+
+# What fits on each machine takes as long as all other pages together.
+SAMPLED = {"docs/coverage.md": pytest.mark.sample(one_in=4, whole_for=["tools/*", "validator/plan/*", "docs/*"])}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SAMPLED.get(name, ())) for name in derive.PAGES])
+def test_no_page_is_stale(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert derive.page_text(ROOT / name) == (ROOT / name).read_text("utf-8"), "run `make tables`"
+
+
+@pytest.mark.slow
+def test_no_recipe_predicts_what_is_computed_no_more() -> None:
+    stale = [job.path for job in catalogue.jobs() if derive.recipe_text(job) != Path(job.path).read_text("utf-8")]
+    assert stale == [], "run `make tables`"
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_what_is_stale_is_named_and_without_check_written(tmp_path: Path, check: bool) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("old", "utf-8")
+    assert derive._settle(page, "new", check) == [page]
+    assert page.read_text("utf-8") == ("old" if check else "new")
+    assert derive._settle(page, page.read_text("utf-8"), check) == []
+
+
+def test_every_block_of_a_page_is_generated() -> None:
+    for name in derive.PAGES:
+        text = (ROOT / name).read_text("utf-8")
+        assert text.count("<!-- end -->") == len(derive.BLOCK.findall(text))
+
+
+@pytest.mark.parametrize("page", ["docs/recipes.md", "docs/coverage.md", "README.md", "README.zh.md"])
+def test_every_link_to_a_recipe_leads_to_one(page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    linked = {part.partition(")")[0].partition("recipes/")[2] for part in text.split("](")[1:] if ".yaml)" in part[:99]}
+    assert linked <= {path.name for path in PATHS}
+    assert page != "docs/recipes.md" or linked == {path.name for path in PATHS}
+
+
+@cache
+def written_for(path: Path) -> tuple[object, object, object]:
+    """Model, machine and stage of a recipe."""
+    recipe = load(str(path))
+    return recipe.values["model_name_or_path"], recipe.header["machine"], recipe.values["stage"]
+
+
+@every(WISHES)
+def test_each_wish_has_its_recipe(wish: plan_catalogue.Wish) -> None:
+    """A recipe for the model and machine of the wish, whose name has the words of its method and its use."""
+    words = {*wish.method.split("-")[1:], *wish.uses.get("word", "").split()}
+    found = [path for path in PATHS if written_for(path) == (wish.model.name, str(wish.machine), wish.uses["stage"])]
+    found = [path for path in found if words <= set(path.stem.split("-"))]
+    assert [path for path in found if set(wish.methods) & set(path.stem.split("-"))]
+
+
+@pytest.mark.slow
+@pytest.mark.sample(one_in=6, whole_for=["tools/*", "validator/plan/*"])
+@pytest.mark.parametrize("wish", WISHES, ids=lambda wish: f"{wish.model.short}-{wish.machine}-{wish.method}-{wish.use}")
+def test_a_recipe_is_what_the_planner_makes_of_its_wish(wish: plan_catalogue.Wish) -> None:
+    draft = plan_catalogue.fulfil(wish)
+    assert draft
+    expected = parse("recipes/x.yaml", writing.text(draft, planned=False))
+    assert load(str(ROOT / "recipes" / f"{draft.name}.yaml")).values == expected.values
+
+
+@pytest.mark.parametrize(
+    ("machine", "ram", "method", "verdict"),
+    [
+        ("8xh100-80g", 512.0, "full", "fits"),
+        ("8xv100-32g", 512.0, "qlora", "fits"),
+        ("8xascend-910b-64g", 512.0, "qlora", "4 bit"),
+        ("1xt4-16g", 24.0, "full", "host"),
+    ],
+)
+def test_a_gap_says_why(machine: str, ram: float, method: str, verdict: str) -> None:
+    target = machines.machine(machine, ram)
+    found = coverage._cell(models.model("qwen7b"), target, method, [])
+    assert found.startswith(verdict)
+    start = Draft(models.model("qwen7b"), target, method)
+    assert (found == "fits") == bool(plan.search(start, (method,), (2048,)))
+
+
+def test_a_model_that_cannot_run_says_so_whatever_the_machine() -> None:
+    target = machines.machine("8xh200-141g", 2048.0)
+    assert coverage._cell(models.model("gpt-oss-20b"), target, "lora", []) == "code"
+    page = (ROOT / "docs" / "coverage.md").read_text("utf-8")  # which the test above holds to what is derived
+    assert "load_and_register_kernel" in page.partition("## Why not")[2]
+
+
+def test_the_catalogue_holds_what_is_wished_or_kept_and_no_more() -> None:
+    assert len(PATHS) == len(WISHES) + len(plan_catalogue.kept())
+    assert plan_catalogue.kept() <= {path.stem for path in PATHS}
