@@ -17,10 +17,10 @@ from typing import Literal
 
 import yaml
 
-from validator.memory import Adapter, Architecture, Sharding, Workload
-from validator.memory.workload import Attention, Loss, Method, Precision
-from validator.tables import families
-from validator.tables.architecture import architecture
+from validator.knowledge import families
+from validator.knowledge.architectures import read_architecture
+from validator.physics import Adapter, Architecture, Sharding, Workload
+from validator.physics.workload import AttentionImplementation, LossKind, Method, Precision
 
 EVIDENCE = Path(__file__).parent / "evidence"
 DATA = Path(__file__).parents[1] / "validator" / "data"
@@ -33,7 +33,7 @@ class Stack:
     """The software of one source, by the prefix of its row ids."""
 
     title: str
-    loss: Loss = "upcast"
+    loss: LossKind = "upcast"
     full: Precision = "pure"  # how full fine-tuning keeps its states; bf16 weights loaded as such stay bf16
     adapter: Precision = "amp"  # "pure": no autocast, adapters in fp32; "engine": adapters in half precision too
     gigabyte: int = GIB  # what the source's "GB" means, or what its unstated unit is taken for
@@ -147,7 +147,9 @@ def stack_of(facts: Mapping[str, str]) -> Stack:
     if "liger" in notes and "liger off" not in notes:
         return replace(stack, loss="fused", title=stack.title + ", liger")
     if "foak" in notes:
-        loss: Loss = "upcast" if "4.48" in notes else "fused"  # 4.48 computes the loss where the kernel does not reach
+        loss: LossKind = (
+            "upcast" if "4.48" in notes else "fused"
+        )  # 4.48 computes the loss where the kernel does not reach
         return replace(stack, loss=loss, title=stack.title + ", fused kernels", peer=False)
     return stack
 
@@ -157,9 +159,9 @@ def model_of(facts: Mapping[str, str], stack: Stack) -> Architecture:
     config = configs().get(facts["hf_id"])
     if config is None:
         raise Skip("encoder-decoder, vision, hybrid or unpublished shapes")
-    if config["model_type"] not in families.known():
+    if config["model_type"] not in families.known_types():
         raise Skip(f"model family {config['model_type']}: the validator does not read it")
-    shape = architecture(config)
+    shape = read_architecture(config)
     if shape.ffn.experts and ("experts" in facts["notes"] or "8-bit base" in facts["notes"]):
         raise Skip("experts quantized by axolotl itself, which LLaMA-Factory cannot")
     return shape._replace(tied=False) if stack.untied else shape
@@ -252,7 +254,7 @@ def automatic(sharding: Sharding, hidden: int) -> Sharding:
     return sharding._replace(reduce_bucket=square, prefetch_bucket=int(0.9 * square), persistence_threshold=10 * hidden)
 
 
-def _attention(facts: Mapping[str, str]) -> Attention:
+def _attention(facts: Mapping[str, str]) -> AttentionImplementation:
     return "flash" if facts["attn"].startswith("flash") else "sdpa"
 
 
@@ -353,7 +355,7 @@ def verdicts(
 ) -> Iterator[tuple[Mapping[str, str], Architecture, Workload]]:
     """Public outcomes that carry no measurement, or a rough one, as workloads."""
     for facts in read(path):
-        model, stage, method = architecture(configs()[facts["model"]]), facts["stage"], facts["method"]
+        model, stage, method = read_architecture(configs()[facts["model"]]), facts["stage"], facts["method"]
         yield (
             facts,
             model,

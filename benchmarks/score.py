@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rows import GIB, Row
 
-from validator.memory import Runtime, device_memory, host_memory
+from validator.physics import DeviceRuntime, estimate_device_memory, estimate_host_memory
 
 # What a report says of a bar that is missed.
 MISSED = "MISSED"
@@ -59,11 +59,11 @@ class Judged:
 def judge(row: Row) -> Judged:
     """The model's answer to one row; host rows are answered for one node."""
     if row.kind == "host":
-        estimate = host_memory(row.model, row.workload)
+        estimate = estimate_host_memory(row.model, row.workload)
     else:
         capacity = row.limit / GIB if row.limit else None
-        runtime = Runtime(expandable_segments=row.expandable, capacity_gib=capacity)
-        estimate = device_memory(row.model, row.workload, runtime)
+        runtime = DeviceRuntime(expandable_segments=row.expandable, capacity_gib=capacity)
+        estimate = estimate_device_memory(row.model, row.workload, runtime)
     return Judged(row, estimate.allocated, estimate.low, estimate.expected, estimate.high)
 
 

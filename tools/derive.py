@@ -16,9 +16,9 @@ from pathlib import Path
 
 from pages import coverage, doctor, models, rules
 
-from validator.job.job import Job
-from validator.job.naming import flow, method_name, stated
-from validator.recipes import catalogue
+from validator.catalogue import bundled_recipes
+from validator.run.prediction import Job
+from validator.run.recipe_labels import method_name, prediction_line, stated_prediction
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
@@ -35,10 +35,10 @@ SEVERAL = 7
 def recipe_text(job: Job) -> str:
     """The recipe's text with the `predicted` line as computed now; unchanged where nothing can be predicted."""
     text = Path(job.path).read_text("utf-8")
-    now = stated(job)
+    now = stated_prediction(job)
     if now is None:
         return text
-    return LINE.sub(f"# predicted: {flow(now)}\n", text, count=1)
+    return LINE.sub(f"# predicted: {prediction_line(now)}\n", text, count=1)
 
 
 def lines(cells: Iterable[Sequence[object]]) -> str:
@@ -61,12 +61,12 @@ def recipe_table() -> str:
             row.samples,
             lasting(row),
         )
-        for row in catalogue.rows()
+        for row in bundled_recipes.catalogue_rows()
     )
     return lines([COLUMNS, *rows])
 
 
-def lasting(row: catalogue.Row) -> str:
+def lasting(row: bundled_recipes.CatalogueRow) -> str:
     """From low to high, as the header block has them."""
     return " to ".join(f"{each:g}" for each in row.hours) if row.hours else ""
 
@@ -74,7 +74,7 @@ def lasting(row: catalogue.Row) -> str:
 def largest_table() -> str:
     """The largest model for each method on machines with several recipes, for the READMEs."""
     found: dict[str, list[Job]] = {}
-    for job in catalogue.jobs():
+    for job in bundled_recipes.resolved_recipes():
         if job.model and job.model.id and job.machine:
             found.setdefault(str(job.machine), []).append(job)
     machines = sorted((name for name in found if len(found[name]) >= SEVERAL), key=lambda name: _size(found[name][0]))
@@ -154,7 +154,7 @@ def page_text(path: Path) -> str:
 def main() -> None:
     check = sys.argv[1:] == ["--check"]
     stale = []
-    derived = [(Path(job.path), recipe_text(job)) for job in catalogue.jobs()]
+    derived = [(Path(job.path), recipe_text(job)) for job in bundled_recipes.resolved_recipes()]
     for path, text in derived:
         stale += _settle(path, text, check)
     for name in PAGES:

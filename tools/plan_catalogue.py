@@ -17,17 +17,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from validator.job.extent import tokens
+from validator.knowledge import devices, models
+from validator.knowledge.devices import Machine
+from validator.knowledge.guidance import memory_savers
+from validator.knowledge.models import Model
+from validator.knowledge.tables import yaml_table
+from validator.plan import other_machines, recipe_text
 from validator.plan import search as plan
-from validator.plan import upgrade, writing
-from validator.plan.draft import Draft
-from validator.read.tree import read_yaml
-from validator.tables import machines, models
-from validator.tables.data import listing
-from validator.tables.machines import Machine
-from validator.tables.models import Model
-from validator.tables.savers import savers
-from validator.train import packages
+from validator.plan.new_recipe import NewRecipe
+from validator.recipe.safe_read import read_yaml
+from validator.run import required_packages
+from validator.run.sample_lengths import published_tokens
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = ROOT / "recipes"
@@ -63,22 +63,22 @@ class Wish:
     def methods(self) -> tuple[str, ...]:
         """The methods of LLaMA-Factory to choose from."""
         first = self.method.partition("-")[0]
-        return plan.ADAPTERS if first == "adapter" else (first,)
+        return plan.ADAPTER_METHODS if first == "adapter" else (first,)
 
-    def start(self, method: str, length: int, small: bool) -> Draft:
+    def start(self, method: str, length: int, small: bool) -> NewRecipe:
         """The draft with all that is asked for and nothing else decided; `small`: on the public data of fewer rows."""
         row, variants = self.uses, self.method.split("-")[1:]
         extra = row.get("extra", {})
         if small and "small" in row:
             extra = {**extra, "dataset": {**extra["dataset"], "dataset": row["small"]}}
-        return Draft(
+        return NewRecipe(
             self.model,
             self.machine,
             method,
             "fsdp" if "fsdp" in variants else None,
             length=length,
             stage=row["stage"],
-            saver=next((word for word in variants if word in savers()), None),
+            saver=next((word for word in variants if word in memory_savers()), None),
             public=True,
             extra=extra,
             drop=tuple(row.get("drop", ())),
@@ -107,16 +107,16 @@ def wishes() -> Iterator[Wish]:
         if "keep" in row:
             continue
         assert row.keys() <= FIELDS, f"is there a comma outside of quotes? {row}"
-        found = machines.machine(row["machine"], row.get("host_ram"))
-        machine = found if found.host_ram_gib else found._replace(host_ram_gib=upgrade.usual_ram(found))
+        found = devices.parse_machine(row["machine"], row.get("host_ram"))
+        machine = found if found.host_ram_gib else found._replace(host_ram_gib=other_machines.usual_host_ram(found))
         for name in row["models"]:
-            model = models.model(name)
+            model = models.find_model(name)
             if uses()[row["use"]]["stage"] == "pt":
-                model = next((base for hub in model.hub if (base := models.model(hub)).base), model)
+                model = next((base for hub in model.hub if (base := models.find_model(hub)).base), model)
             yield Wish(model, machine, row["use"], row["method"], row["why"])
 
 
-def fulfil(wish: Wish) -> Draft | None:
+def fulfil(wish: Wish) -> NewRecipe | None:
     """The run that the recipe describes, on fewer rows where it would not end the same day; None where nothing fits."""
     found = chosen(wish, wish.machine.world < SERVER)
     timed = plan.Plan(found, "fast").pace if found else None
@@ -124,7 +124,7 @@ def fulfil(wish: Wish) -> Draft | None:
     return chosen(wish, True) if late else found
 
 
-def chosen(wish: Wish, small: bool) -> Draft | None:
+def chosen(wish: Wish, small: bool) -> NewRecipe | None:
     """The run at the longest length at which part of the data can be held back, else at the longest that fits. A
     shorter one where it is clearly sooner and no sample reaches it, of which the longest was counted in a part."""
     if wish.uses.get("flash") and not wish.machine.device.flash_attention:
@@ -132,7 +132,7 @@ def chosen(wish: Wish, small: bool) -> Draft | None:
     runs = [run for length in wish.uses["lengths"] if (run := at_length(wish, length, small))]
     found = next((run for run in runs if run.evaluates), next(iter(runs), None))
     for run in runs:
-        known = tokens(run.job)
+        known = published_tokens(run.job)
         whole = known is not None and SPARE * known[1] < run.length
         if not (found and whole and run.evaluates >= found.evaluates):
             continue
@@ -141,35 +141,40 @@ def chosen(wish: Wish, small: bool) -> Draft | None:
     return found
 
 
-def at_length(wish: Wish, length: int, small: bool) -> Draft | None:
+def at_length(wish: Wish, length: int, small: bool) -> NewRecipe | None:
     """The soonest run at a length that starts plainly, if possible with the release that the use names; None where
     nothing fits."""
     starts = [wish.start(method, length, small) for method in wish.methods]
-    starts += [older for start in starts if (older := plan.cured(start))]
-    found = [best for start in starts if (best := plan.first(start, (start.method,))) and starts_plainly(best.draft)]
+    starts += [older for start in starts if (older := plan.on_older_transformers(start))]
+    found = [
+        best for start in starts if (best := plan.first_plan(start, (start.method,))) and starts_plainly(best.draft)
+    ]
     if not found:
         return None
     best = min(found, key=lambda each: (each.draft.transformers != wish.uses.get("transformers"), each.duration))
     return continued(wish, with_liger(best.draft))
 
 
-def with_liger(draft: Draft) -> Draft:
+def with_liger(draft: NewRecipe) -> NewRecipe:
     """The run with liger's kernels where they save a fifth of the time, as more samples then fit at once, or where
     the memory left at the upper end of the 90 % band is small."""
     fused = replace(draft, liger=True)
-    if draft.liger or not draft.liger_helps or not fused.fits or plan.obstacles(fused):
+    if draft.liger or not draft.liger_helps or not fused.fits or plan.blocking_findings(fused):
         return draft
-    before, after = plan.Plan(draft, "fast"), plan.spaced(plan.Plan(plan.filled(fused), "fast"))
+    before, after = (
+        plan.Plan(draft, "fast"),
+        plan.with_rarer_checkpoints(plan.Plan(plan.with_best_micro_batch(fused), "fast")),
+    )
     short = before.headroom_gib < MARGIN * (draft.machine.device.usable_gib or 0.0)
     return after.draft if short or after.duration < FASTER * before.duration else draft
 
 
-def starts_plainly(draft: Draft) -> bool:
+def starts_plainly(draft: NewRecipe) -> bool:
     """True if `llamafactory-cli train` is enough: on one device DeepSpeed wants torchrun."""
     return draft.machine.world > 1 or draft.job.zero is None
 
 
-def continued(wish: Wish, found: Draft) -> Draft | None:
+def continued(wish: Wish, found: NewRecipe) -> NewRecipe | None:
     """The run with the adapter that it starts from, where the use asks for that. LLaMA-Factory merges it into the
     model, which is then the reference, too; None where it cannot, as weights are quantized or sharded by ZeRO-3."""
     before = wish.uses.get("after")
@@ -182,7 +187,7 @@ def continued(wish: Wish, found: Draft) -> Draft | None:
     return replace(found, extra=extra)
 
 
-def head(wish: Wish, found: Draft, following: str | None = None) -> list[str]:
+def head(wish: Wish, found: NewRecipe, following: str | None = None) -> list[str]:
     """The lines at the head of the recipe, the last of which says what it needs."""
     lines = description(wish.uses, found, f"{wish.why}; {published(found)}", following)
     if wanted := needs(found):
@@ -190,7 +195,7 @@ def head(wish: Wish, found: Draft, following: str | None = None) -> list[str]:
     return lines
 
 
-def description(use: Mapping[str, Any], draft: Draft, why: str, following: str | None = None) -> list[str]:
+def description(use: Mapping[str, Any], draft: NewRecipe, why: str, following: str | None = None) -> list[str]:
     """What a recipe is for, why these values, what to change first, and when to take another recipe."""
     whole = any(tower.whole for tower in draft.model.arch.towers)
     finer = (
@@ -202,14 +207,14 @@ def description(use: Mapping[str, Any], draft: Draft, why: str, following: str |
     return [f"For: {use['for']}.", f"Why: {why}.", f"Change first: {first}.", f"Another: {other}."]
 
 
-def needs(draft: Draft) -> list[str]:
+def needs(draft: NewRecipe) -> list[str]:
     """What a run needs beside LLaMA-Factory and what its extras bring: an adapter, packages, a release."""
     first = draft.extra.get("model", {}).get("adapter_name_or_path")
     adapter = [f"the adapter of {Path(first).name}, trained first"] if first else []
     release = [f"transformers=={draft.transformers.split()[-1]}"] if draft.transformers else []
     if draft.transformers and (experts := plan.loaded_experts(replace(draft, transformers=None))):
         release = [f"{release[0]}, as newer ones load {experts:,.0f} GiB of experts into main memory"]
-    wanted = [packages.requirement(name) for name in dict(packages.needed(draft.job))]
+    wanted = [required_packages.pip_requirement(name) for name in dict(required_packages.packages_for_run(draft.job))]
     if draft.job.get("flash_attn") == "fa2" and draft.machine.device.vendor != "ascend":
         wanted.append("flash-attn")
     if draft.model.kind == "gpt_oss":
@@ -217,7 +222,7 @@ def needs(draft: Draft) -> list[str]:
     capability = draft.machine.device.capability
     if capability is not None and capability < without_kernels():
         wanted.append("a torch of the CUDA 12.6 wheels, as newer ones leave Volta out")
-    licence = listing("models")[draft.model.id or ""]["licence"]
+    licence = yaml_table("models")[draft.model.id or ""]["licence"]
     accepted = ["its licence accepted on the hub"] if licence.startswith(GATED) else []
     shared = ["output_dir on storage that all nodes see"] if draft.machine.nodes > 1 else []
     return [*adapter, *release, *wanted, *accepted, *shared]
@@ -225,18 +230,18 @@ def needs(draft: Draft) -> list[str]:
 
 def without_kernels() -> float:
     """Compute capability below which newer builds of torch have no kernels."""
-    return max(entry["below"] for entry in listing("together")["kernels"]["lacking"] if "below" in entry)
+    return max(entry["below"] for entry in yaml_table("together")["kernels"]["lacking"] if "below" in entry)
 
 
-def published(draft: Draft) -> str:
+def published(draft: NewRecipe) -> str:
     """Whose the values are that the planner does not compute, as a clause."""
-    who = listing("rates")["sources"][draft.rates["source"][0]]["who"]
+    who = yaml_table("rates")["sources"][draft.rates["source"][0]]["who"]
     return f"learning rate as in {who}"
 
 
 def main() -> None:
     again = sys.argv[1:] == ["--all"]
-    made: dict[str, tuple[Wish, Draft]] = {}
+    made: dict[str, tuple[Wish, NewRecipe]] = {}
     for wish in wishes():
         found = fulfil(wish)
         if found is None:
@@ -250,7 +255,9 @@ def main() -> None:
     for name, (wish, draft) in made.items():
         path = RECIPES / f"{name}.yaml"
         if again or not path.exists():
-            path.write_text(writing.text(draft, planned=False, head=head(wish, draft, before.get(name))), "utf-8")
+            path.write_text(
+                recipe_text.render_recipe(draft, planned=False, head=head(wish, draft, before.get(name))), "utf-8"
+            )
             print(f"{path.name}: {draft.engine}, micro {draft.micro}, {draft.length}, liger {draft.liger}")
     for path in RECIPES.glob("*.yaml"):
         if path.stem not in {*made, *kept()}:

@@ -1,4 +1,4 @@
-"""The start of the program: `lmf-recipes`, which `python -m validator` is, too."""
+"""The start of the program: `lmf-recipes` and `python -m validator`."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def main() -> NoReturn:
     gc.set_threshold(100_000)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a word, until `edge` handles it
-    from validator import edge
+    from validator import entry
 
-    edge.run(lambda: command(sys.argv[1:])())
+    entry.run_program(lambda: command(sys.argv[1:])())
 
 
 def command(words: Sequence[str]) -> Callable[[], object]:
     """What the words ask for. A check of files without options, which is what hooks run, does not wait for click, whose
     import takes as long as the check."""
     if len(words) > 1 and words[0] == "check" and not any(word.startswith("-") for word in words):
-        from validator.commands import plain
+        from validator.commands import check_files
 
-        return partial(plain.check, words[1:])
+        return partial(check_files.check_and_exit, words[1:])
     from validator import cli
 
-    return partial(cli.run, words)
+    return partial(cli.run_cli, words)
 
 
 if __name__ == "__main__":

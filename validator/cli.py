@@ -1,4 +1,4 @@
-"""The click program: which commands there are."""
+"""The click group: which commands exist, in the order of the help."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from validator import __version__, printable
+from validator import __version__, escaping
 
 # In the order of use.
 COMMANDS = (
@@ -26,7 +26,7 @@ COMMANDS = (
     "diff",
     "rule",
 )
-_START = "Start with `lmf-recipes plan --machine 2xrtx-4090`, or `--machine auto` for this machine."
+_EPILOG = "Start with `lmf-recipes plan --machine 2xrtx-4090`, or `--machine auto` for this machine."
 
 
 class Commands(click.Group):
@@ -45,19 +45,19 @@ class Commands(click.Group):
 
 
 # click takes the sequences of colours out of what goes to a file; here none goes out, so that both see the same.
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "color": True}, epilog=_START)
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "color": True}, epilog=_EPILOG)
 @click.version_option(__version__, prog_name="lmf-recipes")
 def group() -> None:
     """Fine-tuning recipes for LLaMA-Factory, and whether one will run on a machine."""
 
 
-def run(words: Sequence[str]) -> NoReturn:
+def run_cli(words: Sequence[str]) -> NoReturn:
     """Run the program on the words of the command line, and end with the exit code of what was wrong."""
     try:
         sys.exit(group.main(list(words), standalone_mode=False))
     except click.Abort:
         raise KeyboardInterrupt from None
     except click.ClickException as err:
-        err.message = printable.line(err.message)  # type: ignore[misc]  # which words of the command line stand in
+        err.message = escaping.escape_line(err.message)  # type: ignore[misc]  # which words of the command line stand in
         err.show()
         sys.exit(err.exit_code)

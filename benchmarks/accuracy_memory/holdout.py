@@ -13,24 +13,23 @@ from fitting import assigned, descend, loss, publication
 from rows import GIB
 from score import Judged, fraction, percent, percentile, signed, table
 
-from validator.memory import Runtime, allocator
-from validator.memory.allocator import Live, band
-from validator.memory.device import live_moments
-from validator.memory.forward import resident
-from validator.memory.run import Run, run_of
+from validator.physics import DeviceRuntime, device_memory
+from validator.physics.device_memory import LiveBytes, device_memory_band, live_bytes_by_phase
+from validator.physics.peaks import resident_terms
+from validator.physics.training_step import TrainingStep, training_step
 
 # What each coefficient may be, the first value being "no such effect".
 CHOICES: Mapping[str, Sequence[float]] = {
-    "VARYING": (1.0, 1.5, 2.0, 2.5, 3.0, 3.5),
-    "VARYING_FULL": (1.0, 1.2, 1.4, 1.7, 2.0),
+    "CACHE_FACTOR": (1.0, 1.5, 2.0, 2.5, 3.0, 3.5),
+    "CACHE_FACTOR_FULL": (1.0, 1.2, 1.4, 1.7, 2.0),
     "FRAGMENTS_EQUAL": (0.0, 0.05, 0.1, 0.15, 0.2),
     "SECOND_STREAM_FRAGMENTS": (0.0, 0.05, 0.1, 0.15, 0.2),
     "LEFTOVER_SHIFTED": (0.0, 2.0, 4.0, 6.0),
     "FSDP_PER_TRAINED": (0.0, 0.6, 1.2, 1.8),
-    "COMMUNICATION": (0.0, 0.75 * GIB, 1.5 * GIB, 2.25 * GIB),
+    "COMMUNICATION_BYTES": (0.0, 0.75 * GIB, 1.5 * GIB, 2.25 * GIB),
 }
 Coefficients = dict[str, float]
-Prepared = tuple[Judged, Run, tuple[Live, ...], float, Runtime]
+Prepared = tuple[Judged, TrainingStep, tuple[LiveBytes, ...], float, DeviceRuntime]
 
 
 def source(item: Judged) -> str:
@@ -43,17 +42,19 @@ def prepare(rows: Sequence[Judged]) -> list[Prepared]:
     for item in rows:
         row = item.row
         if row.kind == "exact" and row.peer and row.metric != "peak_allocated":
-            runtime = Runtime(expandable_segments=row.expandable, capacity_gib=row.limit / GIB if row.limit else None)
-            run = run_of(row.model, row.workload)
-            fixed = sum(resident(run).values())
-            prepared.append((item, run, tuple(live_moments(run).values()), fixed, runtime))
+            runtime = DeviceRuntime(
+                expandable_segments=row.expandable, capacity_gib=row.limit / GIB if row.limit else None
+            )
+            run = training_step(row.model, row.workload)
+            fixed = sum(resident_terms(run).values())
+            prepared.append((item, run, tuple(live_bytes_by_phase(run).values()), fixed, runtime))
     return prepared
 
 
 def bands(rows: Sequence[Prepared], values: Coefficients) -> list[tuple[Judged, tuple[float, float, float]]]:
     """The allocator's answers with other coefficients."""
-    with assigned({(allocator, name): value for name, value in values.items()}):
-        return [(item, band(run, lives, fixed, runtime)) for item, run, lives, fixed, runtime in rows]
+    with assigned({(device_memory, name): value for name, value in values.items()}):
+        return [(item, device_memory_band(run, lives, fixed, runtime)) for item, run, lives, fixed, runtime in rows]
 
 
 def error(rows: Sequence[Prepared], values: Coefficients) -> float:

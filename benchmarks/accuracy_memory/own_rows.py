@@ -9,8 +9,8 @@ from pathlib import Path
 from gpu.cells import MODELS
 from rows import EVIDENCE, GIB, Kind, Row, automatic, read, usable
 
-from validator.memory import Adapter, Architecture, Sharding, Workload
-from validator.tables.architecture import architecture
+from validator.knowledge.architectures import read_architecture
+from validator.physics import Adapter, Architecture, Sharding, Workload
 
 MIB = 2**20
 ROLES = {"all": ("q", "k", "v", "o", "gate", "up", "down"), "q_proj,v_proj": ("q", "v")}
@@ -78,7 +78,7 @@ def measured_here(path: Path = EVIDENCE / "gpu" / "h200.csv") -> Iterator[Row]:
     for number, facts in enumerate(read(path) if path.exists() else ()):
         if facts["through"] == "context":
             continue
-        model = architecture(dict(MODELS[facts["model"]]))
+        model = read_architecture(dict(MODELS[facts["model"]]))
         limit = float(facts["cap_gib"]) * GIB or usable()["h200-141g"]
         for metric, kind, size in _measured(facts):
             yield Row(

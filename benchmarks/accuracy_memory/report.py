@@ -18,7 +18,7 @@ from accuracy_memory.rivals import answers
 from rows import GIB, published, usable, verdicts
 from score import MISSED, Judged, fraction, groups, judge, outcome, percent, percentile, scored, signed, table, verdict
 
-from validator.memory import Estimate, Runtime, device_memory, host_memory
+from validator.physics import DeviceRuntime, Estimate, estimate_device_memory, estimate_host_memory
 
 SHOWN = ("nvidia-smi", "peak_reserved", "unknown")
 
@@ -99,10 +99,10 @@ def host(rows: Sequence[Judged]) -> str:
     return table("host memory, GiB", ["row", "source", "measured", "low", "expected", "high", "error %"], lines)
 
 
-def runtime(facts: Mapping[str, str]) -> Runtime:
+def runtime(facts: Mapping[str, str]) -> DeviceRuntime:
     """As the product sees the device of a public outcome."""
     thin = facts["device"].startswith("ascend")
-    return Runtime(
+    return DeviceRuntime(
         evidence="thin" if thin else "good",
         expandable_segments=facts["expandable"] == "yes",
         capacity_gib=usable()[facts["device"]] / GIB,
@@ -139,9 +139,9 @@ def public_sides() -> tuple[Side, ...]:
     """Every public outcome, device and host apart."""
     found = []
     for facts, model, work in verdicts():
-        device = device_memory(model, work, runtime(facts)), usable()[facts["device"]]
+        device = estimate_device_memory(model, work, runtime(facts)), usable()[facts["device"]]
         host_limit = float(facts["host_ram_gib"] or 0) * GIB
-        for side, (estimate, limit) in (("device", device), ("host", (host_memory(model, work), host_limit))):
+        for side, (estimate, limit) in (("device", device), ("host", (estimate_host_memory(model, work), host_limit))):
             says, size = facts[f"{side}_says"], float(facts[f"{side}_gib"] or 0) * GIB
             if says or size:
                 found.append(Side(facts["id"], side, says, estimate, limit, size, facts["known"] == "yes"))

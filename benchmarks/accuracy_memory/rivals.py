@@ -15,7 +15,7 @@ from importlib.metadata import version
 
 from rows import EVIDENCE, GIB, Row, published, read
 
-from validator.memory import parameters
+from validator.physics import parameter_count
 
 RECORD = EVIDENCE / "memory" / "rivals.csv"
 
@@ -28,7 +28,7 @@ def readme(row: Row) -> float | None:
     else:
         factor = {0: 2.0, 8: 1.0, 4: 0.5}[work.quant_bits]
     shards = work.sharding.world if work.sharding.stage == 3 or work.sharding.fsdp else 1
-    return factor * parameters(row.model) / shards
+    return factor * parameter_count(row.model) / shards
 
 
 def deepspeed(row: Row) -> float | None:
@@ -36,7 +36,7 @@ def deepspeed(row: Row) -> float | None:
     work, shard = row.workload, row.workload.sharding
     where = {"num_gpus_per_node": shard.devices_per_node, "num_nodes": shard.nodes}
     where["cpu_offload"] = shard.offload_optimizer
-    total = int(parameters(row.model))
+    total = int(parameter_count(row.model))
     if shard.stage == 2:
         function = import_module("deepspeed.runtime.zero.stage_1_and_2").estimate_zero2_model_states_mem_needs
         return float(function(total, **where)[1])
@@ -53,7 +53,7 @@ def accelerate(row: Row) -> float | None:
     if work.method != "full" or work.sharding.world > 1:
         return None
     usage = import_module("accelerate.commands.estimate").estimate_training_usage
-    fp32 = 4 * int(parameters(row.model))
+    fp32 = 4 * int(parameter_count(row.model))
     return float(max(usage(fp32, "bfloat16" if work.precision == "pure" else "float32").values()))
 
 
@@ -64,7 +64,7 @@ def soup(row: Row) -> float | None:
         return None
     answer = import_module("soup_cli.utils.profiler").estimate_total(
         model_name=row.facts["hf_id"],
-        model_params_b=parameters(row.model) / 1e9,
+        model_params_b=parameter_count(row.model) / 1e9,
         quantization={0: "none", 8: "8bit", 4: "4bit"}[work.quant_bits],
         lora_r=work.adapter.rank,
         lora_alpha=2 * work.adapter.rank,

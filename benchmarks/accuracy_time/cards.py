@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from rows import CARDS, Skip
 
-from validator.memory import Workload
-from validator.speed.device import Device
-from validator.tables import networks
-from validator.tables import rates as published
+from validator.knowledge import throughput
+from validator.knowledge import throughput as published
+from validator.physics import Workload
+from validator.physics.rates import DeviceRates
 
 # Names of times.csv beside those of published.csv -> the entry of data/devices.yaml, and what differs from it.
 CHANGED: Mapping[str, tuple[str, Mapping[str, float]]] = {
@@ -43,15 +43,15 @@ CHANGED: Mapping[str, tuple[str, Mapping[str, float]]] = {
 ATTAINED = 0.85
 
 
-def rates(name: str, work: Workload, network: float) -> tuple[str, Device]:
+def rates(name: str, work: Workload, network: float) -> tuple[str, DeviceRates]:
     """The id of a device by its name in a row, and its rates there. `network`: bytes/s of a node, where there are
     several; 0: that of the usual server, as where a recipe does not tell."""
     key, changes = CHANGED.get(name) or (CARDS.get(name, ""), {})
     if not key:
         raise Skip(f"device {name} is not in data/devices.yaml")
-    attained = ATTAINED * network or networks.network(published.usual(key)).rate
+    attained = ATTAINED * network or throughput.parse_network(published.usual_network(key)).rate
     nodes, devices = work.sharding.nodes, work.sharding.devices_per_node
-    known = published.rates(key, devices, attained if nodes > 1 else 0.0)
+    known = published.device_rates(key, devices, attained if nodes > 1 else 0.0)
     if known is None:
         raise Skip(f"rates of device {name} are not published")
     return key, known._replace(**changes)

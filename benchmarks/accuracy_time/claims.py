@@ -17,13 +17,13 @@ import yaml
 from rows import EVIDENCE
 from score import percent, table
 
-from validator.job import job
-from validator.job.pace import pace
-from validator.read.override import headed, overridden
-from validator.speed import Span, StepTime, Term
+from validator.physics import Band, StepTime, TimeTerm
+from validator.recipe.recipe_file import load_with_overrides, with_header_fields
+from validator.run import prediction
+from validator.run.training_time import predict_training_time
 
 ROOT = Path(__file__).resolve().parents[2]
-BETWEEN = (Term.LINKS, Term.NETWORK, Term.OFFLOAD)  # what no computation hides
+BETWEEN = (TimeTerm.LINKS, TimeTerm.NETWORK, TimeTerm.OFFLOAD)  # what no computation hides
 Claim = Mapping[str, Any]
 
 
@@ -32,17 +32,19 @@ def claims() -> list[Claim]:
     return loaded
 
 
-def judged(claim: Claim) -> tuple[StepTime, Span, float]:
+def judged(claim: Claim) -> tuple[StepTime, Band, float]:
     """Our answer to a claim's run, a step and all hours, and the samples it trains on."""
-    document = headed(overridden(claim["file"], claim.get("set", ())), accelerate=claim.get("accelerate"))
-    described = job.resolve(document, machine=claim.get("machine"))
-    found = pace(described)
+    document = with_header_fields(
+        load_with_overrides(claim["file"], claim.get("set", ())), accelerate=claim.get("accelerate")
+    )
+    described = prediction.resolve(document, machine=claim.get("machine"))
+    found = predict_training_time(described)
     assert found is not None
     assert found.hours is not None
     return found.step, found.hours, float(described.header["samples"])
 
 
-def hours(claim: Claim, ours: Span, samples: float) -> list[str]:
+def hours(claim: Claim, ours: Band, samples: float) -> list[str]:
     """Ours beside theirs, and what theirs would need."""
     low, high = claim["hours"]
     if ours.low <= high and low <= ours.high:

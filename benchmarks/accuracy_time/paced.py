@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from accuracy_time.times import TimedRow, published
 from rows import EVIDENCE, read
 
-from validator.memory import parameters
+from validator.physics import parameter_count
 
 RECORD = EVIDENCE / "time" / "paced.csv"
 SHARE = 0.4  # of the published rate, as such estimates take it
@@ -26,7 +26,7 @@ def active(row: TimedRow) -> float:
     """Parameters that one token meets: of routed experts those that are chosen for it."""
     ffn, arch = row.architecture.ffn, row.architecture
     idle = (ffn.experts - ffn.experts_per_token) * 3 * arch.hidden * ffn.expert_width
-    return parameters(arch) - max(0, idle) * (arch.layers - ffn.dense_layers)
+    return parameter_count(arch) - max(0, idle) * (arch.layers - ffn.dense_layers)
 
 
 def flops(row: TimedRow) -> float | None:
@@ -42,11 +42,19 @@ def ftuneai(row: TimedRow) -> float | None:
     shard = work.sharding
     strategy = "fsdp" if shard.fsdp else f"zero_{shard.stage}" if shard.stage else "none"
     spec = models.ModelSpec(
-        name=row.facts["hf_id"], parameters=round(parameters(arch)), hidden_size=arch.hidden, num_layers=arch.layers,
-        num_attention_heads=arch.attn.heads, num_kv_heads=arch.attn.kv_heads, intermediate_size=arch.ffn.width,
-        vocab_size=arch.vocab, max_seq_length=work.length, is_moe=arch.ffn.experts > 0,
-        num_experts=arch.ffn.experts or None, num_active_experts=arch.ffn.experts_per_token or None,
-    )  # fmt: skip
+        name=row.facts["hf_id"],
+        parameters=round(parameter_count(arch)),
+        hidden_size=arch.hidden,
+        num_layers=arch.layers,
+        num_attention_heads=arch.attn.heads,
+        num_kv_heads=arch.attn.kv_heads,
+        intermediate_size=arch.ffn.width,
+        vocab_size=arch.vocab,
+        max_seq_length=work.length,
+        is_moe=arch.ffn.experts > 0,
+        num_experts=arch.ffn.experts or None,
+        num_active_experts=arch.ffn.experts_per_token or None,
+    )
     config = models.TrainingConfig(
         method=models.FineTuneMethod("full" if work.method == "full" else "qlora" if work.quant_bits else "lora"),
         batch_size=work.micro_batch, seq_length=work.length, gradient_checkpointing=work.checkpointing != "off",
@@ -64,7 +72,7 @@ def soup(row: TimedRow) -> float | None:
     if not row.name.startswith("a100"):
         return None
     speed = import_module("soup_cli.utils.profiler").estimate_speed(
-        parameters(row.architecture) / 1e9,
+        parameter_count(row.architecture) / 1e9,
         {0: "none", 8: "8bit", 4: "4bit"}[row.workload.quant_bits],
         row.workload.micro_batch,
     )

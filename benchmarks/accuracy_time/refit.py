@@ -20,34 +20,34 @@ from fitting import assigned, descend, loss, publication
 from records import EVIDENCE
 from score import percent, percentile, signed, table
 
-from validator.speed import step_time
+from validator.physics import estimate_step_time
 
 RECORD = EVIDENCE / "time" / "holdout.yaml"
 # Module and name of each constant -> what it may be, the first value being "no such effect".
 CHOICES: Mapping[str, Sequence[object]] = {
-    "rates.PRODUCT": (1.0, 0.94, 0.88, 0.82, 0.76, 0.7),
-    "rates.BANDWIDTH": (1.0, 0.9, 0.8, 0.7, 0.6),
-    "attention._FLASH": ((1.0, 1.0), (0.9, 0.8), (0.8, 0.7), (0.7, 0.6), (0.6, 0.5)),
-    "attention._MASKED": ((1.0, 1.0), (0.6, 0.45), (0.45, 0.3), (0.3, 0.2)),
-    "launches._FORWARD": (1e-9, 5e-6, 10e-6, 15e-6, 20e-6),
-    "launches._BACKWARD": (1e-9, 5e-6, 9e-6, 13e-6),
-    "quantization._RATE": (inf, 2e11, 1e11, 6e10),
-    "hooks._SECONDS": (0.0, 100e-6, 250e-6, 400e-6),
-    "traffic._COST": (0.0, 0.35, 0.7, 1.0),
+    "rates.MATMUL_EFFICIENCY": (1.0, 0.94, 0.88, 0.82, 0.76, 0.7),
+    "rates.BANDWIDTH_EFFICIENCY": (1.0, 0.9, 0.8, 0.7, 0.6),
+    "compute._FLASH_EFFICIENCY": ((1.0, 1.0), (0.9, 0.8), (0.8, 0.7), (0.7, 0.6), (0.6, 0.5)),
+    "compute._MASKED_EFFICIENCY": ((1.0, 1.0), (0.6, 0.45), (0.45, 0.3), (0.3, 0.2)),
+    "kernel_launches._LAUNCH_SECONDS": (1e-9, 5e-6, 10e-6, 15e-6, 20e-6),
+    "kernel_launches._BACKWARD_LAUNCH_SECONDS": (1e-9, 5e-6, 9e-6, 13e-6),
+    "compute._DEQUANTIZATION_RATE": (inf, 2e11, 1e11, 6e10),
+    "kernel_launches._HOOK_SECONDS": (0.0, 100e-6, 250e-6, 400e-6),
+    "communication._INTERFERENCE_SHARE": (0.0, 0.35, 0.7, 1.0),
 }
 Constants = dict[str, object]
 
 
 def module(name: str) -> tuple[ModuleType, str]:
-    """The module of validator/speed that holds a constant, and the constant's name there."""
+    """The module of validator/physics that holds a constant, and the constant's name there."""
     where, attribute = name.split(".")
-    return import_module(f"validator.speed.{where}"), attribute
+    return import_module(f"validator.physics.{where}"), attribute
 
 
 def forget() -> None:
     """Answers that were computed with other constants."""
-    for name in ("passes", "rates"):
-        for value in vars(import_module(f"validator.speed.{name}")).values():
+    for name in ("micro_batch", "rates"):
+        for value in vars(import_module(f"validator.physics.{name}")).values():
             if hasattr(value, "cache_clear"):
                 value.cache_clear()
 
@@ -70,7 +70,9 @@ def source(row: TimedRow) -> str:
 def errors(rows: Sequence[TimedRow], values: Constants) -> list[float]:
     """Relative errors with these constants."""
     with using(values):
-        return [step_time(row.architecture, row.workload, row.device).expected / row.seconds - 1 for row in rows]
+        return [
+            estimate_step_time(row.architecture, row.workload, row.device).expected / row.seconds - 1 for row in rows
+        ]
 
 
 def fit(rows: Sequence[TimedRow]) -> Constants:

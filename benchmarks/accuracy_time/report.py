@@ -20,11 +20,9 @@ from accuracy_time import paced, refit
 from accuracy_time.times import TimedRow, published
 from score import MISSED, fraction, percent, percentile, scored, signed, table
 
-from validator.job.extent import guessed
-from validator.job.pace import SLOWER_NETWORK
-from validator.memory import Workload
-from validator.speed import StepTime, step_time
-from validator.speed.padding import spread, waited_for
+from validator.physics import StepTime, Workload, estimate_step_time
+from validator.run.sample_lengths import assumed_mean_lengths, slowest_batch_length, spread_lengths
+from validator.run.training_time import SLOWER_NETWORK
 
 # Devices whose runs shaped the constants of validator/speed; all others are predicted from their published rates alone.
 CALIBRATED = ("a100-40g", "a100-80g", "h100-80g")
@@ -60,22 +58,24 @@ class Timed:
 
 def judge(row: TimedRow) -> Timed:
     """The model's answer to one row."""
-    whole = step_time(row.architecture, row.workload, row.device)
+    whole = estimate_step_time(row.architecture, row.workload, row.device)
     if row.guessed:
         slower = row.device._replace(network=SLOWER_NETWORK * row.device.network)
-        whole = whole._replace(high=step_time(row.architecture, row.workload, slower).high)
+        whole = whole._replace(high=estimate_step_time(row.architecture, row.workload, slower).high)
     if not row.short:
         return Timed(row, whole)
     longest = row.workload.length
-    shorter = (shortened(row.workload, mean / longest) for mean in guessed(longest))
-    short, usual = (step_time(row.architecture, work, row.device) for work in shorter)
+    shorter = (shortened(row.workload, mean / longest) for mean in assumed_mean_lengths(longest))
+    short, usual = (estimate_step_time(row.architecture, work, row.device) for work in shorter)
     return Timed(row, usual._replace(low=short.low, high=whole.high))
 
 
 def shortened(work: Workload, share: float) -> Workload:
     """Samples of a mean that is this share of the maximum, padded to the longest of those that wait for each other."""
-    lengths = spread(share * work.length, work.length, told=False)
-    return work._replace(length=round(waited_for(lengths, work.micro_batch, work.sharding.world, work.accumulation)))
+    lengths = spread_lengths(share * work.length, work.length, told=False)
+    return work._replace(
+        length=round(slowest_batch_length(lengths, work.micro_batch, work.sharding.world, work.accumulation))
+    )
 
 
 def figures(items: Sequence[Timed]) -> list[object]:

@@ -18,10 +18,10 @@ import yaml
 from rows import EVIDENCE
 from score import fraction, percent, signed, table
 
-from validator.job import job
-from validator.job.pace import pace
-from validator.read.recipe import Document
-from validator.speed import Span
+from validator.physics import Band
+from validator.recipe.recipe_file import Document
+from validator.run import prediction
+from validator.run.training_time import predict_training_time
 
 ROOT = Path(__file__).resolve().parents[2]
 USUAL = {"stage": "sft", "do_train": True, "template": "default", "bf16": True, "logging_steps": 10}
@@ -33,7 +33,7 @@ class Judged:
     """A run beside its prediction, in hours. Of a published range the end that is nearer is what counts."""
 
     run: Run
-    ours: Span
+    ours: Band
 
     @property
     def theirs(self) -> tuple[float, float]:
@@ -58,15 +58,15 @@ def runs() -> list[Run]:
     return loaded
 
 
-def described(run: Run) -> job.Job:
+def described(run: Run) -> prediction.Job:
     """The recipe that stands for a run."""
     known = {name: run[name] for name in ("machine", "samples", "lengths", "network") if name in run}
-    return job.resolve(Document(f"{run['id']}.yaml", values={**USUAL, **run["set"]}, header=known))
+    return prediction.resolve(Document(f"{run['id']}.yaml", values={**USUAL, **run["set"]}, header=known))
 
 
 def judge(run: Run) -> Judged:
     """Our answer to a run."""
-    answer = pace(described(run))
+    answer = predict_training_time(described(run))
     assert answer is not None
     assert answer.hours is not None
     return Judged(run, answer.hours)

@@ -24,10 +24,10 @@ from accuracy_time.cards import rates
 from accuracy_time.sources import GBIT, SOURCES
 from rows import EVIDENCE, Skip
 
-from validator.memory import Architecture, Workload
-from validator.speed.device import Device
-from validator.speed.padding import longest_of, scattered
-from validator.tables.architecture import architecture
+from validator.knowledge.architectures import read_architecture
+from validator.physics import Architecture, Workload
+from validator.physics.rates import DeviceRates
+from validator.run.sample_lengths import expected_longest, log_normal_lengths
 
 # exact: packed or of fixed length. mean: of varied length, whose mean is known (`workload.length`). short: shorter than
 # `workload.length` by an unknown amount. offload, nodes, ascend: such runs, whatever their lengths. foreign: no run of
@@ -62,7 +62,7 @@ class TimedRow:
     source: str
     architecture: Architecture
     workload: Workload
-    device: Device
+    device: DeviceRates
     seconds: float
     kind: Kind
     tokens: float
@@ -125,7 +125,7 @@ def shapes(name: str, facts: Mapping[str, str]) -> Architecture:
         named = {USUAL.get(key, key): value for key, value in config.items()}
         heads = 1 if config.get("multi_query") else named["num_attention_heads"]
         width = {"intermediate_size": 4 * int(str(named["hidden_size"])), "num_key_value_heads": heads}
-        like = architecture({**width, **named, "model_type": "starcoder2"})
+        like = read_architecture({**width, **named, "model_type": "starcoder2"})
         return like._replace(parallel=kind in UNGATED_PARALLEL, dropout=False)
     found = rows.model_of({**facts, "notes": ""}, SOURCES[name].stack)
     if found.mixer and "with flash-linear-attention" in facts["notes"]:
@@ -183,9 +183,9 @@ def waited(facts: Mapping[str, str], work: Workload) -> float:
     if not scatter or devices == 1 or "multipack" in facts["notes"]:  # which gives each device as many tokens
         return 1.0
     if "padding-free" in facts["notes"]:
-        return longest_of(scattered(1.0, scatter / sqrt(batch)), devices)
-    lengths = scattered(1.0, scatter)
-    return longest_of(lengths, batch * devices) / longest_of(lengths, batch)
+        return expected_longest(log_normal_lengths(1.0, scatter / sqrt(batch)), devices)
+    lengths = log_normal_lengths(1.0, scatter)
+    return expected_longest(lengths, batch * devices) / expected_longest(lengths, batch)
 
 
 def network(facts: Mapping[str, str]) -> float:

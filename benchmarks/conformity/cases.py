@@ -16,9 +16,9 @@ from conformity.texts import texts
 from conformity.values import ARGUMENTS, BASE, DPO, KINDS, KTO, PAIR, RESULT, ROOT, STREAM, context, sample, value
 from support import cases as rules
 
-from validator.diagnostic import RecipeError
-from validator.read.recipe import parse
-from validator.read.text import decode
+from validator.errors import RecipeError
+from validator.recipe.recipe_file import parse_recipe
+from validator.recipe.safe_read import decode_text
 
 EXAMPLES = ROOT / "benchmarks" / "evidence" / "conformity" / "examples.json"
 REFUSED = ROOT / "tests" / "fixtures" / "refused"
@@ -379,7 +379,7 @@ def readable(name: str, content: bytes, files: tuple[str, ...]) -> Iterator[Case
     """The case where the recipe can be read and is no file of another command, such as chat, with the paths that
     rule_files gives the files beside it."""
     with suppress(RecipeError):
-        document = parse(name, decode(content))
+        document = parse_recipe(name, decode_text(content))
         if document.readable and document.values.keys() & OF_TRAINING:
             settings = {str(key): each for key, each in document.values.items()}
             beside = {

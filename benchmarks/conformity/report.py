@@ -39,8 +39,8 @@ from conformity import entries as conformity_entries
 from conformity import values as harness
 from conformity.cases import GROUPS, Settings, rule_files, values
 
-from validator.diagnostic import Severity
-from validator.judge.check import check_file
+from validator.check.checking import check_file
+from validator.finding import Severity
 
 EVIDENCE = records.EVIDENCE / "conformity" / "conformity.csv"
 CONFIG = records.EVIDENCE / "conformity" / "tiny-config.json"

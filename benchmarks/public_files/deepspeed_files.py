@@ -30,9 +30,9 @@ from conformity import report as conformity
 from conformity import values as harness
 from score import table
 
-from validator.diagnostic import Severity
-from validator.job.zero import Zero
-from validator.judge.check import check_file
+from validator.check.checking import check_file
+from validator.finding import Severity
+from validator.run.deepspeed import DeepSpeedConfig
 
 RECORD = records.EVIDENCE / "files" / "zerofiles.csv"
 MODEL = harness.ROOT / "build" / "tiny-qwen3"
@@ -83,7 +83,7 @@ def agreeing(text: str) -> dict[str, Any]:
         config = json.loads(text)
     except ValueError:
         return PLAIN
-    zero = Zero(config if isinstance(config, dict) else {})
+    zero = DeepSpeedConfig(config if isinstance(config, dict) else {})
     made = {key: value for path, key in FIXED.items() if _number(value := zero.value(path))}
     if _number(total := zero.value("train_batch_size")):
         made.setdefault("per_device_train_batch_size", max(1, total // made.get("gradient_accumulation_steps", 1)))

@@ -38,11 +38,11 @@ from conformity import report as conformity
 from conformity import values as harness
 from score import table
 
-from validator.diagnostic import FileReport, Severity
-from validator.fix.repair import repair
-from validator.job import assumed
-from validator.judge.check import check_document
-from validator.read.recipe import Document, load
+from validator.check.autofix import apply_fixes
+from validator.check.checking import check_document
+from validator.finding import FileReport, Severity
+from validator.recipe.recipe_file import Document, load_recipe
+from validator.run import deepspeed
 
 RECORD = records.EVIDENCE / "files" / "real.csv"
 UNSEEN = records.EVIDENCE / "files" / "unseen.csv"
@@ -150,8 +150,10 @@ def collected(folder: Path) -> Iterator[tuple[Path, Row]]:
 def answer(listed: tuple[Path, Row]) -> Row:
     """The row with our answer to its file."""
     file, row = listed
-    unadvised = patch("validator.judge.check._advice", lambda _job: "")  # takes seconds, and changes no count
-    alone = patch("validator.job.job.folders", lambda _path: [Path.cwd()])  # whatever lies above
+    unadvised = patch(
+        "validator.check.checking._advice_on_memory", lambda _job: ""
+    )  # takes seconds, and changes no count
+    alone = patch("validator.run.prediction.search_folders", lambda _path: [Path.cwd()])  # whatever lies above
     with tempfile.TemporaryDirectory() as name, unadvised, alone, chdir(_deep(name)):
         place = file.parents[1] / "tree" / row.repository.replace("/", "+") / row.path
         for other in place.parents[1].glob("*/*.y*ml"):
@@ -181,7 +183,7 @@ def parse(files: list[Path]) -> list[str]:
 
 def ours(row: Row, recipe: Path) -> None:
     """Our answer to the recipe."""
-    document = load(str(recipe))
+    document = load_recipe(str(recipe))
     report = check_document(document, row.machine or MACHINE, HOST_RAM)
     row.verdict = report.verdict
     row.reason = "" if row.judged else why(document, "; ".join(gap.words for gap in report.unjudged))
@@ -191,7 +193,7 @@ def ours(row: Row, recipe: Path) -> None:
     def judge(fixed: Document) -> FileReport:
         return report if fixed is document else check_document(fixed, row.machine or MACHINE, HOST_RAM)
 
-    row.findings, row.fixed = grave(report), grave(repair(document, judge, lambda _: True, unsafe=False).report)
+    row.findings, row.fixed = grave(report), grave(apply_fixes(document, judge, lambda _: True, unsafe=False).report)
 
 
 def why(document: Document, gaps: str) -> str:
@@ -233,7 +235,7 @@ def parsed(file: Path) -> str:
 
 def assumed_file(name: str) -> str:
     """The JSON that the product takes a DeepSpeed file of this name to hold; of stage 2 where it says no stage."""
-    zero = assumed.by_name(name) or assumed.by_name(_PLAIN)
+    zero = deepspeed.deepspeed_by_file_name(name) or deepspeed.deepspeed_by_file_name(_PLAIN)
     return json.dumps(zero.config if zero else {})
 
 

@@ -26,15 +26,13 @@ from typing import IO, NamedTuple
 LEFTOVER = re.compile(r"\..+\.part")
 # Imported before the first run, as far as the packages are installed.
 _MODULES = (
-    *(
-        f"validator.commands.{name}"
-        for name in ("copy", "plan", "check", "plain", "fixing", "data", "calibrate", "submit")
-    ),
+    *(f"validator.commands.{name}" for name in ("copy", "plan", "check", "check_files", "data", "calibrate", "submit")),
+    "validator.check.fix_files",
     "validator.submit.slurm",
-    "validator.show.registered",
-    "validator.show.page",
-    "validator.study.registering",
-    "validator.study.inquiry",
+    "validator.dataset.data_text",
+    "validator.dataset.data_page",
+    "validator.dataset.registration",
+    "validator.dataset.data_report",
 )
 
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from validator.judge.check import check
-from validator.show.report import FORMATS
-from validator.tables import data
+from validator.check.checking import check_files
+from validator.knowledge import tables
+from validator.output.findings import REPORT_FORMATS
 
 WORD = "S3CRET"
 # In a recipe and in the files: the folder outside.
@@ -61,7 +61,7 @@ def _spoilt(base: dict[str, Any], *keys: str) -> Iterator[str]:
 
 
 def _engines() -> Iterator[Case]:
-    known = data.table("deepspeed")
+    known = tables.json_table("deepspeed")
     for content in _spoilt(_ENGINE, *known["keys"]):
         yield Case("DeepSpeed file", {"ds.json": content}, {"deepspeed": f"{OUT}/ds.json"})
     for path, facts in known["blocks"].items():
@@ -73,7 +73,7 @@ def _engines() -> Iterator[Case]:
     for content in _spoilt({"min_num_params": 0}, "transformer_layer_cls_to_wrap", "xla", "fsdp_version"):
         named = {"fsdp": "full_shard auto_wrap", "fsdp_config": f"{OUT}/f.json"}
         yield Case("FSDP file", {"f.json": content}, named)
-    for content in _spoilt(_SHARDED, *data.listing("accelerate")["keys"]):
+    for content in _spoilt(_SHARDED, *tables.yaml_table("accelerate")["keys"]):
         yield Case("accelerate file", {"a.yaml": yaml.safe_dump(json.loads(content))}, {"accelerate": f"{OUT}/a.yaml"})
 
 
@@ -154,5 +154,5 @@ def laid_out(case: Case, out: Path) -> str:
 
 def shown(recipe: Path) -> str:
     """All that `check` prints of a recipe, in each format."""
-    report = check([str(recipe)])
-    return "".join(form(report) for form in FORMATS.values())
+    report = check_files([str(recipe)])
+    return "".join(form(report) for form in REPORT_FORMATS.values())

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from robustness.report import Answer, Row, answer, heeding, runs
 
-from validator.orphans import children
+from validator.launch.process_tree import child_pids
 
 MEBIBYTE = 1 << 20
 CEILING = 1024  # MiB
@@ -204,7 +204,7 @@ def interrupted(path: Path, number: signal.Signals, code: int) -> Row:
     program = Path(sys.executable).with_name("lmf-recipes")
     words = [program, "data", path]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=heeding)
-    while not (workers := children(process.pid)):
+    while not (workers := child_pids(process.pid)):
         time.sleep(0.05)
     time.sleep(2)
     process.send_signal(number)

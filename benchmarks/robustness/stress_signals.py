@@ -24,8 +24,8 @@ from uuid import uuid4
 import yaml
 from robustness.report import Row, heeding
 
-from validator import orphans
-from validator.tables import saved
+from validator.launch import process_tree
+from validator.run import checkpoints
 
 ROOT = Path(__file__).parents[2]
 INT, TERM, HUP, KILL = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL
@@ -37,7 +37,7 @@ PROMISE = "128 + n, no process left, all checkpoints whole, goes on from the las
 KILLED = "128 + n at once, no process left, goes on from the last whole checkpoint"
 LOST = "a failure is told, no process left"
 # Other processes of a run that may be killed, and what their command lines hold.
-VICTIMS = {"the guard": b"validator.train.guard", "torchrun": b"bin/torchrun", "a rank": b"llamafactory/launcher.py"}
+VICTIMS = {"the guard": b"validator.launch.guard", "torchrun": b"bin/torchrun", "a rank": b"llamafactory/launcher.py"}
 ALONE = "no process left, all checkpoints whole, goes on from the last"
 
 
@@ -87,14 +87,14 @@ class Run:
     def clear(self) -> None:
         """Whatever a failed try has left."""
         for pid in self.left():
-            orphans.send(pid, KILL)
+            process_tree.send_signal(pid, KILL)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
 
     def goes_on(self) -> bool:
         """Whether `train` names the last whole checkpoint, if there is one, as what it goes on from: with one process,
         as several on the CPU cannot load an optimizer (PTH024)."""
-        whole = [each.name for each in saved.checkpoints(self.output) if not each.flaw]
+        whole = [each.name for each in checkpoints.checkpoints_in(self.output) if not each.flaw]
         words = [*self.words, "--dry-run", "--machine=1xcpu"]
         said = subprocess.run(words, cwd=self.output.parent, env=self.environment,
                               capture_output=True, text=True, check=False).stderr  # fmt: skip
@@ -102,7 +102,7 @@ class Run:
 
     def whole(self) -> bool:
         """Whether all checkpoints are."""
-        return not any(each.flaw for each in saved.checkpoints(self.output))
+        return not any(each.flaw for each in checkpoints.checkpoints_in(self.output))
 
 
 def _read(place: Path) -> str:
@@ -200,7 +200,9 @@ def lost(launcher: str, victim: bytes) -> str | None:
         run = Run(Path(place), launcher)
         try:
             run.until(loads)
-            orphans.send(next(pid for pid in orphans.below(run.process.pid) if victim in _command(pid)), KILL)
+            process_tree.send_signal(
+                next(pid for pid in process_tree.descendant_pids(run.process.pid) if victim in _command(pid)), KILL
+            )
             return None if run.end() and run.gone() else "success, or processes are left"
         except (RuntimeError, subprocess.TimeoutExpired, StopIteration) as err:
             return str(err)

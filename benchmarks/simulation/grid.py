@@ -16,20 +16,20 @@ from typing import Any
 
 import records
 
-from validator.memory import (
+from validator.knowledge import architectures as families
+from validator.knowledge import composites, tables
+from validator.knowledge.families import family_of_type
+from validator.physics import (
     Adapter,
     Architecture,
-    Attn,
-    Ffn,
+    AttentionShape,
+    FeedForwardShape,
     Workload,
-    device_memory,
+    estimate_device_memory,
     linear_roles,
-    trainable_parameters,
+    trainable_parameter_count,
 )
-from validator.memory.workload import Precision
-from validator.tables import architecture as families
-from validator.tables import composite, data
-from validator.tables.families import family
+from validator.physics.workload import Precision
 
 RECORD = records.EVIDENCE / "simulator" / "grid.csv"
 QWEN3 = {"head_norms": True}
@@ -253,10 +253,10 @@ def simulated(cell: dict[str, Any]) -> dict[str, Any]:
     """The simulator's answer; fused kernels stay in the process that asked for them, so these cells get their own."""
     from simulation.simulate import BUILTIN, by_depth
 
-    from validator.simulate.cell import Cell
+    from validator.simulation.simulation_request import SimulationRequest
 
     model = BUILTIN[cell["model"]] if cell["model"] in SHAPES_OF else config(cell["model"])
-    asked = Cell(**{**cell, "model": model}, steps=1, warm=True)
+    asked = SimulationRequest(**{**cell, "model": model}, steps=1, warm=True)
     if not cell["liger"]:
         return by_depth(asked)
     with get_context("fork").Pool(1) as pool:
@@ -301,29 +301,29 @@ def config(model: str) -> dict[str, Any]:
     """config.json of a family's model; of a model that sees, the part that describes its decoder."""
     if model == "deepseek-v3-small":
         return DEEPSEEK_V3
-    published = data.listing("models")[model]["config"]
+    published = tables.yaml_table("models")[model]["config"]
     if "text_config" not in published:
         return published
-    return {name: value for name, value in composite.decoder(published).items() if not name.endswith("_config")}
+    return {name: value for name, value in composites.decoder_config(published).items() if not name.endswith("_config")}
 
 
 def architecture(model: str) -> Architecture:
     if model not in SHAPES_OF:
-        return families.architecture(config(model))
+        return families.read_architecture(config(model))
     hidden, width, layers, heads, kv_heads, head_dim, vocab, tied, more = SHAPES_OF[model]
-    ffn = Ffn(width)
+    ffn = FeedForwardShape(width)
     if model == "qwen3-30b-a3b":
-        ffn = Ffn(width, experts=128, experts_per_token=8, expert_width=768)
+        ffn = FeedForwardShape(width, experts=128, experts_per_token=8, expert_width=768)
     gemma = model.startswith("gemma")
     return Architecture(
-        hidden, layers, vocab, Attn(heads, kv_heads, head_dim, **more), ffn, tied,
+        hidden, layers, vocab, AttentionShape(heads, kv_heads, head_dim, **more), ffn, tied,
         norms_per_layer=4 if gemma else 2, norm="rms_fp32" if gemma else "rms", logit_softcap=gemma,
     )  # fmt: skip
 
 
 def adaptable(model: str) -> str:
     """What LoRA should name in this model."""
-    return family(config(model)["model_type"]).targets
+    return family_of_type(config(model)["model_type"]).targets
 
 
 def _targets(row: dict[str, str], fused: bool) -> tuple[str, ...]:
@@ -332,13 +332,13 @@ def _targets(row: dict[str, str], fused: bool) -> tuple[str, ...]:
         return linear_roles(architecture(row["model"]), fused)
     if row["lora_targets"] == "qv":
         return ("q", "v")
-    roles = family(config(row["model"])["model_type"]).roles
+    roles = family_of_type(config(row["model"])["model_type"]).roles
     return tuple(role for name in row["lora_targets"].split(",") for role in roles[name])
 
 
 def _always_fused(model: str) -> bool:
     """Whether the experts were one tensor with each release."""
-    kind = None if model in SHAPES_OF else family(config(model)["model_type"])
+    kind = None if model in SHAPES_OF else family_of_type(config(model)["model_type"])
     return kind is not None and kind.fused_experts is not None and not kind.separate
 
 
@@ -392,9 +392,9 @@ def errors() -> dict[str, list[tuple[float, dict[str, str]]]]:
     found: dict[str, list[tuple[float, dict[str, str]]]] = {}
     for row in recorded():
         model, work = architecture(row["model"]), workload(row)
-        predicted = device_memory(model, work).allocated
+        predicted = estimate_device_memory(model, work).allocated
         if work.precision == "engine":  # the simulator has no engine, so none of its fp32 master weights
-            predicted -= 4 * trainable_parameters(model, work)
+            predicted -= 4 * trainable_parameter_count(model, work)
         found.setdefault(group(row), []).append((predicted / float(row["peak_bytes"]) - 1, row))
     return found
 

@@ -15,11 +15,11 @@ import records
 import score
 from simulation import grid
 
-from validator.job.workload import released
-from validator.memory import Workload, device_memory
-from validator.memory.workload import Given
-from validator.tables import releases
-from validator.tables.older import older
+from validator.knowledge import releases
+from validator.knowledge.releases import older_effects
+from validator.physics import Workload, estimate_device_memory
+from validator.physics.workload import SdpaInputs
+from validator.run.physics_inputs import with_older_effects
 
 RECORD = records.EVIDENCE / "simulator" / "releases.csv"
 PACKAGES = ("llamafactory", "transformers", "peft", "trl", "accelerate")
@@ -99,21 +99,21 @@ def _type(model: str) -> str:
 def header(row: dict[str, str]) -> dict[str, str]:
     """What a recipe's header says of the releases that a row was recorded with."""
     there = dict(each.split("==") for each in row["versions"].split())
-    return {field: there[field] for field in releases.FIELDS}
+    return {field: there[field] for field in releases.RELEASE_FIELDS}
 
 
 def workload(row: dict[str, str]) -> Workload:
     """The recorded cell as the formulas see it when they are told the releases."""
     whole = {name: str(value) for name, value in grid.DEFAULTS.items()} | row
     stage = "dpo" if row["stage"] in grid.PAIRED[1:] else row["stage"]
-    return released(grid.workload(whole), older(header(row)), stage)
+    return with_older_effects(grid.workload(whole), older_effects(header(row)), stage)
 
 
 def error(row: dict[str, str], told: bool = True) -> float:
     """Signed relative error of the predicted peak; `told`: what the row's releases do otherwise than the newest."""
     made = workload(row)
-    made = made if told else made._replace(given=Given(), supervised=False, logits_raised=False, loss="upcast")
-    return device_memory(grid.architecture(row["model"]), made).allocated / float(row["peak_bytes"]) - 1
+    made = made if told else made._replace(given=SdpaInputs(), supervised=False, logits_raised=False, loss="upcast")
+    return estimate_device_memory(grid.architecture(row["model"]), made).allocated / float(row["peak_bytes"]) - 1
 
 
 def sets() -> dict[str, list[dict[str, str]]]:

@@ -13,9 +13,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from validator.simulate import ask, depth, peaks, stages
-from validator.simulate import run as runs
-from validator.simulate.cell import ATTENTIONS, METHODS, OPTIMIZERS, PRECISIONS, Cell
+from validator.simulation import benchmark_only, worker
+from validator.simulation import fake_training_step as runs
+from validator.simulation.benchmark_only import SIMULATED_ATTENTIONS, SIMULATED_METHODS, SIMULATED_PRECISIONS
+from validator.simulation.simulation_request import SIMULATED_OPTIMIZERS, SimulationRequest
 
 GIB = 1 << 30
 
@@ -91,10 +92,10 @@ def categories(sizes: dict[str, int], gradients: int, states: int) -> dict[str, 
     }
 
 
-def whole(cell: Cell, real: bool = False) -> tuple[dict[str, Any], peaks.Peak]:
+def whole(cell: SimulationRequest, real: bool = False) -> tuple[dict[str, Any], benchmark_only.LargestMoment]:
     """The peak of all layers."""
-    run = runs.follow(cell, real)
-    peak = peaks.peak(run.tracker)
+    run = runs.follow_steps(cell, real)
+    peak = benchmark_only.largest_moment(run.tracker)
     sizes: Counter[str] = Counter()
     for birth in peak.alive:
         sizes[birth.category] += birth.size
@@ -102,7 +103,7 @@ def whole(cell: Cell, real: bool = False) -> tuple[dict[str, Any], peaks.Peak]:
         "peak_bytes": peak.size,
         "peak_gib": gib(peak.size),
         **categories(sizes, run.gradients, run.states),
-        "reserved_gib": gib(peaks.reserved(run.tracker)),
+        "reserved_gib": gib(benchmark_only.reserved_bytes(run.tracker)),
         "peak_phase": peak.last.phase,
         "peak_op": peak.last.operator,
         "n_params": run.parameters,
@@ -111,10 +112,10 @@ def whole(cell: Cell, real: bool = False) -> tuple[dict[str, Any], peaks.Peak]:
     return answer, peak
 
 
-def by_depth(cell: Cell) -> dict[str, Any]:
+def by_depth(cell: SimulationRequest) -> dict[str, Any]:
     """The same peak from two shallow copies of the model."""
-    to = depth.depths(ask.shape_of(cell).kinds, cell.freeze_layers if cell.method == "freeze" else 0)
-    result = depth.extended(cell, to) if to else depth.direct(cell)
+    to = worker.shallow_copies(worker.model_shape(cell).kinds, cell.freeze_layers if cell.method == "freeze" else 0)
+    result = worker.extrapolate(cell, to) if to else worker.simulate_all_layers(cell)
     part = result.highest
     peak = result.parts[part]
     return {
@@ -130,7 +131,7 @@ def by_depth(cell: Cell) -> dict[str, Any]:
     }
 
 
-def largest(peak: peaks.Peak, number: int) -> list[str]:
+def largest(peak: benchmark_only.LargestMoment, number: int) -> list[str]:
     """The largest groups of tensors at the peak, a line each."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for birth in peak.alive:
@@ -146,18 +147,18 @@ def largest(peak: peaks.Peak, number: int) -> list[str]:
 def arguments() -> argparse.Namespace:
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--model", default="qwen3-0.6b", help="built-in name, or a config.json path")
-    ap.add_argument("--method", default="lora", choices=METHODS)
+    ap.add_argument("--method", default="lora", choices=SIMULATED_METHODS)
     ap.add_argument("--lora-rank", type=int, default=8)
     ap.add_argument("--lora-targets", default="all")
-    ap.add_argument("--precision-mode", default="bf16", choices=PRECISIONS)
+    ap.add_argument("--precision-mode", default="bf16", choices=SIMULATED_PRECISIONS)
     ap.add_argument("--seq-len", type=int, default=1024)
     ap.add_argument("--micro-batch", type=int, default=1)
     ap.add_argument("--no-grad-ckpt", dest="grad_ckpt", action="store_false")
-    ap.add_argument("--attn", default="sdpa", choices=ATTENTIONS)
-    ap.add_argument("--optimizer", default="adamw", choices=OPTIMIZERS)
+    ap.add_argument("--attn", default="sdpa", choices=SIMULATED_ATTENTIONS)
+    ap.add_argument("--optimizer", default="adamw", choices=SIMULATED_OPTIMIZERS)
     ap.add_argument("--grad-accum", type=int, default=1, help="2 stands for any value above 1")
     ap.add_argument("--freeze-layers", type=int, default=2)
-    ap.add_argument("--stage", default="sft", choices=stages.STAGES)
+    ap.add_argument("--stage", default="sft", choices=benchmark_only.LOSS_STAGES)
     ap.add_argument("--padded", action="store_true", help="batches hold padding")
     ap.add_argument("--liger", action="store_true", help="fused kernels and loss; needs liger-kernel and triton")
     ap.add_argument("--additional-target", default="", help="modules trained in full beside the adapter")
@@ -174,9 +175,9 @@ def main() -> None:
     model = json.loads(Path(name).read_text(encoding="utf-8")) if name.endswith(".json") else BUILTIN[name]
     started, lines = time.time(), []
     if shallow:
-        answer = by_depth(Cell(model, **options, steps=1, warm=True))
+        answer = by_depth(SimulationRequest(model, **options, steps=1, warm=True))
     else:
-        answer, peak = whole(Cell(model, **options), real)
+        answer, peak = whole(SimulationRequest(model, **options), real)
         lines = largest(peak, top)
     print(json.dumps({**answer, "seconds": round(time.time() - started, 1)}, indent=1))
     for line in lines:

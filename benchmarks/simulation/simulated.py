@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from validator.diagnostic import RecipeError
-from validator.simulate.cell import Cell
-from validator.tables import families
-from validator.trial.process import Simulator
+from validator.errors import RecipeError
+from validator.knowledge import families
+from validator.simulation.session import SimulatorProcess
+from validator.simulation.simulation_request import SimulationRequest
 
 COLUMNS = ("model_type", "known", "method", "peak_gib", "parameters", "whole", "seconds", "failure")
 GIB = 1 << 30
@@ -31,12 +31,14 @@ def kinds() -> list[str]:
     return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
-def row(simulator: Simulator, kind: str) -> dict[str, Any]:
+def row(simulator: SimulatorProcess, kind: str) -> dict[str, Any]:
     """What became of a type at the default sizes of its configuration: by LoRA on all linear modules, else in full."""
-    there: dict[str, Any] = {"model_type": kind, "known": kind in families.known()}
+    there: dict[str, Any] = {"model_type": kind, "known": kind in families.known_types()}
     failures = []
     for method, precision in (("lora", "bf16"), ("full", "pure_bf16")):
-        cell = Cell({"model_type": kind}, method, precision_mode=precision, seq_len=512, steps=1, warm=True)
+        cell = SimulationRequest(
+            {"model_type": kind}, method, precision_mode=precision, seq_len=512, steps=1, warm=True
+        )
         started = time.monotonic()
         try:
             answer = simulator.ask(cell)
@@ -53,7 +55,7 @@ def survey(asked: Iterable[str]) -> None:
     """Prints a line for each type."""
     writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    simulator = Simulator()
+    simulator = SimulatorProcess()
     for kind in asked:
         writer.writerow(row(simulator, kind))
         sys.stdout.flush()

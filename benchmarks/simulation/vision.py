@@ -14,12 +14,12 @@ import records
 from simulation import vision_public
 from simulation.grid import PRECISIONS
 
-from validator.job import media
-from validator.job.settings import Settings
-from validator.memory import Adapter, Encoding, Workload, device_memory, linear_roles
-from validator.tables import models
-from validator.tables.data import listing
-from validator.tables.models import Model
+from validator.knowledge import models
+from validator.knowledge.models import Model
+from validator.knowledge.tables import yaml_table
+from validator.physics import Adapter, TowerWorkload, Workload, estimate_device_memory, linear_roles
+from validator.run import multimodal
+from validator.run.hyperparameters import Settings
 
 RECORD = records.EVIDENCE / "simulator" / "vision.csv"
 DEFAULTS: dict[str, Any] = {
@@ -69,20 +69,19 @@ def recorded() -> list[dict[str, str]]:
 
 def simulate_missing() -> None:
     """Adds the cells that are not recorded, one by one."""
-    from validator.simulate.ask import shape_of
-    from validator.simulate.cell import Cell
-    from validator.simulate.depth import depths, extended
+    from validator.simulation.simulation_request import SimulationRequest
+    from validator.simulation.worker import extrapolate, model_shape, shallow_copies
 
     names = ("model", *DEFAULTS)
     done = {records.key(row, names) for row in recorded()}
     for cell in (cell for cell in cells() if records.key(cell, names) not in done):
-        values = listing("models")[cell["model"]]["config"]
+        values = yaml_table("models")[cell["model"]]["config"]
         settings = {name: cell[name] for name in DEFAULTS}
-        asked = Cell(model=values, **settings, steps=1, warm=True)
-        to = depths(shape_of(asked).kinds)
+        asked = SimulationRequest(model=values, **settings, steps=1, warm=True)
+        to = shallow_copies(model_shape(asked).kinds)
         if to is None:
             raise SystemExit(f"{cell['model']} has too few layers")
-        result = extended(asked, to)
+        result = extrapolate(asked, to)
         part, peak = result.highest, result.parts[result.highest]
         made = {"peak_bytes": peak.size, "peak_at": " ".join(part), "trainable": result.trainable}
         records.append({**cell, **made}, RECORD)
@@ -90,7 +89,7 @@ def simulate_missing() -> None:
 
 def workload(row: dict[str, str]) -> Workload:
     """The recorded cell as the formulas see it: one device, no padding."""
-    model = models.model(row["model"])
+    model = models.find_model(row["model"])
     method = "lora" if row["method"] == "qlora4" else row["method"]
     frozen = {key: row[key] == "True" for key in DEFAULTS if key.startswith("freeze_") and key != "freeze_layers"}
     values = {"finetuning_type": method, "cutoff_len": 1 << 20, "image_max_pixels": seen(row, model),
@@ -98,7 +97,7 @@ def workload(row: dict[str, str]) -> Workload:
     if row["method"] == "qlora4":
         values["quantization_bit"] = 4
     settings = Settings(values)
-    decoder = media.trains_decoder(settings, model)
+    decoder = multimodal.is_decoder_trained(settings, model)
     return Workload(
         method=method if decoder or method == "lora" else "freeze",  # type: ignore[arg-type]
         precision=PRECISIONS[row["precision_mode"]],
@@ -112,9 +111,9 @@ def workload(row: dict[str, str]) -> Workload:
     )
 
 
-def _encodings(settings: Settings, model: Model, seconds: int) -> tuple[Encoding, ...]:
+def _encodings(settings: Settings, model: Model, seconds: int) -> tuple[TowerWorkload, ...]:
     """With a sound of so many seconds in place of the longest; a tower makes 50 tokens of each."""
-    heard = media.encodings(settings, model, ())
+    heard = multimodal.tower_encodings(settings, model, ())
     return tuple(
         each if tower.side else each._replace(tokens=min(each.tokens, 50 * seconds))
         for tower, each in zip(model.arch.towers, heard, strict=True)
@@ -135,7 +134,7 @@ def errors() -> list[tuple[float, dict[str, str]]]:
 
 
 def _predicted(row: dict[str, str]) -> float:
-    return device_memory(models.model(row["model"]).arch, workload(row)).allocated
+    return estimate_device_memory(models.find_model(row["model"]).arch, workload(row)).allocated
 
 
 def compare() -> None:

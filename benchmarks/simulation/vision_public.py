@@ -13,10 +13,19 @@ from dataclasses import dataclass
 import records
 from rows import automatic
 
-from validator import memory
-from validator.memory import Adapter, Encoding, Estimate, Runtime, Sharding, Tower, Workload, linear_roles
-from validator.memory.workload import Loss
-from validator.tables import models
+from validator.knowledge import models
+from validator.physics import (
+    Adapter,
+    DeviceRuntime,
+    Estimate,
+    Sharding,
+    Tower,
+    TowerWorkload,
+    Workload,
+    device_memory,
+    linear_roles,
+)
+from validator.physics.workload import LossKind
 
 PATH = records.EVIDENCE / "simulator" / "vision_public.csv"
 GIB = float(1 << 30)
@@ -27,7 +36,7 @@ class Stack:
     """The software of one source, by the first word of `source`."""
 
     title: str
-    loss: Loss
+    loss: LossKind
     overlap: bool  # of its ZeRO-2 file
 
 
@@ -48,13 +57,13 @@ def rows() -> list[tuple[dict[str, str], Estimate]]:
 
 def estimate(row: Mapping[str, str]) -> Estimate:
     """Of the run of a row, without what its process holds beside the model that trains (`beside_gib`)."""
-    arch = models.model(row["model"]).arch
-    runtime = Runtime(expandable_segments=row["expandable"] == "yes")
-    return memory.device_memory(arch, _workload(row), runtime)
+    arch = models.find_model(row["model"]).arch
+    runtime = DeviceRuntime(expandable_segments=row["expandable"] == "yes")
+    return device_memory.estimate_device_memory(arch, _workload(row), runtime)
 
 
 def _workload(row: Mapping[str, str]) -> Workload:
-    arch, stack = models.model(row["model"]).arch, STACKS[row["source"].split()[0]]
+    arch, stack = models.find_model(row["model"]).arch, STACKS[row["source"].split()[0]]
     stage, fused = int(row["zero"]), row["liger"] == "yes"
     return Workload(
         method="full" if row["method"] == "full" else "lora",
@@ -76,9 +85,9 @@ def _workload(row: Mapping[str, str]) -> Workload:
     )
 
 
-def _encoding(row: Mapping[str, str], tower: Tower) -> Encoding:
+def _encoding(row: Mapping[str, str], tower: Tower) -> TowerWorkload:
     recomputed, thawed = row["tower"] == "recomputed", row["thawed"] == "yes"
-    return Encoding(
+    return TowerWorkload(
         int(row["patches"]) if tower.side else 0,
         trains=thawed,
         projector=thawed,

@@ -37,10 +37,10 @@ from unittest.mock import patch
 import forks
 import yaml
 
-from validator.job.job import Job
-from validator.job.naming import method_name
-from validator.recipes import catalogue
-from validator.tables import data
+from validator.catalogue import bundled_recipes
+from validator.knowledge import tables
+from validator.run.prediction import Job
+from validator.run.recipe_labels import method_name
 
 ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = ROOT / "benchmarks" / "evidence" / "training" / "twins.csv"
@@ -122,7 +122,7 @@ def combination(job: Job) -> Combination:
 def combinations() -> dict[Combination, list[Job]]:
     """Every combination of the catalogue with its recipes."""
     found: dict[Combination, list[Job]] = {}
-    for job in catalogue.jobs():
+    for job in bundled_recipes.resolved_recipes():
         if job.model and job.model.id:
             found.setdefault(combination(job), []).append(job)
     return found
@@ -181,7 +181,7 @@ def prepare(folder: Path, jobs: Iterable[Job]) -> None:
     """Models and data of the twins."""
     from training_twins import pictured, shrunk
 
-    published = yaml.load((data.DATA / "models.yaml").read_text("utf-8"), yaml.CSafeLoader)
+    published = yaml.load((tables.DATA_FOLDER / "models.yaml").read_text("utf-8"), yaml.CSafeLoader)
     shrunk.data(folder / "data")
     pictured.data(folder / "data")
     for job in jobs:

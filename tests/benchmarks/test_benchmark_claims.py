@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from accuracy_time import claims
 
-from validator.speed import Span, StepTime, Term
+from validator.physics import Band, StepTime, TimeTerm
 
 CLAIMS = claims.claims()
 
@@ -22,12 +22,12 @@ CLAIMS = claims.claims()
     ],
 )
 def test_whether_hours_can_be_right(says: list[float], ours: tuple[float, float, float], verdict: str) -> None:
-    assert claims.hours({"hours": says}, Span(*ours), 1000.0)[-1] == verdict
+    assert claims.hours({"hours": says}, Band(*ours), 1000.0)[-1] == verdict
 
 
 @pytest.mark.parametrize(("links", "verdict"), [(0.05, "right"), (0.3, "not right")])
 def test_whether_communication_takes_less_than_a_share(links: float, verdict: str) -> None:
-    step = StepTime({Term.PRODUCTS: 1 - links, Term.LINKS: links}, 0.9, 1.0, 1.1, tokens=1)
+    step = StepTime({TimeTerm.PRODUCTS: 1 - links, TimeTerm.LINKS: links}, 0.9, 1.0, 1.1, tokens=1)
     assert claims.exposed({"exposed": 0.1}, step)[-1] == verdict
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from accuracy_time import runs
 
-from validator.speed import Span
-from validator.tables import data
+from validator.knowledge import tables
+from validator.physics import Band
 
 ROOT = Path(__file__).parents[2]
 
 RUNS = runs.runs()
-KEYS = data.table("arguments")["arguments"]
+KEYS = tables.json_table("arguments")["arguments"]
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ KEYS = data.table("arguments")["arguments"]
     ],
 )
 def test_error_and_band_of_a_run(published: Any, ours: tuple[float, ...], error: float, covered: bool) -> None:
-    item = runs.Judged({"hours": published}, Span(*ours))
+    item = runs.Judged({"hours": published}, Band(*ours))
     assert item.error == pytest.approx(error)
     assert item.covered is covered
 

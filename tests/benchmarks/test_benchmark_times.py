@@ -11,7 +11,7 @@ from accuracy_time import times
 from gpu import cells as gpu_cells
 from gpu import measure as gpu
 
-from validator.memory import parameters
+from validator.physics import parameter_count
 
 ROWS, SKIPPED = times.published()
 BY_ID = {row.id: row for row in ROWS}
@@ -169,7 +169,7 @@ def test_shapes_agree_with_the_count_that_the_source_prints(size: str) -> None:
     row = next(row for row in ROWS if row.facts["hf_id"] == f"llm-foundry/mpt-{size}")
     published = int(row.facts["notes"].split("NumParams ")[1].split(";")[0])
     positions = row.workload.length * row.architecture.hidden  # which are learned there
-    assert parameters(row.architecture) + positions == pytest.approx(published, rel=0.001)
+    assert parameter_count(row.architecture) + positions == pytest.approx(published, rel=0.001)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from accuracy_time import paced, refit, times
 from accuracy_time import report as timing
 
-from validator.speed import StepTime, Term
+from validator.physics import StepTime, TimeTerm
 
 BY_ID = {row.id: row for row in times.published()[0]}
 
@@ -14,7 +14,7 @@ BY_ID = {row.id: row for row in times.published()[0]}
 def timed(name: str, low: float, expected: float, high: float) -> timing.Timed:
     """A row beside a prediction that is given in shares of what was measured."""
     seconds = BY_ID[name].seconds
-    terms = {Term.PRODUCTS: expected * seconds}
+    terms = {TimeTerm.PRODUCTS: expected * seconds}
     return timing.Timed(BY_ID[name], StepTime(terms, low * seconds, expected * seconds, high * seconds, tokens=1))
 
 
@@ -34,7 +34,7 @@ def test_error_and_band_of_a_row(name: str, band: tuple[float, float, float], er
 
 def test_samples_of_unknown_length_take_from_a_tenth_of_the_maximum_to_all_of_it() -> None:
     row = BY_ID["alpacalora-001"]
-    step, whole = timing.judge(row).step, timing.step_time(row.architecture, row.workload, row.device)
+    step, whole = timing.judge(row).step, timing.estimate_step_time(row.architecture, row.workload, row.device)
     assert step.high == whole.high
     assert step.low < step.expected < whole.expected
     assert timing.shortened(row.workload, 0.25).length > 0.25 * row.workload.length  # padded to the longest of eight
@@ -43,7 +43,7 @@ def test_samples_of_unknown_length_take_from_a_tenth_of_the_maximum_to_all_of_it
 def test_a_network_that_no_one_tells_widens_the_band() -> None:
     told, guessed = BY_ID["foundry-115"], BY_ID["swift-015"]
     assert (told.guessed, guessed.guessed) == (False, True)
-    plain = timing.step_time(guessed.architecture, guessed.workload, guessed.device)
+    plain = timing.estimate_step_time(guessed.architecture, guessed.workload, guessed.device)
     assert timing.judge(guessed).step.high > 1.05 * plain.high
 
 
@@ -73,7 +73,7 @@ def test_rivals_are_judged_on_the_rows_they_answer() -> None:
 )
 def test_parameters_that_a_token_meets(name: str, share: float) -> None:
     row = BY_ID[name]
-    assert paced.active(row) / paced.parameters(row.architecture) == pytest.approx(share, abs=0.01)
+    assert paced.active(row) / paced.parameter_count(row.architecture) == pytest.approx(share, abs=0.01)
 
 
 def test_constants_that_are_fitted_anew_exist_and_matter() -> None:

@@ -11,15 +11,14 @@ import pytest
 import yaml
 
 from validator.advise import changes
-from validator.diagnostic import FileReport, Severity
-from validator.job import job
-from validator.job.job import Job
-from validator.judge import check
-from validator.read.override import overridden
+from validator.check import checking
+from validator.finding import FileReport, Severity
+from validator.recipe.recipe_file import load_with_overrides
+from validator.run import prediction
+from validator.run.prediction import Job
 from validator.submit import slurm
-from validator.submit.order import Run
-from validator.submit.site import Site
-from validator.submit.work import work
+from validator.submit.cluster_job import RunToSubmit, build_cluster_job
+from validator.submit.site_file import Site
 
 pytestmark = pytest.mark.usefixtures("from_the_root")
 
@@ -44,15 +43,17 @@ class Judgement:
 
 def judge(row: Row) -> Judgement:
     """Check the row's file as a user would; the working directory is the repository."""
-    document = overridden(row["file"], row.get("set", ()))
-    report, described = check.check_document(document), job.resolve(document)
+    document = load_with_overrides(row["file"], row.get("set", ()))
+    report, described = checking.check_document(document), prediction.resolve(document)
     counted = [found for found in report.diagnostics if found.severity is not Severity.NOTE]
     device = described.device_memory
     assert device is not None
     return Judgement(
         verdict=_verdict(report),
         codes=frozenset(found.code for found in counted),
-        text="\n".join([*(found.message for found in report.diagnostics), *map(str, changes.nearest(described))]),
+        text="\n".join(
+            [*(found.message for found in report.diagnostics), *map(str, changes.nearest_changes(described))]
+        ),
         device_gb=device.expected / 1e9,
         script=_script(described) if "job" in row else (),
     )
@@ -60,7 +61,7 @@ def judge(row: Row) -> Judgement:
 
 def _script(described: Job) -> Sequence[str]:
     """The lines of the job that `submit` writes for a site without wishes."""
-    run = Run(described, (), work(described, Site()))
+    run = RunToSubmit(described, (), build_cluster_job(described, Site()))
     return slurm.order([run], Site()).text.splitlines()
 
 

@@ -15,29 +15,29 @@ from click.testing import CliRunner
 from support.program import run_to_exception as run
 
 from validator import __version__
+from validator.catalogue import bundled_recipes
+from validator.catalogue.recipe_copy import copy_recipe, with_origin
+from validator.catalogue.recipe_diff import compare_recipes
+from validator.check import checking
 from validator.cli import group
 from validator.commands import copy as copies
 from validator.commands import explain, plan
-from validator.diagnostic import RecipeError, Severity
-from validator.judge import check
-from validator.read.override import with_overrides
-from validator.read.recipe import load, parse
-from validator.recipes import catalogue
-from validator.recipes.compare import compare
-from validator.recipes.copy import copy, with_origin
-from validator.show import placed as printer
-from validator.tables.checkout import home
+from validator.errors import RecipeError
+from validator.finding import Severity
+from validator.output import written_files as printer
+from validator.recipe.known_folders import catalogue_root
+from validator.recipe.recipe_file import load_recipe, parse_recipe, with_overrides
 
-pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/recipes/*", "validator/commands/*"])
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/catalogue/*", "validator/commands/*"])
 
 NAME = "qwen3-8b-a100-full"
 # One device with DeepSpeed, whose recipe has to say how to get torchrun; its catalogue is that of the tests.
-ONE_DEVICE = (home() / "tests" / "fixtures", "llama3.2-1b-4090x1-full-offload")
+ONE_DEVICE = (catalogue_root() / "tests" / "fixtures", "llama3.2-1b-4090x1-full-offload")
 
 
 def problems(path: Path) -> set[str]:
     """Codes of errors and warnings, without those on this repository's conventions."""
-    found = check.check_file(str(path)).diagnostics
+    found = checking.check_file(str(path)).diagnostics
     return {d.code for d in found if d.severity is not Severity.NOTE and not d.code.startswith("CUR")}
 
 
@@ -53,38 +53,38 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "name",
     [
         each if at % 9 == 0 or each == "tiny-cpu-lora" else pytest.param(each, marks=pytest.mark.slow)
-        for at, each in enumerate(catalogue.names())
+        for at, each in enumerate(bundled_recipes.recipe_names())
     ],
 )
 def test_a_copy_is_right_where_it_stands(here: Path, name: str) -> None:
-    source = catalogue.file(name)
-    placed = copy(name, str(here / "own"))
+    source = bundled_recipes.recipe_file(name)
+    placed = copy_recipe(name, str(here / "own"))
     assert placed.recipe == here / "own" / f"{name}.yaml"
     assert problems(placed.recipe) <= problems(source)
-    written = load(str(placed.recipe))
-    assert written.values == load(str(source)).values
+    written = load_recipe(str(placed.recipe))
+    assert written.values == load_recipe(str(source)).values
     assert written.header["origin"] == f"{name} of llamafactory-recipes {__version__}"
 
 
 @pytest.mark.parametrize("dest", ["mine.yaml", "mine.yml", "new/deep/mine.yaml"])
 def test_a_file_keeps_the_name_it_is_given(here: Path, dest: str) -> None:
-    assert copy(NAME, dest).recipe == Path(dest)
+    assert copy_recipe(NAME, dest).recipe == Path(dest)
     assert (here / dest).is_file()
     assert (here / dest).parent.joinpath("deepspeed/ds_z3.json").is_file()
 
 
-@pytest.mark.parametrize(("root", "name"), [(home(), "qwen72b-a100x16-full-offload"), ONE_DEVICE])
+@pytest.mark.parametrize(("root", "name"), [(catalogue_root(), "qwen72b-a100x16-full-offload"), ONE_DEVICE])
 def test_the_command_in_a_copy_is_for_the_copy(
     here: Path, monkeypatch: pytest.MonkeyPatch, root: Path, name: str
 ) -> None:
-    monkeypatch.setattr(catalogue, "home", lambda: root)
-    assert f"llamafactory-cli train recipes/{name}.yaml\n" in catalogue.file(name).read_text("utf-8")
-    copy(name, "own/mine.yaml")
+    monkeypatch.setattr(bundled_recipes, "catalogue_root", lambda: root)
+    assert f"llamafactory-cli train recipes/{name}.yaml\n" in bundled_recipes.recipe_file(name).read_text("utf-8")
+    copy_recipe(name, "own/mine.yaml")
     assert "llamafactory-cli train mine.yaml\n" in (here / "own" / "mine.yaml").read_text("utf-8")
 
 
 def test_a_second_copy_names_its_origin_once() -> None:
-    text = catalogue.file(NAME).read_text("utf-8")
+    text = bundled_recipes.recipe_file(NAME).read_text("utf-8")
     assert with_origin(with_origin(text, "old"), NAME) == with_origin(text, NAME)
 
 
@@ -92,7 +92,7 @@ def test_nothing_is_overwritten(here: Path) -> None:
     mine = here / "mine.yaml"
     mine.write_text("own work\n", "utf-8")
     with pytest.raises(RecipeError, match="exists and is not overwritten"):
-        copy(NAME, "mine.yaml")
+        copy_recipe(NAME, "mine.yaml")
     assert mine.read_text("utf-8") == "own work\n"
     assert [path.name for path in here.iterdir()] == ["mine.yaml"]
 
@@ -118,15 +118,15 @@ def everything(folder: Path) -> dict[str, str]:
 
 def test_entries_that_a_registry_lacks_are_added(here: Path) -> None:
     write(here / "data/dataset_info.json", {"mine": REGISTRY["mine"]})
-    placed = copy(NAME, "mine.yaml")
+    placed = copy_recipe(NAME, "mine.yaml")
     assert placed.files == (here / "deepspeed/ds_z3.json", here / "data/dataset_info.json")
     assert list(json.loads((here / "data/dataset_info.json").read_text("utf-8"))) == list(REGISTRY)
-    assert problems(placed.recipe) <= problems(catalogue.file(NAME))
+    assert problems(placed.recipe) <= problems(bundled_recipes.recipe_file(NAME))
 
 
 def test_a_registry_that_says_the_same_or_more_stays(here: Path) -> None:
     text = write(here / "data/dataset_info.json", REGISTRY)
-    assert copy(NAME, "mine.yaml").files == (here / "deepspeed/ds_z3.json",)
+    assert copy_recipe(NAME, "mine.yaml").files == (here / "deepspeed/ds_z3.json",)
     assert (here / "data/dataset_info.json").read_text("utf-8") == text
 
 
@@ -142,7 +142,7 @@ def test_a_folder_that_says_otherwise_gets_nothing(here: Path, path: str, conten
     write(here / path, content)
     before = everything(here)
     with pytest.raises(RecipeError, match=message):
-        copy(NAME, "mine.yaml")
+        copy_recipe(NAME, "mine.yaml")
     assert everything(here) == before
 
 
@@ -152,21 +152,21 @@ def test_nothing_is_written_behind_a_link_out_of_the_folder(here: Path, linked: 
     (here / "own").mkdir()
     (here / "own" / linked).symlink_to(here / "elsewhere")
     with pytest.raises(RecipeError, match="a link leads from"):
-        copy(NAME, "own")
+        copy_recipe(NAME, "own")
     assert everything(here) == {}
 
 
 def test_two_recipes_in_one_folder_are_both_right(here: Path) -> None:
     for name in (NAME, "qwen3-8b-a100x1-lora-dpo", "qwen3-8b-a100-full-pt"):
-        assert problems(copy(name, ".").recipe) <= problems(catalogue.file(name))
+        assert problems(copy_recipe(name, ".").recipe) <= problems(bundled_recipes.recipe_file(name))
     assert len(json.loads((here / "data/dataset_info.json").read_text("utf-8"))) == 6
 
 
 def test_an_empty_folder_of_a_project_becomes_one_of_its_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy(NAME, ".")
+    copy_recipe(NAME, ".")
     (here / "inner").mkdir()
     monkeypatch.chdir(here / "inner")
-    placed = copy(NAME, ".")
+    placed = copy_recipe(NAME, ".")
     assert (placed.folder, str(placed.start)) == (here / "inner", f"{NAME}.yaml")
     assert len(placed.files) == 2
 
@@ -174,7 +174,7 @@ def test_an_empty_folder_of_a_project_becomes_one_of_its_own(here: Path, monkeyp
 @pytest.mark.parametrize("name", ["bad\nname.yaml", "bad\udcff.yaml"])
 def test_a_name_that_no_command_can_show_is_refused(here: Path, name: str) -> None:
     with pytest.raises(RecipeError, match="choose another name"):
-        copy(NAME, name)
+        copy_recipe(NAME, name)
     assert everything(here) == {}
 
 
@@ -184,7 +184,7 @@ def test_a_deepspeed_file_by_name(here: Path, name: str, dest: str) -> None:
     folder = here / dest if dest == "own" else here
     assert f"wrote {'own/' if dest == 'own' else ''}deepspeed/ds_z2.json\n" in run("copy", name, dest).output
     file = folder / "deepspeed/ds_z2.json"
-    assert file.read_text("utf-8") == (home() / "deepspeed/ds_z2.json").read_text("utf-8")
+    assert file.read_text("utf-8") == (catalogue_root() / "deepspeed/ds_z2.json").read_text("utf-8")
     again = run("copy", name, dest)
     assert (again.exit_code, "is there already, the same" in again.output) == (0, True)
     file.write_text("{}", "utf-8")
@@ -202,33 +202,33 @@ def test_a_deepspeed_file_keeps_its_name(here: Path) -> None:
 def test_a_deepspeed_file_works_where_it_says() -> None:
     shown = run("copy", "ds_z2", "own").output
     assert "use: `deepspeed: deepspeed/ds_z2.json` in a recipe that is started from own" in shown
-    recipe = copy(NAME, "own/mine.yaml").recipe
+    recipe = copy_recipe(NAME, "own/mine.yaml").recipe
     recipe.write_text(recipe.read_text("utf-8").replace("ds_z3", "ds_z2"), "utf-8")
     assert "PTH001" not in problems(recipe)
 
 
 @pytest.mark.usefixtures("here")
 def test_a_copy_brings_the_accelerate_file_that_its_header_names() -> None:
-    placed = copy("llama3.3-70b-4090x2-qlora-fsdp", "own/mine.yaml")
+    placed = copy_recipe("llama3.3-70b-4090x2-qlora-fsdp", "own/mine.yaml")
     assert Path("accelerate/fsdp_qlora_offload.yaml") in [each.relative_to(placed.folder) for each in placed.files]
     assert "PAR301" not in problems(placed.recipe)
     assert "llamafactory.launcher mine.yaml" in placed.recipe.read_text("utf-8")
 
 
 def test_a_folder_above_that_has_everything_is_used(here: Path) -> None:
-    copy(NAME, "first.yaml")
-    placed = copy(NAME, "inner/second.yaml")
+    copy_recipe(NAME, "first.yaml")
+    placed = copy_recipe(NAME, "inner/second.yaml")
     assert (placed.files, placed.folder) == ((), here)
-    assert printer.text(placed).splitlines()[-1] == "run: lmf-recipes train inner/second.yaml"
+    assert printer.format_installed_recipe(placed).splitlines()[-1] == "run: lmf-recipes train inner/second.yaml"
 
 
 def test_a_recipe_without_engine_gets_no_engine_file(here: Path) -> None:
-    copy("qwen3-8b-4090x1-lora", "mine.yaml")
+    copy_recipe("qwen3-8b-4090x1-lora", "mine.yaml")
     assert sorted(path.name for path in here.iterdir()) == ["data", "mine.yaml"]
 
 
 def test_the_registry_defines_what_the_recipe_uses_and_no_more(here: Path) -> None:
-    copy(NAME, "mine.yaml")
+    copy_recipe(NAME, "mine.yaml")
     assert set(json.loads((here / "data/dataset_info.json").read_text("utf-8"))) == {"alpaca_gpt4_en", "alpaca_gpt4_zh"}
 
 
@@ -249,20 +249,20 @@ def test_a_model_in_place_of_a_recipe_is_told_where_its_recipes_are() -> None:
 def test_an_unwritable_place_is_one_sentence(here: Path) -> None:
     (here / "file").write_text("", "utf-8")
     with pytest.raises(RecipeError, match="cannot be made: not a directory"):
-        copy(NAME, "file/mine.yaml")
+        copy_recipe(NAME, "file/mine.yaml")
 
 
 @pytest.mark.parametrize("dest", ["x" * 300, "x" * 300 + ".yaml", "x" * 300 + "/mine.yaml"])
 def test_a_name_that_no_file_can_have_is_one_sentence(here: Path, dest: str) -> None:
     with pytest.raises(RecipeError, match="file name too long"):
-        copy(NAME, dest)
+        copy_recipe(NAME, dest)
     assert not [path for path in here.rglob("*") if path.suffix == ".yaml"]
 
 
 @pytest.mark.usefixtures("here")
 def test_a_fresh_copy_does_not_differ() -> None:
-    copy(NAME, "mine.yaml")
-    same = compare(NAME, "mine.yaml")
+    copy_recipe(NAME, "mine.yaml")
+    same = compare_recipes(NAME, "mine.yaml")
     assert [same.changed, same.added, same.removed] == [{}, {}, {}]
     assert same.before == same.after
     assert "no setting differs" in run("diff", NAME, "mine.yaml").output
@@ -270,7 +270,7 @@ def test_a_fresh_copy_does_not_differ() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_every_kind_of_change_is_named() -> None:
-    copy(NAME, "mine.yaml")
+    copy_recipe(NAME, "mine.yaml")
     text = Path("mine.yaml").read_text("utf-8")
     text = text.replace("plot_loss: true\n", "").replace("cutoff_len: 2048", "cutoff_len: 8192\npacking: true")
     Path("mine.yaml").write_text(text.replace("# samples: 20000", "# samples: 5000"), "utf-8")
@@ -281,10 +281,10 @@ def test_every_kind_of_change_is_named() -> None:
 
 
 def test_a_change_inside_the_deepspeed_file_is_named(here: Path) -> None:
-    copy(NAME, "mine.yaml")
+    copy_recipe(NAME, "mine.yaml")
     file = here / "deepspeed/ds_z3.json"
     file.write_text(file.read_text("utf-8").replace('"overlap_comm": false', '"overlap_comm": true'), "utf-8")
-    changed = compare(NAME, "mine.yaml").changed
+    changed = compare_recipes(NAME, "mine.yaml").changed
     assert changed == {"(deepspeed file) zero_optimization.overlap_comm": (False, True)}
 
 
@@ -293,7 +293,7 @@ def test_a_file_that_cannot_be_compared_is_refused(here: Path, content: str | No
     if content is not None:
         Path("mine.yaml").write_text(content, "utf-8")
     with pytest.raises(RecipeError, match=message):
-        compare(NAME, str(here / "mine.yaml"))
+        compare_recipes(NAME, str(here / "mine.yaml"))
 
 
 def test_names_complete_in_the_shell() -> None:
@@ -340,18 +340,18 @@ def started(line: str) -> tuple[Path, str, dict[str, Any]]:
     """Folder, recipe and overrides of a llamafactory-cli that a shell was told to run."""
     folder, (train, recipe, *overrides) = json.loads(shell(line))
     assert train == "train"
-    return Path(folder), recipe, with_overrides(parse("x.yaml", "a: 1\n"), overrides).values
+    return Path(folder), recipe, with_overrides(parse_recipe("x.yaml", "a: 1\n"), overrides).values
 
 
 @pytest.mark.sample(one_in=7)
 @pytest.mark.usefixtures("stub")
-@pytest.mark.parametrize(("root", "name"), [(home(), "qwen3-8b-a100x4-lora"), ONE_DEVICE])
+@pytest.mark.parametrize(("root", "name"), [(catalogue_root(), "qwen3-8b-a100x4-lora"), ONE_DEVICE])
 @pytest.mark.parametrize("folder", ["plain", "with space", "größe", "it's", "-dash", "$HOME", "中文"])
 def test_printed_commands_work_from_where_they_are_printed(
     monkeypatch: pytest.MonkeyPatch, root: Path, name: str, folder: str
 ) -> None:
-    monkeypatch.setattr(catalogue, "home", lambda: root)
-    printed = printer.text(copy(name, folder))
+    monkeypatch.setattr(bundled_recipes, "catalogue_root", lambda: root)
+    printed = printer.format_installed_recipe(copy_recipe(name, folder))
     command = printed.splitlines()[-1].removeprefix("run: ")
     line = shell(f"{command} --dry-run")
     change = command.split(" && ")[0]
@@ -369,8 +369,10 @@ def test_printed_commands_work_from_where_they_are_printed(
 
 def test_a_space_in_the_path_of_a_recipe_is_told(here: Path) -> None:
     (here / "with space").mkdir()
-    assert "splits" not in printer.text(copy(NAME, "with space"))
+    assert "splits" not in printer.format_installed_recipe(copy_recipe(NAME, "with space"))
     with pytest.raises(RecipeError, match=r"`my own\.yaml` holds a space, .*; choose another name"):
-        copy(NAME, "my own.yaml")  # on eight devices, which torchrun serves
+        copy_recipe(NAME, "my own.yaml")  # on eight devices, which torchrun serves
     assert not (here / "my own.yaml").exists()
-    assert "splits at spaces" in printer.text(copy("qwen3-4b-2507-4090x1-lora", "my own.yaml"))
+    assert "splits at spaces" in printer.format_installed_recipe(
+        copy_recipe("qwen3-4b-2507-4090x1-lora", "my own.yaml")
+    )

@@ -9,14 +9,15 @@ import pytest
 from click.testing import Result
 from support import program
 
-from validator.diagnostic import RecipeError, Severity
-from validator.recipes import catalogue
-from validator.recipes.named import document, named
-from validator.tables.checkout import home
+from validator.catalogue import bundled_recipes
+from validator.catalogue.lookup import locate_recipe, open_recipe
+from validator.errors import RecipeError
+from validator.finding import Severity
+from validator.recipe.known_folders import catalogue_root
 
 NAME = "qwen3-8b-a100-full"
-DEEPSPEED = f"deepspeed={home() / 'deepspeed/ds_z3.json'}"
-DATA = f"dataset_dir={home() / 'data'}"
+DEEPSPEED = f"deepspeed={catalogue_root() / 'deepspeed/ds_z3.json'}"
+DATA = f"dataset_dir={catalogue_root() / 'data'}"
 
 
 def run(*words: str) -> Result:
@@ -45,13 +46,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_name_brings_its_own_paths_and_the_users_count_from_here(
     given: tuple[str, ...], overrides: tuple[str, ...]
 ) -> None:
-    assert named(NAME, given) == (str(catalogue.file(NAME)), overrides)
-    assert named(f"{NAME}.yaml", given) == named(NAME, given)
+    assert locate_recipe(NAME, given) == (str(bundled_recipes.recipe_file(NAME)), overrides)
+    assert locate_recipe(f"{NAME}.yaml", given) == locate_recipe(NAME, given)
 
 
 def test_from_the_catalogues_home_a_name_is_the_file_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(home())
-    assert named(NAME, ["bf16=true"]) == (f"recipes/{NAME}.yaml", ("bf16=true",))
+    monkeypatch.chdir(catalogue_root())
+    assert locate_recipe(NAME, ["bf16=true"]) == (f"recipes/{NAME}.yaml", ("bf16=true",))
 
 
 @pytest.mark.parametrize("path", [NAME, f"{NAME}.yaml", "folder", "-", "missing/x.yaml", "x.yaml", "x.jsonl"])
@@ -59,7 +60,7 @@ def test_paths_stay_as_they_are(here: Path, path: str) -> None:
     (here / NAME).write_text("")
     (here / f"{NAME}.yaml").write_text("")
     (here / "folder").mkdir()
-    assert named(path, ["a=1"]) == (path, ("a=1",))
+    assert locate_recipe(path, ["a=1"]) == (path, ("a=1",))
 
 
 @pytest.mark.parametrize(
@@ -72,9 +73,9 @@ def test_paths_stay_as_they_are(here: Path, path: str) -> None:
 )
 def test_a_word_that_is_neither_gets_a_near_name(word: str, says: str) -> None:
     with pytest.raises(RecipeError) as caught:
-        named(word)
+        locate_recipe(word)
     assert says in str(caught.value)
-    (problem,) = document(word).problems
+    (problem,) = open_recipe(word).problems
     assert (problem.code, problem.severity) == ("LOA001", Severity.ERROR)
     assert run("check", word).exit_code == 1
     for command in ("explain", "train", "data"):
@@ -83,7 +84,7 @@ def test_a_word_that_is_neither_gets_a_near_name(word: str, says: str) -> None:
 
 def test_each_command_takes_a_name(here: Path) -> None:
     (checked,) = json.loads(run("check", NAME, "--format", "json").output)["files"]
-    assert (checked["path"], checked["verdict"]) == (str(catalogue.file(NAME)), "fits")
+    assert (checked["path"], checked["verdict"]) == (str(bundled_recipes.recipe_file(NAME)), "fits")
     assert {each["severity"] for each in checked["diagnostics"]} <= {"note"}
     explained = json.loads(run("explain", NAME, "--format", "json").output)
     assert explained["verdict"] == "fits"
@@ -91,11 +92,11 @@ def test_each_command_takes_a_name(here: Path) -> None:
     small = "qwen3-8b-a100x4-lora"  # for whose checkpoints there is room
     line = run("train", small, "--dry-run").output
     assert f"{DEEPSPEED.replace('z3', 'z2')} {DATA} output_dir={here / 'saves' / small}" in line
-    assert run("data", "tiny-cpu-lora").output.startswith(str(catalogue.file("tiny-cpu-lora")))
+    assert run("data", "tiny-cpu-lora").output.startswith(str(bundled_recipes.recipe_file("tiny-cpu-lora")))
 
 
 def test_two_names_are_compared_as_the_catalogue_has_them() -> None:
     compared = json.loads(run("diff", NAME, "qwen3-8b-a100-lora", "--format", "json").output)
-    assert (compared["recipe"], compared["path"]) == (NAME, str(catalogue.file("qwen3-8b-a100-lora")))
+    assert (compared["recipe"], compared["path"]) == (NAME, str(bundled_recipes.recipe_file("qwen3-8b-a100-lora")))
     assert compared["changed"]["finetuning_type"] == ["full", "lora"]
     assert [compared[when]["verdict"] for when in ("before", "after")] == ["fits", "fits"]

@@ -11,9 +11,10 @@ import click
 import pytest
 from support.program import run_to_exception as run
 
-from validator.diagnostic import RecipeError, Severity
-from validator.judge import check
-from validator.read.recipe import load
+from validator.check import checking
+from validator.errors import RecipeError
+from validator.finding import Severity
+from validator.recipe.recipe_file import load_recipe
 
 pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/plan/*"])
 
@@ -35,7 +36,7 @@ def write(name: str, row: dict[str, Any], rows: int = 30) -> None:
 
 
 def errors(path: str) -> list[str]:
-    return [d.message for d in check.check_file(path).diagnostics if d.severity is Severity.ERROR]
+    return [d.message for d in checking.check_file(path).diagnostics if d.severity is Severity.ERROR]
 
 
 @pytest.mark.parametrize(
@@ -49,9 +50,9 @@ def test_a_copy_trains_on_the_data(name: str, row: dict[str, Any], dest: str, da
     found = run("copy", name, dest, "--data", data)
     assert found.exit_code == 0, found.exception
     recipe = dest if dest.endswith(".yaml") else f"{dest}/{name}.yaml"
-    assert load(recipe).values["dataset"] == "my"
-    assert load(recipe).header.get("rows", 30) == 30
-    assert load(recipe).header["samples"] > 30
+    assert load_recipe(recipe).values["dataset"] == "my"
+    assert load_recipe(recipe).header.get("rows", 30) == 30
+    assert load_recipe(recipe).header["samples"] > 30
     assert f"note: `{data}` holds 30 rows, the recipe is made for" in found.stdout
     assert not errors(recipe)
 
@@ -63,7 +64,7 @@ def test_a_plan_takes_stage_and_samples_from_the_data(row: dict[str, Any], stage
     write("my.jsonl", row)
     found = run("plan", "--model", "qwen3-8b", "--machine", "8xa100-80g", "--data", "my.jsonl", "--write", "r.yaml")
     assert found.exit_code == 0, found.exception
-    recipe = load("r.yaml")
+    recipe = load_recipe("r.yaml")
     assert (recipe.values["dataset"], recipe.values["stage"]) == ("my", stage)
     assert recipe.header["samples"] > 30
     assert not errors("r.yaml")
@@ -76,7 +77,7 @@ def test_a_stage_that_takes_the_rows_may_be_asked_for() -> None:
     found = run("plan", "--model", "qwen3-8b", "--machine", "8xa100-80g", "--data", "my.jsonl", "--stage", "rm",
                 "--write", "r.yaml")  # fmt: skip
     assert found.exit_code == 0, found.exception
-    assert load("r.yaml").values["stage"] == "rm"
+    assert load_recipe("r.yaml").values["stage"] == "rm"
     assert not errors("r.yaml")
 
 
@@ -118,7 +119,7 @@ def test_data_of_another_kind_are_refused(words: list[str], row: dict[str, Any],
 def test_a_file_gets_a_name_that_a_recipe_can_hold(file: str, name: str) -> None:
     write(file, TALK)
     assert run("copy", "qwen7b-910b-lora", ".", "--data", file).exit_code == 0
-    assert load("qwen7b-910b-lora.yaml").values["dataset"] == name
+    assert load_recipe("qwen7b-910b-lora.yaml").values["dataset"] == name
     assert not errors("qwen7b-910b-lora.yaml")
 
 
@@ -133,7 +134,7 @@ def test_a_choice_of_models_goes_by_the_rows() -> None:
     write("my.jsonl", TALK, 20000)
     found = run("plan", "--machine", "8xa100-80g", "--data", "my.jsonl", "--write", "r.yaml")
     assert found.exit_code == 0, found.exception
-    assert load("r.yaml").values["dataset"] == "my"
+    assert load_recipe("r.yaml").values["dataset"] == "my"
     assert not errors("r.yaml")
 
 

@@ -13,13 +13,12 @@ import yaml
 from support.every import every
 from support.real_parser import Parser
 
-from validator.diagnostic import Severity
-from validator.job import job
-from validator.job.naming import name
-from validator.judge import check
-from validator.read.recipe import load
-from validator.tables import data
-from validator.train import environment, handoff
+from validator.check import checking
+from validator.finding import Severity
+from validator.knowledge import tables
+from validator.recipe.recipe_file import load_recipe
+from validator.run import launch_command, prediction
+from validator.run.recipe_labels import catalogue_name
 
 pytestmark = pytest.mark.usefixtures("from_the_root")
 
@@ -29,7 +28,7 @@ RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 ONE_EPOCH = {"llama3.3-70b-3090x2-qlora-fsdp", "llama3.3-70b-4090x2-qlora-fsdp"}
 CURATED = [path for path in RECIPES if not path.stem.startswith("tiny-")]
 SECTIONS = ["model", "method", "dataset", "output", "train", "eval"]
-RATES = yaml.load((data.DATA / "rates.yaml").read_text("utf-8"), yaml.CSafeLoader)["rates"]
+RATES = yaml.load((tables.DATA_FOLDER / "rates.yaml").read_text("utf-8"), yaml.CSafeLoader)["rates"]
 
 each = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 
@@ -39,14 +38,14 @@ def relative(path: Path) -> str:
 
 
 @cache
-def described(path: Path) -> job.Job:
+def described(path: Path) -> prediction.Job:
     """The recipe resolved: once for all tests, which only read it."""
-    return job.resolve(load(relative(path)))
+    return prediction.resolve(load_recipe(relative(path)))
 
 
 @each
 def test_is_clean(path: Path) -> None:
-    found = check.check_file(relative(path)).diagnostics
+    found = checking.check_file(relative(path)).diagnostics
     assert [d for d in found if d.severity is not Severity.NOTE] == []
 
 
@@ -57,7 +56,7 @@ def test_fits_its_machine(path: Path) -> None:
 
 @every(CURATED)
 def test_name_follows_from_the_contents(path: Path) -> None:
-    derived = name(described(path))
+    derived = catalogue_name(described(path))
     assert derived
     assert path.stem == derived or path.stem.startswith(f"{derived}-")
 
@@ -88,7 +87,7 @@ def test_settings_that_users_copy(path: Path) -> None:
     assert values["report_to"] == "none"
 
 
-def guidance(recipe: job.Job) -> dict[str, Any]:
+def guidance(recipe: prediction.Job) -> dict[str, Any]:
     """The entry of rates.yaml for a recipe: that of its own optimizer where there is one."""
     assert recipe.model
     bits = ("8bit" if recipe.get("optim") == "adamw_8bit" else "bf16") if recipe.flag("pure_bf16") else None
@@ -115,7 +114,7 @@ def test_rate_and_batch_follow_the_guidance(path: Path) -> None:
 def test_every_zero_file_is_used_by_a_recipe() -> None:
     """But for the first two, by which a run with all weights on each device gains nothing, for those that lose
     gradients (PAR023) with the many micro batches of a recipe's batch, and for twins with the other kind of memory."""
-    used = {load(relative(path)).values.get("deepspeed") for path in RECIPES}
+    used = {load_recipe(relative(path)).values.get("deepspeed") for path in RECIPES}
     used |= {f"deepspeed/{name}.json" for name in ("ds_z0", "ds_z1", "ds_z2_offload", "ds_z2_offload_nopin")}
     used |= {str(name).replace("_nopin", "") for name in used} | {"deepspeed/ds_z3_offload_nopin.json"}
     assert {relative(path) for path in (ROOT / "deepspeed").glob("*.json")} <= used
@@ -126,8 +125,10 @@ def test_says_its_command_where_it_needs_more_than_llamafactory_cli(path: Path) 
     recipe = described(path)
     assert recipe.machine
     said = re.findall(r"(?m)^#   (.+)$", path.read_text("utf-8"))
-    lines = handoff.commands(recipe, relative(path), ())
-    needed = recipe.machine.nodes > 1 or (recipe.machine.devices == 1 and recipe.zero) or environment.threads(recipe)
+    lines = launch_command.launch_commands(recipe, relative(path), ())
+    needed = (
+        recipe.machine.nodes > 1 or (recipe.machine.devices == 1 and recipe.zero) or launch_command.omp_threads(recipe)
+    )
     assert " ".join(line.removesuffix("\\").strip() for line in said) == (lines[0] if needed else "")
 
 
@@ -166,7 +167,7 @@ def test_accelerate_reads_its_launch_file() -> None:
     from accelerate.commands.config.config_args import load_config_from_file
 
     read = load_config_from_file(str(ROOT / "accelerate" / "fsdp.yaml"))
-    recipe = load("recipes/qwen3-8b-a100-full-fsdp.yaml").values
+    recipe = load_recipe("recipes/qwen3-8b-a100-full-fsdp.yaml").values
     assert read.distributed_type.value == "FSDP"
     assert [read.fsdp_config["fsdp_transformer_layer_cls_to_wrap"]] == recipe["fsdp_config"][
         "transformer_layer_cls_to_wrap"

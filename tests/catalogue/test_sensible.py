@@ -14,15 +14,15 @@ import pytest
 import yaml
 from support.every import every
 
-from validator.diagnostic import Severity
-from validator.job import job as resolving
-from validator.job.job import Job
-from validator.job.pace import pace
-from validator.job.schedule import interval
-from validator.judge import check
+from validator.check import checking
+from validator.finding import Severity
+from validator.knowledge.tables import yaml_table
 from validator.plan import answer
-from validator.read.recipe import Document, parse
-from validator.tables.data import listing
+from validator.recipe.recipe_file import Document, parse_recipe
+from validator.run import prediction as resolving
+from validator.run.prediction import Job
+from validator.run.schedule import save_interval
+from validator.run.training_time import predict_training_time
 
 pytestmark = pytest.mark.usefixtures("from_the_root")
 
@@ -60,10 +60,10 @@ def recommends_the_published_count(_: Document, job: Job) -> bool:
 
 
 def saves_before_the_end(_: Document, job: Job) -> bool:
-    timed = pace(job)
+    timed = predict_training_time(job)
     if timed is None or timed.run is None or timed.steps is None or timed.run.expected < SHORT_RUN * 3600:
         return True
-    return 2 * interval(job, timed.steps, timed.steps) <= timed.steps
+    return 2 * save_interval(job, timed.steps, timed.steps) <= timed.steps
 
 
 def takes_published_values(document: Document, _: Job) -> bool:
@@ -87,7 +87,7 @@ def starts_plainly_on_one_device(_: Document, job: Job) -> bool:
 
 
 def ends_within_three_days(_: Document, job: Job) -> bool:
-    timed = pace(job)
+    timed = predict_training_time(job)
     return timed is None or timed.hours is None or timed.hours.expected <= LONGEST_RUN
 
 
@@ -114,13 +114,13 @@ PLANNED = [law for law in LAWS if law not in {*SPARED, *OF_PUBLIC_DATA}]
 @cache
 def read(path: Path) -> tuple[Document, Job]:
     """A recipe of the catalogue and what it comes to."""
-    document = parse(str(path.relative_to(ROOT)), path.read_text("utf-8"))
+    document = parse_recipe(str(path.relative_to(ROOT)), path.read_text("utf-8"))
     return document, resolving.resolve(document)
 
 
 def found(document: Document) -> set[str]:
     """Codes of everything that `check` finds."""
-    return {each.code for each in check.check_document(document).diagnostics}
+    return {each.code for each in checking.check_document(document).diagnostics}
 
 
 def broken(path: Path) -> list[str]:
@@ -150,17 +150,17 @@ def test_a_plan_that_is_written_breaks_no_law(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, machine: str, method: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    best = answer.answer(model, machine, method=method).best
+    best = answer.find_answer(model, machine, method=method).best
     if best is None:
         assert (model, method) in {("qwen7b", "qlora"), ("qwen3-8b", "full")}
         return
-    answer.write(best, Path("mine.yaml"))
-    document = parse("mine.yaml", Path("mine.yaml").read_text("utf-8"))
+    answer.write_best_plan(best, Path("mine.yaml"))
+    document = parse_recipe("mine.yaml", Path("mine.yaml").read_text("utf-8"))
     job = resolving.resolve(document)
     assert [law.__name__ for law in PLANNED if not law(document, job)] == []
     assert "TRA423" not in found(document)
     assert {
-        each.code for each in check.check_document(document).diagnostics if each.severity is not Severity.NOTE
+        each.code for each in checking.check_document(document).diagnostics if each.severity is not Severity.NOTE
     } == set()
 
 
@@ -170,7 +170,7 @@ def test_a_law_is_broken_by_an_edit(law: Callable[[Document, Job], bool]) -> Non
     pattern, instead = LAWS[law]
     text, edits = re.subn(pattern, instead, path.read_text("utf-8"), count=1)
     assert edits
-    document = parse("recipes/edited.yaml", text)
+    document = parse_recipe("recipes/edited.yaml", text)
     assert law(*read(path))
     assert not law(document, resolving.resolve(document))
 
@@ -189,7 +189,7 @@ def released(job: Job) -> str:
     """The month in which the model of a recipe was published."""
     assert job.model
     assert job.model.id
-    entry = listing("models")[job.model.id]
+    entry = yaml_table("models")[job.model.id]
     own = (entry.get("overrides") or {}).get(job.model.name, {})
     return str(own.get("released", entry["released"]))
 
@@ -197,7 +197,7 @@ def released(job: Job) -> str:
 def test_hours_are_a_narrow_band_on_one_node() -> None:
     """Bands of models that nobody has published times of, such as Qwen3.5, are the wide ones."""
     jobs = [job for _, job in map(read, PATHS) if job.machine and job.machine.nodes == 1]
-    bands = [timed.hours for job in jobs if (timed := pace(job)) and timed.hours]
+    bands = [timed.hours for job in jobs if (timed := predict_training_time(job)) and timed.hours]
     ratios = [band.high / band.low for band in bands]
     assert median(ratios) <= 2.5
     assert max(ratios) <= 4.5

@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from support.count_calls import calls
 from support.laws import examples
 
-from validator.advise import explain
-from validator.diagnostic import FileReport, RecipeError, Report, Severity
-from validator.job import job
-from validator.judge import check
-from validator.read.recipe import Document
-from validator.rules import engine, manual
-from validator.rules.rule import MOST
-from validator.show import chart
-from validator.show.report import FORMATS
-from validator.tables import data
+from validator.advise import explanation
+from validator.check import checking
+from validator.errors import RecipeError
+from validator.finding import FileReport, Report, Severity
+from validator.knowledge import tables
+from validator.output import explain_text
+from validator.output.findings import REPORT_FORMATS
+from validator.recipe.recipe_file import Document
+from validator.rules import all_rules, manual
+from validator.rules.rule import MAX_FINDINGS
+from validator.run import prediction
 
 pytestmark = pytest.mark.usefixtures("from_the_root")
 
@@ -43,27 +44,29 @@ WEIRD = (
 
 def assert_every_format_shows(found: FileReport) -> None:
     """JSON of no format holds NaN or infinity, which standard parsers refuse."""
-    shown = {name: write(Report("1", [found])) for name, write in FORMATS.items()}
+    shown = {name: write(Report("1", [found])) for name, write in REPORT_FORMATS.items()}
     for name in ("json", "sarif"):
         json.loads(shown[name], parse_constant=pytest.fail)
     assert found.path in shown["text"]
 
 
 @examples(6, [HealthCheck.function_scoped_fixture])
-@given(st.dictionaries(st.sampled_from(sorted(data.table("arguments")["arguments"])), WEIRD, min_size=1, max_size=3))
+@given(
+    st.dictionaries(st.sampled_from(sorted(tables.json_table("arguments")["arguments"])), WEIRD, min_size=1, max_size=3)
+)
 def test_no_value_of_any_key_stops_check_or_explain(values: dict[str, object]) -> None:
     document = Document("recipes/x.yaml", "a: 1\n", {**USUAL, **values}, header=dict(HEAD))
-    report = check.check_document(document)
+    report = checking.check_document(document)
     assert_every_format_shows(report)
     with suppress(RecipeError):  # a model that is not known
-        assert chart.text(explain.explain(job.resolve(document)))
+        assert explain_text.format_explanation(explanation.explain(prediction.resolve(document)))
 
 
 @examples(12, [HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from([*HEAD, "summary", "predicted", "x"]), WEIRD))
 def test_no_header_stops_check(header: dict[str, object]) -> None:
     document = Document("recipes/x.yaml", "a: 1\n", dict(USUAL), header=header)
-    assert_every_format_shows(check.check_document(document))
+    assert_every_format_shows(checking.check_document(document))
 
 
 def test_a_folder_stands_for_its_recipes_and_deepspeed_files_in_order(tmp_path: Path) -> None:
@@ -71,12 +74,12 @@ def test_a_folder_stands_for_its_recipes_and_deepspeed_files_in_order(tmp_path: 
         shutil.copy("recipes/tiny-cpu-lora.yaml", tmp_path / name)
     (tmp_path / "c").mkdir()
     shutil.copy("deepspeed/ds_z2.json", tmp_path / "c")
-    found = check.check([str(tmp_path)]).files
+    found = checking.check_files([str(tmp_path)]).files
     assert [Path(file.path).name for file in found] == ["a.yaml", "b.yml", "ds_z2.json"]
 
 
 def test_a_folder_without_recipes_is_a_finding_about_it(tmp_path: Path) -> None:
-    first, second = check.check([str(tmp_path), "recipes/tiny-cpu-lora.yaml"]).files
+    first, second = checking.check_files([str(tmp_path), "recipes/tiny-cpu-lora.yaml"]).files
     assert [d.code for d in first.diagnostics] == ["LOA001"]
     assert second.path == "recipes/tiny-cpu-lora.yaml"
 
@@ -84,7 +87,7 @@ def test_a_folder_without_recipes_is_a_finding_about_it(tmp_path: Path) -> None:
 def test_findings_are_in_the_order_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("stage: sfd\nlearing_rate: 1\nfinetuning_type: qlora\nmodel_name_or_path: none/such\n")
-    places = [(d.line, d.column) for d in check.check_file(str(path)).diagnostics]
+    places = [(d.line, d.column) for d in checking.check_file(str(path)).diagnostics]
     assert places == sorted(places)
     assert len(places) > 3
 
@@ -92,7 +95,7 @@ def test_findings_are_in_the_order_of_the_file(tmp_path: Path) -> None:
 def test_a_refused_value_is_reported_once_by_its_cause(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text('model_name_or_path: Qwen/Qwen3-8B\ncutoff_len: "long"\n')
-    found = [d for d in check.check_file(str(path)).diagnostics if d.key == "cutoff_len"]
+    found = [d for d in checking.check_file(str(path)).diagnostics if d.key == "cutoff_len"]
     assert [d.code for d in found] == ["SCH002"]
 
 
@@ -111,19 +114,19 @@ def test_a_refused_value_is_reported_once_by_its_cause(tmp_path: Path) -> None:
 def test_a_mistake_has_one_error(text: str, codes: list[str], tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text(text + "\n")
-    found = [d.code for d in check.check_file(str(path)).diagnostics if d.severity is Severity.ERROR]
+    found = [d.code for d in checking.check_file(str(path)).diagnostics if d.severity is Severity.ERROR]
     assert [code for code in found if not code.startswith("PTH")] == codes
 
 
 def test_the_machine_asked_for_wins_over_the_headers() -> None:
     document = Document("x.yaml", "", dict(USUAL), header={"machine": "1xt4-16g"})
-    assert check.check_document(document).verdict == "exceeds"
-    assert check.check_document(document, "8xa100-80g", 1024).verdict == "fits"
+    assert checking.check_document(document).verdict == "exceeds"
+    assert checking.check_document(document, "8xa100-80g", 1024).verdict == "fits"
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "deepspeed").glob("*.json")))
 def test_the_zero_files_pass_by_themselves(name: str) -> None:
-    assert check.check_file(f"deepspeed/{name}").diagnostics == []
+    assert checking.check_file(f"deepspeed/{name}").diagnostics == []
 
 
 @pytest.mark.parametrize(
@@ -132,54 +135,57 @@ def test_the_zero_files_pass_by_themselves(name: str) -> None:
 def test_a_broken_zero_file_by_itself(text: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "z.json"
     path.write_text(text)
-    found = check.check_file(str(path)).diagnostics
+    found = checking.check_file(str(path)).diagnostics
     assert any(says in d.message for d in found), found
     # A file by itself is not blamed for what only a recipe can decide.
     assert not [d for d in found if d.code[:3] in {"FIT", "TRA", "DEV", "DAT", "CUR"}]
 
 
 def test_no_code_is_declared_twice() -> None:
-    codes = manual.codes()
+    codes = manual.all_codes()
     assert len(set(codes)) == len(codes)
     assert {code[:3] for code in codes} == {"LOA", "SCH", "PTH", "FIT", "DEV", "PAR", "TRA", "DAT", "CUR"}
 
 
 def test_every_rule_module_is_in_the_list_of_families() -> None:
-    listed = {family.__name__.rpartition(".")[2] for family in engine.FAMILIES}
-    others = "__init__ argument edits engine inside keys lenient manual rule schema sets values"
+    listed = {family.__name__.rpartition(".")[2] for family in all_rules.RULE_MODULES}
+    others = "__init__ all_rules finding_places manual rule unknown_keys value_types"
     there = {path.stem for path in (ROOT / "validator" / "rules").glob("*.py")} - set(others.split())
     assert listed == there
 
 
 def test_manual_by_any_case_and_an_unknown_code() -> None:
-    page = manual.page("fit001")
+    page = manual.rule_page("fit001")
     assert (page.name, page.severity) == ("device_memory_exceeded", Severity.ERROR)
     assert page.fix.startswith("`lmf-recipes explain` lists")
     assert page.why.endswith("on every rank.")
-    assert manual.page("LOA004").name == "key_twice"
+    assert manual.rule_page("LOA004").name == "key_twice"
     with pytest.raises(RecipeError, match="no rule `XYZ`"):
-        manual.page("XYZ")
+        manual.rule_page("XYZ")
 
 
 def test_remedy_is_the_fix_paragraph_on_one_line() -> None:
-    assert manual.remedy("A.\n\nWhy: b.\nFix: c\n    d.\n\nmore") == "c d."
-    assert manual.remedy("A.") is None
+    assert manual.fix_paragraph("A.\n\nWhy: b.\nFix: c\n    d.\n\nmore") == "c d."
+    assert manual.fix_paragraph("A.") is None
 
 
 def test_a_check_is_little_work() -> None:
-    check.check_file("recipes/tiny-cpu-lora.yaml")  # the tables are read once
-    assert calls(lambda: check.check_file("recipes/tiny-cpu-lora.yaml")) < 30_000
+    checking.check_file("recipes/tiny-cpu-lora.yaml")  # the tables are read once
+    assert calls(lambda: checking.check_file("recipes/tiny-cpu-lora.yaml")) < 30_000
 
 
 def test_of_one_mistake_made_often_the_first_findings_are_shown() -> None:
     sets = ",".join(f"nobody-{number}" for number in range(60))
     document = Document("recipes/x.yaml", "a: 1\n", {**USUAL, "dataset": sets}, header=dict(HEAD))
-    told = [each for each in check.check_document(document).diagnostics if each.code == "PTH103"]
-    assert len(told) == MOST + 1
-    assert told[-1].message == f"more than {MOST} findings of this rule; the others are shown once these are mended"
+    told = [each for each in checking.check_document(document).diagnostics if each.code == "PTH103"]
+    assert len(told) == MAX_FINDINGS + 1
+    assert (
+        told[-1].message
+        == f"more than {MAX_FINDINGS} findings of this rule; the others are shown once these are mended"
+    )
     assert {each.severity for each in told} == {Severity.ERROR}
 
 
 def test_a_message_is_no_longer_than_anybody_reads() -> None:
     document = Document("recipes/x.yaml", "a: 1\n", {**USUAL, "template": "x" * 30_000}, header=dict(HEAD))
-    assert max(len(each.message) for each in check.check_document(document).diagnostics) == 2_000
+    assert max(len(each.message) for each in checking.check_document(document).diagnostics) == 2_000

@@ -15,10 +15,10 @@ from support.laws import examples
 from support.program import Answer, answer
 from support.real_parser import Parser
 
-from validator.diagnostic import Diagnostic, FileReport, Severity
-from validator.fix.repair import Repair, left, repair
-from validator.judge.check import check_document
-from validator.read.recipe import parse
+from validator.check.autofix import FixedDocument, apply_fixes, skipped_fixes
+from validator.check.checking import check_document
+from validator.finding import Diagnostic, FileReport, Severity
+from validator.recipe.recipe_file import parse_recipe
 
 ROOT = Path(__file__).parents[2]
 BASE = """\
@@ -42,8 +42,8 @@ def everything(_: Diagnostic) -> bool:
     return True
 
 
-def fixed(text: str, unsafe: bool = False) -> Repair:
-    return repair(parse("x.yaml", text), check_document, everything, unsafe)
+def fixed(text: str, unsafe: bool = False) -> FixedDocument:
+    return apply_fixes(parse_recipe("x.yaml", text), check_document, everything, unsafe)
 
 
 def faults(report: FileReport) -> Counter[tuple[str, str | None]]:
@@ -130,7 +130,7 @@ def test_what_hangs_on_a_key_that_is_written_wrong_is_not_said_to_have_no_effect
         "dpo_loss: simpo\nsimpo_gamma: 0.05\n",
     ):
         stage = "stage: dpo\n" if "dpo" in switch else "stage: sft\n"
-        report = check_document(parse("x.yaml", BASE.replace("stage: sft\n", stage) + switch))
+        report = check_document(parse_recipe("x.yaml", BASE.replace("stage: sft\n", stage) + switch))
         assert "no effect" not in "".join(each.message for each in report.diagnostics if "steps" in str(each.key))
         assert [each.code for each in report.diagnostics if each.key == "simpo_gamma"] == []
 
@@ -167,10 +167,10 @@ def test_whatever_is_planted_no_other_line_changes_and_nothing_is_found_that_was
 ) -> None:
     lines = [line + comment for line, comment in zip(planted, comments, strict=False) if "#" not in line]
     text = BASE.replace("cutoff_len: 1024\n", "").replace("\n", end) + "".join(line + end for line in lines)
-    before = parse("x.yaml", text)
-    now = repair(before, check_document, everything, unsafe)
+    before = parse_recipe("x.yaml", text)
+    now = apply_fixes(before, check_document, everything, unsafe)
     assert not faults(now.report) - faults(check_document(before))
-    assert repair(now.document, check_document, everything, unsafe).done == []
+    assert apply_fixes(now.document, check_document, everything, unsafe).done == []
     keys = {edit.key for each in now.done if each.fix for edit in each.fix.edits}
     stays = [line for line in text.splitlines(keepends=True) if line.partition(":")[0] not in keys]
     after = iter(now.document.text.splitlines(keepends=True))
@@ -181,7 +181,7 @@ def test_whatever_is_planted_no_other_line_changes_and_nothing_is_found_that_was
 def test_what_is_left_is_told_with_the_reason() -> None:
     now = fixed(BASE.replace("template: qwen\n", "template: llama3\n") + "evaluation_strategy: steps\n")
     assert now.done == []
-    assert {each.code: why for each, why in left(now, everything)} == {
+    assert {each.code: why for each, why in skipped_fixes(now, everything)} == {
         "TRA605": "it may change what is trained: --unsafe-fixes",
         "SCH001": "it would bring TRA101",
     }
@@ -191,12 +191,14 @@ def test_a_large_file_is_judged_a_few_times_only() -> None:
     text = "stage: sft\n" + "bf16: true\n" * 100 + "# comment\n" * 20_000
     now = fixed(text)
     assert now.document.text.count("bf16") == 94
-    assert {why for _, why in left(now, everything)} == {"there are more fixes than are tried at once: run again"}
+    assert {why for _, why in skipped_fixes(now, everything)} == {
+        "there are more fixes than are tried at once: run again"
+    }
 
 
 def test_only_what_is_wanted_is_fixed() -> None:
-    document = parse("x.yaml", FIVE + BASE + "ddp_timeout: 180000000\nwarmup_ratio: 0.1\n")
-    now = repair(document, check_document, lambda each: each.code == "SCH006", unsafe=False)
+    document = parse_recipe("x.yaml", FIVE + BASE + "ddp_timeout: 180000000\nwarmup_ratio: 0.1\n")
+    now = apply_fixes(document, check_document, lambda each: each.code == "SCH006", unsafe=False)
     assert now.document.text == FIVE + BASE + "ddp_timeout: 180000000\nwarmup_steps: 0.1\n"
 
 
@@ -228,11 +230,11 @@ def test_a_key_of_an_older_release_stays_where_the_recipe_names_that() -> None:
 @pytest.mark.parametrize("unsafe", [False, True], ids=["safe", "unsafe"])
 def test_a_fix_brings_no_finding_and_the_next_finds_nothing_to_do(case: cases.Case, unsafe: bool) -> None:
     with cases.laid_out(case):
-        before = parse(case.path, case.files[case.path].decode())
-        now = repair(before, check_document, everything, unsafe)
+        before = parse_recipe(case.path, case.files[case.path].decode())
+        now = apply_fixes(before, check_document, everything, unsafe)
         if before.readable:
             assert not faults(now.report) - faults(check_document(before))
-        again = repair(now.document, check_document, everything, unsafe)
+        again = apply_fixes(now.document, check_document, everything, unsafe)
         assert (again.document.text, again.done) == (now.document.text, [])
         keys = {edit.key for each in now.done if each.fix for edit in each.fix.edits}
         touched = set(before.text.splitlines()) - set(now.document.text.splitlines())

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from support import cases
 
-from validator.diagnostic import Diagnostic, Place
-from validator.judge import check
-from validator.judge.location import Locations
-from validator.read.recipe import Document, parse
+from validator.check import checking
+from validator.check.locate import Locations
+from validator.finding import Diagnostic, Place
+from validator.recipe.recipe_file import Document, parse_recipe
 from validator.rules import manual
 
 RECIPE = """model_name_or_path: Qwen/Qwen2.5-7B-Instruct
@@ -33,17 +33,17 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def findings(code: str, more: str = "", dataset: str = "x", folder: str = "") -> list[Diagnostic]:
     Path("recipe.yaml").write_text(RECIPE.format(dataset=dataset, more=more))
-    return [d for d in check.check_file(f"{folder}recipe.yaml").diagnostics if d.code == code]
+    return [d for d in checking.check_file(f"{folder}recipe.yaml").diagnostics if d.code == code]
 
 
 def where(diagnostic: Diagnostic) -> tuple[str | None, int, int]:
     return diagnostic.path, diagnostic.line, diagnostic.column
 
 
-@pytest.mark.parametrize("code", [code for code in manual.codes() if code.startswith("PAR1")])
+@pytest.mark.parametrize("code", [code for code in manual.all_codes() if code.startswith("PAR1")])
 def test_a_deepspeed_file_says_the_same_by_itself_and_through_a_recipe(code: str) -> None:
     def said(path: str) -> set[tuple[str, int, int]]:
-        diagnostics = check.check_file(path).diagnostics
+        diagnostics = checking.check_file(path).diagnostics
         return {(d.code, d.line, d.column) for d in diagnostics if d.code.startswith("PAR1") and d.code != "PAR106"}
 
     for case in cases.read():
@@ -85,11 +85,11 @@ def test_a_path_is_shown_from_the_working_directory_where_it_lies_in_that(tmp_pa
 
 
 def test_a_setting_of_the_command_line_has_no_place_in_the_recipe() -> None:
-    from validator.read.override import with_overrides
+    from validator.recipe.recipe_file import with_overrides
 
     Path("zero.json").write_text(json.dumps({**WRONG, "gradient_clipping": 2.0}))
-    document = with_overrides(parse("x.yaml", RECIPE.format(dataset="x", more="")), ["deepspeed=zero.json"])
-    (one,) = [d for d in check.check_document(document).diagnostics if d.code == "PAR001"]
+    document = with_overrides(parse_recipe("x.yaml", RECIPE.format(dataset="x", more="")), ["deepspeed=zero.json"])
+    (one,) = [d for d in checking.check_document(document).diagnostics if d.code == "PAR001"]
     assert one.path == "zero.json"
     assert one.related == ()
 

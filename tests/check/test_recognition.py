@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.count_calls import calls
 
-from validator.judge import check, commit
-from validator.judge.recognition import inside, recognised
+from validator.check import checking, find_files
+from validator.check.find_files import find_in_folder, is_ours
 
 ROOT = Path(__file__).parents[2]
 RECIPE = "model_name_or_path: Qwen/Qwen3-8B\nstage: sft\ndo_train: true\nfinetuning_type: lora\ntemplate: qwen3\n"
@@ -62,22 +62,22 @@ def write(path: Path, content: str | bytes) -> str:
 
 @pytest.mark.parametrize("name", OURS)
 def test_ours(tmp_path: Path, name: str) -> None:
-    assert recognised(write(tmp_path / name, OURS[name]))
+    assert is_ours(write(tmp_path / name, OURS[name]))
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_others(tmp_path: Path, name: str) -> None:
-    assert not recognised(write(tmp_path / name, OTHERS[name]))
+    assert not is_ours(write(tmp_path / name, OTHERS[name]))
 
 
 @pytest.mark.parametrize("folder", ["recipes", "deepspeed"])
 def test_every_file_of_this_repository_is_recognised(folder: str) -> None:
     files = [str(path) for path in (ROOT / folder).iterdir() if path.suffix in (".yaml", ".json")]
-    assert inside(str(ROOT / folder)) == sorted(files)
+    assert find_in_folder(str(ROOT / folder)) == sorted(files)
 
 
 def test_what_is_not_there_is_not_ours(tmp_path: Path) -> None:
-    assert not recognised(str(tmp_path / "none.yaml"))
+    assert not is_ours(str(tmp_path / "none.yaml"))
 
 
 def test_folders_are_looked_through_in_order(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_folders_are_looked_through_in_order(tmp_path: Path) -> None:
     (tmp_path / "gone.yaml").symlink_to(tmp_path / "nothing")
     for name, content in OTHERS.items():
         write(tmp_path / "others" / name, content)
-    assert inside(str(tmp_path)) == wanted
+    assert find_in_folder(str(tmp_path)) == wanted
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_commit_asks_for_its_own_files_and_the_recipes_that_read_them(changed: list[str], checked: list[str]) -> None:
-    assert commit.subjects(changed) == checked
+    assert find_files.files_to_check(changed) == checked
 
 
 def test_folders_that_cannot_be_listed_are_told_and_the_others_checked(
@@ -138,7 +138,7 @@ def test_folders_that_cannot_be_listed_are_told_and_the_others_checked(
         return real(folder)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    first, second = check.check([str(tmp_path)]).files
+    first, second = checking.check_files([str(tmp_path)]).files
     assert first.path == str(tmp_path / "open/a.yaml")
     assert second.path == str(tmp_path / "closed")
     assert second.diagnostics[0].code == "LOA001"
@@ -155,19 +155,19 @@ def test_nothing_odd_in_a_folder_stops_it(tmp_path: Path) -> None:
         deep = deep / ("d" * 100)
     deep.mkdir(parents=True)
     wanted.append(write(deep / "z.yaml", RECIPE))
-    assert inside(str(tmp_path)) == sorted(wanted)
+    assert find_in_folder(str(tmp_path)) == sorted(wanted)
 
 
 def test_among_many_files_only_those_called_like_ours_are_looked_at(tmp_path: Path) -> None:
     write(tmp_path / "a.yaml", RECIPE)
-    few = calls(lambda: inside(str(tmp_path)))
+    few = calls(lambda: find_in_folder(str(tmp_path)))
     for number in range(500):
         (tmp_path / f"{number}.txt").touch()
-    assert calls(lambda: inside(str(tmp_path))) < few + 500 * 4
+    assert calls(lambda: find_in_folder(str(tmp_path))) < few + 500 * 4
 
 
 def test_an_environment_is_passed_by_unless_it_is_asked_for(tmp_path: Path) -> None:
     write(tmp_path / "env/pyvenv.cfg", "")
     recipe = write(tmp_path / "env/x.yaml", RECIPE)
-    assert inside(str(tmp_path)) == []
-    assert inside(str(tmp_path / "env")) == [recipe]
+    assert find_in_folder(str(tmp_path)) == []
+    assert find_in_folder(str(tmp_path / "env")) == [recipe]

@@ -13,31 +13,31 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from validator import orphans
+from validator import processes
+from validator.check import worker_pool
 from validator.cli import group
-from validator.diagnostic import RecipeError
-from validator.judge import several
+from validator.errors import RecipeError
 
-pytestmark = [pytest.mark.process, pytest.mark.sample(one_in=2, whole_for=["validator/judge/*"])]
+pytestmark = [pytest.mark.process, pytest.mark.sample(one_in=2, whole_for=["validator/check/*"])]
 
 ROOT = Path(__file__).parents[2]
 # The first sixteen are judged by the process itself; two others say that they have begun, and never come to an end.
 PROGRAM = """
 import os, signal
-from validator.judge import several
-several._processors = lambda: 2
+from validator.check import worker_pool
+worker_pool._usable_processors = lambda: 2
 here = os.getpid()
 def judge(number):
     if os.getpid() != here:
         os.write(1, b"begun\\n")
         signal.pause()
-several.judged(judge, range(100))
+worker_pool.map_in_processes(judge, range(100))
 """
 
 
 @pytest.fixture(autouse=True)
 def _two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(several, "_processors", lambda: 2)
+    monkeypatch.setattr(worker_pool, "_usable_processors", lambda: 2)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def _interrupted() -> Iterator[None]:
 
 
 def test_answers_come_in_order_from_two_processes_and_the_first_part_from_this_one() -> None:
-    answers = several.judged(lambda number: (number, os.getpid()), range(100))
+    answers = worker_pool.map_in_processes(lambda number: (number, os.getpid()), range(100))
     assert [number for number, _ in answers] == list(range(100))
     assert len({process for _, process in answers}) == 3
     assert {process for _, process in answers[:16]} == {os.getpid()}
@@ -59,8 +59,8 @@ def test_answers_come_in_order_from_two_processes_and_the_first_part_from_this_o
 def test_one_process_does_it_where_others_would_not_help(
     processors: int, items: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(several, "_processors", lambda: processors)
-    assert several.judged(lambda _: os.getpid(), range(items)) == [os.getpid()] * items
+    monkeypatch.setattr(worker_pool, "_usable_processors", lambda: processors)
+    assert worker_pool.map_in_processes(lambda _: os.getpid(), range(items)) == [os.getpid()] * items
 
 
 def test_a_process_that_is_ended_from_outside_is_told_in_one_line() -> None:
@@ -70,7 +70,7 @@ def test_a_process_that_is_ended_from_outside_is_told_in_one_line() -> None:
         return number
 
     with pytest.raises(RecipeError, match="a process that judged files was ended by SIGKILL; give fewer files at once"):
-        several.judged(judge, range(100))
+        worker_pool.map_in_processes(judge, range(100))
 
 
 def test_what_fails_in_another_process_fails_here_too() -> None:
@@ -78,7 +78,7 @@ def test_what_fails_in_another_process_fails_here_too() -> None:
         return 1 / (number - 70)
 
     with pytest.raises(ZeroDivisionError):
-        several.judged(judge, range(100))
+        worker_pool.map_in_processes(judge, range(100))
 
 
 @pytest.mark.usefixtures("_interrupted")
@@ -89,7 +89,7 @@ def test_an_interruption_waits_until_all_are_started_though_another_thread_gets_
     os.set_blocking(bell, False)
 
     def start() -> None:
-        with orphans.started():
+        with processes.delay_interrupt():
             os.kill(os.getpid(), signal.SIGINT)
             os.read(came, 1)  # the other thread has it
             reached.append("the end")
@@ -125,7 +125,7 @@ def test_no_process_outlives_an_interruption() -> None:
         return number
 
     with pytest.raises(KeyboardInterrupt):
-        several.judged(judge, range(100))
+        worker_pool.map_in_processes(judge, range(100))
     held = [int(pid) for pid in os.read(begun, 1024).split()]
     assert len(held) == 2
     for pid in held:
@@ -158,7 +158,7 @@ def test_a_folder_is_reported_as_by_one_process(tmp_path: Path, monkeypatch: pyt
         (tmp_path / f"{number:02}.yaml").write_text(text, "utf-8")
     monkeypatch.chdir(ROOT)
     by_two = CliRunner().invoke(group, ["check", str(tmp_path), "--format", "json"])
-    monkeypatch.setattr(several, "_processors", lambda: 1)
+    monkeypatch.setattr(worker_pool, "_usable_processors", lambda: 1)
     by_one = CliRunner().invoke(group, ["check", str(tmp_path), "--format", "json"])
     assert by_two.exit_code == by_one.exit_code == 1
     assert by_two.stdout == by_one.stdout

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from validator.check import checking
+from validator.check.suppression import Selection, parse_codes
 from validator.cli import group
-from validator.diagnostic import Diagnostic, Severity
-from validator.judge import check
-from validator.judge.selection import Selection, codes
-from validator.read.override import with_overrides
-from validator.read.recipe import parse
-from validator.rules.rule import MOST
+from validator.finding import Diagnostic, Severity
+from validator.recipe.recipe_file import parse_recipe, with_overrides
+from validator.rules.rule import MAX_FINDINGS
 
 # `warmup_ratio` is deprecated only where no transformers 4 may run the recipe.
 BODY = """# /// recipe
@@ -25,8 +24,8 @@ learing_rate: 1
 
 
 def reported(text: str, *overrides: str) -> set[str]:
-    document = with_overrides(parse("x.yaml", text), overrides)
-    return {d.code for d in check.check_document(document).diagnostics} & {"SCH001", "SCH006", "LOA002", "LOA009"}
+    document = with_overrides(parse_recipe("x.yaml", text), overrides)
+    return {d.code for d in checking.check_document(document).diagnostics} & {"SCH001", "SCH006", "LOA002", "LOA009"}
 
 
 @pytest.mark.parametrize(
@@ -55,10 +54,10 @@ def test_an_override_may_leave_a_comment_without_use() -> None:
 
 
 def test_of_many_comments_without_use_the_first_are_told() -> None:
-    document = parse("x.yaml", BODY + "# lmf-recipes: ignore XYZ1\n" * 5_000)
-    told = [each.message for each in check.check_document(document).diagnostics if each.code == "LOA009"]
-    assert len(told) == MOST + 1
-    assert told[-1] == f"more than {MOST} comments suppress nothing"
+    document = parse_recipe("x.yaml", BODY + "# lmf-recipes: ignore XYZ1\n" * 5_000)
+    told = [each.message for each in checking.check_document(document).diagnostics if each.code == "LOA009"]
+    assert len(told) == MAX_FINDINGS + 1
+    assert told[-1] == f"more than {MAX_FINDINGS} comments suppress nothing"
 
 
 @pytest.mark.parametrize(
@@ -77,8 +76,8 @@ def test_selection(select: tuple[str, ...], ignore: tuple[str, ...], held: list[
 
 
 def test_codes_are_separated_by_commas_in_any_case() -> None:
-    assert codes(["tra, PAR1", "sch001"]) == ("TRA", "PAR1", "SCH001")
-    assert codes([]) == ()
+    assert parse_codes(["tra, PAR1", "sch001"]) == ("TRA", "PAR1", "SCH001")
+    assert parse_codes([]) == ()
 
 
 def test_a_code_that_matches_nothing_is_wrong_usage() -> None:

@@ -19,9 +19,9 @@ from support.clean_recipe import RECIPE as GOOD
 from support.program import Answer, answer, process
 
 from validator.__main__ import main
+from validator.check import checking
 from validator.cli import COMMANDS as NAMES
 from validator.cli import group
-from validator.judge import check
 
 pytestmark = pytest.mark.sample(one_in=2, whole_for=["validator/cli.py", "validator/commands/*"])
 
@@ -258,7 +258,7 @@ def test_our_own_bug_is_exit_code_3_with_the_traceback_in_a_file(
     def broken(*_words: object) -> None:
         raise ZeroDivisionError("nobody expected this")
 
-    monkeypatch.setattr(check, "check", broken)
+    monkeypatch.setattr(checking, "check_files", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["lmf-recipes", "check", str(TINY)])
     monkeypatch.setattr("os._exit", sys.exit)
@@ -293,14 +293,9 @@ def test_every_command_is_in_the_help_and_has_one() -> None:
     context = click.Context(group)
     names = {path.stem for path in (ROOT / "validator" / "commands").glob("*.py")} - {
         "__init__",
-        "asking",
-        "complete",
-        "fixing",
+        "check_files",
         "options",
-        "plain",
-        "ready",
-        "say",
-        "simulating",
+        "preflight",
     }
     assert names == set(group.list_commands(context))
     for name in names:

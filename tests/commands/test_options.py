@@ -11,7 +11,7 @@ from support import program
 from support.recordings import RECORDED, show_all
 
 from validator.cli import group
-from validator.here import host
+from validator.machine import host
 
 pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/commands/*"])
 

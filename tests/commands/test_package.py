@@ -57,7 +57,7 @@ def test_the_wheel_carries_every_file(wheel: Path, folder: str) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("folder", ["submit/script", "train/script"])
+@pytest.mark.parametrize("folder", ["submit/script"])
 def test_the_wheel_carries_what_jobs_are_made_of(wheel: Path, folder: str) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     files = [*(ROOT / "validator" / folder).glob("*.*")]

@@ -16,7 +16,7 @@ from support.clean_recipe import RECIPE
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 ROOT = Path(__file__).parents[2]
-HOOKS = [".pre-commit*.yaml", "README*.md", "validator/commands/check.py", "validator/commands/plain.py"]
+HOOKS = [".pre-commit*.yaml", "README*.md", "validator/commands/check.py", "validator/commands/check_files.py"]
 GOOD = f"{RECIPE}deepspeed: deepspeed/ds_z2.json\n"
 
 

@@ -18,10 +18,10 @@ import pytest
 from click.testing import Result
 from support import program
 
-from validator.diagnostic import RecipeError
-from validator.job.job import Job
-from validator.show import picture
-from validator.study import amount, progress
+from validator.dataset import data_page, sample_guidance
+from validator.errors import RecipeError
+from validator.output import progress
+from validator.run.prediction import Job
 
 ROOT = Path(__file__).parents[2]
 ROW = '{"instruction": "Say hi to all people.", "input": "", "output": "hi there"}'
@@ -272,7 +272,7 @@ def test_a_page_is_replaced_and_nothing_else_is(page: Path) -> None:
 @pytest.mark.parametrize(("model", "zones"), [("qwen3-8b", 5), ("qwen72b", 4), ("other/unknown-model", 0)])
 def test_zones_are_those_that_the_guidance_has_figures_for(model: str, zones: int) -> None:
     job = Job({"model_name_or_path": model, "stage": "sft", "finetuning_type": "lora"})
-    drawn = picture.zones(amount.judged(job, 3000, 3.0))
+    drawn = data_page.guidance_zones_svg(sample_guidance.judge_sample_count(job, 3000, 3.0))
     assert drawn.count("<rect") == zones
     assert ("saturated" in drawn) == (zones == 5)
 
@@ -305,7 +305,7 @@ def test_a_bar_is_shown_after_a_second_on_a_terminal(
     times = iter((0.0, 0.5, 2.0, 2.1, 3.0))
     monkeypatch.setattr(time, "monotonic", lambda: next(times))
     monkeypatch.setattr("sys.stderr", stream)
-    bar = progress.Progress(100)
+    bar = progress.ProgressBar(100)
     bar(10)
     assert stream.getvalue() == ""
     bar(40)
@@ -352,9 +352,11 @@ def test_without_the_extra_a_table_names_what_is_missing(tmp_path: Path) -> None
 
 @pytest.mark.process
 def test_check_imports_none_of_the_engines() -> None:
-    engines = "{'numpy', 'orjson', 'pyarrow', 'rensa', 'tokenizers', 'xxhash', 'validator.study'}"
-    code = ("import sys; from validator.judge import check; check.check(['recipes/qwen32b-910b-lora.yaml']); "
-            f"print(sorted(set(sys.modules) & {engines}))")  # fmt: skip
+    engines = "{'numpy', 'orjson', 'pyarrow', 'rensa', 'tokenizers', 'xxhash', 'validator.dataset'}"
+    code = (
+        "import sys; from validator.check import checking; checking.check_files(['recipes/qwen32b-910b-lora.yaml']); "
+        f"print(sorted(set(sys.modules) & {engines}))"
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment, check=True

@@ -80,7 +80,7 @@ def stranger(tmp_path: Path) -> Stranger:
     return Stranger(tmp_path)
 
 
-@pytest.mark.sample(one_in=3, whole_for=["validator/commands/*", "validator/read/*"])
+@pytest.mark.sample(one_in=3, whole_for=["validator/commands/*", "validator/recipe/*"])
 @pytest.mark.process
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
 def test_nothing_of_it_runs_and_nothing_is_asked(words: list[str], stranger: Stranger) -> None:
@@ -102,7 +102,7 @@ def test_the_guards_see_what_they_are_to_see(stranger: Stranger) -> None:
     assert stranger.asked.startswith("socket.getaddrinfo ('localhost'")
 
 
-@pytest.mark.sample(one_in=3, whole_for=["release/constraints.txt", "validator/simulate/*"])
+@pytest.mark.sample(one_in=3, whole_for=["release/constraints.txt", "validator/simulation/*"])
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_simulation_runs_nothing_of_it(stranger: Stranger) -> None:
@@ -115,7 +115,7 @@ def test_a_simulation_runs_nothing_of_it(stranger: Stranger) -> None:
     assert stranger.code == []
 
 
-@pytest.mark.sample(one_in=3, whole_for=["validator/read/*"])
+@pytest.mark.sample(one_in=3, whole_for=["validator/recipe/*"])
 def test_nothing_of_files_outside_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample of those that benchmarks/robustness/stress_trust.py tries."""
     here = tmp_path / "repo"

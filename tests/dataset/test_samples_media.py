@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from validator import cli
-from validator.samples.conversion import Sample
-from validator.samples.form import form
-from validator.samples.media import Media, lost_files, paths, unusable
+from validator.rows.converter import Sample
+from validator.rows.dataset_attr import parse_dataset_attr
+from validator.rows.media_columns import MediaSupport, media_fault, media_paths, missing_media_files
 
 ENTRY = {"columns": {"prompt": "q", "response": "a", "images": "images", "videos": "videos"}}
 SEEING = frozenset({"image", "video"})
@@ -36,11 +36,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )  # fmt: skip
 def test_files_are_looked_for_in_the_folder_and_in_the_working_directory(value: object, lost: list[str]) -> None:
-    assert list(lost_files(value, "data")) == lost
+    assert list(missing_media_files(value, "data")) == lost
 
 
 def test_frames_of_a_film_are_files() -> None:
-    assert list(paths([["a.png", "b.png"], ["c.png"]])) == ["a.png", "b.png", "c.png"]
+    assert list(media_paths([["a.png", "b.png"], ["c.png"]])) == ["a.png", "b.png", "c.png"]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_frames_of_a_film_are_files() -> None:
 )
 def test_what_ends_the_run(question: str, row: dict[str, Any], kinds: frozenset[str], said: str) -> None:
     sample = Sample([("user", question)], [("assistant", "that")])
-    assert unusable(form(ENTRY), Media(kinds, "data"), row, sample) == said
+    assert media_fault(parse_dataset_attr(ENTRY), MediaSupport(kinds, "data"), row, sample) == said
 
 
 def studied(rows: list[dict[str, Any]], template: str) -> str:

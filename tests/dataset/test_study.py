@@ -14,10 +14,10 @@ import pytest
 from support import nasty_sets, small_sets
 from support.sampling import chosen
 
-from validator.job import schedule
-from validator.job.job import Job
-from validator.study import sets, tokens, training
-from validator.tables import data
+from validator.dataset import recipe_datasets, row_selection, token_counting
+from validator.knowledge import tables
+from validator.run import schedule
+from validator.run.prediction import Job
 
 HERE = Path(__file__).parents[1]
 MODEL = HERE.parent / "demo" / "tiny-qwen3"
@@ -26,10 +26,10 @@ MODEL = HERE.parent / "demo" / "tiny-qwen3"
 CASES = small_sets.CASES | nasty_sets.CASES
 
 
-def run_of(recipe: dict[str, Any]) -> tuple[Job, training.Training]:
+def run_of(recipe: dict[str, Any]) -> tuple[Job, row_selection.RowSelection]:
     job = Job(recipe, path="recipe.yaml", folders=(Path.cwd(),))
-    counter, _ = tokens.counter(job)
-    return job, training.training(job, sets.surveyed(job, counter, lambda _rows: None))
+    counter, _ = token_counting.best_counter(job)
+    return job, row_selection.select_rows(job, recipe_datasets.load_datasets(job, counter, lambda _rows: None))
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +46,7 @@ def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return found
 
 
-@pytest.mark.sample(one_in=5, whole_for=["release/constraints.txt", "validator/study/*", "tests/support/*_sets.py"])
+@pytest.mark.sample(one_in=5, whole_for=["release/constraints.txt", "validator/dataset/*", "tests/support/*_sets.py"])
 @pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("name", CASES)
@@ -57,7 +57,7 @@ def test_rows_tokens_drops_and_steps_are_those_of_the_real_run(name: str, real: 
         assert run.problems, theirs["error"]
         return
     assert not run.problems
-    steps, kept, rows = schedule.schedule(job, run.sequences), run.column("kept"), run.kept(run.train)
+    steps, kept, rows = schedule.training_schedule(job, run.sequences), run.column("kept"), run.kept(run.train)
     ours = {"rows": run.sequences, "examples": run.sequences, "evaluated": run.evaluated, "batch": steps.batch,
             "per_epoch": steps.per_epoch, "total": steps.total, "warmup": steps.warmup}  # fmt: skip
     if not job.packs:
@@ -71,7 +71,7 @@ def test_rows_tokens_drops_and_steps_are_those_of_the_real_run(name: str, real: 
 @pytest.mark.real
 def test_formats_equal_the_registry() -> None:
     template = pytest.importorskip("llamafactory.data.template")
-    table = data.table("formats")["formats"]
+    table = tables.json_table("formats")["formats"]
     assert table.keys() == template.TEMPLATES.keys()
     for name, real_template in template.TEMPLATES.items():
         entry = table[name]

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from validator.job.job import Job
-from validator.study import amount, distribution, near, packing
-from validator.study.estimate import estimate
-from validator.study.inquiry import study
-from validator.study.results import Drop, RowCounts, Study
+from validator.dataset import near_duplicates, sample_guidance, sequence_lengths
+from validator.dataset.data_report import DataReport, DroppedRows, RowCounts, report_on_source
+from validator.dataset.token_counting import estimate_tokens
+from validator.run.prediction import Job
 
 WORDS = ["".join(random.Random(seed).choices("etaoinshrdlu", k=2 + seed % 8)) for seed in range(4000)]
 
@@ -25,7 +24,7 @@ def clean(count: int) -> list[dict[str, Any]]:
              "output": " ".join(draw.choices(WORDS, k=60))} for _ in range(count)]  # fmt: skip
 
 
-def studied(folder: Path, rows: list[dict[str, Any]], *, model: str = "qwen3-8b", **keys: Any) -> Study:
+def studied(folder: Path, rows: list[dict[str, Any]], *, model: str = "qwen3-8b", **keys: Any) -> DataReport:
     """The study of a recipe on these rows."""
     (folder / "rows.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
     info = {"rows": {"file_name": "rows.jsonl"}, "other": {"file_name": "other.jsonl"}}
@@ -33,10 +32,10 @@ def studied(folder: Path, rows: list[dict[str, Any]], *, model: str = "qwen3-8b"
     values = {"model_name_or_path": model, "template": "qwen3", "dataset": "rows", "dataset_dir": str(folder),
               "stage": "sft", "do_train": True, "finetuning_type": "lora", **keys}  # fmt: skip
     (folder / "recipe.yaml").write_text(json.dumps(values))
-    return study(str(folder / "recipe.yaml"), None, None)
+    return report_on_source(str(folder / "recipe.yaml"), None, None)
 
 
-def kinds(result: Study) -> dict[str, int]:
+def kinds(result: DataReport) -> dict[str, int]:
     return {finding.kind: finding.rows for finding in result.quality}
 
 
@@ -105,7 +104,7 @@ def test_drops_name_reason_and_rows(tmp_path: Path) -> None:
     rows = clean(20)
     rows[4]["output"] = None
     result = studied(tmp_path, rows)
-    assert result.drops == [Drop("no answer: null, missing, or not text", 1, [f"{tmp_path}/rows.jsonl:5"])]
+    assert result.drops == [DroppedRows("no answer: null, missing, or not text", 1, [f"{tmp_path}/rows.jsonl:5"])]
     assert result.rows == RowCounts(read=20, selected=20, dropped=1, trained=19, evaluated=0, sequences=19, exact=True)
 
 
@@ -131,22 +130,22 @@ def test_the_longest_batch_needs_less_than_cutoff_len(tmp_path: Path) -> None:
 )
 def test_amount(model: str, rows: int, epochs: float, verdict: str, better: int | None) -> None:
     job = Job({"model_name_or_path": model, "stage": "sft", "finetuning_type": "lora"})
-    judged = amount.judged(job, rows, epochs)
+    judged = sample_guidance.judge_sample_count(job, rows, epochs)
     assert judged.verdict == verdict
     assert (judged.better_size.billions if judged.better_size else None) == better
 
 
 def test_ten_epochs_of_300_rows_are_learned_by_heart() -> None:
     job = Job({"model_name_or_path": "qwen7b", "stage": "sft", "finetuning_type": "lora"})
-    assert "10 epochs of 300 samples" in amount.judged(job, 300, 10).epochs.message
-    assert not amount.judged(job, 817, 15).epochs.message, "LIMO's own run"
-    assert not amount.judged(job, 5_000, 3).epochs.message
+    assert "10 epochs of 300 samples" in sample_guidance.judge_sample_count(job, 300, 10).epochs.message
+    assert not sample_guidance.judge_sample_count(job, 817, 15).epochs.message, "LIMO's own run"
+    assert not sample_guidance.judge_sample_count(job, 5_000, 3).epochs.message
 
 
 def test_no_guidance_is_said() -> None:
     job = Job({"model_name_or_path": "qwen7b", "stage": "ppo", "finetuning_type": "lora"})
-    assert amount.judged(job, 500, 3).verdict == "unknown"
-    assert "no public guidance for stage ppo" in amount.judged(job, 500, 3).message
+    assert sample_guidance.judge_sample_count(job, 500, 3).verdict == "unknown"
+    assert "no public guidance for stage ppo" in sample_guidance.judge_sample_count(job, 500, 3).message
 
 
 @pytest.mark.parametrize(
@@ -161,7 +160,9 @@ def test_no_guidance_is_said() -> None:
     ],
 )
 def test_each_stage_has_a_verdict_that_its_marks_show(stage: str, rows: int, verdict: str, marks: list[str]) -> None:
-    judged = amount.judged(Job({"model_name_or_path": "qwen7b", "stage": stage, "finetuning_type": "full"}), rows, 1)
+    judged = sample_guidance.judge_sample_count(
+        Job({"model_name_or_path": "qwen7b", "stage": stage, "finetuning_type": "full"}), rows, 1
+    )
     assert (judged.verdict, list(judged.figures())) == (verdict, marks)
     assert set(judged.sure) == set(marks)
 
@@ -182,23 +183,23 @@ def test_texts_of_pretraining_are_counted_in_blocks(tmp_path: Path) -> None:
     ],
 )
 def test_estimated_tokens(text: str, low: int, high: int) -> None:
-    assert low <= estimate(text) <= high
+    assert low <= estimate_tokens(text) <= high
 
 
 def test_histogram_holds_every_sample_once() -> None:
     lengths = sorted([random.Random(seed).randrange(5, 900) for seed in range(500)] + [40_000])
-    spread = distribution.distribution(lengths)
+    spread = sequence_lengths.length_distribution(lengths)
     assert sum(bar.rows for bar in spread.histogram) == len(lengths)
     assert spread.longest == 40_000
-    assert distribution.recommended(lengths, None) == 1024
-    assert distribution.recommended(lengths, 512) == 512
+    assert sequence_lengths.recommend_cutoff_len(lengths, None) == 1024
+    assert sequence_lengths.recommend_cutoff_len(lengths, 512) == 512
 
 
 def test_packing_fills_sequences() -> None:
-    assert packing.packed([5, 5, 5, 11], 10) == 2
-    assert packing.blocks([7, 7, 7], 10) == 2
-    assert [list(batch) for batch in packing.batches(5, 2, 2)] == [[0, 1], [2], [3, 4]]
+    assert sequence_lengths.count_packed_sequences([5, 5, 5, 11], 10) == 2
+    assert sequence_lengths.count_text_blocks([7, 7, 7], 10) == 2
+    assert [list(batch) for batch in sequence_lengths.packing_batches(5, 2, 2)] == [[0, 1], [2], [3, 4]]
 
 
 def test_short_texts_are_not_compared() -> None:
-    assert len(near.pairs("one two three")) == 2 < near.FEWEST
+    assert len(near_duplicates.word_bigrams("one two three")) == 2 < near_duplicates.MIN_SHINGLES

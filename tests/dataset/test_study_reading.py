@@ -18,10 +18,10 @@ import pytest
 from click.testing import CliRunner
 
 from validator import cli
-from validator.diagnostic import RecipeError
-from validator.study import ceiling
+from validator.dataset import reading_limits
+from validator.errors import RecipeError
 
-pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/study/*"])
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/dataset/*"])
 
 LINE = b'{"instruction": "Say hi", "output": "hi there"}\n'
 TABLE = b"instruction,output\na,b\n"
@@ -60,8 +60,8 @@ def nested(levels: int) -> bytes:
 @pytest.fixture
 def low(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ceilings that small files reach."""
-    monkeypatch.setattr(ceiling, "ROW", 1 << 20)
-    monkeypatch.setattr(ceiling, "BATCH", 16 << 20)
+    monkeypatch.setattr(reading_limits, "MAX_ROW_BYTES", 1 << 20)
+    monkeypatch.setattr(reading_limits, "MAX_ARROW_BATCH_BYTES", 16 << 20)
 
 
 # What datasets 4.0 (with pyarrow 26 and pandas 2.3) says of each was tried; it reads those that are READ, and no other.
@@ -164,10 +164,17 @@ def test_one_value_beyond_the_ceiling_is_not_unpacked(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"instruction": ["a"], "output": ["x" * (6 * ceiling.BATCH)]}), path, compression="zstd")
+    pq.write_table(
+        pa.table({"instruction": ["a"], "output": ["x" * (6 * reading_limits.MAX_ARROW_BATCH_BYTES)]}),
+        path,
+        compression="zstd",
+    )
     done = data(path)
     assert done.code == 1
-    assert f"rows from 1 on take more than {ceiling.spoken(ceiling.BATCH)}" in done.said
+    assert (
+        f"rows from 1 on take more than {reading_limits.in_mebibytes(reading_limits.MAX_ARROW_BATCH_BYTES)}"
+        in done.said
+    )
 
 
 # Beginnings of files that go on without end, and the part that is repeated.
@@ -186,11 +193,14 @@ def test_a_row_without_end_is_not_unpacked(kind: str, pack: Callable[[Path, str]
     path, (begins, goes_on) = tmp_path / f"rows.{kind}", ENDLESS[kind]
     with pack(path, "wb") as stream:
         stream.write(begins)
-        for _ in range((ceiling.ROW >> 20) + 4):
+        for _ in range((reading_limits.MAX_ROW_BYTES >> 20) + 4):
             stream.write(goes_on)
     done = data(path)
     assert done.code == 1
-    assert f"is larger than {ceiling.spoken(ceiling.ROW)}, the most that is read" in done.said
+    assert (
+        f"is larger than {reading_limits.in_mebibytes(reading_limits.MAX_ROW_BYTES)}, the most that is read"
+        in done.said
+    )
 
 
 def test_rows_of_more_columns_than_a_table_has(tmp_path: Path) -> None:

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from validator.study import ceiling, inquiry
-from validator.study.results import Study
+from validator.dataset import data_report, reading_limits
+from validator.dataset.data_report import DataReport
 
-pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/study/*"])
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/dataset/*"])
 
 ROWS = 5000
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ceiling, "KEPT", 300)
+    monkeypatch.setattr(reading_limits, "MAX_SCANNED_ROWS", 300)
 
 
-def study(folder: Path, rows: list[object]) -> Study:
+def study(folder: Path, rows: list[object]) -> DataReport:
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return inquiry.study(str(path), None, False)
+    return data_report.report_on_source(str(path), None, False)
 
 
 def row(number: int) -> dict[str, object]:
@@ -34,7 +34,7 @@ def row(number: int) -> dict[str, object]:
 def test_figures_are_those_of_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[object] = [row(number // 7) for number in range(ROWS)]
     whole = study(tmp_path, rows)
-    monkeypatch.setattr(ceiling, "KEPT", 300)
+    monkeypatch.setattr(reading_limits, "MAX_SCANNED_ROWS", 300)
     thin = study(tmp_path, rows)
     assert thin.rows.read == whole.rows.read == ROWS
     assert thin.rows.trained == pytest.approx(whole.rows.trained, rel=0.05)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from validator.job.job import Job
-from validator.study import tokens
+from validator.dataset import token_counting
+from validator.run.prediction import Job
 
 pytest.importorskip("tokenizers")
 
@@ -22,13 +22,13 @@ PANICS = {"type": "BPE", "vocab": {"a": 0, "\u00e9": 1, "a\u00e9": 2}, "merges":
           "continuing_subword_prefix": "x"}  # fmt: skip
 
 
-def counter(folder: Path, text: str | None) -> tuple[tokens.Counter, str]:
+def counter(folder: Path, text: str | None) -> tuple[token_counting.TokenCounter, str]:
     """Of a model whose tokenizer.json has this text; None: it has none."""
     model = folder / "model"
     model.mkdir()
     if text is not None:
         (model / "tokenizer.json").write_text(text, "utf-8")
-    return tokens.counter(Job({"model_name_or_path": str(model)}, path="recipe.yaml", folders=(folder,)))
+    return token_counting.best_counter(Job({"model_name_or_path": str(model)}, path="recipe.yaml", folders=(folder,)))
 
 
 @pytest.mark.parametrize(

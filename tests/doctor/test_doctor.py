@@ -14,12 +14,11 @@ from click.testing import CliRunner, Result
 from support.recordings import RECORDED, show_all
 
 from validator.cli import group
-from validator.diagnostic import RecipeError
-from validator.doctor import checks, disk, hubs
-from validator.doctor.line import Line
-from validator.doctor.node import Node
-from validator.here import host
-from validator.job.job import Job
+from validator.doctor import diagnosis, disk_checks, hub_checks
+from validator.doctor.check_result import CheckContext, CheckResult
+from validator.errors import RecipeError
+from validator.machine import host
+from validator.run.prediction import Job
 
 ROOT = Path(__file__).parents[2]
 RECIPE = str(ROOT / "recipes" / "qwen3-8b-a100-lora.yaml")  # for 8xa100-80g
@@ -29,8 +28,8 @@ RECIPE = str(ROOT / "recipes" / "qwen3-8b-a100-lora.yaml")  # for 8xa100-80g
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No driver's program, none of the variables that hide devices, no network and a disk that is not tried long."""
     show_all(monkeypatch)
-    monkeypatch.setattr(hubs, "_answer", lambda _address: 200)
-    monkeypatch.setattr(disk, "_MOST", 1 << 20)
+    monkeypatch.setattr(hub_checks, "_request_status", lambda _address: 200)
+    monkeypatch.setattr(disk_checks, "_MAX_TRIAL_BYTES", 1 << 20)
     monkeypatch.delenv("NPROC_PER_NODE", raising=False)
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -78,25 +77,25 @@ def test_json(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [*told["lines"][0]] == ["state", "what", "found", "wanted", "remedy"]
 
 
-def fails(_job: Job | None, _node: Node) -> Iterator[Line]:
+def fails(_job: Job | None, _node: CheckContext) -> Iterator[CheckResult]:
     raise RecipeError("the program says nonsense")
 
 
 def test_a_check_that_fails_or_hangs_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     hung, over = Event(), Event()
 
-    def hangs(_job: Job | None, _node: Node) -> Iterator[Line]:
+    def hangs(_job: Job | None, _node: CheckContext) -> Iterator[CheckResult]:
         hung.set()
         over.wait()
-        yield Line("ok", "disk", "there after all")
+        yield CheckResult("ok", "disk", "there after all")
 
-    def wait_for_the_first(under_way: Iterable[Future[list[Line]]], _seconds: float) -> None:
+    def wait_for_the_first(under_way: Iterable[Future[list[CheckResult]]], _seconds: float) -> None:
         hung.wait()
         wait([*under_way][:1])
 
-    monkeypatch.setattr(checks, "CHECKS", {"driver": fails, "disk": hangs})
-    monkeypatch.setattr(checks, "wait", wait_for_the_first)
-    told = [*checks.lines(None, Node())]
+    monkeypatch.setattr(diagnosis, "CHECKS", {"driver": fails, "disk": hangs})
+    monkeypatch.setattr(diagnosis, "wait", wait_for_the_first)
+    told = [*diagnosis.run_checks(None, CheckContext())]
     over.set()
     assert [(line.state, line.what) for line in told] == [("warning", "driver"), ("warning", "disk")]
     assert "the program says nonsense" in told[0].found

@@ -11,15 +11,14 @@ import pytest
 from support.installed_packages import gpu, site, version_file, write
 from support.recordings import RECORDED, show_all
 
-from validator.doctor import builds, cann, linked
-from validator.doctor.line import Line
-from validator.doctor.node import Node
-from validator.doctor.symbols import symbols
-from validator.here import machine, program
-from validator.here.installed import Installed, installed
-from validator.job import job as jobs
-from validator.read.recipe import parse
-from validator.tables.data import listing
+from validator.doctor import cann, torch_build
+from validator.doctor.check_result import CheckContext, CheckResult
+from validator.doctor.torch_build import read_symbols
+from validator.knowledge.tables import yaml_table
+from validator.machine import driver_tool, this_machine
+from validator.machine.installed_packages import InstalledPackages, find_installed
+from validator.recipe.recipe_file import parse_recipe
+from validator.run import prediction as jobs
 
 AT, FOR = "driver", "or later for torch"
 OTHER = "a newer driver, or a build of torch for CUDA"
@@ -31,10 +30,10 @@ RECIPE = "model_name_or_path: Qwen/Qwen3-0.6B\nstage: sft\nfinetuning_type: lora
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     show_all(monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(program, "_FOLDERS", ())
+    monkeypatch.setattr(driver_tool, "_EXTRA_FOLDERS", ())
 
 
-def told(lines: list[Line]) -> str:
+def told(lines: list[CheckResult]) -> str:
     return "\n".join(f"{line.state}: {line.found}; {line.wanted}; {line.remedy}" for line in lines)
 
 
@@ -57,16 +56,16 @@ def told(lines: list[Line]) -> str:
 )  # fmt: skip
 def test_torch_on_a_device(release: str, driver: str, capability: float, expected: str, tmp_path: Path) -> None:
     gpu(tmp_path / "bin", driver, [capability] * 2)
-    node = Node(folders=site(tmp_path / "site", {"torch": release}))
-    lines = [*builds.lines(None, node)]
+    node = CheckContext(folders=site(tmp_path / "site", {"torch": release}))
+    lines = [*torch_build.check_torch(None, node)]
     assert len(lines) == 1
     assert told(lines).startswith(expected)
 
 
 def test_no_device_is_asked_about_for_a_run_on_cpus(tmp_path: Path) -> None:
     gpu(tmp_path / "bin", "570.1", [9.0])
-    node = Node(folders=site(tmp_path / "site", {"torch": "2.13.0+cpu"}))
-    assert [*builds.lines(jobs.resolve(parse("x.yaml", f"{RECIPE}use_cpu: true\n")), node)] == []
+    node = CheckContext(folders=site(tmp_path / "site", {"torch": "2.13.0+cpu"}))
+    assert [*torch_build.check_torch(jobs.resolve(parse_recipe("x.yaml", f"{RECIPE}use_cpu: true\n")), node)] == []
 
 
 def test_a_driver_before_the_question_for_capabilities(tmp_path: Path) -> None:
@@ -75,8 +74,8 @@ def test_a_driver_before_the_question_for_capabilities(tmp_path: Path) -> None:
     )
     write(tmp_path / "bin/nvidia-smi", f"#!/bin/sh\n{answer}\n")
     (tmp_path / "bin/nvidia-smi").chmod(0o755)
-    node = Node(folders=site(tmp_path / "site", {"torch": "2.8.0+cu128"}))
-    assert told([*builds.lines(None, node)]).startswith("error: driver 470.1; driver 525 or later")
+    node = CheckContext(folders=site(tmp_path / "site", {"torch": "2.8.0+cu128"}))
+    assert told([*torch_build.check_torch(None, node)]).startswith("error: driver 470.1; driver 525 or later")
 
 
 @pytest.mark.parametrize(
@@ -91,19 +90,21 @@ def test_a_driver_before_the_question_for_capabilities(tmp_path: Path) -> None:
 def test_torchvision_of_another_kind(torch: str, vision: str, expected: str, tmp_path: Path) -> None:
     files = {"torchvision/version.py": version_file(vision)}
     packages = {"torch": torch, "torchvision": vision.partition("+")[0]}
-    lines = told([*builds.lines(None, Node(folders=site(tmp_path, packages, files=files)))])
+    lines = told([*torch_build.check_torch(None, CheckContext(folders=site(tmp_path, packages, files=files)))])
     assert expected in lines if expected else not lines
 
 
 def test_bitsandbytes_without_the_library(tmp_path: Path) -> None:
     files = {"bitsandbytes/libbitsandbytes_cuda128.so": "", "bitsandbytes/libbitsandbytes_cuda121.so": ""}
     packages = {"torch": "2.13.0+cu130", "bitsandbytes": "0.45.0"}
-    node = Node(folders=site(tmp_path / "a", packages, files=files))
-    assert told([*builds.lines(None, node)]).startswith("error: bitsandbytes 0.45.0 has no library for CUDA 13.0")
-    unquantized = jobs.resolve(parse("x.yaml", RECIPE))
-    assert told([*builds.lines(unquantized, node)]).startswith("warning: ")
-    node = Node(folders=site(tmp_path / "b", {**packages, "torch": "2.6.0+cu124"}, files=files))
-    assert [*builds.lines(None, node)] == []
+    node = CheckContext(folders=site(tmp_path / "a", packages, files=files))
+    assert told([*torch_build.check_torch(None, node)]).startswith(
+        "error: bitsandbytes 0.45.0 has no library for CUDA 13.0"
+    )
+    unquantized = jobs.resolve(parse_recipe("x.yaml", RECIPE))
+    assert told([*torch_build.check_torch(unquantized, node)]).startswith("warning: ")
+    node = CheckContext(folders=site(tmp_path / "b", {**packages, "torch": "2.6.0+cu124"}, files=files))
+    assert [*torch_build.check_torch(None, node)] == []
 
 
 @pytest.mark.parametrize(("hip", "expected"), [("None", "error: torch 2.8.0+cu128 is built for"), ("'6.4.2'", "")])
@@ -111,13 +112,13 @@ def test_amd(hip: str, expected: str, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", str(RECORDED / "rocm-smi-8xmi300x"))
     text = version_file("2.8.0+cu128").replace("hip: Optional[str] = None", f"hip: Optional[str] = {hip}")
     folders = site(tmp_path / "site", {"torch": "2.8.0"}, files={"torch/version.py": text})
-    lines = told([*builds.lines(None, Node(here=machine.look(), folders=folders))])
+    lines = told([*torch_build.check_torch(None, CheckContext(here=this_machine.detect_machine(), folders=folders))])
     assert lines.startswith(expected) if expected else not lines
 
 
 def test_the_build_here_is_the_one_that_torch_tells() -> None:
     torch = pytest.importorskip("torch")
-    here = builds.build(installed(), "torch")
+    here = torch_build.read_build(find_installed(), "torch")
     assert here is not None
     assert (here.release, here.cuda) == (torch.__version__, torch.version.cuda or "")
 
@@ -151,20 +152,22 @@ def test_a_package_that_is_linked_to_another_torch(tmp_path: Path) -> None:
     )
     sound = needs.format("int, bool", "0, true")
     made = library(tmp_path, "flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so", sound)
-    assert symbols(made, "_ZN3c10").needed == {"_ZN3c104cuda9SetDeviceEib"}
-    assert [*linked.lines(None, Node(folders=folders))] == []
+    assert read_symbols(made, "_ZN3c10").needed == {"_ZN3c104cuda9SetDeviceEib"}
+    assert [*torch_build.check_compiled_packages(None, CheckContext(folders=folders))] == []
     library(tmp_path, made.name, needs.format("int", "0"))
     url = "https://github.com/x/flash_attn-2.7.4+cu12torch2.1cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
     write(tmp_path / "flash_attn-2.7.4.dist-info/direct_url.json", f'{{"url": "{url}"}}')
-    assert told([*linked.lines(None, Node(folders=folders))]).startswith(
+    assert told([*torch_build.check_compiled_packages(None, CheckContext(folders=folders))]).startswith(
         "error: flash-attn 2.7.4 for cu12, torch 2.1, cxx11abi FALSE needs `_ZN3c104cuda9SetDeviceEi`, which torch "
         "2.8.0+cu128 has not; a build for torch 2.8.0+cu128"
     )
-    on_cpu = jobs.resolve(parse("x.yaml", f"{RECIPE}use_cpu: true\n"))
-    assert [line.state for line in linked.lines(on_cpu, Node(folders=folders))] == ["warning"]
+    on_cpu = jobs.resolve(parse_recipe("x.yaml", f"{RECIPE}use_cpu: true\n"))
+    assert [line.state for line in torch_build.check_compiled_packages(on_cpu, CheckContext(folders=folders))] == [
+        "warning"
+    ]
     made.write_text("#!/bin/sh")
     with pytest.raises(ValueError, match="no library"):
-        symbols(made, "")
+        read_symbols(made, "")
 
 
 @pytest.mark.parametrize(
@@ -180,15 +183,15 @@ def test_a_package_that_is_linked_to_another_torch(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_run_imports(package: str, transformers: str, settings: str, imported: bool, tmp_path: Path) -> None:
-    there = Installed(site(tmp_path, {"transformers": transformers}))
-    assert linked._imported(package, jobs.resolve(parse("x.yaml", RECIPE + settings)), there) == imported
+    there = InstalledPackages(site(tmp_path, {"transformers": transformers}))
+    assert torch_build._is_imported(package, jobs.resolve(parse_recipe("x.yaml", RECIPE + settings)), there) == imported
 
 
 def test_real_libraries_of_torch_need_what_its_core_gives() -> None:
     pytest.importorskip("torch")
-    given = {path.name: path for path in installed().files("torch/lib/*.so")}
-    needed = symbols(given["libtorch_python.so"], "_ZN3c105Error").needed
-    assert needed <= symbols(given["libc10.so"], "_ZN3c10").offered
+    given = {path.name: path for path in find_installed().files("torch/lib/*.so")}
+    needed = read_symbols(given["libtorch_python.so"], "_ZN3c105Error").needed
+    assert needed <= read_symbols(given["libc10.so"], "_ZN3c10").offered
 
 
 ASCEND = {"ASCEND_HOME_PATH": "home"}
@@ -214,19 +217,19 @@ def test_cann(
         info = f"package_name=Ascend-cann-toolkit\nversion={cann_release}\narch=aarch64\n"
         write(home / "aarch64-linux/ascend_toolkit_install.info", info)
     environment = dict.fromkeys(variables, str(home))
-    node = Node(tmp_path, environment, folders=site(tmp_path / "site", packages))
-    assert told([*cann.lines(None, node)]).startswith(expected)
+    node = CheckContext(tmp_path, environment, folders=site(tmp_path / "site", packages))
+    assert told([*cann.check_cann(None, node)]).startswith(expected)
     if not variables and cann_release:
-        assert told([*cann.lines(None, node)]).endswith("ascend-toolkit/set_env.sh")
+        assert told([*cann.check_cann(None, node)]).endswith("ascend-toolkit/set_env.sh")
 
 
 def test_npus_without_torch_npu(tmp_path: Path) -> None:
     write(tmp_path / "bin/npu-smi", "#!/bin/sh\necho 910B\n")
     (tmp_path / "bin/npu-smi").chmod(0o755)
-    node = Node(tmp_path, {}, folders=site(tmp_path / "site", {"torch": "2.7.1"}))
-    assert told([*cann.lines(None, node)]).startswith("error: torch_npu is not installed")
+    node = CheckContext(tmp_path, {}, folders=site(tmp_path / "site", {"torch": "2.7.1"}))
+    assert told([*cann.check_cann(None, node)]).startswith("error: torch_npu is not installed")
 
 
 def test_torch_npu_is_released_for_the_torch_of_its_name() -> None:
-    for release, entry in listing("together")["npu"]["releases"].items():
+    for release, entry in yaml_table("together")["npu"]["releases"].items():
         assert str(release).startswith(str(entry["torch"]))

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from support.recordings import RECORDED, show_all
 
-from validator.doctor import devices, examine, files, health, holders
-from validator.doctor.line import Line
-from validator.doctor.node import Node
-from validator.here import program
-from validator.job.job import resolve
-from validator.read.recipe import load
-from validator.train.target import Target
+from validator.doctor import device_checks, diagnosis
+from validator.doctor.check_result import CheckContext, CheckResult
+from validator.launch.device_allocation import DeviceAllocation
+from validator.machine import driver_tool
+from validator.recipe.recipe_file import load_recipe
+from validator.run.prediction import resolve
 
 RECIPE = str(Path(__file__).parents[2] / "recipes" / "qwen3-8b-a100-lora.yaml")  # for 8xa100-80g
 
@@ -26,16 +25,16 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     show_all(monkeypatch)
     monkeypatch.delenv("NPROC_PER_NODE", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(program, "_FOLDERS", ())
+    monkeypatch.setattr(driver_tool, "_EXTRA_FOLDERS", ())
 
 
-def on(monkeypatch: pytest.MonkeyPatch, folder: str) -> Node:
+def on(monkeypatch: pytest.MonkeyPatch, folder: str) -> CheckContext:
     """The recorded machine."""
     monkeypatch.setenv("PATH", str(RECORDED / folder))
-    return examine.seen(Node())
+    return diagnosis.with_devices(CheckContext())
 
 
-def told(lines: list[Line]) -> list[str]:
+def told(lines: list[CheckResult]) -> list[str]:
     return [f"{line.state}: {line.found}" for line in lines]
 
 
@@ -55,14 +54,14 @@ def told(lines: list[Line]) -> list[str]:
     ],
 )
 def test_a_machine_by_itself(folder: str, state: str, says: str, remedy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = next(devices.lines(None, on(monkeypatch, folder)))
+    first = next(device_checks.check_devices(None, on(monkeypatch, folder)))
     assert first.state == state
     assert says in first.found
     assert remedy in first.remedy
 
 
 def test_a_device_that_left_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, lost = devices.lines(None, on(monkeypatch, "nvidia-smi-lost"))
+    _, lost = device_checks.check_devices(None, on(monkeypatch, "nvidia-smi-lost"))
     assert (lost.state, lost.found[:36]) == ("error", "Unable to determine the device handl")
     assert "reboot" in lost.remedy
 
@@ -71,7 +70,7 @@ def test_a_device_that_left_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_devices_without_their_program(file: str, tmp_path: Path) -> None:
     (tmp_path / file).parent.mkdir()
     (tmp_path / file).touch()
-    (line,) = devices.lines(None, Node(tmp_path))
+    (line,) = device_checks.check_devices(None, CheckContext(tmp_path))
     assert line.state == "warning"
     assert f"/{file} is there, and" in line.found
 
@@ -95,7 +94,7 @@ def test_for_a_recipe(
     folder: str, machine: str | None, states: list[str], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(RECORDED / folder))
-    lines = list(devices.lines(*examine.wanted(load(RECIPE), machine)))
+    lines = list(device_checks.check_devices(*diagnosis.job_and_context(load_recipe(RECIPE), machine)))
     assert [line.state for line in lines] == states
     assert lines[0].wanted == "8xa100-80g"
     assert says in lines[-1].found
@@ -103,7 +102,7 @@ def test_for_a_recipe(
 
 def test_a_recipe_for_the_cpu_wants_no_device() -> None:
     tiny = str(Path(RECIPE).with_name("tiny-cpu-lora.yaml"))
-    (line,) = devices.lines(*examine.wanted(load(tiny), None))
+    (line,) = device_checks.check_devices(*diagnosis.job_and_context(load_recipe(tiny), None))
     assert (line.state, line.wanted) == ("ok", "")
 
 
@@ -122,7 +121,7 @@ def test_a_recipe_for_the_cpu_wants_no_device() -> None:
     ],
 )
 def test_health(folder: str, says: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = told(list(health.lines(None, on(monkeypatch, folder))))
+    lines = told(list(device_checks.check_health(None, on(monkeypatch, folder))))
     assert [line.partition(";")[0] for line in lines] == says
 
 
@@ -155,7 +154,7 @@ def test_a_fault_in_an_otherwise_sound_device(
     (tmp_path / "details.txt").write_text(text.replace(old, new))
     (tmp_path / "nvidia-smi").symlink_to(RECORDED / "nvidia-smi-h100" / "nvidia-smi")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert [line.state for line in health.lines(None, Node())] == ([state] if state else [])
+    assert [line.state for line in device_checks.check_health(None, CheckContext())] == ([state] if state else [])
 
 
 @pytest.mark.parametrize(("word", "state"), [("Alarm", "error"), ("Warning", "warning"), ("OK", "")])
@@ -164,7 +163,7 @@ def test_health_of_an_ascend(word: str, state: str, tmp_path: Path, monkeypatch:
     (tmp_path / "info.txt").write_text(text.replace("| OK   ", f"| {word:<5}", 1))
     (tmp_path / "npu-smi").symlink_to(RECORDED / "npu-smi-2x910b3" / "npu-smi")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert [line.state for line in health.lines(None, Node())] == ([state] if state else [])
+    assert [line.state for line in device_checks.check_health(None, CheckContext())] == ([state] if state else [])
 
 
 def test_a_fault_of_a_device_that_the_run_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,17 +171,17 @@ def test_a_fault_of_a_device_that_the_run_does_not_take(monkeypatch: pytest.Monk
     assert node.here
     (device,) = node.here.accelerators
     for names, state in ((device.names, "error"), (("7", "GPU-7"), "warning")):
-        target = Target(accelerators=[device._replace(names=names)])
-        assert [line.state for line in health.lines(None, node._replace(target=target))] == [state]
+        target = DeviceAllocation(accelerators=[device._replace(names=names)])
+        assert [line.state for line in device_checks.check_health(None, node._replace(target=target))] == [state]
 
 
 def test_a_run_on_the_cpu_does_without_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = resolve(load(str(Path(RECIPE).with_name("tiny-cpu-lora.yaml"))))
-    assert not list(health.lines(run, on(monkeypatch, "nvidia-smi-h100-fabric")))
-    assert not list(holders.lines(run, on(monkeypatch, "nvidia-smi-a100-held")))
+    run = resolve(load_recipe(str(Path(RECIPE).with_name("tiny-cpu-lora.yaml"))))
+    assert not list(device_checks.check_health(run, on(monkeypatch, "nvidia-smi-h100-fabric")))
+    assert not list(device_checks.check_processes(run, on(monkeypatch, "nvidia-smi-a100-held")))
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidiactl").touch()
-    assert not list(files.lines(run, Node(tmp_path)))
+    assert not list(device_checks.check_device_files(run, CheckContext(tmp_path)))
 
 
 # As kernels wrote it: a device that left the bus, what the driver wants then, and a fault of a program.
@@ -200,13 +199,13 @@ def test_the_kernel_s_log(log: str, codes: list[str], tmp_path: Path) -> None:
     (tmp_path / "log").write_text(log)
     (tmp_path / "dmesg").write_text('#!/bin/sh\n/bin/cat "${0%/*}/log"\n')
     (tmp_path / "dmesg").chmod(0o755)
-    lines = list(health.lines(None, Node()))
+    lines = list(device_checks.check_health(None, CheckContext()))
     assert [line.found.split()[1] for line in lines] == codes
     assert all(line.state == "warning" for line in lines)
 
 
 def test_no_log() -> None:
-    assert not list(health.lines(None, Node()))
+    assert not list(device_checks.check_health(None, CheckContext()))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +225,7 @@ def test_device_files(there: list[str], lacks: list[str], tmp_path: Path) -> Non
     (tmp_path / "usr/bin").mkdir(parents=True)
     for name in there:
         (tmp_path / "dev" / name).touch()
-    lines = list(files.lines(None, Node(tmp_path)))
+    lines = list(device_checks.check_device_files(None, CheckContext(tmp_path)))
     assert [line.found.split(",")[0] for line in lines] == [f"no {file}" for file in lacks]
     assert all(line.state == "error" for line in lines)
 
@@ -252,11 +251,13 @@ def test_who_holds_memory(folder: str, says: list[str], tmp_path: Path, monkeypa
     (tmp_path / "proc" / "280058").mkdir(parents=True)
     node = on(monkeypatch, folder)._replace(root=tmp_path)
     me = pwd.getpwuid(os.getuid()).pw_name
-    assert told(list(holders.lines(None, node))) == [line.format(me=me) for line in says]
+    assert told(list(device_checks.check_processes(None, node))) == [line.format(me=me) for line in says]
 
 
 def test_only_a_process_of_the_user_s_own_may_be_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = on(monkeypatch, "nvidia-smi-a100-held")._replace(root=tmp_path)
-    assert [line.remedy for line in holders.lines(None, node)] == [""]
+    assert [line.remedy for line in device_checks.check_processes(None, node)] == [""]
     (tmp_path / "proc" / "280058").mkdir(parents=True)
-    assert [line.remedy for line in holders.lines(None, node)] == ["if it is a left-over: `kill 280058`"]
+    assert [line.remedy for line in device_checks.check_processes(None, node)] == [
+        "if it is a left-over: `kill 280058`"
+    ]

@@ -8,13 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from validator.doctor import disk
-from validator.doctor.line import Line
-from validator.doctor.node import Node
-from validator.here import host
-from validator.here.mount import Mount, mount
-from validator.job.job import Job, resolve
-from validator.read.override import overridden
+from validator.doctor import disk_checks
+from validator.doctor.check_result import CheckContext, CheckResult
+from validator.machine import host
+from validator.machine.host import Mount, find_mount
+from validator.recipe.recipe_file import load_with_overrides
+from validator.run.prediction import Job, resolve
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -23,11 +22,11 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     """The repository's root, and little to write."""
     monkeypatch.chdir(RECIPES.parent)
-    monkeypatch.setattr(disk, "_MOST", 2 << 20)
+    monkeypatch.setattr(disk_checks, "_MAX_TRIAL_BYTES", 2 << 20)
 
 
 def job(output: Path, *overrides: str) -> Job:
-    return resolve(overridden(str(RECIPES / "qwen3-8b-a100-lora.yaml"), (f"output_dir={output}", *overrides)))
+    return resolve(load_with_overrides(str(RECIPES / "qwen3-8b-a100-lora.yaml"), (f"output_dir={output}", *overrides)))
 
 
 def mounted(root: Path, *rows: str) -> Path:
@@ -53,17 +52,17 @@ ROWS = (
     ],
 )
 def test_the_file_system_of_a_folder(folder: str, expected: Mount, network: bool, tmp_path: Path) -> None:
-    there = mount(Path(folder), mounted(tmp_path, *ROWS))
+    there = find_mount(Path(folder), mounted(tmp_path, *ROWS))
     assert there == expected
     assert there.network == network
 
 
 def test_no_file_system_is_told(tmp_path: Path) -> None:
-    assert mount(Path("/home"), tmp_path) is None
+    assert find_mount(Path("/home"), tmp_path) is None
 
 
-def lines(run: Job | None, root: Path) -> list[Line]:
-    return list(disk.lines(run, Node(root)))
+def lines(run: Job | None, root: Path) -> list[CheckResult]:
+    return list(disk_checks.check_disk(run, CheckContext(root)))
 
 
 def test_a_folder_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
@@ -89,7 +88,7 @@ def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(("rate", "state"), [(1e9, "ok"), (1e5, "warning")])
 def test_the_time_of_a_checkpoint(rate: float, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "_rate", lambda _folder: rate)
+    monkeypatch.setattr(disk_checks, "_measure_write_rate", lambda _folder: rate)
     first = lines(job(tmp_path), tmp_path)[0]
     assert first.state == state
     assert ("save_only_model" in first.remedy) == (state == "warning")
@@ -138,7 +137,7 @@ def test_a_slow_disk_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
         clock[0] += 0.2 * pieces[-1]
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(disk, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(disk, "_MOST", 256 << 20)
-    assert disk._rate(tmp_path) == pytest.approx((1 << 20) / 0.2)
+    monkeypatch.setattr(disk_checks, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(disk_checks, "_MAX_TRIAL_BYTES", 256 << 20)
+    assert disk_checks._measure_write_rate(tmp_path) == pytest.approx((1 << 20) / 0.2)
     assert pieces == [1, 2]

@@ -13,11 +13,10 @@ from time import time
 import pytest
 from support.installed_packages import site
 
-from validator.doctor import locks, operators
-from validator.doctor.line import Line
-from validator.doctor.node import Node
-from validator.job.job import Job, resolve
-from validator.read.override import overridden
+from validator.doctor import deepspeed_ops, stale_locks
+from validator.doctor.check_result import CheckContext, CheckResult
+from validator.recipe.recipe_file import load_with_overrides
+from validator.run.prediction import Job, resolve
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 OFFLOADED = '{"stage": 3, "offload_optimizer": {"device": "cpu"}}'
@@ -31,7 +30,7 @@ def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def job(zero: str = OFFLOADED, *overrides: str, machine: str = "8xa100-80g", more: str = "") -> Job:
     words = (f'deepspeed={{"zero_optimization": {zero}{more}}}', *overrides)
-    return resolve(overridden(str(RECIPES / "qwen3-8b-a100-full.yaml"), words), machine)
+    return resolve(load_with_overrides(str(RECIPES / "qwen3-8b-a100-full.yaml"), words), machine)
 
 
 NAMED = ', "optimizer": {"type": "AdamW", "params": {%s}}'
@@ -51,19 +50,21 @@ NAMED = ', "optimizer": {"type": "AdamW", "params": {%s}}'
         (job(machine="8xascend-910b-64g"), {"cpu_adam"}),
         (job(more=NAMED % ""), {"cpu_adam"}),
         (job('{"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/x"}}'), {"async_io"}),
-        (resolve(overridden(str(RECIPES / "qwen3-8b-a100-full.yaml"), ("deepspeed=",))), set()),
+        (resolve(load_with_overrides(str(RECIPES / "qwen3-8b-a100-full.yaml"), ("deepspeed=",))), set()),
     ],
 )
 def test_the_operators_of_a_run(run: Job, names: set[str]) -> None:
-    assert operators.built(run, Node(folders=("/none",))) == names
+    assert deepspeed_ops.operators_to_build(run, CheckContext(folders=("/none",))) == names
 
 
 def test_operators_that_deepspeed_brought(tmp_path: Path) -> None:
     """As DeepSpeed 0.18.4 writes them."""
     text = "version='0.18.4'\ninstalled_ops={'async_io': False, 'cpu_adam': True, 'fused_adam': False}\n"
     folders = site(tmp_path, {"deepspeed": "0.18.4"}, files={"deepspeed/git_version_info_installed.py": text})
-    assert operators.built(job(), Node(folders=folders)) == set()
-    assert operators.built(job('{"stage": 2}', more=NAMED % ""), Node(folders=folders)) == {"fused_adam"}
+    assert deepspeed_ops.operators_to_build(job(), CheckContext(folders=folders)) == set()
+    assert deepspeed_ops.operators_to_build(job('{"stage": 2}', more=NAMED % ""), CheckContext(folders=folders)) == {
+        "fused_adam"
+    }
 
 
 # What they are built with.
@@ -80,8 +81,8 @@ def ready(root: Path) -> dict[str, str]:
 
 
 def said(run: Job | None, root: Path, environment: dict[str, str], *folders: str) -> list[str]:
-    node = Node(root, environment, folders=folders or ("/none",))
-    return [f"{line.state}: {line.found}" for line in operators.lines(run, node)]
+    node = CheckContext(root, environment, folders=folders or ("/none",))
+    return [f"{line.state}: {line.found}" for line in deepspeed_ops.check_operators(run, node)]
 
 
 @pytest.fixture
@@ -97,7 +98,9 @@ def headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("headers")
 def test_all_is_there(tmp_path: Path) -> None:
     assert said(job(), tmp_path, ready(tmp_path)) == ["ok: compiler and ninja are there"]
-    assert not said(resolve(overridden(str(RECIPES / "qwen3-8b-a100-full.yaml"), ("deepspeed=",))), tmp_path, {})
+    assert not said(
+        resolve(load_with_overrides(str(RECIPES / "qwen3-8b-a100-full.yaml"), ("deepspeed=",))), tmp_path, {}
+    )
     assert not said(None, tmp_path, {})
 
 
@@ -156,8 +159,10 @@ def locked(home: Path, seconds: float, name: str = "cpu_adam") -> Path:
     return lock
 
 
-def found(run: Job | None, home: Path, **environment: str) -> list[Line]:
-    return list(locks.lines(run, Node(home, {"HOME": str(home), **environment}, folders=("/none",))))
+def found(run: Job | None, home: Path, **environment: str) -> list[CheckResult]:
+    return list(
+        stale_locks.check_locks(run, CheckContext(home, {"HOME": str(home), **environment}, folders=("/none",)))
+    )
 
 
 HOUR = 3600.0

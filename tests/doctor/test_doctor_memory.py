@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 from support.network_roots import adapters
 
-from validator.doctor import limits, memory, processors, shared
-from validator.doctor.node import Node
-from validator.here import host
-from validator.job.job import GIB, Job, resolve
-from validator.read.override import overridden
+from validator.doctor import host_checks
+from validator.doctor.check_result import CheckContext
+from validator.machine import host
+from validator.recipe.recipe_file import load_with_overrides
+from validator.run.prediction import GIB, Job, resolve
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 KIB = 1 << 20  # in a GiB
@@ -29,7 +29,7 @@ def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job(name: str = "qwen3-8b-a100-lora", *overrides: str, machine: str | None = None) -> Job:
-    return resolve(overridden(str(RECIPES / f"{name}.yaml"), overrides), machine)
+    return resolve(load_with_overrides(str(RECIPES / f"{name}.yaml"), overrides), machine)
 
 
 def root(folder: Path, files: dict[str, str]) -> Path:
@@ -66,7 +66,7 @@ def meminfo(total: int, available: int, swap: int = 0) -> str:
     ],
 )  # fmt: skip
 def test_memory_that_is_available(files: dict[str, str], available: float | None, tmp_path: Path) -> None:
-    assert host.available_gib(root(tmp_path, files)) == available
+    assert host.available_memory_gib(root(tmp_path, files)) == available
 
 
 @pytest.mark.parametrize(("part", "state"), [(1.02, "ok"), (0.98, "warning")])
@@ -74,13 +74,15 @@ def test_main_memory_at_the_end_of_the_band(part: float, state: str, tmp_path: P
     run = job()
     assert run.host_memory
     there = int(run.host_memory.high / GIB * part)
-    (line,) = memory.lines(run, Node(root(tmp_path, {"proc/meminfo": meminfo(1024, there)})))
+    (line,) = host_checks.check_main_memory(run, CheckContext(root(tmp_path, {"proc/meminfo": meminfo(1024, there)})))
     assert line.state == state
 
 
 @pytest.mark.parametrize(("total", "remedy"), [(1024, "end what takes it"), (44, "`lmf-recipes explain` shows")])
 def test_main_memory_that_is_too_little(total: int, remedy: str, tmp_path: Path) -> None:
-    (line,) = memory.lines(job(), Node(root(tmp_path, {"proc/meminfo": meminfo(total, 40, 8)})))
+    (line,) = host_checks.check_main_memory(
+        job(), CheckContext(root(tmp_path, {"proc/meminfo": meminfo(total, 40, 8)}))
+    )
     assert (line.state, line.found) == ("error", f"40.0 GiB of {total}.0 available, 8 of swap")
     assert "exit code -9" in line.remedy
     assert remedy in line.remedy
@@ -92,12 +94,12 @@ def test_main_memory_that_the_device_shares_is_for_both(tmp_path: Path) -> None:
     assert run.device_memory
     there = int(run.host_memory.high / GIB) + 1
     assert there < run.device_memory.expected / GIB
-    (line,) = memory.lines(run, Node(root(tmp_path, {"proc/meminfo": meminfo(120, there)})))
+    (line,) = host_checks.check_main_memory(run, CheckContext(root(tmp_path, {"proc/meminfo": meminfo(120, there)})))
     assert (line.state, line.wanted.partition(" GiB")[0]) == ("error", f"{run.device_memory.expected / GIB:.1f}")
 
 
 def test_main_memory_of_no_run(tmp_path: Path) -> None:
-    (line,) = memory.lines(None, Node(root(tmp_path, {"proc/meminfo": meminfo(64, 1)})))
+    (line,) = host_checks.check_main_memory(None, CheckContext(root(tmp_path, {"proc/meminfo": meminfo(64, 1)})))
     assert (line.state, line.found) == ("ok", "1.0 GiB of 64.0 available")
 
 
@@ -133,14 +135,14 @@ def test_shared_memory(
 ) -> None:
     shm(monkeypatch, mib)
     run = job("qwen3-8b-a100-lora", *overrides, machine=machine)
-    (line,) = shared.lines(run, Node())
+    (line,) = host_checks.check_shared_memory(run, CheckContext())
     assert line.state == state
     assert ("not exit code -9" in line.remedy) == (state != "ok")
 
 
 def test_shared_memory_that_ended_runs_fill(monkeypatch: pytest.MonkeyPatch) -> None:
     shm(monkeypatch, 4096, 10)
-    (line,) = shared.lines(job(machine="8xrtx-4090"), Node())
+    (line,) = host_checks.check_shared_memory(job(machine="8xrtx-4090"), CheckContext())
     assert (line.state, line.found) == ("error", "10 MiB free of 4.0 GiB")
     assert "`ls -l /dev/shm`" in line.remedy
 
@@ -148,17 +150,17 @@ def test_shared_memory_that_ended_runs_fill(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(("mib", "state"), [(64, "warning"), (1024, "ok")])
 def test_shared_memory_of_no_run(mib: int, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shm(monkeypatch, mib)
-    assert [line.state for line in shared.lines(None, Node())] == [state]
+    assert [line.state for line in host_checks.check_shared_memory(None, CheckContext())] == [state]
 
 
 def test_shared_memory_that_nccl_does_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
     shm(monkeypatch, 64)
     monkeypatch.setenv("NCCL_SHM_DISABLE", "1")
-    assert [line.state for line in shared.lines(job(machine="4xrtx-4090"), Node())] == ["ok"]
+    assert [line.state for line in host_checks.check_shared_memory(job(machine="4xrtx-4090"), CheckContext())] == ["ok"]
 
 
 def test_no_shared_memory(tmp_path: Path) -> None:
-    assert [line.state for line in shared.lines(None, Node(tmp_path))] == ["warning"]
+    assert [line.state for line in host_checks.check_shared_memory(None, CheckContext(tmp_path))] == ["warning"]
 
 
 # Limits.
@@ -171,7 +173,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, kind: int, soft: int, hard: int = r
 
 
 def said(run: Job | None, folder: Path) -> list[tuple[str, str]]:
-    return [(line.state, line.what) for line in limits.lines(run, Node(folder))]
+    return [(line.state, line.what) for line in host_checks.check_limits(run, CheckContext(folder))]
 
 
 FILES = resource.RLIMIT_NOFILE
@@ -193,7 +195,7 @@ def test_open_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     limited(monkeypatch, FILES, soft, hard)
-    (line,) = limits.lines(job("qwen3-8b-a100-lora", *overrides), Node(tmp_path))
+    (line,) = host_checks.check_limits(job("qwen3-8b-a100-lora", *overrides), CheckContext(tmp_path))
     assert (line.state, line.what) == (state, "open files")
     assert remedy in line.remedy
 
@@ -279,10 +281,10 @@ def test_addresses(soft: int, name: str, warned: bool, tmp_path: Path, monkeypat
      (128, ("dataloader_num_workers=64",), "ok")],
 )  # fmt: skip
 def test_processors(there: int, overrides: tuple[str, ...], state: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "cpus", lambda _root: there)
-    (line,) = processors.lines(job("qwen3-8b-a100-lora", *overrides, machine="8xa100-80g"), Node())
+    monkeypatch.setattr(host, "usable_cpus", lambda _root: there)
+    (line,) = host_checks.check_processors(job("qwen3-8b-a100-lora", *overrides, machine="8xa100-80g"), CheckContext())
     assert (line.state, line.found) == (state, str(there))
-    assert [each.state for each in processors.lines(None, Node())] == ["ok"]
+    assert [each.state for each in host_checks.check_processors(None, CheckContext())] == ["ok"]
 
 
 def test_limits_of_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

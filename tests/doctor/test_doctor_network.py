@@ -12,15 +12,14 @@ import pytest
 from support.installed_packages import site
 from support.network_roots import adapters, interfaces
 
-from validator.doctor import infiniband, meeting, proxies, ray
-from validator.doctor import interfaces as cards
-from validator.doctor.line import Line
-from validator.doctor.node import Node
-from validator.here import host, network
-from validator.here.installed import Installed
-from validator.job import job as jobs
-from validator.job.job import Job
-from validator.read.recipe import parse
+from validator.doctor import hub_checks, network_checks, start_checks
+from validator.doctor import network_checks as cards
+from validator.doctor.check_result import CheckContext, CheckResult
+from validator.machine import host, network
+from validator.machine.installed_packages import InstalledPackages
+from validator.recipe.recipe_file import parse_recipe
+from validator.run import prediction as jobs
+from validator.run.prediction import Job
 
 RECIPE = "model_name_or_path: Qwen/Qwen3-0.6B\nstage: sft\nfinetuning_type: lora\n"
 ETH = {"eth0": {"networks": ["0.0.0.0/0", "10.0.0.0/24"], "speed": 25000}}
@@ -36,10 +35,10 @@ FAST = {"ens9": {"networks": ["192.168.7.0/24"], "speed": 100000}}
 
 
 def job(machine: str = "2x8xa100-80g", settings: str = "") -> Job:
-    return jobs.resolve(parse("recipe.yaml", RECIPE + settings), machine)
+    return jobs.resolve(parse_recipe("recipe.yaml", RECIPE + settings), machine)
 
 
-def told(lines: Iterable[Line]) -> str:
+def told(lines: Iterable[CheckResult]) -> str:
     return "\n".join(f"{line.state}: {line.found}; {line.wanted}; {line.remedy}" for line in lines)
 
 
@@ -63,42 +62,50 @@ def told(lines: Iterable[Line]) -> str:
 )  # fmt: skip
 def test_interface(there: dict[str, Any], environment: dict[str, str], expected: str, tmp_path: Path) -> None:
     interfaces(tmp_path, there)
-    assert told(cards.lines(job(), Node(tmp_path, environment))).startswith(expected)
+    assert told(cards.check_interfaces(job(), CheckContext(tmp_path, environment))).startswith(expected)
 
 
 def test_interface_of_hccl_is_the_first_of_the_alphabet(tmp_path: Path) -> None:
     interfaces(tmp_path, {**ETH, **BRIDGE, **DOCKER})
     two = job("2x8xascend-910b-64g")
-    assert told(cards.lines(two, Node(tmp_path, {}))).startswith("warning: HCCL meets over br-1a2b")
-    assert told(cards.lines(two, Node(tmp_path, {"HCCL_SOCKET_IFNAME": "eth"}))).startswith("ok: HCCL meets over eth0")
-    assert told(cards.lines(two, Node(tmp_path, {"HCCL_IF_IP": "127.0.0.1"}))).startswith(
+    assert told(cards.check_interfaces(two, CheckContext(tmp_path, {}))).startswith("warning: HCCL meets over br-1a2b")
+    assert told(cards.check_interfaces(two, CheckContext(tmp_path, {"HCCL_SOCKET_IFNAME": "eth"}))).startswith(
+        "ok: HCCL meets over eth0"
+    )
+    assert told(cards.check_interfaces(two, CheckContext(tmp_path, {"HCCL_IF_IP": "127.0.0.1"}))).startswith(
         "ok: HCCL meets at HCCL_IF_IP"
     )
     there = {"HCCL_IF_IP": "192.0.2.1", "HCCL_SOCKET_IFNAME": "eth"}
-    assert told(cards.lines(two, Node(tmp_path, there))).startswith("error: HCCL_IF_IP=192.0.2.1 is no address of this")
+    assert told(cards.check_interfaces(two, CheckContext(tmp_path, there))).startswith(
+        "error: HCCL_IF_IP=192.0.2.1 is no address of this"
+    )
 
 
 def test_one_node_needs_no_interface_but_the_one_that_is_named(tmp_path: Path) -> None:
     interfaces(tmp_path, {})
     one = job("1x8xa100-80g")
-    assert told(cards.lines(one, Node(tmp_path, {}))) == ""
-    assert told(cards.lines(job("1x1xa100-80g"), Node(tmp_path, {"NCCL_SOCKET_IFNAME": "eth0"}))) == ""
-    assert told(cards.lines(one, Node(tmp_path, {"NCCL_SOCKET_IFNAME": "eth0"}))).startswith("error: ")
-    assert told(cards.lines(None, Node(tmp_path, {"NNODES": "2"}))).startswith("error: no interface")
+    assert told(cards.check_interfaces(one, CheckContext(tmp_path, {}))) == ""
+    assert (
+        told(cards.check_interfaces(job("1x1xa100-80g"), CheckContext(tmp_path, {"NCCL_SOCKET_IFNAME": "eth0"}))) == ""
+    )
+    assert told(cards.check_interfaces(one, CheckContext(tmp_path, {"NCCL_SOCKET_IFNAME": "eth0"}))).startswith(
+        "error: "
+    )
+    assert told(cards.check_interfaces(None, CheckContext(tmp_path, {"NNODES": "2"}))).startswith("error: no interface")
 
 
 def test_interface_of_gloo(tmp_path: Path) -> None:
     interfaces(tmp_path, ETH)
-    node = Node(tmp_path, {"GLOO_SOCKET_IFNAME": "eth0,eth9"})
+    node = CheckContext(tmp_path, {"GLOO_SOCKET_IFNAME": "eth0,eth9"})
     found = "GLOO_SOCKET_IFNAME=eth0,eth9, and eth9 is none of the interfaces here; eth0, lo"
-    assert told(cards.lines(job("1x8xa100-80g"), node)).startswith(f"warning: {found}")
-    assert told(cards.lines(job("1x8xa100-80g", "use_cpu: true\n"), node)).startswith(f"error: {found}")
-    assert told(cards.lines(None, Node(tmp_path, {"GLOO_SOCKET_IFNAME": "eth0"}))) == ""
+    assert told(cards.check_interfaces(job("1x8xa100-80g"), node)).startswith(f"warning: {found}")
+    assert told(cards.check_interfaces(job("1x8xa100-80g", "use_cpu: true\n"), node)).startswith(f"error: {found}")
+    assert told(cards.check_interfaces(None, CheckContext(tmp_path, {"GLOO_SOCKET_IFNAME": "eth0"}))) == ""
 
 
 def test_interfaces_of_this_machine() -> None:
     names = {name for _, name in socket.if_nameindex()}
-    assert {one.name for one in network.interfaces(Path("/"))} <= names - {"lo"}
+    assert {one.name for one in network.list_interfaces(Path("/"))} <= names - {"lo"}
 
 
 @pytest.mark.parametrize(
@@ -117,10 +124,10 @@ def test_interfaces_of_this_machine() -> None:
 )  # fmt: skip
 def test_infiniband(ports: dict[str, str], environment: dict[str, str], expected: str, tmp_path: Path) -> None:
     adapters(tmp_path, ports)
-    node = Node(tmp_path, environment)
-    lines = told(infiniband.lines(job(), node))
+    node = CheckContext(tmp_path, environment)
+    lines = told(network_checks.check_infiniband(job(), node))
     assert lines.startswith(expected) if expected else not lines
-    assert told(infiniband.lines(job("1x8xa100-80g"), node)) == ""
+    assert told(network_checks.check_infiniband(job("1x8xa100-80g"), node)) == ""
 
 
 @pytest.fixture
@@ -140,7 +147,7 @@ def kept() -> socket.socket:
 
 
 def met(environment: Mapping[str, str]) -> str:
-    return told(meeting.lines(job(), Node(environment=environment)))
+    return told(network_checks.check_meeting(job(), CheckContext(environment=environment)))
 
 
 @pytest.mark.usefixtures("known")
@@ -223,7 +230,14 @@ def test_a_name_that_only_this_machine_knows(address: str, monkeypatch: pytest.M
 
 
 def test_a_run_on_one_node_meets_nobody() -> None:
-    assert told(meeting.lines(job("1x8xa100-80g"), Node(environment={"MASTER_ADDR": "nowhere.invalid"}))) == ""
+    assert (
+        told(
+            network_checks.check_meeting(
+                job("1x8xa100-80g"), CheckContext(environment={"MASTER_ADDR": "nowhere.invalid"})
+            )
+        )
+        == ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -239,19 +253,22 @@ def test_a_run_on_one_node_meets_nobody() -> None:
     ],
 )  # fmt: skip
 def test_proxies(environment: dict[str, str], settings: str, expected: str, tmp_path: Path) -> None:
-    node = Node(environment=environment, folders=site(tmp_path, {"httpx": "0.28.1"}))
-    lines = told(proxies.lines(job(settings=settings), node))
+    node = CheckContext(environment=environment, folders=site(tmp_path, {"httpx": "0.28.1"}))
+    lines = told(hub_checks.check_proxy(job(settings=settings), node))
     assert lines.startswith(expected) if expected else not lines
 
 
 def test_socks_with_its_package(tmp_path: Path) -> None:
     folders = site(tmp_path, {"httpx": "0.28.1", "socksio": "1.0"})
-    assert told(proxies.lines(None, Node(environment={"all_proxy": "socks5://x:1"}, folders=folders))) == ""
+    assert (
+        told(hub_checks.check_proxy(None, CheckContext(environment={"all_proxy": "socks5://x:1"}, folders=folders)))
+        == ""
+    )
 
 
 def test_what_has_no_proxy_already_stays_so() -> None:
     environment = {"HTTP_PROXY": PROXY, "NO_PROXY": "localhost"}
-    (line,) = proxies.lines(job(settings=REWARD), Node(environment=environment, folders=("/none",)))
+    (line,) = hub_checks.check_proxy(job(settings=REWARD), CheckContext(environment=environment, folders=("/none",)))
     assert line.remedy == "export no_proxy=localhost,reward"
 
 
@@ -268,22 +285,24 @@ OLD = {"httpx": "0.28.1", "requests": "2.32", "huggingface-hub": "0.36"}
     ],
 )
 def test_socks(packages: dict[str, str], settings: str, expected: str, tmp_path: Path) -> None:
-    node = Node(environment={"all_proxy": "socks5://x:1"}, folders=site(tmp_path, packages))
-    lines = told(proxies.lines(jobs.resolve(parse("recipe.yaml", settings)), node))
+    node = CheckContext(environment={"all_proxy": "socks5://x:1"}, folders=site(tmp_path, packages))
+    lines = told(hub_checks.check_proxy(jobs.resolve(parse_recipe("recipe.yaml", settings)), node))
     assert lines.startswith(expected) if expected else not lines
 
 
 def test_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Installed, "among", lambda _self, names: dict.fromkeys(names, "1"))
-    monkeypatch.setattr(host, "cpus", lambda _root: 64)
+    monkeypatch.setattr(InstalledPackages, "among", lambda _self, names: dict.fromkeys(names, "1"))
+    monkeypatch.setattr(host, "usable_cpus", lambda _root: 64)
     for name in ("FORCE_TORCHRUN", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
-    node = Node(tmp_path, {})
-    assert told(ray.lines(job(), node)) == ""
+    node = CheckContext(tmp_path, {})
+    assert told(start_checks.check_ray(job(), node)) == ""
     monkeypatch.setenv("USE_RAY", "1")
-    assert told(ray.lines(job(), node)) == (
+    assert told(start_checks.check_ray(job(), node)) == (
         "error: this node has 64 CPUs, and 10 are reserved for each of 8 devices: Ray would wait for ever; "
         "set `ray_init_kwargs: {num_cpus: 80}`, or unset USE_RAY; ; "
     )
     promised = job(settings="ray_init_kwargs: {num_cpus: 80}\n")
-    assert told(ray.lines(promised, node)).startswith("ok: 80 CPUs, of which 10 are reserved for each device")
+    assert told(start_checks.check_ray(promised, node)).startswith(
+        "ok: 80 CPUs, of which 10 are reserved for each device"
+    )

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from support.installed_packages import site, write
 
-from validator.doctor import packages, ranges
-from validator.doctor.node import Node
-from validator.here.installed import Installed, installed
-from validator.job import job as jobs
-from validator.read.recipe import parse
-from validator.tables.data import listing
+from validator.doctor import package_checks
+from validator.doctor.check_result import CheckContext
+from validator.knowledge.tables import yaml_table
+from validator.machine import installed_packages
+from validator.machine.installed_packages import InstalledPackages, find_installed
+from validator.recipe.recipe_file import parse_recipe
+from validator.run import prediction as jobs
 
 # As LLaMA-Factory 0.9.5 writes it.
 MISC = '''
@@ -39,7 +40,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> None:
 def told(folders: tuple[str, ...]) -> list[str]:
     return [
         f"{line.state}: {line.found}; {line.wanted}; {line.remedy}"
-        for line in packages.lines(None, Node(folders=folders))
+        for line in package_checks.check_packages(None, CheckContext(folders=folders))
     ]
 
 
@@ -50,7 +51,7 @@ def test_sound(tmp_path: Path) -> None:
 
 def test_here() -> None:
     """The real packages that the tests run with: nothing that stops them."""
-    assert [line.found for line in packages.lines(None, Node()) if line.state == "error"] == []
+    assert [line.found for line in package_checks.check_packages(None, CheckContext()) if line.state == "error"] == []
 
 
 def test_what_llamafactory_stops_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,24 +92,27 @@ def test_llamafactory_is_used_where_its_source_lies(tmp_path: Path) -> None:
     write(tmp_path / "source/src/llamafactory/extras/misc.py", MISC)
     url = f'{{"url": "file://{tmp_path}/source", "dir_info": {{"editable": true}}}}'
     write(tmp_path / "site/llamafactory-0.9.5.dist-info/direct_url.json", url)
-    installed.cache_clear()
+    find_installed.cache_clear()
     assert told(folders)[0].startswith("error: transformers 5.9.0")
 
 
 def test_the_recipe_names_other_releases(tmp_path: Path) -> None:
     text = "# /// recipe\n# transformers: '<5'\n# ///\nmodel_name_or_path: Qwen/Qwen3-0.6B\n"
-    job = jobs.resolve(parse("x.yaml", text))
-    found = [line.found for line in packages.lines(job, Node(folders=site(tmp_path, SOUND, files=FILES)))]
+    job = jobs.resolve(parse_recipe("x.yaml", text))
+    found = [
+        line.found
+        for line in package_checks.check_packages(job, CheckContext(folders=site(tmp_path, SOUND, files=FILES)))
+    ]
     assert found == ["the recipe is for transformers <5, and 5.6.0 is installed here"]
 
 
 def test_nothing_installed(tmp_path: Path) -> None:
-    [line] = packages.lines(None, Node(folders=site(tmp_path, {"torch": "2.8.0"})))
+    [line] = package_checks.check_packages(None, CheckContext(folders=site(tmp_path, {"torch": "2.8.0"})))
     assert (line.state, line.remedy) == ("warning", "pip install llamafactory==0.9.5")
 
 
 def test_without_packaging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "find_spec", lambda _name: None)
+    monkeypatch.setattr(installed_packages, "find_spec", lambda _name: None)
     assert told(site(tmp_path, SOUND, files=FILES)) == [
         "warning: releases are not compared; packaging; pip install packaging"
     ]
@@ -120,25 +124,25 @@ def test_the_python_of_llamafactory_is_the_one_that_is_read(tmp_path: Path, monk
     write(program, f"#!{tmp_path}/venv/bin/python\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent))
-    installed.cache_clear()
-    assert installed().releases == {"llamafactory": "0.9.3"}
+    find_installed.cache_clear()
+    assert find_installed().releases == {"llamafactory": "0.9.3"}
     for own in (sys.executable, "/usr/bin/env python3", "/bin/sh"):
         program.write_text(f"#!{own}\n")
-        installed.cache_clear()
-        assert "pytest" in installed().releases
-    installed.cache_clear()
+        find_installed.cache_clear()
+        assert "pytest" in find_installed().releases
+    find_installed.cache_clear()
 
 
 def test_an_import_of_nothing_is_needed() -> None:
     """doctor reads packages without importing any of them."""
-    code = "import sys; from validator.doctor.examine import examine; examine(None); print(*sorted(sys.modules))"
+    code = "import sys; from validator.doctor.diagnosis import examine; examine(None); print(*sorted(sys.modules))"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "validator.doctor.packages" in modules
+    assert "validator.doctor.package_checks" in modules
     assert not {"torch", "transformers", "llamafactory", "numpy"} & {*modules}
 
 
 def test_every_fact_has_a_public_source() -> None:
-    for name, entry in listing("together").items():
+    for name, entry in yaml_table("together").items():
         sources = [pair["source"] for pair in entry["pairs"]] if name == "fails" else entry["source"]
         assert sources, name
         assert all(source.startswith("https://") for source in sources), name
@@ -146,5 +150,8 @@ def test_every_fact_has_a_public_source() -> None:
 
 def test_first_folder_wins(tmp_path: Path) -> None:
     folders = site(tmp_path / "a", {"Torch_Npu": "2.7.1"}) + site(tmp_path / "b", {"torch-npu": "2.6.0"})
-    assert Installed(folders).releases == {"torch-npu": "2.7.1"}
-    assert Installed(folders).among(["torch_npu", "torch-npu", "torch"]) == {"torch_npu": "2.7.1", "torch-npu": "2.7.1"}
+    assert InstalledPackages(folders).releases == {"torch-npu": "2.7.1"}
+    assert InstalledPackages(folders).among(["torch_npu", "torch-npu", "torch"]) == {
+        "torch_npu": "2.7.1",
+        "torch-npu": "2.7.1",
+    }

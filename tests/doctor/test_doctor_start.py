@@ -12,14 +12,12 @@ from threading import Thread
 import pytest
 from support.installed_packages import site
 
-from validator.doctor import hubs, recipe, start
-from validator.doctor.line import Line
-from validator.doctor.node import Node
-from validator.here import host
-from validator.here.installed import Installed, installed
-from validator.job.job import resolve
-from validator.read.override import overridden
-from validator.read.recipe import load, parse
+from validator.doctor import hub_checks, recipe_checks, start_checks
+from validator.doctor.check_result import CheckContext, CheckResult
+from validator.machine import host
+from validator.machine.installed_packages import InstalledPackages, find_installed
+from validator.recipe.recipe_file import load_recipe, load_with_overrides, parse_recipe
+from validator.run.prediction import resolve
 
 ROOT = Path(__file__).parents[2]
 LORA = str(ROOT / "recipes" / "qwen3-8b-a100-lora.yaml")
@@ -31,7 +29,7 @@ MODEL = "Qwen/Qwen3-8B"
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The repository's root, empty caches, llamafactory-cli on PATH, no variable that counts, and time for a hub."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(hubs, "_LIMIT", 600.0)
+    monkeypatch.setattr(hub_checks, "_TIMEOUT_SECONDS", 600.0)
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME", "HF_DATASETS_CACHE", "HF_ENDPOINT",
                  "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "USE_MODELSCOPE_HUB", "MODELSCOPE_CACHE", "NODE_RANK",
                  "MASTER_ADDR", "RDZV_ID", "NNODES", "RANK", "http_proxy", "HTTP_PROXY"):  # fmt: skip
@@ -40,10 +38,10 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "llamafactory-cli").touch(0o755)
     site(tmp_path / "hf", {"llamafactory": "0.9.5"})
-    installed.cache_clear()
+    find_installed.cache_clear()
 
 
-def told(lines: Iterator[Line]) -> list[str]:
+def told(lines: Iterator[CheckResult]) -> list[str]:
     return [f"{line.state}: {line.what}: {line.found}" for line in lines]
 
 
@@ -61,31 +59,33 @@ def told(lines: Iterator[Line]) -> list[str]:
     ],
 )
 def test_the_recipe_as_check_judges_it(text: str | None, machine: str | None, says: list[str]) -> None:
-    document = load(LORA) if text is None else parse("x.yaml", text)
-    found = told(recipe.lines(document, machine, None))
+    document = load_recipe(LORA) if text is None else parse_recipe("x.yaml", text)
+    found = told(recipe_checks.check_recipe(document, machine, None))
     assert len(found) >= len(says)
     assert all(any(part in line for line in found) for part in says)
 
 
 def test_main_memory_is_told_once() -> None:
-    assert told(recipe.lines(load(LORA), "8xa100-80g", 8.0)) == ["ok: recipe: nothing is wrong with it"]
+    assert told(recipe_checks.check_recipe(load_recipe(LORA), "8xa100-80g", 8.0)) == [
+        "ok: recipe: nothing is wrong with it"
+    ]
 
 
 # What train asks.
 
 
 def begun(*overrides: str, machine: str | None = None, **environment: str) -> list[str]:
-    job = resolve(overridden(LORA, overrides), machine)
-    return told(start.lines(job, Node(environment=environment, folders=(os.environ["HF_HOME"],))))
+    job = resolve(load_with_overrides(LORA, overrides), machine)
+    return told(start_checks.check_start(job, CheckContext(environment=environment, folders=(os.environ["HF_HOME"],))))
 
 
 def test_nothing_stops_it() -> None:
     assert not begun()
-    assert not told(start.lines(None, Node()))
+    assert not told(start_checks.check_start(None, CheckContext()))
 
 
 def test_a_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Installed, "among", lambda _self, _names: {"llamafactory": "0.9.5"})
+    monkeypatch.setattr(InstalledPackages, "among", lambda _self, _names: {"llamafactory": "0.9.5"})
     (line,) = begun("enable_liger_kernel=true")
     assert line.startswith("error: package: `enable_liger_kernel` needs a package that is not installed")
 
@@ -94,7 +94,9 @@ def test_no_llamafactory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/none")
     (line,) = begun()
     assert line.startswith("error: start: llamafactory-cli is not ")
-    assert not told(start.lines(resolve(load(LORA)), Node(folders=("/none",))))  # which is told of the packages
+    assert not told(
+        start_checks.check_start(resolve(load_recipe(LORA)), CheckContext(folders=("/none",)))
+    )  # which is told of the packages
 
 
 def test_a_folder_without_weights(tmp_path: Path) -> None:
@@ -105,7 +107,7 @@ def test_a_folder_without_weights(tmp_path: Path) -> None:
 
 
 def test_where_the_model_lies(tmp_path: Path) -> None:
-    (line,) = told(start.lines(resolve(load(TINY)), Node(folders=("/none",))))
+    (line,) = told(start_checks.check_start(resolve(load_recipe(TINY)), CheckContext(folders=("/none",))))
     assert line == f"ok: model: `demo/tiny-qwen3` lies in {ROOT}/demo/tiny-qwen3"
     place = tmp_path / "hf/hub/models--Qwen--Qwen3-8B"
     (place / "refs").mkdir(parents=True)
@@ -144,11 +146,11 @@ def test_the_place_of_a_node_is_asked_for_where_a_job_tells_it(
 def test_data(tmp_path: Path) -> None:
     (tmp_path / "dataset_info.json").write_text('{"mine": {"file_name": "mine.json"}}')
     (tmp_path / "mine.json").write_text('[{"instruction": "a", "input": "", "output": "b"}]')
-    job = resolve(overridden(TINY, (f"dataset_dir={tmp_path}", "dataset=mine")))
-    assert told(recipe.rows(job))[0].startswith("ok: data: 1 of 1 rows trained")
+    job = resolve(load_with_overrides(TINY, (f"dataset_dir={tmp_path}", "dataset=mine")))
+    assert told(recipe_checks.check_data(job))[0].startswith("ok: data: 1 of 1 rows trained")
     (tmp_path / "mine.json").write_text('[{"question": "a", "output": "b"}]')
-    job = resolve(overridden(TINY, (f"dataset_dir={tmp_path}", "dataset=mine")))
-    assert told(recipe.rows(job))[0].startswith("error: data: ")
+    job = resolve(load_with_overrides(TINY, (f"dataset_dir={tmp_path}", "dataset=mine")))
+    assert told(recipe_checks.check_data(job))[0].startswith("error: data: ")
 
 
 # The hub.
@@ -174,9 +176,9 @@ def server() -> Iterator[str]:
         there.shutdown()
 
 
-def asked(endpoint: str, *overrides: str) -> list[Line]:
-    job = resolve(overridden(LORA, overrides))
-    return list(hubs.lines(job, Node(environment={"HF_ENDPOINT": endpoint})))
+def asked(endpoint: str, *overrides: str) -> list[CheckResult]:
+    job = resolve(load_with_overrides(LORA, overrides))
+    return list(hub_checks.check_hub(job, CheckContext(environment={"HF_ENDPOINT": endpoint})))
 
 
 @pytest.mark.parametrize(
@@ -208,7 +210,7 @@ def test_a_hub_that_refuses() -> None:
 
 
 def test_a_hub_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "_LIMIT", 0.01)
+    monkeypatch.setattr(hub_checks, "_TIMEOUT_SECONDS", 0.01)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -230,8 +232,8 @@ def test_room_for_the_weights(free: float, state: str, server: str, monkeypatch:
 
 
 def test_no_hub_is_asked_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "_answer", lambda _address: pytest.fail("nothing is to be downloaded"))
-    assert not list(hubs.lines(None, Node()))
+    monkeypatch.setattr(hub_checks, "_request_status", lambda _address: pytest.fail("nothing is to be downloaded"))
+    assert not list(hub_checks.check_hub(None, CheckContext()))
     place = tmp_path / "hf/hub/models--Qwen--Qwen3-8B"
     (place / "refs").mkdir(parents=True)
     (place / "refs/main").write_text("0123")
@@ -258,7 +260,7 @@ def test_modelscope_is_asked_where_the_run_asks_it(monkeypatch: pytest.MonkeyPat
         addresses.append(address)
         return 200
 
-    monkeypatch.setattr(hubs, "_answer", answer)
+    monkeypatch.setattr(hub_checks, "_request_status", answer)
     monkeypatch.setenv("USE_MODELSCOPE_HUB", "1")
     assert [line.state for line in asked("http://none.invalid")] == ["ok"]
     assert addresses == [f"https://www.modelscope.cn/models/{MODEL}"]

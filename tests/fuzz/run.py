@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, NoReturn
 from unittest.mock import patch
 
 from fuzz.given import Input
-from validator import edge
+from validator import entry
 from validator.__main__ import command
-from validator.here import program
+from validator.machine import driver_tool
 
 SECONDS = 10  # of the processor, for one answer
 _HUNG = 600  # seconds after which an answer is taken never to come, which waits for something: however busy the machine
@@ -62,8 +62,8 @@ class _Left(BaseException):
 def ready() -> None:
     """Import the program, once for all inputs."""
     gc.set_threshold(100_000)  # as the program itself
-    for path in sorted(Path(edge.__file__).parent.glob("*/*.py")):
-        if path.parent.name != "simulate":
+    for path in sorted(Path(entry.__file__).parent.glob("*/*.py")):
+        if path.parent.name != "simulation":
             importlib.import_module(f"validator.{path.parent.name}.{path.stem}")
 
 
@@ -150,10 +150,10 @@ def _run(given: Input, temporary: Path, handles: tuple[int, int], reached: list[
         patch.object(os, "_exit", leave),
         patch.object(socket, "socket", refuse),
         patch.object(subprocess, "Popen", refuse),
-        patch.object(program, "output", printed),
+        patch.object(driver_tool, "run_tool", printed),
     ):
         try:
-            edge.run(lambda: command(given.words)())
+            entry.run_program(lambda: command(given.words)())
         except _Left as end:
             return int(end.args[0])
         except BaseException:
@@ -170,7 +170,14 @@ _REMEMBERED: list[Any] = []
 def _forget() -> None:
     """Empty what the program remembers of files: each input is asked as if by a new process."""
     if not _REMEMBERED:
-        rooms = ("validator.job", "validator.study", "validator.here", "validator.trial", "validator.advise")
+        rooms = (
+            "validator.run",
+            "validator.dataset",
+            "validator.machine",
+            "validator.simulation",
+            "validator.advise",
+            "validator.knowledge",
+        )
         modules = [vars(module) for name, module in list(sys.modules.items()) if name.startswith(rooms)]
         _REMEMBERED.extend(each for held in modules for each in held.values() if hasattr(each, "cache_clear"))
     for each in _REMEMBERED:

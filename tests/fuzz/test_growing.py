@@ -16,7 +16,7 @@ from support.growing import GROUPS, KINDS
 
 from validator.commands import check
 
-pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/read/*"])
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/recipe/*"])
 
 PROGRAM = Path(sys.executable).with_name("lmf-recipes")
 TOGETHER = 8  # kinds that one process checks, which spares starting
@@ -76,7 +76,7 @@ def test_no_kind_of_file_takes_a_square_of_its_size(name: str, tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.sample(one_in=4, whole_for=["tests/support/growing.py", "validator/read/*"])
+@pytest.mark.sample(one_in=4, whole_for=["tests/support/growing.py", "validator/recipe/*"])
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_mebibyte_takes_seconds_and_no_square_of_what_a_quarter_takes(group: str, tmp_path: Path) -> None:
     def written(size: int) -> list[Path]:

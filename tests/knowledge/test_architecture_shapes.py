@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from support.every import every
 
-from validator.diagnostic import RecipeError
-from validator.memory import LayerKind, parameters
-from validator.tables import families
-from validator.tables.architecture import architecture
+from validator.errors import RecipeError
+from validator.knowledge import families
+from validator.knowledge.architectures import read_architecture
+from validator.physics import LayerKind, parameter_count
 
 DENSE: dict[str, Any] = {
     "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -27,9 +27,9 @@ GROUPED = {"new_decoder_architecture": True, "num_kv_heads": 2}
 MIXED = {"intermediate_size_mlp": 128, "intermediate_size": 96, "num_local_experts": 8, "num_experts_per_tok": 1}
 
 
-@every(families.known())
+@every(families.known_types())
 def test_every_supported_type_is_read(kind: str) -> None:
-    shapes = architecture({**PLAIN, **LINEAR, "model_type": kind})
+    shapes = read_architecture({**PLAIN, **LINEAR, "model_type": kind})
     assert (shapes.hidden, shapes.layers, shapes.vocab) == (64, 2, 100)
 
 
@@ -71,7 +71,7 @@ def test_every_supported_type_is_read(kind: str) -> None:
     ],
 )  # fmt: skip
 def test_peculiarity(kind: str, extra: dict[str, Any], path: str, expected: object) -> None:
-    value: Any = architecture({**PLAIN, "model_type": kind, **extra})
+    value: Any = read_architecture({**PLAIN, "model_type": kind, **extra})
     for name in path.split("."):
         value = getattr(value, name)
     assert value == expected
@@ -90,13 +90,13 @@ def test_peculiarity(kind: str, extra: dict[str, Any], path: str, expected: obje
      ("llama", {"layer_types": ["full_attention", "conv"]}, [])],
 )  # fmt: skip
 def test_which_layers_attend(kind: str, fields: dict[str, Any], attending: list[int]) -> None:
-    kinds = architecture({**PLAIN, **LINEAR, "model_type": kind, **fields}).kinds
+    kinds = read_architecture({**PLAIN, **LINEAR, "model_type": kind, **fields}).kinds
     assert [number for number, layer in enumerate(kinds) if layer.attends] == attending
 
 
 def test_a_list_of_some_layers_is_not_read() -> None:
     with pytest.raises(RecipeError, match="`layer_types` names 1 layers, `num_hidden_layers` is 2"):
-        architecture({**PLAIN, **LINEAR, "model_type": "lfm2", "layer_types": ["conv"]})
+        read_architecture({**PLAIN, **LINEAR, "model_type": "lfm2", "layer_types": ["conv"]})
 
 
 @pytest.mark.parametrize(
@@ -106,35 +106,35 @@ def test_a_list_of_some_layers_is_not_read() -> None:
      ({"block_multiple_of": 8, "block_ffn_dim_multiplier": 1.5}, 128)],
 )  # fmt: skip
 def test_a_width_that_is_adjusted(fields: dict[str, Any], width: int) -> None:
-    assert architecture({**PLAIN, **LINEAR, "model_type": "lfm2", **fields}).ffn.width == width
+    assert read_architecture({**PLAIN, **LINEAR, "model_type": "lfm2", **fields}).ffn.width == width
 
 
 @pytest.mark.parametrize("value", ["2", [2], True, -1, float("nan"), float("inf"), 10**10])
 def test_a_width_is_multiplied_by_a_number_alone(value: object) -> None:
     with pytest.raises(RecipeError, match="not a positive number"):
-        architecture({**PLAIN, **LINEAR, "model_type": "lfm2", "block_ffn_dim_multiplier": value})
+        read_architecture({**PLAIN, **LINEAR, "model_type": "lfm2", "block_ffn_dim_multiplier": value})
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3_moe", "gemma4_text", "lfm2"])
 def test_no_layers_are_counted_that_no_model_has(kind: str) -> None:
     with pytest.raises(RecipeError, match="`num_hidden_layers` is more than 10,000"):
-        architecture({**DENSE, **LINEAR, "model_type": kind, "num_hidden_layers": 10**9})
+        read_architecture({**DENSE, **LINEAR, "model_type": kind, "num_hidden_layers": 10**9})
 
 
 def test_no_more_layers_are_without_experts_than_there_are() -> None:
     config = {**DENSE, "model_type": "deepseek_v3", "num_hidden_layers": 3}
-    few, many = (architecture({**config, "first_k_dense_replace": number}) for number in (3, 10**9))
-    assert parameters(few) == parameters(many)
+    few, many = (read_architecture({**config, "first_k_dense_replace": number}) for number in (3, 10**9))
+    assert parameter_count(few) == parameter_count(many)
 
 
 def test_mixture_of_experts() -> None:
-    ffn = architecture({**DENSE, "model_type": "qwen3_moe"}).ffn
+    ffn = read_architecture({**DENSE, "model_type": "qwen3_moe"}).ffn
     assert (ffn.experts, ffn.experts_per_token, ffn.expert_width) == (8, 2, 32)
 
 
 def test_latent_attention() -> None:
     latent = {"kv_lora_rank": 16, "q_lora_rank": None, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16}
-    attn = architecture({**PLAIN, **latent, "model_type": "deepseek_v2"}).attn
+    attn = read_architecture({**PLAIN, **latent, "model_type": "deepseek_v2"}).attn
     assert (attn.kv_rank, attn.q_rank, attn.rope_dim, attn.head_dim, attn.value_dim) == (16, 0, 8, 24, 16)
 
 
@@ -142,21 +142,21 @@ def test_latent_attention() -> None:
 def test_a_missing_field_is_named(field: str) -> None:
     config = {"model_type": "llama", **{key: value for key, value in PLAIN.items() if key != field}}
     if field == "num_key_value_heads":
-        assert architecture(config).attn.kv_heads == 4
+        assert read_architecture(config).attn.kv_heads == 4
         return
     with pytest.raises(RecipeError, match=f"lacks '{field}'"):
-        architecture(config)
+        read_architecture(config)
 
 
 def test_an_unknown_type_lists_the_known_ones() -> None:
     with pytest.raises(RecipeError, match=r"model type `mamba` is not among the supported ones; .* --simulate"):
-        architecture({"model_type": "mamba"})
+        read_architecture({"model_type": "mamba"})
 
 
 @pytest.mark.parametrize("value", [[2, "x"], ["x"], [[2], [3]]])
 def test_a_list_by_layer_that_holds_no_numbers_is_refused(value: list[object]) -> None:
     with pytest.raises(RecipeError, match="`moe_intermediate_size` is "):
-        architecture({**DENSE, "model_type": "qwen3_moe", "moe_intermediate_size": value})
+        read_architecture({**DENSE, "model_type": "qwen3_moe", "moe_intermediate_size": value})
 
 
 HEADS = {**PLAIN, "model_type": "gemma4_text", "num_hidden_layers": 6, "head_dim": 16, "global_head_dim": 32}
@@ -174,12 +174,12 @@ CROSSED = {**PLAIN, "model_type": "mllama_text_model", "num_hidden_layers": 6}
     ],
 )  # fmt: skip
 def test_layers_of_other_shapes_are_counted_in_order(config: dict[str, Any], expected: list[tuple[int, ...]]) -> None:
-    runs = architecture(config).runs
+    runs = read_architecture(config).runs
     assert [(number, each.attn.head_dim, each.attn.borrowed) for number, each in runs] == expected
 
 
 def test_layers_that_read_what_towers_give_alone_have_norms_of_heads() -> None:
-    runs = architecture(CROSSED | {"cross_attention_layers": [1, 4]}).runs
+    runs = read_architecture(CROSSED | {"cross_attention_layers": [1, 4]}).runs
     assert [(number, each.attn.crossed, each.attn.head_norms) for number, each in runs] == [
         (1, False, False), (1, True, True), (2, False, False), (1, True, True), (1, False, False)
     ]  # fmt: skip
@@ -196,20 +196,22 @@ def test_layers_that_read_what_towers_give_alone_have_norms_of_heads() -> None:
 )  # fmt: skip
 def test_layers_that_cannot_be_told_apart_are_an_error(config: dict[str, Any], problem: str) -> None:
     with pytest.raises(RecipeError, match=problem):
-        architecture(config)
+        read_architecture(config)
 
 
 SEEING = {**PLAIN, "model_type": "ernie4_5_vl_moe_text", "moe_num_experts": 8, "moe_k": 2, "num_hidden_layers": 4}
 
 
 def test_experts_for_pictures_have_a_width_and_a_router_of_their_own() -> None:
-    one, two = (parameters(architecture(SEEING | {"moe_intermediate_size": [32, width]})) for width in (16, 24))
+    one, two = (
+        parameter_count(read_architecture(SEEING | {"moe_intermediate_size": [32, width]})) for width in (16, 24)
+    )
     assert two - one == 3 * 8 * 3 * 64 * 8  # layers, experts, matrices, hidden width, difference
     kinds = {"mlp_layer_types": ["dense", "dense", "sparse", "sparse"], "moe_intermediate_size": [32, 16]}
-    assert architecture(SEEING | kinds).ffn.dense_layers == 2
+    assert read_architecture(SEEING | kinds).ffn.dense_layers == 2
 
 
 @pytest.mark.parametrize("widths", [32, [32], [32, 0]])
 def test_experts_for_pictures_have_a_width(widths: object) -> None:
     with pytest.raises(RecipeError, match="moe_intermediate_size"):
-        architecture(SEEING | {"moe_intermediate_size": widths})
+        read_architecture(SEEING | {"moe_intermediate_size": widths})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from validator.tables.saved import Saved, checkpoints
+from validator.run.checkpoints import TrainerCheckpoint, checkpoints_in
 
 
 def tensors(size: int = 40) -> bytes:
@@ -26,7 +26,7 @@ def archive(path: Path) -> None:
         file.writestr("archive/data.pkl", b"x" * 99)
 
 
-def whole(folder: Path, step: int = 8, **state: object) -> Saved:
+def whole(folder: Path, step: int = 8, **state: object) -> TrainerCheckpoint:
     """A checkpoint of one process, with an adapter."""
     place = folder / f"checkpoint-{step}"
     place.mkdir(parents=True)
@@ -35,10 +35,10 @@ def whole(folder: Path, step: int = 8, **state: object) -> Saved:
     (place / "adapter_config.json").write_text('{"r": 8}')
     for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
         archive(place / name)
-    return Saved(place)
+    return TrainerCheckpoint(place)
 
 
-def sharded(folder: Path, processes: int, step: int = 8) -> Saved:
+def sharded(folder: Path, processes: int, step: int = 8) -> TrainerCheckpoint:
     """A checkpoint of so many processes under ZeRO-2."""
     saved = whole(folder, step)
     for name in ("optimizer.pt", "rng_state.pth"):
@@ -91,9 +91,9 @@ def test_steps_of_an_epoch_whose_last_one_is_short(step: int, epoch: object, ste
 def test_a_file_that_is_cut_off(name: str, flaw: str, tmp_path: Path) -> None:
     file = whole(tmp_path).path / name
     file.write_bytes(file.read_bytes()[:12])
-    assert Saved(file.parent).flaw == flaw
+    assert TrainerCheckpoint(file.parent).flaw == flaw
     file.write_bytes(b"")
-    assert Saved(file.parent).flaw == flaw
+    assert TrainerCheckpoint(file.parent).flaw == flaw
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_what_deepspeed_misses(name: str, flaw: str | None, tmp_path: Path) -> N
 def test_a_state_of_one_process_that_is_cut_off(tmp_path: Path) -> None:
     file = next(sharded(tmp_path, 2).path.glob("global_step8/*rank_1*"))
     cut(file)
-    assert Saved(file.parents[1]).flaw == f"{file.name} is cut off"
+    assert TrainerCheckpoint(file.parents[1]).flaw == f"{file.name} is cut off"
 
 
 def test_files_of_the_index(tmp_path: Path) -> None:
@@ -197,4 +197,4 @@ def test_the_last_one_is_last_and_what_is_set_aside_is_none(tmp_path: Path) -> N
     for name in ("incomplete-checkpoint-2000", "checkpoint-3000.old", "checkpoint-x"):
         (tmp_path / name).mkdir()
     (tmp_path / "checkpoint-4000").touch()
-    assert [saved.step for saved in checkpoints(tmp_path)] == [20, 900, 1000]
+    assert [saved.step for saved in checkpoints_in(tmp_path)] == [20, 900, 1000]

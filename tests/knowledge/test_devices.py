@@ -5,20 +5,23 @@ from __future__ import annotations
 import pytest
 from support.every import every
 
-from validator.diagnostic import RecipeError
-from validator.job import naming
-from validator.tables import devices
+from validator.errors import RecipeError
+from validator.knowledge import devices
+from validator.run import recipe_labels
 
 
 @every(devices.device_ids())
 def test_every_device_by_its_id_and_its_own_short_form(key: str) -> None:
-    assert devices.device(key)[0].id == key
-    assert devices.device(key.upper())[0].id == key
-    assert all(devices.device(alias)[0].vendor == devices.device(key)[0].vendor for alias in devices.aliases(key))
+    assert devices.find_device(key)[0].id == key
+    assert devices.find_device(key.upper())[0].id == key
+    assert all(
+        devices.find_device(alias)[0].vendor == devices.find_device(key)[0].vendor
+        for alias in devices.device_aliases(key)
+    )
 
 
 def test_each_device_has_a_name_of_its_own_in_file_names() -> None:
-    labels = [naming.label(key) for key in devices.device_ids()]
+    labels = [recipe_labels.device_label(key) for key in devices.device_ids()]
     assert len(set(labels)) == len(labels)
 
 
@@ -51,7 +54,7 @@ def test_each_device_has_a_name_of_its_own_in_file_names() -> None:
     ],
 )  # fmt: skip
 def test_short_forms_say_which_was_taken(name: str, expected: str, noted: bool) -> None:
-    device, note = devices.device(name)
+    device, note = devices.find_device(name)
     assert device.id == expected
     assert (note is not None) == noted
 
@@ -91,7 +94,7 @@ def test_short_forms_say_which_was_taken(name: str, expected: str, noted: bool) 
     ],
 )  # fmt: skip
 def test_recognised_by_what_the_tools_print(product: str, memory_gib: float | None, expected: str) -> None:
-    assert devices.recognised(product, memory_gib) == expected
+    assert devices.device_id_of_product(product, memory_gib) == expected
 
 
 @pytest.mark.parametrize(
@@ -105,15 +108,15 @@ def test_recognised_by_what_the_tools_print(product: str, memory_gib: float | No
     ],
 )  # fmt: skip
 def test_what_no_entry_names_is_not_guessed(product: str, memory_gib: float | None) -> None:
-    assert devices.recognised(product, memory_gib) is None
+    assert devices.device_id_of_product(product, memory_gib) is None
 
 
 def test_a_device_by_its_memory_has_less_usable_and_no_vendor() -> None:
-    device, note = devices.device("48GB")
+    device, note = devices.find_device("48GB")
     assert (device.id, device.memory_gib, device.vendor, note) == ("48g", 48, "unknown", None)
     assert 0.9 * 48 < (device.usable_gib or 0) < 44
     assert device.runtime(expandable=False).evidence == "thin"
-    assert devices.aliases(device.id) == []
+    assert devices.device_aliases(device.id) == []
 
 
 @pytest.mark.parametrize(
@@ -129,6 +132,6 @@ def test_a_device_by_its_memory_has_less_usable_and_no_vendor() -> None:
 )  # fmt: skip
 def test_an_unknown_device_is_told_near_ones_and_the_way_by_memory(name: str, said: str) -> None:
     with pytest.raises(RecipeError) as caught:
-        devices.device(name)
+        devices.find_device(name)
     assert said in str(caught.value)
     assert str(caught.value).endswith("any other goes by its memory, such as 1x48g")

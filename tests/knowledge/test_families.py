@@ -16,34 +16,34 @@ from support.every import every
 from support.source import modules, nodes
 
 import validator
-from validator.judge import check
-from validator.memory import device_memory, linear_roles
-from validator.plan import draft, writing
-from validator.read.recipe import parse
-from validator.tables import data, families, machines, models
-from validator.tables.architecture import architecture
+from validator.check import checking
+from validator.knowledge import devices, families, models, tables
+from validator.knowledge.architectures import read_architecture
+from validator.physics import estimate_device_memory, linear_roles
+from validator.plan import new_recipe, recipe_text
+from validator.recipe.recipe_file import parse_recipe
 
 PACKAGE = Path(validator.__file__).parent
-GENERATED = data.table("families")
+GENERATED = tables.json_table("families")
 
 
-@every(families.known())
+@every(families.known_types())
 def test_every_entry_is_a_sourced_family(kind: str) -> None:
-    assert families.family(kind).kind == kind
-    assert data.listing("families")[kind]["source"]
-    assert families.family(kind).names(["q", "qkv", "q_a"]), "no linear layer for the queries"
+    assert families.family_of_type(kind).kind == kind
+    assert tables.yaml_table("families")[kind]["source"]
+    assert families.family_of_type(kind).names(["q", "qkv", "q_a"]), "no linear layer for the queries"
 
 
 def test_an_entry_repeats_nothing_that_is_generated() -> None:
     for kind, facts in GENERATED["transformers"].items():
-        assert not facts.keys() & data.listing("families")[kind].keys()
+        assert not facts.keys() & tables.yaml_table("families")[kind].keys()
 
 
 def test_the_generated_table_holds_the_types_that_transformers_has() -> None:
-    remote = {key for key in data.listing("models") if data.listing("models")[key].get("remote_code")}
-    without = {data.listing("models")[key]["config"]["model_type"] for key in remote}
-    seeing = set(data.listing("composites"))
-    assert set(families.known()) - GENERATED["transformers"].keys() == without - seeing
+    remote = {key for key in tables.yaml_table("models") if tables.yaml_table("models")[key].get("remote_code")}
+    without = {tables.yaml_table("models")[key]["config"]["model_type"] for key in remote}
+    seeing = set(tables.yaml_table("composites"))
+    assert set(families.known_types()) - GENERATED["transformers"].keys() == without - seeing
 
 
 EXPERTS = {"gate", "gate_proj", "up_proj", "down_proj"}
@@ -74,7 +74,7 @@ EXPERTS = {"gate", "gate_proj", "up_proj", "down_proj"}
     ],
 )  # fmt: skip
 def test_fact(kind: str, field: str, expected: object) -> None:
-    assert getattr(families.family(kind), field) == expected
+    assert getattr(families.family_of_type(kind), field) == expected
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_fact(kind: str, field: str, expected: object) -> None:
 def test_the_experts_are_those_of_the_releases_that_a_header_admits(
     kind: str, header: dict[str, str], forms: dict[bool, str] | None
 ) -> None:
-    family = families.family(kind)
+    family = families.family_of_type(kind)
     assert family.forms(header) == (forms or family.forms({}))
 
 
@@ -103,8 +103,8 @@ def test_the_experts_are_those_of_the_releases_that_a_header_admits(
     ],
 )  # fmt: skip
 def test_a_mixture_of_a_new_family(name: str, config: dict[str, Any], shape: str, expected: object) -> None:
-    published = data.listing("models")[name]["config"]
-    assert getattr(architecture({**published, **config}).ffn, shape) == expected
+    published = tables.yaml_table("models")[name]["config"]
+    assert getattr(read_architecture({**published, **config}).ffn, shape) == expected
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_mixture_of_a_new_family(name: str, config: dict[str, Any], shape: str
     ],
 )  # fmt: skip
 def test_targets_are_judged_by_the_family(name: str, lora_target: str, codes: set[str]) -> None:
-    recipe = f"model_name_or_path: {models.model(name).name}\ndo_train: true\nlora_target: {lora_target}\n"
+    recipe = f"model_name_or_path: {models.find_model(name).name}\ndo_train: true\nlora_target: {lora_target}\n"
     assert raised(recipe) & {"TRA207", "TRA216"} == codes
 
 
@@ -137,13 +137,15 @@ def test_experts_are_judged_by_the_releases_of_the_recipe(releases: str, line: s
 
 
 def raised(recipe: str) -> set[str]:
-    return {each.code for each in check.check_document(parse("x.yaml", recipe)).diagnostics}
+    return {each.code for each in checking.check_document(parse_recipe("x.yaml", recipe)).diagnostics}
 
 
 def published(kind: str) -> dict[str, Any]:
     """The first config of the table with this type, of four layers; where there is none, the class's own defaults."""
     layers = 4
-    configs = (entry["config"] for entry in data.listing("models").values() if entry["config"]["model_type"] == kind)
+    configs = (
+        entry["config"] for entry in tables.yaml_table("models").values() if entry["config"]["model_type"] == kind
+    )
     config = next(configs, {"model_type": kind})
     kept = {name: value for name, value in config.items() if name not in {"model_type", "quantization_config"}}
     if "layer_types" in kept:  # one word for each layer
@@ -179,13 +181,15 @@ UNLIKE = {
 def test_generated_facts_are_those_of_the_real_class(kind: str) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     linear = pytest.importorskip("llamafactory.model.model_utils.misc").find_all_linear_modules
-    family = families.family(kind)
+    family = families.family_of_type(kind)
     config = transformers.CONFIG_MAPPING[kind](**published(kind))
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     layers = model.model.layers
     assert {type(layer).__name__ for layer in layers} == {family.layer}
-    assert set(linear(model, True)) == family.names(linear_roles(architecture(config.to_dict() | {"model_type": kind})))
+    assert set(linear(model, True)) == family.names(
+        linear_roles(read_architecture(config.to_dict() | {"model_type": kind}))
+    )
     # what LLaMA-Factory lets freeze tuning choose from (model/adapter.py)
     parts = {name.split(".0.")[-1].split(".")[0] for name, _ in model.named_parameters() if ".0." in name}
     assert parts == family.parts
@@ -347,7 +351,7 @@ class NovaDecoderLayer""",
 @pytest.fixture
 def nova(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with a model of a family that the tables got by one entry and the command that generates columns."""
-    shutil.copytree(data.DATA, tmp_path / "data")
+    shutil.copytree(tables.DATA_FOLDER, tmp_path / "data")
     with (tmp_path / "data/families.yaml").open("a") as table:
         table.write(f"\n{ENTRY}")
     columns = json.loads(json.dumps(GENERATED))
@@ -356,19 +360,25 @@ def nova(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "data/families.json").write_text(json.dumps(columns))
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text(json.dumps(CONFIG))
-    monkeypatch.setattr(data, "DATA", tmp_path / "data")
+    monkeypatch.setattr(tables, "DATA_FOLDER", tmp_path / "data")
     forget()
     yield tmp_path / "model"
     forget()
 
 
 def forget() -> None:
-    for known in (data.table, data.listing, families.family, models._catalogued, models._local):
+    for known in (
+        tables.json_table,
+        tables.yaml_table,
+        families.family_of_type,
+        models._catalogue_model,
+        models._model_in_folder,
+    ):
         known.cache_clear()
 
 
 def test_a_new_family_of_known_parts_is_one_entry(nova: Path) -> None:
-    model = models.model(str(nova))
+    model = models.find_model(str(nova))
     attention, experts = model.arch.attn, model.arch.ffn
     assert (attention.fused, attention.qkv_bias, model.arch.norms_per_layer, model.arch.tied) == (True, True, 4, True)
     assert (experts.experts, experts.router_bias) == (8, True)
@@ -376,8 +386,10 @@ def test_a_new_family_of_known_parts_is_one_entry(nova: Path) -> None:
 
 
 def test_a_plan_for_a_new_family_knows_its_targets_and_its_layer(nova: Path) -> None:
-    plan = draft.Draft(models.model(str(nova)), machines.machine("8xa100-80g", 512.0), "lora", "fsdp", liger=True)
-    text = writing.text(plan)
+    plan = new_recipe.NewRecipe(
+        models.find_model(str(nova)), devices.parse_machine("8xa100-80g", 512.0), "lora", "fsdp", liger=True
+    )
+    text = recipe_text.render_recipe(plan)
     assert "lora_target: qkv_proj  # the experts are fused" in text
     assert "transformer_layer_cls_to_wrap: [NovaDecoderLayer]" in text
     workload = plan.job.workload
@@ -385,7 +397,7 @@ def test_a_plan_for_a_new_family_knows_its_targets_and_its_layer(nova: Path) -> 
     assert workload.fused_kernels
     assert workload.adapter.targets == ("qkv",)
     assert plan.job.model is not None
-    assert device_memory(plan.job.model.arch, workload, plan.machine.device.runtime(True)).expected > 0
+    assert estimate_device_memory(plan.job.model.arch, workload, plan.machine.device.runtime(True)).expected > 0
 
 
 @pytest.mark.parametrize(
@@ -405,10 +417,10 @@ def test_rules_answer_for_a_new_family(nova: Path, line: str, code: str | None) 
 
 
 def test_no_list_of_model_types_stands_outside_the_tables() -> None:
-    kinds = {*families.known(), *(kind for column in GENERATED["llamafactory"].values() for kind in column)}
+    kinds = {*families.known_types(), *(kind for column in GENERATED["llamafactory"].values() for kind in column)}
     named = set()
     for module in modules():
-        if not module.startswith("tables/"):
+        if not module.startswith("knowledge/"):
             texts = {node.value for node in nodes(module) if isinstance(node, ast.Constant)}
             named |= {(f"{module}.py", text) for text in texts & kinds}
     assert named == set()
@@ -419,8 +431,8 @@ def test_experts_are_merged_on_loading_where_transformers_says_so() -> None:
     mapping = pytest.importorskip("transformers.conversion_mapping").get_checkpoint_conversion_mapping
     merged = {
         kind
-        for kind in families.known()
+        for kind in families.known_types()
         for step in mapping(kind.removesuffix("_text")) or ()
         if hasattr(step, "operations") and any("experts" in target for target in step.target_patterns)
     }
-    assert merged == {kind for kind in families.known() if families.family(kind).merges}
+    assert merged == {kind for kind in families.known_types() if families.family_of_type(kind).merges}

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from validator.diagnostic import RecipeError
-from validator.job.job import Job
-from validator.tables import guidance, models
-from validator.tables.guidance import Amounts
+from validator.errors import RecipeError
+from validator.knowledge import guidance, models
+from validator.knowledge.guidance import SampleAmounts
+from validator.run.prediction import Job
 
 STAGES = ("sft", "dpo", "kto", "rm", "pt")
 SIZES = (0.5, 1.5, 3.1, 7.6, 8.2, 9.9, 14.8, 20.9, 32.8, 47, 72.7, 235, 685)
@@ -18,15 +18,15 @@ PUBLIC = {"sft": {"LIMO": 817, "LIMA": 1_000, "s1": 1_000, "QLoRA": 9_000}, "dpo
           "rm": {"HelpSteer2": 10_000}, "pt": {"400 million tokens": 195_313}}  # fmt: skip
 
 
-def known(stage: str, method: str = "lora", billions: float = 7.6, pictures: bool = False) -> Amounts:
-    found = guidance.amounts(stage, method, billions, pictures)
+def known(stage: str, method: str = "lora", billions: float = 7.6, pictures: bool = False) -> SampleAmounts:
+    found = guidance.sample_amounts(stage, method, billions, pictures)
     assert found
     return found
 
 
-def everything() -> Iterator[Amounts]:
+def everything() -> Iterator[SampleAmounts]:
     for stage in STAGES:
-        for method in guidance.METHODS:
+        for method in guidance.TUNING_METHODS:
             yield from (known(stage, method, size, pictures) for size in SIZES for pictures in (False, True))
 
 
@@ -43,7 +43,7 @@ def test_headers_have_the_field_reports_count_for_the_nearest_size(billions: flo
 def test_full_training_is_never_told_to_need_less_than_lora() -> None:
     for stage in STAGES:
         for size in SIZES:
-            counts = [known(stage, method, size).recommended.samples for method in guidance.METHODS]
+            counts = [known(stage, method, size).recommended.samples for method in guidance.TUNING_METHODS]
             assert len(set(counts)) == 1
 
 
@@ -59,7 +59,7 @@ def test_figures_rise_from_form_to_what_is_wasted() -> None:
 
 @pytest.mark.parametrize("stage", PUBLIC)
 def test_no_public_run_with_an_effect_is_called_too_few_or_wasted(stage: str) -> None:
-    for method in guidance.METHODS:
+    for method in guidance.TUNING_METHODS:
         for size in SIZES:
             for samples in PUBLIC[stage].values():
                 assert known(stage, method, size).few(samples) is None
@@ -119,8 +119,8 @@ def test_pictures_are_guided_where_there_are_some(
 
 
 def test_what_nobody_published_is_not_known() -> None:
-    assert guidance.amounts("ppo", "lora", 7.6) is None
-    assert guidance.amounts("sources", "lora", 7.6) is None
+    assert guidance.sample_amounts("ppo", "lora", 7.6) is None
+    assert guidance.sample_amounts("sources", "lora", 7.6) is None
     assert Job({"stage": "sft", "finetuning_type": "lora"}).guidance is None
 
 
@@ -132,9 +132,9 @@ def test_only_the_guidances_own_number_is_somebody_elses(samples: int | None, wh
 
 
 def test_methods_without_a_published_rate_are_told() -> None:
-    assert guidance.rated(guidance.METHODS, "kto") == ["lora", "qlora", "full"]
-    assert guidance.rated(guidance.METHODS, "pt") == ["lora", "qlora", "full"]
+    assert guidance.methods_with_rates(guidance.TUNING_METHODS, "kto") == ["lora", "qlora", "full"]
+    assert guidance.methods_with_rates(guidance.TUNING_METHODS, "pt") == ["lora", "qlora", "full"]
     with pytest.raises(
         RecipeError, match="no learning rate for freeze in stage rm is published; for lora, qlora, full one is"
     ):
-        guidance.rates(models.model("qwen7b"), "freeze", "rm")
+        guidance.published_rates(models.find_model("qwen7b"), "freeze", "rm")

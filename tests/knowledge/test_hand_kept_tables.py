@@ -14,11 +14,10 @@ import yaml
 from support.every import every
 
 import validator
-from validator.memory import idle
-from validator.memory.tower import elements
-from validator.tables import composite, models
-from validator.tables.architecture import usual
-from validator.tables.families import family, sees
+from validator.knowledge import composites, models
+from validator.knowledge.families import family_of_type, is_composite, with_usual_fields
+from validator.physics import decoder_layers
+from validator.physics.architecture import tower_and_projector_elements
 
 DATA = Path(validator.__file__).parent / "data"
 
@@ -88,9 +87,9 @@ def test_a_successor_is_newer_and_about_as_large(name: str) -> None:
 
 
 def test_dates_and_successors_are_read_without_parsing() -> None:
-    assert models.released() == {name: entry["released"] for name, entry in MODELS.items()}
+    assert models.release_months() == {name: entry["released"] for name, entry in MODELS.items()}
     replaced = [(older, name) for name, entry in MODELS.items() for older in entry.get("replaces", [])]
-    assert models.successors() == dict(replaced)
+    assert models.successor_ids() == dict(replaced)
     assert len(dict(replaced)) == len(replaced), "a model has one successor"
 
 
@@ -296,7 +295,7 @@ def stand_in(config: dict[str, Any], known: Any) -> tuple[str, dict[str, Any]]:
     kind = config["model_type"]
     if kind in known:
         return kind, settings
-    settings = dict(usual(settings, family(kind)))
+    settings = dict(with_usual_fields(settings, family_of_type(kind)))
     if kind == "chatglm":
         return "glm", settings | {
             "attention_bias": settings["add_qkv_bias"],
@@ -320,7 +319,7 @@ def stand_in(config: dict[str, Any], known: Any) -> tuple[str, dict[str, Any]]:
 
 def text(config: dict[str, Any]) -> dict[str, Any]:
     """The decoder's part of a config.json."""
-    return {name: value for name, value in composite.decoder(config).items() if not name.endswith("_config")}
+    return {name: value for name, value in composites.decoder_config(config).items() if not name.endswith("_config")}
 
 
 def special(entry: dict[str, Any], hub: str) -> dict[str, Any]:
@@ -359,14 +358,14 @@ def test_parameter_count_is_exact(name: str) -> None:
     entry = MODELS[name]
     known = transformers.CONFIG_MAPPING
     assert entry.get("remote_code", False) == (entry["config"]["model_type"] not in known)
-    seen = sees(entry["config"]) and entry.get("remote_code", False)
+    seen = is_composite(entry["config"]) and entry.get("remote_code", False)
     kind, settings = stand_in(text(entry["config"]) if seen else entry["config"], known)
     with torch.device("meta"):
         model = loaded(transformers, known[kind](**settings))
     # Of a model that sees by its repository's own code, the towers are counted by their tables alone.
-    towers = sum(map(elements, models.model(name).arch.towers)) if seen else 0
+    towers = sum(map(tower_and_projector_elements, models.find_model(name).arch.towers)) if seen else 0
     # Layers for further tokens, too.
-    beside = towers + idle.elements(models.model(name).arch)
+    beside = towers + decoder_layers.mtp_elements(models.find_model(name).arch)
     assert sum(weight.numel() for weight in model.parameters()) + beside == entry["parameters"]
 
 

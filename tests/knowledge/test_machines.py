@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from validator.diagnostic import RecipeError
-from validator.tables import machines
+from validator.errors import RecipeError
+from validator.knowledge.devices import parse_machine
 
 
 @pytest.mark.parametrize(
@@ -17,10 +17,10 @@ from validator.tables import machines
     ],
 )  # fmt: skip
 def test_machine(text: str, nodes: int, devices: int, device: str) -> None:
-    machine = machines.machine(text)
+    machine = parse_machine(text)
     assert (machine.nodes, machine.devices, machine.device.id) == (nodes, devices, device)
     assert machine.world == nodes * devices
-    assert machines.machine(str(machine)) == machine
+    assert parse_machine(str(machine)) == machine
 
 
 @pytest.mark.parametrize(
@@ -31,10 +31,10 @@ def test_machine(text: str, nodes: int, devices: int, device: str) -> None:
 )  # fmt: skip
 def test_malformed_machine(text: str) -> None:
     with pytest.raises(RecipeError):
-        machines.machine(text)
+        parse_machine(text)
 
 
 @pytest.mark.parametrize(("text", "one"), [("a100", "1xa100-80g"), ("48g", "1x48g"), ("RTX 4090 ", "1xrtx-4090")])
 def test_a_device_without_a_number_is_told_how_one_is_written(text: str, one: str) -> None:
     with pytest.raises(RecipeError, match=f"; one is {one}$"):
-        machines.machine(text)
+        parse_machine(text)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from support.every import every
 
-from validator.job import job
-from validator.read.recipe import parse
-from validator.tables import data, models, taken
-from validator.tables.data import listing
+from validator.knowledge import model_names, models, tables
+from validator.knowledge.tables import yaml_table
+from validator.recipe.recipe_file import parse_recipe
+from validator.run import prediction
 
 
 @every(
@@ -68,10 +68,10 @@ from validator.tables.data import listing
     ],
 )  # fmt: skip
 def test_a_name_that_stands_for_a_model(name: str, stands_for: str) -> None:
-    one = taken.model(name)
+    one = model_names.guess_model(name)
     assert one is not None
     assert (one.name, one.taken) == (stands_for, "name")
-    assert one.arch == models.model(stands_for).arch
+    assert one.arch == models.find_model(stands_for).arch
 
 
 @every(
@@ -104,7 +104,7 @@ def test_a_name_that_stands_for_a_model(name: str, stands_for: str) -> None:
     ],
 )  # fmt: skip
 def test_a_name_that_is_not_sure(name: str) -> None:
-    assert taken.model(name) is None
+    assert model_names.guess_model(name) is None
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_name_that_is_not_sure(name: str) -> None:
     ],
 )  # fmt: skip
 def test_words_before_a_known_name(name: str, template: object, stands_for: str | None) -> None:
-    one = taken.model(name, template)
+    one = model_names.guess_model(name, template)
     assert (one and one.name) == stands_for
     assert one is None or (one.taken, one.template) == ("name", None)
 
@@ -149,7 +149,7 @@ def test_words_before_a_known_name(name: str, template: object, stands_for: str 
     ],
 )  # fmt: skip
 def test_what_a_run_is_called(text: str, template: object, stands_for: str | None) -> None:
-    one = taken.described(text, template)
+    one = model_names.guess_model_of_run(text, template)
     assert (one and one.name) == stands_for
     assert one is None or (one.template, one.hub) == (None, ())
 
@@ -165,25 +165,25 @@ def test_what_a_run_is_called(text: str, template: object, stands_for: str | Non
 def test_a_recipes_name_tells_where_the_models_does_not(name: str, stands_for: str | None) -> None:
     body = f"model_name_or_path: {name}\ntemplate: qwen3\n"
     for path, more in (("/r/dpo_qwen3_8b.yaml", ""), ("/r/mine.yaml", "run_name: qwen3-8b-dpo\n"), ("-", "")):
-        one = job.resolve(parse(path, body + more)).model
+        one = prediction.resolve(parse_recipe(path, body + more)).model
         assert (one and one.name) == (stands_for if path != "-" or stands_for == "Qwen/Qwen3-4B" else None)
         assert one is None or one.taken == ("name" if "4B" in name else "recipe")
 
 
-@pytest.mark.sample(one_in=3, whole_for=["validator/data/*", "validator/tables/taken.py"])
+@pytest.mark.sample(one_in=3, whole_for=["validator/data/*", "validator/knowledge/model_names.py"])
 def test_no_model_of_the_registry_is_taken_for_another() -> None:
-    registered = data.table("templates")["models"].items()
+    registered = tables.json_table("templates")["models"].items()
     names = [(name, template) for template, kinds in registered for each in kinds.values() for name in each]
-    unknown = [(name, template) for name, template in names if models.known(name) is None]
+    unknown = [(name, template) for name, template in names if models.find_known_model(name) is None]
     assert unknown
-    models_taken = {name: one.name for name, template in unknown if (one := taken.model(name, template))}
+    models_taken = {name: one.name for name, template in unknown if (one := model_names.guess_model(name, template))}
     # LLaMA-Factory itself misspells an owner: tiuae
     own = {name: other for name, other in models_taken.items() if name.partition("/")[2] == other.partition("/")[2]}
     assert models_taken == own
 
 
 def test_weights_that_were_made_whole_again() -> None:
-    there, plain = models.model("openai/gpt-oss-20b"), taken.model("/m/gpt-oss-20b-BF16")
+    there, plain = models.find_model("openai/gpt-oss-20b"), model_names.guess_model("/m/gpt-oss-20b-BF16")
     assert there.quantized
     assert plain is not None
     assert (plain.quantized, plain.dtype_bytes) == (None, 2.0)
@@ -197,13 +197,13 @@ def test_weights_that_were_made_whole_again() -> None:
     ],
 )  # fmt: skip
 def test_how_a_checkpoint_is_quantized(ending: str, method: str, bits: int) -> None:
-    one = taken.model(f"someone/Qwen2.5-7B-Instruct-{ending}")
+    one = model_names.guess_model(f"someone/Qwen2.5-7B-Instruct-{ending}")
     assert one is not None
     assert (one.quantized, one.quantized_bits, one.template) == (method, bits, "qwen")
 
 
 def test_further_words_tell_no_template() -> None:
-    told = taken.model("/m/Qwen2.5-7B-Instruct-medical")
+    told = model_names.guess_model("/m/Qwen2.5-7B-Instruct-medical")
     assert told is not None
     assert (told.template, told.base, told.positions) == (None, False, None)
 
@@ -212,24 +212,24 @@ def test_the_words_of_a_name_are_those_of_one_model() -> None:
     """Else a path would stand for whichever comes first."""
     words = Counter(
         (key, tuple(re.findall(r"\d+|[a-z]+", hub.rpartition("/")[2].lower().removeprefix("meta-"))))
-        for key, entry in listing("models").items()
+        for key, entry in yaml_table("models").items()
         for hub in entry["hub"]
     )
     owners = Counter(name for _, name in words)
     assert {name for name, count in owners.items() if count > 1} == set()
 
 
-@pytest.mark.sample(one_in=4, whole_for=["validator/data/models.yaml", "validator/tables/taken.py"])
+@pytest.mark.sample(one_in=4, whole_for=["validator/data/models.yaml", "validator/knowledge/model_names.py"])
 @every(models.model_ids())
 def test_every_model_by_the_last_part_of_its_names(key: str) -> None:
-    for hub in models.model(key).hub:
-        one = taken.model(f"/models/{hub.rpartition('/')[2]}")
+    for hub in models.find_model(key).hub:
+        one = model_names.guess_model(f"/models/{hub.rpartition('/')[2]}")
         assert one is not None
-        assert (one.id, one.arch) == (key, models.model(hub).arch)
+        assert (one.id, one.arch) == (key, models.find_model(hub).arch)
 
 
-def _job(text: str) -> job.Job:
-    return job.resolve(parse("-", text))
+def _job(text: str) -> prediction.Job:
+    return prediction.resolve(parse_recipe("-", text))
 
 
 BASE = "# /// recipe\n# base: {}\n# ///\nmodel_name_or_path: {}\n"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from validator.diagnostic import RecipeError
-from validator.tables import networks
-from validator.tables.data import listing
+from validator.errors import RecipeError
+from validator.knowledge import throughput
+from validator.knowledge.tables import yaml_table
 
-KINDS = list(listing("networks"))
+KINDS = list(yaml_table("networks"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_entry_is_whole(kind: str) -> None:
-    entry = listing("networks")[kind]
+    entry = yaml_table("networks")[kind]
     assert set(entry) >= {"kind", "attained", "evidence", "source"}
     assert set(entry) <= {"kind", "attained", "evidence", "source", "gb_s", "mesh", "shared"}
     assert entry["kind"] in {"link", "host", "network"}
@@ -34,7 +34,7 @@ MEASURED = [
 
 @pytest.mark.parametrize(("kind", "gb_s", "devices", "measured"), MEASURED)
 def test_links_reach_what_was_measured(kind: str, gb_s: float, devices: int, measured: float) -> None:
-    assert networks.attained({"type": kind, "gb_s": gb_s}, devices, 8) == pytest.approx(measured * 1e9, rel=0.08)
+    assert throughput.link_rate({"type": kind, "gb_s": gb_s}, devices, 8) == pytest.approx(measured * 1e9, rel=0.08)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_links_reach_what_was_measured(kind: str, gb_s: float, devices: int, mea
     [(126, 28), (126, 35), (64, 14), (64, 3), (32, 6)],  # RTX 5090 on eight and on four, 4090, 3090, 2080 Ti
 )
 def test_links_through_main_memory_are_within_three_times_of_what_was_measured(gb_s: float, measured: float) -> None:
-    ours = networks.attained({"type": "pcie-host", "gb_s": gb_s}, 2, 8)
+    ours = throughput.link_rate({"type": "pcie-host", "gb_s": gb_s}, 2, 8)
     assert 1 / 3 < measured * 1e9 / ours < 3
 
 
@@ -56,7 +56,7 @@ def test_links_through_main_memory_are_within_three_times_of_what_was_measured(g
     ],
 )
 def test_a_network_by_name_and_number_of_adapters(text: str, name: str, measured: float) -> None:
-    network = networks.network(text)
+    network = throughput.parse_network(text)
     assert network.name == name
     assert network.rate == pytest.approx(measured * 1e9, rel=0.02)
 
@@ -64,10 +64,10 @@ def test_a_network_by_name_and_number_of_adapters(text: str, name: str, measured
 @pytest.mark.parametrize("text", ["", "token-ring", "0xinfiniband-200g", "nvlink", "x"])
 def test_an_unknown_network_is_refused_with_those_known(text: str) -> None:
     with pytest.raises(RecipeError, match="known are ethernet-1g, "):
-        networks.network(text)
+        throughput.parse_network(text)
 
 
 def test_faster_kinds_of_one_family_are_faster() -> None:
     for family in ("ethernet", "roce", "infiniband"):
-        rates = [networks.network(name).rate for name in networks.network_names() if name.startswith(family)]
+        rates = [throughput.parse_network(name).rate for name in throughput.network_names() if name.startswith(family)]
         assert rates == sorted(rates)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.every import every
 
-from validator.tables import devices, networks, rates
+from validator.knowledge import devices, throughput
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from validator.tables import devices, networks, rates
 def test_rates_are_those_of_the_table(
     name: str, count: int, link: float, host_link: float, cores: int, switched: bool
 ) -> None:
-    found = devices.device(name)[0].rates(count, network=25e9)
+    found = devices.find_device(name)[0].rates(count, network=25e9)
     assert found
     assert (found.link, found.host_link) == pytest.approx((link, host_link), rel=0.03)
     assert (found.cores, found.switched) == (cores, switched)
@@ -32,7 +32,7 @@ def test_rates_are_those_of_the_table(
 
 
 def test_half_precision_is_that_which_the_device_trains_in() -> None:
-    v100, a100 = (devices.device(name)[0].rates(1) for name in ("v100-32g", "a100-80g"))
+    v100, a100 = (devices.find_device(name)[0].rates(1) for name in ("v100-32g", "a100-80g"))
     assert v100
     assert a100
     assert (v100.half, v100.single) == (125e12, 15.7e12)
@@ -41,12 +41,12 @@ def test_half_precision_is_that_which_the_device_trains_in() -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "48g", "gb10-128g"])
 def test_no_rates_where_none_are_published(name: str) -> None:
-    assert devices.device(name)[0].rates(1) is None
+    assert devices.find_device(name)[0].rates(1) is None
 
 
 @every(devices.device_ids())
 def test_all_other_devices_have_rates(name: str) -> None:
-    found = devices.device(name)[0].rates(1)
+    found = devices.find_device(name)[0].rates(1)
     assert (found is None) == (name in ("cpu", "by-memory", "gb10-128g"))
 
 
@@ -54,5 +54,5 @@ def test_all_other_devices_have_rates(name: str) -> None:
     ("key", "name"), [("a100-80g", "8xinfiniband-200g"), ("rtx-4090", "ethernet-10g"), ("v100-32g", "ethernet-25g")]
 )
 def test_servers_stand_in_a_network_that_is_known(key: str, name: str) -> None:
-    assert rates.usual(key) == name
-    assert networks.network(name).rate > 0
+    assert throughput.usual_network(key) == name
+    assert throughput.parse_network(name).rate > 0

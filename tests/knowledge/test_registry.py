@@ -5,8 +5,8 @@ from __future__ import annotations
 from pages import models as registry
 from support.every import every
 
-from validator.tables import models
-from validator.tables.data import listing, table
+from validator.knowledge import models
+from validator.knowledge.tables import json_table, yaml_table
 
 GROUPS = list(registry.groups())
 # Registered for a tuned model, as which LLaMA-Factory takes them.
@@ -15,7 +15,9 @@ SLIPS = {"AI-ModelScope/gemma-7b"}
 
 def test_no_group_is_missing() -> None:
     """The groups of 0.9.5 hold every name that templates.json has by template."""
-    named = {place for kinds in table("templates")["models"].values() for places in kinds.values() for place in places}
+    named = {
+        place for kinds in json_table("templates")["models"].values() for places in kinds.values() for place in places
+    }
     assert {place for group in GROUPS for place in group.places} == named
     assert len(GROUPS) == 126
 
@@ -37,7 +39,7 @@ def test_reasons_are_of_the_registry() -> None:
 
 def registered() -> dict[str, tuple[str, str]]:
     """Place -> template of its group and kind."""
-    kinds = table("templates")["models"].items()
+    kinds = json_table("templates")["models"].items()
     return {place: (template, kind) for template, each in kinds for kind, places in each.items() for place in places}
 
 
@@ -46,9 +48,9 @@ REGISTERED = registered()
 
 def blind(model: models.Model, template: str) -> bool:
     """Whether the template reads images and the model sees none: its preprocessing would fail."""
-    entry = listing("models")[str(model.id)]
+    entry = yaml_table("models")[str(model.id)]
     sees = any(f"{part}_config" in entry["config"] for part in ("vision", "audio", "thinker"))
-    return not sees and bool(table("templates")["templates"].get(template, {}).get("media"))
+    return not sees and bool(json_table("templates")["templates"].get(template, {}).get("media"))
 
 
 @every([group for group in GROUPS if group.known])
@@ -56,7 +58,7 @@ def test_templates_are_those_of_llamafactory(group: registry.Group) -> None:
     """A chat model has its group's template, a base model has none or its group's."""
     for place in set(group.places) - registry.reasons()["places"].keys():
         template, kind = REGISTERED[place]
-        model = models.model(place)
+        model = models.find_model(place)
         ours = model.template
         if not blind(model, template):
             untuned = model.base and (kind != "chat" or place in SLIPS)

@@ -13,14 +13,14 @@ from click.testing import CliRunner
 from support.every import every
 
 from validator import cli
-from validator.diagnostic import RecipeError
-from validator.here.installed import Installed
-from validator.job.job import Job
-from validator.job.schedule import warmup
-from validator.job.settings import Settings
-from validator.judge import check
-from validator.read.recipe import parse
-from validator.tables import data, releases
+from validator.check import checking
+from validator.errors import RecipeError
+from validator.knowledge import releases, tables
+from validator.machine.installed_packages import InstalledPackages
+from validator.recipe.recipe_file import parse_recipe
+from validator.run.hyperparameters import Settings
+from validator.run.prediction import Job
+from validator.run.schedule import warmup_steps
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ from validator.tables import data, releases
     ],
 )
 def test_a_range_holds(wanted: object, version: str, held: bool) -> None:
-    assert releases.admits(wanted, version) is held
+    assert releases.range_admits(wanted, version) is held
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_range_holds(wanted: object, version: str, held: bool) -> None:
 )
 def test_what_is_no_range_is_said_so(wanted: object) -> None:
     with pytest.raises(RecipeError, match="no range of releases"):
-        releases.admits(wanted, "0.9.5")
+        releases.range_admits(wanted, "0.9.5")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_is_no_range_is_said_so(wanted: object) -> None:
     ],
 )
 def test_the_releases_of_a_recipe(header: dict[str, str], expected: list[str]) -> None:
-    assert [releases.name(pair) for pair in releases.pairs(header)] == expected
+    assert [releases.pair_name(pair) for pair in releases.required_pairs(header)] == expected
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,12 @@ def test_the_releases_of_a_recipe(header: dict[str, str], expected: list[str]) -
     ],
 )
 def test_a_recipe_may_run_with_a_release_before_another(header: dict[str, str], limit: str, held: bool) -> None:
-    assert releases.before(header, limit) is held
+    assert releases.may_be_before(header, limit) is held
 
 
 def test_a_release_between_those_of_the_tables_admits_what_it_is_judged_as() -> None:
-    assert releases.admitted({"transformers": "4.57.3"}) == [("0.9.5", "4.57.1")]
-    assert not releases.holds({"transformers": "4.57.3"}, since="transformers 5.0.0")
+    assert releases.possible_pairs({"transformers": "4.57.3"}) == [("0.9.5", "4.57.1")]
+    assert not releases.requires({"transformers": "4.57.3"}, since="transformers 5.0.0")
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_a_release_between_those_of_the_tables_admits_what_it_is_judged_as() -> 
 )
 def test_a_release_that_llamafactory_does_not_take_is_not_judged_as_another(header: dict[str, str]) -> None:
     with pytest.raises(RecipeError, match="no release in the tables fits"):
-        releases.pairs(header)
+        releases.required_pairs(header)
 
 
 def test_a_range_without_a_release_names_those_there_are() -> None:
     with pytest.raises(RecipeError, match=r"fits llamafactory >=2; there are 0\.9\.5 with 5\.6\.0"):
-        releases.pairs({"llamafactory": ">=2"})
+        releases.required_pairs({"llamafactory": ">=2"})
 
 
 @pytest.mark.parametrize(
@@ -138,33 +138,36 @@ def test_a_range_without_a_release_names_those_there_are() -> None:
     ],
 )
 def test_a_rule_holds_between_two_releases(header: dict[str, str], since: str, until: str, held: bool) -> None:
-    assert releases.holds(header, since, until) is held
+    assert releases.requires(header, since, until) is held
 
 
 def test_the_releases_seen_are_those_of_the_tables() -> None:
-    assert (releases.seen("llamafactory"), releases.seen("transformers")) == releases.newest()
+    assert (
+        releases.verified_release("llamafactory"),
+        releases.verified_release("transformers"),
+    ) == releases.newest_pair()
     generated = {package: version for name in ("deepspeed", "values") for package, version in _source(name).items()}
-    assert {package: releases.seen(package) for package in generated} == generated
+    assert {package: releases.verified_release(package) for package in generated} == generated
 
 
 def _source(name: str) -> dict[str, str]:
-    return {package: version.partition("+")[0] for package, version in data.table(name)["source"].items()}
+    return {package: version.partition("+")[0] for package, version in tables.json_table(name)["source"].items()}
 
 
 def test_what_is_installed_is_compared_with_the_range() -> None:
     installed = {"llamafactory": "0.9.3", "transformers": "4.52.4"}
-    assert list(releases.outside({"llamafactory": ">=0.9.4"}, installed)) == [
+    assert list(releases.outside_range({"llamafactory": ">=0.9.4"}, installed)) == [
         "the recipe is for llamafactory >=0.9.4, and 0.9.3 is installed here"
     ]
-    assert list(releases.outside({}, installed)) == []
-    assert list(releases.outside({"llamafactory": "new"}, installed)) == []
+    assert list(releases.outside_range({}, installed)) == []
+    assert list(releases.outside_range({"llamafactory": "new"}, installed)) == []
 
 
 def test_training_starts_with_a_release_in_the_range_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = tmp_path / "x.yaml"
     text = "model_name_or_path: Qwen/Qwen3-8B\ndataset: a\ndo_train: true\ntemplate: qwen3\nbf16: true\n"
     recipe.write_text(f'# /// recipe\n# llamafactory: ">=0.9.4"\n# ///\n{text}dataset_dir: ONLINE\noutput_dir: out\n')
-    monkeypatch.setattr(Installed, "among", lambda _self, _names: {"llamafactory": "0.9.3"})
+    monkeypatch.setattr(InstalledPackages, "among", lambda _self, _names: {"llamafactory": "0.9.3"})
     done = CliRunner().invoke(cli.group, ["train", str(recipe)])
     assert done.exit_code == 1
     assert "0.9.3 is installed here" in str(done.exception or "") + done.output
@@ -176,13 +179,13 @@ def test_training_starts_with_a_release_in_the_range_only(tmp_path: Path, monkey
      ("2.10", False), (">=2.8", False), (2.7, True), (None, False), ("new", False)],
 )  # fmt: skip
 def test_the_default_optimizer_is_that_of_the_oldest_torch(torch: object, older: bool) -> None:
-    assert releases.before_torch({"torch": torch}, 8) is older
+    assert releases.may_be_before_torch({"torch": torch}, 8) is older
     assert Settings({}, header={"torch": torch}).get("optim") == ("adamw_torch" if older else "adamw_torch_fused")
     assert Settings({"optim": "lomo"}, header={"torch": torch}).get("optim") == "lomo"
 
 
 def test_installed_releases_are_read() -> None:
-    assert releases.installed(["click", "no-such-package"]).keys() == {"click"}
+    assert releases.installed_releases(["click", "no-such-package"]).keys() == {"click"}
 
 
 @pytest.mark.parametrize(
@@ -202,7 +205,7 @@ def test_installed_releases_are_read() -> None:
 def test_warmup_by_release(values: dict[str, float], five: int, four: int) -> None:
     """As TrainingArguments.get_warmup_steps of transformers 5.6.0 and 4.57.1 gives for 1,000 steps."""
     for version, steps in (("5.6.0", five), ("4.57.1", four)):
-        assert warmup(Job(values, {"transformers": version}, None), 1000) == steps
+        assert warmup_steps(Job(values, {"transformers": version}, None), 1000) == steps
 
 
 @pytest.mark.parametrize(
@@ -217,9 +220,9 @@ def test_warmup_by_release(values: dict[str, float], five: int, four: int) -> No
     ],
 )
 def test_keys_by_release(text: str, header: dict[str, str], code: str, says: str) -> None:
-    document = parse("x.yaml", f"model_name_or_path: Qwen/Qwen3-8B\n{text}\n")
+    document = parse_recipe("x.yaml", f"model_name_or_path: Qwen/Qwen3-8B\n{text}\n")
     document.header = header
-    found = [d for d in check.check_document(document).diagnostics if d.code.startswith("SCH")]
+    found = [d for d in checking.check_document(document).diagnostics if d.code.startswith("SCH")]
     assert [d.code for d in found] == [code]
     assert says in found[0].message
 
@@ -234,49 +237,49 @@ _RELEASE = re.compile(
 # Where a release is itself the fact: file, words, why.
 FACTS = [
     ("__init__.py", '"0.1.0"', "our own"),
-    ("job/workload.py", "0.9.4", "since when checkpoints are loaded in their own format"),
-    ("job/schedule.py", "transformers 5.0.0", "since when a share may stand as warmup_steps"),
-    ("job/fsdp.py", "from transformers 5.0 on, at least to 5.6", "since when 4-bit weights stay on every device"),
-    ("job/fsdp.py", "transformers 4.55 to 4.57", "those that LLaMA-Factory admits and that take them back"),
-    ("job/fsdp.py", "4.57.6 and 5.6.0", "what was seen"),
-    ("job/media.py", "transformers 5.0.0", "since when gradients of the towers' embeddings are asked for"),
-    ("rules/optimizers.py", "torch 2.8", "since when the default optimizer is another"),
-    ("rules/columns.py", "0.9.4", "since when `openai` is known"),
-    ("samples/needs.py", "0.9.4", "since when `openai` is known"),
-    ("rules/inputs.py", "0.9.4", "TRA616 is about the release before"),
-    ("rules/inputs.py", '`llamafactory: ">=0.9.5"` in the header block', "TRA616 is about the release before"),
-    ("rules/preference.py", "0.8.6 to 0.9.6", "the range that PPO's trainer asks for"),
-    ("rules/preference.py", "LLaMA-Factory 0.9.3 with its own trl", "the last with PPO"),
-    ("rules/preference.py", "from trl 0.20 on", "since when"),
-    ("train/packages.py", "requirements/deepspeed.txt at v0.9.5", "where LLaMA-Factory states it"),
-    ("train/packages.py", "deepspeed<=0.18.4", "the newest that LLaMA-Factory takes"),
-    ("rules/sharded.py", "since 0.16.5", "since when"),
-    ("rules/zerofile.py", "0.19.0", "since when buffers of gradients are safe"),
-    ("rules/precision.py", "transformers below 4.48", "the range that the patch asks for"),
+    ("run/quantization.py", "0.9.4", "since when checkpoints are loaded in their own format"),
+    ("run/schedule.py", "transformers 5.0.0", "since when a share may stand as warmup_steps"),
+    ("run/fsdp.py", "from transformers 5.0 on, at least to 5.6", "since when 4-bit weights stay on every device"),
+    ("run/fsdp.py", "transformers 4.55 to 4.57", "those that LLaMA-Factory admits and that take them back"),
+    ("run/fsdp.py", "4.57.6 and 5.6.0", "what was seen"),
+    ("run/multimodal.py", "transformers 5.0.0", "since when gradients of the towers' embeddings are asked for"),
+    ("rules/optimizer_choice.py", "torch 2.8", "since when the default optimizer is another"),
+    ("rules/dataset_columns.py", "0.9.4", "since when `openai` is known"),
+    ("rows/entry_inference.py", "0.9.4", "since when `openai` is known"),
+    ("rules/data_processing.py", "0.9.4", "TRA616 is about the release before"),
+    ("rules/data_processing.py", '`llamafactory: ">=0.9.5"` in the header block', "TRA616 is about the release before"),
+    ("rules/loss_choice.py", "0.8.6 to 0.9.6", "the range that PPO's trainer asks for"),
+    ("rules/loss_choice.py", "LLaMA-Factory 0.9.3 with its own trl", "the last with PPO"),
+    ("rules/loss_choice.py", "from trl 0.20 on", "since when"),
+    ("run/required_packages.py", "requirements/deepspeed.txt at v0.9.5", "where LLaMA-Factory states it"),
+    ("run/required_packages.py", "deepspeed<=0.18.4", "the newest that LLaMA-Factory takes"),
+    ("rules/deepspeed_and_recipe.py", "since 0.16.5", "since when"),
+    ("rules/deepspeed_file.py", "0.19.0", "since when buffers of gradients are safe"),
+    ("rules/model_support.py", "transformers below 4.48", "the range that the patch asks for"),
     ("rules/rule.py", "such as", "the form of a bound"),
-    ("show/sarif.py", "2.1.0", "a format's, no package's"),
-    ("speed/loading.py", "processor of transformers 5.6", "what was measured"),
-    ("speed/offload.py", "measurement of DeepSpeed 0.18.4", "what was measured"),
-    ("rules/parallel.py", "0.15.2 to 0.18.9", "the range that loses gradients"),
-    ("rules/parallel.py", "DeepSpeed 0.19", "since when it keeps them"),
-    ("rules/continuing.py", "DeepSpeed 0.18", "since when states of stage 0 are not loaded"),
-    ("rules/quantization.py", "transformers 5.6", "since when subclasses stay as they are"),
-    ("rules/quantization.py", "transformers 5.2", "the last one before"),
-    ("job/quantization.py", "transformers 5.6", "since when subclasses stay as they are"),
-    ("tables/families.py", "transformers since 5.6", "since when subclasses stay as they are"),
-    ("study/estimate.py", "dashscope 2.0.2", "what the weights were fitted to"),
-    ("tables/releases.py", "such as", "the form of a bound or a range"),
-    ("tables/releases.py", "5.6 of 5.6.0", "the form of a number"),
-    ("doctor/builds.py", "`2.8.0+cu128`", "the form of a number"),
+    ("output/sarif.py", "2.1.0", "a format's, no package's"),
+    ("physics/step_time.py", "processor of transformers 5.6", "what was measured"),
+    ("physics/optimizer_time.py", "measurement of DeepSpeed 0.18.4", "what was measured"),
+    ("rules/deepspeed_and_recipe.py", "0.15.2 to 0.18.9", "the range that loses gradients"),
+    ("rules/deepspeed_and_recipe.py", "DeepSpeed 0.19", "since when it keeps them"),
+    ("rules/resume_rules.py", "DeepSpeed 0.18", "since when states of stage 0 are not loaded"),
+    ("rules/quantized_weights.py", "transformers 5.6", "since when subclasses stay as they are"),
+    ("rules/quantized_weights.py", "transformers 5.2", "the last one before"),
+    ("run/quantization.py", "transformers 5.6", "since when subclasses stay as they are"),
+    ("knowledge/families.py", "transformers since 5.6", "since when subclasses stay as they are"),
+    ("dataset/token_counting.py", "dashscope 2.0.2", "what the weights were fitted to"),
+    ("knowledge/releases.py", "such as", "the form of a bound or a range"),
+    ("knowledge/releases.py", "5.6 of 5.6.0", "the form of a number"),
+    ("doctor/torch_build.py", "`2.8.0+cu128`", "the form of a number"),
     ("doctor/cann.py", "8.0 of 8.0.RC3", "the form of a number"),
-    ("doctor/limits.py", "seen with torch 2.13", "what was measured"),
-    ("doctor/shared.py", "measured with torch 2.13", "what was measured"),
-    ("train/ray.py", "seen with 2.60", "what was seen"),
-    ("train/environment.py", "550.40.07", "the driver that accelerate compares with"),
-    ("submit/kubeflow.py", "at v2.2", "where the fields were read"),
-    ("submit/kubeflow.py", "at v1.9", "where the fields were read"),
-    ("submit/container.py", "LLaMA-Factory at v0.9.5", "where the names were read"),
-    ("rules/environment.py", "real runs, torch 2.13", "what was seen"),
+    ("doctor/host_checks.py", "seen with torch 2.13", "what was measured"),
+    ("doctor/host_checks.py", "measured with torch 2.13", "what was measured"),
+    ("doctor/start_checks.py", "seen with 2.60", "what was seen"),
+    ("run/launch_command.py", "550.40.07", "the driver that accelerate compares with"),
+    ("submit/kubernetes_pod.py", "at v2.2", "where the fields were read"),
+    ("submit/kubernetes_pod.py", "at v1.9", "where the fields were read"),
+    ("submit/cluster_job.py", "LLaMA-Factory at v0.9.5", "where the names were read"),
+    ("rules/launch_environment.py", "real runs, torch 2.13", "what was seen"),
     ("submit/skypilot.py", "of 0.14.1", "where the keys were read"),
 ]
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from support.every import every
 
-from validator.tables import data, families, models
-from validator.tables.template import own_name, template
+from validator.knowledge import families, models, tables
+from validator.knowledge.chat_templates import folder_template, model_name_of_path
 
-FORMATS: dict[str, dict[str, Any]] = data.table("formats")["formats"]
-FACTS: dict[str, dict[str, Any]] = data.table("templates")["templates"]
-ENTRIES = data.listing("models")
+FORMATS: dict[str, dict[str, Any]] = tables.json_table("formats")["formats"]
+FACTS: dict[str, dict[str, Any]] = tables.json_table("templates")["templates"]
+ENTRIES = tables.yaml_table("models")
 PUBLISHED = [(key, hub) for key in models.model_ids() for hub in ENTRIES[key]["hub"]]
 
 
@@ -54,7 +54,7 @@ def copies(name: str) -> set[str]:
 
 def told_by_its_name(key: str, hub: str, tmp_path: Path) -> None:
     place = folder(tmp_path / hub, hub.rpartition("/")[2], dict(ENTRIES[key]["config"]), {})
-    local, known = models.model(str(place)), models.model(hub)
+    local, known = models.find_model(str(place)), models.find_model(hub)
     assert (local.template, local.base) == (known.template, known.base)
     assert local.how.startswith("that of ")
 
@@ -76,12 +76,12 @@ UNTOLD = (None, "seed_coder", "seed_oss", "paligemma", "exaone")
 
 
 @pytest.mark.sample(one_in=3, whole_for=["validator/data/*"])
-@every([key for key in models.model_ids() if models.model(key).template not in UNTOLD])
+@every([key for key in models.model_ids() if models.find_model(key).template not in UNTOLD])
 def test_the_chat_template_tells_what_the_catalogue_says(key: str, tmp_path: Path) -> None:
-    expected = models.model(key).template
+    expected = models.find_model(key).template
     assert expected
     place = folder(tmp_path / key, "mine", dict(ENTRIES[key]["config"]), {"chat_template.jinja": written(expected)})
-    local = models.model(str(place))
+    local = models.find_model(str(place))
     assert local.template in copies(expected)
     assert local.how == "by the chat template in chat_template.jinja"
     assert speakers(expected) <= local.speaks
@@ -89,14 +89,14 @@ def test_the_chat_template_tells_what_the_catalogue_says(key: str, tmp_path: Pat
 
 @every(models.model_ids())
 def test_a_family_lists_the_templates_of_its_models(key: str) -> None:
-    one = models.model(key)
+    one = models.find_model(key)
     assert one.template is None or speakers(one.template) & {*one.family.templates, "chatml"}
 
 
-@every(families.known())
+@every(families.known_types())
 def test_the_templates_of_a_family_exist(kind: str) -> None:
-    assert families.family(kind).templates
-    assert set(families.family(kind).templates) <= FORMATS.keys()
+    assert families.family_of_type(kind).templates
+    assert set(families.family_of_type(kind).templates) <= FORMATS.keys()
 
 
 SMALL = {
@@ -137,7 +137,9 @@ LLAMA3 = "{{ '<|start_header_id|>' + role + '<|end_header_id|>\n\n' + content + 
 def test_how_a_folder_tells_its_template(
     name: str, kind: str, files: dict[str, str], expected: str | None, base: bool, how: str, tmp_path: Path
 ) -> None:
-    told = template(folder(tmp_path, name, SMALL, files), {**SMALL, "model_type": kind}, families.family(kind))
+    told = folder_template(
+        folder(tmp_path, name, SMALL, files), {**SMALL, "model_type": kind}, families.family_of_type(kind)
+    )
     assert (told.name, told.base) == (expected, base)
     assert how in told.how
 
@@ -145,7 +147,7 @@ def test_how_a_folder_tells_its_template(
 def test_a_chat_template_of_its_own_wins_over_the_name(tmp_path: Path) -> None:
     config = dict(ENTRIES["qwen3-8b"]["config"])
     place = folder(tmp_path, "Qwen3-8B", config, {"chat_template.jinja": LLAMA3})
-    assert models.model(str(place)).template == "llama3"
+    assert models.find_model(str(place)).template == "llama3"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ def test_a_chat_template_of_its_own_wins_over_the_name(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_a_folder_is_called(path: str, name: str, tmp_path: Path) -> None:
-    assert own_name(tmp_path / path) == name
+    assert model_name_of_path(tmp_path / path) == name
 
 
 # LLaMA-Factory writes no Jinja text for what is no list of texts.
@@ -169,5 +171,7 @@ def test_what_llamafactory_writes_into_a_tokenizer_is_read_back(name: str, tmp_p
     known = pytest.importorskip("llamafactory.data.template").TEMPLATES
     tokenizer = SimpleNamespace(bos_token="<s>", bos_token_id=1, eos_token="</s>", eos_token_id=2)
     text = known[name]._get_jinja_template(tokenizer)
-    told = template(folder(tmp_path, "mine", SMALL, {"chat_template.jinja": text}), SMALL, families.family("llama"))
+    told = folder_template(
+        folder(tmp_path, "mine", SMALL, {"chat_template.jinja": text}), SMALL, families.family_of_type("llama")
+    )
     assert name in told.speaks or not any(mark in text for mark in ("<|", "[INST]", "_turn>"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from validator.tables import models
+from validator.knowledge import models
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "demo" / "tiny-qwen3"
@@ -32,7 +32,7 @@ def test_the_tensors_are_those_of_the_configuration() -> None:
     data = (FOLDER / "model.safetensors").read_bytes()
     begin = 8 + int.from_bytes(data[:8], "little")
     tensors = {name: each for name, each in json.loads(data[8:begin]).items() if name != "__metadata__"}
-    assert sum(prod(each["shape"]) for each in tensors.values()) == models.model(str(FOLDER)).parameters
+    assert sum(prod(each["shape"]) for each in tensors.values()) == models.find_model(str(FOLDER)).parameters
     end = 0
     for each in tensors.values():
         assert each["data_offsets"] == [end, end + 2 * prod(each["shape"])]

@@ -10,10 +10,10 @@ import pytest
 from launch.test_measure_log import counted, written
 from support.program import run
 
-from validator.diagnostic import RecipeError
-from validator.measure import kept
-from validator.train import target as targets
-from validator.train.target import Target
+from validator.errors import RecipeError
+from validator.launch import device_allocation as targets
+from validator.launch.device_allocation import DeviceAllocation
+from validator.run import calibration
 
 ROOT = Path(__file__).parents[2]
 TINY = str(ROOT / "recipes" / "tiny-cpu-lora.yaml")
@@ -41,7 +41,7 @@ def test_a_log_corrects_its_machine_and_is_taken_back(tmp_path: Path) -> None:
     assert before["correction"] is None
     done = run("calibrate", QWEN, "--log", log(tmp_path, 40.0, 16 * 2048))
     assert done.exit_code == 0, done.output
-    (measured,) = kept.every()
+    (measured,) = calibration.load_calibrations()
     assert (measured.machine, measured.steps) == ("1xrtx-4090", 8)
     assert measured.seconds == pytest.approx(40)
     after = hours()
@@ -81,9 +81,9 @@ def test_what_cannot_be_is_told(words: tuple[str, ...], code: int, message: str)
 
 def test_steps_are_not_timed_where_no_device_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """They would be kept as those of the recipe's machine."""
-    monkeypatch.setattr(targets, "target", lambda _job, **_options: Target())
+    monkeypatch.setattr(targets, "allocate_devices", lambda _job, **_options: DeviceAllocation())
     done = run("calibrate", QWEN)
-    assert (done.exit_code, kept.every()) == (1, [])
+    assert (done.exit_code, calibration.load_calibrations()) == (1, [])
     assert "no device that steps could be timed on" in str(done.exception)
 
 

@@ -10,25 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from validator.job import job
-from validator.read.recipe import parse
-from validator.tables import devices
-from validator.tables.data import listing
-from validator.tables.devices import Device
-from validator.tables.nodes import Node, node
-from validator.train import environment
+from validator.knowledge import devices
+from validator.knowledge.devices import Device
+from validator.knowledge.node_environment import NodeNeeds, node_needs
+from validator.knowledge.tables import yaml_table
+from validator.recipe.recipe_file import parse_recipe
+from validator.run import launch_command, prediction
+from validator.submit import node_setup
 
 EXPANDABLE = {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}
 MEETING = {**EXPANDABLE, "HCCL_CONNECT_TIMEOUT": "1800"}
 
 
 def device(name: str) -> Device:
-    return devices.device(name)[0]
+    return devices.find_device(name)[0]
 
 
-@pytest.mark.parametrize("vendor", list(listing("nodes")))
+@pytest.mark.parametrize("vendor", list(yaml_table("nodes")))
 def test_an_entry_is_whole(vendor: str) -> None:
-    entry = listing("nodes")[vendor]
+    entry = yaml_table("nodes")[vendor]
     assert {"slurm", "kubernetes", "source"} <= set(entry)
     assert set(entry) <= {"slurm", "kubernetes", "source", "variables", "waiting", "container", "setup"}
     parts = [entry, *entry.get("variables", {}).values(), *(entry[part] for part in entry if part in PARTS)]
@@ -40,12 +40,12 @@ PARTS = ("waiting", "container", "setup")
 
 def test_every_vendor_of_accelerators_has_an_entry() -> None:
     vendors = {device(name).vendor for name in devices.device_ids()} - {"cpu"}
-    assert vendors == set(listing("nodes"))
-    assert node(device("48g")) == Node()
+    assert vendors == set(yaml_table("nodes"))
+    assert node_needs(device("48g")) == NodeNeeds()
 
 
 def test_only_known_devices_are_named() -> None:
-    assert set(listing("nodes")["ascend"]["waiting"]["most"]) <= set(devices.device_ids())
+    assert set(yaml_table("nodes")["ascend"]["waiting"]["most"]) <= set(devices.device_ids())
 
 
 @pytest.mark.parametrize(
@@ -60,16 +60,16 @@ def test_only_known_devices_are_named() -> None:
     ],
 )
 def test_variables(name: str, nodes: int, wait: float, expected: dict[str, str]) -> None:
-    assert environment.variables(device(name), nodes, wait) == expected
+    assert launch_command.vendor_env(device(name), nodes, wait) == expected
 
 
 def test_mounts_of_a_container() -> None:
-    assert environment.mounts(device("a100"), 8) == ((), ())
-    paths, files = environment.mounts(device("910b"), 2)
+    assert node_setup.container_mounts(device("a100"), 8) == ((), ())
+    paths, files = node_setup.container_mounts(device("910b"), 2)
     assert paths == ("/dev/davinci0", "/dev/davinci1", "/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
     assert "/usr/local/Ascend/driver" in files
     # Between nodes the devices have a network of their own, whose addresses are in a file.
-    assert environment.mounts(device("910b"), 2, nodes=2).files == (*files, "/etc/hccn.conf")
+    assert node_setup.container_mounts(device("910b"), 2, nodes=2).files == (*files, "/etc/hccn.conf")
 
 
 def bash(lines: list[str], home: Path, **known: str) -> subprocess.CompletedProcess[str]:
@@ -95,7 +95,7 @@ def test_the_paths_of_cann_are_set_where_nothing_has_set_them(tmp_path: Path) ->
     folder.mkdir(parents=True)
     # As the real one: it appends to a variable that may not be set, and its last test may fail.
     (folder / "set_env.sh").write_text("export ASCEND_TOOLKIT_HOME=/cann\nexport A=/cann:$LD_UNSET_PATH\nfalse\n")
-    lines = environment.setup_lines(device("910b"), 8)
+    lines = node_setup.device_setup_lines(device("910b"), 8)
     assert left(lines, tmp_path)["A"] == "/cann:"
     assert "A" not in left(lines, tmp_path, ASCEND_TOOLKIT_HOME="/image")
     assert bash([*lines, "echo $NOT_SET"], tmp_path).returncode, "unset variables are still forbidden"
@@ -106,10 +106,10 @@ def test_the_paths_of_cann_are_set_where_nothing_has_set_them(tmp_path: Path) ->
 )
 def test_cards_that_accelerate_refuses_with_old_drivers(tmp_path: Path, driver: str, off: bool) -> None:
     program(tmp_path, "nvidia-smi", driver)
-    lines = environment.setup_lines(device("rtx-4090"), 1)
+    lines = node_setup.device_setup_lines(device("rtx-4090"), 1)
     switched = {"NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"}
     assert switched & set(left(lines, tmp_path)) == (switched if off else set())
-    assert set(environment.without_peers(driver)) == (switched if off else set())
+    assert set(launch_command.p2p_disable_env(driver)) == (switched if off else set())
 
 
 @pytest.mark.parametrize(
@@ -120,13 +120,13 @@ def test_cards_that_accelerate_refuses_with_old_drivers(tmp_path: Path, driver: 
     ],
 )  # fmt: skip
 def test_which_cards_are_asked_for_their_driver(name: str, count: int, nodes: int, asked: bool) -> None:
-    assert environment.peerless(device(name), count, nodes) == asked
-    assert any("nvidia-smi" in line for line in environment.setup_lines(device(name), count, nodes)) == asked
+    assert launch_command.lacks_p2p(device(name), count, nodes) == asked
+    assert any("nvidia-smi" in line for line in node_setup.device_setup_lines(device(name), count, nodes)) == asked
 
 
 def test_nodes_meet_by_address(tmp_path: Path) -> None:
     """The real program finds an address of this machine; loopback is no address for others."""
-    lines = environment.setup_lines(device("910b"), 8, nodes=2)
+    lines = node_setup.device_setup_lines(device("910b"), 8, nodes=2)
     assert "HCCL_IF_IP" not in left(lines, tmp_path, MASTER_ADDR="127.0.0.1")
     program(tmp_path, "python3", "10.1.2.3")
     program(tmp_path, "ip", "'2: bond0    inet 10.1.2.3/24 scope global bond0'")
@@ -141,19 +141,19 @@ def test_nodes_meet_by_address(tmp_path: Path) -> None:
     named = left(lines, tmp_path, MASTER_ADDR="node1", HCCL_SOCKET_IFNAME="eth1", GLOO_SOCKET_IFNAME="eth1", **brought)
     assert "HCCL_IF_IP" not in named
     assert named["GLOO_SOCKET_IFNAME"] == "eth1"
-    assert "HCCL_IF_IP" not in left(environment.setup_lines(device("a100"), 8, 2), tmp_path, MASTER_ADDR="node1")
+    assert "HCCL_IF_IP" not in left(node_setup.device_setup_lines(device("a100"), 8, 2), tmp_path, MASTER_ADDR="node1")
 
 
 def test_a_first_node_that_nobody_knows_ends_the_job(tmp_path: Path) -> None:
     program(tmp_path, "sleep", "")
     program(tmp_path, "python3", "; exit 1")
-    ran = bash(environment.setup_lines(device("a100"), 8, nodes=2), tmp_path, MASTER_ADDR="nowhere")
+    ran = bash(node_setup.device_setup_lines(device("a100"), 8, nodes=2), tmp_path, MASTER_ADDR="nowhere")
     assert ran.returncode
     assert "the first node, nowhere, is not known here" in ran.stderr
 
 
 def test_one_node_needs_no_meeting() -> None:
-    assert not any("address" in line for line in environment.setup_lines(device("910b"), 8))
+    assert not any("address" in line for line in node_setup.device_setup_lines(device("910b"), 8))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_one_node_needs_no_meeting() -> None:
 def test_threads_of_an_optimizer_in_main_memory(
     keys: str, machine: str, cores: int | None, expected: str | None
 ) -> None:
-    found = environment.threads(job.resolve(parse("x.yaml", f"{keys}\n"), machine), cores)
+    found = launch_command.omp_threads(prediction.resolve(parse_recipe("x.yaml", f"{keys}\n"), machine), cores)
     assert found == ({"OMP_NUM_THREADS": expected} if expected else {})
 
 

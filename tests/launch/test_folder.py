@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from validator.cli import group
-from validator.job import job
-from validator.read.recipe import parse
-from validator.train import folder
+from validator.doctor import start_checks
+from validator.recipe.recipe_file import parse_recipe
+from validator.run import prediction
 
 CONFIG = """{"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100,
 "num_attention_heads": 4, "intermediate_size": 128}"""
@@ -54,7 +54,10 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_folder_needs_weights_and_a_tokenizer(mine: Path, files: list[str], said: str) -> None:
     for name in files:
         (mine / name).touch()
-    told = [message for _, message in folder.lacking(job.resolve(parse("recipe.yaml", RECIPE)))]
+    told = [
+        message
+        for _, message in start_checks.model_folder_shortages(prediction.resolve(parse_recipe("recipe.yaml", RECIPE)))
+    ]
     assert bool(told) == bool(said)
     assert said in "".join(told)
 
@@ -62,8 +65,10 @@ def test_a_folder_needs_weights_and_a_tokenizer(mine: Path, files: list[str], sa
 @pytest.mark.usefixtures("mine")
 def test_a_hub_name_and_a_start_from_scratch_need_no_weights_here() -> None:
     named = RECIPE.replace("mine", "Qwen/Qwen3-0.6B")
-    assert [*folder.lacking(job.resolve(parse("recipe.yaml", named)))] == []
-    [(_, message)] = folder.lacking(job.resolve(parse("recipe.yaml", f"{RECIPE}train_from_scratch: true\n")))
+    assert [*start_checks.model_folder_shortages(prediction.resolve(parse_recipe("recipe.yaml", named)))] == []
+    [(_, message)] = start_checks.model_folder_shortages(
+        prediction.resolve(parse_recipe("recipe.yaml", f"{RECIPE}train_from_scratch: true\n"))
+    )
     assert "weights" not in message
 
 
@@ -98,7 +103,10 @@ def test_a_download_that_did_not_end(mine: Path, first: str, second: str | None,
     (mine / "model-00001-of-00002.safetensors").write_text(first)
     if second:
         (mine / "model-00002-of-00002.safetensors").write_text(second)
-    told = [message for _, message in folder.lacking(job.resolve(parse("recipe.yaml", RECIPE)))]
+    told = [
+        message
+        for _, message in start_checks.model_folder_shortages(prediction.resolve(parse_recipe("recipe.yaml", RECIPE)))
+    ]
     assert bool(told) == bool(said)
     assert said in "".join(told)
 
@@ -108,4 +116,4 @@ def test_an_index_that_transformers_does_not_look_at(mine: Path, whole: str) -> 
     for name in ("tokenizer.json", whole):
         (mine / name).touch()
     (mine / "pytorch_model.bin.index.json").write_text(INDEX)
-    assert not list(folder.lacking(job.resolve(parse("recipe.yaml", RECIPE))))
+    assert not list(start_checks.model_folder_shortages(prediction.resolve(parse_recipe("recipe.yaml", RECIPE))))

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from validator.diagnostic import RecipeError
-from validator.here import host, nvidia
-from validator.job import job
-from validator.job.job import Job
-from validator.read.override import with_overrides
-from validator.read.recipe import load, parse
-from validator.train import handoff, launch
+from validator.errors import RecipeError
+from validator.launch import local_launch
+from validator.machine import host, nvidia
+from validator.recipe.recipe_file import load_recipe, parse_recipe, with_overrides
+from validator.run import launch_command, prediction
+from validator.run.prediction import Job
 
 
 @pytest.fixture
@@ -31,16 +30,16 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def resolved(project: Path, text: str, *overrides: str, name: str = "x.yaml") -> Job:
     path = project / "recipes" / name
     path.write_text(text)
-    return job.resolve(with_overrides(load(str(path)), overrides))
+    return prediction.resolve(with_overrides(load_recipe(str(path)), overrides))
 
 
-def absolute(found: handoff.Handoff) -> dict[str, str]:
+def absolute(found: local_launch.Launch) -> dict[str, str]:
     return dict(word.split("=", 1) for word in found.overrides)
 
 
 def test_what_is_read_is_found_beside_the_recipe_and_what_is_written_goes_where_the_user_stands(project: Path) -> None:
     text = "model_name_or_path: model\ndataset: x\ndeepspeed: deepspeed/z.json\noutput_dir: saves/x\n"
-    found = handoff.prepare(resolved(project, text), [])
+    found = local_launch.build_launch(resolved(project, text), [])
     assert absolute(found) == {
         "deepspeed": str(project / "deepspeed" / "z.json"),
         "dataset_dir": str(project / "data"),
@@ -55,18 +54,18 @@ def test_what_is_read_is_found_beside_the_recipe_and_what_is_written_goes_where_
 def test_the_working_directory_wins(project: Path) -> None:
     Path("deepspeed").mkdir()
     Path("deepspeed/z.json").write_text("{}")
-    found = handoff.prepare(resolved(project, "deepspeed: deepspeed/z.json\n"), [])
+    found = local_launch.build_launch(resolved(project, "deepspeed: deepspeed/z.json\n"), [])
     assert absolute(found)["deepspeed"] == str(Path.cwd() / "deepspeed" / "z.json")
 
 
 def test_hub_names_absolute_paths_and_inline_json_stay(project: Path) -> None:
     text = "model_name_or_path: Qwen/Qwen3-8B\noutput_dir: /x/y\ntokenized_path: ~/z\ndeepspeed: '{\"a\": 1}'\n"
-    assert set(absolute(handoff.prepare(resolved(project, text), []))) == {"dataset_dir"}
+    assert set(absolute(local_launch.build_launch(resolved(project, text), []))) == {"dataset_dir"}
 
 
 def test_the_users_override_is_made_absolute_too_and_stands_last(project: Path) -> None:
     overrides = ["deepspeed=deepspeed/z.json", "max_steps=2"]
-    found = handoff.prepare(resolved(project, "deepspeed: none.json\n", *overrides), overrides)
+    found = local_launch.build_launch(resolved(project, "deepspeed: none.json\n", *overrides), overrides)
     assert list(found.overrides[:2]) == overrides
     assert absolute(found)["deepspeed"] == str(project / "deepspeed" / "z.json")
 
@@ -74,16 +73,16 @@ def test_the_users_override_is_made_absolute_too_and_stands_last(project: Path) 
 def test_paths_survive_the_way_llamafactory_reads_overrides(project: Path) -> None:
     folder = project / "it's: #1, 中"
     folder.mkdir()
-    found = handoff.prepare(resolved(project, 'model_name_or_path: "it\'s: #1, 中"\n'), [])
-    read = with_overrides(parse("x.yaml", "a: 1\n"), found.overrides)
+    found = local_launch.build_launch(resolved(project, 'model_name_or_path: "it\'s: #1, 中"\n'), [])
+    read = with_overrides(parse_recipe("x.yaml", "a: 1\n"), found.overrides)
     assert read.values["model_name_or_path"] == str(folder)
 
 
 def test_a_space_is_refused_only_where_the_launcher_splits(project: Path) -> None:
     text = "output_dir: saves/x\n"
-    assert handoff.prepare(resolved(project, text, name="a b.yaml"), []).recipe.name == "a b.yaml"
+    assert local_launch.build_launch(resolved(project, text, name="a b.yaml"), []).recipe.name == "a b.yaml"
     with pytest.raises(RecipeError, match="holds a space"):
-        handoff.prepare(resolved(project, text + "deepspeed: deepspeed/z.json\n", name="a b.yaml"), [])
+        local_launch.build_launch(resolved(project, text + "deepspeed: deepspeed/z.json\n", name="a b.yaml"), [])
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_a_space_is_refused_only_where_the_launcher_splits(project: Path) -> Non
 )
 def test_the_launchers_environment_follows_the_machine(machine: str, variables: dict[str, str], project: Path) -> None:
     text = f"# /// recipe\n# machine: {machine}\n# ///\noutput_dir: x\n"
-    assert handoff.prepare(resolved(project, text), []).variables == variables
+    assert local_launch.build_launch(resolved(project, text), []).variables == variables
 
 
 def test_another_number_of_nodes_in_the_environment(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,12 +105,12 @@ def test_another_number_of_nodes_in_the_environment(project: Path, monkeypatch: 
         for name in ("1xa100-80g", "8xa100-80g", "2x8xa100-80g")
     )
     with pytest.raises(RecipeError, match="the environment has NNODES=2, the run has 1; unset it"):
-        handoff.prepare(several, [])
-    handoff.prepare(alike, [])
-    handoff.prepare(one, [])  # without torchrun, which alone reads it
+        local_launch.build_launch(several, [])
+    local_launch.build_launch(alike, [])
+    local_launch.build_launch(one, [])  # without torchrun, which alone reads it
     monkeypatch.setenv("FORCE_TORCHRUN", "1")
     with pytest.raises(RecipeError, match="NNODES=2"):
-        handoff.prepare(one, [])
+        local_launch.build_launch(one, [])
 
 
 def test_a_run_by_accelerate_gets_the_file_found_beside_the_recipe(project: Path) -> None:
@@ -120,18 +119,21 @@ def test_a_run_by_accelerate_gets_the_file_found_beside_the_recipe(project: Path
     head = "# /// recipe\n# machine: 8xa100-80g\n# accelerate: accelerate/f.yaml\n# ///\n"
     found = resolved(project, f"{head}stage: sft\n")
     file = str(project / "accelerate" / "f.yaml")
-    assert handoff.prepare(found, []).starter == launch.accelerate(file, 1, 8)
-    assert handoff.prepare(found, []).variables == {}
+    assert local_launch.build_launch(found, []).starter == launch_command.accelerate_words(file, 1, 8)
+    assert local_launch.build_launch(found, []).variables == {}
     (project / "accelerate").rename(Path.cwd() / "accelerate")
-    (line,) = handoff.commands(resolved(project, f"{head}stage: sft\n"), "x.yaml", [])
+    (line,) = launch_command.launch_commands(resolved(project, f"{head}stage: sft\n"), "x.yaml", [])
     assert line.startswith("accelerate launch --config_file accelerate/f.yaml --num_processes 8 ")
 
 
 def test_results_are_those_that_exist(tmp_path: Path) -> None:
     (tmp_path / "training_loss.png").touch()
     (tmp_path / "adapter_model.safetensors").touch()
-    assert [path.name for path in handoff.results(tmp_path)] == ["adapter_model.safetensors", "training_loss.png"]
-    assert handoff.results(tmp_path / "none") == []
+    assert [path.name for path in local_launch.result_files(tmp_path)] == [
+        "adapter_model.safetensors",
+        "training_loss.png",
+    ]
+    assert local_launch.result_files(tmp_path / "none") == []
 
 
 OFFLOADED = "deepspeed: {zero_optimization: {stage: 2, offload_optimizer: {device: cpu}}}\nstage: sft\n"
@@ -139,21 +141,21 @@ OFFLOADED = "deepspeed: {zero_optimization: {stage: 2, offload_optimizer: {devic
 
 def test_an_optimizer_in_main_memory_gets_the_processors(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shell of a node counts its own; a run here gets those of this machine, unless the user has said how many."""
-    monkeypatch.setattr(host, "cpus", lambda: 64)
+    monkeypatch.setattr(host, "usable_cpus", lambda: 64)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     recipe = resolved(project, f"# /// recipe\n# machine: 8xa100-80g\n# ///\n{OFFLOADED}")
-    (line,) = handoff.commands(recipe, "x.yaml", [])
+    (line,) = launch_command.launch_commands(recipe, "x.yaml", [])
     assert " OMP_NUM_THREADS=$(($(nproc) / 8)) " in line
-    assert handoff.prepare(recipe, []).process.env["OMP_NUM_THREADS"] == "8"
+    assert local_launch.build_launch(recipe, []).process.env["OMP_NUM_THREADS"] == "8"
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert handoff.prepare(recipe, []).process.env["OMP_NUM_THREADS"] == "3"
+    assert local_launch.build_launch(recipe, []).process.env["OMP_NUM_THREADS"] == "3"
 
 
 def test_nodes_get_what_their_devices_want(project: Path) -> None:
     recipe = resolved(project, "# /// recipe\n# machine: 2x8x910b\n# ///\nstage: sft\nddp_timeout: 7200\n")
     wanted = {"HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT", "PYTORCH_NPU_ALLOC_CONF"}
-    assert wanted <= set(handoff.prepare(recipe, []).variables)
-    assert all(f" {name}=" in line for name in wanted for line in handoff.commands(recipe, "x.yaml", []))
+    assert wanted <= set(local_launch.build_launch(recipe, []).variables)
+    assert all(f" {name}=" in line for name in wanted for line in launch_command.launch_commands(recipe, "x.yaml", []))
 
 
 @pytest.mark.parametrize(("release", "off"), [("535.183.01", "1"), ("570.86.15", None)])
@@ -161,6 +163,6 @@ def test_an_old_driver_of_cards_without_peers(
     project: Path, release: str, off: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NCCL_P2P_DISABLE", raising=False)
-    monkeypatch.setattr(nvidia, "driver", lambda: nvidia.Driver(release, (8.9,)))
+    monkeypatch.setattr(nvidia, "read_driver", lambda: nvidia.NvidiaDriver(release, (8.9,)))
     recipe = resolved(project, "# /// recipe\n# machine: 2xrtx-4090\n# ///\nstage: sft\n")
-    assert handoff.prepare(recipe, []).process.env.get("NCCL_P2P_DISABLE") == off
+    assert local_launch.build_launch(recipe, []).process.env.get("NCCL_P2P_DISABLE") == off

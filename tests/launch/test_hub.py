@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from support.program import run
 
-from validator.diagnostic import Severity
-from validator.here.installed import Installed
-from validator.job import job
-from validator.read.recipe import parse
-from validator.tables import data, models
-from validator.train import hub
+from validator.doctor import hub_checks
+from validator.finding import Severity
+from validator.knowledge import models, tables
+from validator.machine.installed_packages import InstalledPackages
+from validator.recipe.recipe_file import parse_recipe
+from validator.run import hub_downloads, prediction
 
 MODEL = "model_name_or_path: Qwen/Qwen3-0.6B\n"
 RECIPE = f"""# /// recipe
@@ -48,7 +48,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(text: str) -> list[tuple[Severity, str]]:
-    return list(hub.lacking(job.resolve(parse("recipe.yaml", text))))
+    return list(hub_checks.hub_shortages(prediction.resolve(parse_recipe("recipe.yaml", text))))
 
 
 def download(here: Path, file: str = "model.safetensors") -> None:
@@ -113,16 +113,16 @@ def test_a_download_that_the_run_does_not_look_for_is_told(here: Path, monkeypat
 def test_a_download_with_other_shapes_is_told(here: Path) -> None:
     download(here, "config.json")
     place = here / "hf/hub/models--Qwen--Qwen3-0.6B/snapshots" / COMMIT / "config.json"
-    config = dict(data.listing("models")["qwen3-0.6b"]["config"])
+    config = dict(tables.yaml_table("models")["qwen3-0.6b"]["config"])
     place.write_text(json.dumps(config))
     assert found(MODEL) == []
     place.write_text(json.dumps({**config, "num_hidden_layers": 99}))
-    models._local.cache_clear()
+    models._model_in_folder.cache_clear()
     [(severity, message)] = found(MODEL)
     assert severity is Severity.WARNING
     assert "Hugging Face cache has other shapes" in message
     place.write_text(json.dumps({**config, "model_type": "of_images_too"}))
-    models._local.cache_clear()
+    models._model_in_folder.cache_clear()
     assert found(MODEL) == []
 
 
@@ -136,15 +136,17 @@ def test_a_data_set_that_was_never_loaded_is_named(here: Path, monkeypatch: pyte
 
 def test_datasets_writes_that_name() -> None:
     naming = pytest.importorskip("datasets.naming")
-    assert hub._letters(f"Org___{naming.camelcase_to_snakecase('MySet-2')}") == hub._letters("Org___MySet-2")
+    assert hub_downloads._letters_only(
+        f"Org___{naming.camelcase_to_snakecase('MySet-2')}"
+    ) == hub_downloads._letters_only("Org___MySet-2")
 
 
 @pytest.mark.usefixtures("here")
 def test_modelscope_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USE_MODELSCOPE_HUB", "1")
-    monkeypatch.setattr(Installed, "among", lambda _self, _names: {})
+    monkeypatch.setattr(InstalledPackages, "among", lambda _self, _names: {})
     assert "pip install modelscope" in found(MODEL)[0][1]
-    monkeypatch.setattr(Installed, "among", lambda _self, _names: {"modelscope": "1.40.2"})
+    monkeypatch.setattr(InstalledPackages, "among", lambda _self, _names: {"modelscope": "1.40.2"})
     assert found(MODEL) == []
 
 
@@ -175,8 +177,10 @@ def command(words: list[str]) -> str:
 def test_a_run_from_folders_carries_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "https://hf-mirror.com")
     (here / "mine").mkdir()
-    assert hub.variables(job.resolve(parse("recipe.yaml", "model_name_or_path: mine\n"))) == {}
-    assert hub.variables(job.resolve(parse("recipe.yaml", MODEL))) == {"HF_ENDPOINT": "https://hf-mirror.com"}
+    assert hub_downloads.hub_env(prediction.resolve(parse_recipe("recipe.yaml", "model_name_or_path: mine\n"))) == {}
+    assert hub_downloads.hub_env(prediction.resolve(parse_recipe("recipe.yaml", MODEL))) == {
+        "HF_ENDPOINT": "https://hf-mirror.com"
+    }
 
 
 @pytest.mark.usefixtures("here")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from validator.diagnostic import RecipeError
-from validator.measure import kept
-from validator.measure.kept import Measured
+from validator.errors import RecipeError
+from validator.run import calibration
+from validator.run.calibration import Calibration
 
-ONE = Measured("8xa100-80g", "a.yaml", 3.0, 2.0, 10, "2026-11-22")
-OTHER = Measured("8xa100-80g", "b.yaml", 6.0, 1.0, 10, "2026-11-22")
+ONE = Calibration("8xa100-80g", "a.yaml", 3.0, 2.0, 10, "2026-11-22")
+OTHER = Calibration("8xa100-80g", "b.yaml", 6.0, 1.0, 10, "2026-11-22")
 
 
 @pytest.fixture(autouse=True)
@@ -21,39 +21,44 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_nothing_is_kept_at_first() -> None:
-    assert kept.every() == []
-    assert kept.correction("8xa100-80g") is None
-    assert kept.forget("8xa100-80g") == 0
+    assert calibration.load_calibrations() == []
+    assert calibration.time_correction("8xa100-80g") is None
+    assert calibration.remove_calibrations("8xa100-80g") == 0
 
 
 def test_a_machine_is_corrected_by_all_its_recipes() -> None:
-    kept.keep(ONE)
-    assert kept.correction("8xa100-80g") == pytest.approx(1.5)
-    kept.keep(OTHER)
-    assert kept.correction("8xa100-80g") == pytest.approx(3.0)  # the geometric mean of 1.5 and 6
-    assert kept.correction("4xa100-80g") is None
+    calibration.save_calibration(ONE)
+    assert calibration.time_correction("8xa100-80g") == pytest.approx(1.5)
+    calibration.save_calibration(OTHER)
+    assert calibration.time_correction("8xa100-80g") == pytest.approx(3.0)  # the geometric mean of 1.5 and 6
+    assert calibration.time_correction("4xa100-80g") is None
 
 
 def test_a_recipe_measured_again_replaces_what_was_kept() -> None:
-    kept.keep(ONE)
-    kept.keep(ONE._replace(seconds=2.0))
-    assert kept.every() == [ONE._replace(seconds=2.0)]
+    calibration.save_calibration(ONE)
+    calibration.save_calibration(ONE._replace(seconds=2.0))
+    assert calibration.load_calibrations() == [ONE._replace(seconds=2.0)]
 
 
 def test_forgetting_leaves_other_machines() -> None:
     for measured in (ONE, OTHER, ONE._replace(machine="2xa100-80g")):
-        kept.keep(measured)
-    assert kept.forget("8xa100-80g") == 2
-    assert [each.machine for each in kept.every()] == ["2xa100-80g"]
+        calibration.save_calibration(measured)
+    assert calibration.remove_calibrations("8xa100-80g") == 2
+    assert [each.machine for each in calibration.load_calibrations()] == ["2xa100-80g"]
 
 
 @pytest.mark.parametrize("text", ["", '{"a": 1}', "[1]", '[{"machine": "x"}]', "[" * 100_000])
 def test_a_file_that_is_not_ours_is_told_and_left(text: str) -> None:
-    path = kept.place()
+    path = calibration.calibration_file()
     assert path
     path.parent.mkdir()
     path.write_text(text)
-    for ask in (kept.every, lambda: kept.correction("x"), lambda: kept.keep(ONE), lambda: kept.forget("x")):
+    for ask in (
+        calibration.load_calibrations,
+        lambda: calibration.time_correction("x"),
+        lambda: calibration.save_calibration(ONE),
+        lambda: calibration.remove_calibrations("x"),
+    ):
         with pytest.raises(RecipeError, match="is not as `calibrate` writes it"):
             ask()
     assert path.read_text() == text
@@ -72,4 +77,4 @@ def test_a_file_that_is_not_ours_is_told_and_left(text: str) -> None:
 )
 def test_figures_that_correct_nothing_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
-        kept._measured({**ONE._asdict(), **bad})
+        calibration._parse_calibration({**ONE._asdict(), **bad})

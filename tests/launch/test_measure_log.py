@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from validator.diagnostic import RecipeError
-from validator.measure import log
+from validator.errors import RecipeError
+from validator.launch import trainer_log
 
 
 def written(path: Path, rows: Sequence[Mapping[str, object]]) -> Path:
@@ -32,7 +32,7 @@ def coarse(times: list[tuple[int, str]]) -> list[dict[str, object]]:
 
 
 def test_first_steps_do_not_count(tmp_path: Path) -> None:
-    timed = log.timed(written(tmp_path / "log", counted([60, 9, 2, 2, 2, 3, 2], 100_000)))
+    timed = trainer_log.read_measured_steps(written(tmp_path / "log", counted([60, 9, 2, 2, 2, 3, 2], 100_000)))
     assert timed.steps == 5
     assert timed.seconds == pytest.approx(2, rel=1e-3)
     assert (timed.low, timed.high) == pytest.approx((2, 3), rel=1e-3)
@@ -53,24 +53,24 @@ def test_first_steps_do_not_count(tmp_path: Path) -> None:
 def test_a_line_that_cannot_be_read_is_left_out(tmp_path: Path, odd: str) -> None:
     path = written(tmp_path / "log", counted([5, 2, 2, 2]))
     path.write_text(path.read_text() + odd)
-    assert log.timed(path).seconds == pytest.approx(2, rel=1e-3)
+    assert trainer_log.read_measured_steps(path).seconds == pytest.approx(2, rel=1e-3)
 
 
 def test_of_several_runs_the_last(tmp_path: Path) -> None:
-    timed = log.timed(written(tmp_path / "log", counted([5, 2, 2, 2]) + counted([5, 3, 3, 3])))
+    timed = trainer_log.read_measured_steps(written(tmp_path / "log", counted([5, 2, 2, 2]) + counted([5, 3, 3, 3])))
     assert timed.seconds == pytest.approx(3, rel=1e-3)
 
 
 def test_a_clock_that_was_set_back_times_no_step(tmp_path: Path) -> None:
     rows = coarse([(step, f"{hour}:00:00") for step, hour in ((2, 1), (3, 2), (4, 1), (5, 2))])
-    assert log.timed(written(tmp_path / "log", rows)).seconds == 3600
+    assert trainer_log.read_measured_steps(written(tmp_path / "log", rows)).seconds == 3600
 
 
 def test_an_evaluation_is_no_step(tmp_path: Path) -> None:
     rows = counted([5, 2, 2, 2])
     late = {"current_steps": 3, "eval_loss": 1.0, "throughput": 3000 / 109, "total_tokens": 3000}
     after = {"current_steps": 4, "loss": 1.0, "throughput": 4000 / 111, "total_tokens": 4000}
-    timed = log.timed(written(tmp_path / "log", [*rows[:3], late, after]))
+    timed = trainer_log.read_measured_steps(written(tmp_path / "log", [*rows[:3], late, after]))
     assert timed.seconds == pytest.approx(2, rel=1e-3)
 
 
@@ -82,7 +82,7 @@ def test_an_evaluation_is_no_step(tmp_path: Path) -> None:
     ],
 )
 def test_whole_seconds_give_the_mean(tmp_path: Path, times: list[tuple[int, str]], seconds: float) -> None:
-    timed = log.timed(written(tmp_path / "log", coarse(times)))
+    timed = trainer_log.read_measured_steps(written(tmp_path / "log", coarse(times)))
     assert timed.seconds == pytest.approx(seconds)
     assert timed.low < timed.seconds < timed.high
     assert timed.tokens is None
@@ -98,14 +98,14 @@ def test_whole_seconds_give_the_mean(tmp_path: Path, times: list[tuple[int, str]
 )
 def test_what_tells_too_little_is_refused(tmp_path: Path, rows: list[dict[str, object]], words: str) -> None:
     with pytest.raises(RecipeError, match=words):
-        log.timed(written(tmp_path / "log", rows))
+        trainer_log.read_measured_steps(written(tmp_path / "log", rows))
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert log.reached(tmp_path / "log") == 0
+    assert trainer_log.read_last_step(tmp_path / "log") == 0
     with pytest.raises(RecipeError, match="no such file"):
-        log.timed(tmp_path / "log")
+        trainer_log.read_measured_steps(tmp_path / "log")
 
 
 def test_reached(tmp_path: Path) -> None:
-    assert log.reached(written(tmp_path / "log", counted([5, 2, 2]))) == 3
+    assert trainer_log.read_last_step(written(tmp_path / "log", counted([5, 2, 2]))) == 3

@@ -7,20 +7,22 @@ from collections.abc import Sequence
 
 import pytest
 
-from validator.diagnostic import RecipeError
-from validator.here.installed import Installed
-from validator.job import job as jobs
-from validator.job.job import Job
-from validator.read.recipe import parse
-from validator.submit.site import Site
-from validator.submit.work import work
-from validator.train import handoff, launch, ray
+from validator.doctor import start_checks
+from validator.errors import RecipeError
+from validator.launch import local_launch
+from validator.machine.installed_packages import InstalledPackages
+from validator.recipe.recipe_file import parse_recipe
+from validator.run import launch_command
+from validator.run import prediction as jobs
+from validator.run.prediction import Job
+from validator.submit.cluster_job import build_cluster_job
+from validator.submit.site_file import Site
 
 MODEL = "model_name_or_path: Qwen/Qwen3-0.6B\nstage: sft\nfinetuning_type: lora\noutput_dir: saves\n"
 
 
 def job(settings: str = "", machine: str = "8xa100-80g") -> Job:
-    return jobs.resolve(parse("recipe.yaml", MODEL + settings), machine)
+    return jobs.resolve(parse_recipe("recipe.yaml", MODEL + settings), machine)
 
 
 @pytest.fixture(autouse=True)
@@ -33,14 +35,14 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
-    def there(_self: Installed, names: Sequence[str]) -> dict[str, str]:
+    def there(_self: InstalledPackages, names: Sequence[str]) -> dict[str, str]:
         return {name: "1" for name in names if name in packages}
 
-    monkeypatch.setattr(Installed, "among", there)
+    monkeypatch.setattr(InstalledPackages, "among", there)
 
 
 def told(one: Job, cpus: int = 256) -> list[str]:
-    return [f"{severity}: {message}" for severity, message in ray.lacking(one, cpus)]
+    return [f"{severity}: {message}" for severity, message in start_checks.ray_shortages(one, cpus)]
 
 
 @pytest.mark.parametrize(
@@ -82,18 +84,18 @@ def test_no_second_starter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_command_starts_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     two = job("ray_num_workers: 16\n", "2x8xa100-80g")
-    assert handoff.commands(two, "x.yaml", []) == ["USE_RAY=1 llamafactory-cli train x.yaml"]
-    assert "FORCE_TORCHRUN" not in handoff.prepare(two, []).process.env
+    assert launch_command.launch_commands(two, "x.yaml", []) == ["USE_RAY=1 llamafactory-cli train x.yaml"]
+    assert "FORCE_TORCHRUN" not in local_launch.build_launch(two, []).process.env
     monkeypatch.setattr(shutil, "which", lambda _name: "there")
-    launch.ready(handoff.size(two)[0], "0.9.5")
+    local_launch.check_launchable(launch_command.nodes_and_devices(two)[0], "0.9.5")
     monkeypatch.delenv("USE_RAY")
-    assert [line.split()[0] for line in handoff.commands(two, "x.yaml", [])] == ["FORCE_TORCHRUN=1"] * 2
+    assert [line.split()[0] for line in launch_command.launch_commands(two, "x.yaml", [])] == ["FORCE_TORCHRUN=1"] * 2
 
 
 def test_a_scheduler_is_not_given_a_run_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RecipeError, match="USE_RAY is set, and the job starts torchrun"):
-        work(job(), Site())
+        build_cluster_job(job(), Site())
     monkeypatch.delenv("USE_RAY")
-    assert work(job(), Site()).torchrun
+    assert build_cluster_job(job(), Site()).torchrun
     with pytest.raises(RecipeError, match="unset it"):
-        work(job(), Site(environment={"USE_RAY": "true"}))
+        build_cluster_job(job(), Site(environment={"USE_RAY": "true"}))

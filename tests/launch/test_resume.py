@@ -14,14 +14,13 @@ from knowledge.test_checkpoints import cut, tensors, whole
 from real.test_training import RECIPE, ROOT, SHORT, start, train
 
 from validator.cli import group
-from validator.diagnostic import RecipeError
-from validator.job import job as jobs
-from validator.job.job import Job
-from validator.read.override import with_overrides
-from validator.read.recipe import parse
-from validator.tables import whole as written
-from validator.tables.saved import checkpoints
-from validator.train import resume
+from validator.errors import RecipeError
+from validator.launch import resume
+from validator.recipe.recipe_file import parse_recipe, with_overrides
+from validator.run import checkpoint_integrity as written
+from validator.run import prediction as jobs
+from validator.run.checkpoints import checkpoints_in
+from validator.run.prediction import Job
 
 BASE = "stage: sft\ndo_train: true\nfinetuning_type: lora\noutput_dir: out\nmax_steps: 1000\n"
 
@@ -34,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def resolved(*words: str) -> Job:
-    return jobs.resolve(with_overrides(parse("x.yaml", BASE), words))
+    return jobs.resolve(with_overrides(parse_recipe("x.yaml", BASE), words))
 
 
 def half(folder: Path, step: int) -> None:
@@ -60,17 +59,19 @@ def half(folder: Path, step: int) -> None:
 def test_the_line(words: tuple[str, ...], says: str, folder: Path) -> None:
     for step in (200, 300):
         whole(folder, step, epoch=step / 200)
-    assert [*resume.told(resolved(*words), dry=False)] == [says]
+    assert [*resume.resume_messages(resolved(*words), dry=False)] == [says]
 
 
 @pytest.mark.parametrize("words", [(), ("do_train=false",), ("output_dir=elsewhere",)])
 def test_nothing_is_said_of_a_folder_without_checkpoints(words: tuple[str, ...]) -> None:
-    assert not [*resume.told(resolved(*words), dry=False)]
+    assert not [*resume.resume_messages(resolved(*words), dry=False)]
 
 
 def test_the_number_of_steps_is_left_out_where_it_is_not_known(folder: Path) -> None:
     whole(folder, 300)
-    assert [*resume.told(resolved("max_steps=null"), dry=False)] == ["goes on from checkpoint-300 (step 300)"]
+    assert [*resume.resume_messages(resolved("max_steps=null"), dry=False)] == [
+        "goes on from checkpoint-300 (step 300)"
+    ]
 
 
 def names(folder: Path) -> list[str]:
@@ -85,7 +86,7 @@ def test_half_written_ones_are_set_aside(dry: bool, folder: Path) -> None:
     (folder / "incomplete-checkpoint-300").mkdir()
     would = "would be " if dry else ""
     before = names(folder)
-    assert [*resume.told(resolved(), dry=dry)] == [
+    assert [*resume.resume_messages(resolved(), dry=dry)] == [
         f"checkpoint-300 is half-written (no trainer_state.json): {would}renamed to incomplete-checkpoint-300-1",
         f"checkpoint-200 is half-written (no trainer_state.json): {would}renamed to incomplete-checkpoint-200",
         "goes on from checkpoint-100 (step 100 of 1,000, 10%)",
@@ -99,17 +100,17 @@ def test_what_another_node_may_have_whole_is_left_alone(folder: Path) -> None:
     """Without `save_on_each_node` all but the first write the states of their own processes alone."""
     half(folder, 300)
     (folder / "checkpoint-300" / "adapter_model.safetensors").unlink()
-    several = jobs.resolve(parse("x.yaml", BASE), "2x8xa100-80g")
+    several = jobs.resolve(parse_recipe("x.yaml", BASE), "2x8xa100-80g")
     with pytest.raises(RecipeError, match="`out/checkpoint-300` holds no weights on this node; share the folder"):
-        [*resume.told(several, dry=False)]
+        [*resume.resume_messages(several, dry=False)]
     assert names(folder) == ["checkpoint-300"]
-    [*resume.told(resolved(), dry=False)]
+    [*resume.resume_messages(resolved(), dry=False)]
     assert names(folder) == ["incomplete-checkpoint-300"]
 
 
 def test_a_name_that_another_process_takes_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     half(folder, 300)
-    free = written.aside
+    free = written.quarantine_path
     taken: list[Path] = []
 
     def slow(checkpoint: Path) -> Path:
@@ -119,8 +120,8 @@ def test_a_name_that_another_process_takes_meanwhile(folder: Path, monkeypatch: 
             taken[0].mkdir(parents=True)
         return place
 
-    monkeypatch.setattr(written, "aside", slow)
-    (said,) = resume.told(resolved(), dry=False)
+    monkeypatch.setattr(written, "quarantine_path", slow)
+    (said,) = resume.resume_messages(resolved(), dry=False)
     assert said.endswith("renamed to incomplete-checkpoint-300-1")
     assert names(folder) == ["incomplete-checkpoint-300", "incomplete-checkpoint-300-1"]
     assert taken[0].is_dir()
@@ -134,7 +135,7 @@ def test_one_that_cannot_be_renamed_stops_the_run(folder: Path, monkeypatch: pyt
 
     monkeypatch.setattr(Path, "rename", refused)
     with pytest.raises(RecipeError, match="cannot be renamed: permission denied; rename or remove it"):
-        [*resume.told(resolved(), dry=False)]
+        [*resume.resume_messages(resolved(), dry=False)]
     with pytest.raises(SystemExit, match="cannot be renamed: Permission denied"):
         written.main(str(folder))
     assert names(folder) == ["checkpoint-300"]
@@ -142,7 +143,7 @@ def test_one_that_cannot_be_renamed_stops_the_run(folder: Path, monkeypatch: pyt
 
 def test_a_folder_of_half_written_ones_alone(folder: Path) -> None:
     half(folder, 300)
-    assert [*resume.told(resolved(), dry=False)] == [
+    assert [*resume.resume_messages(resolved(), dry=False)] == [
         "checkpoint-300 is half-written (no trainer_state.json): renamed to incomplete-checkpoint-300"
     ]
 
@@ -160,7 +161,7 @@ def test_a_finished_run(words: tuple[str, ...], result: bool, done: bool, folder
     whole(folder, 300)
     if result:
         (folder / "adapter_model.safetensors").write_bytes(tensors())
-    told = resume.finished(resolved("max_steps=300", *words))
+    told = resume.finished_message(resolved("max_steps=300", *words))
     assert (told is not None) is done
     if told:
         assert told.startswith("already finished: `out` holds the result and checkpoint-300 (step 300 of 300, 100%); ")
@@ -171,9 +172,9 @@ def test_a_result_that_is_cut_off_is_no_end(folder: Path) -> None:
     whole(folder, 300)
     result = folder / "adapter_model.safetensors"
     result.write_bytes(tensors())
-    assert resume.finished(resolved("max_steps=300"))
+    assert resume.finished_message(resolved("max_steps=300"))
     cut(result)
-    assert not resume.finished(resolved("max_steps=300"))
+    assert not resume.finished_message(resolved("max_steps=300"))
 
 
 def words(folder: Path, *more: str) -> list[str]:
@@ -228,12 +229,12 @@ def test_what_follows_is_told_of_the_folder_as_it_is_then(
     words: tuple[str, ...], there: tuple[int, ...], says: str, folder: Path
 ) -> None:
     job = resolved(*words)
-    assert not resume.finished(job)
+    assert not resume.finished_message(job)
     for step in there:
         whole(folder, step)
     (folder / "adapter_model.safetensors").write_bytes(tensors())
-    assert (resume.again(job) or "").startswith(says)
-    assert says or resume.again(job) is None
+    assert (resume.after_exit_message(job) or "").startswith(says)
+    assert says or resume.after_exit_message(job) is None
 
 
 LONG = (*SHORT, "overwrite_output_dir=false", "max_steps=60", "save_steps=10", "save_total_limit=9")
@@ -256,7 +257,9 @@ sys.addaudithook(at)
 """
 
 
-@pytest.mark.sample(one_in=6, whole_for=["release/constraints.txt", "validator/train/*", "validator/tables/saved.py"])
+@pytest.mark.sample(
+    one_in=6, whole_for=["release/constraints.txt", "validator/launch/*", "validator/run/checkpoints.py"]
+)
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_run_that_is_killed_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
@@ -271,7 +274,7 @@ def test_a_run_that_is_killed_goes_on_as_if_nothing_had_been(tmp_path: Path) -> 
     assert any("checkpoint-40 begins" in line for line in first.stdout)
     os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
-    before, last = checkpoints(output)[-2:]
+    before, last = checkpoints_in(output)[-2:]
     assert (before.step, last.step) == (20, 30)
     weights = last.path / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])

@@ -11,11 +11,10 @@ from click.testing import CliRunner
 from real.test_training import MODEL, ROOT, train
 
 from validator.cli import group
-from validator.diagnostic import RecipeError
-from validator.job import job as jobs
-from validator.read.override import with_overrides
-from validator.read.recipe import parse
-from validator.train import smoke
+from validator.errors import RecipeError
+from validator.launch import short_run
+from validator.recipe.recipe_file import parse_recipe, with_overrides
+from validator.run import prediction as jobs
 
 BASE = """# /// recipe
 # machine: 2xa100-80g
@@ -38,8 +37,8 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def changed(text: str = "") -> dict[str, Any]:
     """The values that a smoke run has, as LLaMA-Factory would read its overrides."""
-    document = with_overrides(parse("x.yaml", BASE), [line.replace(": ", "=") for line in text.splitlines()])
-    smoked = with_overrides(document, smoke.overrides(jobs.resolve(document)))
+    document = with_overrides(parse_recipe("x.yaml", BASE), [line.replace(": ", "=") for line in text.splitlines()])
+    smoked = with_overrides(document, short_run.smoke_overrides(jobs.resolve(document)))
     return {key: value for key, value in smoked.values.items() if value != document.values.get(key)}
 
 
@@ -96,15 +95,17 @@ def test_tokenized_data_are_taken_where_they_lie() -> None:
 
 def test_checkpoints_of_other_runs_are_not_rotated_away() -> None:
     Path("saves/x-smoke/checkpoint-2").mkdir(parents=True)
-    job = jobs.resolve(parse("x.yaml", BASE))
-    smoke.overrides(job)
+    job = jobs.resolve(parse_recipe("x.yaml", BASE))
+    short_run.smoke_overrides(job)
     Path("saves/x-smoke/checkpoint-300").mkdir()
     with pytest.raises(RecipeError, match="`saves/x-smoke` is not a smoke run's: it holds checkpoint-300; rename it"):
-        smoke.overrides(job)
+        short_run.smoke_overrides(job)
 
 
 def test_a_folder_without_a_name_is_the_trainers() -> None:
-    assert "output_dir=trainer_output-smoke" in smoke.overrides(jobs.resolve(parse("x.yaml", "stage: sft\n")))
+    assert "output_dir=trainer_output-smoke" in short_run.smoke_overrides(
+        jobs.resolve(parse_recipe("x.yaml", "stage: sft\n"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,9 +118,9 @@ def test_a_folder_without_a_name_is_the_trainers() -> None:
 def test_what_is_told_of_it(left: dict[str, float], says: str, tmp_path: Path) -> None:
     if left:
         (tmp_path / "all_results.json").write_text(json.dumps(left))
-    assert says in smoke.passed(tmp_path, 31.4)
+    assert says in short_run.smoke_summary(tmp_path, 31.4)
     (tmp_path / "checkpoint-2").mkdir()
-    assert "checkpoint-2)" in smoke.passed(tmp_path, 31.4)
+    assert "checkpoint-2)" in short_run.smoke_summary(tmp_path, 31.4)
 
 
 def test_it_is_judged_as_the_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +134,7 @@ def test_it_is_judged_as_the_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "9000" in done.stderr
 
 
-@pytest.mark.sample(one_in=3, whole_for=["release/constraints.txt", "validator/train/*"])
+@pytest.mark.sample(one_in=3, whole_for=["release/constraints.txt", "validator/launch/*"])
 @pytest.mark.training
 @pytest.mark.parametrize(
     "words",

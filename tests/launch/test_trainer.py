@@ -18,14 +18,13 @@ from typing import NoReturn
 
 import pytest
 
-from validator import orphans
-from validator.diagnostic import RecipeError
-from validator.tables.saved import checkpoints
-from validator.train import saving, trainer
-from validator.train.alone import alone
-from validator.train.launch import Process
+from validator.errors import RecipeError
+from validator.launch import guard, process_tree, supervisor
+from validator.launch.supervisor import lock_output_dir
+from validator.run.checkpoints import checkpoints_in
+from validator.run.launch_command import ProcessSpec
 
-pytestmark = [pytest.mark.process, pytest.mark.sample(one_in=3, whole_for=["validator/train/*"])]
+pytestmark = [pytest.mark.process, pytest.mark.sample(one_in=3, whole_for=["validator/launch/*"])]
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 600  # seconds in which a process says something; only one that hangs does not
@@ -76,7 +75,7 @@ else:
 GUARD = """
 import os, signal, sys
 sys.path.insert(0, sys.argv.pop(1))
-from validator.train import guard, saving
+from validator.launch import guard
 {}
 guard.main()
 """
@@ -129,7 +128,7 @@ def program(folder: Path, words: tuple[str, ...], grace: float, hangup: signal.H
         signal.signal(HUP, hangup)
         signal.signal(INT, signal.default_int_handler)
         os.chdir(folder)
-        os._exit(trainer.run(Process([*PYTHON, *words], dict(os.environ)), grace, Path("out")))
+        os._exit(supervisor.run_supervised(ProcessSpec([*PYTHON, *words], dict(os.environ)), grace, Path("out")))
     except BaseException:
         os.write(2, traceback.format_exc().encode())
     finally:
@@ -157,8 +156,8 @@ def started(
         yield run
     finally:
         if run.pid:
-            for each in (*orphans.below(pid), pid):
-                orphans.send(each, KILL)
+            for each in (*process_tree.descendant_pids(pid), pid):
+                process_tree.send_signal(each, KILL)
             os.waitpid(pid, 0)
         os.close(types)
         os.close(reads)
@@ -194,7 +193,7 @@ def test_what_does_not_heed_it_is_killed_after_the_grace(stand_in: tuple[str, ..
 
 @pytest.mark.parametrize("first", [INT, TERM])
 def test_another_ctrl_c_kills_at_once(first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "_TWICE", 0.0)
+    monkeypatch.setattr(supervisor, "_REPEAT_SECONDS", 0.0)
     with started(tmp_path, RANKS, STUBBORN) as run:
         run.heard("ready", 2)
         run.send(first)
@@ -240,7 +239,7 @@ ctypes.CDLL(None).syscall({{"x86_64": 60, "aarch64": 93}}[platform.machine()], 0
 def test_the_trainer_ends_with_a_guard_that_is_killed(stand_in: str, tmp_path: Path) -> None:
     with started(tmp_path, stand_in, HEEDS) as run:
         run.heard("ready", 2)
-        (guard,) = orphans.children(run.pid)
+        (guard,) = process_tree.child_pids(run.pid)
         os.kill(guard, KILL)
         assert run.end() == (137, "")
 
@@ -310,20 +309,20 @@ signal.pause()
 """
 # It has looked, and all is saved; the next save begins before all stand still. When they go on, it ends.
 INTERLEAVED = """
-saving._CALM, guard._STILL = -1.0, 600.0
+guard._QUIET_SECONDS, guard._STOP_SECONDS = -1.0, 600.0
 moves = iter([True, False, True])
-def under_way(self, look=saving.Saves.under_way):
+def under_way(self, look=guard.SaveWatcher.under_way):
     saved = look(self)
     if next(moves, False):
         open("go", "w").close()
         open("done").close()
     return saved
-saving.Saves.under_way = under_way
+guard.SaveWatcher.under_way = under_way
 """
 
 
 def test_no_save_begins_while_the_signal_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "_GUARD", GUARD.format(INTERLEAVED))
+    monkeypatch.setattr(supervisor, "_GUARD_CODE", GUARD.format(INTERLEAVED))
     for name in ("go", "done"):
         os.mkfifo(tmp_path / name)
     with started(tmp_path, SLOW, BUSY) as run:
@@ -333,7 +332,7 @@ def test_no_save_begins_while_the_signal_is_passed_on(tmp_path: Path, monkeypatc
         run.heard("meanwhile T")
         code, _ = run.end()
     assert code == 143
-    assert [each.flaw for each in checkpoints(tmp_path / "out")] == [None, None]
+    assert [each.flaw for each in checkpoints_in(tmp_path / "out")] == [None, None]
 
 
 # A launcher that asks its rank for something before it ends. The rank has been told nothing, and stands still.
@@ -349,7 +348,7 @@ say("answered")
 
 
 def test_ranks_that_are_told_nothing_go_on_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "_GUARD", GUARD.format("guard._PASSED_ON = 0.0"))
+    monkeypatch.setattr(supervisor, "_GUARD_CODE", GUARD.format("guard._FORWARD_SECONDS = 0.0"))
     for name in ("question", "answer"):
         os.mkfifo(tmp_path / name)
     with started(tmp_path, ASKS) as run:
@@ -363,8 +362,8 @@ def test_a_checkpoint_has_two_seconds_for_what_is_written_after_its_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(saving, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: now))
-    saves, folder, seen = saving.Saves(tmp_path), tmp_path / "checkpoint-5", []
+    monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: now))
+    saves, folder, seen = guard.SaveWatcher(tmp_path), tmp_path / "checkpoint-5", []
     folder.mkdir()
     written = {100.0: "adapter_model.bin", 200.0: "trainer_state.json", 201.9: "rng_state.pth"}
     for now in (*written, 202.1):
@@ -388,9 +387,9 @@ def test_a_save_that_takes_longer_than_the_grace(tmp_path: Path) -> None:
 @pytest.fixture
 def _foster() -> Iterator[None]:
     """Processes whose parent has ended become children of the tests."""
-    orphans.adopt()
+    process_tree.become_subreaper()
     yield
-    orphans.adopt(False)
+    process_tree.become_subreaper(False)
 
 
 @pytest.mark.usefixtures("_foster")
@@ -398,15 +397,15 @@ def test_no_other_run_is_let_into_a_folder_that_is_still_written_to(tmp_path: Pa
     """Where `lmf-recipes` is killed, its lock is gone, and the trainer may finish a save."""
     with started(tmp_path, SAVES) as run:
         run.heard("ready")
-        (guard,) = orphans.children(run.pid)
+        (guard,) = process_tree.child_pids(run.pid)
         run.send(KILL)
         run.heard("is being saved")
-        with pytest.raises(RecipeError, match="another run writes to"), alone(tmp_path / "out"):
+        with pytest.raises(RecipeError, match="another run writes to"), lock_output_dir(tmp_path / "out"):
             pass
         run.type("save")
         run.end()
         os.waitpid(guard, 0)
-    with alone(tmp_path / "out"):
+    with lock_output_dir(tmp_path / "out"):
         pass
 
 
@@ -419,8 +418,8 @@ def at_terminal(folder: Path, stand_in: str) -> Iterator[tuple[int, int]]:
     try:
         yield pid, terminal
     finally:
-        for each in (*orphans.below(pid), pid):
-            orphans.send(each, KILL)
+        for each in (*process_tree.descendant_pids(pid), pid):
+            process_tree.send_signal(each, KILL)
         os.close(terminal)
 
 
@@ -475,7 +474,7 @@ guard.Guard._send = send
 
 
 def test_ctrl_z_stops_all_but_the_guard_and_fg_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "_GUARD", GUARD.format(TELLS))
+    monkeypatch.setattr(supervisor, "_GUARD_CODE", GUARD.format(TELLS))
     with at_terminal(tmp_path, HEEDS) as (pid, terminal):
         shown(terminal, b"ready")
         os.write(terminal, b"\x1a")

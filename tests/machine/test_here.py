@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from support.recordings import RECORDED, show_all
 
-from validator.diagnostic import RecipeError
-from validator.here import host, machine, program
-from validator.here.accelerator import Accelerator
-from validator.here.machine import Here
+from validator.errors import RecipeError
+from validator.machine import driver_tool, host, this_machine
+from validator.machine.accelerator import Accelerator
+from validator.machine.this_machine import ThisMachine
 
 GIB = 1 << 30
 
@@ -22,15 +22,15 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No driver's program, and none of the variables that hide devices."""
     show_all(monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(program, "_FOLDERS", ())
+    monkeypatch.setattr(driver_tool, "_EXTRA_FOLDERS", ())
 
 
-def on(monkeypatch: pytest.MonkeyPatch, *folders: str, **variables: str) -> Here:
+def on(monkeypatch: pytest.MonkeyPatch, *folders: str, **variables: str) -> ThisMachine:
     """The machine of these recordings, in this environment."""
     monkeypatch.setenv("PATH", os.pathsep.join(str(RECORDED / folder) for folder in folders))
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    return machine.require()
+    return this_machine.require_machine()
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,13 @@ def test_a_program_that_hangs_or_cannot_be_started(monkeypatch: pytest.MonkeyPat
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
     tool.chmod(0o755)
-    monkeypatch.setattr(program, "_LIMIT", 0.1)
+    monkeypatch.setattr(driver_tool, "_TIMEOUT_SECONDS", 0.1)
     with pytest.raises(RecipeError, match="nvidia-smi does not answer within"):
-        machine.look()
-    program._said.cache_clear()
+        this_machine.detect_machine()
+    driver_tool._cached_output.cache_clear()
     tool.write_text("#!/no/such/shell\n")
     with pytest.raises(RecipeError, match="nvidia-smi cannot be started: No such file"):
-        machine.look()
+        this_machine.detect_machine()
 
 
 def test_warnings_before_the_json(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_warnings_before_the_json(tmp_path: Path) -> None:
     tool = tmp_path / "rocm-smi"
     tool.write_text(f"#!/bin/sh\n/bin/cat <<'END'\n[WARN] GPU[0]: {{low power}}\n{shown}END\n")
     tool.chmod(0o755)
-    assert machine.require().machine == "8xmi300x-192g"
+    assert this_machine.require_machine().machine == "8xmi300x-192g"
 
 
 NAMELESS = '[{"gpu": {}, "asic": {"market_name": "MI300X"}, "vram": {"size": {"value": %s}}}]'
@@ -136,12 +136,15 @@ def test_sizes_that_are_none(name: str, prints: str, says: str, tmp_path: Path) 
     tool.write_text(f"#!/bin/sh\n/bin/cat <<'END'\n{prints}\nEND\n")
     tool.chmod(0o755)
     with pytest.raises(RecipeError, match=says):
-        machine.require()
+        this_machine.require_machine()
 
 
 def test_taken_memory_of_a_device_that_shows_no_size() -> None:
     busy = Accelerator("NVIDIA X", None, 3.0, ("0",))
-    assert Here("48g", (busy,), (), None, (), ()).taken() == "other processes hold memory of device 0: up to 3.0 GiB"
+    assert (
+        ThisMachine("48g", (busy,), (), None, (), ()).taken()
+        == "other processes hold memory of device 0: up to 3.0 GiB"
+    )
 
 
 # What is hidden.
@@ -305,7 +308,7 @@ def test_processors(files: dict[str, str], processors: int, tmp_path: Path, monk
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert host.cpus(tmp_path) == processors
+    assert host.usable_cpus(tmp_path) == processors
 
 
 def test_free_disk_is_that_of_the_nearest_folder_there_is(tmp_path: Path) -> None:
@@ -318,5 +321,5 @@ def test_a_program_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: program.output("npu-smi", "info"), range(4)))
+        list(pool.map(lambda _: driver_tool.run_tool("npu-smi", "info"), range(4)))
     assert (tmp_path / "log").read_text() == "asked\n"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from validator.here.installed import Installed
-from validator.job import job
-from validator.read.recipe import parse
-from validator.train import packages
+from validator.doctor import package_checks
+from validator.machine.installed_packages import InstalledPackages
+from validator.recipe.recipe_file import parse_recipe
+from validator.run import prediction, required_packages
 
 MODEL = "model_name_or_path: Qwen/Qwen3-0.6B\nstage: sft\nfinetuning_type: lora\n"
 CHECKPOINT = """{"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100,
@@ -18,17 +18,20 @@ CHECKPOINT = """{"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 
 
 
 def told(text: str) -> list[str]:
-    return [message for _, message in packages.lacking(job.resolve(parse("recipe.yaml", text)))]
+    return [
+        message
+        for _, message in package_checks.package_shortages(prediction.resolve(parse_recipe("recipe.yaml", text)))
+    ]
 
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only LLaMA-Factory is installed."""
 
-    def installed(_self: Installed, names: Sequence[str]) -> dict[str, str]:
+    def installed(_self: InstalledPackages, names: Sequence[str]) -> dict[str, str]:
         return {name: "1" for name in names if name == "llamafactory"}
 
-    monkeypatch.setattr(Installed, "among", installed)
+    monkeypatch.setattr(InstalledPackages, "among", installed)
 
 
 @pytest.mark.usefixtures("bare")
@@ -74,11 +77,13 @@ def test_kernels_that_the_run_counts_on_are_looked_for(text: str, why: str | Non
 
 
 def test_nothing_is_said_where_llamafactory_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Installed, "among", lambda _self, _names: {})
+    monkeypatch.setattr(InstalledPackages, "among", lambda _self, _names: {})
     assert told(f"{MODEL}enable_liger_kernel: true\n") == []
 
 
-@pytest.mark.parametrize("package", [*packages._SWITCHED.values(), *packages._LOADING.values(), "autoawq"])
+@pytest.mark.parametrize(
+    "package", [*required_packages._PACKAGE_OF_KEY.values(), *required_packages._PACKAGE_OF_LOADING.values(), "autoawq"]
+)
 def test_llamafactory_asks_for_that_package(package: str) -> None:
     factory = pytest.importorskip("llamafactory")
     sources = ("hparams/parser.py", "model/model_utils/quantization.py")

@@ -11,7 +11,7 @@ from support.clean_recipe import RECIPE
 from support.recordings import RECORDED, show_all
 
 from validator.cli import group
-from validator.here import host
+from validator.machine import host
 
 ROOT = Path(__file__).parents[2]
 

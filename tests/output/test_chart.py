@@ -8,52 +8,52 @@ from typing import Any
 
 import pytest
 
-from validator.advise.change import Change
+from validator.advise.changes import Change
 from validator.advise.explanation import (
-    Band,
-    DeviceBand,
-    Disk,
+    DeviceMemoryBand,
+    DiskUse,
     Explanation,
-    Samples,
-    Size,
-    Step,
-    Target,
-    Time,
+    MemoryBand,
+    ModelSize,
+    OptimizerStep,
+    RunTime,
+    SampleNumbers,
+    TargetMachine,
 )
-from validator.diagnostic import Diagnostic, Severity, Verdict
-from validator.job.price import Cost
-from validator.memory.terms import Device, Host, Shared
-from validator.show import chart
-from validator.speed import Part, Span
-from validator.speed import Term as Work
+from validator.finding import Diagnostic, Severity, Verdict
+from validator.output import explain_text
+from validator.physics import Band, RunPart
+from validator.physics import TimeTerm as Work
+from validator.physics.estimate import DeviceTerm, HostTerm, SharedTerm
+from validator.run.cost import Cost
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden"
 
-TERMS = {Device.WEIGHTS: 40.0, Device.LOGITS: 19.99, Device.BUCKETS: 0.01}
+TERMS = {DeviceTerm.WEIGHTS: 40.0, DeviceTerm.LOGITS: 19.99, DeviceTerm.BUCKETS: 0.01}
 EXPLANATION = Explanation(
     path="recipes/x.yaml",
-    machine=Target(2, 8, "a100-80g", 80.0, 79.3, 1024),
-    model=Size("Qwen/Qwen3-8B", 8_000_000_000, 40_000_000),
+    machine=TargetMachine(2, 8, "a100-80g", 80.0, 79.3, 1024),
+    model=ModelSize("Qwen/Qwen3-8B", 8_000_000_000, 40_000_000),
     verdict="tight",
-    device_gib=DeviceBand(
-        60.0, 62.5, 70.0, 84.0, {Device.WEIGHTS: 40.0, Device.LOGITS: 19.99, Device.BUCKETS: 0.01}, []
+    device_gib=DeviceMemoryBand(
+        60.0, 62.5, 70.0, 84.0, {DeviceTerm.WEIGHTS: 40.0, DeviceTerm.LOGITS: 19.99, DeviceTerm.BUCKETS: 0.01}, []
     ),
-    host_gib=Band(40.0, 50.0, 60.0, {Host.PROCESSES: 50.0}),
-    disk_gib=Disk(1.5, 1, 3.0),
-    time=Time(
-        Step(0.9, 1.5, 4.0, {Work.PRODUCTS: 1.0, Work.LINKS: 0.5}),
+    host_gib=MemoryBand(40.0, 50.0, 60.0, {HostTerm.PROCESSES: 50.0}),
+    disk_gib=DiskUse(1.5, 1, 3.0),
+    time=RunTime(
+        OptimizerStep(0.9, 1.5, 4.0, {Work.PRODUCTS: 1.0, Work.LINKS: 0.5}),
         12_345.0,
-        Span(1.6, 2.5, 6.6),
+        Band(1.6, 2.5, 6.6),
         40.0,
         Work.PRODUCTS,
         6000,
-        {Part.STARTING: 0.02, Part.STEPS: 2.48},
+        {RunPart.STARTING: 0.02, RunPart.STEPS: 2.48},
         ["lengths of samples"],
         ["offload"],
-        Span(10.0, 20.0, 60.0),
+        Band(10.0, 20.0, 60.0),
     ),
     cost=Cost(51.0, 79.6, 211.0, "USD"),
-    samples=Samples(20_000, 18_500, "one field report's count (Ascend 910B, LoRA)"),
+    samples=SampleNumbers(20_000, 18_500, "one field report's count (Ascend 910B, LoRA)"),
     changes=[
         Change(
             {"enable_liger_kernel": True, "per_device_train_batch_size": 1},
@@ -80,7 +80,7 @@ EXPLANATION = Explanation(
 
 def test_golden(request: pytest.FixtureRequest) -> None:
     path = GOLDEN / "explain.txt"
-    shown = chart.text(EXPLANATION)
+    shown = explain_text.format_explanation(EXPLANATION)
     if request.config.getoption("--golden"):
         path.write_text(shown, "utf-8")
     assert shown == path.read_text("utf-8")
@@ -92,13 +92,13 @@ def bars(text: str) -> dict[str, int]:
 
 
 def test_bars_are_in_proportion_to_the_limit_or_the_high_end() -> None:
-    device, host = chart.text(EXPLANATION).split("host memory per node")
+    device, host = explain_text.format_explanation(EXPLANATION).split("host memory per node")
     assert bars(device)["weights"] == pytest.approx(40 / 84 * 44, abs=1)
     assert (bars(device)["expected"], bars(host)["expected"]) == (round(70 / 84 * 44), round(50 / 1024 * 44))
 
 
 def test_terms_and_slack_add_up_to_what_is_expected() -> None:
-    lines = [line.split() for line in chart.text(EXPLANATION).splitlines()]
+    lines = [line.split() for line in explain_text.format_explanation(EXPLANATION).splitlines()]
     (slack,) = [line for line in lines if line[:3] == ["context", "and", "slack"]]
     assert float(slack[3]) == 10.0
 
@@ -106,25 +106,30 @@ def test_terms_and_slack_add_up_to_what_is_expected() -> None:
 @pytest.mark.parametrize("missing", ["machine", "model", "device_gib", "host_gib", "disk_gib", "time", "cost"])
 def test_what_is_not_known_is_left_out(missing: str) -> None:
     unknown: dict[str, Any] = {missing: None}
-    shown = chart.text(replace(EXPLANATION, **unknown))
+    shown = explain_text.format_explanation(replace(EXPLANATION, **unknown))
     assert "None" not in shown
-    assert len(shown.splitlines()) < len(chart.text(EXPLANATION).splitlines()) or missing in ("machine", "cost")
+    assert len(shown.splitlines()) < len(explain_text.format_explanation(EXPLANATION).splitlines()) or missing in (
+        "machine",
+        "cost",
+    )
 
 
 def test_memory_that_device_and_host_share_is_called_so() -> None:
     assert EXPLANATION.device_gib
-    terms = {**EXPLANATION.device_gib.terms, Shared.HOST: 4.0}
-    shown = chart.text(replace(EXPLANATION, device_gib=replace(EXPLANATION.device_gib, terms=terms)))
+    terms = {**EXPLANATION.device_gib.terms, SharedTerm.HOST: 4.0}
+    shown = explain_text.format_explanation(
+        replace(EXPLANATION, device_gib=replace(EXPLANATION.device_gib, terms=terms))
+    )
     assert "memory that device and host share: 70.0 GiB expected" in shown
     assert "of it host memory: 50.0 GiB expected" in shown
     assert "host memory per node:" not in shown
 
 
 def test_without_rates_of_the_device_it_says_how_to_get_them() -> None:
-    shown = chart.text(replace(EXPLANATION, time=None, cost=None))
+    shown = explain_text.format_explanation(replace(EXPLANATION, time=None, cost=None))
     said = "time: no rates of a100-80g are published; there, `lmf-recipes calibrate recipes/x.yaml` measures them"
     assert said in shown.splitlines()
-    assert "calibrate" not in chart.text(replace(EXPLANATION, time=None, cost=None, machine=None))
+    assert "calibrate" not in explain_text.format_explanation(replace(EXPLANATION, time=None, cost=None, machine=None))
 
 
 def error(code: str) -> Diagnostic:
@@ -141,7 +146,7 @@ def error(code: str) -> Diagnostic:
     ],
 )
 def test_errors_other_than_memory_stand_before_the_verdict(codes: list[str], left_out: list[str], verdict: str) -> None:
-    shown = chart.text(replace(EXPLANATION, diagnostics=[*map(error, codes)], left_out=left_out))
+    shown = explain_text.format_explanation(replace(EXPLANATION, diagnostics=[*map(error, codes)], left_out=left_out))
     assert f"  verdict  {verdict}" in shown
 
 
@@ -156,9 +161,9 @@ def test_errors_other_than_memory_stand_before_the_verdict(codes: list[str], lef
 )
 def test_the_title_says_how_near_the_changes_are(verdict: Verdict, best: Verdict, title: str) -> None:
     change = replace(EXPLANATION.changes[0], verdict=best)
-    shown = chart.text(replace(EXPLANATION, verdict=verdict, changes=[change]))
+    shown = explain_text.format_explanation(replace(EXPLANATION, verdict=verdict, changes=[change]))
     assert f"\n{title}\n" in shown
-    assert "changes:" not in chart.text(replace(EXPLANATION, changes=[]))
+    assert "changes:" not in explain_text.format_explanation(replace(EXPLANATION, changes=[]))
 
 
 @pytest.mark.parametrize(
@@ -173,16 +178,18 @@ def test_a_second_decimal_where_one_does_not_tell_need_and_limit_apart(
     needs: float, usable: float | None, shown: str
 ) -> None:
     changes = [replace(EXPLANATION.changes[0], device_gib=needs)]
-    band = DeviceBand(needs, needs, needs, needs, {}, [])
-    machine = Target(1, 1, "a100-40g", 40.0, usable, 64.0)
-    text = chart.text(replace(EXPLANATION, machine=machine, device_gib=band, changes=changes))
+    band = DeviceMemoryBand(needs, needs, needs, needs, {}, [])
+    machine = TargetMachine(1, 1, "a100-40g", 40.0, usable, 64.0)
+    text = explain_text.format_explanation(replace(EXPLANATION, machine=machine, device_gib=band, changes=changes))
     assert f"      {shown}" in text
     assert ("39.51 GiB expected" in text and "39.49 GiB usable" in text) == (needs == 39.51)
 
 
 @pytest.mark.parametrize(("ram", "said"), [(40.0, True), (50.0, False), (None, False)])
 def test_too_little_main_memory_is_said_with_how_much_would_do(ram: float | None, said: bool) -> None:
-    shown = chart.text(replace(EXPLANATION, machine=Target(2, 8, "a100-80g", 80.0, 79.3, ram)))
+    shown = explain_text.format_explanation(
+        replace(EXPLANATION, machine=TargetMachine(2, 8, "a100-80g", 80.0, 79.3, ram))
+    )
     line = "kill a process (exit code -9); 50 GiB would do, 60 with a margin\n"
     assert (line in shown) == said
     assert ("exit code -9" in shown) == said
@@ -190,25 +197,27 @@ def test_too_little_main_memory_is_said_with_how_much_would_do(ram: float | None
 
 def test_a_job_that_fits_is_told_what_it_could_buy_instead() -> None:
     fits = replace(EXPLANATION, verdict="fits", spare=[replace(EXPLANATION.changes[0], set={"cutoff_len": 4096})])
-    shown = chart.text(fits)
+    shown = explain_text.format_explanation(fits)
     assert "\nmemory to spare, which would buy one of:\n  cutoff_len: 4096\n" in shown
     assert "enable_liger_kernel" not in shown
-    assert "which would buy" not in chart.text(replace(fits, spare=[])) + chart.text(replace(fits, verdict="tight"))
+    assert "which would buy" not in explain_text.format_explanation(
+        replace(fits, spare=[])
+    ) + explain_text.format_explanation(replace(fits, verdict="tight"))
 
 
 def test_no_line_is_wider_than_a_terminal_but_for_commands() -> None:
-    lines = chart.text(EXPLANATION).partition("run:")[0].splitlines()
+    lines = explain_text.format_explanation(EXPLANATION).partition("run:")[0].splitlines()
     assert max(len(line) for line in lines) <= 100
 
 
 @pytest.mark.parametrize(("high", "usable"), [(0.0, 80.0), (1e6, 80.0), (80.0, 80.0), (0.0, None)])
 def test_extreme_sizes_do_not_break_the_ruler(high: float, usable: float | None) -> None:
-    band = DeviceBand(high, high, high, high, {Device.WEIGHTS: high}, [])
-    machine = Target(2, 8, "a100-80g", 80.0, usable, 1024)
-    shown = chart.text(replace(EXPLANATION, device_gib=band, machine=machine))
+    band = DeviceMemoryBand(high, high, high, high, {DeviceTerm.WEIGHTS: high}, [])
+    machine = TargetMachine(2, 8, "a100-80g", 80.0, usable, 1024)
+    shown = explain_text.format_explanation(replace(EXPLANATION, device_gib=band, machine=machine))
     assert max(line.count("█") for line in shown.splitlines()) <= 44
 
 
 def test_a_number_of_samples_of_its_own_is_not_called_recommended() -> None:
-    shown = chart.text(replace(EXPLANATION, samples=Samples(1_500, None)))
+    shown = explain_text.format_explanation(replace(EXPLANATION, samples=SampleNumbers(1_500, None)))
     assert "samples: made for 1,500\n" in shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from validator.show import clock
+from validator import wording
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from validator.show import clock
     ],
 )  # fmt: skip
 def test_a_time_has_the_unit_that_suits_it(seconds: float, said: str) -> None:
-    assert clock.lasting(seconds) == said
+    assert wording.format_duration(seconds) == said
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ def test_a_time_has_the_unit_that_suits_it(seconds: float, said: str) -> None:
     ],
 )  # fmt: skip
 def test_a_span_names_a_unit_twice_only_where_it_changes(low: float, high: float, said: str) -> None:
-    assert clock.between(low, high) == said
+    assert wording.format_duration_range(low, high) == said

@@ -13,11 +13,11 @@ from typing import NoReturn
 import click
 import pytest
 
-from validator import edge
-from validator.diagnostic import RecipeError
-from validator.streams import OutputError
+from validator import entry
+from validator.entry import OutputError
+from validator.errors import RecipeError
 
-pytestmark = pytest.mark.sample(one_in=2, whole_for=["validator/edge.py", "validator/streams.py"])
+pytestmark = pytest.mark.sample(one_in=2, whole_for=["validator/entry.py", "validator/entry.py"])
 
 ROOT = Path(__file__).parents[2]
 TINY = "recipes/tiny-cpu-lora.yaml"
@@ -34,7 +34,7 @@ def end(command: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> int:
     """The exit code that the command ends with."""
     monkeypatch.setattr("os._exit", sys.exit)
     with pytest.raises(SystemExit) as left:
-        edge.run(command)
+        entry.run_program(command)
     assert isinstance(left.value.code, int)
     return left.value.code
 

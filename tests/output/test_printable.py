@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from validator import printable
+from validator import escaping
 
 # fmt: off
 LINES = (
@@ -39,12 +39,12 @@ LINES = (
 
 @pytest.mark.parametrize(("words", "shown"), LINES)
 def test_a_line(words: str, shown: str) -> None:
-    assert printable.line(words) == shown
+    assert escaping.escape_line(words) == shown
 
 
 def test_a_text_keeps_its_ends_and_each_of_its_lines_is_looked_at() -> None:
-    assert printable.text("a\n::error::b\n\tc\r\n") == "a\n\\x3a:error::b\n\tc\\r\n"
-    assert printable.lines(["a\n::error::b", "c"]) == "a\\n::error::b\nc\n"
+    assert escaping.escape_text("a\n::error::b\n\tc\r\n") == "a\n\\x3a:error::b\n\tc\\r\n"
+    assert escaping.escape_lines(["a\n::error::b", "c"]) == "a\\n::error::b\nc\n"
 
 
 def test_every_control_character_is_shown_by_its_number() -> None:
@@ -57,12 +57,12 @@ def test_every_control_character_is_shown_by_its_number() -> None:
     ]
     assert len(obeyed) == 65 + 2 + 9
     for character in set(obeyed) - set("\t"):
-        assert printable.line(f"a{character}b").isascii()
-        assert printable.line(f"a{character}b").isprintable()
+        assert escaping.escape_line(f"a{character}b").isascii()
+        assert escaping.escape_line(f"a{character}b").isprintable()
 
 
 def test_json_stays_the_same() -> None:
     value = {"a\x1b\u202e": "##[error]x \x7f \x9b \u2028 ## ###[ 微调 \udcff"}
-    written = printable.json(json.dumps(value, ensure_ascii=False))
+    written = escaping.escape_json(json.dumps(value, ensure_ascii=False))
     assert json.loads(written) == value
-    assert printable.text(written) == written
+    assert escaping.escape_text(written) == written

@@ -10,7 +10,7 @@ import pytest
 from robustness import hostile_words
 from support.program import answer
 
-pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/show/*", "validator/printable.py"])
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/output/*", "validator/escaping.py"])
 
 
 def test_nothing_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,16 +9,16 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
-from validator import printable
-from validator.diagnostic import Diagnostic, FileReport, Gap, Page, Related, Report, Severity
-from validator.show.report import FORMATS
+from validator import escaping
+from validator.finding import Diagnostic, FileReport, ManualPage, NotJudged, Related, Report, Severity
+from validator.output.findings import REPORT_FORMATS
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden"
 SUFFIX = {"text": "txt", "json": "json", "github": "github.txt", "sarif": "sarif"}
 SOURCE = "stage: sfd\n名称: 数据集\nsave_strategy: no\n\toptim: x\nlast: 1\n"
 
 RELATED = (Related("recipes/a b.yaml", 5, 7, "named"), Related("recipes/a b.yaml", 3, 16, "save_strategy set"))
-PAGE = Page("choice_refused", Severity.ERROR, "No choice.", "it stops.", "choose.", "No choice.\n\nWhy: …")
+PAGE = ManualPage("choice_refused", Severity.ERROR, "No choice.", "it stops.", "choose.", "No choice.\n\nWhy: …")
 
 
 def report() -> Report:
@@ -37,27 +37,27 @@ def report() -> Report:
         "exceeds",
         {"recipes/a b.yaml": SOURCE, "zero/中.json": '{\n  "lr": 1\n}\n'},
     )
-    gap = Gap("no machine named", "no machine named")
+    gap = NotJudged("no machine named", "no machine named")
     others = [FileReport("-", [], "fits", {"-": "a: 1\n"}), FileReport("中/b.yaml", [], "unknown", {}, (gap,))]
     return Report("1.2.3", [first, *others], {"SCH004": PAGE})
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", REPORT_FORMATS)
 def test_golden(form: str, request: pytest.FixtureRequest) -> None:
     path = GOLDEN / f"report.{SUFFIX[form]}"
-    found = FORMATS[form](report())
+    found = REPORT_FORMATS[form](report())
     if request.config.getoption("--golden"):
         path.write_text(found, "utf-8")
     assert found == path.read_text("utf-8")
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", REPORT_FORMATS)
 def test_nothing_found(form: str) -> None:
-    assert FORMATS[form](Report("1.2.3", [FileReport("x.yaml")])).endswith("\n") == (form != "github")
+    assert REPORT_FORMATS[form](Report("1.2.3", [FileReport("x.yaml")])).endswith("\n") == (form != "github")
 
 
 def test_text_is_one_line_a_finding_with_the_caret_under_the_value() -> None:
-    lines = FORMATS["text"](report()).splitlines()
+    lines = REPORT_FORMATS["text"](report()).splitlines()
     assert lines[:3] == [
         'recipes/a b.yaml:1:8: error: `stage` is "sfd" [SCH004]',
         "    stage: sfd",
@@ -72,16 +72,16 @@ def test_text_is_one_line_a_finding_with_the_caret_under_the_value() -> None:
 
 def test_a_very_long_line_is_not_shown() -> None:
     found = FileReport("x", [Diagnostic("A", Severity.ERROR, "m", 1, 3, "k")], sources={"x": "a: " + "x" * 10_000})
-    assert len(FORMATS["text"](Report("1", [found]))) < 100
+    assert len(REPORT_FORMATS["text"](Report("1", [found]))) < 100
 
 
 def test_one_file() -> None:
     found = Report("1", [FileReport("x", [Diagnostic("A", Severity.ERROR, "m")])])
-    assert FORMATS["text"](found).endswith("1 file: 1 error, 0 warnings\n")
+    assert REPORT_FORMATS["text"](found).endswith("1 file: 1 error, 0 warnings\n")
 
 
-MACHINE = Gap("no machine: give one", "no machine: give one")
-MODEL = Gap("model not known", "model `x` is not known")
+MACHINE = NotJudged("no machine: give one", "no machine: give one")
+MODEL = NotJudged("model not known", "model `x` is not known")
 UNJUDGED = [
     ([()], ""),
     ([(), ()], ""),
@@ -96,20 +96,20 @@ UNJUDGED = [
 
 @pytest.mark.parametrize(("gaps", "end"), UNJUDGED)
 def test_the_last_line_says_for_how_many_files_memory_was_not_judged_and_why(
-    gaps: list[tuple[Gap, ...]], end: str
+    gaps: list[tuple[NotJudged, ...]], end: str
 ) -> None:
     found = Report("1", [FileReport("x", unjudged=each) for each in gaps])
-    assert FORMATS["text"](found).endswith(f": 0 errors, 0 warnings{end}\n")
+    assert REPORT_FORMATS["text"](found).endswith(f": 0 errors, 0 warnings{end}\n")
 
 
 def test_what_the_last_line_tells_of_several_files_is_not_told_of_each() -> None:
     told = FileReport("x", [Diagnostic("A", Severity.NOTE, "m")], unjudged=(MODEL._replace(code="A"),))
-    assert "note: m [A]" in FORMATS["text"](Report("1", [told]))
-    assert FORMATS["text"](Report("1", [told, FileReport("y")])).count("\n") == 1
+    assert "note: m [A]" in REPORT_FORMATS["text"](Report("1", [told]))
+    assert REPORT_FORMATS["text"](Report("1", [told, FileReport("y")])).count("\n") == 1
 
 
 def test_json_has_the_fixed_shape() -> None:
-    found = json.loads(FORMATS["json"](report()))
+    found = json.loads(REPORT_FORMATS["json"](report()))
     assert list(found) == ["version", "files", "errors", "warnings"]
     assert (found["version"], found["errors"], found["warnings"]) == ("1.2.3", 4, 2)
     assert [list(file) for file in found["files"]] == [
@@ -133,9 +133,9 @@ def annotation(line: str) -> tuple[str, dict[str, str], str]:
 
 
 def test_github_annotations_can_be_taken_apart_again() -> None:
-    found = [annotation(line) for line in FORMATS["github"](report()).splitlines()]
+    found = [annotation(line) for line in REPORT_FORMATS["github"](report()).splitlines()]
     diagnostics = report().files[0].diagnostics
-    assert [message for _, _, message in found] == [printable.text(d.message) for d in diagnostics]
+    assert [message for _, _, message in found] == [escaping.escape_text(d.message) for d in diagnostics]
     assert [command for command, _, _ in found] == ["error", "warning", "error", "error", "notice", "warning", "error"]
     assert found[0][1] == {"file": "recipes/a b.yaml", "line": "1", "col": "8", "title": "SCH004"}
     assert found[-1][1]["file"] == "zero/中.json"
@@ -143,7 +143,7 @@ def test_github_annotations_can_be_taken_apart_again() -> None:
 
 def test_sarif_has_what_the_standard_requires() -> None:
     """SARIF 2.1.0, sections 3.13, 3.14, 3.18, 3.19, 3.27, 3.28, 3.29 and 3.30."""
-    log: dict[str, Any] = json.loads(FORMATS["sarif"](report()))
+    log: dict[str, Any] = json.loads(REPORT_FORMATS["sarif"](report()))
     assert log["version"] == "2.1.0"
     assert urlparse(log["$schema"]).path.endswith("sarif-2.1.0.json")
     (run,) = log["runs"]
@@ -171,7 +171,7 @@ def test_sarif_has_what_the_standard_requires() -> None:
 
 def test_sarif_describes_its_rules() -> None:
     """SARIF 2.1.0, sections 3.49 and 3.50."""
-    (run,) = json.loads(FORMATS["sarif"](report()))["runs"]
+    (run,) = json.loads(REPORT_FORMATS["sarif"](report()))["runs"]
     (described,) = [rule for rule in run["tool"]["driver"]["rules"] if rule["id"] == "SCH004"]
     assert described == {
         "id": "SCH004",
@@ -184,7 +184,7 @@ def test_sarif_describes_its_rules() -> None:
 
 
 def test_text_shows_the_file_where_the_fault_lies_and_where_it_is_named() -> None:
-    lines = FORMATS["text"](report()).splitlines()
+    lines = REPORT_FORMATS["text"](report()).splitlines()
     assert lines[-6:-1] == [
         "zero/中.json:2:9: error: two disagree [PAR001]",
         '      "lr": 1',

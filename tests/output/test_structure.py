@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from validator.cli import group
-from validator.show import structure
-from validator.show.table import table
+from validator.output import json_output
+from validator.output.terminal import format_table
 
 pytestmark = [
     pytest.mark.usefixtures("from_the_root"),
-    pytest.mark.sample(one_in=3, whole_for=["validator/show/*", "validator/commands/*"]),
+    pytest.mark.sample(one_in=3, whole_for=["validator/output/*", "validator/commands/*"]),
 ]
 
 ROOT = Path(__file__).parents[2]
@@ -72,8 +72,8 @@ class Span:
 
 
 def test_only_names_of_fields_lose_their_last_sign() -> None:
-    assert json.loads(structure.text([Span(1, {"a_": 2})])) == [{"from": 1, "held": {"a_": 2}}]
+    assert json.loads(json_output.format_json([Span(1, {"a_": 2})])) == [{"from": 1, "held": {"a_": 2}}]
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
-    assert table(["a", "bbb"], [(1, None), ("long", 2)]) == ["a     bbb", "1     -", "long  2"]
+    assert format_table(["a", "bbb"], [(1, None), ("long", 2)]) == ["a     bbb", "1     -", "long  2"]

@@ -7,16 +7,25 @@ from hypothesis import given
 from physics.test_memory_laws import ARCHITECTURES, runs
 from support.laws import examples
 
-from validator.memory import Architecture, Sharding, Workload
-from validator.speed import Course, Device, Part, RunTime, run_time, step_time
+from validator.physics import (
+    Architecture,
+    DeviceRates,
+    RunCounts,
+    RunPart,
+    RunTime,
+    Sharding,
+    Workload,
+    estimate_run_time,
+    estimate_step_time,
+)
 
 LAWS = examples(24)
-A100 = Device(312e12, 19.5e12, 2.0e12, 230e9, 25e9, 25e9, 200e9, 96, 5e9)
-COURSE = Course(1000, evaluations=3, evaluation_batches=20, saves=2, checkpoint=1e10, tokenized=1e7, tokenizers=16)
+A100 = DeviceRates(312e12, 19.5e12, 2.0e12, 230e9, 25e9, 25e9, 200e9, 96, 5e9)
+COURSE = RunCounts(1000, evaluations=3, evaluation_batches=20, saves=2, checkpoint=1e10, tokenized=1e7, tokenizers=16)
 
 
-def ran(run: tuple[Architecture, Workload], course: Course = COURSE, device: Device = A100) -> RunTime:
-    return run_time(step_time(*run, device), course, *run, device)
+def ran(run: tuple[Architecture, Workload], course: RunCounts = COURSE, device: DeviceRates = A100) -> RunTime:
+    return estimate_run_time(estimate_step_time(*run, device), course, *run, device)
 
 
 @LAWS
@@ -25,7 +34,7 @@ def test_parts_sum_to_the_run_inside_its_band(run: tuple[Architecture, Workload]
     found = ran(run)
     assert sum(found.terms.values()) == pytest.approx(found.expected)
     assert 0 < found.low < found.expected < found.high
-    assert set(found.terms) == set(Part)
+    assert set(found.terms) == set(RunPart)
 
 
 @LAWS
@@ -46,7 +55,7 @@ def test_an_evaluation_costs_less_than_the_training_it_repeats(run: tuple[Archit
     arch, work = run
     work = work._replace(eval_batch=work.micro_batch)
     found = ran((arch, work), COURSE._replace(evaluations=1, evaluation_batches=1000 * work.accumulation))
-    assert found.terms[Part.EVALUATIONS] < found.terms[Part.STEPS]
+    assert found.terms[RunPart.EVALUATIONS] < found.terms[RunPart.STEPS]
 
 
 @pytest.mark.parametrize(
@@ -54,12 +63,12 @@ def test_an_evaluation_costs_less_than_the_training_it_repeats(run: tuple[Archit
     [(1800, 200, 0.1111), (1800, 180, 0.0), (1799, 900, 0.0), (1e6, 0, 0.0)],
 )
 def test_time_is_wasted_on_more_than_a_tenth_of_half_an_hour(seconds: float, saves: float, wasted: float) -> None:
-    run = RunTime(0.0, seconds, 2 * seconds, {Part.STEPS: seconds - saves, Part.SAVES: saves} if saves else {})
-    assert run.wasted_on(Part.SAVES) == pytest.approx(wasted, abs=1e-4)
+    run = RunTime(0.0, seconds, 2 * seconds, {RunPart.STEPS: seconds - saves, RunPart.SAVES: saves} if saves else {})
+    assert run.wasted_on(RunPart.SAVES) == pytest.approx(wasted, abs=1e-4)
 
 
 def test_what_a_run_does_not_do_takes_no_time() -> None:
-    assert set(ran((ARCHITECTURES[0], Workload()), Course(10)).terms) == {Part.STARTING, Part.STEPS}
+    assert set(ran((ARCHITECTURES[0], Workload()), RunCounts(10)).terms) == {RunPart.STARTING, RunPart.STEPS}
 
 
 @pytest.mark.parametrize(
@@ -68,10 +77,10 @@ def test_what_a_run_does_not_do_takes_no_time() -> None:
 )
 def test_nodes_write_a_checkpoint_together_where_each_holds_a_part(sharding: Sharding, nodes: int) -> None:
     found, alone = (ran((ARCHITECTURES[0], Workload(sharding=each))) for each in (sharding, Sharding()))
-    assert found.terms[Part.SAVES] == pytest.approx(alone.terms[Part.SAVES] / nodes)
+    assert found.terms[RunPart.SAVES] == pytest.approx(alone.terms[RunPart.SAVES] / nodes)
 
 
-@pytest.mark.parametrize("part", Part)
-def test_every_part_has_words(part: Part) -> None:
+@pytest.mark.parametrize("part", RunPart)
+def test_every_part_has_words(part: RunPart) -> None:
     assert len(part.meaning.split()) > 2
     assert part.meaning[0].islower()

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from validator.memory import Architecture, Attn, Ffn, Sharding, Workload, device_memory, host_memory, parameters
-from validator.memory.offload import offloaded_weights, pinned
-from validator.memory.run import run_of
-from validator.memory.terms import Device, Host
-from validator.memory.workload import Method
+from validator.physics import (
+    Architecture,
+    AttentionShape,
+    FeedForwardShape,
+    Sharding,
+    Workload,
+    estimate_device_memory,
+    estimate_host_memory,
+    parameter_count,
+)
+from validator.physics.estimate import DeviceTerm, HostTerm
+from validator.physics.host_memory import offloaded_weight_bytes, pinned_bytes
+from validator.physics.training_step import training_step
+from validator.physics.workload import Method
 
-QWEN_32B = Architecture(5120, 64, 152064, Attn(40, 8, 128, qkv_bias=True), Ffn(27648))
-QWEN_72B = Architecture(8192, 80, 152064, Attn(64, 8, 128, qkv_bias=True), Ffn(29568))
-GLM4_9B = Architecture(4096, 40, 151552, Attn(32, 2, 128, qkv_bias=True), Ffn(13696, fused_gate_up=True))
-LLAMA_33B = Architecture(6656, 60, 32000, Attn(52, 52, 128), Ffn(17920))
+QWEN_32B = Architecture(5120, 64, 152064, AttentionShape(40, 8, 128, qkv_bias=True), FeedForwardShape(27648))
+QWEN_72B = Architecture(8192, 80, 152064, AttentionShape(64, 8, 128, qkv_bias=True), FeedForwardShape(29568))
+GLM4_9B = Architecture(
+    4096, 40, 151552, AttentionShape(32, 2, 128, qkv_bias=True), FeedForwardShape(13696, fused_gate_up=True)
+)
+LLAMA_33B = Architecture(6656, 60, 32000, AttentionShape(52, 52, 128), FeedForwardShape(17920))
 
 
 def offloaded(devices: int, pin: bool = True, save: bool = True) -> Workload:
@@ -33,7 +44,7 @@ KILLED = [
 
 @pytest.mark.parametrize(("source", "arch", "work", "gigabytes"), KILLED, ids=[source for source, *_ in KILLED])
 def test_killed_runs_are_not_said_to_fit(source: str, arch: Architecture, work: Workload, gigabytes: float) -> None:
-    assert host_memory(arch, work).expected > gigabytes * 1e9, source
+    assert estimate_host_memory(arch, work).expected > gigabytes * 1e9, source
 
 
 # (who reported it, model, run, GB in use; the second saw it while training, not while saving)
@@ -45,14 +56,14 @@ IN_USE = [
 
 @pytest.mark.parametrize(("source", "arch", "work", "gigabytes"), IN_USE, ids=[source for source, *_ in IN_USE])
 def test_reported_use_is_inside_the_band(source: str, arch: Architecture, work: Workload, gigabytes: float) -> None:
-    predicted = host_memory(arch, work)
+    predicted = estimate_host_memory(arch, work)
     assert predicted.low <= gigabytes * 1e9 <= predicted.high, source
     assert predicted.expected == pytest.approx(gigabytes * 1e9, rel=0.10), source
 
 
 @pytest.mark.parametrize(("size", "locked"), [(1, 1), (4096, 4096), (4097, 8192), (3e9, 2**32)])
 def test_page_locked_memory_comes_in_powers_of_two(size: float, locked: int) -> None:
-    assert pinned(size) == locked
+    assert pinned_bytes(size) == locked
 
 
 def fsdp_weights(method: Method, version: int, offload: bool = True) -> float:
@@ -60,7 +71,7 @@ def fsdp_weights(method: Method, version: int, offload: bool = True) -> float:
     sharding = Sharding(
         1, 2, 3, fsdp=True, offload_optimizer=offload, offload_parameters=offload, pin_memory=False, raised=version == 2
     )
-    return offloaded_weights(run_of(QWEN_32B, Workload(method=method, quant_bits=4, sharding=sharding)))
+    return offloaded_weight_bytes(training_step(QWEN_32B, Workload(method=method, quant_bits=4, sharding=sharding)))
 
 
 def test_fsdp_1_page_locks_a_shard_of_each_layer_and_a_gradient_of_its_size() -> None:
@@ -79,31 +90,36 @@ def test_fsdp_without_offload_leaves_no_weights_in_main_memory(version: int) -> 
 
 
 def test_pinning_never_saves_memory() -> None:
-    assert host_memory(QWEN_72B, offloaded(8)).expected > host_memory(QWEN_72B, offloaded(8, pin=False)).expected
+    assert (
+        estimate_host_memory(QWEN_72B, offloaded(8)).expected
+        > estimate_host_memory(QWEN_72B, offloaded(8, pin=False)).expected
+    )
 
 
 def test_a_mapped_checkpoint_counts_only_in_the_high_side() -> None:
-    mapped = host_memory(QWEN_72B, Workload(sharding=Sharding(1, 8, 3, engine=True)))
-    materialized = host_memory(QWEN_72B, Workload(low_memory_load=False, sharding=Sharding(1, 8, 3, engine=True)))
+    mapped = estimate_host_memory(QWEN_72B, Workload(sharding=Sharding(1, 8, 3, engine=True)))
+    materialized = estimate_host_memory(
+        QWEN_72B, Workload(low_memory_load=False, sharding=Sharding(1, 8, 3, engine=True))
+    )
     assert mapped.expected < 145e9 < mapped.high
     assert materialized.expected > 8 * 145e9
 
 
 def test_a_reference_follows_the_parameters_to_the_host() -> None:
     shared = offloaded(8)._replace(reference_copies=1)
-    assert "reference" not in device_memory(QWEN_32B, shared).terms
-    assert host_memory(QWEN_32B, shared).terms[Host.REFERENCE] >= 2 * 32.7e9
+    assert "reference" not in estimate_device_memory(QWEN_32B, shared).terms
+    assert estimate_host_memory(QWEN_32B, shared).terms[HostTerm.REFERENCE] >= 2 * 32.7e9
     copied = shared._replace(sharding=Sharding(1, 8, 2, engine=True))
-    assert device_memory(QWEN_32B, copied).terms[Device.REFERENCE] >= 2 * 32.7e9
+    assert estimate_device_memory(QWEN_32B, copied).terms[DeviceTerm.REFERENCE] >= 2 * 32.7e9
 
 
-SMALL = Architecture(2048, 16, 128256, Attn(32, 8, 64), Ffn(8192), tied=True)
+SMALL = Architecture(2048, 16, 128256, AttentionShape(32, 8, 64), FeedForwardShape(8192), tied=True)
 
 
 def test_paged_states_live_on_the_host() -> None:
     work = Workload(method="full", precision="pure", optimizer="paged_adamw_8bit")
-    assert "optimizer" not in device_memory(SMALL, work).terms
-    assert host_memory(SMALL, work).terms[Host.MOMENTS] > 2 * parameters(SMALL)
+    assert "optimizer" not in estimate_device_memory(SMALL, work).terms
+    assert estimate_host_memory(SMALL, work).terms[HostTerm.MOMENTS] > 2 * parameter_count(SMALL)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -111,12 +127,14 @@ def test_paging_moves_the_moments_of_a_partition_and_leaves_the_master_weights(s
     work = Workload(
         method="full", precision="engine", optimizer="paged_adamw_8bit", sharding=Sharding(1, 8, stage, engine=True)
     )
-    assert device_memory(SMALL, work).terms[Device.OPTIMIZER] == 4 * parameters(SMALL) / 8
-    assert host_memory(SMALL, work).terms[Host.MOMENTS] == 2 * (1 + 4 / 256) * parameters(SMALL)
+    assert estimate_device_memory(SMALL, work).terms[DeviceTerm.OPTIMIZER] == 4 * parameter_count(SMALL) / 8
+    assert estimate_host_memory(SMALL, work).terms[HostTerm.MOMENTS] == 2 * (1 + 4 / 256) * parameter_count(SMALL)
 
 
 # Qwen3-30B-A3B: 48 layers, each with 128 experts of three matrices of 2,048 x 768.
-MIXTURE = Architecture(2048, 48, 151936, Attn(32, 4, 128), Ffn(6144, experts=128, expert_width=768))
+MIXTURE = Architecture(
+    2048, 48, 151936, AttentionShape(32, 4, 128), FeedForwardShape(6144, experts=128, expert_width=768)
+)
 EXPERTS = 48 * 128 * 3 * 2048 * 768 * 2.0
 
 
@@ -132,4 +150,4 @@ EXPERTS = 48 * 128 * 3 * 2048 * 768 * 2.0
 def test_every_process_holds_the_experts_that_zero3_loads(zero: int, merged: bool, bits: int, each: float) -> None:
     sharding = Sharding(2, 8, zero, engine=True)
     work = Workload(method="lora", experts_merged=merged, quant_bits=bits, sharding=sharding)
-    assert host_memory(MIXTURE, work).terms.get(Host.EXPERTS, 0.0) == 8 * each
+    assert estimate_host_memory(MIXTURE, work).terms.get(HostTerm.EXPERTS, 0.0) == 8 * each

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from validator.memory import Adapter, Architecture, Attn, Ffn, Workload, device_memory, linear_roles, parameters
-from validator.memory import trainable_parameters as trained
-from validator.memory.terms import Device
-from validator.memory.workload import Sharding
+from validator.physics import (
+    Adapter,
+    Architecture,
+    AttentionShape,
+    FeedForwardShape,
+    Workload,
+    estimate_device_memory,
+    linear_roles,
+    parameter_count,
+)
+from validator.physics import trainable_parameter_count as trained
+from validator.physics.estimate import DeviceTerm
+from validator.physics.workload import Sharding
 
-PLAIN = Architecture(64, 3, 131, Attn(4, 2, 16, qkv_bias=True), Ffn(96))
+PLAIN = Architecture(64, 3, 131, AttentionShape(4, 2, 16, qkv_bias=True), FeedForwardShape(96))
 LAYER = 64 * (64 + 32 + 32 + 64 + 3 * 96) + 64 + 32 + 32 + 2 * 64
 IDLE = PLAIN._replace(idle=2)
 MORE = 2 * (LAYER + 2 * 64 * 64 + 3 * 64)
@@ -17,7 +26,7 @@ FULL = Workload(method="full", precision="pure")
 
 
 def test_they_are_layers_that_join_what_they_read() -> None:
-    assert parameters(IDLE) - parameters(PLAIN) == MORE
+    assert parameter_count(IDLE) - parameter_count(PLAIN) == MORE
 
 
 def test_all_linear_layers_are_theirs_too() -> None:
@@ -38,6 +47,6 @@ def test_only_what_keeps_states_of_all_parameters_trains_them(sharding: Sharding
 @pytest.mark.parametrize("precision", ["amp", "pure"])
 def test_weights_that_get_no_gradient_are_as_wide_as_the_others(precision: str) -> None:
     work = FULL._replace(precision=precision)  # type: ignore[arg-type]
-    more, less = (device_memory(arch, work).terms for arch in (IDLE, PLAIN))
-    assert more[Device.WEIGHTS] - less[Device.WEIGHTS] == {"amp": 4.0, "pure": 2.0}[precision] * MORE
-    assert more[Device.OPTIMIZER] == less[Device.OPTIMIZER]
+    more, less = (estimate_device_memory(arch, work).terms for arch in (IDLE, PLAIN))
+    assert more[DeviceTerm.WEIGHTS] - less[DeviceTerm.WEIGHTS] == {"amp": 4.0, "pure": 2.0}[precision] * MORE
+    assert more[DeviceTerm.OPTIMIZER] == less[DeviceTerm.OPTIMIZER]

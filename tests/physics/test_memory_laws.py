@@ -11,34 +11,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.laws import examples
 
-from validator.memory import (
+from validator.knowledge import models
+from validator.physics import (
     Adapter,
     Architecture,
-    Attn,
-    Encoding,
-    Ffn,
-    Runtime,
+    AttentionShape,
+    DeviceRuntime,
+    FeedForwardShape,
     Sharding,
+    TowerWorkload,
     Workload,
-    device_memory,
-    disk,
-    host_memory,
+    disk_usage,
+    estimate_device_memory,
+    estimate_host_memory,
     linear_roles,
-    parameters,
-    trainable_parameters,
+    parameter_count,
+    trainable_parameter_count,
 )
-from validator.memory import host as host_side
-from validator.memory.moments import MOMENTS, step
-from validator.memory.optimizer import state_bytes
-from validator.memory.run import Run
-from validator.memory.terms import Device, Host
-from validator.memory.workload import Given, Method
-from validator.tables import models
+from validator.physics import host_memory as host_side
+from validator.physics.estimate import DeviceTerm, HostTerm
+from validator.physics.optimizer import optimizer_state_bytes
+from validator.physics.peaks import PHASES, optimizer_step
+from validator.physics.training_step import TrainingStep
+from validator.physics.workload import Method, SdpaInputs
 
-pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/memory/*"])
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/physics/*"])
 
 LAWS = examples(32)
-ARCHITECTURES = [models.model(name).arch for name in models.model_ids()]
+ARCHITECTURES = [models.find_model(name).arch for name in models.model_ids()]
 OPTIMIZERS = [
     "adamw", "adamw_foreach", "adamw_32bit", "adamw_8bit", "adamw_4bit", "ademamix", "ademamix_8bit", "lion",
     "lion_8bit", "momentum", "adagrad", "rmsprop", "rmsprop_8bit", "adam_mini", "sgd", "galore", "galore_8bit",
@@ -59,8 +59,10 @@ def invented(draw: st.DrawFn) -> Architecture:
     kv_heads = draw(st.sampled_from([2, 4, 8]))
     heads = kv_heads * draw(st.sampled_from([1, 2, 4]))
     experts = draw(st.sampled_from([0, 0, 8]))
-    ffn = Ffn(draw(st.sampled_from([1024, 2816, 11008])), experts=experts, experts_per_token=2, expert_width=512)
-    attn = Attn(heads, kv_heads, 128, head_norms=draw(st.booleans()), window=draw(st.sampled_from([0, 1024])))
+    ffn = FeedForwardShape(
+        draw(st.sampled_from([1024, 2816, 11008])), experts=experts, experts_per_token=2, expert_width=512
+    )
+    attn = AttentionShape(heads, kv_heads, 128, head_norms=draw(st.booleans()), window=draw(st.sampled_from([0, 1024])))
     hidden, layers = draw(st.sampled_from([512, 2048, 4096])), draw(st.integers(4, 40))
     norms, vocab = draw(st.sampled_from([2, 4])), draw(st.sampled_from([32000, 151936]))
     return Architecture(hidden, layers, vocab, attn, ffn, draw(st.booleans()), norms, logit_softcap=norms == 4)
@@ -86,9 +88,9 @@ def shardings(draw: st.DrawFn) -> Sharding:
     )  # fmt: skip
 
 
-def passed_by(arch: Architecture) -> tuple[Encoding, ...]:
+def passed_by(arch: Architecture) -> tuple[TowerWorkload, ...]:
     """What is asked of towers that do not train."""
-    return tuple(Encoding() for _ in arch.towers)
+    return tuple(TowerWorkload() for _ in arch.towers)
 
 
 @st.composite
@@ -115,7 +117,7 @@ def runs(draw: st.DrawFn) -> tuple[Architecture, Workload]:
         accumulation=draw(st.sampled_from([1, 4])),
         checkpointing=draw(st.sampled_from(["layer", "off", "offloaded"])),
         attention=draw(st.sampled_from(["sdpa", "flash", "eager"])),
-        given=draw(st.builds(Given, st.booleans(), st.booleans(), st.booleans())),
+        given=draw(st.builds(SdpaInputs, st.booleans(), st.booleans(), st.booleans())),
         padded=draw(st.booleans()),
         loss=draw(st.sampled_from(["upcast", "shifted", "fused"])),
         logits_raised=draw(st.booleans()),
@@ -131,7 +133,7 @@ def runs(draw: st.DrawFn) -> tuple[Architecture, Workload]:
 
 
 RUNTIMES = st.builds(
-    Runtime, context_gib=st.floats(0, 2), evidence=st.sampled_from(["good", "thin"]),
+    DeviceRuntime, context_gib=st.floats(0, 2), evidence=st.sampled_from(["good", "thin"]),
     expandable_segments=st.booleans(), capacity_gib=st.sampled_from([None, 8.0, 23.6, 79.2]),
 )  # fmt: skip
 
@@ -139,9 +141,9 @@ RUNTIMES = st.builds(
 @LAWS
 @given(runs(), RUNTIMES)
 def test_terms_sum_to_what_is_allocated_and_the_band_holds_what_is_expected(
-    run: tuple[Architecture, Workload], runtime: Runtime
+    run: tuple[Architecture, Workload], runtime: DeviceRuntime
 ) -> None:
-    device, host = device_memory(*run, runtime), host_memory(*run)
+    device, host = estimate_device_memory(*run, runtime), estimate_host_memory(*run)
     assert all(size > 0 for size in (*device.terms.values(), *host.terms.values()))
     assert sum(device.terms.values()) == device.allocated < device.expected
     assert device.low <= device.expected <= device.high
@@ -178,25 +180,25 @@ def test_a_larger_model_never_needs_less(run: tuple[Architecture, Workload]) -> 
     several = bool(arch.kinds or arch.runs)  # then other layers are the last ones, which alone train by freeze
     deeper_too = [] if work.method == "freeze" and several else [deeper(arch)]
     for larger in (*deeper_too, arch._replace(vocab=arch.vocab + 1000)):
-        assert parameters(larger) > parameters(arch)
-        assert trainable_parameters(larger, work) >= trainable_parameters(arch, work)
+        assert parameter_count(larger) > parameter_count(arch)
+        assert trainable_parameter_count(larger, work) >= trainable_parameter_count(arch, work)
         assert_needs_no_less(run, (larger, work))
 
 
 def assert_needs_no_less(run: tuple[Architecture, Workload], larger: tuple[Architecture, Workload]) -> None:
     """To a thousandth: slack is a share of what comes and goes, of which there is less where more stays; and FSDP's
     gathered layers count at the mean size of a quantized layer's elements."""
-    before, after = device_memory(*run), device_memory(*larger)
+    before, after = estimate_device_memory(*run), estimate_device_memory(*larger)
     assert after.allocated >= 0.999 * before.allocated
     assert after.expected >= 0.999 * before.expected
     assert after.high >= 0.999 * before.high
-    assert host_memory(*larger).expected >= host_memory(*run).expected
+    assert estimate_host_memory(*larger).expected >= estimate_host_memory(*run).expected
 
 
 def states(arch: Architecture, work: Workload) -> float:
     """Model states of one device while the optimizer steps."""
-    kept = (Device.WEIGHTS, Device.ADAPTER, Device.GRADIENTS, Device.OPTIMIZER, Device.REFERENCE)
-    return sum(size for term, size in step(Run(arch, work)).items() if term in kept)
+    kept = (DeviceTerm.WEIGHTS, DeviceTerm.ADAPTER, DeviceTerm.GRADIENTS, DeviceTerm.OPTIMIZER, DeviceTerm.REFERENCE)
+    return sum(size for term, size in optimizer_step(TrainingStep(arch, work)).items() if term in kept)
 
 
 @LAWS
@@ -212,7 +214,7 @@ def test_a_higher_stage_or_more_devices_never_hold_more_model_state(
 
     stages = [at(stage, devices) for stage in (0, 1, 2)]
     assert stages == sorted(stages, reverse=True)
-    kept = sum(count * block.vectors for count, block in Run(arch, work).layers) * 2.0
+    kept = sum(count * block.vectors for count, block in TrainingStep(arch, work).layers) * 2.0
     assert at(3, devices) <= stages[-1] + kept
     for stage in (0, 1, 2, 3):
         assert at(stage, 2 * devices) <= at(stage, devices)
@@ -228,25 +230,36 @@ def test_offload_moves_bytes_and_loses_none(
     here = work._replace(precision="engine", optimizer="adamw", low_memory_load=True, sharding=sharding)
     there = here._replace(sharding=sharding._replace(offload_optimizer=True, offload_parameters=stage == 3))
     moved = devices * (states(arch, here) - states(arch, there))
-    arrived = {Host.MOMENTS, Host.MASTER, Host.GRADIENTS, Host.HALF_COPIES, Host.PARAMETERS, Host.REFERENCE}
+    arrived = {
+        HostTerm.MOMENTS,
+        HostTerm.MASTER,
+        HostTerm.GRADIENTS,
+        HostTerm.HALF_COPIES,
+        HostTerm.PARAMETERS,
+        HostTerm.REFERENCE,
+    }
     assert moved > 0
-    assert sum(size for term, size in host_memory(arch, there).terms.items() if term in arrived) >= 0.999 * moved
+    assert (
+        sum(size for term, size in estimate_host_memory(arch, there).terms.items() if term in arrived) >= 0.999 * moved
+    )
 
 
 @LAWS
 @given(runs(), st.integers(0, 5))
 def test_every_kept_checkpoint_takes_the_same_room(run: tuple[Architecture, Workload], kept: int) -> None:
-    sizes = [sum(disk(*run, number, number, save_optimizer=True).values()) for number in (kept, kept + 1, kept + 2)]
+    sizes = [
+        sum(disk_usage(*run, number, number, save_optimizer=True).values()) for number in (kept, kept + 1, kept + 2)
+    ]
     assert sizes[1] - sizes[0] == pytest.approx(sizes[2] - sizes[1])
     assert sizes[1] > sizes[0]
-    assert sum(disk(*run, kept, kept, save_optimizer=False).values()) <= sizes[0]
+    assert sum(disk_usage(*run, kept, kept, save_optimizer=False).values()) <= sizes[0]
 
 
 @LAWS
 @given(st.one_of(st.sampled_from(ARCHITECTURES), invented()), st.sampled_from([8, 16, 128]))
 def test_adapters_train_rank_times_the_widths(arch: Architecture, rank: int) -> None:
     def trained(rank: int) -> int:
-        return trainable_parameters(
+        return trainable_parameter_count(
             arch, Workload(adapter=Adapter(rank, linear_roles(arch)), encodings=passed_by(arch))
         )
 
@@ -257,16 +270,16 @@ def test_adapters_train_rank_times_the_widths(arch: Architecture, rank: int) -> 
 def test_no_optimizer_keeps_more_than_three_full_moments(optimizer: str) -> None:
     for arch in ARCHITECTURES:
         work = Workload(method="full", optimizer=optimizer, optimizer_rank=128, encodings=passed_by(arch))
-        run = Run(arch, work)
-        assert 0 <= state_bytes(run) <= 12 * run.trained
+        run = TrainingStep(arch, work)
+        assert 0 <= optimizer_state_bytes(run) <= 12 * run.trained
 
 
 def moments(arch: Architecture, work: Workload) -> Iterator[tuple[str, Mapping[Any, float]]]:
     """Every moment of device and host, and the disk."""
-    run = Run(arch, work)
-    yield from ((name, dict(terms_of(run))) for name, terms_of in MOMENTS.items())
-    yield from ((f"host, {name}", dict(terms)) for name, terms in host_side.moments(run).items())
-    yield "disk", dict(disk(arch, work, 2, 3, save_optimizer=True))
+    run = TrainingStep(arch, work)
+    yield from ((name, dict(terms_of(run))) for name, terms_of in PHASES.items())
+    yield from ((f"host, {name}", dict(terms)) for name, terms in host_side.host_phases(run).items())
+    yield "disk", dict(disk_usage(arch, work, 2, 3, save_optimizer=True))
 
 
 def assert_only_these_grow(

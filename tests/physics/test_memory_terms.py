@@ -8,33 +8,40 @@ from typing import Any
 import pytest
 from support.every import every
 
-from validator.memory import (
+from validator.physics import (
     Adapter,
     Architecture,
-    Attn,
-    Encoding,
-    Ffn,
+    AttentionShape,
+    FeedForwardShape,
     Sharding,
     Tower,
+    TowerWorkload,
     Workload,
-    device_memory,
-    disk,
-    host_memory,
+    disk_usage,
+    estimate_device_memory,
+    estimate_host_memory,
 )
-from validator.memory import host as host_side
-from validator.memory.linear import Linear
-from validator.memory.moments import MOMENTS
-from validator.memory.run import Run
-from validator.memory.terms import Device, Disk, Host, Shared, Term
+from validator.physics import host_memory as host_side
+from validator.physics.architecture import Linear
+from validator.physics.estimate import DeviceTerm, DiskTerm, HostTerm, MemoryTerm, SharedTerm
+from validator.physics.peaks import PHASES
+from validator.physics.training_step import TrainingStep
 
-ROWS: list[Term] = [*Device, *Shared, *Host, *Disk]
+ROWS: list[MemoryTerm] = [*DeviceTerm, *SharedTerm, *HostTerm, *DiskTerm]
 TOWER = Tower(640, 8, 8, 80, 2560, (Linear("qkv", 640, 1920), Linear("up", 640, 2560)), 1280, others=9999, inputs=588)
 SMALL = Architecture(
-    2048, 16, 128256, Attn(32, 8, 64), Ffn(8192), towers=(TOWER,), layer_input=64, layer_vocab=1000
-)  # fmt: skip
-MIXTURE = SMALL._replace(ffn=Ffn(8192, experts=4, expert_width=1024))
+    2048,
+    16,
+    128256,
+    AttentionShape(32, 8, 64),
+    FeedForwardShape(8192),
+    towers=(TOWER,),
+    layer_input=64,
+    layer_vocab=1000,
+)
+MIXTURE = SMALL._replace(ffn=FeedForwardShape(8192, experts=4, expert_width=1024))
 OFFLOADED = Sharding(1, 8, 3, engine=True, offload_optimizer=True, offload_parameters=True, gather_on_save=True)
-PASSED = (Encoding(),)
+PASSED = (TowerWorkload(),)
 RUNS = [
     Workload(dataset_tokens=10**6, reference_copies=1, encodings=PASSED),
     Workload(adapter=Adapter(dora=True), checkpointing="off", value_head=True, encodings=PASSED),
@@ -47,47 +54,47 @@ RUNS = [
         sharding=OFFLOADED,
         encodings=PASSED,
     ),
-    Workload(method="full", encodings=(Encoding(1024, trains=True, projector=True),)),
+    Workload(method="full", encodings=(TowerWorkload(1024, trains=True, projector=True),)),
     Workload(low_memory_load=False, sharding=Sharding(1, 8, 3, fsdp=True), encodings=PASSED),
 ]
 
 
 @every(ROWS)
-def test_every_term_has_words(term: Term) -> None:
+def test_every_term_has_words(term: MemoryTerm) -> None:
     assert len(term.meaning.split()) > 1
     assert term.meaning[0].islower()
     assert not term.meaning.endswith(".")
 
 
-@pytest.mark.parametrize("name", sorted({*Device} & {*Host}))
+@pytest.mark.parametrize("name", sorted({*DeviceTerm} & {*HostTerm}))
 def test_a_name_on_both_sides_has_the_same_words(name: str) -> None:
     """A reader sees the name, not the side."""
-    device, host = Device(name), Host(name)  # type: ignore[call-arg]  # read as a call of __new__, not as a look-up
+    device, host = DeviceTerm(name), HostTerm(name)  # type: ignore[call-arg]  # read as a call of __new__, not as a look-up
     assert device.meaning == host.meaning
     assert device.grows_with == host.grows_with
 
 
-def sized(moments: Iterable[Mapping[Any, float]]) -> set[Term]:
+def sized(moments: Iterable[Mapping[Any, float]]) -> set[MemoryTerm]:
     return {term for terms in moments for term, size in terms.items() if size}
 
 
 def test_every_term_of_a_device_is_one_of_its_moments() -> None:
-    used = sized(dict(terms_of(Run(SMALL, work))) for work in RUNS for terms_of in MOMENTS.values())
-    assert used == {*Device}
+    used = sized(dict(terms_of(TrainingStep(SMALL, work))) for work in RUNS for terms_of in PHASES.values())
+    assert used == {*DeviceTerm}
 
 
 def test_every_term_of_a_host_is_one_of_its_moments() -> None:
     merged = Workload(experts_merged=True, sharding=Sharding(1, 8, 3, engine=True), encodings=PASSED)
-    runs = [*(Run(SMALL, work) for work in RUNS), Run(MIXTURE, merged)]
-    used = sized(dict(terms) for run in runs for terms in host_side.moments(run).values())
-    assert used == {*Host}
+    runs = [*(TrainingStep(SMALL, work) for work in RUNS), TrainingStep(MIXTURE, merged)]
+    used = sized(dict(terms) for run in runs for terms in host_side.host_phases(run).values())
+    assert used == {*HostTerm}
 
 
 def test_every_term_of_the_disk_is_counted() -> None:
-    assert sized(dict(disk(SMALL, work, 1, 1, save_optimizer=True)) for work in RUNS) == {*Disk}
+    assert sized(dict(disk_usage(SMALL, work, 1, 1, save_optimizer=True)) for work in RUNS) == {*DiskTerm}
 
 
 @pytest.mark.parametrize("work", RUNS)
 def test_an_answer_names_the_terms_of_its_side(work: Workload) -> None:
-    assert {type(term) for term in device_memory(SMALL, work).terms} == {Device}
-    assert {type(term) for term in host_memory(SMALL, work).terms} == {Host}
+    assert {type(term) for term in estimate_device_memory(SMALL, work).terms} == {DeviceTerm}
+    assert {type(term) for term in estimate_host_memory(SMALL, work).terms} == {HostTerm}

@@ -8,24 +8,24 @@ import pytest
 from simulation import vision, vision_public
 from support.every import every
 
-from validator.job import media
-from validator.job.settings import Settings
-from validator.memory import (
+from validator.knowledge import models
+from validator.physics import (
     Adapter,
-    Encoding,
     Sharding,
+    TowerWorkload,
     Workload,
-    device_memory,
-    encoder,
+    estimate_device_memory,
     linear_roles,
-    parameters,
-    trainable_parameters,
+    parameter_count,
+    towers,
+    trainable_parameter_count,
 )
-from validator.memory.moments import MOMENTS
-from validator.memory.run import Run
-from validator.memory.terms import Device
-from validator.memory.tower import elements
-from validator.tables import models
+from validator.physics.architecture import tower_and_projector_elements
+from validator.physics.estimate import DeviceTerm
+from validator.physics.peaks import PHASES
+from validator.physics.training_step import TrainingStep
+from validator.run import multimodal
+from validator.run.hyperparameters import Settings
 
 ROWS = vision.recorded()
 
@@ -51,8 +51,8 @@ def test_half_of_the_public_runs_are_within_a_tenth() -> None:
 
 @every(ROWS)
 def test_recorded_counts_of_trained_parameters_are_the_derived_ones(row: dict[str, str]) -> None:
-    arch = models.model(row["model"]).arch
-    assert int(row["trainable"]) == trainable_parameters(arch, vision.workload(row))
+    arch = models.find_model(row["model"]).arch
+    assert int(row["trainable"]) == trainable_parameter_count(arch, vision.workload(row))
 
 
 TEXT = {"num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
@@ -106,36 +106,36 @@ def tiny(kind: str) -> dict[str, Any]:
     return {"model_type": kind, "text_config": {**TEXT, **text}, "vision_config": seen, "tie_word_embeddings": False}
 
 
-@pytest.mark.sample(one_in=8, whole_for=["release/constraints.txt", "validator/memory/*"])
+@pytest.mark.sample(one_in=8, whole_for=["release/constraints.txt", "validator/physics/*"])
 @pytest.mark.slow  # it imports torch and LLaMA-Factory
 @pytest.mark.parametrize("freezes", FREEZES, ids=lambda freezes: "-".join(freezes) or "as usual")
 @pytest.mark.parametrize("method", ["lora", "full"])
 @pytest.mark.parametrize("kind", TINY)
 def test_what_trains_is_what_llamafactory_trains(kind: str, method: str, freezes: dict[str, Any]) -> None:
     pytest.importorskip("llamafactory")
-    from validator.simulate import environment
-    from validator.simulate.cell import Cell
-    from validator.simulate.loading import load
+    from validator.simulation import cuda_behaviour
+    from validator.simulation.model_loading import load_model
+    from validator.simulation.simulation_request import SimulationRequest
 
-    environment.prepare()
-    cell = Cell(model=tiny(kind), method=method, **freezes)
+    cuda_behaviour.prepare_libraries()
+    cell = SimulationRequest(model=tiny(kind), method=method, **freezes)
     if method == "lora" and any(freezes.items() >= refused.items() for refused in REFUSED.get(kind, ())):
         with pytest.raises(ValueError, match=r"Target module \w+"):
-            load(cell, real=True)
+            load_model(cell, real=True)
         return
-    loaded = load(cell, real=True).model
-    model = models._described(kind, tiny(kind))
+    loaded = load_model(cell, real=True).model
+    model = models._model_of_config(kind, tiny(kind))
     settings = Settings({"finetuning_type": method, **freezes})
-    decoder = media.trains_decoder(settings, model)
+    decoder = multimodal.is_decoder_trained(settings, model)
     work = Workload(
         method="full" if method == "full" and decoder else "freeze" if method == "full" else "lora",
         adapter=Adapter(8, linear_roles(model.arch) if decoder else ()),
         trainable_layers=0,
-        encodings=media.encodings(settings, model, ()),
+        encodings=multimodal.tower_encodings(settings, model, ()),
     )
-    assert sum(p.numel() for p in loaded.parameters() if p.requires_grad) == trainable_parameters(model.arch, work)
+    assert sum(p.numel() for p in loaded.parameters() if p.requires_grad) == trainable_parameter_count(model.arch, work)
     if method == "full":
-        assert sum({id(p): p.numel() for p in loaded.parameters()}.values()) == parameters(model.arch)
+        assert sum({id(p): p.numel() for p in loaded.parameters()}.values()) == parameter_count(model.arch)
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-vl-7b", "qwen3-vl-8b", "internvl3-8b", "llava-1.5-7b", "gemma-3-4b"])
@@ -143,10 +143,10 @@ def test_what_trains_is_what_llamafactory_trains(kind: str, method: str, freezes
 def test_freezing_never_needs_more_nor_more_pixels_less(name: str, method: str) -> None:
     def needed(**recipe: Any) -> float:
         settings = Settings({"finetuning_type": method, "cutoff_len": 4096, **recipe})
-        work = Workload(method=method, encodings=media.encodings(settings, model, ()))  # type: ignore[arg-type]
-        return device_memory(model.arch, work).allocated
+        work = Workload(method=method, encodings=multimodal.tower_encodings(settings, model, ()))  # type: ignore[arg-type]
+        return estimate_device_memory(model.arch, work).allocated
 
-    model = models.model(name)
+    model = models.find_model(name)
     sizes = [needed(image_max_pixels=side * side, **vision.FREE) for side in (128, 256, 512, 768, 1024)]
     assert sizes == sorted(sizes)
     if method == "full":
@@ -156,12 +156,12 @@ def test_freezing_never_needs_more_nor_more_pixels_less(name: str, method: str) 
 @pytest.mark.parametrize("trains", [False, True])
 def test_a_tower_can_be_recomputed_by_itself(trains: bool) -> None:
     """As ms-swift's vit_gradient_checkpointing asks."""
-    arch = models.model("qwen2.5-vl-7b").arch
-    asked = Encoding(4096, trains=trains, watched=True)
+    arch = models.find_model("qwen2.5-vl-7b").arch
+    asked = TowerWorkload(4096, trains=trains, watched=True)
 
     def kept(recomputed: bool | None) -> float:
         work = Workload(method="full", encodings=(asked._replace(recomputed=recomputed),))
-        return encoder.kept(Run(arch, work))
+        return towers.tower_saved_bytes(TrainingStep(arch, work))
 
     assert kept(recomputed=True) < 0.1 * kept(recomputed=False)
     assert kept(recomputed=None) == kept(recomputed=trains)
@@ -169,25 +169,32 @@ def test_a_tower_can_be_recomputed_by_itself(trains: bool) -> None:
 
 def test_a_checkpoint_that_is_quantized_already_has_its_tower_whole() -> None:
     """Its decoder alone is quantized (vLLM pull request 10169); bitsandbytes reaches all linear layers."""
-    arch = models.model("Qwen/Qwen2-VL-7B-Instruct-AWQ").arch
+    arch = models.find_model("Qwen/Qwen2-VL-7B-Instruct-AWQ").arch
     work = Workload(method="lora", quant_bits=4, quant_grouped=True)
-    sizes = [device_memory(arch, work._replace(encodings=(Encoding(),))).terms[Device.WEIGHTS],
-             device_memory(arch._replace(towers=()), work).terms[Device.WEIGHTS]]  # fmt: skip
-    assert sizes[0] - sizes[1] == 2 * elements(arch.towers[0])
+    sizes = [estimate_device_memory(arch, work._replace(encodings=(TowerWorkload(),))).terms[DeviceTerm.WEIGHTS],
+             estimate_device_memory(arch._replace(towers=()), work).terms[DeviceTerm.WEIGHTS]]  # fmt: skip
+    assert sizes[0] - sizes[1] == 2 * tower_and_projector_elements(arch.towers[0])
 
 
 def test_while_a_tower_reads_a_sharded_run_holds_what_it_does_in_the_decoder() -> None:
     """ZeRO-3 gathers layers and fetches ahead there, too, and its buckets stand."""
-    model = models.model("qwen2.5-vl-72b")
+    model = models.find_model("qwen2.5-vl-72b")
     settings = Settings({"finetuning_type": "full", "cutoff_len": 2048})
-    run = Run(model.arch, Workload(method="full", precision="engine", encodings=media.encodings(settings, model, ()),
-                                   sharding=Sharding(1, 8, 3, engine=True)))  # fmt: skip
-    tower, decoder = MOMENTS["tower forward"](run), MOMENTS["last layer forward"](run)
-    for term in (Device.GATHER, Device.BUCKETS):
+    run = TrainingStep(
+        model.arch,
+        Workload(
+            method="full",
+            precision="engine",
+            encodings=multimodal.tower_encodings(settings, model, ()),
+            sharding=Sharding(1, 8, 3, engine=True),
+        ),
+    )
+    tower, decoder = PHASES["tower forward"](run), PHASES["last layer forward"](run)
+    for term in (DeviceTerm.GATHER, DeviceTerm.BUCKETS):
         assert tower.get(term) == decoder[term] > 0
 
 
 def test_a_workload_that_says_nothing_of_a_tower_is_refused() -> None:
     """It would be judged as if there were none."""
     with pytest.raises(ValueError, match="shorter"):
-        device_memory(models.model("qwen2.5-vl-7b").arch, Workload())
+        estimate_device_memory(models.find_model("qwen2.5-vl-7b").arch, Workload())

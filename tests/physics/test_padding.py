@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import laws
 
-from validator.speed.padding import longest_of, spread, waited_for
+from validator.run.sample_lengths import expected_longest, slowest_batch_length, spread_lengths
 
 LENGTHS = st.lists(st.integers(1, 4096), min_size=1, max_size=40)
 
@@ -18,16 +18,16 @@ LENGTHS = st.lists(st.integers(1, 4096), min_size=1, max_size=40)
 def test_the_longest_of_a_draw_is_that_of_many_draws(count: int) -> None:
     chance, lengths = laws.chance(count), [10, 20, 40, 80, 160, 320, 640, 1280]
     drawn = mean(max(chance.choices(lengths, k=count)) for _ in range(20_000))
-    assert longest_of(lengths, count) == pytest.approx(drawn, rel=0.03)
+    assert expected_longest(lengths, count) == pytest.approx(drawn, rel=0.03)
 
 
 @given(LENGTHS, st.integers(1, 16), st.integers(1, 64), st.integers(1, 32))
 def test_batches_are_between_the_mean_and_the_longest(lengths: list[int], micro: int, devices: int, waits: int) -> None:
-    found = waited_for(lengths, micro, devices, waits)
+    found = slowest_batch_length(lengths, micro, devices, waits)
     assert sum(lengths) / len(lengths) * (1 - 1e-9) <= found <= max(lengths) * (1 + 1e-9)
-    assert found <= waited_for(lengths, micro + 1, devices, waits) * (1 + 1e-9)
-    assert found <= waited_for(lengths, micro, devices + 1, waits) * (1 + 1e-9)
-    assert found >= waited_for(lengths, micro, devices, waits + 1) * (1 - 1e-9)
+    assert found <= slowest_batch_length(lengths, micro + 1, devices, waits) * (1 + 1e-9)
+    assert found <= slowest_batch_length(lengths, micro, devices + 1, waits) * (1 + 1e-9)
+    assert found >= slowest_batch_length(lengths, micro, devices, waits + 1) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,6 @@ def test_batches_are_between_the_mean_and_the_longest(lengths: list[int], micro:
     ],
 )
 def test_typical_samples_spread_up_to_the_longest(typical: float, longest: float, told: bool, most: float) -> None:
-    lengths = spread(typical, longest, told)
+    lengths = spread_lengths(typical, longest, told)
     assert max(lengths) <= most
     assert mean(lengths) == pytest.approx(min(typical, longest), rel=0.06)

@@ -4,47 +4,66 @@ from __future__ import annotations
 
 import pytest
 
-from validator.memory import Adapter, Architecture, Attn, Encoding, Ffn, Sharding, Tower, Workload
-from validator.memory.linear import Linear
-from validator.memory.run import Run
-from validator.memory.workload import Attention
-from validator.speed import Device, StepTime, Term, step_time, update
-from validator.speed.rates import rates
+from validator.physics import (
+    Adapter,
+    Architecture,
+    AttentionShape,
+    DeviceRates,
+    FeedForwardShape,
+    Sharding,
+    StepTime,
+    TimeTerm,
+    Tower,
+    TowerWorkload,
+    Workload,
+    estimate_step_time,
+    optimizer_time,
+)
+from validator.physics.architecture import Linear
+from validator.physics.rates import attained_rates
+from validator.physics.training_step import TrainingStep
+from validator.physics.workload import AttentionImplementation
 
-A100 = Device(312e12, 19.5e12, 2.039e12, 300e9, 0, 25e9, 200e9, 96, 1e9)
-DENSE = Architecture(4096, 32, 32000, Attn(32, 8, 128), Ffn(14336))
-MIXTURE = Architecture(2048, 16, 32000, Attn(16, 16, 128), Ffn(0, experts=64, experts_per_token=8, expert_width=1024))
-SMALL = Architecture(512, 4, 32000, Attn(8, 8, 64), Ffn(1024))
+A100 = DeviceRates(312e12, 19.5e12, 2.039e12, 300e9, 0, 25e9, 200e9, 96, 1e9)
+DENSE = Architecture(4096, 32, 32000, AttentionShape(32, 8, 128), FeedForwardShape(14336))
+MIXTURE = Architecture(
+    2048,
+    16,
+    32000,
+    AttentionShape(16, 16, 128),
+    FeedForwardShape(0, experts=64, experts_per_token=8, expert_width=1024),
+)
+SMALL = Architecture(512, 4, 32000, AttentionShape(8, 8, 64), FeedForwardShape(1024))
 TOWER = Tower(1280, 32, 16, 80, 5120, (Linear("qkv", 1280, 3840), Linear("up", 1280, 5120)), 2560, inputs=1176)
 FULL = Workload(method="full", precision="pure", micro_batch=4, length=4096, padded=False, attention="flash")
 LORA = FULL._replace(method="lora", precision="amp")
 ZERO3 = Sharding(1, 8, 3, engine=True)
 
 
-def step(work: Workload, arch: Architecture = DENSE, device: Device = A100) -> StepTime:
-    return step_time(arch, work, device)
+def step(work: Workload, arch: Architecture = DENSE, device: DeviceRates = A100) -> StepTime:
+    return estimate_step_time(arch, work, device)
 
 
-def seconds(term: Term, work: Workload, arch: Architecture = DENSE, device: Device = A100) -> float:
+def seconds(term: TimeTerm, work: Workload, arch: Architecture = DENSE, device: DeviceRates = A100) -> float:
     return step(work, arch, device).terms.get(term, 0.0)
 
 
 def test_frozen_weights_have_no_gradient() -> None:
     """Of three products for each weight one is spared."""
-    full, lora = (seconds(Term.PRODUCTS, work) for work in (FULL, LORA._replace(adapter=Adapter(targets=("v",)))))
+    full, lora = (seconds(TimeTerm.PRODUCTS, work) for work in (FULL, LORA._replace(adapter=Adapter(targets=("v",)))))
     assert lora / full == pytest.approx(2 / 3, rel=0.05)
 
 
 def test_badam_makes_gradients_of_one_block() -> None:
-    full, block = (seconds(Term.PRODUCTS, FULL._replace(optimizer=name)) for name in ("adamw", "badam"))
+    full, block = (seconds(TimeTerm.PRODUCTS, FULL._replace(optimizer=name)) for name in ("adamw", "badam"))
     assert block / full == pytest.approx(2 / 3, rel=0.02)
 
 
 def test_layers_below_the_first_trained_one_pass_forward_alone() -> None:
     freeze = FULL._replace(method="freeze", trainable_layers=8)
-    third = seconds(Term.PRODUCTS, FULL) / 3
-    assert seconds(Term.PRODUCTS, freeze) == pytest.approx(third + 2 * third / 4)
-    assert seconds(Term.RECOMPUTATION, freeze) == pytest.approx(seconds(Term.RECOMPUTATION, FULL) / 4)
+    third = seconds(TimeTerm.PRODUCTS, FULL) / 3
+    assert seconds(TimeTerm.PRODUCTS, freeze) == pytest.approx(third + 2 * third / 4)
+    assert seconds(TimeTerm.RECOMPUTATION, freeze) == pytest.approx(seconds(TimeTerm.RECOMPUTATION, FULL) / 4)
 
 
 @pytest.mark.parametrize(
@@ -57,72 +76,74 @@ def test_layers_below_the_first_trained_one_pass_forward_alone() -> None:
     ],
 )
 def test_checkpointing_computes_layers_again(work: Workload, share: float) -> None:
-    recomputed = seconds(Term.RECOMPUTATION, work)
-    whole = seconds(Term.RECOMPUTATION, work._replace(reentrant=True, checkpointing="layer"))
+    recomputed = seconds(TimeTerm.RECOMPUTATION, work)
+    whole = seconds(TimeTerm.RECOMPUTATION, work._replace(reentrant=True, checkpointing="layer"))
     assert recomputed / whole == pytest.approx(share, abs=0.03)
 
 
 def test_a_kernel_without_mask_skips_what_comes_later() -> None:
-    kinds: tuple[Attention, ...] = ("flash", "sdpa", "eager")
-    flash, masked, eager = (seconds(Term.ATTENTION, FULL._replace(attention=kind, padded=True)) for kind in kinds)
+    kinds: tuple[AttentionImplementation, ...] = ("flash", "sdpa", "eager")
+    flash, masked, eager = (seconds(TimeTerm.ATTENTION, FULL._replace(attention=kind, padded=True)) for kind in kinds)
     assert 2 * flash < masked < eager
 
 
 def test_a_sliding_window_spares_distant_pairs() -> None:
     windowed = DENSE._replace(attn=DENSE.attn._replace(window=1024))
     long = FULL._replace(length=16384)
-    assert seconds(Term.ATTENTION, long, windowed) < 0.7 * seconds(Term.ATTENTION, long)
+    assert seconds(TimeTerm.ATTENTION, long, windowed) < 0.7 * seconds(TimeTerm.ATTENTION, long)
 
 
 def test_attention_of_a_device_without_flash_kernels_is_slower() -> None:
-    assert seconds(Term.ATTENTION, FULL, device=A100._replace(attention=0.5)) == pytest.approx(
-        2 * seconds(Term.ATTENTION, FULL)
+    assert seconds(TimeTerm.ATTENTION, FULL, device=A100._replace(attention=0.5)) == pytest.approx(
+        2 * seconds(TimeTerm.ATTENTION, FULL)
     )
 
 
 def test_experts_take_what_their_tokens_ask_for() -> None:
     """Eight of 64 experts a token: a little more than eight experts of a dense block."""
-    dense = MIXTURE._replace(ffn=Ffn(8 * 1024))
-    routed = seconds(Term.EXPERTS, FULL, MIXTURE)
-    inside = seconds(Term.PRODUCTS, FULL, dense) - seconds(Term.PRODUCTS, FULL, MIXTURE)
+    dense = MIXTURE._replace(ffn=FeedForwardShape(8 * 1024))
+    routed = seconds(TimeTerm.EXPERTS, FULL, MIXTURE)
+    inside = seconds(TimeTerm.PRODUCTS, FULL, dense) - seconds(TimeTerm.PRODUCTS, FULL, MIXTURE)
     assert 1.0 < routed / inside < 1.6
 
 
 def test_experts_one_by_one_are_many_kernels() -> None:
     few = FULL._replace(micro_batch=1, length=512)
-    loop = seconds(Term.LAUNCHES, few._replace(experts_fused=False), MIXTURE)
-    assert loop > seconds(Term.LAUNCHES, few, MIXTURE)
+    loop = seconds(TimeTerm.LAUNCHES, few._replace(experts_fused=False), MIXTURE)
+    assert loop > seconds(TimeTerm.LAUNCHES, few, MIXTURE)
 
 
 def test_few_tokens_wait_for_the_processor() -> None:
     few = FULL._replace(micro_batch=1, length=128)
-    assert step(few, SMALL).bottleneck == Term.LAUNCHES
-    assert seconds(Term.LAUNCHES, FULL) < 0.001 * step(FULL).expected
+    assert step(few, SMALL).bottleneck == TimeTerm.LAUNCHES
+    assert seconds(TimeTerm.LAUNCHES, FULL) < 0.001 * step(FULL).expected
 
 
 @pytest.mark.parametrize(("stage", "held"), [(2, False), (3, True)])
 def test_hooks_of_zero_3_hold_the_device_up(stage: int, held: bool) -> None:
     few = LORA._replace(precision="engine", sharding=ZERO3._replace(stage=stage), micro_batch=1, length=1024)
-    assert (step(few).bottleneck == Term.LAUNCHES) == held
+    assert (step(few).bottleneck == TimeTerm.LAUNCHES) == held
 
 
 def test_fsdp_makes_each_parameter_anew() -> None:
     few = LORA._replace(micro_batch=1, length=512)
     gathered = few._replace(sharding=Sharding(1, 8, 3, fsdp=True))
-    assert seconds(Term.LAUNCHES, gathered) > 2 * seconds(Term.LAUNCHES, few)
+    assert seconds(TimeTerm.LAUNCHES, gathered) > 2 * seconds(TimeTerm.LAUNCHES, few)
 
 
 def test_adapters_make_more_modules_for_the_hooks() -> None:
     few = LORA._replace(precision="engine", sharding=ZERO3, adapter=Adapter(targets=("q",)), length=512)
-    assert seconds(Term.LAUNCHES, few._replace(adapter=Adapter())) > 2 * seconds(Term.LAUNCHES, few)
+    assert seconds(TimeTerm.LAUNCHES, few._replace(adapter=Adapter())) > 2 * seconds(TimeTerm.LAUNCHES, few)
 
 
 def test_weights_of_few_bits_are_made_whole_in_each_pass() -> None:
     quantized = LORA._replace(quant_bits=4)
-    assert seconds(Term.QUANTIZATION, quantized) > 0
-    assert seconds(Term.QUANTIZATION, quantized._replace(micro_batch=8)) == seconds(Term.QUANTIZATION, quantized)
+    assert seconds(TimeTerm.QUANTIZATION, quantized) > 0
+    assert seconds(TimeTerm.QUANTIZATION, quantized._replace(micro_batch=8)) == seconds(
+        TimeTerm.QUANTIZATION, quantized
+    )
     twice = quantized._replace(accumulation=2)
-    assert seconds(Term.QUANTIZATION, twice) == pytest.approx(2 * seconds(Term.QUANTIZATION, quantized))
+    assert seconds(TimeTerm.QUANTIZATION, twice) == pytest.approx(2 * seconds(TimeTerm.QUANTIZATION, quantized))
 
 
 @pytest.mark.parametrize(
@@ -138,13 +159,13 @@ def test_weights_of_few_bits_are_made_whole_in_each_pass() -> None:
     ],
 )
 def test_the_update_moves_its_states(less: dict[str, object], more: dict[str, object]) -> None:
-    low, high = (seconds(Term.OPTIMIZER, FULL._replace(**each)) for each in (less, more))  # type: ignore[arg-type]
+    low, high = (seconds(TimeTerm.OPTIMIZER, FULL._replace(**each)) for each in (less, more))  # type: ignore[arg-type]
     assert low < high
 
 
 def test_an_offloaded_optimizer_leaves_the_device_alone() -> None:
     sharding = ZERO3._replace(offload_optimizer=True)
-    assert seconds(Term.OPTIMIZER, FULL._replace(precision="engine", sharding=sharding)) == 0
+    assert seconds(TimeTerm.OPTIMIZER, FULL._replace(precision="engine", sharding=sharding)) == 0
 
 
 @pytest.mark.parametrize(
@@ -153,49 +174,52 @@ def test_an_offloaded_optimizer_leaves_the_device_alone() -> None:
 )
 def test_passes_without_gradients_count(changes: dict[str, object], times: float) -> None:
     more = FULL._replace(needs_full_logits=True, **changes)  # type: ignore[arg-type]
-    assert seconds(Term.PRODUCTS, more) == pytest.approx(times * seconds(Term.PRODUCTS, FULL))
+    assert seconds(TimeTerm.PRODUCTS, more) == pytest.approx(times * seconds(TimeTerm.PRODUCTS, FULL))
 
 
 def test_towers_take_time_where_they_read_something() -> None:
     arch = DENSE._replace(towers=(TOWER,))
     frozen, trained = (
-        LORA._replace(encodings=(Encoding(1024),)),
-        FULL._replace(encodings=(Encoding(1024, trains=True, projector=True),)),
+        LORA._replace(encodings=(TowerWorkload(1024),)),
+        FULL._replace(encodings=(TowerWorkload(1024, trains=True, projector=True),)),
     )
-    assert 0 < seconds(Term.TOWERS, frozen, arch) < seconds(Term.TOWERS, trained, arch)
-    assert seconds(Term.TOWERS, LORA._replace(encodings=(Encoding(),)), arch) == 0
+    assert 0 < seconds(TimeTerm.TOWERS, frozen, arch) < seconds(TimeTerm.TOWERS, trained, arch)
+    assert seconds(TimeTerm.TOWERS, LORA._replace(encodings=(TowerWorkload(),)), arch) == 0
 
 
 @pytest.mark.parametrize(("workers", "waits"), [(0, True), (8, False)])
 def test_workers_make_numbers_of_pictures_beside_the_device(workers: int, waits: bool) -> None:
-    arch, work = DENSE._replace(towers=(TOWER,)), LORA._replace(encodings=(Encoding(1024),), loader_workers=workers)
-    assert (seconds(Term.LOADING, work, arch) > 0) == waits
+    arch, work = (
+        DENSE._replace(towers=(TOWER,)),
+        LORA._replace(encodings=(TowerWorkload(1024),), loader_workers=workers),
+    )
+    assert (seconds(TimeTerm.LOADING, work, arch) > 0) == waits
 
 
 def test_a_slow_loader_holds_a_fast_device_up() -> None:
-    arch, work = DENSE._replace(towers=(TOWER,)), LORA._replace(encodings=(Encoding(4096),), loader_workers=1)
+    arch, work = DENSE._replace(towers=(TOWER,)), LORA._replace(encodings=(TowerWorkload(4096),), loader_workers=1)
     quick = A100._replace(half=100 * A100.half, bandwidth=100 * A100.bandwidth)
-    assert seconds(Term.LOADING, work, arch, quick) > 0
+    assert seconds(TimeTerm.LOADING, work, arch, quick) > 0
 
 
 def test_fused_kernels_spare_traffic() -> None:
     fused = FULL._replace(fused_kernels=True, loss="fused")
-    for term in (Term.ELEMENTWISE, Term.HEAD):
+    for term in (TimeTerm.ELEMENTWISE, TimeTerm.HEAD):
         assert seconds(term, fused) < seconds(term, FULL)
 
 
 def test_autocast_casts_weights_and_inputs() -> None:
-    assert seconds(Term.ELEMENTWISE, FULL._replace(precision="amp")) > seconds(Term.ELEMENTWISE, FULL)
+    assert seconds(TimeTerm.ELEMENTWISE, FULL._replace(precision="amp")) > seconds(TimeTerm.ELEMENTWISE, FULL)
 
 
 def test_fp32_products_run_at_their_own_rate() -> None:
-    assert seconds(Term.PRODUCTS, FULL._replace(precision="fp32")) > 10 * seconds(Term.PRODUCTS, FULL)
+    assert seconds(TimeTerm.PRODUCTS, FULL._replace(precision="fp32")) > 10 * seconds(TimeTerm.PRODUCTS, FULL)
 
 
 def test_small_products_are_less_efficient() -> None:
     """A tenth of the tokens takes more than a tenth of the time."""
     few = FULL._replace(micro_batch=1, length=1638)
-    assert 0.1 < seconds(Term.PRODUCTS, few) / seconds(Term.PRODUCTS, FULL) < 0.13
+    assert 0.1 < seconds(TimeTerm.PRODUCTS, few) / seconds(TimeTerm.PRODUCTS, FULL) < 0.13
 
 
 @pytest.mark.parametrize(
@@ -234,5 +258,8 @@ def test_a_device_that_nobody_timed_has_a_wider_band() -> None:
 def test_muon_multiplies_what_is_inside_the_layers() -> None:
     """Embedding and output layer are AdamW's, however many tokens they know."""
     muon = FULL._replace(optimizer="muon")
-    small, large = (update._products(Run(DENSE._replace(vocab=vocab), muon), rates(A100)) for vocab in (1000, 64000))
+    small, large = (
+        optimizer_time._matmul_seconds(TrainingStep(DENSE._replace(vocab=vocab), muon), attained_rates(A100))
+        for vocab in (1000, 64000)
+    )
     assert small == large > 0

@@ -10,27 +10,36 @@ from hypothesis import strategies as st
 from physics.test_memory_laws import runs
 from support.laws import examples
 
-from validator.memory import Adapter, Architecture, Attn, Ffn, Sharding, Workload
-from validator.memory.run import run_of
-from validator.speed import Device, Term, step_time
-from validator.speed.passes import Passes, passes
-from validator.speed.traffic import traffic
+from validator.physics import (
+    Adapter,
+    Architecture,
+    AttentionShape,
+    DeviceRates,
+    FeedForwardShape,
+    Sharding,
+    TimeTerm,
+    Workload,
+    estimate_step_time,
+)
+from validator.physics.communication import communication_seconds
+from validator.physics.micro_batch import MicroBatchCosts, micro_batch_costs
+from validator.physics.training_step import training_step
 
-pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/speed/*"])
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/physics/*"])
 
 LAWS = examples(32)
-A100 = Device(312e12, 19.5e12, 2.0e12, 234e9, 85e9, 25e9, 410e9, 128, 7e9)
+A100 = DeviceRates(312e12, 19.5e12, 2.0e12, 234e9, 85e9, 25e9, 410e9, 128, 7e9)
 # The shapes of Qwen2.5-7B, and no computation for traffic to hide behind.
-QWEN = Architecture(3584, 28, 152064, Attn(28, 4, 128, qkv_bias=True), Ffn(18944))
+QWEN = Architecture(3584, 28, 152064, AttentionShape(28, 4, 128, qkv_bias=True), FeedForwardShape(18944))
 PARAMETERS = 7_615_616_512
-IDLE = Passes(())
+IDLE = MicroBatchCosts(())
 SLOW = A100._replace(link=1e9)  # starting a collective counts nothing beside its bytes
 LORA = Adapter(8)
 
 
-def waited(sharding: Sharding, device: Device = SLOW, **changed: object) -> float:
+def waited(sharding: Sharding, device: DeviceRates = SLOW, **changed: object) -> float:
     work = Workload(**{"method": "full", "precision": "engine" if sharding.engine else "amp", **changed})  # type: ignore[arg-type]
-    return sum(traffic(run_of(QWEN, work._replace(sharding=sharding)), device, IDLE).values())
+    return sum(communication_seconds(training_step(QWEN, work._replace(sharding=sharding)), device, IDLE).values())
 
 
 def engine(stage: int, **changed: object) -> Sharding:
@@ -71,11 +80,11 @@ def test_bytes_are_those_that_the_software_moves(sharding: Sharding, changed: di
 
 
 def test_several_nodes_wait_for_the_network_that_devices_share() -> None:
-    run = run_of(QWEN, Workload(method="full", precision="engine", sharding=engine(2)._replace(nodes=2)))
-    waits = traffic(run, A100._replace(network=3e9), IDLE)
-    assert set(waits) == {Term.NETWORK}
-    assert waits[Term.NETWORK] == pytest.approx(6 * PARAMETERS * 15 / 16 / 3e9, rel=0.01)
-    assert set(traffic(run, A100._replace(network=400e9), IDLE)) == {Term.LINKS}
+    run = training_step(QWEN, Workload(method="full", precision="engine", sharding=engine(2)._replace(nodes=2)))
+    waits = communication_seconds(run, A100._replace(network=3e9), IDLE)
+    assert set(waits) == {TimeTerm.NETWORK}
+    assert waits[TimeTerm.NETWORK] == pytest.approx(6 * PARAMETERS * 15 / 16 / 3e9, rel=0.01)
+    assert set(communication_seconds(run, A100._replace(network=400e9), IDLE)) == {TimeTerm.LINKS}
 
 
 def test_without_own_links_devices_share_the_main_memory() -> None:
@@ -90,8 +99,8 @@ def test_overlap_hides_what_the_file_says() -> None:
     for stage in (1, 2, 3):
         waits = []
         for overlap in (False, True):
-            run = run_of(QWEN, work._replace(sharding=engine(stage, overlap=overlap)))
-            waits.append(sum(traffic(run, A100, passes(run, A100)).values()))
+            run = training_step(QWEN, work._replace(sharding=engine(stage, overlap=overlap)))
+            waits.append(sum(communication_seconds(run, A100, micro_batch_costs(run, A100)).values()))
         assert waits[1] < 0.97 * waits[0]
 
 
@@ -99,7 +108,9 @@ def test_small_tensors_wait_for_each_start() -> None:
     """Of an adapter under ZeRO-3 every matrix is gathered by itself."""
     work = Workload(method="lora", precision="engine", sharding=engine(3, prefetch_bucket=0))
     plain, adapted = (
-        traffic(run_of(QWEN, work._replace(adapter=Adapter(8, targets))), A100, IDLE)[Term.LINKS]
+        communication_seconds(training_step(QWEN, work._replace(adapter=Adapter(8, targets))), A100, IDLE)[
+            TimeTerm.LINKS
+        ]
         for targets in (("q",), ("q", "k", "v", "o", "gate", "up", "down"))
     )
     assert adapted > 1.15 * plain
@@ -109,16 +120,16 @@ def test_small_tensors_wait_for_each_start() -> None:
 @given(runs())
 def test_one_device_sends_nothing(run: tuple[Architecture, Workload]) -> None:
     arch, work = run
-    alone = run_of(arch, work._replace(sharding=work.sharding._replace(nodes=1, devices_per_node=1)))
-    assert not traffic(alone, A100, passes(alone, A100))
+    alone = training_step(arch, work._replace(sharding=work.sharding._replace(nodes=1, devices_per_node=1)))
+    assert not communication_seconds(alone, A100, micro_batch_costs(alone, A100))
 
 
 @LAWS
 @given(runs(), st.sampled_from(["link", "network"]))
 def test_a_faster_link_is_never_slower(run: tuple[Architecture, Workload], field: str) -> None:
-    before = step_time(*run, A100).expected
+    before = estimate_step_time(*run, A100).expected
     for factor in (1.1, 4):
-        after = step_time(*run, A100._replace(**{field: factor * getattr(A100, field)})).expected
+        after = estimate_step_time(*run, A100._replace(**{field: factor * getattr(A100, field)})).expected
         assert after <= before * (1 + 1e-9)
 
 
@@ -126,7 +137,7 @@ def test_a_faster_link_is_never_slower(run: tuple[Architecture, Workload], field
 @given(runs())
 def test_more_computation_never_shortens_the_step(run: tuple[Architecture, Workload]) -> None:
     arch, work = run
-    short, long = (step_time(arch, work._replace(length=length), A100).expected for length in (1024, 1025))
+    short, long = (estimate_step_time(arch, work._replace(length=length), A100).expected for length in (1024, 1025))
     assert short <= long * (1 + 1e-9)
 
 
@@ -136,7 +147,11 @@ def test_stage_3_never_sends_less_than_stage_2(run: tuple[Architecture, Workload
     arch, work = run
     assume(work.sharding.engine and work.sharding.world > 1)
     second, third = (
-        sum(traffic(run_of(arch, work._replace(sharding=work.sharding._replace(stage=stage))), SLOW, IDLE).values())
+        sum(
+            communication_seconds(
+                training_step(arch, work._replace(sharding=work.sharding._replace(stage=stage))), SLOW, IDLE
+            ).values()
+        )
         for stage in (2, 3)
     )
     assert third >= 0.999 * second
@@ -147,6 +162,7 @@ def test_stage_3_never_sends_less_than_stage_2(run: tuple[Architecture, Workload
 def test_more_micro_batches_never_send_less(run: tuple[Architecture, Workload]) -> None:
     arch, work = run
     before, after = (
-        sum(traffic(run_of(arch, work._replace(accumulation=number)), A100, IDLE).values()) for number in (1, 3)
+        sum(communication_seconds(training_step(arch, work._replace(accumulation=number)), A100, IDLE).values())
+        for number in (1, 3)
     )
     assert after >= before

@@ -12,31 +12,32 @@ import pytest
 from click.testing import CliRunner
 from support import clean_recipe, following
 
-from validator.advise import changes, ladder
-from validator.advise.change import Change
+from validator.advise import changes, levers
+from validator.advise.changes import Change
+from validator.catalogue.lookup import locate_recipe
+from validator.check import checking
 from validator.commands import copy
-from validator.diagnostic import Severity
-from validator.job import changed as trials
-from validator.job import job
-from validator.job.job import GIB
-from validator.judge import check
-from validator.read.override import overridden
-from validator.read.recipe import load, parse
-from validator.recipes.named import named
-from validator.rules import engine
+from validator.finding import Severity
+from validator.recipe.recipe_file import load_recipe, load_with_overrides, parse_recipe
+from validator.rules import all_rules
+from validator.run import prediction
+from validator.run import variants as trials
+from validator.run.prediction import GIB
 
 pytestmark = [pytest.mark.usefixtures("from_the_root"), pytest.mark.sample(one_in=3, whole_for=["validator/advise/*"])]
 
 ROOT = Path(__file__).parents[2]
 
 
-def resolved(machine: str, method: str, ram: float = 1024, more: str = "") -> job.Job:
-    return job.resolve(parse(str(ROOT / "recipes" / "x.yaml"), following.recipe(machine, method, ram, more)))
+def resolved(machine: str, method: str, ram: float = 1024, more: str = "") -> prediction.Job:
+    return prediction.resolve(
+        parse_recipe(str(ROOT / "recipes" / "x.yaml"), following.recipe(machine, method, ram, more))
+    )
 
 
 def followed(folder: Path, text: str) -> list[Change]:
     """The nearest changes, each of them followed and true."""
-    return following.promises(folder, text, changes.nearest, Severity.ERROR)[1]
+    return following.promises(folder, text, changes.nearest_changes, Severity.ERROR)[1]
 
 
 JOBS = [
@@ -92,16 +93,16 @@ def test_the_cheapest_that_fits_comes_first(
 ) -> None:
     before = resolved(machine, method, ram, more)
     assert before.verdict in ("tight", "exceeds")
-    first = changes.nearest(before)[0]
+    first = changes.nearest_changes(before)[0]
     assert (first.verdict, first.set) == ("fits", cheapest)
-    assert changes.advice(before) == f"set {first}"
+    assert changes.change_advice(before) == f"set {first}"
     followed(tmp_path / "x", following.recipe(machine, method, ram, more))
 
 
 @pytest.mark.parametrize(("machine", "method", "more"), JOBS)
 def test_nothing_in_a_change_could_be_left_out(machine: str, method: str, more: str) -> None:
     before = resolved(machine, method, more=more)
-    near = changes.nearest(before)
+    near = changes.nearest_changes(before)
     assert len(near) <= 5
     assert len({change.verdict for change in near}) == 1 or before.verdict == "fits"
     for one, other in product(near, near):
@@ -111,7 +112,7 @@ def test_nothing_in_a_change_could_be_left_out(machine: str, method: str, more: 
 def test_a_job_that_fits_is_shown_what_saves_memory_easily() -> None:
     before = resolved("1xh200-141g", "lora", more="disable_gradient_checkpointing: true\ncutoff_len: 512")
     assert before.verdict == "fits"
-    near = changes.nearest(before)
+    near = changes.nearest_changes(before)
     assert [*batch(2, 4)] in [[*change.set] for change in near]
     assert {"disable_gradient_checkpointing": False} in [change.set for change in near]
     assert all(change.verdict == "fits" for change in near)
@@ -122,28 +123,30 @@ def test_a_job_that_fits_is_shown_what_saves_memory_easily() -> None:
 
 
 def test_an_optimizer_that_keeps_the_batch_comes_before_those_that_cannot_accumulate() -> None:
-    near = changes.nearest(resolved("1xa100-40g", "full", more="per_device_train_batch_size: 1"), limit=100)
+    near = changes.nearest_changes(resolved("1xa100-40g", "full", more="per_device_train_batch_size: 1"), limit=100)
     order = [next((key for key in change.set if key in SAVED), None) for change in near]
     assert [key for key in dict.fromkeys(order) if key] == list(SAVED)
 
 
-def too_large() -> job.Job:
+def too_large() -> prediction.Job:
     """72 billion parameters for 16 GiB."""
-    return job.resolve(parse("x.yaml", following.BODY.format(method="full").replace("7B", "72B")), "1xt4-16g", 64)
+    return prediction.resolve(
+        parse_recipe("x.yaml", following.BODY.format(method="full").replace("7B", "72B")), "1xt4-16g", 64
+    )
 
 
 def test_where_nothing_fits_the_nearest_are_shown() -> None:
-    near = changes.nearest(too_large())
+    near = changes.nearest_changes(too_large())
     assert {change.verdict for change in near} == {"exceeds"}
-    assert changes.advice(too_large()) == "no change makes it fit, `lmf-recipes explain` shows the nearest"
+    assert changes.change_advice(too_large()) == "no change makes it fit, `lmf-recipes explain` shows the nearest"
 
 
 def test_no_two_of_the_nearest_need_the_same_of_what_is_exceeded() -> None:
-    before = job.resolve(parse("x.yaml", clean_recipe.FOUR_BITS), "1xa100-40g", 128)
+    before = prediction.resolve(parse_recipe("x.yaml", clean_recipe.FOUR_BITS), "1xa100-40g", 128)
     assert before.device_verdict == "exceeds"
-    near = changes.nearest(before)  # others need less of host memory, of which there is enough
+    near = changes.nearest_changes(before)  # others need less of host memory, of which there is enough
     assert len(near) == 1
-    both = changes.nearest(too_large())  # less of the one for more of the other
+    both = changes.nearest_changes(too_large())  # less of the one for more of the other
     assert [change.host_gib > 64 for change in both] == [True, False]
 
 
@@ -151,23 +154,25 @@ def test_it_is_said_where_the_best_are_tight() -> None:
     before = resolved("1xrtx-3090", "lora", 16, "cutoff_len: 8192\n")
     assert before.worst == "exceeds"
     assert before.host_verdict == "tight"
-    assert {change.verdict for change in changes.nearest(before)} == {"tight"}
-    assert changes.advice(before).startswith("nothing fits with a margin; it is tight if you set `per_device_train_b")
+    assert {change.verdict for change in changes.nearest_changes(before)} == {"tight"}
+    assert changes.change_advice(before).startswith(
+        "nothing fits with a margin; it is tight if you set `per_device_train_b"
+    )
 
 
 def test_none_for_an_unknown_model() -> None:
-    assert changes.nearest(job.resolve(parse("x.yaml", "model_name_or_path: none/such\n"))) == []
+    assert changes.nearest_changes(prediction.resolve(parse_recipe("x.yaml", "model_name_or_path: none/such\n"))) == []
 
 
 def test_no_kernels_for_nvidia_alone_on_ascend_and_no_4_bit_where_it_does_not_run() -> None:
     for more in ("", "cutoff_len: 16384\n", "cutoff_len: 65536\n"):
-        for change in changes.nearest(resolved("8xascend-910b-64g", "lora", more=more), limit=100):
+        for change in changes.nearest_changes(resolved("8xascend-910b-64g", "lora", more=more), limit=100):
             assert not {"enable_liger_kernel", "quantization_bit"} & set(change.set)
 
 
 def test_nothing_is_offloaded_to_memory_that_the_device_shares() -> None:
     for method in ("lora", "full"):
-        near = changes.nearest(resolved("1xgb10-128g", method, more="cutoff_len: 32768"), limit=100)
+        near = changes.nearest_changes(resolved("1xgb10-128g", method, more="cutoff_len: 32768"), limit=100)
         assert near
         assert not any("offload" in str(change.set.get("deepspeed")) for change in near)
 
@@ -175,14 +180,14 @@ def test_nothing_is_offloaded_to_memory_that_the_device_shares() -> None:
 @pytest.mark.parametrize("machine", ["1xmi300x-192g", "1xascend-910b-64g"])
 def test_one_device_without_expandable_segments_is_not_sent_to_torchrun(machine: str) -> None:
     for more in ("cutoff_len: 8192", "cutoff_len: 16384", "cutoff_len: 32768"):
-        near = changes.nearest(resolved(machine, "lora", more=more), limit=100)
+        near = changes.nearest_changes(resolved(machine, "lora", more=more), limit=100)
         assert not any(change.set.get("deepspeed") == "deepspeed/ds_z2.json" for change in near)
 
 
 def test_optimizers_of_full_tuning_go_when_adapters_or_an_engine_come() -> None:
     for key in ("use_galore", "use_apollo", "use_badam"):
         before = resolved("8xrtx-4090", "full", more=f"{key}: true\noptim: adamw_torch\n")
-        near = changes.nearest(before, limit=100)
+        near = changes.nearest_changes(before, limit=100)
         assert any("deepspeed" in change.set for change in near)
         assert any(change.set.get("finetuning_type") == "lora" for change in near)
         assert all(change.set[key] is False for change in near if {"deepspeed", "finetuning_type"} & set(change.set))
@@ -199,14 +204,14 @@ def test_optimizers_of_full_tuning_go_when_adapters_or_an_engine_come() -> None:
 )
 def test_the_search_ends_soon(machine: str, ram: float, method: str, more: str) -> None:
     before = resolved(machine, method, ram, more)
-    trials._changed.cache_clear()
-    changes.nearest(before)
-    assert trials._changed.cache_info().misses < 450  # of 0.3 ms each
+    trials._with_arguments.cache_clear()
+    changes.nearest_changes(before)
+    assert trials._with_arguments.cache_info().misses < 450  # of 0.3 ms each
 
 
 def test_a_micro_batch_is_halved_step_by_step_to_one() -> None:
     def sizes(micro: int) -> list[tuple[int, int]]:
-        ways = ladder.micro_batch(resolved("1xrtx-3090", "lora", more=f"per_device_train_batch_size: {micro}"))
+        ways = levers.smaller_micro_batch(resolved("1xrtx-3090", "lora", more=f"per_device_train_batch_size: {micro}"))
         return [(way.set["per_device_train_batch_size"], way.set["gradient_accumulation_steps"]) for way in ways]  # type: ignore[misc]
 
     assert sizes(8) == [(4, 4), (2, 8), (1, 16)]
@@ -217,14 +222,14 @@ def test_a_micro_batch_is_halved_step_by_step_to_one() -> None:
 
 def test_what_exists_already_is_no_reason_to_hold_a_change_back() -> None:
     before = resolved("1xrtx-4090", "full", more="fp16: true\n")
-    assert engine.errors(before)
-    assert changes.nearest(before)
+    assert all_rules.find_errors(before)
+    assert changes.nearest_changes(before)
 
 
 def test_a_quantized_model_that_is_loaded_whole_may_be_sharded_unquantized() -> None:
     text = following.BODY.format(method="lora").replace("7B", "72B").replace("size: 4", "size: 1")
     more = "quantization_bit: 4\ndeepspeed: deepspeed/ds_z3.json\n"
-    near = changes.nearest(job.resolve(parse("x.yaml", text + more), "8xv100-32g", 1024))
+    near = changes.nearest_changes(prediction.resolve(parse_recipe("x.yaml", text + more), "8xv100-32g", 1024))
     assert near[0].verdict == "fits"
     assert near[0].set["quantization_bit"] is None
 
@@ -241,7 +246,7 @@ REFUSED = sorted((ROOT / "tests" / "fixtures" / "refused").glob("*.yaml"))
 
 def kinds() -> list[Path]:
     """A recipe for each combination of what decides which changes there are."""
-    values = {path: load(str(path)).values for path in RECIPES}
+    values = {path: load_recipe(str(path)).values for path in RECIPES}
     return sorted({str([values[path].get(key) for key in DECIDES]): path for path in reversed(RECIPES)}.values())
 
 
@@ -277,7 +282,7 @@ def test_advice_on_many_machines_keeps_its_promise(tmp_path: Path, path: Path) -
 
 
 def test_most_of_them_do_not_fit() -> None:
-    verdicts = [job.resolve(parse(str(case[0]), seen(*case))).verdict for case in cases(kinds())]
+    verdicts = [prediction.resolve(parse_recipe(str(case[0]), seen(*case))).verdict for case in cases(kinds())]
     assert sum(verdict in ("tight", "exceeds") for verdict in verdicts) > 0.6 * len(verdicts)
 
 
@@ -286,8 +291,8 @@ def test_advice_on_a_name_of_the_catalogue_holds_in_a_fresh_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     name, asked = "qwen3-8b-a100-full", ("2xrtx-3090", 512.0)
-    _, before = check.judge(overridden(*named(name)), *asked)
-    first = changes.nearest(before)[0]
+    _, before = checking.check_recipe(load_with_overrides(*locate_recipe(name)), *asked)
+    first = changes.nearest_changes(before)[0]
     assert first.first == [f"lmf-recipes copy {name} .", "lmf-recipes copy ds_z3_offload.json ."]
     for command in first.first:
         assert CliRunner().invoke(copy.command, shlex.split(command)[2:]).exit_code == 0
@@ -295,9 +300,9 @@ def test_advice_on_a_name_of_the_catalogue_holds_in_a_fresh_folder(
     for setting in first.settings():
         text = following.written(text, setting)
     (tmp_path / f"{name}.yaml").write_text(text, "utf-8")
-    _, after = check.judge(load(f"{name}.yaml"), *asked)
+    _, after = checking.check_recipe(load_recipe(f"{name}.yaml"), *asked)
     following.is_as_promised(after, first)
-    assert changes.nearest(before)[0].first == []  # both are there now
+    assert changes.nearest_changes(before)[0].first == []  # both are there now
 
 
 def test_no_copy_is_advised_of_a_recipe_that_is_not_of_the_catalogue(
@@ -305,8 +310,8 @@ def test_no_copy_is_advised_of_a_recipe_that_is_not_of_the_catalogue(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for place, copied in (("recipes", True), ("saves", False)):
-        one = parse(str(ROOT / place / "x.yaml"), following.recipe("8xa100-80g", "full"))
-        first = changes.nearest(job.resolve(one))[0].first
+        one = parse_recipe(str(ROOT / place / "x.yaml"), following.recipe("8xa100-80g", "full"))
+        first = changes.nearest_changes(prediction.resolve(one))[0].first
         assert ("lmf-recipes copy x ." in first) == copied
 
 
@@ -353,7 +358,7 @@ def test_each_sentence_holds(tmp_path: Path, sentence: str) -> None:
 
 def test_there_is_no_sentence_beside_them() -> None:
     """Every text that a step of the ladder can say."""
-    tree = ast.parse(Path(ladder.__file__).read_text("utf-8"))
+    tree = ast.parse(Path(levers.__file__).read_text("utf-8"))
     said = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and " " in str(node.value)}
     docs = {ast.get_docstring(node, clean=False) for node in ast.walk(tree)
             if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef))}  # fmt: skip
@@ -365,11 +370,11 @@ def test_data_sets_that_are_not_here_do_not_stand_against_a_change(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = "model_name_or_path: Qwen/Qwen2.5-7B-Instruct\ndo_train: true\ndataset: mine\ntemplate: qwen\nbf16: true\n"
-    before = job.resolve(
-        parse("x.yaml", f"{text}finetuning_type: lora\nper_device_train_batch_size: 8\n"), "1xa100-40g"
+    before = prediction.resolve(
+        parse_recipe("x.yaml", f"{text}finetuning_type: lora\nper_device_train_batch_size: 8\n"), "1xa100-40g"
     )
     assert before.worst == "exceeds"
-    assert [change.verdict for change in changes.nearest(before, limit=1)] == ["fits"]
+    assert [change.verdict for change in changes.nearest_changes(before, limit=1)] == ["fits"]
 
 
 MIXTURE = """# /// recipe
@@ -394,9 +399,9 @@ def test_the_release_with_which_four_bits_reach_the_experts_comes_first(
     release: str, bits: object, named: bool
 ) -> None:
     """Followed, it fits."""
-    before = job.resolve(parse("x.yaml", MIXTURE.format(release=f'"{release}"', bits=bits)))
-    after = job.resolve(parse("x.yaml", MIXTURE.format(release="4.57.1", bits=bits)))
-    said = changes.advice(before)
+    before = prediction.resolve(parse_recipe("x.yaml", MIXTURE.format(release=f'"{release}"', bits=bits)))
+    after = prediction.resolve(parse_recipe("x.yaml", MIXTURE.format(release="4.57.1", bits=bits)))
+    said = changes.change_advice(before)
     assert said.startswith("write `# transformers: 4.57.1` into the header block and install it (") is named
     assert (after.worst == "fits") is named
     if named and after.device_memory:

@@ -9,21 +9,22 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from validator.advise import explain
-from validator.advise.explanation import Samples, Target
+from validator.advise import explanation as advise_explanation
+from validator.advise.explanation import SampleNumbers, TargetMachine
+from validator.check.checking import check_document
 from validator.commands.explain import command
-from validator.diagnostic import RecipeError, Report, Severity
-from validator.job import job
-from validator.job.job import GIB
-from validator.judge.check import check_document
-from validator.memory.terms import Host
-from validator.read.override import overridden
-from validator.read.recipe import load, parse
-from validator.show import chart, report, structure
+from validator.errors import RecipeError
+from validator.finding import Report, Severity
+from validator.output import explain_text, json_output
+from validator.output.findings import format_findings, format_findings_json
+from validator.physics.estimate import HostTerm
+from validator.recipe.recipe_file import load_recipe, load_with_overrides, parse_recipe
+from validator.run import prediction
+from validator.run.prediction import GIB
 
 pytestmark = [
     pytest.mark.usefixtures("from_the_root"),
-    pytest.mark.sample(one_in=3, whole_for=["validator/advise/*", "validator/show/*"]),
+    pytest.mark.sample(one_in=3, whole_for=["validator/advise/*", "validator/output/*"]),
 ]
 
 ROOT = Path(__file__).parents[2]
@@ -44,12 +45,12 @@ save_total_limit: 2
 """
 
 
-def resolved(text: str) -> job.Job:
-    return job.resolve(parse("recipes/x.yaml", text))
+def resolved(text: str) -> prediction.Job:
+    return prediction.resolve(parse_recipe("recipes/x.yaml", text))
 
 
 def test_the_fixed_shape() -> None:
-    found = json.loads(structure.text(explain.explain(resolved(HEAD + BODY))))
+    found = json.loads(json_output.format_json(advise_explanation.explain(resolved(HEAD + BODY))))
     assert list(found) == [
         "path", "machine", "model", "verdict", "device_gib", "host_gib", "disk_gib", "time", "samples", "changes",
         "command", "spare", "diagnostics", "left_out", "command_problem", "releases", "enough_for_tokens", "older",
@@ -71,7 +72,7 @@ def test_the_fixed_shape() -> None:
 
 def test_numbers_are_the_jobs_own_in_gib() -> None:
     one = resolved(HEAD + BODY)
-    explanation = explain.explain(one)
+    explanation = advise_explanation.explain(one)
     device, model = explanation.device_gib, explanation.model
     assert one.device_memory
     assert device
@@ -87,21 +88,21 @@ def test_numbers_are_the_jobs_own_in_gib() -> None:
 
 
 def test_thin_evidence_is_said() -> None:
-    ascend = explain.explain(resolved(HEAD.replace("2x8xa100-80g", "8xascend-910b-64g") + BODY))
+    ascend = advise_explanation.explain(resolved(HEAD.replace("2x8xa100-80g", "8xascend-910b-64g") + BODY))
     assert ascend.device_gib
     assert ascend.device_gib.few_measurements_of == ["this kind of device"]
-    assert "few measurements of this kind of device are public" in chart.text(ascend)
-    common = explain.explain(resolved(HEAD.replace("2x8xa100-80g", "8xa100-80g") + BODY))
+    assert "few measurements of this kind of device are public" in explain_text.format_explanation(ascend)
+    common = advise_explanation.explain(resolved(HEAD.replace("2x8xa100-80g", "8xa100-80g") + BODY))
     assert common.device_gib
     assert common.device_gib.few_measurements_of == []
-    assert "few measurements" not in chart.text(common)
+    assert "few measurements" not in explain_text.format_explanation(common)
 
 
 def test_machine_and_commands() -> None:
-    explanation = explain.explain(resolved(HEAD + BODY), ["max_steps=1"])
+    explanation = advise_explanation.explain(resolved(HEAD + BODY), ["max_steps=1"])
     machine = explanation.machine
     assert machine
-    assert machine == Target(2, 8, "a100-80g", 80.0, machine.usable_gib, 2048.0)
+    assert machine == TargetMachine(2, 8, "a100-80g", 80.0, machine.usable_gib, 2048.0)
     assert 78 < (machine.usable_gib or 0) < 80
     assert len(explanation.command) == 2
     assert all(line.endswith("llamafactory-cli train recipes/x.yaml max_steps=1") for line in explanation.command)
@@ -109,14 +110,14 @@ def test_machine_and_commands() -> None:
 
 def test_samples_are_counted_where_they_are_local() -> None:
     rows = len(json.loads((ROOT / "data" / "tiny_demo.json").read_text()))
-    assert explain.explain(resolved(HEAD + BODY)).samples == Samples(5000, rows)
+    assert advise_explanation.explain(resolved(HEAD + BODY)).samples == SampleNumbers(5000, rows)
     for name in ("alpaca_gpt4_en", "tiny_demo,alpaca_gpt4_en", "tiny_demo,none_such"):
-        explanation = explain.explain(resolved(HEAD + BODY.replace("tiny_demo", name)))
+        explanation = advise_explanation.explain(resolved(HEAD + BODY.replace("tiny_demo", name)))
         assert explanation.samples.found is None, name
 
 
 def test_without_machine() -> None:
-    explanation = explain.explain(resolved(BODY))
+    explanation = advise_explanation.explain(resolved(BODY))
     assert explanation.machine is None
     assert explanation.verdict == "unknown"
     assert explanation.device_gib
@@ -133,7 +134,7 @@ def test_without_machine() -> None:
 )
 def test_nothing_is_explained_of_what_is_not_known(text: str, says: str) -> None:
     with pytest.raises(RecipeError, match=says):
-        explain.explain(resolved(text))
+        advise_explanation.explain(resolved(text))
 
 
 LORA = "recipes/qwen3-8b-4090x1-lora.yaml"
@@ -163,13 +164,13 @@ ASKED: list[tuple[list[str], str | None, float | None, list[str]]] = [
 def test_errors_and_exit_code_are_those_of_check(
     overrides: list[str], machine: str | None, ram: float | None, codes: list[str]
 ) -> None:
-    findings = check_document(overridden(LORA, overrides), machine, ram)
+    findings = check_document(load_with_overrides(LORA, overrides), machine, ram)
     options = [*(["--machine", machine] if machine else []), *(["--host-ram", str(ram)] if ram else [])]
     code, shown = asked(*overrides, *options)
     assert code == (1 if findings.count(Severity.ERROR) else 0)
     lines, below = shown[: shown.index(f"{LORA}\n")].splitlines(), shown[shown.index(f"{LORA}\n") :]
     assert [line.rpartition("[")[2] for line in lines if line.endswith("]")] == [f"{code}]" for code in codes]
-    assert set(lines) <= set(report.text(Report("", [findings])).splitlines())
+    assert set(lines) <= set(format_findings(Report("", [findings])).splitlines())
     assert ("will not run" in below) == bool(codes)
     assert ("\nrun:\n" in below) == (code == 0)
 
@@ -177,7 +178,7 @@ def test_errors_and_exit_code_are_those_of_check(
 def test_json_has_the_diagnostics_of_check() -> None:
     wrong = ["cutoff_len=8k", "cutoff_length=1"]
     answer = json.loads(asked(*wrong, "--format", "json")[1])
-    judged = json.loads(report.as_json(Report("", [check_document(overridden(LORA, wrong))])))
+    judged = json.loads(format_findings_json(Report("", [check_document(load_with_overrides(LORA, wrong))])))
     assert answer["diagnostics"] == judged["files"][0]["diagnostics"]
     assert {each["code"] for each in answer["diagnostics"] if each["severity"] == "error"} == {"SCH001", "SCH002"}
     assert (answer["command"], answer["command_problem"]) == ([], None)
@@ -193,7 +194,7 @@ def test_a_refused_value_counts_as_what_it_plainly_means() -> None:
 
 
 def test_text_rounds_once_and_json_has_two_decimals() -> None:
-    host = explain.explain(
+    host = advise_explanation.explain(
         resolved((ROOT / "tests/fixtures/recipes/llama3.2-1b-4090x1-full-offload.yaml").read_text("utf-8"))
     ).host_gib
     assert host
@@ -202,7 +203,7 @@ def test_text_rounds_once_and_json_has_two_decimals() -> None:
     assert f": {host.expected:.1f} GiB expected, {host.low:.1f} to " in CliRunner().invoke(command, [name]).stdout
     sizes = json.loads(CliRunner().invoke(command, [name, "--format", "json"]).stdout)
     assert sizes["host_gib"]["expected"] == round(host.expected, 2)
-    assert sizes["host_gib"]["terms"]["master"] == round(host.terms[Host.MASTER], 2)
+    assert sizes["host_gib"]["terms"]["master"] == round(host.terms[HostTerm.MASTER], 2)
     assert all(change["device_gib"] == round(change["device_gib"], 2) for change in sizes["changes"] + sizes["spare"])
 
 
@@ -231,22 +232,28 @@ def test_no_command_that_the_launcher_would_split(
     (folder / "inner" / "x.yaml").write_text(f"# /// recipe\n# machine: {machine}\n# ///\n{BODY}dataset_dir: data\n")
     (folder / "inner" / "data").symlink_to(ROOT / "data")
     monkeypatch.chdir(folder / "inner")
-    assert explain.explain(job.resolve(load("x.yaml"))).command[0].endswith("llamafactory-cli train x.yaml")
-    spaced = explain.explain(job.resolve(load("x.yaml")), ["output_dir=my saves/x"])
-    assert ("`output_dir=my saves/x` holds a space" in chart.text(spaced)) == splits
+    assert (
+        advise_explanation.explain(prediction.resolve(load_recipe("x.yaml")))
+        .command[0]
+        .endswith("llamafactory-cli train x.yaml")
+    )
+    spaced = advise_explanation.explain(prediction.resolve(load_recipe("x.yaml")), ["output_dir=my saves/x"])
+    assert ("`output_dir=my saves/x` holds a space" in explain_text.format_explanation(spaced)) == splits
     for place, way in (("", "inner/"), ("below", "../inner/")):  # the data have a path without a space
         monkeypatch.chdir(folder / place)
-        (line,) = explain.explain(job.resolve(load(f"{way}x.yaml"))).command
+        (line,) = advise_explanation.explain(prediction.resolve(load_recipe(f"{way}x.yaml"))).command
         assert line.endswith(f" {way}x.yaml dataset_dir={way}data")
 
 
 def test_experts_are_explained_for_each_release() -> None:
     body = BODY.replace("Qwen/Qwen2.5-7B-Instruct", "mistralai/Mixtral-8x7B-Instruct-v0.1")
-    answer = explain.explain(resolved("# /// recipe\n# machine: 1xa100-80g\n# ///\nquantization_bit: 4\n" + body))
+    answer = advise_explanation.explain(
+        resolved("# /// recipe\n# machine: 1xa100-80g\n# ///\nquantization_bit: 4\n" + body)
+    )
     newest, older = answer.releases
     assert (newest.verdict, older.verdict, answer.verdict) == ("exceeds", "fits", "tight")
     assert newest.expected > 2 * older.expected
-    lines = chart.text(answer)
+    lines = explain_text.format_explanation(answer)
     assert "depends on the release of transformers: exceeds with the newest" in lines
     assert f"with transformers {older.transformers}, whose experts are linear modules" in lines
     assert f"fits with `# transformers: {older.transformers}` in the header block" in lines
@@ -291,10 +298,10 @@ def test_a_network_or_price_that_is_none_is_wrong_usage(words: tuple[str, ...]) 
 
 def test_changes_say_what_they_cost_in_time_on_the_same_samples() -> None:
     one = resolved(HEAD.replace("2x8xa100-80g", "1xrtx-4090") + BODY + "flash_attn: fa2\n")
-    changes = explain.explain(one, energy=False).changes
+    changes = advise_explanation.explain(one, energy=False).changes
     assert changes
     assert all(change.time_ratio for change in changes)
-    spare = explain.explain(resolved(HEAD.replace("2x8xa100-80g", "8xa100-80g") + BODY)).spare
+    spare = advise_explanation.explain(resolved(HEAD.replace("2x8xa100-80g", "8xa100-80g") + BODY)).spare
     known = {tuple(change.set): change.time_ratio for change in spare}
     faster = known["disable_gradient_checkpointing",]
     assert faster

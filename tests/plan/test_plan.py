@@ -18,20 +18,19 @@ from support import laws, program
 from support.count_calls import calls
 from support.real_parser import Parser
 
-from validator.advise.explain import explain
+from validator.advise.explanation import explain
+from validator.catalogue import bundled_recipes
+from validator.check import checking
 from validator.cli import group
-from validator.diagnostic import RecipeError, Severity
-from validator.job import job
-from validator.judge import check
-from validator.measure import kept
-from validator.plan import answer, choice, draft, writing
+from validator.errors import RecipeError
+from validator.finding import Severity
+from validator.knowledge import devices, guidance, models, releases
+from validator.plan import answer, base_model, new_recipe, recipe_text
 from validator.plan import search as plan
-from validator.plan.nearest import _settings
-from validator.plan.nearest import nearest as nearest_recipe
-from validator.plan.rows import rows
-from validator.read.recipe import load
-from validator.recipes import catalogue
-from validator.tables import guidance, machines, models, releases
+from validator.plan.plan_json import answer_rows
+from validator.plan.similar_recipes import _read_settings, nearest_recipe
+from validator.recipe.recipe_file import load_recipe
+from validator.run import calibration, prediction
 
 pytestmark = pytest.mark.sample(one_in=4, whole_for=["validator/plan/*"])
 
@@ -41,13 +40,19 @@ _MACHINES = [
     *("8xascend-910a-32g", "8xascend-910b-32g", "8xascend-910b-64g", "16xascend-910c-64g", "4x8xh100-80g"),
 ]
 _TRIPLES = laws.chance(5).sample(
-    [(model, machine, method) for model in models.model_ids() for machine in _MACHINES for method in plan.METHODS], 200
+    [
+        (model, machine, method)
+        for model in models.model_ids()
+        for machine in _MACHINES
+        for method in plan.PLANNED_METHODS
+    ],
+    200,
 )
 
 _ASKED = [
     {"model": chance.choice(models.model_ids()), "machine": chance.choice([*_MACHINES, "1x48g", "8x80g"]),
-     "length": chance.choice([None, 512, 4096, 8192]), "stage": chance.choice(draft.STAGES),
-     "method": chance.choice([None, *guidance.METHODS]), "fsdp": chance.random() < 0.2,
+     "length": chance.choice([None, 512, 4096, 8192]), "stage": chance.choice(new_recipe.PLANNED_STAGES),
+     "method": chance.choice([None, *guidance.TUNING_METHODS]), "fsdp": chance.random() < 0.2,
      "host_ram_gib": chance.choice([None, 64.0, 512.0])}
     for chance in map(laws.chance, range(120))
 ]  # fmt: skip
@@ -56,13 +61,13 @@ _ASKED = [
 @cache
 def triple(model: str, machine: str, method: str) -> answer.Answer:
     """The answer for one of the random triples, which several tests look at."""
-    return answer.answer(model, machine, method=method)
+    return answer.find_answer(model, machine, method=method)
 
 
 def plan_for(asked: dict[str, Any]) -> plan.Plan | None:
     """The best plan; None where the request is refused or nothing fits."""
     try:
-        return answer.answer(**asked).best
+        return answer.find_answer(**asked).best
     except RecipeError:
         return None
 
@@ -91,15 +96,15 @@ def test_what_it_writes_passes_check(here: Path, model: str, machine: str, metho
     found = triple(model, machine, method)
     if found.best is None:
         with pytest.raises(RecipeError, match="nothing fits"):
-            answer.write(found.best, Path("mine.yaml"))
+            answer.write_best_plan(found.best, Path("mine.yaml"))
         assert not list(here.iterdir())
         return
-    answer.write(found.best, Path("mine.yaml"))
-    report = check.check_file("mine.yaml")
+    answer.write_best_plan(found.best, Path("mine.yaml"))
+    report = checking.check_file("mine.yaml")
     assert [d for d in report.diagnostics if d.severity is not Severity.NOTE] == []
     assert report.verdict == "fits"
-    expected = {**rows(found).plans[0].set, "output_dir": "saves/mine"}
-    assert load("mine.yaml").values.items() >= expected.items()
+    expected = {**answer_rows(found).plans[0].set, "output_dir": "saves/mine"}
+    assert load_recipe("mine.yaml").values.items() >= expected.items()
 
 
 @pytest.mark.sample(one_in=20)
@@ -113,10 +118,10 @@ def test_whatever_is_asked_the_plan_is_what_explain_says_of_the_file(asked: dict
     best = plan_for(asked)
     if best is None:
         return
-    answer.write(best, Path("mine.yaml"))
-    report = check.check_file("mine.yaml")
+    answer.write_best_plan(best, Path("mine.yaml"))
+    report = checking.check_file("mine.yaml")
     assert [d for d in report.diagnostics if d.severity is not Severity.NOTE] == []
-    told = explain(job.resolve(load("mine.yaml")))
+    told = explain(prediction.resolve(load_recipe("mine.yaml")))
     assert told.verdict == "fits"
     assert told.device_gib
     assert told.device_gib.expected == pytest.approx(best.device_gib, abs=0.01)
@@ -147,7 +152,7 @@ def test_llamafactory_accepts_what_it_writes(tmp_path: Path, parser: Parser) -> 
     for number, best in enumerate([*(triple(*each).best for each in _TRIPLES[::5]), *map(plan_for, _ASKED[::5])]):
         if best:
             written.append(tmp_path / f"{number}.yaml")
-            written[-1].write_text(writing.text(best.draft), "utf-8")
+            written[-1].write_text(recipe_text.render_recipe(best.draft), "utf-8")
     rows = parser(Path(__file__).parents[2], *written)
     assert len(rows) == len(written) > 10
     assert [row for row in rows if "error" in row] == []
@@ -182,11 +187,11 @@ def test_the_rows_are_ordered_by_time_and_fit() -> None:
 
 def ranked(found: list[tuple[str, float]], methods: list[str]) -> list[str]:
     """Methods in the order of their plans, of which each sample takes so many seconds."""
-    start = draft.Draft(models.model("qwen7b"), machines.machine("1xa100-80g", 256.0), "lora")
+    start = new_recipe.NewRecipe(models.find_model("qwen7b"), devices.parse_machine("1xa100-80g", 256.0), "lora")
     made = [plan.Plan(replace(start, method=method), "fast") for method, _ in found]
     for each, (_, seconds) in zip(made, found, strict=True):
         vars(each)["duration"] = seconds
-    return [each.draft.method for each in plan._ranked(made, methods)]
+    return [each.draft.method for each in plan._rank_plans(made, methods)]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +233,9 @@ def test_on_too_few_devices_the_table_says_so() -> None:
 def test_devices_without_published_rates_are_ranked_all_the_same() -> None:
     found = plans("--model", "qwen3-8b", "--machine", "2x48g")["plans"]
     assert all(row["hours"] is row["device_hours"] is row["bottleneck"] is None for row in found)
-    assert [plan.SPEEDS.index(row["speed"]) for row in found] == sorted(plan.SPEEDS.index(r["speed"]) for r in found)
+    assert [plan.SPEED_CLASSES.index(row["speed"]) for row in found] == sorted(
+        plan.SPEED_CLASSES.index(r["speed"]) for r in found
+    )
     assert "not known" in run("--model", "qwen3-8b", "--machine", "2x48g").output
 
 
@@ -247,7 +254,7 @@ def test_what_was_measured_on_the_machine_corrects_the_hours(tmp_path: Path, mon
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     words = ("--model", "qwen7b", "--machine", "1xrtx-3090", "--samples", "100000", "--method", "lora")
     before = plans(*words)["plans"][0]["hours"]["expected"]
-    kept.keep(kept.Measured("1xrtx-3090", "x.yaml", 3.0, 2.0, 10, "2026-01-01"))
+    calibration.save_calibration(calibration.Calibration("1xrtx-3090", "x.yaml", 3.0, 2.0, 10, "2026-01-01"))
     assert plans(*words)["plans"][0]["hours"]["expected"] == pytest.approx(1.5 * before, rel=0.03)
 
 
@@ -270,7 +277,7 @@ def test_network_and_price_reach_the_recipe_that_is_written() -> None:
     slow = plans(*words)["plans"][0]["hours"]["expected"]
     assert slow > plans(*words[:4])["plans"][0]["hours"]["expected"]
     run(*words, "--write", "mine.yaml")
-    header = load("mine.yaml").header
+    header = load_recipe("mine.yaml").header
     assert (header["network"], header["price"]) == ("ethernet-10g", "1.99 USD")
 
 
@@ -301,8 +308,10 @@ def test_a_saving_optimizer_is_taken_only_where_all_else_is_slow_or_does_not_fit
     model: str, machine: str, host: float, savers: list[str | None]
 ) -> None:
     """It takes one device with bf16; offload takes host memory. Those that approximate do not stand beside it."""
-    found = plan.search(
-        draft.Draft(models.model(model), machines.machine(machine, host), "full"), ["full"], plan.LENGTHS
+    found = plan.find_plans(
+        new_recipe.NewRecipe(models.find_model(model), devices.parse_machine(machine, host), "full"),
+        ["full"],
+        plan.USUAL_LENGTHS,
     )
     assert list(dict.fromkeys(each.draft.saver for each in found)) == savers
 
@@ -322,8 +331,8 @@ def test_a_saving_optimizer_is_taken_only_where_all_else_is_slow_or_does_not_fit
 @pytest.mark.usefixtures("here")
 def test_stages_and_engines_on_request(words: tuple[str, ...], settings: dict[str, Any]) -> None:
     run("--model", "qwen3-8b", "--machine", "8xa100-80g", *words, "--write", "mine.yaml")
-    assert load("mine.yaml").values.items() >= settings.items()
-    report = check.check_file("mine.yaml")
+    assert load_recipe("mine.yaml").values.items() >= settings.items()
+    report = checking.check_file("mine.yaml")
     assert [d for d in report.diagnostics if d.severity is not Severity.NOTE] == []
 
 
@@ -355,7 +364,7 @@ def test_values_follow_the_request_and_the_tables(words: tuple[str, ...], key: s
     ("billions", "method", "rate"), [("qwen7b", "full", 1e-5), ("qwen72b", "full", 7e-6), ("qwen72b", "qlora", 1e-4)]
 )
 def test_rates_go_by_size_and_method(billions: str, method: str, rate: float) -> None:
-    assert guidance.rates(models.model(billions), method)["learning_rate"]["default"] == rate
+    assert guidance.published_rates(models.find_model(billions), method)["learning_rate"]["default"] == rate
 
 
 @pytest.mark.parametrize(("host", "workers"), [("128", 1), ("256", 4)])
@@ -456,7 +465,7 @@ def test_a_rare_device_is_not_proposed_before_a_common_one() -> None:
 def test_the_model_goes_with_the_amount_of_data(samples: int, machine: str, low: float, high: float) -> None:
     """The field report's steps: 7B 20,000, 14B 40,000, 32B 80,000, and where it is trained within days, 72B 150,000."""
     best = plans("--machine", machine, "--samples", str(samples))["choices"][0]
-    assert low < models.model(best["model"]).billions < high
+    assert low < models.find_model(best["model"]).billions < high
 
 
 _CHOOSING = [
@@ -467,7 +476,7 @@ _CHOOSING = [
 
 
 def _month(model: str) -> int:
-    year, month = models.released()[str(models.model(model).id)].split("-")
+    year, month = models.release_months()[str(models.find_model(model).id)].split("-")
     return 12 * int(year) + int(month)
 
 
@@ -475,13 +484,13 @@ def _month(model: str) -> int:
 @pytest.mark.parametrize("machine", _CHOOSING)
 def test_the_first_proposals_are_current_soon_trained_and_of_several_makers(machine: str, samples: int | None) -> None:
     chosen = plans("--machine", machine, *(("--samples", str(samples)) if samples else ()))["choices"]
-    newest = max(_month(key) for key in models.released())
-    assert all(newest - _month(row["model"]) <= choice.CURRENT == 18 for row in chosen[:3])
-    assert all(row["hours"]["expected"] < choice.SOON == 72 for row in chosen[:3])
+    newest = max(_month(key) for key in models.release_months())
+    assert all(newest - _month(row["model"]) <= base_model.CURRENT_MONTHS == 18 for row in chosen[:3])
+    assert all(row["hours"]["expected"] < base_model.SOON_HOURS == 72 for row in chosen[:3])
     makers = [row["model"].partition("/")[0] for row in chosen]
     assert len(set(makers[:3])) >= 2
     assert max(map(makers.count, makers)) <= 2
-    assert not any(models.model(row["model"]).base for row in chosen)
+    assert not any(models.find_model(row["model"]).base for row in chosen)
 
 
 def test_a_model_gives_way_to_its_successor_where_that_fits_too() -> None:
@@ -495,7 +504,7 @@ def test_a_model_gives_way_to_its_successor_where_that_fits_too() -> None:
 
 def test_models_that_take_longer_stand_below_where_they_suit_the_samples() -> None:
     rows = plans("--machine", "1xrtx-4090", "--samples", "500000")["choices"]
-    soon = [row["hours"]["expected"] < choice.SOON for row in rows]
+    soon = [row["hours"]["expected"] < base_model.SOON_HOURS for row in rows]
     assert soon == sorted(soon, reverse=True)
     assert {True, False} == set(soon)
     doublings = [abs(log2(row["samples"] / row["recommended"])) for row in rows]
@@ -505,19 +514,19 @@ def test_models_that_take_longer_stand_below_where_they_suit_the_samples() -> No
 def test_where_no_model_is_trained_soon_those_that_fit_are_proposed_all_the_same() -> None:
     rows = plans("--machine", "1xt4-16g", "--samples", "700000")["choices"]
     assert len(rows) == 6
-    assert all(row["hours"]["expected"] > choice.SOON for row in rows)
+    assert all(row["hours"]["expected"] > base_model.SOON_HOURS for row in rows)
     assert "Qwen/Qwen3-14B" in {row["model"] for row in rows}
 
 
 def test_several_sizes_are_proposed() -> None:
     rows = plans("--machine", "2xrtx-4090", "--samples", "20000")["choices"]
     assert len(rows) == 6
-    assert len({round(2 * log2(models.model(row["model"]).billions)) for row in rows}) > 2
+    assert len({round(2 * log2(models.find_model(row["model"]).billions)) for row in rows}) > 2
 
 
 def test_a_small_machine_gets_a_smaller_model_than_the_data_asks_for() -> None:
     found = plans("--machine", "1xrtx-3090", "--samples", "150000")["choices"]
-    assert all(models.model(row["model"]).billions < 40 for row in found)
+    assert all(models.find_model(row["model"]).billions < 40 for row in found)
     assert [row["cost"] for row in found] == sorted(row["cost"] for row in found)
 
 
@@ -568,9 +577,9 @@ def test_the_nearest_recipe_shares_model_method_and_stage_before_the_card(
     (tmp_path / "recipes").mkdir()
     for name in names:
         (tmp_path / "recipes" / f"{name}.yaml").write_text("model_name_or_path: Qwen/Qwen2.5-7B-Instruct\n", "utf-8")
-    monkeypatch.setattr(catalogue, "home", lambda: tmp_path)
-    monkeypatch.setattr("validator.plan.nearest._settings", _settings.__wrapped__)
-    made = draft.Draft(models.model("qwen7b"), machines.machine("1xa100-80g", 256.0), "lora")
+    monkeypatch.setattr(bundled_recipes, "catalogue_root", lambda: tmp_path)
+    monkeypatch.setattr("validator.plan.similar_recipes._read_settings", _read_settings.__wrapped__)
+    made = new_recipe.NewRecipe(models.find_model("qwen7b"), devices.parse_machine("1xa100-80g", 256.0), "lora")
     assert nearest_recipe(made) == nearest
 
 
@@ -607,7 +616,7 @@ def test_a_plan_with_data_is_what_explain_says_of_the_file() -> None:
     words = ("--model", "qwen3-8b", "--machine", "1xa100-80g", "--data", "pairs.json")
     best = plans(*words)["plans"][0]
     assert run(*words, "--write", "mine.yaml").exit_code == 0
-    predicted = load("mine.yaml").header["predicted"]
+    predicted = load_recipe("mine.yaml").header["predicted"]
     assert (predicted["device_gib"], predicted["host_gib"]) == (best["device_gib"], best["host_gib"])
 
 
@@ -626,13 +635,13 @@ def test_a_plan_counts_the_pictures_of_the_data() -> None:
         Path("data", name).touch()
     best = plans(*SEEN)["plans"][0]
     assert run(*SEEN, "--write", "mine.yaml").exit_code == 0
-    report = check.check_file("mine.yaml")
+    report = checking.check_file("mine.yaml")
     assert best["cutoff_len"] == 3072
     assert {each.code for each in report.diagnostics if each.severity is not Severity.NOTE} == {"DAT001"}
-    assert load("mine.yaml").header["predicted"]["device_gib"] == best["device_gib"]
-    written = job.resolve(load("mine.yaml"))
+    assert load_recipe("mine.yaml").header["predicted"]["device_gib"] == best["device_gib"]
+    written = prediction.resolve(load_recipe("mine.yaml"))
     assert written.device_memory is not None
-    assert round(written.device_memory.expected / job.GIB, 1) == best["device_gib"]
+    assert round(written.device_memory.expected / prediction.GIB, 1) == best["device_gib"]
 
 
 @pytest.mark.usefixtures("here")
@@ -671,7 +680,7 @@ def test_models_are_ranked_for_the_stage_asked_for() -> None:
 def test_without_model_and_samples_the_largest_of_each_size_that_fits() -> None:
     chosen = plans("--machine", "2xrtx-4090")["choices"]
     assert run("--machine", "2xrtx-4090").output.startswith("models on 2xrtx-4090")
-    sizes = [round(2 * log2(models.model(row["model"]).billions)) for row in chosen]
+    sizes = [round(2 * log2(models.find_model(row["model"]).billions)) for row in chosen]
     assert len(set(sizes)) == len(sizes) > 4
     ranks = [(row["cost"], -size) for row, size in zip(chosen, sizes, strict=True)]
     assert ranks == sorted(ranks)
@@ -725,7 +734,7 @@ def test_each_command_it_prints_works_as_printed(here: Path, words: tuple[str, .
         assert result.exit_code == 0, result.output
         written = [*Path().glob("*.yaml")]
         assert bool(written) is ("next: " not in result.output)
-        assert all(check.check_file(str(path)).verdict == "fits" for path in written)
+        assert all(checking.check_file(str(path)).verdict == "fits" for path in written)
 
 
 def test_nothing_is_overwritten(here: Path) -> None:
@@ -738,7 +747,7 @@ def test_nothing_is_overwritten(here: Path) -> None:
 
 def test_a_model_that_was_chosen_can_be_written(here: Path) -> None:
     run("--machine", "1xrtx-4090", "--samples", "20000", "--write", "mine.yaml")
-    assert load(str(here / "mine.yaml")).header["samples"] == 20000
+    assert load_recipe(str(here / "mine.yaml")).header["samples"] == 20000
 
 
 @pytest.mark.parametrize(
@@ -773,7 +782,7 @@ def test_without_a_machine_it_is_this_one(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_what_cannot_be_planned_is_one_sentence(model: str, machine: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        answer.answer(model, machine)
+        answer.find_answer(model, machine)
 
 
 @pytest.mark.sample(one_in=4)
@@ -833,10 +842,10 @@ def test_a_folder_gets_a_template_and_an_output_of_its_own(
     model = folder(here, name, **files)
     shown = run("--model", model, "--machine", "1xa100-80g", "--write", "recipe.yaml").output
     assert told in shown
-    values = load("recipe.yaml").values
+    values = load_recipe("recipe.yaml").values
     assert values["model_name_or_path"] == model
     assert values.get("template") == template
-    assert all(each.severity is not Severity.ERROR for each in check.check_file("recipe.yaml").diagnostics)
+    assert all(each.severity is not Severity.ERROR for each in checking.check_file("recipe.yaml").diagnostics)
 
 
 def test_two_folders_share_neither_file_name_nor_output(here: Path) -> None:
@@ -861,7 +870,7 @@ def test_plans_written_to_one_folder_save_apart() -> None:
         "long.yaml": ("--model", "Qwen/Qwen3-8B", "--cutoff-len", "4096"),
     }.items():
         assert run("--machine", "4xa100-40g", *words, "--write", file).exit_code == 0
-        assert load(file).values["output_dir"] == f"saves/{Path(file).stem}"
+        assert load_recipe(file).values["output_dir"] == f"saves/{Path(file).stem}"
 
 
 def test_a_model_that_needs_an_older_transformers_is_planned_and_written_for_it(tmp_path: Path) -> None:
@@ -869,17 +878,21 @@ def test_a_model_that_needs_an_older_transformers_is_planned_and_written_for_it(
     shown = run("--model", "gpt-oss-20b", "--machine", "8xh100-80g", "--write", str(file)).output
     assert "load_and_register_kernel" in shown
     assert "no such run" not in shown
-    report = check.check_file(str(file))
-    assert load(str(file)).header["transformers"] == releases.previous()[1]
+    report = checking.check_file(str(file))
+    assert load_recipe(str(file)).header["transformers"] == releases.previous_major_pair()[1]
     assert not [each for each in report.diagnostics if each.severity is not Severity.NOTE]
 
 
 def test_a_method_that_an_earlier_transformers_cures_stands_beside_the_others() -> None:
     """Without --method, too: its experts are then quantized."""
-    shown = answer.answer("mixtral-8x7b", "1xa100-80g")
+    shown = answer.find_answer("mixtral-8x7b", "1xa100-80g")
     assert {(each.draft.method, each.draft.transformers) for each in shown.plans} == {("qlora", "4.57.1")}
-    assert [note for note in rows(shown).notes if note.startswith("qlora for transformers 4.57.1, as a written recipe")]
-    both = answer.answer("mixtral-8x7b", "8xa100-80g")
+    assert [
+        note
+        for note in answer_rows(shown).notes
+        if note.startswith("qlora for transformers 4.57.1, as a written recipe")
+    ]
+    both = answer.find_answer("mixtral-8x7b", "8xa100-80g")
     assert {each.draft.method: each.draft.transformers for each in both.plans}["lora"] is None
 
 
@@ -901,21 +914,21 @@ def test_memory_is_not_said_to_be_no_reason_where_a_release_cures_the_rest() -> 
 )
 def test_fsdp_is_refused_where_it_cannot_be(model: str, machine: str, method: str | None, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        answer.answer(model, machine, method=method, fsdp=True)
+        answer.find_answer(model, machine, method=method, fsdp=True)
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-7b-instruct", "Qwen/Qwen2.5-7B-Instruct", "qwen7b", " QWEN7B"])
 def test_models_by_the_names_people_type(name: str) -> None:
-    model = answer.answer(name, "2 x 3090").model
+    model = answer.find_answer(name, "2 x 3090").model
     assert model
     assert model.name == "Qwen/Qwen2.5-7B-Instruct"
 
 
 def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:
-    best = answer.answer("qwen3-14b", "2xrtx-4090").best
+    best = answer.find_answer("qwen3-14b", "2xrtx-4090").best
     assert best is not None
-    answer.write(best, Path("mine.yaml"))
-    document = load(str(here / "mine.yaml"))
+    answer.write_best_plan(best, Path("mine.yaml"))
+    document = load_recipe(str(here / "mine.yaml"))
     assert document.header["predicted"]["device_gib"] == round(best.device_gib, 1)
     assert replace(best.draft, micro=16).job.verdict == "exceeds"
 
@@ -936,16 +949,16 @@ LARGE = ("--model", "qwen2.5-vl-32b", "--machine", "16xascend-910c-64g", "--stag
 )
 def test_checkpoints_take_a_tenth_of_the_run_at_most(words: tuple[str, ...], steps: float) -> None:
     assert "wrote mine.yaml" in run(*words, "--write", "mine.yaml").output
-    values = load("mine.yaml").values
+    values = load_recipe("mine.yaml").values
     assert values["save_steps"] == steps
     assert values["eval_steps"] == min(steps, 0.5)
-    assert [d for d in check.check_file("mine.yaml").diagnostics if d.severity is not Severity.NOTE] == []
+    assert [d for d in checking.check_file("mine.yaml").diagnostics if d.severity is not Severity.NOTE] == []
 
 
 def evaluation(*words: str) -> tuple[dict[str, object], str]:
     """Settings of the evaluation in the recipe that is written, and the reason why there is none."""
     assert "wrote mine.yaml" in run(*words, "--write", "mine.yaml").output
-    text, values = Path("mine.yaml").read_text("utf-8"), load("mine.yaml").values
+    text, values = Path("mine.yaml").read_text("utf-8"), load_recipe("mine.yaml").values
     Path("mine.yaml").unlink()
     names = ("val_size", "per_device_eval_batch_size", "eval_strategy", "eval_steps", "load_best_model_at_end")
     return {name: values[name] for name in names if name in values}, text.partition("# nothing is held back: ")[2]
@@ -1068,7 +1081,7 @@ def test_a_tower_is_said_to_train_only_where_it_can(model: str, method: str, sai
     written = Path("mine.yaml").read_text("utf-8")
     assert ("# false trains the tower, too" in written) is said
     Path("mine.yaml").write_text(written.replace("freeze_vision_tower: true", "freeze_vision_tower: false"), "utf-8")
-    assert ("TRA919" in {each.code for each in check.check_file("mine.yaml").diagnostics}) is not said
+    assert ("TRA919" in {each.code for each in checking.check_file("mine.yaml").diagnostics}) is not said
 
 
 @pytest.mark.usefixtures("here")
@@ -1096,4 +1109,4 @@ def test_a_model_of_few_positions_is_planned_for_all_of_them(tmp_path: Path) -> 
     shapes = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, "intermediate_size": 128}
     config = {"model_type": "qwen2", "num_attention_heads": 4, "max_position_embeddings": 128, **shapes}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert {each.draft.length for each in answer.answer(str(tmp_path), "8xa100-80g").plans} == {128}
+    assert {each.draft.length for each in answer.find_answer(str(tmp_path), "8xa100-80g").plans} == {128}

@@ -15,15 +15,15 @@ from support import program
 
 from validator.cli import group
 from validator.commands import plan
-from validator.diagnostic import RecipeError
+from validator.errors import RecipeError
+from validator.knowledge import devices, families
 from validator.plan import answer
-from validator.read.recipe import load
-from validator.simulate.answer import Answer, Kind, Linear, Moment
-from validator.simulate.cell import Cell
-from validator.tables import families, machines
-from validator.trial import trials
+from validator.recipe.recipe_file import load_recipe
+from validator.simulation import session
+from validator.simulation.simulated_memory import LayerGroup, LinearModules, PhasePeak, SimulatedStep
+from validator.simulation.simulation_request import SimulationRequest
 
-pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/plan/*", "validator/simulate/*"])
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/plan/*", "validator/simulation/*"])
 
 CONFIG = {"model_type": "no_such_type", "hidden_size": 4096, "vocab_size": 32000, "dtype": "bfloat16",
           "max_position_embeddings": 4096}  # fmt: skip
@@ -34,10 +34,10 @@ PARAMETERS = 12 * LAYERS * WIDTH * WIDTH + 2 * TABLE
 class Fake:
     """A model of 6.7 billion parameters, whose activations grow with the batch and with what is kept of them."""
 
-    asked: list[Cell]
+    asked: list[SimulationRequest]
     fails: set[str]
 
-    def ask(self, cell: Cell) -> Answer:
+    def ask(self, cell: SimulationRequest) -> SimulatedStep:
         Fake.asked.append(cell)
         if cell.method in Fake.fails:
             raise RecipeError("is not simulated: ValueError: no adapters here")
@@ -48,9 +48,9 @@ class Fake:
         each = 4 if cell.precision_mode == "bf16" else 2
         states = 0 if cell.optimizer == "sgd" else 2 * each * trained
         categories = {"param": weights, "grad": each * trained, "optim": states, "act": passing}
-        moment = Moment(sum(categories.values()), categories, passing)
-        kinds = [Kind(LAYERS, [Linear("up", WIDTH, 6 * WIDTH, 2, False)], 0, 0)]
-        return Answer({"bwd_head": moment}, PARAMETERS, trained, kinds, TABLE, TABLE, WIDTH, False)
+        moment = PhasePeak(sum(categories.values()), categories, passing)
+        kinds = [LayerGroup(LAYERS, [LinearModules("up", WIDTH, 6 * WIDTH, 2, False)], 0, 0)]
+        return SimulatedStep({"bwd_head": moment}, PARAMETERS, trained, kinds, TABLE, TABLE, WIDTH, False)
 
     def close(self) -> None:
         """Nothing was started."""
@@ -60,8 +60,8 @@ class Fake:
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder with that model, and a cache of its own."""
     Fake.asked, Fake.fails = [], set()
-    monkeypatch.setattr(trials, "Simulator", Fake)
-    monkeypatch.setattr(trials, "lacking", list)
+    monkeypatch.setattr(session, "SimulatorProcess", Fake)
+    monkeypatch.setattr(session, "missing_packages", list)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     Path("mine").mkdir()
@@ -137,7 +137,7 @@ def test_the_recipe_that_is_written_passes_a_simulated_check(words: str) -> None
     told = CliRunner().invoke(group, ["explain", "mine.yaml", "--simulate", "--format", "json"]).stdout
     assert json.loads(told)["verdict"] == "fits"
     assert json.loads(told)["device_gib"]["expected"] == pytest.approx(best["device_gib"], abs=0.06)
-    assert load("mine.yaml").header["predicted"]["device_gib"] == best["device_gib"]
+    assert load_recipe("mine.yaml").header["predicted"]["device_gib"] == best["device_gib"]
 
 
 @pytest.mark.usefixtures("here")
@@ -155,7 +155,7 @@ def test_where_the_allowance_ends_the_plan_is_made_of_what_was_simulated(monkeyp
     for path in Path("cache/lmf-recipes/simulations").iterdir():
         path.unlink()
     Fake.asked.clear()
-    monkeypatch.setattr(plan, "_SIMULATIONS", 0)
+    monkeypatch.setattr(plan, "_MAX_FURTHER_SIMULATIONS", 0)
     found = rows(ON_ONE)
     assert len(Fake.asked) == 2
     assert 0 < len(found["plans"]) < len(everything["plans"])
@@ -194,14 +194,14 @@ def test_what_cannot_be_simulated_at_all_is_one_sentence(here: Path, more: dict[
 @pytest.mark.usefixtures("here")
 def test_what_is_known_without_a_simulation_is_not_simulated() -> None:
     """Weights and states alone are too large; the host is too small; the answer is taken from what there is."""
-    with trials.Trials(lambda _: None, 22) as made:
-        best = answer.answer("./mine", "8xa100-80g", trials=made).best
+    with session.SimulationSession(lambda _: None, 22) as made:
+        best = answer.find_answer("./mine", "8xa100-80g", trials=made).best
         assert best
         assert best.draft.planned
         Fake.asked.clear()
         long = replace(best.draft, length=4096)
         poor, settled = long.machine._replace(host_ram_gib=1.0), best.draft.planned.settled
-        small = machines.machine("8xrtx-3090")
+        small = devices.parse_machine("8xrtx-3090")
         assert replace(long, method="full", engine=None, machine=small).job.device_verdict == "exceeds"
         assert (replace(long, machine=poor).fits, replace(long, planned=settled).fits, Fake.asked) == (False, False, [])
         assert replace(long, planned=settled).job.device_verdict == "unknown"
@@ -226,7 +226,7 @@ def test_without_a_model_it_is_wrong_usage(words: str, message: str) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_without_the_packages_it_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "lacking", lambda: ["torch"])
+    monkeypatch.setattr(session, "missing_packages", lambda: ["torch"])
     wrong = run(ON_ONE).exception
     assert isinstance(wrong, click.UsageError)
     assert "--simulate needs torch, which this Python lacks; run `pip install" in wrong.format_message()
@@ -251,7 +251,7 @@ def test_what_is_refused_before_anything_is_simulated(words: str, message: str) 
     assert Fake.asked == []
 
 
-@pytest.mark.sample(one_in=3, whole_for=["release/constraints.txt", "validator/plan/*", "validator/simulate/*"])
+@pytest.mark.sample(one_in=3, whole_for=["release/constraints.txt", "validator/plan/*", "validator/simulation/*"])
 @pytest.mark.slow
 def test_with_the_real_simulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A tiny model of a type that no formula knows: planned, written, and checked to the same figures."""
@@ -260,7 +260,7 @@ def test_with_the_real_simulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.chdir(tmp_path)
     tiny = {"model_type": "codegen", "n_embd": 128, "n_layer": 6, "n_head": 4, "vocab_size": 1000, "rotary_dim": 16,
             "max_position_embeddings": 512, "dtype": "bfloat16"}  # fmt: skip
-    assert tiny["model_type"] not in families.known()
+    assert tiny["model_type"] not in families.known_types()
     Path("config.json").write_text(json.dumps(tiny))
     done = run("--model . --machine 1xrtx-4090 --method lora --simulate --write mine.yaml --format json")
     best = json.loads(done.stdout)["plans"][0]

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from support import following
 
-from validator.advise import spare
-from validator.advise.change import Change
-from validator.diagnostic import Severity
-from validator.job import job
-from validator.read.recipe import parse
+from validator.advise import spare_memory
+from validator.advise.changes import Change
+from validator.finding import Severity
+from validator.recipe.recipe_file import parse_recipe
+from validator.run import prediction
 
 pytestmark = [pytest.mark.usefixtures("from_the_root"), pytest.mark.sample(one_in=3, whole_for=["validator/advise/*"])]
 
@@ -45,7 +45,9 @@ def batch(micro: int, accumulation: int) -> dict[str, int]:
 
 def bought(folder: Path, text: str) -> list[Change]:
     """What is bought, followed to the letter."""
-    before, advised = following.promises(folder, text, spare.spare, Severity.ERROR, Severity.WARNING)
+    before, advised = following.promises(
+        folder, text, spare_memory.uses_of_free_memory, Severity.ERROR, Severity.WARNING
+    )
     assert len(advised) <= 4
     assert not advised or before.verdict == "fits"
     assert all(change.verdict == "fits" for change in advised)
@@ -88,7 +90,7 @@ def test_what_is_bought(
 
 
 def test_every_sentence_is_among_them() -> None:
-    tree = ast.parse(Path(spare.__file__).read_text("utf-8"))
+    tree = ast.parse(Path(spare_memory.__file__).read_text("utf-8"))
     said = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and " " in str(node.value)}
     docs = {ast.get_docstring(node, clean=False) for node in ast.walk(tree)
             if isinstance(node, (ast.Module, ast.FunctionDef))}  # fmt: skip
@@ -107,7 +109,7 @@ def test_every_sentence_is_among_them() -> None:
 )
 def test_nothing_is_bought(machine: str, method: str, more: str) -> None:
     text = following.recipe(machine, method, 1024, more)
-    assert spare.spare(job.resolve(parse("x.yaml", text))) == []
+    assert spare_memory.uses_of_free_memory(prediction.resolve(parse_recipe("x.yaml", text))) == []
 
 
 @pytest.mark.sample(one_in=5)

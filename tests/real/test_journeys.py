@@ -29,7 +29,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.sample(
-    one_in=3, whole_for=["README*", "validator/commands/*", "validator/show/*", "tests/support/journeys.py"]
+    one_in=3, whole_for=["README*", "validator/commands/*", "validator/output/*", "tests/support/journeys.py"]
 )
 @pytest.mark.parametrize(
     "page",

@@ -11,14 +11,14 @@ from robustness import stress_signals
 from robustness.stress_signals import Run
 from support.holding import Hold
 
-from validator.tables.saved import checkpoints
+from validator.run.checkpoints import checkpoints_in
 
 pytestmark = [pytest.mark.training, pytest.mark.process]
 
 SAVED = " is being saved: the run ends after that"
 
 
-@pytest.mark.sample(one_in=6, whole_for=["release/constraints.txt", "validator/train/*"])
+@pytest.mark.sample(one_in=6, whole_for=["release/constraints.txt", "validator/launch/*"])
 def test_a_save_ends_and_the_run_goes_on_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLD", str(tmp_path))
     hold = Hold(tmp_path, 4)
@@ -31,7 +31,7 @@ def test_a_save_ends_and_the_run_goes_on_from_it(tmp_path: Path, monkeypatch: py
         assert stress_signals.judged(run, [signal.SIGTERM]) is None
     finally:
         run.clear()
-    last = checkpoints(run.output)[-1]
+    last = checkpoints_in(run.output)[-1]
     assert 4 <= last.step < 1000  # the next save may begin before the program sees that this one is whole
     said = run.log.read_text(errors="replace")
     assert f"ended by SIGTERM; the same command goes on from {last.name} (step {last.step} of 1,000" in said

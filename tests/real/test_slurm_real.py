@@ -17,7 +17,7 @@ from support.cluster import Cluster, wait
 from support.holding import Hold
 
 # What a job is made of.
-MADE_OF = ["release/constraints.txt", "validator/submit/*", "validator/train/*", "tests/support/cluster.py"]
+MADE_OF = ["release/constraints.txt", "validator/submit/*", "validator/launch/*", "tests/support/cluster.py"]
 
 pytestmark = [
     pytest.mark.training,

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from validator.job import job
-from validator.read.override import with_overrides
-from validator.read.recipe import load
+from validator.recipe.recipe_file import load_recipe, with_overrides
+from validator.run import prediction
 
 pytestmark = [pytest.mark.training, pytest.mark.process]
 
@@ -24,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "tiny-cpu-lora.yaml"
 MODEL = ROOT / "demo" / "tiny-qwen3"
 TWO_PROCESSES = {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "2"}
-TRAINED_BY = ["release/constraints.txt", "deepspeed/*", "demo/*", "validator/train/*", "recipes/tiny*"]
+TRAINED_BY = ["release/constraints.txt", "deepspeed/*", "demo/*", "validator/launch/*", "recipes/tiny*"]
 LIMIT = 850  # seconds after which a training hangs: less than pytest's own limit, so that no process is left behind
 
 
@@ -115,7 +114,7 @@ def test_the_demo_recipe_learns_and_plots_its_loss(tmp_path: Path) -> None:
 
 def predicted_checkpoint(overrides: tuple[str, ...]) -> float:
     """Bytes of one checkpoint of the demo recipe with overrides."""
-    return job.resolve(with_overrides(load(str(RECIPE)), overrides)).checkpoint
+    return prediction.resolve(with_overrides(load_recipe(str(RECIPE)), overrides)).checkpoint
 
 
 def written(checkpoint: Path) -> int:
@@ -164,7 +163,7 @@ def test_a_checkpoint_is_written_before_the_oldest_is_removed(
     lay_there = [len(line.split()) for line in removed.read_text().splitlines()]
     assert max(lay_there) == at_once
     monkeypatch.chdir(ROOT)
-    assert job.resolve(with_overrides(load(str(RECIPE)), overrides)).checkpoints == (kept, at_once)
+    assert prediction.resolve(with_overrides(load_recipe(str(RECIPE)), overrides)).checkpoints == (kept, at_once)
 
 
 @pytest.mark.sample(one_in=3, whole_for=TRAINED_BY)

@@ -11,7 +11,7 @@ import pytest
 from robustness import stress_writes as stress
 from robustness.faults import KILLED, REMOVED, Case, Fault, Program, compiler, kept, program, walk
 
-WRITTEN_BY = ["validator/write/*", "benchmarks/robustness/*"]
+WRITTEN_BY = ["validator/recipe/*", "benchmarks/robustness/*"]
 
 pytestmark = [pytest.mark.process, pytest.mark.sample(one_in=3, whole_for=WRITTEN_BY)]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from validator.diagnostic import Edit
-from validator.fix.text import UnfitError, edited
-from validator.read.recipe import parse
+from validator.finding import Edit
+from validator.recipe.recipe_file import parse_recipe
+from validator.recipe.text_edits import UnfitError, apply_edits
 
 REMOVE, RENAME = Edit("remove", "a"), Edit("rename", "a", "b")
 
@@ -49,7 +49,7 @@ def to(value: str | float | bool | tuple[str, ...]) -> Edit:
     ],
 )  # fmt: skip
 def test_all_else_stays(text: str, edit: Edit, after: str) -> None:
-    assert edited(parse("x.yaml", text), [edit]).text == after
+    assert apply_edits(parse_recipe("x.yaml", text), [edit]).text == after
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_all_else_stays(text: str, edit: Edit, after: str) -> None:
 )  # fmt: skip
 def test_what_would_not_be_exact_is_refused(text: str, edit: Edit, why: str) -> None:
     with pytest.raises(UnfitError, match=why):
-        edited(parse("x.yaml", text), [edit])
+        apply_edits(parse_recipe("x.yaml", text), [edit])
 
 
 def test_several_edits_at_once() -> None:
     edits = [RENAME, Edit("set", "a", "z"), Edit("remove", "x")]
-    assert edited(parse("x.yaml", "a: 1\nx: 2\ny: 3\n"), edits).text == "b: z\ny: 3\n"
+    assert apply_edits(parse_recipe("x.yaml", "a: 1\nx: 2\ny: 3\n"), edits).text == "b: z\ny: 3\n"
 
 
 def test_two_values_for_one_key_are_refused() -> None:
     with pytest.raises(UnfitError, match="same place"):
-        edited(parse("x.yaml", "a: 1\n"), [to(2), to(3)])
+        apply_edits(parse_recipe("x.yaml", "a: 1\n"), [to(2), to(3)])

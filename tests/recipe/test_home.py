@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from validator.diagnostic import RecipeError
-from validator.measure import kept
-from validator.measure.kept import Measured
-from validator.read import disk, home
-from validator.submit import site
-from validator.tables import cache
+from validator.errors import RecipeError
+from validator.knowledge import hub_caches
+from validator.recipe import known_folders, safe_read
+from validator.run import calibration
+from validator.run.calibration import Calibration
+from validator.submit import site_file
 
 
 @pytest.fixture
@@ -47,18 +47,22 @@ def test_a_base(own: str, variable: str | None, folder: str | None, monkeypatch:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     if variable is not None:
         monkeypatch.setenv("XDG_CACHE_HOME", variable)
-    assert home.base("XDG_CACHE_HOME", ".cache") == (folder and Path(folder))
+    assert known_folders.user_folder("XDG_CACHE_HOME", ".cache") == (folder and Path(folder))
 
 
 def test_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
-    assert disk.expanded("~/x") == Path("/home/me/x")
-    assert disk.expanded("~nobody-here/x") == Path("~nobody-here/x")
+    assert safe_read.expand_home("~/x") == Path("/home/me/x")
+    assert safe_read.expand_home("~nobody-here/x") == Path("~nobody-here/x")
 
 
 @pytest.mark.usefixtures("homeless")
 def test_without_a_home_nothing_is_kept_and_that_is_told() -> None:
-    assert (home.base("XDG_CACHE_HOME", ".cache"), kept.every(), site.read(None)) == (None, [], site.Site())
-    assert cache.home(None) == Path("~/.cache/huggingface/hub")
+    assert (
+        known_folders.user_folder("XDG_CACHE_HOME", ".cache"),
+        calibration.load_calibrations(),
+        site_file.read_site(None),
+    ) == (None, [], site_file.Site())
+    assert hub_caches.hub_cache(None) == Path("~/.cache/huggingface/hub")
     with pytest.raises(RecipeError, match="there is no home folder"):
-        kept.keep(Measured("1xa100-80g", "x", 1.0, 1.0, 10, "2026-01-01"))
+        calibration.save_calibration(Calibration("1xa100-80g", "x", 1.0, 1.0, 10, "2026-01-01"))

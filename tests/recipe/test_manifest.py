@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as some
 
-from validator.submit.manifest import Said, comment, document
+from validator.recipe.yaml_writer import Commented, comment_lines, yaml_document
 
-pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/submit/manifest.py"])
+pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/recipe/yaml_writer.py"])
 
 HARD = [
     "yes",
@@ -39,17 +39,17 @@ VALUES = some.recursive(
 
 @given(some.dictionaries(TEXTS.filter(len), VALUES, max_size=4))
 def test_what_is_read_back_is_what_was_written(value: dict[str, Any]) -> None:
-    assert (yaml.safe_load(document(value)) or {}) == value
+    assert (yaml.safe_load(yaml_document(value)) or {}) == value
 
 
 def test_is_as_people_write_it() -> None:
-    text = document(
+    text = yaml_document(
         {
             "image": "docker:hiyouga/llamafactory:0.9.5",
             "cpus": "48+",
-            "several": ["bash", {"name": "run", "more": [1, 2]}, Said({"name": "shm"}, "Why.")],
+            "several": ["bash", {"name": "run", "more": [1, 2]}, Commented({"name": "shm"}, "Why.")],
             "none": {},
-            "count": Said(8, "of these"),
+            "count": Commented(8, "of these"),
             "run": "set -e\n\nllamafactory-cli train x.yaml  # here\n",
             "cost": 3.5,
         }
@@ -78,6 +78,6 @@ def test_is_as_people_write_it() -> None:
 
 @pytest.mark.parametrize("indent", ["", "          "])
 def test_comments_are_folded(indent: str) -> None:
-    lines = [f"{indent}{line}" for line in comment("word " * 60, indent)]
+    lines = [f"{indent}{line}" for line in comment_lines("word " * 60, indent)]
     assert all(line.startswith(f"{indent}# word") and len(line) <= 120 for line in lines)
     assert len(lines) > 2

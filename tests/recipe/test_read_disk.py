@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from validator.read import disk
+from validator.recipe import safe_read
 
 
 def test_what_lies_at_a_path(tmp_path: Path) -> None:
@@ -18,11 +18,11 @@ def test_what_lies_at_a_path(tmp_path: Path) -> None:
     told = {"": "folder", "file": "file", "link": "file", "pipe": "pipe", "/dev/null": "device", "loop": None,
             "dangling": None, "none": None, "file/x": None, "x" * 300: None, "x/" * 3000: None, "x" * (1 << 20): None,
             "a\0b": None, "\ud800": None, "~nosuchuser/x": None}  # fmt: skip
-    assert {path: disk.kind(tmp_path / path) for path in told} == told
-    assert {path.name for path in disk.inside(tmp_path)} == {"file", "pipe", "link", "loop", "dangling"}
-    assert {path.name for path in disk.matching(tmp_path, "l*")} == {"link", "loop"}
-    assert [*disk.matching(tmp_path / "a\0b", "*"), *disk.matching(tmp_path / ("x" * 300), "*")] == []
-    assert [disk.inside(tmp_path / path) for path in ("file", "none", "a\0b", "x" * 300)] == [[], [], [], []]
+    assert {path: safe_read.path_kind(tmp_path / path) for path in told} == told
+    assert {path.name for path in safe_read.list_folder(tmp_path)} == {"file", "pipe", "link", "loop", "dangling"}
+    assert {path.name for path in safe_read.glob_folder(tmp_path, "l*")} == {"link", "loop"}
+    assert [*safe_read.glob_folder(tmp_path / "a\0b", "*"), *safe_read.glob_folder(tmp_path / ("x" * 300), "*")] == []
+    assert [safe_read.list_folder(tmp_path / path) for path in ("file", "none", "a\0b", "x" * 300)] == [[], [], [], []]
 
 
 def test_a_folder_that_may_not_be_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,22 +34,22 @@ def test_a_folder_that_may_not_be_entered(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Path, "stat", refuse)
     monkeypatch.setattr(os, "listdir", refuse)
     monkeypatch.setattr(os, "scandir", refuse)
-    assert disk.kind(tmp_path / "x") is None
-    assert disk.inside(tmp_path) == []
+    assert safe_read.path_kind(tmp_path / "x") is None
+    assert safe_read.list_folder(tmp_path) == []
 
 
 def test_homes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     told = {"~/x": "/home/me/x", "~nosuchuser/x": "~nosuchuser/x", "x/~": "x/~", "/x": "/x"}
-    assert {path: str(disk.expanded(path)) for path in told} == told
+    assert {path: str(safe_read.expand_home(path)) for path in told} == told
 
 
 def test_a_pipe_is_opened_at_once_and_bytes_are_as_they_are(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").write_bytes(b"a\r\n\x1a")
     for name, content in (("pipe", b""), ("file", b"a\r\n\x1a")):
-        with os.fdopen(disk.descriptor(tmp_path / name), "rb") as stream:
+        with os.fdopen(safe_read.open_without_waiting(tmp_path / name), "rb") as stream:
             assert stream.read() == content
     for error, name in ((OSError, "none"), (ValueError, "\0")):
         with pytest.raises(error):
-            disk.descriptor(tmp_path / name)
+            safe_read.open_without_waiting(tmp_path / name)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from validator.read.recipe import load, parse
+from validator.recipe.recipe_file import load_recipe, parse_recipe
 
 HEADER = """# /// recipe
 # summary: x
@@ -21,7 +21,7 @@ model_name_or_path: Qwen/Qwen3-8B
 
 
 def test_header_block() -> None:
-    document = parse("x.yaml", HEADER)
+    document = parse_recipe("x.yaml", HEADER)
     assert document.header == {
         "summary": "x", "machine": "8xa100-80g", "samples": 80000, "predicted": {"device_gib": 1.5},
     }  # fmt: skip
@@ -34,7 +34,7 @@ def test_header_block() -> None:
 def test_header_block_survives_editors(change: tuple[str, str], tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_bytes(HEADER.replace(*change).encode())
-    document = load(str(path))
+    document = load_recipe(str(path))
     assert document.readable
     assert document.header["samples"] == 80000
     assert document.position(("samples",)) == (5, 12)
@@ -52,13 +52,13 @@ def test_header_block_survives_editors(change: tuple[str, str], tmp_path: Path) 
     ],
 )
 def test_header_faults(text: str, line: int, says: str) -> None:
-    found = parse("x.yaml", text).problems
+    found = parse_recipe("x.yaml", text).problems
     assert [(problem.code, problem.line) for problem in found] == [("LOA005", line)]
     assert says in found[0].message
 
 
 @pytest.mark.parametrize("text", ["# /// script\n# a: 1\n# ///\nb: 1\n", "b: '# /// recipe'\n", "b: 1 # /// recipe\n"])
 def test_other_blocks_are_no_header(text: str) -> None:
-    document = parse("x.yaml", text)
+    document = parse_recipe("x.yaml", text)
     assert document.readable
     assert document.header == {}

@@ -9,9 +9,8 @@ import pytest
 import yaml
 from support.every import every
 
-from validator.diagnostic import RecipeError
-from validator.read.override import with_overrides
-from validator.read.recipe import parse
+from validator.errors import RecipeError
+from validator.recipe.recipe_file import parse_recipe, with_overrides
 
 REFUSED = "refused"
 BASE = "a: 1\nd: {x: 1, y: {p: 1}}\nl: [1, 2]\n"
@@ -33,7 +32,7 @@ def test_overrides_merge_as_with_omegaconf(words: list[str]) -> None:
     except (omegaconf.errors.OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError):
         theirs = REFUSED
     try:
-        ours: object = with_overrides(parse("x.yaml", BASE), words).values
+        ours: object = with_overrides(parse_recipe("x.yaml", BASE), words).values
     except RecipeError:
         ours = REFUSED
     assert repr(ours) == repr(theirs)
@@ -42,11 +41,11 @@ def test_overrides_merge_as_with_omegaconf(words: list[str]) -> None:
 @pytest.mark.parametrize("word", ["a", "--a=1", "--max_steps", "=1", "", "b.yaml", "a.=1", ".a=1", "l[0]=1", "a b=1"])
 def test_overrides_that_llamafactory_would_take_for_unknown_keys(word: str) -> None:
     with pytest.raises(RecipeError, match="KEY=VALUE"):
-        with_overrides(parse("x.yaml", BASE), [word])
+        with_overrides(parse_recipe("x.yaml", BASE), [word])
 
 
 def test_an_override_leaves_the_document_and_has_no_place_in_the_file() -> None:
-    document = parse("x.yaml", BASE)
+    document = parse_recipe("x.yaml", BASE)
     changed = with_overrides(document, ["d.x=2", "d.y.p=7"])
     assert document.values["d"] == {"x": 1, "y": {"p": 1}}
     assert changed.values["d"] == {"x": 2, "y": {"p": 7}}
@@ -67,4 +66,4 @@ def test_an_override_leaves_the_document_and_has_no_place_in_the_file() -> None:
 )
 def test_overrides_that_go_too_far(word: str, says: str) -> None:
     with pytest.raises(RecipeError, match=says):
-        with_overrides(parse("x.yaml", BASE), [word])
+        with_overrides(parse_recipe("x.yaml", BASE), [word])

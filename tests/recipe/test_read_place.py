@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from validator.read.dialect import Position
-from validator.read.place import Route, in_file
-from validator.read.recipe import parse
+from validator.recipe.omegaconf import Position
+from validator.recipe.places import Route, place_in_file
+from validator.recipe.recipe_file import parse_recipe
 
 RECIPE = """# /// recipe
 # machine: 8xa100-80g
@@ -55,16 +55,16 @@ flow: {a: {b: [x, {c: d}]}}
     ],
 )
 def test_in_a_recipe(route: Route, value: Position, key: Position) -> None:
-    document = parse("x.yaml", RECIPE)
+    document = parse_recipe("x.yaml", RECIPE)
     assert document.position(route) == value
     assert document.position(route, at_key=True) == key
 
 
 def test_every_kind_of_line_break_and_wide_characters_count() -> None:
-    document = parse("x.yaml", "\ufeff中文: 数据\r\nb: 2\rc: 3\n")
+    document = parse_recipe("x.yaml", "\ufeff中文: 数据\r\nb: 2\rc: 3\n")
     assert document.position(("b",)) == (2, 4)
     assert document.position(("c",)) == (3, 4)
-    assert parse("x.yaml", "中文: 数据").position(("中文",)) == (1, 5)
+    assert parse_recipe("x.yaml", "中文: 数据").position(("中文",)) == (1, 5)
 
 
 JSON = """{
@@ -90,8 +90,8 @@ JSON = """{
     ],
 )
 def test_in_json(route: Route, value: Position, key: Position) -> None:
-    assert in_file("x.json", JSON, route) == value
-    assert in_file("x.json", JSON, route, at_key=True) == key
+    assert place_in_file("x.json", JSON, route) == value
+    assert place_in_file("x.json", JSON, route, at_key=True) == key
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_in_json(route: Route, value: Position, key: Position) -> None:
     ],
 )
 def test_a_broken_file_leads_to_its_fault(path: str, text: str, place: Position) -> None:
-    assert in_file(path, text, ("b", "c")) == place
+    assert place_in_file(path, text, ("b", "c")) == place
 
 
 TREES = st.recursive(
@@ -132,6 +132,6 @@ def at(tree: Any, route: Route) -> Any:
 def test_every_route_leads_to_its_value(tree: Any, indent: int | str | None) -> None:
     text = json.dumps(tree, indent=indent)
     for route in routes(tree):
-        line, column = in_file("x.json", text, route)
+        line, column = place_in_file("x.json", text, route)
         rest = "\n".join(text.split("\n")[line - 1 :])[column - 1 :]
         assert json.JSONDecoder().raw_decode(rest)[0] == at(tree, route)

@@ -14,7 +14,7 @@ from support.count_calls import calls
 from support.every import every
 from support.laws import examples
 
-from validator.read.recipe import parse
+from validator.recipe.recipe_file import parse_recipe
 
 REFUSED = "refused"
 
@@ -72,7 +72,7 @@ def by_omegaconf(text: str) -> Any:
 
 
 def by_us(text: str) -> Any:
-    document = parse("x.yaml", text)
+    document = parse_recipe("x.yaml", text)
     return document.values if document.readable else REFUSED
 
 
@@ -89,7 +89,7 @@ def test_reads_what_omegaconf_reads(text: str) -> None:
 @pytest.mark.parametrize("text", ["- 1\n", "[]\n", '""\n', "foo\n", "a:1\n", "2024-01-01\n", "5\n", "true\n"])
 def test_only_a_mapping_is_a_recipe(text: str) -> None:
     """OmegaConf makes a list of these, or a mapping with the text as its key; LLaMA-Factory refuses both."""
-    assert [problem.code for problem in parse("x.yaml", text).problems] == ["LOA003"]
+    assert [problem.code for problem in parse_recipe("x.yaml", text).problems] == ["LOA003"]
 
 
 @examples(40)
@@ -124,7 +124,7 @@ def test_any_mapping(values: dict[str, Any], flow: bool) -> None:
 @examples(60)
 @given(st.text(max_size=80))
 def test_any_text_is_read_or_refused_with_a_position(text: str) -> None:
-    document = parse("x.yaml", text)
+    document = parse_recipe("x.yaml", text)
     lines = text.count("\n") + text.count("\r") + text.count("\x85") + text.count("\u2028") + text.count("\u2029") + 1
     for problem in document.problems:
         assert 1 <= problem.line <= lines + 1
@@ -136,7 +136,7 @@ BOMB = "a: &a [x, x]\n" + "".join(f"k{i}: &k{i} [*{'a' if i == 0 else f'k{i - 1}
 DOUBLING = "k0: &k0 [1, 1]\n" + "".join(f"k{i}: &k{i} [*k{i - 1}, *k{i - 1}]\n" for i in range(1, 64))
 
 
-@pytest.mark.sample(one_in=3, whole_for=["validator/read/*"])
+@pytest.mark.sample(one_in=3, whole_for=["validator/recipe/*"])
 @pytest.mark.parametrize(
     "text",
     [
@@ -159,8 +159,8 @@ def test_depth(depth: int, opening: str, closing: str) -> None:
     """OmegaConf runs out of stack somewhere between 100 and 300 levels."""
     break_ = "\n" if opening == "- " else ""
     text = f"a: {break_}" + opening * depth + "1" + closing * depth
-    assert calls(lambda: parse("x.yaml", text)) < 50_000
-    document = parse("x.yaml", text)
+    assert calls(lambda: parse_recipe("x.yaml", text)) < 50_000
+    document = parse_recipe("x.yaml", text)
     assert document.readable == (depth <= 50)
     assert document.readable or "100 levels" in document.problems[0].message
 
@@ -175,17 +175,17 @@ def test_depth(depth: int, opening: str, closing: str) -> None:
     ],
 )
 def test_what_is_larger_than_any_recipe(text: str, code: str, message: str) -> None:
-    problem = parse("x.yaml", text).problems[0]
+    problem = parse_recipe("x.yaml", text).problems[0]
     assert problem.code == code
     assert message in problem.message
-    assert parse("x.yaml", "x: " + "a" * 32_768).readable
+    assert parse_recipe("x.yaml", "x: " + "a" * 32_768).readable
 
 
 @pytest.mark.parametrize(("text", "readable"), [("add_special_tokens: {}", True), ("x: {{add_tokens: {}}}", False)])
 def test_new_tokens_may_be_many(text: str, readable: bool) -> None:
     """A public recipe adds 16,384 codes of pictures."""
     codes = ",".join(f"<|{each}|>" for each in range(16_384))
-    assert parse("x.yaml", text.format(f"'{codes}'")).readable is readable
+    assert parse_recipe("x.yaml", text.format(f"'{codes}'")).readable is readable
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_new_tokens_may_be_many(text: str, readable: bool) -> None:
     ],
 )
 def test_where_a_fault_is(text: str, code: str, line: int, column: int) -> None:
-    found = parse("x.yaml", text).problems
+    found = parse_recipe("x.yaml", text).problems
     assert [(problem.code, problem.line, problem.column) for problem in found] == [(code, line, column)]
 
 
@@ -222,13 +222,13 @@ def test_where_a_fault_is(text: str, code: str, line: int, column: int) -> None:
     ],
 )
 def test_one_fault_does_not_hide_the_values(text: str, codes: list[str], values: dict[str, object]) -> None:
-    document = parse("x.yaml", text)
+    document = parse_recipe("x.yaml", text)
     assert ([each.code for each in document.problems], document.values) == (codes, values)
     assert (document.readable, document.judgeable) == (False, bool(values))
     assert document.body_tree is None or len(document.body_tree.text) == len(document.text)
 
 
 def test_all_duplicates_at_once_and_the_first_place() -> None:
-    found = parse("x.yaml", "a: 1\na: 2\nb: 1\nb: 2\n").problems
+    found = parse_recipe("x.yaml", "a: 1\na: 2\nb: 1\nb: 2\n").problems
     assert [(problem.line, problem.key) for problem in found] == [(2, "a"), (4, "b")]
     assert "first on line 3" in found[1].message

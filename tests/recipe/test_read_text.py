@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from validator.diagnostic import RecipeError
-from validator.read.recipe import load
-from validator.read.text import read_bytes, read_text
+from validator.errors import RecipeError
+from validator.recipe.recipe_file import load_recipe
+from validator.recipe.safe_read import read_bytes, read_text
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from validator.read.text import read_bytes, read_text
 def test_bytes_that_are_no_recipe(tmp_path: Path, data: bytes, says: str) -> None:
     path = tmp_path / "x.yaml"
     path.write_bytes(data)
-    (problem,) = load(str(path)).problems
+    (problem,) = load_recipe(str(path)).problems
     assert problem.code == "LOA001"
     assert says in problem.message
 
@@ -44,7 +44,7 @@ def test_paths_that_are_no_file(tmp_path: Path) -> None:
         "a\0b": "no file can have", "\ud800": "no file can have", "/proc/self/mem": "input/output error",
     }  # fmt: skip
     for path, says in told.items():
-        (problem,) = load(str(path)).problems
+        (problem,) = load_recipe(str(path)).problems
         assert problem.code == "LOA001"
         assert says in problem.message
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from validator.diagnostic import RecipeError
-from validator.read.tree import parse_json, read_json, read_yaml
+from validator.errors import RecipeError
+from validator.recipe.safe_read import parse_json, read_json, read_yaml
 
 
 @pytest.mark.parametrize(

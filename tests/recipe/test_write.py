@@ -14,9 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from validator.diagnostic import RecipeError
-from validator.write import file, part, registry
-from validator.write.scratch import scratch
+from validator.errors import RecipeError
+from validator.recipe import atomic_write, registry_edits
+from validator.recipe.atomic_write import scratch_folder
 
 ENTRY = {"file_name": "mine.jsonl", "formatting": "sharegpt", "columns": {"messages": "messages"}}
 
@@ -34,7 +34,7 @@ def mode(path: Path) -> int:
 
 def test_a_new_file_comes_with_its_folders_and_the_users_mask(tmp_path: Path, umask: int) -> None:
     target = tmp_path / "a/b/recipe.yaml"
-    file.create(target, "stage: sft\n")
+    atomic_write.create_file(target, "stage: sft\n")
     assert target.read_text() == "stage: sft\n"
     assert mode(target) == 0o666 & ~umask
     assert [path.name for path in target.parent.iterdir()] == ["recipe.yaml"]
@@ -44,14 +44,14 @@ def test_what_is_there_is_not_created_again(tmp_path: Path) -> None:
     target = tmp_path / "recipe.yaml"
     target.write_text("mine")
     with pytest.raises(RecipeError, match="exists and is not overwritten"):
-        file.create(target, "theirs")
+        atomic_write.create_file(target, "theirs")
     assert target.read_text() == "mine"
 
 
 def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     with pytest.raises(RecipeError, match="cannot be made: file exists"):
-        file.create(tmp_path / "data/dataset_info.json", "{}")
+        atomic_write.create_file(tmp_path / "data/dataset_info.json", "{}")
 
 
 def test_a_file_is_replaced_with_its_mode_and_through_links(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_file_is_replaced_with_its_mode_and_through_links(tmp_path: Path) -> N
     target.write_text("old")
     target.chmod(0o640)
     link.symlink_to(target)
-    file.replace(link, "new")
+    atomic_write.replace_file(link, "new")
     assert target.read_text() == "new"
     assert mode(target) == 0o640
     assert link.is_symlink()
@@ -79,27 +79,27 @@ def test_what_cannot_be_replaced_stays(tmp_path: Path) -> None:
         "x" * 300: "cannot be written: file name too long",
     }.items():
         with pytest.raises(RecipeError, match=why):
-            file.replace(tmp_path / name, "text")
+            atomic_write.replace_file(tmp_path / name, "text")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "mine", "pipe"]
     assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_the_longest_name_is_written(tmp_path: Path) -> None:
     for name in ("x" * 255, "配" * 85):
-        file.create(tmp_path / name, "text")
+        atomic_write.create_file(tmp_path / name, "text")
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_text_that_is_not_utf_8_is_told(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="a name that is not UTF-8"):
-        file.create(tmp_path / "recipe.yaml", "model_name_or_path: \udcff\n")
+        atomic_write.create_file(tmp_path / "recipe.yaml", "model_name_or_path: \udcff\n")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_link_that_leads_nowhere_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "link.yaml").symlink_to(tmp_path / "elsewhere.yaml")
     with pytest.raises(RecipeError, match="exists and is not overwritten"):
-        file.create(tmp_path / "link.yaml", "text")
+        atomic_write.create_file(tmp_path / "link.yaml", "text")
     assert [path.name for path in tmp_path.iterdir()] == ["link.yaml"]
 
 
@@ -112,7 +112,7 @@ def test_attributes_stay_and_another_name_keeps_what_it_had(tmp_path: Path) -> N
         os.setxattr(target, "user.origin", b"mine")
     if os.geteuid() == 0:
         os.chown(target, 12345, 54321)
-    file.replace(target, "new")
+    atomic_write.replace_file(target, "new")
     assert (target.read_text(), other.read_text()) == ("new", "old")
     assert (target.stat().st_uid, target.stat().st_gid) == (other.stat().st_uid, other.stat().st_gid)
     assert not attributes or os.getxattr(target, "user.origin") == b"mine"
@@ -127,11 +127,11 @@ def test_what_was_changed_in_the_meantime_is_not_written(tmp_path: Path) -> None
         return "ours"
 
     with pytest.raises(RecipeError, match="was changed in the meantime"):
-        file.edit(target, slow)
+        atomic_write.edit_file(target, slow)
     assert target.read_text() == "theirs"
     target.unlink()
     with pytest.raises(RecipeError, match="exists and is not overwritten"):
-        file.edit(target, slow)
+        atomic_write.edit_file(target, slow)
     assert target.read_text() == "theirs"
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
 
@@ -151,7 +151,7 @@ def test_what_a_killed_process_left_is_taken_away(tmp_path: Path, left: Callable
     target.write_text("old")
     (tmp_path / "other.yaml").hardlink_to(target)
     left(tmp_path / ".recipe.yaml.part", target)
-    file.replace(target, "new")
+    atomic_write.replace_file(target, "new")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"recipe.yaml": "new", "other.yaml": "old"}
 
 
@@ -172,24 +172,24 @@ def test_what_lies_where_the_new_file_is_written(tmp_path: Path, lay: Callable[[
     (tmp_path / "mine").write_text("mine")
     lay(tmp_path / ".recipe.yaml.part")
     if why is None:
-        file.create(tmp_path / "recipe.yaml", "text")
+        atomic_write.create_file(tmp_path / "recipe.yaml", "text")
     else:
         with pytest.raises(RecipeError, match=why):
-            file.create(tmp_path / "recipe.yaml", "text")
+            atomic_write.create_file(tmp_path / "recipe.yaml", "text")
     assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_another_process_is_waited_for_and_then_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(part, "time", SimpleNamespace(sleep=waits.append))
+    monkeypatch.setattr(atomic_write, "time", SimpleNamespace(sleep=waits.append))
     with (
-        part.held(tmp_path / "recipe.yaml"),
+        atomic_write.locked_part_file(tmp_path / "recipe.yaml"),
         pytest.raises(RecipeError, match=r"\.recipe\.yaml\.part` belongs to another process"),
     ):
-        file.create(tmp_path / "recipe.yaml", "text")
+        atomic_write.create_file(tmp_path / "recipe.yaml", "text")
     assert sum(waits) == pytest.approx(10.0)  # seconds
     assert list(tmp_path.iterdir()) == []
-    file.create(tmp_path / "recipe.yaml", "text")
+    atomic_write.create_file(tmp_path / "recipe.yaml", "text")
 
 
 def no_locks(*_: object) -> None:
@@ -198,11 +198,11 @@ def no_locks(*_: object) -> None:
 
 def test_where_there_are_no_locks_a_leftover_is_not_guessed_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fcntl.flock", no_locks)
-    file.create(tmp_path / "recipe.yaml", "text")
-    file.replace(tmp_path / "recipe.yaml", "other")
+    atomic_write.create_file(tmp_path / "recipe.yaml", "text")
+    atomic_write.replace_file(tmp_path / "recipe.yaml", "other")
     (tmp_path / ".recipe.yaml.part").write_text("half")
     with pytest.raises(RecipeError, match=r"is in the way \(no locks available\); remove it"):
-        file.replace(tmp_path / "recipe.yaml", "third")
+        atomic_write.replace_file(tmp_path / "recipe.yaml", "third")
     assert (tmp_path / "recipe.yaml").read_text() == "other"
 
 
@@ -212,7 +212,7 @@ def no_links(*_: object) -> None:
 
 def test_where_there_are_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "hardlink_to", no_links)
-    file.create(tmp_path / "recipe.yaml", "text")
+    atomic_write.create_file(tmp_path / "recipe.yaml", "text")
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
 
     def slow(_: bytes | None) -> str:
@@ -220,7 +220,7 @@ def test_where_there_are_no_hard_links(tmp_path: Path, monkeypatch: pytest.Monke
         return "ours"
 
     with pytest.raises(RecipeError, match="exists and is not overwritten"):
-        file.edit(tmp_path / "new.yaml", slow)
+        atomic_write.edit_file(tmp_path / "new.yaml", slow)
     assert (tmp_path / "new.yaml").read_text() == "theirs"
 
 
@@ -238,19 +238,19 @@ def test_where_there_are_no_hard_links(tmp_path: Path, monkeypatch: pytest.Monke
 def test_entries_are_added_and_all_else_stays(tmp_path: Path, text: str) -> None:
     path = tmp_path / "dataset_info.json"
     path.write_bytes(text.encode())
-    assert registry.add(path, {"mine": ENTRY}) == {"mine": ENTRY}
+    assert registry_edits.add_entries(path, {"mine": ENTRY}) == {"mine": ENTRY}
     written = path.read_bytes().decode()
     assert json.loads(written) == {**json.loads(text), "mine": ENTRY}
     assert list(json.loads(written))[-1] == "mine"
     assert written.startswith(text.rstrip().removesuffix("}").rstrip())
     assert ("\r\n" in text) == ("\r\n" in written)
     assert "\n" not in written.replace("\r\n", "") if "\r\n" in text else True
-    assert registry.add(path, {"mine": ENTRY}) == {}
+    assert registry_edits.add_entries(path, {"mine": ENTRY}) == {}
     assert path.read_bytes().decode() == written
 
 
 def test_a_registry_is_made(tmp_path: Path) -> None:
-    registry.add(tmp_path / "data/dataset_info.json", {"mine": ENTRY})
+    registry_edits.add_entries(tmp_path / "data/dataset_info.json", {"mine": ENTRY})
     assert json.loads((tmp_path / "data/dataset_info.json").read_text()) == {"mine": ENTRY}
 
 
@@ -267,15 +267,15 @@ def test_what_stands_there_is_never_changed(tmp_path: Path, text: str, why: str)
     path = tmp_path / "dataset_info.json"
     path.write_text(text)
     with pytest.raises(RecipeError, match=why):
-        registry.add(path, {"mine": ENTRY, "more": ENTRY})
+        registry_edits.add_entries(path, {"mine": ENTRY, "more": ENTRY})
     assert path.read_text() == text
 
 
 def test_a_folder_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with scratch() as folder:
+    with scratch_folder() as folder:
         (folder / "task.yaml").write_text("text")
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    with pytest.raises(RecipeError, match="no temporary folder can be made: no such file"), scratch():
+    with pytest.raises(RecipeError, match="no temporary folder can be made: no such file"), scratch_folder():
         pass

@@ -14,14 +14,14 @@ from support import cases
 from support.cases import Case
 from support.every import every
 
-from validator import printable
+from validator import escaping
+from validator.output.findings import REPORT_FORMATS
 from validator.rules import manual
-from validator.show.report import FORMATS
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden"
 MESSAGES = GOLDEN / "messages.txt"
 CASES = {code: list(group) for code, group in groupby(cases.read(), lambda case: case.code)}
-CODES = manual.codes()
+CODES = manual.all_codes()
 SCREENS = [
     ("LOA002-fail-tab", "text"),
     ("LOA002-fail-deep", "text"),
@@ -30,7 +30,7 @@ SCREENS = [
     ("FIT001-fail-nothing-helps", "text"),
     ("FIT001-pass-lora", "text"),
     ("TRA304-fail-bnb-5", "text"),
-    *(("PAR103-fail-stage", form) for form in FORMATS),
+    *(("PAR103-fail-stage", form) for form in REPORT_FORMATS),
 ]
 SUFFIX = {"text": "txt", "json": "json", "github": "github.txt", "sarif": "sarif"}
 
@@ -49,7 +49,7 @@ def test_a_rule_finds_what_its_cases_say_in_the_words_that_are_kept(code: str, g
         found = cases.found(case, file)
         if sorted(found) != sorted(case.finds):
             faults.append(f"{case} finds\n  {_lines(found)}\nand not\n  {_lines(case.finds)}")
-        said |= {printable.line(each.message) for each in file.diagnostics if each.code == code}
+        said |= {escaping.escape_line(each.message) for each in file.diagnostics if each.code == code}
     kept = _messages()
     if golden:
         MESSAGES.write_text("".join(_section(each, {**kept, code: said}.get(each, set())) for each in CODES), "utf-8")
@@ -82,8 +82,8 @@ def test_a_screen_is_what_it_was(name: str, form: str, golden: bool) -> None:
     path = GOLDEN / "check" / f"{name}.{SUFFIX[form]}"
     if golden:
         path.parent.mkdir(exist_ok=True)
-        path.write_text(FORMATS[form](report), "utf-8")
-    assert FORMATS[form](report) == path.read_text("utf-8")
+        path.write_text(REPORT_FORMATS[form](report), "utf-8")
+    assert REPORT_FORMATS[form](report) == path.read_text("utf-8")
 
 
 def test_each_code_has_both_kinds_of_case() -> None:
@@ -110,7 +110,7 @@ def test_lines_of_a_case_stand_where_those_of_the_same_key_stood_or_at_the_end()
 
 @every(CODES)
 def test_a_manual_page_says_what_why_and_how_to_fix(code: str) -> None:
-    page = manual.page(code)
+    page = manual.rule_page(code)
     assert page.violation.endswith(".")
     assert page.why
     assert page.fix

@@ -9,9 +9,9 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from validator.job.job import Job
-from validator.rules import published
-from validator.tables import machines, models
+from validator.knowledge import devices, models
+from validator.rules import good_practice
+from validator.run.prediction import Job
 
 RUNS = list(csv.DictReader((Path(__file__).parents[1] / "fixtures" / "published.csv").open(encoding="utf-8")))
 # A model of about each size; a run of another family is judged by its size alone.
@@ -34,13 +34,13 @@ def told(run: dict[str, str]) -> list[str]:
     values["finetuning_type"] = "lora" if run["method"] == "qlora" else run["method"]
     values |= {"quantization_bit": 4} if run["method"] == "qlora" else {}
     values |= {f"use_{run['optimizer']}": True} if run["optimizer"] in OPTIMIZERS else {}
-    values["model_name_or_path"] = models.model(SIZES[size]).name
+    values["model_name_or_path"] = models.find_model(SIZES[size]).name
     for field, key in (("epochs", "num_train_epochs"), ("rank", "lora_rank"), ("alpha", "lora_alpha")):
         values |= {key: float(run[field])} if run[field] else {}
     values |= {"lora_dropout": float(run["dropout"])} if run["dropout"] else {}
     values["per_device_train_batch_size"] = int(float(run["batch"] or 16))
-    job = Job(values, {}, machines.machine("1xa100-80g", None) if run["batch"] else None)
-    return [text for _, text in published.far_from_published.check(job)]  # type: ignore[misc]
+    job = Job(values, {}, devices.parse_machine("1xa100-80g", None) if run["batch"] else None)
+    return [text for _, text in good_practice.far_from_published.check(job)]  # type: ignore[misc]
 
 
 def test_no_warning_on_what_others_published() -> None:

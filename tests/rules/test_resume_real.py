@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from validator.judge.check import check_file
+from validator.check.checking import check_file
 
 ROOT = Path(__file__).parents[2]
 RECIPE: dict[str, Any] = {
@@ -77,8 +77,8 @@ CASES = {
 
 SAID_BY = [
     "release/constraints.txt",
-    "validator/rules/continuing.py",
-    "validator/tables/saved.py",
+    "validator/rules/resume_rules.py",
+    "validator/run/checkpoints.py",
     "tests/support/real_runs.py",
 ]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from validator.judge import check
-from validator.read.recipe import parse
+from validator.check import checking
+from validator.recipe.recipe_file import parse_recipe
 
 pytestmark = pytest.mark.usefixtures("from_the_root")
 
@@ -52,7 +52,7 @@ def codes(name: str, *settings: tuple[str, str]) -> frozenset[str]:
     for key, value in settings:
         text, replaced = re.subn(rf"(?m)^{key}:.*$", f"{key}: {value}", text)
         text += "" if replaced else f"{key}: {value}\n"
-    return frozenset(each.code for each in check.check_document(parse("recipes/x.yaml", text)).diagnostics)
+    return frozenset(each.code for each in checking.check_document(parse_recipe("recipes/x.yaml", text)).diagnostics)
 
 
 @pytest.mark.parametrize("name", METHODS)

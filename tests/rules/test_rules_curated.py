@@ -8,19 +8,18 @@ from typing import Any
 import pytest
 from support.every import every
 
-from validator.job import job, naming
-from validator.judge import check
-from validator.read.override import with_overrides
-from validator.read.recipe import Document, load, parse
-from validator.tables import devices
+from validator.check import checking
+from validator.knowledge import devices
+from validator.recipe.recipe_file import Document, load_recipe, parse_recipe, with_overrides
+from validator.run import prediction, recipe_labels
 
 ROOT = Path(__file__).parents[2]
 HEADER = {"summary": "x", "machine": "8xa100-80g", "host_ram_gib": 1024, "samples": 20000}
 
 
-def resolved(machine: str, path: str = "recipes/x.yaml", **values: Any) -> job.Job:
+def resolved(machine: str, path: str = "recipes/x.yaml", **values: Any) -> prediction.Job:
     body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", **values}
-    return job.resolve(Document(path, "", body, header={**HEADER, "machine": machine}))
+    return prediction.resolve(Document(path, "", body, header={**HEADER, "machine": machine}))
 
 
 @pytest.mark.parametrize(
@@ -36,18 +35,18 @@ def resolved(machine: str, path: str = "recipes/x.yaml", **values: Any) -> job.J
     ],
 )  # fmt: skip
 def test_name(machine: str, values: dict[str, Any], name: str | None) -> None:
-    assert naming.name(resolved(machine, **values)) == name
+    assert recipe_labels.catalogue_name(resolved(machine, **values)) == name
 
 
 def codes(path: str, header: dict[str, Any], **values: Any) -> set[str]:
     body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True, **values}
-    found = check.check_document(Document(path, "", body, header=header)).diagnostics
+    found = checking.check_document(Document(path, "", body, header=header)).diagnostics
     return {d.code for d in found if d.code.startswith(("CUR", "LOA"))}
 
 
 def complete() -> dict[str, Any]:
     body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True}
-    found = naming.predicted(job.resolve(Document("recipes/x.yaml", "", body, header=HEADER)))
+    found = recipe_labels.predicted_memory(prediction.resolve(Document("recipes/x.yaml", "", body, header=HEADER)))
     assert found is not None
     return {**HEADER, "predicted": found}
 
@@ -79,21 +78,21 @@ def test_other_repositories_follow_no_convention(tmp_path: Path, monkeypatch: py
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "llamafactory-recipes"\n')
     path = str(tmp_path / "recipes" / "qwen7b-a100-lora.yaml")
     assert codes(path, complete(), max_samples=10) == set()
-    monkeypatch.setattr("validator.rules.curated.home", lambda: tmp_path)
+    monkeypatch.setattr("validator.rules.header_block.catalogue_root", lambda: tmp_path)
     assert codes(path, complete(), max_samples=10) == {"CUR004"}
 
 
 def test_a_drifted_prediction_is_given_as_the_line_to_paste() -> None:
     body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True}
     one = Document("recipes/qwen7b-a100-lora.yaml", "", body, header={**HEADER, "predicted": {"device_gib": 1.0}})
-    (found,) = [d for d in check.check_document(one).diagnostics if d.code == "CUR003"]
-    pasted = parse("x.yaml", found.message.split("`")[1]).values["predicted"]
+    (found,) = [d for d in checking.check_document(one).diagnostics if d.code == "CUR003"]
+    pasted = parse_recipe("x.yaml", found.message.split("`")[1]).values["predicted"]
     assert pasted == complete()["predicted"]
 
 
 def test_hours_are_stated_and_judged_elsewhere() -> None:
     body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True, "do_train": True}
-    stated = naming.stated(job.resolve(Document("recipes/x.yaml", "", body, header=HEADER)))
+    stated = recipe_labels.stated_prediction(prediction.resolve(Document("recipes/x.yaml", "", body, header=HEADER)))
     assert stated
     low, high = stated["hours"]
     assert 0 < low < high
@@ -103,20 +102,20 @@ def test_hours_are_stated_and_judged_elsewhere() -> None:
     assert one == set()
     drifted = {**HEADER, "predicted": {**stated, "device_gib": 1.0}}
     document = Document("recipes/qwen7b-a100-lora.yaml", "", body, header=drifted)
-    (found,) = [d for d in check.check_document(document).diagnostics if d.code == "CUR003"]
-    assert parse("x.yaml", found.message.split("`")[1]).values["predicted"] == stated
+    (found,) = [d for d in checking.check_document(document).diagnostics if d.code == "CUR003"]
+    assert parse_recipe("x.yaml", found.message.split("`")[1]).values["predicted"] == stated
 
 
 @every(devices.device_ids())
 def test_a_label_means_its_device_again_and_is_no_longer_than_its_id(device: str) -> None:
-    assert devices.device(naming.label(device))[0].id == device
-    assert len(naming.label(device)) <= len(device)
+    assert devices.find_device(recipe_labels.device_label(device))[0].id == device
+    assert len(recipe_labels.device_label(device)) <= len(device)
 
 
 @pytest.mark.parametrize(("machine", "overrides"), [("4xa100-80g", ()), (None, ("max_samples=10", "lora_rank=64"))])
 def test_a_run_that_the_command_line_changes_is_not_the_catalogues(
     machine: str | None, overrides: tuple[str, ...]
 ) -> None:
-    document = load(str(ROOT / "recipes/qwen32b-910b-lora.yaml"))
-    found = check.check_document(with_overrides(document, overrides), machine=machine).diagnostics
+    document = load_recipe(str(ROOT / "recipes/qwen32b-910b-lora.yaml"))
+    found = checking.check_document(with_overrides(document, overrides), machine=machine).diagnostics
     assert not [d for d in found if d.code.startswith(("CUR", "LOA"))]

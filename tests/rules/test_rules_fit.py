@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from support import clean_recipe
 
-from validator.diagnostic import Diagnostic
-from validator.job.job import GIB, resolve
-from validator.judge import check
-from validator.read.recipe import Document, parse
+from validator.check import checking
+from validator.finding import Diagnostic
+from validator.recipe.recipe_file import Document, parse_recipe
+from validator.run.prediction import GIB, resolve
 
 pytestmark = pytest.mark.usefixtures("from_the_root")
 
@@ -28,7 +28,7 @@ def document(**values: Any) -> Document:
 
 
 def fit(machine: str | None, ram: float | None = None, **values: Any) -> dict[str, Diagnostic]:
-    found = check.check_document(document(**values), machine, ram).diagnostics
+    found = checking.check_document(document(**values), machine, ram).diagnostics
     return {d.code: d for d in found if d.code.startswith("FIT")}
 
 
@@ -91,7 +91,7 @@ def test_without_a_machine_a_model_or_host_memory() -> None:
 
 def test_a_mistake_in_the_machine_is_reported_once() -> None:
     one = Document("x.yaml", "", dict(VALUES), header={"machine": "8xa1000"})
-    assert [d.code for d in check.check_document(one).diagnostics if d.code.startswith("FIT")] == ["FIT006"]
+    assert [d.code for d in checking.check_document(one).diagnostics if d.code.startswith("FIT")] == ["FIT006"]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_checkpoints(values: dict[str, Any], found: set[str]) -> None:
     run = {"deepspeed": "deepspeed/ds_z3.json", "finetuning_type": "full", "per_device_train_batch_size": 1,
            "gradient_accumulation_steps": 2, "num_train_epochs": 3.0}  # fmt: skip
     one = Document("x.yaml", "", {**VALUES, **run, **values}, header={"samples": 300_000})
-    codes = {d.code for d in check.check_document(one, "8xa100-80g", 2048).diagnostics}
+    codes = {d.code for d in checking.check_document(one, "8xa100-80g", 2048).diagnostics}
     assert codes & {"FIT008"} == found
 
 
@@ -118,7 +118,7 @@ def test_need_and_limit_have_the_decimals_that_tell_them_apart() -> None:
     assert machine
     usable = machine.device.usable_gib
     assert usable
-    found = check.check_document(parse("recipes/x.yaml", ALMOST), "1xa100-40g", 1024).diagnostics
+    found = checking.check_document(parse_recipe("recipes/x.yaml", ALMOST), "1xa100-40g", 1024).diagnostics
     (message,) = [each.message for each in found if each.code == "FIT001"]
     need = message.split()[1]
     assert float(need) > usable > float(need) - 0.05

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from validator.judge import check
-from validator.read.recipe import Document
-from validator.rules import ranges
+from validator.check import checking
+from validator.recipe.recipe_file import Document
+from validator.rules import numeric_ranges
 
 VALUES: dict[str, Any] = {
     "model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "stage": "sft", "do_train": True, "do_eval": True,
@@ -35,13 +35,13 @@ READ: dict[str, dict[str, Any]] = {
 
 def refused(key: str, value: float) -> bool:
     document = Document("x.yaml", "", {**VALUES, **READ.get(key, {}), key: value})
-    found = check.check_document(document, None, None).diagnostics
+    found = checking.check_document(document, None, None).diagnostics
     return any(each.code == "TRA018" and f"`{key}`" in each.message for each in found)
 
 
-@pytest.mark.parametrize("key", ranges._RANGES)
+@pytest.mark.parametrize("key", numeric_ranges._RANGES)
 def test_the_lowest_value_of_a_range_is_admitted_and_the_next_below_is_not(key: str) -> None:
-    low, end = ranges._RANGES[key].low, ranges._RANGES[key].end
+    low, end = numeric_ranges._RANGES[key].low, numeric_ranges._RANGES[key].end
     below = low - 1 if isinstance(low, int) else math.nextafter(low, -1)
     assert (refused(key, low), refused(key, below)) == (False, True)
     if end < math.inf:

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.laws import examples
 
-from validator.diagnostic import Place, Severity
-from validator.read.recipe import Document, parse
-from validator.rules import schema
+from validator.finding import Place, Severity
+from validator.knowledge import tables
+from validator.recipe.recipe_file import Document, parse_recipe
+from validator.rules import unknown_keys
 from validator.rules.rule import Violation
-from validator.tables import data
 
 
 def found(text: str) -> list[Violation]:
-    return schema.check(parse("x.yaml", text))
+    return unknown_keys.check_schema(parse_recipe("x.yaml", text))
 
 
 @pytest.mark.parametrize(
@@ -65,29 +65,29 @@ def test_positions_are_the_keys_for_unknown_keys_and_the_values_for_wrong_values
 
 def test_every_default_is_accepted() -> None:
     """But for those that are no constant of the class: null stands for them."""
-    for key, entry in data.table("arguments")["arguments"].items():
+    for key, entry in tables.json_table("arguments")["arguments"].items():
         if "in" in entry or entry["default"] is None:
             continue
         document = Document("x.yaml", values={key: entry["default"]})
-        assert not [d for d in schema.check(document) if d.severity is Severity.ERROR], key
+        assert not [d for d in unknown_keys.check_schema(document) if d.severity is Severity.ERROR], key
 
 
 def test_every_choice_is_accepted() -> None:
-    for key, entry in data.table("arguments")["arguments"].items():
+    for key, entry in tables.json_table("arguments")["arguments"].items():
         for choice in entry["choices"] or []:
             if "in" not in entry:
                 document = Document("x.yaml", values={key: choice})
-                assert not [d for d in schema.check(document) if d.code < "SCH006"], (key, choice)
+                assert not [d for d in unknown_keys.check_schema(document) if d.code < "SCH006"], (key, choice)
 
 
 @examples(60)
 @given(
-    st.sampled_from(sorted(data.table("arguments")["arguments"])),
+    st.sampled_from(sorted(tables.json_table("arguments")["arguments"])),
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.none(), max_size=2)
     | st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
 )  # fmt: skip
 def test_any_value_of_any_key_gives_at_most_one_judgement(key: str, value: object) -> None:
-    judged = schema.check(Document("x.yaml", values={key: value}))
+    judged = unknown_keys.check_schema(Document("x.yaml", values={key: value}))
     assert len([d for d in judged if d.code < "SCH006"]) <= 1
     assert all(d.place.key == key for d in judged)
 
@@ -100,8 +100,10 @@ def test_usual_values_need_no_cerberus() -> None:
     text = (
         "stage: sft\\nfinetuning_type: lora\\nlearning_rate: 1e-4\\nnum_train_epochs: 3\\nlr_scheduler_type: cosine\\n"
     )
-    imports = "import sys; from validator.read.recipe import parse; from validator.rules import schema"
-    code = f"{imports}; schema.check(parse('x', '{text}')); "
+    imports = (
+        "import sys; from validator.recipe.recipe_file import parse_recipe; from validator.rules import unknown_keys"
+    )
+    code = f"{imports}; unknown_keys.check_schema(parse_recipe('x', '{text}')); "
     done = subprocess.run(
         [sys.executable, "-c", code + "print('cerberus' in sys.modules)"], capture_output=True, text=True
     )

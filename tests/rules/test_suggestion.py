@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from validator.read.recipe import parse
-from validator.rules import schema
-from validator.tables import data
-from validator.tables.suggestion import distance, nearest
+from validator.knowledge import tables
+from validator.recipe.recipe_file import parse_recipe
+from validator.recipe.suggestions import edit_distance, nearest_name
+from validator.rules import unknown_keys
 
-TEMPLATES = data.table("templates")["templates"]
+TEMPLATES = tables.json_table("templates")["templates"]
 
 
 def said(text: str) -> list[str]:
     """The messages of SCH001 for a recipe."""
-    return [each.message for each in schema.check(parse("x.yaml", text)) if each.code == "SCH001"]
+    return [each.message for each in unknown_keys.check_schema(parse_recipe("x.yaml", text)) if each.code == "SCH001"]
 
 
 # What strangers wrote on the left is from real files, but for the slips of the hand.
@@ -76,7 +76,7 @@ def test_keys_of_one_origin_are_one_finding() -> None:
     [("qwen_3", "qwen3"), ("lama3", "llama3"), ("mistrall", "mistral"), ("efficoder", None), ("my_web", None)],
 )
 def test_templates(name: str, near: str | None) -> None:
-    assert nearest(name, TEMPLATES) == near
+    assert nearest_name(name, TEMPLATES) == near
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_templates(name: str, near: str | None) -> None:
     ],
 )
 def test_nearest(name: str, known: list[str], near: str | None) -> None:
-    assert nearest(name, known) == near
+    assert nearest_name(name, known) == near
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def test_nearest(name: str, known: list[str], near: str | None) -> None:
 )
 def test_edits(one: str, other: str, edits: int | None) -> None:
     """`ca` and `abc` are what tells optimal string alignment from unrestricted Damerau-Levenshtein."""
-    assert distance(one, other, 3 if edits is not None else 2) == edits
+    assert edit_distance(one, other, 3 if edits is not None else 2) == edits
 
 
 def test_each_stranger_leads_to_a_key_that_there_is() -> None:
-    known, renamed = data.table("arguments")["arguments"], data.listing("renamed")
-    for key, meant in data.listing("strangers").items():
+    known, renamed = tables.json_table("arguments")["arguments"], tables.yaml_table("renamed")
+    for key, meant in tables.yaml_table("strangers").items():
         assert key not in known, key
         assert key not in renamed, key
         assert meant.get("now", "stage") in known, key
@@ -121,5 +121,5 @@ def test_each_stranger_leads_to_a_key_that_there_is() -> None:
 
 def test_among_more_names_than_can_be_looked_at_none_is_meant() -> None:
     known = [f"name_{number}" for number in range(5_000)]
-    assert nearest("name_4999x", known) == "name_4999"
-    assert nearest("name_4999x", [*known, "another"]) is None
+    assert nearest_name("name_4999x", known) == "name_4999"
+    assert nearest_name("name_4999x", [*known, "another"]) is None

@@ -14,14 +14,14 @@ import pytest
 import yaml
 
 from validator.advise import changes
-from validator.job import accelerate, fsdp
-from validator.job.fsdp import Fsdp
-from validator.job.job import GIB, Job, resolve
-from validator.judge import check
-from validator.memory.terms import Device, Host
-from validator.read.recipe import Document
-from validator.tables.checkout import home
-from validator.tables.data import listing
+from validator.check import checking
+from validator.knowledge.tables import yaml_table
+from validator.physics.estimate import DeviceTerm, HostTerm
+from validator.recipe.known_folders import catalogue_root
+from validator.recipe.recipe_file import Document
+from validator.run import fsdp
+from validator.run.fsdp import AccelerateFile, Fsdp, read_accelerate
+from validator.run.prediction import GIB, Job, resolve
 
 FILE: dict[str, Any] = {"distributed_type": "FSDP", "mixed_precision": "bf16", "num_processes": 8}
 POLICY = {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
@@ -48,7 +48,7 @@ DEEP = "a: &a [1, 2]\n" + "".join(f"{x}: &{x} [*{y}, *{y}, *{y}, *{y}, *{y}]\n" 
 def test_what_cannot_be_read_is_a_problem_and_no_exception(text: str, tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     path.write_text(text)
-    for file in (accelerate.read(str(path)), accelerate.read(str(tmp_path)), accelerate.read(str(tmp_path / "none"))):
+    for file in (read_accelerate(str(path)), read_accelerate(str(tmp_path)), read_accelerate(str(tmp_path / "none"))):
         assert file.problem
         assert not file.judged
         assert file.fsdp is None
@@ -77,18 +77,18 @@ RESOLVED: list[tuple[dict[str, Any], Fsdp]] = [
 
 @pytest.mark.parametrize(("settings", "fsdp"), RESOLVED)
 def test_fsdp_is_resolved_as_accelerate_does(settings: dict[str, Any], fsdp: Fsdp) -> None:
-    assert accelerate.Accelerate("f.yaml", {**FILE, "fsdp_config": settings}).fsdp == fsdp
+    assert AccelerateFile("f.yaml", {**FILE, "fsdp_config": settings}).fsdp == fsdp
 
 
 def test_a_file_of_another_kind_is_no_fsdp() -> None:
-    assert accelerate.Accelerate("f.yaml", {"distributed_type": "MULTI_GPU"}).fsdp is None
-    assert accelerate.Accelerate("f.yaml", {"distributed_type": "MULTI_GPU"}).judged
-    assert not accelerate.Accelerate("f.yaml", {"distributed_type": "DEEPSPEED"}).judged
+    assert AccelerateFile("f.yaml", {"distributed_type": "MULTI_GPU"}).fsdp is None
+    assert AccelerateFile("f.yaml", {"distributed_type": "MULTI_GPU"}).judged
+    assert not AccelerateFile("f.yaml", {"distributed_type": "DEEPSPEED"}).judged
 
 
-def term(job: Job, name: Device | Host) -> float:
+def term(job: Job, name: DeviceTerm | HostTerm) -> float:
     """GiB of a term of memory."""
-    estimate = job.device_memory if isinstance(name, Device) else job.host_memory
+    estimate = job.device_memory if isinstance(name, DeviceTerm) else job.host_memory
     assert estimate
     return estimate.terms.get(name, 0.0) / GIB
 
@@ -98,26 +98,26 @@ def test_weights_are_kept_in_the_formats_that_a_run_of_two_processes_has_shown(t
     whole = 8_190_735_360 / GIB / 8
     for version, frozen in ((1, 2), (2, 4)):
         lora = job(tmp_path, {"fsdp_version": version}, finetuning_type="lora", lora_target="all")
-        assert term(lora, Device.WEIGHTS) == pytest.approx(frozen * whole, rel=0.01)
+        assert term(lora, DeviceTerm.WEIGHTS) == pytest.approx(frozen * whole, rel=0.01)
         full = job(tmp_path, {"fsdp_version": version})
-        assert term(full, Device.WEIGHTS) == pytest.approx(4 * whole, rel=0.01)
+        assert term(full, DeviceTerm.WEIGHTS) == pytest.approx(4 * whole, rel=0.01)
     unmixed = job(tmp_path, {"fsdp_version": 2}, finetuning_type="lora", lora_target="all", bf16=False, pure_bf16=True)
     assert unmixed.half == "bf16"
-    assert term(unmixed, Device.WEIGHTS) == pytest.approx(4 * whole, rel=0.01)
+    assert term(unmixed, DeviceTerm.WEIGHTS) == pytest.approx(4 * whole, rel=0.01)
 
 
 def test_each_process_keeps_the_whole_model_in_main_memory_until_it_is_spread(tmp_path: Path) -> None:
     """As seen in a run of two processes: zeros of the model's size in all but the first, raised to fp32 to train."""
     whole = 8 * 8_190_735_360 / GIB
-    assert term(job(tmp_path, {}), Host.WHOLE_MODEL) == pytest.approx(4 * whole, rel=0.01)
+    assert term(job(tmp_path, {}), HostTerm.WHOLE_MODEL) == pytest.approx(4 * whole, rel=0.01)
     lora = {"finetuning_type": "lora", "lora_target": "all"}
-    assert term(job(tmp_path, {"fsdp_version": 2}, **lora), Host.WHOLE_MODEL) == pytest.approx(2 * whole, rel=0.01)
+    assert term(job(tmp_path, {"fsdp_version": 2}, **lora), HostTerm.WHOLE_MODEL) == pytest.approx(2 * whole, rel=0.01)
     quantized = job(tmp_path, {}, **lora, quantization_bit=4)
-    assert term(quantized, Host.WHOLE_MODEL) == 0
+    assert term(quantized, HostTerm.WHOLE_MODEL) == 0
     assert quantized.workload
     assert not quantized.workload.sharding.sharded_load
-    assert term(job(tmp_path, {"fsdp_cpu_ram_efficient_loading": False}), Host.WHOLE_MODEL) == 0
-    assert term(job(tmp_path, None, fsdp="full_shard auto_wrap"), Host.WHOLE_MODEL) == 0
+    assert term(job(tmp_path, {"fsdp_cpu_ram_efficient_loading": False}), HostTerm.WHOLE_MODEL) == 0
+    assert term(job(tmp_path, None, fsdp="full_shard auto_wrap"), HostTerm.WHOLE_MODEL) == 0
 
 
 def test_transformers_4_takes_quantized_weights_back_from_the_device(tmp_path: Path) -> None:
@@ -151,12 +151,14 @@ def test_the_installed_transformers_loads_4_bit_weights_where_it_is_said(
     torch.distributed.init_process_group("gloo", f"file://{tmp_path}/meeting", rank=0, world_size=1)
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            home() / "demo" / "tiny-qwen3", quantization_config=bits, dtype=torch.bfloat16
+            catalogue_root() / "demo" / "tiny-qwen3", quantization_config=bits, dtype=torch.bfloat16
         )
     finally:
         torch.distributed.destroy_process_group()
     held = [each.device.type != "meta" for each in model.parameters() if type(each).__name__ == "Params4bit"]
-    everywhere = fsdp.copies(Fsdp(lazy=True), 2, quantized=True, header={"transformers": transformers.__version__}) == 0
+    everywhere = (
+        fsdp.host_copies(Fsdp(lazy=True), 2, quantized=True, header={"transformers": transformers.__version__}) == 0
+    )
     assert held
     assert set(held) == {first or everywhere}
 
@@ -173,7 +175,7 @@ def test_what_is_too_large_while_it_loads_is_told_of_the_release_that_loads_it_i
     def said(release: str, **values: Any) -> list[str]:
         header = {"accelerate": str(path), "transformers": release}
         document = Document("r.yaml", "", {**VALUES, **large, **values}, header=header)
-        return [each.message for each in check.check_document(document, "2xrtx-3090", 256).diagnostics
+        return [each.message for each in checking.check_document(document, "2xrtx-3090", 256).diagnostics
                 if each.code == "FIT001" and "on every device, `transformers: 4" in each.message]  # fmt: skip
 
     assert len(said(">=5")) == 1
@@ -194,7 +196,7 @@ def test_a_model_that_is_not_loaded_lazily_goes_to_every_device_whole(tmp_path: 
 def test_offload_needs_main_memory(tmp_path: Path) -> None:
     eager = {"fsdp_cpu_ram_efficient_loading": False}
     kept, moved = (job(tmp_path, {**eager, "fsdp_offload_params": each}) for each in (False, True))
-    assert term(moved, Host.MOMENTS) > term(kept, Host.MOMENTS) == 0
+    assert term(moved, HostTerm.MOMENTS) > term(kept, HostTerm.MOMENTS) == 0
 
 
 def test_activations_are_checkpointed_by_fsdp_where_nothing_else_does(tmp_path: Path) -> None:
@@ -218,14 +220,14 @@ def test_no_deepspeed_file_is_advised_beside_an_accelerate_file(tmp_path: Path) 
     for settings, engines in (({}, False), (None, True)):
         large = job(tmp_path, settings, per_device_train_batch_size=16, cutoff_len=4096)
         assert large.worst == "exceeds"
-        assert any("deepspeed" in change.set for change in changes.nearest(large)) == engines
+        assert any("deepspeed" in change.set for change in changes.nearest_changes(large)) == engines
 
 
 @pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "accelerate").iterdir()), ids=lambda p: p.name)
 def test_the_files_of_this_repository_are_right(path: Path) -> None:
     values = {**VALUES, "per_device_train_batch_size": 1, "save_total_limit": 1}
     document = Document("r.yaml", "", values, header={"accelerate": str(path)})
-    found = check.check_document(document, "8xa100-80g", 1024)
+    found = checking.check_document(document, "8xa100-80g", 1024)
     assert [d for d in found.diagnostics if d.code[:3] in ("PAR", "FIT")] == []
     assert found.verdict == "fits"
 
@@ -246,7 +248,7 @@ def fields(text: str, names: tuple[str, ...]) -> set[str]:
 
 def test_the_keys_are_those_of_the_installed_release() -> None:
     text = source("commands/config/config_args.py")
-    known = listing("accelerate")
+    known = yaml_table("accelerate")
     converted = {"fp16", "dynamo_backend"}
     assert set(known["keys"]) == fields(text, ("BaseConfig", "ClusterConfig")) | converted
     assert all(f'"{key}" in config_dict' in text for key in converted)

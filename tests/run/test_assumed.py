@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from validator.job import accelerate, assumed, job, pace
-from validator.read.recipe import parse
-from validator.tables.checkout import home
+from validator.recipe.known_folders import catalogue_root
+from validator.recipe.recipe_file import parse_recipe
+from validator.run import deepspeed, fsdp, prediction, training_time
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from validator.tables.checkout import home
     ],
 )  # fmt: skip
 def test_a_name_that_tells_the_stage(name: str, words: str) -> None:
-    told = assumed.by_name(name)
+    told = deepspeed.deepspeed_by_file_name(name)
     assert told is not None
     assert (told.words, told.assumed, told.problem) == (words, True, None)
 
@@ -36,27 +36,27 @@ def test_a_name_that_tells_the_stage(name: str, words: str) -> None:
     "name", ["ds_config.json", "deepspeed.json", "zero3/config.json", "z30.json", "ds_z4.json", "ds_z2_z3.json", ""]
 )
 def test_a_name_that_does_not(name: str) -> None:
-    assert assumed.by_name(name) is None
+    assert deepspeed.deepspeed_by_file_name(name) is None
 
 
 def test_a_file_that_is_there_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    one = job.resolve(parse("-", "deepspeed: my_zero3.json"))
+    one = prediction.resolve(parse_recipe("-", "deepspeed: my_zero3.json"))
     assert (one.zero_stage, one.zero and one.zero.assumed) == (3, True)
     Path("my_zero3.json").write_text('{"zero_optimization": {"stage": 2}}')
-    one = job.resolve(parse("-", "deepspeed: my_zero3.json"))
+    one = prediction.resolve(parse_recipe("-", "deepspeed: my_zero3.json"))
     assert (one.zero_stage, one.zero and one.zero.assumed) == (2, False)
-    one = job.resolve(parse("-", "deepspeed: elsewhere/ds_z3.json"))
+    one = prediction.resolve(parse_recipe("-", "deepspeed: elsewhere/ds_z3.json"))
     assert one.zero is not None
-    assert one.zero.path == str(home() / "deepspeed" / "ds_z3.json")
+    assert one.zero.path == str(catalogue_root() / "deepspeed" / "ds_z3.json")
 
 
 def test_a_file_that_nothing_tells_of() -> None:
     """Judged where all of LLaMA-Factory's own files agree, by the one that needs most, or least where none suffices."""
     recipe = "model_name_or_path: Qwen/Qwen3-8B\ntemplate: qwen3\ndeepspeed: mine.json\nfinetuning_type: "
 
-    def judged(rest: str, machine: str | None) -> job.Job:
-        return job.resolve(parse("-", recipe + rest), machine, 512)
+    def judged(rest: str, machine: str | None) -> prediction.Job:
+        return prediction.resolve(parse_recipe("-", recipe + rest), machine, 512)
 
     fits = judged("lora", "8xa100-80g")
     assert fits.unread is not None
@@ -71,6 +71,6 @@ def test_a_file_that_nothing_tells_of() -> None:
     assert (differ.unread.verdicts["ZeRO-0"], differ.unread.verdicts["ZeRO-3"]) == ("exceeds", "fits")
     for unjudged in (judged("lora", None), judged("lora\ndo_train: false\ndo_predict: true", "8xa100-80g")):
         assert unjudged.unread is None
-    launched = replace(fits, accelerate=accelerate.Accelerate("a.yaml", {"distributed_type": "DEEPSPEED"}))
+    launched = replace(fits, accelerate=fsdp.AccelerateFile("a.yaml", {"distributed_type": "DEEPSPEED"}))
     assert (launched.unread, launched.verdict) == (None, "unknown")
-    assert [pace.pace(each) for each in (fits, differ)] == [None, None]
+    assert [training_time.predict_training_time(each) for each in (fits, differ)] == [None, None]

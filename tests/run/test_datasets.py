@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.count_calls import calls
 
-from validator.job import datasets, job
-from validator.job.datasets import Dataset
-from validator.read.recipe import parse
+from validator.recipe.recipe_file import parse_recipe
+from validator.run import dataset_registry, prediction
+from validator.run.dataset_registry import Dataset
 
 ROW = {"instruction": "Say hi.", "input": "", "output": "hi"}
 LINE = json.dumps(ROW) + "\n"
@@ -38,7 +38,7 @@ LINE = json.dumps(ROW) + "\n"
 def test_rows_and_columns(tmp_path: Path, name: str, text: str, rows: int, columns: Set[str]) -> None:
     path = tmp_path / name
     path.write_text(text, "utf-8")
-    found = datasets.count(path)
+    found = dataset_registry.count_rows(path)
     assert found is not None
     assert (found.number, found.exact, found.columns, found.problem) == (rows, True, columns, None)
 
@@ -58,7 +58,7 @@ def test_rows_and_columns(tmp_path: Path, name: str, text: str, rows: int, colum
 )
 def test_unreadable_files_say_why(tmp_path: Path, name: str, data: bytes, said: str) -> None:
     (tmp_path / name).write_bytes(data)
-    found = datasets.count(tmp_path / name)
+    found = dataset_registry.count_rows(tmp_path / name)
     assert found is not None
     assert found.problem is not None
     assert said in found.problem
@@ -66,13 +66,13 @@ def test_unreadable_files_say_why(tmp_path: Path, name: str, data: bytes, said: 
 
 def test_an_empty_file_holds_no_row(tmp_path: Path) -> None:
     (tmp_path / "none.jsonl").write_text("")
-    assert datasets.count(tmp_path / "none.jsonl") == datasets.Rows(0)
+    assert dataset_registry.count_rows(tmp_path / "none.jsonl") == dataset_registry.Rows(0)
 
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow"])
 def test_binary_formats_are_not_counted(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"PAR1")
-    assert datasets.count(tmp_path / name) is None
+    assert dataset_registry.count_rows(tmp_path / name) is None
 
 
 @pytest.mark.parametrize("suffix", ["json", "jsonl"])
@@ -80,8 +80,8 @@ def test_a_large_file_is_estimated_at_once(tmp_path: Path, suffix: str) -> None:
     rows = 200_000
     path = tmp_path / f"large.{suffix}"
     path.write_text(LINE * rows if suffix == "jsonl" else "[" + ",\n".join([LINE.strip()] * rows) + "]")
-    assert calls(lambda: datasets.count(path)) < rows / 2
-    found = datasets.count(path)
+    assert calls(lambda: dataset_registry.count_rows(path)) < rows / 2
+    found = dataset_registry.count_rows(path)
     assert found is not None
     assert not found.exact
     assert str(found).startswith("about ")
@@ -116,14 +116,14 @@ def test_a_folder_counts_all_files_and_num_samples_overrides(tmp_path: Path) -> 
     assert whole.rows is not None
     assert (len(whole.files), whole.rows.number, whole.rows.columns) == (2, 8, frozenset(ROW))
     drawn = Dataset("mine", {"file_name": "set", "num_samples": 20}, tmp_path)
-    assert drawn.rows == datasets.Rows(20, columns=frozenset(ROW), head=(ROW,) * 8)
+    assert drawn.rows == dataset_registry.Rows(20, columns=frozenset(ROW), head=(ROW,) * 8)
     assert Dataset("mine", {"file_name": "set", "split": "train[:2]"}, tmp_path).rows is None
 
 
 @pytest.mark.parametrize("text", ["[]", "{", ""])
 def test_a_broken_registry_says_so(tmp_path: Path, text: str) -> None:
     (tmp_path / "dataset_info.json").write_text(text)
-    assert datasets.read(tmp_path / "dataset_info.json").problem
+    assert dataset_registry.read_registry(tmp_path / "dataset_info.json").problem
 
 
 @pytest.mark.parametrize(
@@ -139,4 +139,4 @@ def test_a_broken_registry_says_so(tmp_path: Path, text: str) -> None:
 )
 def test_a_recipe_finds_its_data_sets(recipe: str, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[2])
-    assert [found.name for found in job.resolve(parse("-", recipe)).datasets] == names
+    assert [found.name for found in prediction.resolve(parse_recipe("-", recipe)).datasets] == names

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from validator.job import job
-from validator.read.recipe import Document
+from validator.recipe.recipe_file import Document
+from validator.run import prediction
 
 
-def resolved(machine: str | None = None, ram: float | None = None, header: Any = None, **values: Any) -> job.Job:
-    return job.resolve(Document("x.yaml", values=values, header=header or {}), machine, ram)
+def resolved(machine: str | None = None, ram: float | None = None, header: Any = None, **values: Any) -> prediction.Job:
+    return prediction.resolve(Document("x.yaml", values=values, header=header or {}), machine, ram)
 
 
 def test_defaults_are_llamafactorys() -> None:
@@ -137,7 +137,7 @@ def test_paths_are_looked_for_here_first_then_beside_the_recipe(
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "project" / "z.json").write_text("{}")
     monkeypatch.chdir(tmp_path / "here")
-    recipe = job.resolve(Document(str(tmp_path / "project" / "recipes" / "x.yaml")))
+    recipe = prediction.resolve(Document(str(tmp_path / "project" / "recipes" / "x.yaml")))
     assert recipe.find("z.json") == (tmp_path / "project" / "z.json", False)
     (tmp_path / "here" / "z.json").write_text("{}")
     assert recipe.find("z.json") == (tmp_path / "here" / "z.json", True)
@@ -167,7 +167,7 @@ def test_paths_are_looked_for_here_first_then_beside_the_recipe(
 )
 def test_a_refused_value_counts_as_what_it_plainly_means_or_not_at_all(key: str, value: object, meant: object) -> None:
     document = Document("x.yaml", values={key: value})
-    assert job.resolve(document, refused=frozenset({key})).get(key) == meant
+    assert prediction.resolve(document, refused=frozenset({key})).get(key) == meant
 
 
 def test_a_deepspeed_file_that_is_not_there_is_the_catalogues_or_memory_is_unknown(

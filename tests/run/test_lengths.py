@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from validator.job import job
-from validator.job.lengths import ORDINARY, Lengths, lengths
-from validator.read.recipe import parse
+from validator.recipe.recipe_file import parse_recipe
+from validator.run import prediction
+from validator.run.hyperparameters import ORDINARY_TOKENS, HeaderLengths, header_lengths
 
 RECIPE = """# /// recipe
 # machine: 8xa100-40g
@@ -28,23 +28,24 @@ deepspeed: ds_z3_config.json
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        (800, Lengths(800)), (800.0, Lengths(800)), ([800], Lengths(800)), ([800, 3000], Lengths(800, 3000)),
-        ([800, 800], Lengths(800, 800)), ([3000, 800], None), ("800", None), ([], None), ([1, 2, 3], None), (0, None),
+        (800, HeaderLengths(800)), (800.0, HeaderLengths(800)), ([800], HeaderLengths(800)),
+        ([800, 3000], HeaderLengths(800, 3000)), ([800, 800], HeaderLengths(800, 800)),
+        ([3000, 800], None), ("800", None), ([], None), ([1, 2, 3], None), (0, None),
         (-5, None), (True, None), ({"typical": 800}, None), ([800, "x"], None), (None, None), (float("nan"), None),
     ],
 )  # fmt: skip
-def test_what_the_header_says(value: object, told: Lengths | None) -> None:
-    assert lengths(value) == told
+def test_what_the_header_says(value: object, told: HeaderLengths | None) -> None:
+    assert header_lengths(value) == told
 
 
-def resolved(header: str = "", cutoff: int = 16384, more: str = "") -> job.Job:
-    return job.resolve(parse("-", RECIPE.format(header, cutoff, more)))
+def resolved(header: str = "", cutoff: int = 16384, more: str = "") -> prediction.Job:
+    return prediction.resolve(parse_recipe("-", RECIPE.format(header, cutoff, more)))
 
 
 @pytest.mark.parametrize(
     ("header", "cutoff", "more", "reached", "longest"),
     [
-        ("", 16384, "", ORDINARY, 16384),
+        ("", 16384, "", ORDINARY_TOKENS, 16384),
         ("", 512, "", 512, 512),
         ("lengths: 800", 16384, "", 800, 16384),
         ("lengths: 800", 512, "", 512, 512),
@@ -65,7 +66,7 @@ def test_where_lengths_decide_and_are_not_known_the_verdict_is_tight() -> None:
     one = resolved()
     assert (one.verdict, one.worst, one.device_verdict) == ("tight", "exceeds", "exceeds")
     assert one.enough_for is not None
-    assert ORDINARY <= one.enough_for < 16384
+    assert ORDINARY_TOKENS <= one.enough_for < 16384
     # and the length named is one at which it does not exceed, while little more does
     assert resolved(f"lengths: [1, {one.enough_for}]").worst != "exceeds"
     assert resolved(f"lengths: [1, {one.enough_for * 11 // 10}]").worst == "exceeds"

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from validator.job import pace as timing
-from validator.job.extent import extent
-from validator.job.job import Job
-from validator.job.pace import Pace, per_sample
-from validator.job.price import Price, price
-from validator.speed import Part
-from validator.tables.machines import machine
+from validator.knowledge.devices import parse_machine
+from validator.physics import RunPart
+from validator.run import training_time as timing
+from validator.run.cost import Price, parse_price
+from validator.run.prediction import Job
+from validator.run.sample_lengths import estimate_sample_lengths
+from validator.run.training_time import TrainingTime, seconds_per_sample
 
 BASE = {
     "model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "stage": "sft", "do_train": True, "finetuning_type": "lora",
@@ -26,26 +26,26 @@ BASE = {
 
 def job(header: dict[str, Any] | None = None, on: str = "8xa100-80g", **values: Any) -> Job:
     told = {"samples": 6400, **(header or {})}
-    there = machine(on, 1024.0)._replace(network=told.pop("network", None), price=told.pop("price", None))
+    there = parse_machine(on, 1024.0)._replace(network=told.pop("network", None), price=told.pop("price", None))
     return Job({**BASE, **values}, told, there)
 
 
-def parts(header: dict[str, Any] | None = None, **values: Any) -> Mapping[Part, float]:
+def parts(header: dict[str, Any] | None = None, **values: Any) -> Mapping[RunPart, float]:
     run = paced(header, **values).run
     assert run
     return run.terms
 
 
-def paced(header: dict[str, Any] | None = None, on: str = "8xa100-80g", **values: Any) -> Pace:
-    found = timing.pace(job(header, on, **values))
+def paced(header: dict[str, Any] | None = None, on: str = "8xa100-80g", **values: Any) -> TrainingTime:
+    found = timing.predict_training_time(job(header, on, **values))
     assert found
     return found
 
 
 @pytest.mark.parametrize("on", ["1xcpu", "1x48g"])
 def test_nothing_is_said_of_devices_whose_rates_are_not_published(on: str) -> None:
-    assert timing.pace(job(on=on)) is None
-    assert per_sample(job(on=on), [100]) is None
+    assert timing.predict_training_time(job(on=on)) is None
+    assert seconds_per_sample(job(on=on), [100]) is None
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_epochs_below_none_are_none() -> None:
     none = paced({}, num_train_epochs=-3)
     assert none.steps == 0
     assert none.run is not None
-    assert set(none.run.terms) == {Part.STARTING, Part.TOKENIZING}
+    assert set(none.run.terms) == {RunPart.STARTING, RunPart.TOKENIZING}
 
 
 def test_rows_that_are_there_count_before_the_recommended_ones(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_rows_that_are_there_count_before_the_recommended_ones(tmp_path: Path) -
 
 def test_evaluations_take_their_part() -> None:
     each = [
-        parts(val_size=0.1, **values).get(Part.EVALUATIONS, 0.0)
+        parts(val_size=0.1, **values).get(RunPart.EVALUATIONS, 0.0)
         for values in (
             {},
             {"do_eval": True},
@@ -104,7 +104,7 @@ def test_evaluations_take_their_part() -> None:
 
 def test_saves_take_their_part() -> None:
     none, epochs, steps = (
-        parts(save_strategy=how, save_steps=20, finetuning_type="full").get(Part.SAVES, 0.0)
+        parts(save_strategy=how, save_steps=20, finetuning_type="full").get(RunPart.SAVES, 0.0)
         for how in ("no", "epoch", "steps")
     )
     assert none == 0 < epochs < steps
@@ -180,8 +180,11 @@ def test_padding_counts_as_tokens_and_waiting_does_not() -> None:
 
 def test_lengths_of_the_data_come_before_all() -> None:
     one = job({"lengths": 600})
-    assert extent(one, [100, 4000]).lengths[1] == [100, 2048]
-    short, long = timing.pace(one, 6400, (100,) * 9), timing.pace(one, 6400, (2000,) * 9)
+    assert estimate_sample_lengths(one, [100, 4000]).lengths[1] == [100, 2048]
+    short, long = (
+        timing.predict_training_time(one, 6400, (100,) * 9),
+        timing.predict_training_time(one, 6400, (2000,) * 9),
+    )
     assert short
     assert long
     assert short.step.expected < long.step.expected
@@ -190,20 +193,26 @@ def test_lengths_of_the_data_come_before_all() -> None:
 
 def test_samples_longer_than_the_cutoff_are_cut_to_it() -> None:
     """More of them the longer they may be; the job keeps 2,048 tokens."""
-    reached = [sum(each == 2048 for each in extent(job({"lengths": [1500, most]})).lengths[1]) for most in (2048, 6000)]
-    assert reached[0] < reached[1] < len(extent(job({"lengths": [1500, 6000]})).lengths[1])
+    reached = [
+        sum(each == 2048 for each in estimate_sample_lengths(job({"lengths": [1500, most]})).lengths[1])
+        for most in (2048, 6000)
+    ]
+    assert reached[0] < reached[1] < len(estimate_sample_lengths(job({"lengths": [1500, 6000]})).lengths[1])
 
 
 def test_the_same_samples_compare_jobs() -> None:
     lengths = [300.0, 600.0]
-    before, without = per_sample(job(), lengths), per_sample(job(disable_gradient_checkpointing=True), lengths)
-    cut = per_sample(job(cutoff_len=400), lengths)
+    before, without = (
+        seconds_per_sample(job(), lengths),
+        seconds_per_sample(job(disable_gradient_checkpointing=True), lengths),
+    )
+    cut = seconds_per_sample(job(cutoff_len=400), lengths)
     assert before
     assert without
     assert cut
     assert 0.6 < without / before < 0.9
     assert 0.6 < cut / before < 1
-    packed = per_sample(job(packing=True), lengths)
+    packed = seconds_per_sample(job(packing=True), lengths)
     assert packed
     assert packed < before
 
@@ -217,5 +226,5 @@ def test_the_same_samples_compare_jobs() -> None:
     ],
 )  # fmt: skip
 def test_a_price_is_an_amount_and_a_currency(written: object, meant: Price | None) -> None:
-    assert price(written) == meant
+    assert parse_price(written) == meant
     assert job({"price": written}).price == meant

@@ -13,11 +13,11 @@ from support.every import every
 from support.real_parser import Parser
 from support.source import modules, nodes
 
-from validator.job.datasets import Dataset
-from validator.job.job import Job
-from validator.job.quantization import Quantization, quantization
-from validator.job.settings import Settings
-from validator.tables import machines, models
+from validator.knowledge import devices, models
+from validator.run.dataset_registry import Dataset
+from validator.run.hyperparameters import Settings
+from validator.run.prediction import Job
+from validator.run.quantization import Quantization, resolve_quantization
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "validator"
@@ -124,7 +124,7 @@ def test_the_template_is_the_entry_of_the_table() -> None:
 
 def test_the_machine_and_the_samples_make_the_steps() -> None:
     batch = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
-    settings = Job(batch, {"samples": 1001}, machines.machine("2x8xa100-80g", None))
+    settings = Job(batch, {"samples": 1001}, devices.parse_machine("2x8xa100-80g", None))
     assert (settings.world, settings.effective_batch, settings.steps_per_epoch(129)) == (16, 128, 2)
     assert (settings.steps, settings.on_cpu) == (24, False)
 
@@ -162,8 +162,8 @@ def test_the_real_parser_agrees(tmp_path: Path, parser: Parser) -> None:
 def test_quantized_weights(
     values: Mapping[str, Any], checkpoint: str | None, loads: bool, works: bool, kept: str | None, weights: int
 ) -> None:
-    model = models.model("qwen7b")._replace(quantized=checkpoint, quantized_bits=4 if checkpoint else 0)
-    answer: Quantization = quantization(Settings(values), model)
+    model = models.find_model("qwen7b")._replace(quantized=checkpoint, quantized_bits=4 if checkpoint else 0)
+    answer: Quantization = resolve_quantization(Settings(values), model)
     assert (answer.loads, answer.works, answer.kept, answer.weights) == (loads, works, kept, weights)
 
 
@@ -181,31 +181,47 @@ HOMES = {
 }  # fmt: skip
 # (module, function, key) whose very subject is what the recipe writes, and why.
 SUBJECTS = {
-    ("advise/change", "_commands", "deepspeed"): "the file that a change names",
-    ("job/earlier", "_run", "do_train"): "of another recipe, as it is written",
-    ("job/earlier", "_is_adapter", "do_train"): "of another recipe, as it is written",
-    ("train/hub", "data_sets", "hf_hub_url"): "the address itself",
-    ("job/datasets", "published", "hf_hub_url"): "the address itself",
-    ("job/resolved", "zero", "deepspeed"): "reads the configuration that the value names",
-    ("recipes/compare", "compare", "deepspeed"): "compares what two files say",
-    ("recipes/companions", "companions", "deepspeed"): "copies the file that the value names",
-    ("rules/entries", "_package", "cloud_file_name"): "the package that the address needs",
-    ("rules/entries", "cloud_address_refused", "cloud_file_name"): "the address itself",
-    ("rules/entries", "script_refused", "script_url"): "the address itself",
-    ("rules/fsdp", "fsdp_word_unknown", "fsdp"): "the text as it is written",
-    ("rules/inputs", "packing_unread", "packing"): "written where nothing packs",
-    ("rules/keys", "remarks", "stage"): "whether another command's keys are meant, before values are judged",
-    ("rules/optimizers", "optimizer_with_deepspeed", "deepspeed"): "refused where it is not null, even if it is empty",
-    ("rules/paths", "_zero_name", "deepspeed"): "the file name",
-    ("rules/paths", "deepspeed_unreadable", "deepspeed"): "whether it is a file name or JSON",
-    ("rules/precision", "checkpointing_stays_on", "disable_gradient_checkpointing"): "against gradient_checkpointing",
-    ("rules/precision", "checkpointing_stays_on", "gradient_checkpointing"): "against disable_gradient_checkpointing",
-    ("rules/ranges", "accumulation_below_zero", "gradient_accumulation_steps"): "the number as it is written",
-    ("rules/amount", "batch_not_positive", "per_device_train_batch_size"): "the number as it is written",
+    ("advise/changes", "_copy_commands", "deepspeed"): "the file that a change names",
+    ("run/trained_model", "_run_that_writes", "do_train"): "of another recipe, as it is written",
+    ("run/trained_model", "_saves_adapter", "do_train"): "of another recipe, as it is written",
+    ("run/hub_downloads", "hub_datasets", "hf_hub_url"): "the address itself",
+    ("run/dataset_registry", "published", "hf_hub_url"): "the address itself",
+    ("run/settings", "zero", "deepspeed"): "reads the configuration that the value names",
+    ("catalogue/recipe_diff", "compare_recipes", "deepspeed"): "compares what two files say",
+    ("catalogue/install", "find_dependencies", "deepspeed"): "copies the file that the value names",
+    ("rules/dataset_columns", "_needed_package", "cloud_file_name"): "the package that the address needs",
+    ("rules/dataset_columns", "cloud_address_refused", "cloud_file_name"): "the address itself",
+    ("rules/dataset_columns", "script_refused", "script_url"): "the address itself",
+    ("rules/fsdp_and_accelerate", "fsdp_word_unknown", "fsdp"): "the text as it is written",
+    ("rules/no_effect", "packing_unread", "packing"): "written where nothing packs",
+    (
+        "rules/unknown_keys",
+        "find_removed_and_foreign_keys",
+        "stage",
+    ): "whether another command's keys are meant, before values are judged",
+    (
+        "rules/optimizer_choice",
+        "optimizer_with_deepspeed",
+        "deepspeed",
+    ): "refused where it is not null, even if it is empty",
+    ("rules/file_paths", "_deepspeed_file_name", "deepspeed"): "the file name",
+    ("rules/file_paths", "deepspeed_unreadable", "deepspeed"): "whether it is a file name or JSON",
+    (
+        "rules/number_formats",
+        "checkpointing_stays_on",
+        "disable_gradient_checkpointing",
+    ): "against gradient_checkpointing",
+    (
+        "rules/number_formats",
+        "checkpointing_stays_on",
+        "gradient_checkpointing",
+    ): "against disable_gradient_checkpointing",
+    ("rules/numeric_ranges", "accumulation_below_zero", "gradient_accumulation_steps"): "the number as it is written",
+    ("rules/training_arguments", "batch_not_positive", "per_device_train_batch_size"): "the number as it is written",
 }
 # The rooms that see a recipe's values, but for the homes themselves.
-ROOMS = ("job", "rules", "train", "study", "advise", "judge", "recipes", "plan", "commands", "cli")
-SETTINGS = ("job/values", "job/task", "job/settings", "job/quantization")
+ROOMS = ("run", "rules", "launch", "dataset", "advise", "check", "catalogue", "plan", "commands", "cli")
+SETTINGS = ("run/recipe_arguments", "run/training_task", "run/hyperparameters", "run/quantization")
 
 
 def reads(module: str) -> Iterator[tuple[str, str, str]]:

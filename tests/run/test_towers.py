@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from validator.diagnostic import RecipeError
-from validator.job import media
-from validator.job.job import Job
-from validator.job.settings import Settings
-from validator.job.task import Task
-from validator.memory import Encoding, device_memory, parameters
-from validator.tables.architecture import architecture
-from validator.tables.models import model
+from validator.errors import RecipeError
+from validator.knowledge.architectures import read_architecture
+from validator.knowledge.models import find_model
+from validator.physics import TowerWorkload, estimate_device_memory, parameter_count
+from validator.run import multimodal
+from validator.run.hyperparameters import Settings
+from validator.run.prediction import Job
+from validator.run.training_task import Task
 
 QWEN2 = {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
          "num_key_value_heads": 4, "vocab_size": 152064}  # fmt: skip
@@ -51,7 +51,7 @@ PUBLISHED = {"qwen2_vl": 8_291_375_616, "qwen2_5_vl": 8_292_166_656, "qwen3_vl":
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_parameters_are_as_published(kind: str) -> None:
-    assert parameters(architecture(CONFIGS[kind])) == PUBLISHED[kind]
+    assert parameter_count(read_architecture(CONFIGS[kind])) == PUBLISHED[kind]
 
 
 def test_an_omni_model_is_its_thinker() -> None:
@@ -60,7 +60,7 @@ def test_an_omni_model_is_its_thinker() -> None:
         "talker_config": {},
         "thinker_config": {"vision_config": {"hidden_size": 1280}},
     }
-    arch = architecture(whole)
+    arch = read_architecture(whole)
     assert (arch.hidden, [tower.layers for tower in arch.towers]) == (3584, [32, 32])
 
 
@@ -68,7 +68,7 @@ def test_a_quantized_omni_model_says_so_beside_its_parts(tmp_path: Path) -> None
     whole = {"model_type": "qwen2_5_omni", "thinker_config": {"vision_config": {"hidden_size": 1280}}}
     quantized = {"dtype": "float16", "quantization_config": {"quant_method": "awq", "bits": 4}}
     (tmp_path / "config.json").write_text(json.dumps(whole | quantized))
-    known = model(str(tmp_path))
+    known = find_model(str(tmp_path))
     assert (known.quantized, known.quantized_bits, known.dtype_bytes) == ("awq", 4, 2.0)
 
 
@@ -84,7 +84,7 @@ def test_a_quantized_omni_model_says_so_beside_its_parts(tmp_path: Path) -> None
 )  # fmt: skip
 def test_lists_count_by_what_they_say(kind: str, fields: dict[str, Any], like: dict[str, Any]) -> None:
     one, other = (
-        architecture({**CONFIGS[kind], "vision_config": {**CONFIGS[kind]["vision_config"], **more}})
+        read_architecture({**CONFIGS[kind], "vision_config": {**CONFIGS[kind]["vision_config"], **more}})
         for more in (fields, like)
     )
     assert one == other
@@ -99,30 +99,32 @@ def test_lists_count_by_what_they_say(kind: str, fields: dict[str, Any], like: d
 )  # fmt: skip
 def test_what_cannot_be_read_is_no_model(part: str, value: dict[str, Any], problem: str) -> None:
     with pytest.raises(RecipeError, match=problem):
-        architecture({**CONFIGS["qwen2_5_vl"], part: value})
+        read_architecture({**CONFIGS["qwen2_5_vl"], part: value})
 
 
 def test_grids_of_a_config_tell_how_many_pieces_a_picture_has() -> None:
     next_ = CONFIGS["llava"] | {"model_type": "llava_next", "image_grid_pinpoints": [[336, 672], [1008, 1008]]}
-    assert [tower.tiles for tower in architecture(next_).towers] == [10]
-    assert [tower.tiles for tower in architecture(CONFIGS["llava"]).towers] == [0]
+    assert [tower.tiles for tower in read_architecture(next_).towers] == [10]
+    assert [tower.tiles for tower in read_architecture(CONFIGS["llava"]).towers] == [0]
 
 
 def test_a_projector_of_several_layers_of_the_tower_reads_them_side_by_side() -> None:
-    one = architecture(CONFIGS["llava"] | {"model_type": "llava_next"})
-    four = architecture(CONFIGS["llava"] | {"model_type": "llava_next", "vision_feature_layer": [-24, -20, -12, -1]})
+    one = read_architecture(CONFIGS["llava"] | {"model_type": "llava_next"})
+    four = read_architecture(
+        CONFIGS["llava"] | {"model_type": "llava_next", "vision_feature_layer": [-24, -20, -12, -1]}
+    )
     assert [arch.towers[0].projector[0].inputs for arch in (one, four)] == [1024, 4096]
 
 
 def test_llamafactory_does_not_freeze_a_decoder_that_has_another_name() -> None:
     settings = Settings({"finetuning_type": "full", "freeze_language_model": True})
-    assert media.trains_decoder(settings, model("qwen3-omni-30b-a3b"))
-    assert not media.trains_decoder(settings, model("qwen2.5-omni-7b"))
+    assert multimodal.is_decoder_trained(settings, find_model("qwen3-omni-30b-a3b"))
+    assert not multimodal.is_decoder_trained(settings, find_model("qwen2.5-omni-7b"))
 
 
 def test_llamafactory_does_not_freeze_towers_that_have_another_name() -> None:
-    seen = model("video-llava-7b")
-    encodings = media.encodings(Settings({"finetuning_type": "full"}), seen, ())
+    seen = find_model("video-llava-7b")
+    encodings = multimodal.tower_encodings(Settings({"finetuning_type": "full"}), seen, ())
     assert [(each.trains, each.projector) for each in encodings] == [(True, False)] * 2
 
 
@@ -133,7 +135,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_folder_with_such_a_config_is_known(folder: Path) -> None:
-    known = model(str(folder))
+    known = find_model(str(folder))
     assert (known.kind, known.decoder, known.family.templates) == ("qwen2_5_vl", "qwen2", ("qwen2_vl",))
     assert known.family.layer == "Qwen2_5_VLDecoderLayer"
 
@@ -145,19 +147,19 @@ FREE = {"freeze_vision_tower": False, "freeze_multi_modal_projector": False}
 @pytest.mark.parametrize(
     ("recipe", "encoding"),
     [
-        ({}, Encoding(watched=True)),
-        ({"quantization_bit": 4}, Encoding()),
-        ({"disable_gradient_checkpointing": True}, Encoding()),
-        ({"freeze_vision_tower": False}, Encoding(watched=True, targets=ALL)),
-        ({"freeze_vision_tower": False, "lora_target": "q_proj,v_proj"}, Encoding(watched=True)),
-        ({"freeze_vision_tower": False, "lora_target": "attn.proj"}, Encoding(watched=True, targets=("o",))),
-        ({"finetuning_type": "full"}, Encoding(loose=True)),
-        ({"finetuning_type": "full", **FREE}, Encoding(trains=True, projector=True, loose=True)),
-        ({"finetuning_type": "freeze"}, Encoding()),
-        ({"finetuning_type": "freeze", **FREE}, Encoding(projector=True, trainable_layers=2)),
+        ({}, TowerWorkload(watched=True)),
+        ({"quantization_bit": 4}, TowerWorkload()),
+        ({"disable_gradient_checkpointing": True}, TowerWorkload()),
+        ({"freeze_vision_tower": False}, TowerWorkload(watched=True, targets=ALL)),
+        ({"freeze_vision_tower": False, "lora_target": "q_proj,v_proj"}, TowerWorkload(watched=True)),
+        ({"freeze_vision_tower": False, "lora_target": "attn.proj"}, TowerWorkload(watched=True, targets=("o",))),
+        ({"finetuning_type": "full"}, TowerWorkload(loose=True)),
+        ({"finetuning_type": "full", **FREE}, TowerWorkload(trains=True, projector=True, loose=True)),
+        ({"finetuning_type": "freeze"}, TowerWorkload()),
+        ({"finetuning_type": "freeze", **FREE}, TowerWorkload(projector=True, trainable_layers=2)),
     ],
 )
-def test_what_trains_of_a_tower(recipe: dict[str, Any], encoding: Encoding, folder: Path) -> None:
+def test_what_trains_of_a_tower(recipe: dict[str, Any], encoding: TowerWorkload, folder: Path) -> None:
     values = {
         "model_name_or_path": str(folder),
         "stage": "sft",
@@ -228,7 +230,7 @@ def test_rows_that_are_not_at_hand_have_what_their_columns_name(
 )  # fmt: skip
 def test_a_tower_that_cannot_be_is_no_model(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(RecipeError, match=problem):
-        architecture({**CONFIGS["llava"], "vision_config": {**CONFIGS["llava"]["vision_config"], **fields}})
+        read_architecture({**CONFIGS["llava"], "vision_config": {**CONFIGS["llava"]["vision_config"], **fields}})
 
 
 @pytest.mark.parametrize("value", ["x", [1, 2], 0, False, ""])
@@ -239,13 +241,13 @@ def test_a_tower_that_cannot_be_is_no_model(fields: dict[str, Any], problem: str
 )  # fmt: skip
 def test_a_part_that_is_no_mapping_is_not_taken_for_its_default(kind: str, part: str, value: object) -> None:
     with pytest.raises(RecipeError, match=f"`{part}` is .*, not a mapping"):
-        architecture({**CONFIGS.get(kind, {"model_type": kind}), part: value})
+        read_architecture({**CONFIGS.get(kind, {"model_type": kind}), part: value})
 
 
 def test_a_part_that_is_null_is_its_default() -> None:
     parts: tuple[dict[str, Any], ...] = ({"text_config": None, "audio_config": None}, {"audio_config": {}})
     null, absent = ({"model_type": "qwen2_audio", **part} for part in parts)
-    assert architecture(null) == architecture(absent)
+    assert read_architecture(null) == read_architecture(absent)
 
 
 ROWS = [{"text": "a", "pictures": ["1.png"]}]
@@ -274,7 +276,7 @@ def test_the_band_ends_where_pictures_of_unknown_number_fill_the_length(
     assert job.device_memory
     assert job.workload
     assert job.model
-    one = device_memory(job.model.arch, job.workload)
+    one = estimate_device_memory(job.model.arch, job.workload)
     assert job.device_memory.expected == one.expected
     assert (job.device_memory.high > one.high) == wider
     if wider:  # and `lengths` of the header block tell how long samples are with their pictures
@@ -282,16 +284,19 @@ def test_the_band_ends_where_pictures_of_unknown_number_fill_the_length(
         assert short
         assert short.high < job.device_memory.high
         full = job.workload.encodings[0]._replace(tokens=4 * 4096)
-        assert job.device_memory.high == device_memory(job.model.arch, job.workload._replace(encodings=(full,))).high
+        assert (
+            job.device_memory.high
+            == estimate_device_memory(job.model.arch, job.workload._replace(encodings=(full,))).high
+        )
 
 
 def test_layers_of_each_tower_are_counted_by_its_own() -> None:
-    known = model("Qwen/Qwen2.5-Omni-7B")
+    known = find_model("Qwen/Qwen2.5-Omni-7B")
     short = known._replace(arch=known.arch._replace(towers=tuple(
         tower._replace(layers=layers) for tower, layers in zip(known.arch.towers, (8, 4), strict=True)
     )))  # fmt: skip
     task = Task({"finetuning_type": "freeze", "freeze_trainable_layers": -6, **FREE})
-    layers = [media.trained(task, short, *part).trainable_layers
+    layers = [multimodal.trained_parts(task, short, *part).trainable_layers
               for part in zip(short.arch.towers, short.modules, strict=True)]  # fmt: skip
     assert layers == [6, 4]
 
@@ -314,4 +319,4 @@ def test_tokens_that_a_projector_pools_fill_a_sample_by_what_they_become(length:
 )  # fmt: skip
 def test_grids_that_cannot_be_are_no_model(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(RecipeError, match=problem):
-        architecture({**CONFIGS["llava"], **fields})
+        read_architecture({**CONFIGS["llava"], **fields})

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from support.every import every
 
-from validator.job import job
-from validator.memory import Workload
-from validator.memory.optimizer import state_bytes
-from validator.memory.run import Run
-from validator.memory.workload import Given
-from validator.read.recipe import Document
-from validator.tables import data, models
+from validator.knowledge import models, tables
+from validator.physics import Workload
+from validator.physics.optimizer import optimizer_state_bytes
+from validator.physics.training_step import TrainingStep
+from validator.physics.workload import SdpaInputs
+from validator.recipe.recipe_file import Document
+from validator.run import prediction
 
 ZERO = {"zero_optimization": {"stage": 2}}
 OFFLOAD = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
@@ -22,7 +22,7 @@ GALORE = {"use_galore": True, "finetuning_type": "full"}
 
 def workload(machine: str = "8xa100-80g", model: str = "Qwen/Qwen2.5-7B-Instruct", **values: Any) -> Workload:
     document = Document("x.yaml", values={"model_name_or_path": model, **values})
-    found = job.resolve(document, machine).workload
+    found = prediction.resolve(document, machine).workload
     assert found is not None
     return found
 
@@ -127,9 +127,9 @@ def test_words_of_fsdp(words: str, stage: int, world: int, fsdp: bool) -> None:
 
 def test_every_optimizer_of_the_release_but_two_has_states() -> None:
     stateless = set()
-    for name in data.table("arguments")["arguments"]["optim"]["choices"]:
+    for name in tables.json_table("arguments")["arguments"]["optim"]["choices"]:
         work = workload(optim=name, finetuning_type="full", bf16=True)
-        if not state_bytes(Run(models.model("qwen7b").arch, work)):
+        if not optimizer_state_bytes(TrainingStep(models.find_model("qwen7b").arch, work)):
             stateless.add(name)
         projected = name.startswith(("galore", "apollo"))
         assert work.optimizer != "adamw" or projected or name in ("adamw_torch_fused", "adamw_torch_xla")
@@ -158,7 +158,7 @@ def test_a_quantized_checkpoint_brings_its_own_bits() -> None:
 )  # fmt: skip
 def test_the_default_optimizer_is_that_of_the_releases(header: dict[str, str], optimizer: str) -> None:
     document = Document("x.yaml", values={"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct"}, header=header)
-    work = job.resolve(document).workload
+    work = prediction.resolve(document).workload
     assert work is not None
     assert work.optimizer == optimizer
 
@@ -168,7 +168,7 @@ def test_the_default_optimizer_is_that_of_the_releases(header: dict[str, str], o
 )
 def test_a_checkpoint_in_32_bits_is_halved_before_0_9_4(release: str, half: bool, stored: float) -> None:
     values = {"model_name_or_path": "HuggingFaceTB/SmolLM-135M", "bf16": half}
-    work = job.resolve(Document("x.yaml", values=values, header={"llamafactory": release})).workload
+    work = prediction.resolve(Document("x.yaml", values=values, header={"llamafactory": release})).workload
     assert work is not None
     assert work.base_bytes == stored
 
@@ -176,20 +176,20 @@ def test_a_checkpoint_in_32_bits_is_halved_before_0_9_4(release: str, half: bool
 @pytest.mark.parametrize(
     ("header", "given", "loss", "supervised"),
     [
-        ({}, Given(), "upcast", False),
-        ({"llamafactory": "0.9.4"}, Given(), "upcast", False),
-        ({"transformers": "4.57.1"}, Given(), "upcast", False),
-        ({"llamafactory": "0.9.5", "transformers": "4.55.4"}, Given(copied=True), "upcast", False),
-        ({"llamafactory": "0.9.3"}, Given(repeated=True, copied=True, added=True), "upcast", True),
-        ({"transformers": "4.48.3"}, Given(repeated=True, copied=True, added=True), "shifted", True),
-        ({"transformers": "4.45.2"}, Given(repeated=True, added=True), "shifted", True),
+        ({}, SdpaInputs(), "upcast", False),
+        ({"llamafactory": "0.9.4"}, SdpaInputs(), "upcast", False),
+        ({"transformers": "4.57.1"}, SdpaInputs(), "upcast", False),
+        ({"llamafactory": "0.9.5", "transformers": "4.55.4"}, SdpaInputs(copied=True), "upcast", False),
+        ({"llamafactory": "0.9.3"}, SdpaInputs(repeated=True, copied=True, added=True), "upcast", True),
+        ({"transformers": "4.48.3"}, SdpaInputs(repeated=True, copied=True, added=True), "shifted", True),
+        ({"transformers": "4.45.2"}, SdpaInputs(repeated=True, added=True), "shifted", True),
     ],
 )
 def test_older_releases_give_attention_and_losses_more(
-    header: dict[str, str], given: Given, loss: str, supervised: bool
+    header: dict[str, str], given: SdpaInputs, loss: str, supervised: bool
 ) -> None:
     values = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "stage": "dpo"}
-    work = job.resolve(Document("x.yaml", values=values, header=header)).workload
+    work = prediction.resolve(Document("x.yaml", values=values, header=header)).workload
     assert work is not None
     assert (work.given, work.loss, work.supervised) == (given, loss, supervised)
 
@@ -205,6 +205,6 @@ def test_older_releases_give_attention_and_losses_more(
 def test_what_older_releases_make_of_a_loss(values: dict[str, Any], loss: str) -> None:
     values = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", **values}
     for release, raised in (("4.48.3", False), ("4.45.2", True)):
-        work = job.resolve(Document("x.yaml", values=values, header={"transformers": release})).workload
+        work = prediction.resolve(Document("x.yaml", values=values, header={"transformers": release})).workload
         assert work is not None
         assert (work.loss, work.supervised, work.logits_raised) == (loss, False, raised)

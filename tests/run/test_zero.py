@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from validator.job import zero
+from validator.run.deepspeed import DeepSpeedConfig, deepspeed_sharding, read_deepspeed
 
 
 def test_reads_what_llamafactory_takes(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_reads_what_llamafactory_takes(tmp_path: Path) -> None:
     path = tmp_path / "z.json"
     path.write_text(json.dumps(config))
     for value, where in [(config, None), (json.dumps(config), None), (str(path), str(path))]:
-        found = zero.read(value, where)
+        found = read_deepspeed(value, where)
         assert found.problem is None
         assert found.stage == 3
 
@@ -26,7 +26,11 @@ def test_reads_what_llamafactory_takes(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_a_problem_and_no_exception(text: str, tmp_path: Path) -> None:
     path = tmp_path / "z.json"
     path.write_text(text)
-    for found in (zero.read(str(path), str(path)), zero.read("{" + text, None), zero.read(None, str(tmp_path))):
+    for found in (
+        read_deepspeed(str(path), str(path)),
+        read_deepspeed("{" + text, None),
+        read_deepspeed(None, str(tmp_path)),
+    ):
         assert found.problem
         assert found.stage == 0
 
@@ -57,7 +61,7 @@ def test_what_cannot_be_read_is_a_problem_and_no_exception(text: str, tmp_path: 
     ],
 )  # fmt: skip
 def test_stage_and_offload(config: dict[str, Any], stage: int, optimizer: bool, parameters: bool, pinned: bool) -> None:
-    found = zero.sharding(zero.Zero(config), 2, 4, 1024)
+    found = deepspeed_sharding(DeepSpeedConfig(config), 2, 4, 1024)
     assert (found.stage, found.offload_optimizer, found.offload_parameters) == (stage, optimizer, parameters)
     assert found.pin_memory == pinned
     assert (found.nodes, found.devices_per_node, found.engine) == (2, 4, True)
@@ -66,11 +70,13 @@ def test_stage_and_offload(config: dict[str, Any], stage: int, optimizer: bool, 
 def test_auto_sizes_follow_the_model_at_stage_3_as_in_transformers() -> None:
     names = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
     block = {"stage": 3, **dict.fromkeys(names, "auto")}
-    found = zero.sharding(zero.Zero({"zero_optimization": block}), 1, 8, 5120)
+    found = deepspeed_sharding(DeepSpeedConfig({"zero_optimization": block}), 1, 8, 5120)
     assert found.reduce_bucket == 5120 * 5120
     assert found.prefetch_bucket == int(0.9 * 5120 * 5120)
     assert found.persistence_threshold == 10 * 5120
-    fixed = zero.sharding(zero.Zero({"zero_optimization": {"stage": 2, "reduce_bucket_size": 2e8}}), 1, 8, 5120)
+    fixed = deepspeed_sharding(
+        DeepSpeedConfig({"zero_optimization": {"stage": 2, "reduce_bucket_size": 2e8}}), 1, 8, 5120
+    )
     assert fixed.reduce_bucket == 200_000_000
 
 
@@ -96,11 +102,11 @@ def test_transformers_resolves_the_same_sizes() -> None:
 
     real.trainer_config_finalize(Arguments(), Model(), 1)
     theirs = real.config["zero_optimization"]
-    ours = zero.sharding(zero.Zero(config), 1, 8, 3584)
+    ours = deepspeed_sharding(DeepSpeedConfig(config), 1, 8, 3584)
     assert [theirs[name] for name in names] == [ours.reduce_bucket, ours.prefetch_bucket, ours.persistence_threshold]
 
 
 @pytest.mark.parametrize("value", [".inf", True, None, "x", [1]])
 def test_sizes_that_are_no_numbers_are_the_default(value: object) -> None:
     block = {"stage": 3, "reduce_bucket_size": float("inf") if value == ".inf" else value}
-    assert zero.sharding(zero.Zero({"zero_optimization": block}), 1, 1, 64).reduce_bucket == 500_000_000
+    assert deepspeed_sharding(DeepSpeedConfig({"zero_optimization": block}), 1, 1, 64).reduce_bucket == 500_000_000

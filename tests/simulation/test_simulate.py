@@ -15,19 +15,19 @@ from click.testing import CliRunner
 from simulation import grid
 
 from validator.commands import explain
-from validator.diagnostic import RecipeError
-from validator.memory import device_memory, parameters
-from validator.simulate.cell import Cell
-from validator.tables import families
-from validator.tables.architecture import architecture
-from validator.tables.data import listing
-from validator.trial import trials
-from validator.trial.process import Simulator
+from validator.errors import RecipeError
+from validator.knowledge import families
+from validator.knowledge.architectures import read_architecture
+from validator.knowledge.tables import yaml_table
+from validator.physics import estimate_device_memory, parameter_count
+from validator.simulation import session
+from validator.simulation.session import SimulatorProcess
+from validator.simulation.simulation_request import SimulationRequest
 
 pytest.importorskip("llamafactory")
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.process]
 
-SIMULATED_BY = ["release/constraints.txt", "validator/simulate/*", "validator/data/models.yaml"]
+SIMULATED_BY = ["release/constraints.txt", "validator/simulation/*", "validator/data/models.yaml"]
 TINY = {
     "model_type": "qwen3", "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 6,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 1024,
@@ -44,8 +44,8 @@ UNKNOWN = {
 
 
 @pytest.fixture(scope="module")
-def simulator() -> Iterator[Simulator]:
-    there = Simulator()
+def simulator() -> Iterator[SimulatorProcess]:
+    there = SimulatorProcess()
     yield there
     there.close()
 
@@ -63,13 +63,13 @@ def sample() -> list[dict[str, Any]]:
 
 @pytest.mark.sample(one_in=2, whole_for=SIMULATED_BY)
 @pytest.mark.parametrize("cell", sample(), ids=lambda cell: f"{cell['model']}-{cell['method']}-{cell['stage']}")
-def test_families_that_formulas_know_come_out_equal(simulator: Simulator, cell: dict[str, Any]) -> None:
+def test_families_that_formulas_know_come_out_equal(simulator: SimulatorProcess, cell: dict[str, Any]) -> None:
     from simulation.simulate import BUILTIN
 
-    answer = simulator.ask(Cell(**{**cell, "model": BUILTIN[cell["model"]]}, steps=1, warm=True))
+    answer = simulator.ask(SimulationRequest(**{**cell, "model": BUILTIN[cell["model"]]}, steps=1, warm=True))
     row = {name: str(value) for name, value in cell.items()} | {"versions": ""}
     model, work = grid.architecture(cell["model"]), grid.workload(row)
-    assert answer.peak == pytest.approx(device_memory(model, work).allocated, rel=1e-3)
+    assert answer.peak == pytest.approx(estimate_device_memory(model, work).allocated, rel=1e-3)
     assert sum(kind.number for kind in answer.layers) == model.layers
 
 
@@ -97,10 +97,10 @@ print(json.dumps([peaks, [one.parts[one.highest].size for one in both], [one.par
 
 
 def test_a_type_that_no_formula_knows_is_judged(
-    simulator: Simulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    simulator: SimulatorProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert UNKNOWN["model_type"] not in families.known()
-    monkeypatch.setattr(trials, "Simulator", lambda: simulator)
+    assert UNKNOWN["model_type"] not in families.known_types()
+    monkeypatch.setattr(session, "SimulatorProcess", lambda: simulator)
     monkeypatch.setattr(simulator, "close", lambda: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -126,9 +126,9 @@ def test_a_type_that_no_formula_knows_is_judged(
     ],
 )  # fmt: skip
 def test_copies_end_as_the_model_does(kinds: list[int], trained: int, depths: tuple[int, ...] | None) -> None:
-    from validator.simulate import depth
+    from validator.simulation import worker
 
-    there = depth.depths(kinds, trained)
+    there = worker.shallow_copies(kinds, trained)
     assert there == depths
     if there:
         assert kinds[: there.small][-4:] == kinds[: there.large][-4:] == kinds[-4:]
@@ -145,10 +145,10 @@ def shallow(config: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.sample(one_in=4, whole_for=SIMULATED_BY)
 @pytest.mark.parametrize("name", ["qwen2.5-vl-7b", "glm-4.1v-9b", "qwen3.5-4b", "qwen2.5-omni-7b"])
-def test_models_that_see_are_stepped_through_with_a_picture(simulator: Simulator, name: str) -> None:
-    config = shallow(listing("models")[name]["config"])
-    there = simulator.ask(Cell(config, seq_len=1024, steps=1, warm=True))
-    assert there.parameters == parameters(architecture(config))
+def test_models_that_see_are_stepped_through_with_a_picture(simulator: SimulatorProcess, name: str) -> None:
+    config = shallow(yaml_table("models")[name]["config"])
+    there = simulator.ask(SimulationRequest(config, seq_len=1024, steps=1, warm=True))
+    assert there.parameters == parameter_count(read_architecture(config))
 
 
 @pytest.mark.parametrize(
@@ -158,16 +158,16 @@ def test_models_that_see_are_stepped_through_with_a_picture(simulator: Simulator
         ({**TINY, "hidden_size": "wide"}, "is not simulated"),
     ],
 )
-def test_what_cannot_be_built_is_told(simulator: Simulator, model: dict[str, Any], why: str) -> None:
+def test_what_cannot_be_built_is_told(simulator: SimulatorProcess, model: dict[str, Any], why: str) -> None:
     with pytest.raises(RecipeError, match=why):
-        simulator.ask(Cell(model))
+        simulator.ask(SimulationRequest(model))
 
 
 @pytest.mark.sample(one_in=3, whole_for=SIMULATED_BY)
 def test_a_process_that_dies_is_told() -> None:
-    there = Simulator()
+    there = SimulatorProcess()
     there._process.kill()
     with pytest.raises(RecipeError, match="the process was killed; is there memory for it"):
-        there.ask(Cell(TINY))
+        there.ask(SimulationRequest(TINY))
     there.close()
-    assert trials.lacking() == []
+    assert session.missing_packages() == []

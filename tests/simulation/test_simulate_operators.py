@@ -8,10 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from validator.simulate.autocast import Amp  # noqa: E402
-from validator.simulate.known import values_known  # noqa: E402
-from validator.simulate.operators import as_on_cuda  # noqa: E402
-from validator.simulate.tracker import Tracker  # noqa: E402
+from validator.simulation.cuda_behaviour import Bf16Autocast, as_on_cuda  # noqa: E402
+from validator.simulation.fake_values import keep_small_int_values  # noqa: E402
+from validator.simulation.tracker import Tracker  # noqa: E402
 
 pytestmark = pytest.mark.slow  # they import torch
 
@@ -19,10 +18,10 @@ pytestmark = pytest.mark.slow  # they import torch
 def test_autocast_gives_a_layer_norm_fp32() -> None:
     hidden, norm = torch.ones(2, 8, dtype=torch.bfloat16), torch.nn.LayerNorm(8, dtype=torch.bfloat16)
     with as_on_cuda():
-        with Amp():
+        with Bf16Autocast():
             assert norm(hidden).dtype == torch.float32
         assert norm(hidden).dtype == torch.bfloat16
-    with Amp():
+    with Bf16Autocast():
         assert norm(hidden).dtype == torch.bfloat16, "the CPU's own"
 
 
@@ -39,7 +38,7 @@ def test_dropout_keeps_a_mask_of_one_byte(p: float, training: bool, kept: object
 
 
 def test_a_picture_s_grid_is_read_and_an_unknown_number_refused() -> None:
-    with torch._subclasses.fake_tensor.FakeTensorMode(), Tracker(), values_known(0):
+    with torch._subclasses.fake_tensor.FakeTensorMode(), Tracker(), keep_small_int_values(0):
         assert torch.tensor([[1, 4, 6]]).tolist() == [[1, 4, 6]]
         assert torch.triu(torch.ones(3, 3, dtype=torch.bool)).shape == (3, 3)
         with pytest.raises(TypeError, match="sizes hang on values"):
@@ -48,7 +47,7 @@ def test_a_picture_s_grid_is_read_and_an_unknown_number_refused() -> None:
 
 def test_whole_numbers_that_are_made_or_written_stay_known() -> None:
     """By those, encoders of sound cut it into pieces of one length and mask what the last lacks."""
-    with torch._subclasses.fake_tensor.FakeTensorMode(), Tracker(), values_known(0):
+    with torch._subclasses.fake_tensor.FakeTensorMode(), Tracker(), keep_small_int_values(0):
         pieces = torch.full((3,), 200, dtype=torch.long)
         pieces[torch.tensor([2])] = torch.tensor([50])
         assert torch.where(pieces == 50, 7, pieces).tolist() == [200, 200, 7]

@@ -11,10 +11,10 @@ import pytest
 
 PROGRAM = """
 import signal, sys
-from validator.submit import client
+from validator.submit import scheduler_client
 for number in (1, 15): signal.signal(number, signal.SIG_DFL)
 signal.signal(2, signal.default_int_handler)
-client.shown([sys.argv[1]], "get it")
+scheduler_client.run_interactive([sys.argv[1]], "get it")
 print("taken")
 """
 CLIENT = f"""#!{sys.executable}

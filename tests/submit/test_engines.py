@@ -15,11 +15,11 @@ import yaml
 from support import engine_jobs
 from support.engine_jobs import ROOT, Job, needs_parsers
 
-from validator.diagnostic import RecipeError
-from validator.recipes import catalogue
-from validator.submit import container
-from validator.submit.order import Run
-from validator.submit.site import Site
+from validator.catalogue import bundled_recipes
+from validator.errors import RecipeError
+from validator.submit import cluster_job
+from validator.submit.cluster_job import RunToSubmit
+from validator.submit.site_file import Site
 
 pytestmark = [
     pytest.mark.slow,
@@ -88,20 +88,20 @@ INSIDE: list[tuple[list[str | int], Any]] = [
 ]
 
 
-def runs(site: Site) -> Iterator[Run]:
+def runs(site: Site) -> Iterator[RunToSubmit]:
     """Of all recipes for more than one device."""
-    for name in catalogue.names():
+    for name in bundled_recipes.recipe_names():
         one = engine_jobs.run(f"recipes/{name}.yaml", site)
         if one.work.nodes * one.work.devices > 1:
             yield one
 
 
-def jobs(one: Run) -> Iterator[Job]:
+def jobs(one: RunToSubmit) -> Iterator[Job]:
     """A recipe as a job of each engine; of those that have its devices."""
     name = one.work.name
     with suppress(RecipeError):  # devices that it does not know
         yield Job(name, "skypilot", engine_jobs.task(one, engine_jobs.cloud()))
-    image = "" if container.image(one.work) else "mine/llamafactory:1"
+    image = "" if cluster_job.published_image(one.work) else "mine/llamafactory:1"
     for kind in KINDS:
         site = engine_jobs.cluster(kind=kind, image=image)
         yield Job(f"{name} {kind}", "kubernetes", engine_jobs.job(one, site))
@@ -182,7 +182,11 @@ def test_engines_take_what_is_written_and_refuse_each_mistake_in_it(
 
 
 def test_all_engines_are_asked_of_all_their_recipes(written: list[Job]) -> None:
-    several = {Path(job.path).stem: job.machine.device for job in catalogue.jobs() if job.machine and job.world > 1}
+    several = {
+        Path(job.path).stem: job.machine.device
+        for job in bundled_recipes.resolved_recipes()
+        if job.machine and job.world > 1
+    }
     names = [job.name.partition(" ")[0] for job in written]
     assert {*names} == {"site", *several}
     assert min(map(names.count, names)) == 2  # both of Kubeflow

@@ -13,10 +13,10 @@ import pytest
 from submit.test_slurm import PROGRAMS
 from support.engine_jobs import cluster, job, run, scripts, task
 
-from validator.diagnostic import RecipeError
+from validator.errors import RecipeError
 from validator.submit import slurm
-from validator.submit.order import Run
-from validator.submit.site import Site, Slurm
+from validator.submit.cluster_job import RunToSubmit
+from validator.submit.site_file import Site, Slurm
 
 pytestmark = [
     pytest.mark.slow,
@@ -72,11 +72,11 @@ def word(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def jobs(engine: str, run_: Run) -> Iterator[str]:
+def jobs(engine: str, run_: RunToSubmit) -> Iterator[str]:
     """The scripts of an engine's job."""
     if engine == "slurm":
         site = Site(slurm=Slurm(hours=1.0))
-        yield slurm.text([run_.work], site)
+        yield slurm.batch_script([run_.work], site)
     else:
         site = cluster()
         yield from scripts(task(run_, site) if engine == "skypilot" else job(run_, site))

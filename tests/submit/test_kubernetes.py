@@ -14,11 +14,11 @@ import yaml
 from support import engine_jobs
 from support.engine_jobs import ROOT, TINY, cluster, job, lmf, run, written
 
-from validator.diagnostic import RecipeError
+from validator.errors import RecipeError
 from validator.submit import kubernetes
-from validator.submit.parcel import pack
-from validator.submit.site import Slurm
-from validator.submit.work import Work
+from validator.submit.cluster_job import ClusterJob
+from validator.submit.site_file import Slurm
+from validator.submit.uploads import collect_uploads
 
 pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/submit/*"])
 
@@ -38,7 +38,7 @@ class Made:
     def __init__(self, path: str, *overrides: str, limit: float | None = None, **site: Any) -> None:
         settings = cluster(**site)
         one = run(path, settings, *overrides, limit=limit)
-        self.work: Work = one.work
+        self.work: ClusterJob = one.work
         self.order = kubernetes.order([one], settings)
         self.text = " ".join(line.strip(" #") for line in self.order.text.splitlines())
         self.job, self.files = yaml.safe_load_all(self.order.text)
@@ -268,7 +268,7 @@ def tiny(folder: Path, kind: str) -> tuple[str, Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         one = run(TINY, site, *engine_jobs.SHORT, machine="2x1xcpu")
-        engine_jobs.sent(pack(one)[1], home)
+        engine_jobs.sent(collect_uploads(one)[1], home)
         return [*yaml.safe_load_all(job(one, site))][1]["data"]["run.sh"], home
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from support.engine_jobs import ROOT, run, written
 
-from validator.diagnostic import RecipeError
-from validator.submit.parcel import Parcel, pack
-from validator.submit.site import Site
-from validator.submit.work import Work
+from validator.errors import RecipeError
+from validator.submit.cluster_job import ClusterJob
+from validator.submit.site_file import Site
+from validator.submit.uploads import Uploads, collect_uploads
 
 
 @pytest.fixture(autouse=True)
@@ -24,8 +24,8 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "here"
 
 
-def packed(path: str, *overrides: str, seen: tuple[str, ...] = ()) -> tuple[Work, Parcel]:
-    return pack(run(path, Site(), *overrides), seen)
+def packed(path: str, *overrides: str, seen: tuple[str, ...] = ()) -> tuple[ClusterJob, Uploads]:
+    return collect_uploads(run(path, Site(), *overrides), seen)
 
 
 def registered(folder: Path, **entries: object) -> None:

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from validator.submit import shell
-from validator.tables import whole
-from validator.tables.saved import Saved
-from validator.train import environment
+from validator.run import checkpoint_integrity
+from validator.run.checkpoints import TrainerCheckpoint
+from validator.submit import node_script, node_setup
 
 pytestmark = [
     pytest.mark.process,
@@ -72,8 +71,8 @@ def checkpoint(
 def test_a_half_written_checkpoint_gets_another_name(tmp_path: Path, how: dict[str, bool], stays: bool) -> None:
     checkpoint(tmp_path / "checkpoint-100")
     checkpoint(tmp_path / "checkpoint-200", **how)  # type: ignore[arg-type]
-    assert (Saved(tmp_path / "checkpoint-200").flaw is None) is stays, "the node judges as `train` does"
-    ended = run([*shell.set_aside(), "set_aside"], output=tmp_path)
+    assert (TrainerCheckpoint(tmp_path / "checkpoint-200").flaw is None) is stays, "the node judges as `train` does"
+    ended = run([*node_script.set_aside_lines(), "set_aside"], output=tmp_path)
     assert (tmp_path / "checkpoint-100").is_dir()
     assert (tmp_path / "checkpoint-200").is_dir() is stays
     assert (tmp_path / "incomplete-checkpoint-200").is_dir() is not stays
@@ -83,16 +82,18 @@ def test_a_half_written_checkpoint_gets_another_name(tmp_path: Path, how: dict[s
 def test_nodes_need_nothing_but_python(tmp_path: Path) -> None:
     """3.8 and later, without packages."""
     checkpoint(tmp_path / "checkpoint-200", state=None)
-    for file in (Path(whole.__file__), Path(environment.__file__).parent / "script" / "reach.py"):
+    for file in (Path(checkpoint_integrity.__file__), Path(node_setup.__file__).parent / "script" / "reach.py"):
         ast.parse(file.read_text(), feature_version=(3, 8))
-        argument = str(tmp_path) if file.stem == "whole" else "127.0.0.1"
+        argument = str(tmp_path) if file.stem == "checkpoint_integrity" else "127.0.0.1"
         words = [sys.executable, "-I", "-S", "-", argument]
         with file.open() as program:
             subprocess.run(words, stdin=program, check=True, capture_output=True)
     assert [path.name for path in tmp_path.iterdir()] == ["incomplete-checkpoint-200"]
 
 
-@pytest.mark.parametrize("file", sorted((Path(shell.__file__).parent / "script").iterdir()), ids=lambda file: file.name)
+@pytest.mark.parametrize(
+    "file", sorted((Path(node_script.__file__).parent / "script").glob("*.sh")), ids=lambda file: file.name
+)
 def test_bash_reads_each_piece(file: Path) -> None:
     done = subprocess.run(["bash", "-n", str(file)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -101,21 +102,21 @@ def test_bash_reads_each_piece(file: Path) -> None:
 def test_what_was_set_aside_before_stays(tmp_path: Path) -> None:
     for _ in range(2):
         checkpoint(tmp_path / "checkpoint-200", state=None)
-        run([*shell.set_aside(), "set_aside"], output=tmp_path)
+        run([*node_script.set_aside_lines(), "set_aside"], output=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "incomplete-checkpoint-200", "incomplete-checkpoint-200-1",
     ]  # fmt: skip
 
 
 def test_an_output_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
-    lines = [*shell.set_aside(), "set_aside", *shell.script("earlier")]
+    lines = [*node_script.set_aside_lines(), "set_aside", *node_script.script_lines("earlier")]
     run(lines, output=tmp_path / "none", overwrites="true", RDZV_ID="7")
     assert not [*tmp_path.iterdir()]
 
 
 def test_checkpoints_of_an_earlier_run_are_set_aside(tmp_path: Path) -> None:
     checkpoint(tmp_path / "checkpoint-900")
-    run(shell.script("earlier"), output=tmp_path, overwrites="true", RDZV_ID="7")
+    run(node_script.script_lines("earlier"), output=tmp_path, overwrites="true", RDZV_ID="7")
     assert [path.name for path in tmp_path.rglob("checkpoint-*")] == ["checkpoint-900"]
     assert (tmp_path / "earlier-7" / "checkpoint-900" / "trainer_state.json").is_file()
 
@@ -125,7 +126,7 @@ def test_a_start_that_was_killed_while_it_set_aside_is_made_up_for(tmp_path: Pat
     for name in ("checkpoint-2", "earlier-7.part/checkpoint-1", "earlier-6/checkpoint-9"):
         (tmp_path / name).mkdir(parents=True)
     for _ in range(2):
-        run(shell.script("anew"), output=tmp_path, RDZV_ID="7")
+        run(node_script.script_lines("anew"), output=tmp_path, RDZV_ID="7")
         assert sorted(path.name for path in (tmp_path / "earlier-7").iterdir()) == ["checkpoint-1", "checkpoint-2"]
         assert sorted(path.name for path in tmp_path.iterdir()) == ["earlier-6", "earlier-7"]
 
@@ -141,7 +142,7 @@ def test_a_pod_that_is_told_to_end_ends_after_a_save(tmp_path: Path) -> None:
       if [ "$1" = 2 ]; then echo "$waits"; fi
     }"""
     trains = ["exec 3<&0", "cat <&3 &", "echo trains", "wait $!"]
-    lines = [f"output={tmp_path} waits=", sleep, *shell.script("ending"), *trains]
+    lines = [f"output={tmp_path} waits=", sleep, *node_script.script_lines("ending"), *trains]
     with subprocess.Popen(["bash", "-c", "\n".join(["set -euo pipefail", *lines])], text=True,
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:  # fmt: skip
         assert job.stdout

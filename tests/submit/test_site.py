@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from validator.diagnostic import RecipeError
-from validator.submit import site
+from validator.errors import RecipeError
+from validator.submit import site_file
 
 WHOLE = """
 environment: {NCCL_DEBUG: INFO, OMP_NUM_THREADS: 8}
@@ -30,25 +30,25 @@ kubernetes:
 """
 
 
-def read(tmp_path: Path, text: str) -> site.Site:
+def read(tmp_path: Path, text: str) -> site_file.Site:
     file = tmp_path / "site.yaml"
     file.write_text(text)
-    return site.read(file)
+    return site_file.read_site(file)
 
 
 def test_reads_what_it_holds(tmp_path: Path) -> None:
     there = read(tmp_path, WHOLE)
     assert there.environment == {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "8"}
     assert there.setup == ("source /opt/venv/bin/activate",)
-    assert there.slurm == site.Slurm(
+    assert there.slurm == site_file.Slurm(
         partition="gpu", account="nlp", devices="gpu:a100:{devices}", exclusive=True, hours=24.0,
         modules=("cuda/12.4",), options=("--mail-type=FAIL",),
     )  # fmt: skip
-    assert there.skypilot == site.SkyPilot(
+    assert there.skypilot == site_file.SkyPilot(
         resources={"infra": "kubernetes", "use_spot": True},
         mounts={"saves": {"source": "s3://mine", "mode": "MOUNT_CACHED"}},
     )
-    assert there.kubernetes == site.Kubernetes(
+    assert there.kubernetes == site_file.Kubernetes(
         claim="data", setup=("pip list",), tolerations=({"key": "team", "operator": "Exists"},)
     )
 
@@ -89,14 +89,14 @@ def test_a_wrong_key_is_told_with_what_it_takes(tmp_path: Path, text: str, said:
 
 def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="cannot be read: no such file"):
-        site.read(tmp_path / "none.yaml")
+        site_file.read_site(tmp_path / "none.yaml")
 
 
 def test_without_a_file_nothing_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert site.read(None) == site.Site()
-    path = site.default()
+    assert site_file.read_site(None) == site_file.Site()
+    path = site_file.site_file_path()
     assert path
     path.parent.mkdir()
     path.write_text("slurm: {partition: gpu}")
-    assert site.read(None).slurm.partition == "gpu"
+    assert site_file.read_site(None).slurm.partition == "gpu"

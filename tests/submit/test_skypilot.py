@@ -15,12 +15,12 @@ import yaml
 from support import engine_jobs
 from support.engine_jobs import ROOT, TINY, cloud, lmf, run, task, written
 
-from validator.diagnostic import RecipeError
+from validator.errors import RecipeError
+from validator.knowledge.devices import device_ids
+from validator.knowledge.tables import yaml_table
 from validator.submit import skypilot
-from validator.submit.parcel import pack
-from validator.submit.site import Site, Slurm
-from validator.tables.data import listing
-from validator.tables.devices import device_ids
+from validator.submit.site_file import Site, Slurm
+from validator.submit.uploads import collect_uploads
 
 pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/submit/*"])
 
@@ -123,7 +123,7 @@ def test_hours_that_the_user_admits_end_the_run(there: Path) -> None:
 
 
 def test_accelerators_are_of_devices_that_there_are() -> None:
-    assert {*listing("engines")} <= {*device_ids()}
+    assert {*yaml_table("engines")} <= {*device_ids()}
 
 
 def test_an_array_is_for_slurm(there: Path) -> None:
@@ -228,7 +228,7 @@ def tiny(folder: Path) -> tuple[str, Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         one = run(TINY, Site(), *engine_jobs.SHORT, machine="2x1xcpu")
-        engine_jobs.sent(pack(one)[1], home)
+        engine_jobs.sent(collect_uploads(one)[1], home)
         return yaml.safe_load(task(one, Site()))["run"], home
 
 

@@ -17,24 +17,25 @@ from typing import Any
 
 import pytest
 
-from validator.diagnostic import RecipeError
-from validator.job.job import resolve
-from validator.read.recipe import load, parse
-from validator.speed import Span
-from validator.submit import batch, directives, limit, shell, slurm
-from validator.submit.order import Run
-from validator.submit.site import Site, Slurm
-from validator.submit.work import Work, work
-from validator.tables.devices import device
-from validator.train import environment
+from validator.errors import RecipeError
+from validator.knowledge.devices import find_device
+from validator.physics import Band
+from validator.recipe.recipe_file import load_recipe, parse_recipe
+from validator.run.prediction import resolve
+from validator.submit import node_script, node_setup, slurm, slurm_script
+from validator.submit.cluster_job import ClusterJob, RunToSubmit, build_cluster_job
+from validator.submit.site_file import Site, Slurm
 
 pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/submit/*"])
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden" / "slurm"
-PARTS = {"script/requeue.sh": shell.script("requeue"), "tables/whole.py": shell.set_aside()}
+PARTS = {
+    "script/requeue.sh": node_script.script_lines("requeue"),
+    "run/checkpoint_integrity.py": node_script.set_aside_lines(),
+}
 BASH = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash on this machine")
 # A run on two nodes, as nothing but these tests says it.
-TWO = Work(
+TWO = ClusterJob(
     name="qwen7b-lora",
     machine="2x8xa100-80g",
     recipe=Path("/home/me/qwen7b-lora.yaml"),
@@ -43,13 +44,13 @@ TWO = Work(
     torchrun=True,
     nodes=2,
     devices=8,
-    device=device("a100-80g")[0],
+    device=find_device("a100-80g")[0],
     cpus=48,
     memory_gib=96,
     shm_gib=10,
     disk_gib=40,
     relief="",
-    hours=Span(2.0, 4.0, 7.5),
+    hours=Band(2.0, 4.0, 7.5),
     limit=None,
     saving=20.0,
     every=600.0,
@@ -63,7 +64,7 @@ TWO = Work(
 )
 ONE = replace(TWO, machine="1xa100-80g", nodes=1, devices=1, torchrun=False, cpus=16)
 NPU = replace(
-    TWO, machine="2x8xascend-910b-64g", device=device("910b")[0], environment={"HCCL_CONNECT_TIMEOUT": "1800"}
+    TWO, machine="2x8xascend-910b-64g", device=find_device("910b")[0], environment={"HCCL_CONNECT_TIMEOUT": "1800"}
 )
 LAUNCH = ("accelerate", "launch", "--config_file", "/home/me/fsdp2.yaml", "--num_processes", "16", "--num_machines",
           "2", "--machine_rank", "NODE_RANK", "--main_process_ip", "MASTER_ADDR", "--main_process_port", "MASTER_PORT",
@@ -76,7 +77,7 @@ SITE = Site(
         options=("--mail-type=FAIL",), logs="/home/me/logs", setup=("export UCX_TLS=rc",),
     ),
 )  # fmt: skip
-CASES: dict[str, tuple[list[Work], Site]] = {
+CASES: dict[str, tuple[list[ClusterJob], Site]] = {
     "one-device": ([ONE], Site()),
     "one-node": ([replace(TWO, machine="8xa100-80g", nodes=1)], Site()),
     "two-nodes": ([TWO], Site()),
@@ -94,7 +95,7 @@ CASES: dict[str, tuple[list[Work], Site]] = {
         [
             replace(ONE, recipe=Path("/home/me/sweep/a.yaml"), name="a"),
             replace(ONE, recipe=Path("/home/me/sweep/b.yaml"), name="b", output=Path("/home/me/saves/b"),
-                    memory_gib=200, hours=Span(1, 2, 9), overwrites=True,
+                    memory_gib=200, hours=Band(1, 2, 9), overwrites=True,
                     resuming=("overwrite_output_dir=false", "resume_from_checkpoint=null")),
         ],
         Site(),
@@ -104,8 +105,8 @@ CASES: dict[str, tuple[list[Work], Site]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_script(case: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "setup_lines", lambda *_: ["# What nodes of the vendor want"])
-    text, golden = slurm.text(*CASES[case]), GOLDEN / f"{case}.sh"
+    monkeypatch.setattr(node_setup, "device_setup_lines", lambda *_: ["# What nodes of the vendor want"])
+    text, golden = slurm.batch_script(*CASES[case]), GOLDEN / f"{case}.sh"
     for name, lines in PARTS.items():
         text = text.replace("\n".join(lines) + "\n", f"<{name}>\n")
     if request.config.getoption("--golden"):
@@ -118,7 +119,7 @@ def test_the_script(case: str, request: pytest.FixtureRequest, monkeypatch: pyte
 @pytest.mark.process
 @pytest.mark.parametrize("case", CASES)
 def test_bash_reads_the_script_and_what_each_node_does(case: str) -> None:
-    text = slurm.text(*CASES[case])
+    text = slurm.batch_script(*CASES[case])
     inner = text.partition("<<'NODE' || true\n")[2].partition("\nNODE\n")[0]
     for part in (text, inner):
         done = subprocess.run(["bash", "-n"], input=part, capture_output=True, text=True, check=False)
@@ -129,7 +130,7 @@ def test_bash_reads_the_script_and_what_each_node_does(case: str) -> None:
     ("hours", "written"), [(0.001, "00:01:00"), (1.5, "01:30:00"), (24, "1-00:00:00"), (30.01, "1-06:01:00")]
 )
 def test_time_is_written_as_slurm_reads_it(hours: float, written: str) -> None:
-    assert directives.clock(hours) == written
+    assert slurm_script.slurm_time(hours) == written
 
 
 @pytest.mark.parametrize(
@@ -141,11 +142,11 @@ def test_time_is_written_as_slurm_reads_it(hours: float, written: str) -> None:
     ],
 )
 def test_devices_are_asked_for_in_the_form_of_the_site(form: str, option: str) -> None:
-    assert f"#SBATCH {option}" in directives.lines(TWO, Slurm(devices=form), 1.0)
+    assert f"#SBATCH {option}" in slurm_script.directive_lines(TWO, Slurm(devices=form), 1.0)
 
 
 def test_what_bash_or_sbatch_would_split_is_quoted() -> None:
-    lines = directives.lines(
+    lines = slurm_script.directive_lines(
         replace(TWO, name="my run"), Slurm(constraint="a100|h100", options=("--comment='a b'",)), 1.0
     )
     assert "#SBATCH '--job-name=my run'" in lines
@@ -154,12 +155,12 @@ def test_what_bash_or_sbatch_would_split_is_quoted() -> None:
 
 
 def test_a_machine_without_devices_asks_for_none() -> None:
-    cpu = replace(TWO, device=device("cpu")[0])
-    assert not [line for line in directives.lines(cpu, Slurm(), 1.0) if "gres" in line]
+    cpu = replace(TWO, device=find_device("cpu")[0])
+    assert not [line for line in slurm_script.directive_lines(cpu, Slurm(), 1.0) if "gres" in line]
 
 
 def test_memory_that_is_not_known_is_the_whole_node() -> None:
-    assert "#SBATCH --mem=0" in directives.lines(replace(TWO, memory_gib=None), Slurm(), 1.0)
+    assert "#SBATCH --mem=0" in slurm_script.directive_lines(replace(TWO, memory_gib=None), Slurm(), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -167,12 +168,12 @@ def test_memory_that_is_not_known_is_the_whole_node() -> None:
     [({}, 0, 7.5), ({}, 5, 5), ({}, 24, 7.5), ({"limit": 3.0}, 24, 3.0), ({"hours": None}, 24, 24)],
 )
 def test_the_limit_that_is_asked_for(change: dict[str, Any], most: float, hours: float) -> None:
-    assert limit.hours(replace(TWO, **change), most) == hours
+    assert slurm.limit_hours(replace(TWO, **change), most) == hours
 
 
 def test_hours_that_nobody_knows_are_asked_for() -> None:
     with pytest.raises(RecipeError, match="how long qwen7b-lora takes is not known; say `--hours H`"):
-        slurm.text([replace(TWO, hours=None)], Site())
+        slurm.batch_script([replace(TWO, hours=None)], Site())
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_hours_that_nobody_knows_are_asked_for() -> None:
     ],
 )
 def test_what_a_limit_means_for_the_run(change: dict[str, Any], hours: float, said: str) -> None:
-    notes = list(limit.notes(replace(TWO, **change), hours))
+    notes = list(slurm.limit_notes(replace(TWO, **change), hours))
     assert len(notes) == bool(said)
     assert said in "".join(notes)
 
@@ -199,17 +200,17 @@ def test_what_a_limit_means_for_the_run(change: dict[str, Any], hours: float, sa
     [({}, 10, 680), ({}, 0.5, 600), ({"every": None}, 10, 600), ({"every": float("inf")}, 10, 600)],
 )
 def test_the_notice_covers_another_checkpoint(change: dict[str, Any], hours: float, seconds: int) -> None:
-    assert limit.notice(replace(TWO, **change), hours) == seconds
+    assert slurm_script.requeue_notice_s(replace(TWO, **change), hours) == seconds
 
 
 def test_an_array_is_of_runs_that_are_alike() -> None:
     with pytest.raises(RecipeError, match="qwen7b-lora is for 2 nodes of 8 a100-80g by torchrun, b for 1 node of 1 a1"):
-        slurm.text([TWO, replace(ONE, name="b")], Site())
+        slurm.batch_script([TWO, replace(ONE, name="b")], Site())
 
 
 def test_a_path_that_the_container_does_not_see_is_told() -> None:
     site = Site(slurm=Slurm(container="image", mounts=("/home/me/saves:/home/me/saves",)))
-    assert list(slurm.notes([TWO], site)) == [
+    assert list(slurm.submission_notes([TWO], site)) == [
         "`/home/me/qwen7b-lora.yaml` is in no mount of the container; add its folder to `slurm.mounts` of the site file"
     ]
 
@@ -223,8 +224,8 @@ def sbatch(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def handed(output: Path) -> list[str]:
-    job = resolve(parse("qwen7b-lora.yaml", f"do_train: true\nnum_train_epochs: 1\noutput_dir: {output}\n"))
-    return list(slurm.order([Run(job, (), replace(TWO, output=output))], Site()).hand())
+    job = resolve(parse_recipe("qwen7b-lora.yaml", f"do_train: true\nnum_train_epochs: 1\noutput_dir: {output}\n"))
+    return list(slurm.order([RunToSubmit(job, (), replace(TWO, output=output))], Site()).hand())
 
 
 def test_the_job_is_handed_to_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +237,7 @@ def test_the_job_is_handed_to_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "cancel: scancel 77",
     ]
     assert (tmp_path / "words").read_text() == "--test-only\n--parsable\n", "what no node can run is refused first"
-    assert (tmp_path / "job").read_text() == slurm.text([replace(TWO, output=output)], Site())
+    assert (tmp_path / "job").read_text() == slurm.batch_script([replace(TWO, output=output)], Site())
     assert (tmp_path / "saves").is_dir(), "SLURM makes no folder for logs"
 
 
@@ -290,7 +291,7 @@ def test_a_folder_for_logs_that_cannot_be_made_is_told(tmp_path: Path, monkeypat
 @pytest.mark.slow
 def test_every_recipe_of_the_catalogue_becomes_a_script() -> None:
     for path in sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml")):
-        text = slurm.text([work(resolve(load(str(path))), Site(), limit=24.0)], Site())
+        text = slurm.batch_script([build_cluster_job(resolve(load_recipe(str(path))), Site(), limit=24.0)], Site())
         assert f"#SBATCH --job-name={path.stem}\n" in text
         done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, ""), path.stem
@@ -322,7 +323,7 @@ PROGRAMS = {
 
 
 def ran(
-    folder: Path, works: list[Work], programs: Mapping[str, str] = MappingProxyType({}), **variables: str
+    folder: Path, works: list[ClusterJob], programs: Mapping[str, str] = MappingProxyType({}), **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """The script, run with a recipe and an output folder that are there. `programs` stand in for others."""
     if not (folder / "marks").exists():
@@ -341,13 +342,13 @@ def ran(
         **job,
         **variables,
     }
-    words = ["bash", "-c", slurm.text(there, Site())]
+    words = ["bash", "-c", slurm.batch_script(there, Site())]
     return subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=False)
 
 
 @BASH
 @pytest.mark.process
-@pytest.mark.sample(one_in=2, whole_for=["validator/submit/*", "validator/train/*"])
+@pytest.mark.sample(one_in=2, whole_for=["validator/submit/*", "validator/launch/*"])
 @pytest.mark.parametrize(
     ("case", "code"),
     [
@@ -416,7 +417,7 @@ def test_a_node_that_lacks_the_recipe_or_the_program_says_so(tmp_path: Path) -> 
         (replace(work, recipe=tmp_path / "none.yaml"), f"n0 does not see {tmp_path / 'none.yaml'}"),
         (replace(work, output=tmp_path / "run.yaml" / "out"), f"n0 cannot write to {tmp_path / 'run.yaml' / 'out'}"),
     ):
-        words = ["bash", "-c", slurm.text([run], Site())]
+        words = ["bash", "-c", slurm.batch_script([run], Site())]
         done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 1
         assert f"lmf-recipes: {said}" in done.stderr
@@ -490,7 +491,7 @@ def test_before_the_limit(
     for step, seconds in later.items():
         checkpoint(tmp_path / "later" / str(NOTICE + seconds), step, NOTICE + seconds)
     before = "10" if there else ""
-    lines = [CLOCK, f'before="{before}"', *batch.requeue(TWO, 150), f"clock={NOTICE}", "near"]
+    lines = [CLOCK, f'before="{before}"', *slurm_script.requeue_lines(TWO, 150), f"clock={NOTICE}", "near"]
     env = {**os.environ, "output": f"{tmp_path}/output", "later": f"{tmp_path}/later", "SLURM_JOB_ID": "5"}
     words = ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=True)

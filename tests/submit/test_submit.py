@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 from support.engine_jobs import RECIPE
 
-from validator.diagnostic import RecipeError
-from validator.job.job import resolve
-from validator.read.recipe import parse
-from validator.submit.site import Site
-from validator.submit.work import Work, work
+from validator.errors import RecipeError
+from validator.recipe.recipe_file import parse_recipe
+from validator.run.prediction import resolve
+from validator.submit.cluster_job import ClusterJob, build_cluster_job
+from validator.submit.site_file import Site
 
 
-def made(more: str = "", machine: str = "2x8xa100-80g", ram: int = 1024, **site: Any) -> Work:
+def made(more: str = "", machine: str = "2x8xa100-80g", ram: int = 1024, **site: Any) -> ClusterJob:
     """Of the recipe with further values, or others."""
     keys = {line.partition(":")[0] for line in more.splitlines()}
     kept = [line for line in RECIPE.format(machine=machine, ram=ram).splitlines() if line.partition(":")[0] not in keys]
-    document = parse("mine.yaml", "\n".join([*kept, more]))
+    document = parse_recipe("mine.yaml", "\n".join([*kept, more]))
     assert document.readable
-    return work(resolve(document), Site(**site))
+    return build_cluster_job(resolve(document), Site(**site))
 
 
 def test_says_what_is_run_and_what_to_ask_for() -> None:
@@ -122,9 +122,9 @@ def test_what_a_run_starts_from_is_not_set_aside(
 
 
 def test_without_a_machine_there_is_nothing_to_ask_for() -> None:
-    document = parse("mine.yaml", RECIPE.partition("# ///\n")[2].format())
+    document = parse_recipe("mine.yaml", RECIPE.partition("# ///\n")[2].format())
     with pytest.raises(RecipeError, match="names no machine; say `--machine 2x8xa100-80g`"):
-        work(resolve(document), Site())
+        build_cluster_job(resolve(document), Site())
 
 
 def test_a_variable_that_the_user_has_set_wins(monkeypatch: pytest.MonkeyPatch) -> None:

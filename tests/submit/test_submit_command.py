@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from validator.cli import group
-from validator.commands import asking
-from validator.submit import site
+from validator.commands import submit as commands_submit
+from validator.submit import site_file
 
 RECIPE = """\
 # /// recipe
@@ -92,12 +92,12 @@ def test_settings_of_a_site_are_read_from_a_file(here: Path) -> None:
 
 def test_a_person_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = SimpleNamespace(isatty=lambda: True)
-    monkeypatch.setattr(asking, "sys", SimpleNamespace(stdin=terminal, stderr=terminal))
+    monkeypatch.setattr(commands_submit, "sys", SimpleNamespace(stdin=terminal, stderr=terminal))
     monkeypatch.setattr(shutil, "which", lambda _: None)
     asked = submit("mine.yaml", typed="gpu\n\nsource /opt/it's mine/activate\n")
     assert "sbatch is not installed here" in str(asked.exception)
-    assert f"kept in {site.default()}" in asked.stderr
-    there = site.read(None)
+    assert f"kept in {site_file.site_file_path()}" in asked.stderr
+    there = site_file.read_site(None)
     assert (there.slurm.partition, there.slurm.account, there.setup) == ("gpu", "", ("source /opt/it's mine/activate",))
     again = submit("mine.yaml")
     assert "Partition" not in again.output
@@ -173,7 +173,7 @@ def test_it_says_once_why_the_run_starts_anew(here: Path) -> None:
 
 def test_a_run_that_has_come_to_its_end_is_not_submitted(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "config" / "lmf-recipes").mkdir(parents=True)
-    Path(str(site.default())).write_text("slurm: {partition: gpu}")
+    Path(str(site_file.site_file_path())).write_text("slurm: {partition: gpu}")
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     saved(here / "saves" / "mine", 1000, 1000)
     assert submit("mine.yaml", "--dry-run", "max_steps=1000").exit_code == 0

@@ -50,8 +50,8 @@ from unittest.mock import patch
 
 import yaml
 
-from validator.diagnostic import Diagnostic, FileReport, Report
-from validator.judge.check import check
+from validator.check.checking import check_files
+from validator.finding import Diagnostic, FileReport, Report
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "tests" / "rules" / "cases"
@@ -176,7 +176,7 @@ def laid_out(case: Case) -> Iterator[Path]:
         tempfile.TemporaryDirectory() as name,
         chdir(name),
         patch.dict(os.environ, case.environment),
-        patch("validator.rules.curated.home", Path.cwd if case.code.startswith("CUR") else lambda: ROOT),
+        patch("validator.rules.header_block.catalogue_root", Path.cwd if case.code.startswith("CUR") else lambda: ROOT),
     ):
         for path, content in case.files.items():
             Path(path if path.endswith("/") else Path(path).parent).mkdir(parents=True, exist_ok=True)
@@ -191,7 +191,7 @@ def laid_out(case: Case) -> Iterator[Path]:
 def judge(case: Case) -> Report:
     """The findings of a case, with $PWD in place of the working directory, whose name is another one each time."""
     with laid_out(case) as folder:
-        report = check([case.path], case.machine)
+        report = check_files([case.path], case.machine)
     for file in report.files:
         file.diagnostics = [d._replace(message=d.message.replace(str(folder), "$PWD")) for d in file.diagnostics]
     return report

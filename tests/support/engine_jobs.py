@@ -13,14 +13,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from validator.job.job import resolve
-from validator.read.override import with_overrides
-from validator.read.recipe import load, parse
+from validator.recipe.recipe_file import load_recipe, parse_recipe, with_overrides
+from validator.run.prediction import resolve
 from validator.submit import kubernetes, skypilot
-from validator.submit.order import Run
-from validator.submit.parcel import Parcel
-from validator.submit.site import Kubernetes, Site, SkyPilot
-from validator.submit.work import work
+from validator.submit.cluster_job import RunToSubmit, build_cluster_job
+from validator.submit.site_file import Kubernetes, Site, SkyPilot
+from validator.submit.uploads import Uploads
 
 ROOT = Path(__file__).parents[2]
 PARSERS = Path(sys.prefix, "engines", "bin", "python")
@@ -58,17 +56,17 @@ class Job(NamedTuple):
     text: str
 
 
-def run(path: str, site: Site, *overrides: str, limit: float | None = None, machine: str | None = None) -> Run:
+def run(path: str, site: Site, *overrides: str, limit: float | None = None, machine: str | None = None) -> RunToSubmit:
     """A recipe in a file, with overrides, on the site."""
-    job = resolve(with_overrides(load(path), overrides), machine)
-    return Run(job, overrides, work(job, site, overrides, limit))
+    job = resolve(with_overrides(load_recipe(path), overrides), machine)
+    return RunToSubmit(job, overrides, build_cluster_job(job, site, overrides, limit))
 
 
 def written(folder: Path, more: str = "", machine: str = "2x8xa100-80g", ram: int = 1024) -> str:
     """A recipe's file in a folder."""
     file = folder / "mine.yaml"
     file.write_text(RECIPE.format(machine=machine, ram=ram) + more)
-    assert parse(str(file), file.read_text()).readable
+    assert parse_recipe(str(file), file.read_text()).readable
     return str(file)
 
 
@@ -80,11 +78,11 @@ def cluster(**settings: Any) -> Site:
     return Site(kubernetes=Kubernetes(**{"claim": "data", **settings}))
 
 
-def task(run: Run, site: Site) -> str:
+def task(run: RunToSubmit, site: Site) -> str:
     return skypilot.order([run], site).text
 
 
-def job(run: Run, site: Site) -> str:
+def job(run: RunToSubmit, site: Site) -> str:
     return kubernetes.order([run], site).text
 
 
@@ -105,7 +103,7 @@ def stand_in(folder: Path, name: str, body: str) -> str:
     return f"{program.parent}:{os.environ['PATH']}"
 
 
-def sent(parcel: Parcel, folder: Path) -> None:
+def sent(parcel: Uploads, folder: Path) -> None:
     """A folder that holds what a node is given, and nothing else. Paths of the parcel count from the working
     directory."""
     for place, source in {**parcel.files, **parcel.data}.items():

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from validator.advise.change import Change
+from validator.advise.changes import Change
+from validator.check import checking
 from validator.commands import copy
-from validator.diagnostic import FileReport, Severity
-from validator.job.job import GIB, Job
-from validator.judge import check
-from validator.read.recipe import load
-from validator.train import handoff, launch
+from validator.finding import FileReport, Severity
+from validator.recipe.recipe_file import load_recipe
+from validator.run import launch_command
+from validator.run.prediction import GIB, Job
 
 BODY = """# /// recipe
 # machine: none
@@ -75,12 +75,12 @@ def promises(
     folder.mkdir()
     (folder / "recipe.yaml").write_text(text, "utf-8")
     with chdir(folder):
-        report, before = check.judge(load("recipe.yaml"))
+        report, before = checking.check_recipe(load_recipe("recipe.yaml"))
         advised = search(before)
     for number, change in enumerate(advised):
         _follow(folder / str(number), text, change)
         with chdir(folder / str(number)):
-            after, job = check.judge(load("recipe.yaml"))
+            after, job = checking.check_recipe(load_recipe("recipe.yaml"))
             assert problems(after, *severities) <= problems(report, *severities), change
             is_as_promised(job, change)
             layerwise = change.set.get("use_galore") or change.set.get("use_apollo")
@@ -107,5 +107,5 @@ def is_as_promised(after: Job, change: Change) -> None:
     assert after.host_memory, change
     assert change.device_gib == pytest.approx(after.device_memory.expected / GIB, abs=0.005), change
     assert change.host_gib == pytest.approx(after.host_memory.expected / GIB, abs=0.005), change
-    variables = launch.environment(*handoff.size(after), after.zero is not None)
+    variables = launch_command.torchrun_env(*launch_command.nodes_and_devices(after), after.zero is not None)
     assert (change.environment or {}).items() <= variables.items()

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 from click.testing import CliRunner, Result
 
-from validator import edge
+from validator import entry
 from validator.__main__ import command
 from validator.cli import group
 
@@ -52,6 +52,6 @@ def run_to_exception(*words: str) -> Result:
 
 def _code(words: Sequence[str]) -> int:
     with pytest.raises(SystemExit) as left:
-        edge.run(lambda: command(words)())
+        entry.run_program(lambda: command(words)())
     assert isinstance(left.value.code, int)
     return left.value.code

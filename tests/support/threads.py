@@ -18,16 +18,17 @@ import yaml
 
 from support import installed_packages, network_roots
 from support.recordings import HIDING, RECORDED
-from validator.doctor import checks, disk, examine
-from validator.doctor.examine import Diagnosis
-from validator.doctor.node import Node
-from validator.here import host, program
-from validator.here.installed import Installed
-from validator.job import job as jobs
-from validator.job.job import Job
-from validator.judge.check import check
-from validator.read.recipe import parse
-from validator.show import doctor, report
+from validator.check.checking import check_files
+from validator.commands import doctor
+from validator.doctor import diagnosis, disk_checks
+from validator.doctor.check_result import CheckContext
+from validator.doctor.diagnosis import Diagnosis
+from validator.machine import driver_tool, host
+from validator.machine.installed_packages import InstalledPackages
+from validator.output import findings
+from validator.recipe.recipe_file import parse_recipe
+from validator.run import prediction as jobs
+from validator.run.prediction import Job
 
 ROOT = Path(__file__).parents[2]
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
@@ -67,34 +68,34 @@ def said(machine: Mapping[str, Any], folder: Path) -> dict[str, str]:
     with (
         chdir(work),
         patch.dict(os.environ, environment),
-        patch.object(program, "_FOLDERS", ()),
+        patch.object(driver_tool, "_EXTRA_FOLDERS", ()),
         patch.object(os, "statvfs", partial(_shared, machine.get("shm_mib", 16384))),
         patch.object(resource, "getrlimit", lambda _kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY)),
-        patch.object(checks, "CHECKS", {name: checks.CHECKS[name] for name in _ASKED}),
-        patch.object(disk, "_rate", lambda _folder: 5e9),
+        patch.object(diagnosis, "CHECKS", {name: diagnosis.CHECKS[name] for name in _ASKED}),
+        patch.object(disk_checks, "_measure_write_rate", lambda _folder: 5e9),
         patch.object(host, "free_disk_gib", lambda _folder: machine.get("free_gib", 4000.0)),
-        patch.object(host, "cpus", lambda _root=None: machine.get("cpus", 256)),
-        patch.object(Installed, "among", lambda _self, names: dict.fromkeys(names, "1")),
+        patch.object(host, "usable_cpus", lambda _root=None: machine.get("cpus", 256)),
+        patch.object(InstalledPackages, "among", lambda _self, names: dict.fromkeys(names, "1")),
         patch.object(socket, "gethostbyname", lambda _name: "10.0.0.7"),
     ):
         for name in _UNSET:
             if name not in environment:
                 os.environ.pop(name, None)
         text = recipe(machine["recipe"]) if "recipe" in machine else None
-        checked = {"check": report.text(check([parse("recipe.yaml", text)]))} if text else {}
-        lines = tuple(checks.lines(*_run(machine, text, _node(machine, folder))))
-        shown = {**checked, "doctor": doctor.text(Diagnosis("node", None, None, lines, 0, 0))}
+        checked = {"check": findings.format_findings(check_files([parse_recipe("recipe.yaml", text)]))} if text else {}
+        lines = tuple(diagnosis.run_checks(*_run(machine, text, _node(machine, folder))))
+        shown = {**checked, "doctor": doctor.format_diagnosis(Diagnosis("node", None, None, lines, 0, 0))}
         return {command: re.sub(" +", " ", words) for command, words in shown.items()}
 
 
-def _run(machine: Mapping[str, Any], text: str | None, node: Node) -> tuple[Job | None, Node]:
+def _run(machine: Mapping[str, Any], text: str | None, node: CheckContext) -> tuple[Job | None, CheckContext]:
     """The run, and the node with the devices that are recorded; where none are, none are asked about."""
     if text is None:
         return None, node
-    document = parse("recipe.yaml", text)
+    document = parse_recipe("recipe.yaml", text)
     if "recording" not in machine:
         return jobs.resolve(document), node
-    job, there = examine.wanted(document, machine["recipe"]["machine"])
+    job, there = diagnosis.job_and_context(document, machine["recipe"]["machine"])
     return job, there._replace(root=node.root, environment=node.environment, folders=node.folders)
 
 
@@ -108,7 +109,7 @@ def recipe(facts: Mapping[str, Any]) -> str:
     return f"# /// recipe\n{block}# ///\n{yaml.safe_dump(keys, sort_keys=False)}"
 
 
-def _node(machine: Mapping[str, Any], folder: Path) -> Node:
+def _node(machine: Mapping[str, Any], folder: Path) -> CheckContext:
     """The files that checks read. What a thread does not tell of is there and sound."""
     root = folder / "root"
     available = machine.get("available_gib", 2000)
@@ -129,7 +130,7 @@ def _node(machine: Mapping[str, Any], folder: Path) -> Node:
     compared = "".join(f'    check_version("{one}")\n' for one in machine.get("compared", ()))
     files = {"llamafactory/extras/misc.py": f"def check_dependencies() -> None:\n{compared or '    pass'}\n"}
     packages = {"llamafactory": "0.9.5", **machine.get("packages", {})}
-    return Node(
+    return CheckContext(
         root, os.environ, folders=installed_packages.site(folder / "site", packages, machine.get("requires"), files)
     )
 

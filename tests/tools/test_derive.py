@@ -11,12 +11,12 @@ import pytest
 from pages import coverage
 from support.every import every
 
+from validator.catalogue import bundled_recipes
+from validator.knowledge import devices, models
+from validator.plan import recipe_text
 from validator.plan import search as plan
-from validator.plan import writing
-from validator.plan.draft import Draft
-from validator.read.recipe import load, parse
-from validator.recipes import catalogue
-from validator.tables import machines, models
+from validator.plan.new_recipe import NewRecipe
+from validator.recipe.recipe_file import load_recipe, parse_recipe
 
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -36,7 +36,11 @@ def test_no_page_is_stale(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_no_recipe_predicts_what_is_computed_no_more() -> None:
-    stale = [job.path for job in catalogue.jobs() if derive.recipe_text(job) != Path(job.path).read_text("utf-8")]
+    stale = [
+        job.path
+        for job in bundled_recipes.resolved_recipes()
+        if derive.recipe_text(job) != Path(job.path).read_text("utf-8")
+    ]
     assert stale == [], "run `make tables`"
 
 
@@ -66,7 +70,7 @@ def test_every_link_to_a_recipe_leads_to_one(page: str) -> None:
 @cache
 def written_for(path: Path) -> tuple[object, object, object]:
     """Model, machine and stage of a recipe."""
-    recipe = load(str(path))
+    recipe = load_recipe(str(path))
     return recipe.values["model_name_or_path"], recipe.header["machine"], recipe.values["stage"]
 
 
@@ -85,8 +89,8 @@ def test_each_wish_has_its_recipe(wish: plan_catalogue.Wish) -> None:
 def test_a_recipe_is_what_the_planner_makes_of_its_wish(wish: plan_catalogue.Wish) -> None:
     draft = plan_catalogue.fulfil(wish)
     assert draft
-    expected = parse("recipes/x.yaml", writing.text(draft, planned=False))
-    assert load(str(ROOT / "recipes" / f"{draft.name}.yaml")).values == expected.values
+    expected = parse_recipe("recipes/x.yaml", recipe_text.render_recipe(draft, planned=False))
+    assert load_recipe(str(ROOT / "recipes" / f"{draft.name}.yaml")).values == expected.values
 
 
 @pytest.mark.parametrize(
@@ -99,16 +103,16 @@ def test_a_recipe_is_what_the_planner_makes_of_its_wish(wish: plan_catalogue.Wis
     ],
 )
 def test_a_gap_says_why(machine: str, ram: float, method: str, verdict: str) -> None:
-    target = machines.machine(machine, ram)
-    found = coverage._cell(models.model("qwen7b"), target, method, [])
+    target = devices.parse_machine(machine, ram)
+    found = coverage._cell(models.find_model("qwen7b"), target, method, [])
     assert found.startswith(verdict)
-    start = Draft(models.model("qwen7b"), target, method)
-    assert (found == "fits") == bool(plan.search(start, (method,), (2048,)))
+    start = NewRecipe(models.find_model("qwen7b"), target, method)
+    assert (found == "fits") == bool(plan.find_plans(start, (method,), (2048,)))
 
 
 def test_a_model_that_cannot_run_says_so_whatever_the_machine() -> None:
-    target = machines.machine("8xh200-141g", 2048.0)
-    assert coverage._cell(models.model("gpt-oss-20b"), target, "lora", []) == "code"
+    target = devices.parse_machine("8xh200-141g", 2048.0)
+    assert coverage._cell(models.find_model("gpt-oss-20b"), target, "lora", []) == "code"
     page = (ROOT / "docs" / "coverage.md").read_text("utf-8")  # which the test above holds to what is derived
     assert "load_and_register_kernel" in page.partition("## Why not")[2]
 

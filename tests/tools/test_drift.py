@@ -19,17 +19,17 @@ from read_releases.drift import definition
 from read_releases.packages import files
 from support.every import every
 
-from validator.diagnostic import Page, Severity
+from validator.finding import ManualPage, Severity
+from validator.knowledge import releases
 from validator.rules import manual
-from validator.tables import releases
 
 ROOT = Path(__file__).parents[2]
 _SOURCE = r"own \([^()]+\)|[\w/]+\.py:[\w.]+"
-SOURCES = {code: manual.sources(manual.page(code).text) for code in manual.codes()}
+SOURCES = {code: manual.named_sources(manual.rule_page(code).text) for code in manual.all_codes()}
 PLACES = sorted({source for sources in SOURCES.values() for source in sources if not source.startswith("own")})
 
 
-@every(manual.codes())
+@every(manual.all_codes())
 def test_every_code_names_its_sources(code: str) -> None:
     assert SOURCES[code]
     assert all(re.fullmatch(_SOURCE, source) for source in SOURCES[code])
@@ -49,15 +49,18 @@ def test_every_source_is_in_the_release_that_was_seen(source: str) -> None:
         installed = metadata.distribution(package)
     except metadata.PackageNotFoundError:
         pytest.skip(f"{package} is not installed")
-    if installed.version.partition("+")[0] != releases.seen(package):
-        pytest.skip(f"{package} {installed.version} is installed, {releases.seen(package)} was read")
+    if installed.version.partition("+")[0] != releases.verified_release(package):
+        pytest.skip(f"{package} {installed.version} is installed, {releases.verified_release(package)} was read")
     assert definition(_tree(Path(str(installed.locate_file(path)))), name) is not None
 
 
 def test_a_manual_page_names_the_releases_of_its_sources() -> None:
-    text = manual.page("TRA504").text
-    assert text.endswith(f"\n\nSeen with: llamafactory {releases.seen('llamafactory')}, trl {releases.seen('trl')}")
-    assert "Seen with" not in manual.page("CUR001").text
+    text = manual.rule_page("TRA504").text
+    assert text.endswith(
+        f"\n\nSeen with: llamafactory {releases.verified_release('llamafactory')}, "
+        f"trl {releases.verified_release('trl')}"
+    )
+    assert "Seen with" not in manual.rule_page("CUR001").text
 
 
 PARSER = "llamafactory/hparams/parser.py"
@@ -113,8 +116,8 @@ def test_what_became_of_a_source(
     assert [row.state for row in _drift(monkeypatch, name, {PARSER: OLD}, {PARSER: new})] == [state]
 
 
-def _page(text: str) -> Page:
-    return Page("made_up", Severity.ERROR, "It fails.", "", "", text)
+def _page(text: str) -> ManualPage:
+    return ManualPage("made_up", Severity.ERROR, "It fails.", "", "", text)
 
 
 def test_a_source_that_moved_says_where_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,8 +129,8 @@ def test_a_source_that_moved_says_where_to(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_drifted_sources_come_first_with_their_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = {"A1": f"Source: {PARSER}:KNOWN\nFix:", "B2": f"Source: {PARSER}:Reader.read, {PARSER}:KNOWN\nFix:"}
-    monkeypatch.setattr(manual, "codes", lambda: [*pages, "C3"])
-    monkeypatch.setattr(manual, "page", lambda code: _page(pages.get(code, "Source: own (us), trl/a.py:f\nFix:")))
+    monkeypatch.setattr(manual, "all_codes", lambda: [*pages, "C3"])
+    monkeypatch.setattr(manual, "rule_page", lambda code: _page(pages.get(code, "Source: own (us), trl/a.py:f\nFix:")))
     rows = drift.drift("llamafactory", _files({PARSER: OLD}), _files({PARSER: OLD.replace(METHOD, "return True")}))
     assert rows == [
         drift.Drift(f"{PARSER}:Reader.read", "changed", ["B2"]),
@@ -138,8 +141,8 @@ def test_drifted_sources_come_first_with_their_rules(monkeypatch: pytest.MonkeyP
 def _drift(
     monkeypatch: pytest.MonkeyPatch, name: str, old: Mapping[str, str], new: Mapping[str, str]
 ) -> list[drift.Drift]:
-    monkeypatch.setattr(manual, "codes", lambda: ["A1"])
-    monkeypatch.setattr(manual, "page", lambda _code: _page(f"Why: it is.\nSource: {PARSER}:{name}\nFix: it."))
+    monkeypatch.setattr(manual, "all_codes", lambda: ["A1"])
+    monkeypatch.setattr(manual, "rule_page", lambda _code: _page(f"Why: it is.\nSource: {PARSER}:{name}\nFix: it."))
     return drift.drift("llamafactory", _files(old), _files(new))
 
 

@@ -19,7 +19,7 @@ from read_releases import arguments, packages, static_eval, templates
 from read_releases.releases import DEEPSPEED, NEWEST, TRANSFORMERS, pair
 
 import validator
-from validator.rules.zeroengine import OF_ADAM
+from validator.rules.deepspeed_file import ADAM_PARAMETERS
 
 DATA = Path(validator.__file__).parent / "data"
 OF_RELEASES = ["release/constraints.txt", "validator/data/*", "tools/read_releases/*", "benchmarks/conformity/*"]
@@ -356,7 +356,7 @@ def test_deepspeed_schedulers_and_adam_take_what_is_said() -> None:
         assert [each.name for each in real if each.default is each.empty] == table["needed"].get(name, [])
     adams = {name for adam in (FusedAdam, DeepSpeedCPUAdam, AdamW) for name in inspect.signature(adam).parameters}
     # The models' parameters, and what the engine gives the CPU Adam itself; it takes `torch_adam` for its own use.
-    assert adams - {"params", "model_params", "adamw_mode"} | {"torch_adam"} == OF_ADAM
+    assert adams - {"params", "model_params", "adamw_mode"} | {"torch_adam"} == ADAM_PARAMETERS
 
 
 @pytest.mark.sample(one_in=6, whole_for=OF_RELEASES)

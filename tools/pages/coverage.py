@@ -7,19 +7,19 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from validator.job.job import GIB, Job
-from validator.job.naming import method_name
-from validator.judge import check
+from validator.catalogue import bundled_recipes
+from validator.check import checking
+from validator.knowledge import devices, models
+from validator.knowledge.devices import Machine
+from validator.knowledge.guidance import memory_savers
+from validator.knowledge.models import Model
+from validator.plan import other_machines, recipe_text
 from validator.plan import search as plan
-from validator.plan import upgrade, writing
-from validator.plan.draft import Draft
-from validator.read.recipe import parse
-from validator.recipes import catalogue
-from validator.tables import machines, models
-from validator.tables.checkout import home
-from validator.tables.machines import Machine
-from validator.tables.models import Model
-from validator.tables.savers import savers
+from validator.plan.new_recipe import NewRecipe
+from validator.recipe.known_folders import catalogue_root
+from validator.recipe.recipe_file import parse_recipe
+from validator.run.prediction import GIB, Job
+from validator.run.recipe_labels import method_name
 
 METHODS = ("qlora", "lora", "full")
 # Machines of the map, from small to large, and the host memory of those whose usual server is not known, GiB.
@@ -36,17 +36,17 @@ ALIKE = {"rtx-3090": "rtx-4090", "a10-24g": "rtx-4090", "l4-24g": "rtx-4090", "l
 
 def columns() -> Iterator[Machine]:
     for name, ram in MACHINES.items():
-        machine = machines.machine(name, ram)
-        yield machine if ram else machine._replace(host_ram_gib=upgrade.usual_ram(machine))
+        machine = devices.parse_machine(name, ram)
+        yield machine if ram else machine._replace(host_ram_gib=other_machines.usual_host_ram(machine))
 
 
 def known() -> list[Model]:
-    return [models.model(key) for key in models.offered()]
+    return [models.find_model(key) for key in models.offered_models()]
 
 
 def page() -> str:
     """The three tables and the reasons behind their gaps."""
-    recipes = list(catalogue.jobs())
+    recipes = list(bundled_recipes.resolved_recipes())
     return (
         "\n".join(part for method in METHODS for part in _table(method, recipes)) + "\n" + "\n".join(_reasons()) + "\n"
     )
@@ -88,18 +88,20 @@ def _excluded(model: Model, target: Machine, method: str) -> str | None:
 @cache
 def _refused(model: Model) -> str | None:
     """What `check` says against the model itself, whatever the machine."""
-    made = Draft(model, machines.machine("8xh200-141g", 4096.0), "lora")
-    found = check.check_document(parse(str(home() / "plan.yaml"), writing.text(made))).diagnostics
+    made = NewRecipe(model, devices.parse_machine("8xh200-141g", 4096.0), "lora")
+    found = checking.check_document(
+        parse_recipe(str(catalogue_root() / "plan.yaml"), recipe_text.render_recipe(made))
+    ).diagnostics
     return next((each.message for each in found if each.code.startswith("TRA9")), None)
 
 
 def verdict(model: Model, target: Machine, method: str) -> str:
     """`fits` where any way that the planner knows does; else what is missing in the most frugal one."""
-    start = Draft(model, target, method)
-    names = (None, *savers()) if method == "full" and target.world == 1 else (None,)
+    start = NewRecipe(model, target, method)
+    names = (None, *memory_savers()) if method == "full" and target.world == 1 else (None,)
     jobs = []
     for saver in names:
-        for made in plan.frugal(replace(start, saver=saver)):
+        for made in plan.most_frugal_runs(replace(start, saver=saver)):
             if made.draft.job.verdict == "fits":
                 return "fits"
             jobs.append(made.draft.job)

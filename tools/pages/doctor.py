@@ -6,7 +6,6 @@ tools/derive.py writes it.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from validator.doctor import checks
-from validator.tables.data import listing
+from validator.doctor import diagnosis
+from validator.knowledge.tables import yaml_table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,8 +26,8 @@ def page() -> str:
 
 def _checks() -> Iterator[str]:
     yield from ("## What it looks at", "", "| check | what |", "|---|---|")
-    for name, check in checks.CHECKS.items():
-        about = inspect.getdoc(sys.modules[check.__module__]) or ""
+    for name, check in diagnosis.CHECKS.items():
+        about = inspect.getdoc(check) or ""
         yield f"| {name} | {about.splitlines()[0]} |"
 
 
@@ -36,7 +35,7 @@ def _facts() -> Iterator[str]:
     yield from ("## Where the facts about releases are from", "")
     yield "What packages state in their metadata is read where they are installed. The rest is in `together.yaml`:"
     yield ""
-    for name, entry in listing("together").items():
+    for name, entry in yaml_table("together").items():
         sources = [pair["source"] for pair in entry["pairs"]] if name == "fails" else entry["source"]
         yield f"- {name}: {', '.join(sources)}"
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from validator.diagnostic import RecipeError
-from validator.tables import models
-from validator.tables.data import table
+from validator.errors import RecipeError
+from validator.knowledge import models
+from validator.knowledge.tables import json_table
 
 REASONS = Path(__file__).parent / "unknown_models.yaml"
 
@@ -39,7 +39,7 @@ def reasons() -> dict[str, dict[str, str]]:
 
 def groups() -> Iterator[Group]:
     """In the order in which LLaMA-Factory registers them."""
-    registered: dict[str, Any] = table("registry")["groups"]
+    registered: dict[str, Any] = json_table("registry")["groups"]
     for name, places in registered.items():
         unknown = tuple(place for place in places if place not in reasons()["places"] and not _entry(place))
         yield Group(name, tuple(places), unknown, reasons()["groups"].get(name, "") if unknown else "")
@@ -47,7 +47,7 @@ def groups() -> Iterator[Group]:
 
 def _entry(place: str) -> bool:
     try:
-        return models.model(place).id is not None
+        return models.find_model(place).id is not None
     except RecipeError:
         return False
 
@@ -57,7 +57,7 @@ def page() -> str:
     every = list(groups())
     known, rest = [each for each in every if each.known], [each for each in every if not each.known]
     entries = {entry for each in known for entry in _entries(each)}
-    release = table("registry")["source"]["llamafactory"]
+    release = json_table("registry")["source"]["llamafactory"]
     lines = [
         f"LLaMA-Factory {release} registers {len(every)} groups of models, at {_places(every)} places.",
         f"The formulas know {len(known)} groups ({len(known) / len(every):.0%}) whole: {_places(known)} places,",
@@ -89,5 +89,5 @@ def _share(group: Group) -> str:
 
 
 def _entries(group: Group) -> Iterator[str]:
-    ids = (models.model(place).id for place in group.places if _entry(place))
+    ids = (models.find_model(place).id for place in group.places if _entry(place))
     return (f"`{each}`" for each in dict.fromkeys(ids))

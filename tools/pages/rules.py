@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from validator.rules import engine, manual
-from validator.show.report import text
+from validator.output.findings import format_findings
+from validator.rules import all_rules, manual
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -32,7 +32,7 @@ FAMILIES = {
     "CUR": "This repository",
 }
 # The codes of LOA and SCH come up while a file is read and its keys are judged, by no function of their own.
-PLACES = {rule.code: rule.check.__module__.replace(".", "/") + ".py" for rule in engine.RULES}
+PLACES = {rule.code: rule.check.__module__.replace(".", "/") + ".py" for rule in all_rules.RULES}
 # A remedy in more lines than this is another recipe, which does not show what silences the rule.
 LONGEST = 6
 
@@ -47,8 +47,8 @@ def page() -> str:
 
 def _family(family: str, by_code: dict[str, list[Case]]) -> Iterator[str]:
     yield from (f"## {family}: {FAMILIES[family]}", "")
-    for code in (code for code in manual.codes() if code.startswith(family)):
-        page = manual.page(code)
+    for code in (code for code in manual.all_codes() if code.startswith(family)):
+        page = manual.rule_page(code)
         place = f", in `{PLACES[code]}`" if code in PLACES else ""
         yield from (f"### {code} {page.name}", "", f"*{page.severity.value}{place}.* {_paragraphs(page.text)}", "")
         yield from _example(code, by_code[code])
@@ -65,7 +65,7 @@ def _paragraphs(text: str) -> str:
 def _example(code: str, found: list[Case]) -> Iterator[str]:
     """What `check` says to the first failing case, and the lines of the passing case nearest to it that differ."""
     failing = next(case for case in found if case.kind == "fail")
-    yield from ("```text", *_finding(code, text(cases.judge(failing))), "```", "")
+    yield from ("```text", *_finding(code, format_findings(cases.judge(failing))), "```", "")
     remedies = (_changed(failing, case) for case in found if case.kind == "pass")
     remedy = min((lines for lines in remedies if 0 < len(lines) <= LONGEST), key=len, default=None)
     if remedy:

@@ -30,7 +30,7 @@ templates.json
 registry.json, for docs/models.md
     groups     {first name of a group that LLaMA-Factory registers: [hub and ModelScope names of all its models]}
 
-families.json, for the model types of families.yaml; validator/tables/families.py says what each column means
+families.json, for the model types of families.yaml; validator/knowledge/families.py says what each column means
     source        {"llamafactory": release, "transformers": release}
     llamafactory  {column: [model types]}, also of types that families.yaml does not have
     transformers  {model type: facts of its decoder layer}, a fact that is false or empty left out; no entry where

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from validator.tables.data import DATA
+from validator.knowledge.tables import DATA_FOLDER
 
 from . import arguments, deepspeed_config, drift, families, templates
 from .packages import Files, ModuleTrees, download, files, module_trees
@@ -78,12 +78,12 @@ def _drift(options: argparse.Namespace, folder: Path) -> int:
 
 def _refresh(checking: bool, folder: Path) -> int:
     built = tables(folder)
-    stale = [name for name, text in built.items() if _current(DATA / name) != text]
+    stale = [name for name, text in built.items() if _current(DATA_FOLDER / name) != text]
     for name in stale:
         sys.stderr.write(f"{name}: {'out of date' if checking else 'written'}\n")
         if not checking:
             # Not by validator/write: in a developer's checkout git keeps what it was, and all is made anew.
-            (DATA / name).write_text(built[name], encoding="utf-8")
+            (DATA_FOLDER / name).write_text(built[name], encoding="utf-8")
     return int(checking and bool(stale))
 
 

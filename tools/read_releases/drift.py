@@ -31,8 +31,8 @@ class Drift(NamedTuple):
 def drift(package: str, old: Files, new: Files) -> list[Drift]:
     """Every source of this package that a rule names, those that did not stay the same first."""
     named: dict[str, list[str]] = {}
-    for code in manual.codes():
-        for source in manual.sources(manual.page(code).text):
+    for code in manual.all_codes():
+        for source in manual.named_sources(manual.rule_page(code).text):
             if source.startswith(f"{package}/"):
                 named.setdefault(source, []).append(code)
     rows = [Drift(source, _state(source, old, new), codes) for source, codes in sorted(named.items())]

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from validator.tables.data import DATA
+from validator.knowledge.tables import DATA_FOLDER
 
 from .packages import ModuleTrees, classes, name_of
 from .static_eval import calls, constant
@@ -40,7 +40,7 @@ def table(
 
 def kinds() -> list[str]:
     """The model types of families.yaml."""
-    return list(yaml.safe_load((DATA / "families.yaml").read_text(encoding="utf-8")))
+    return list(yaml.safe_load((DATA_FOLDER / "families.yaml").read_text(encoding="utf-8")))
 
 
 def columns(llamafactory: ModuleTrees) -> dict[str, list[str]]:

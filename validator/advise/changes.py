@@ -1,147 +1,263 @@
-"""The nearest changes to a job: the cheapest that fit."""
+"""Changes to a recipe, each with the memory that the run then needs, and the nearest changes that fit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice, product
+from pathlib import Path
 
-from validator.advise import ladder, release
-from validator.advise.change import Change, change
-from validator.advise.ladder import Step, Way
-from validator.diagnostic import Verdict
-from validator.job.changed import Settings, changed
-from validator.job.job import Job
-from validator.quoting import quote
-from validator.rules import engine
+from validator.advise import levers
+from validator.advise.levers import Lever, Option
+from validator.escaping import shell_quote
+from validator.finding import Verdict
+from validator.knowledge import releases
+from validator.recipe.known_folders import catalogue_root
+from validator.rules import all_rules
+from validator.run import launch_command, training_time
+from validator.run.prediction import GIB, Job
+from validator.run.sample_lengths import estimate_sample_lengths
+from validator.run.variants import ArgumentChanges, ArgumentValue, with_arguments
 
-_WORDS: Mapping[Verdict, str] = {"fits": "", "tight": "nothing fits with a margin; it is tight if you "}
-_BADNESS: Mapping[Verdict, int] = {"fits": 0, "tight": 1, "exceeds": 2, "unknown": 3}
+
+@dataclass(frozen=True)
+class Change:
+    """Settings to write, what the run then needs (GiB, expected), and what it costs. `first` are commands to run
+    before, in the folder that the run is started from; `environment` are variables that the launch did not need.
+    `time_ratio`: how many times as long the run takes on the same samples; None: not known."""
+
+    set: ArgumentChanges
+    device_gib: float
+    host_gib: float
+    verdict: Verdict
+    note: str
+    first: Sequence[str] = ()
+    environment: Mapping[str, str] | None = None
+    time_ratio: float | None = None
+
+    def settings(self) -> list[str]:
+        """Each setting as YAML writes it."""
+        return [f"{key}: {_yaml_value(value)}" for key, value in self.set.items()]
+
+    def steps(self) -> list[str]:
+        """What is to be done beside writing the settings."""
+        variables = " ".join(f"{name}={value}" for name, value in (self.environment or {}).items())
+        started = [f"start it by `lmf-recipes train`, or with {variables} in the environment"] if variables else []
+        return [*(f"run `{command}` first" for command in self.first), *started]
+
+    def __str__(self) -> str:
+        written = ", ".join(f"`{setting}`" for setting in self.settings())
+        needs = f"{self.device_gib:.1f} GiB per device, {self.host_gib:.0f} of host memory per node"
+        return "; ".join([f"{written} ({needs})", *self.steps()])
+
+
+def evaluate_change(job: Job, settings: ArgumentChanges, note: str) -> Change:
+    """The settings, with all that is known of them."""
+    after = with_arguments(job, settings)
+    device, host = after.device_memory, after.host_memory
+    return Change(settings, device.expected / GIB if device else 0.0, host.expected / GIB if host else 0.0,
+                  after.worst, note, _copy_commands(job, settings), _new_variables(job, after))  # fmt: skip
+
+
+def _copy_commands(job: Job, settings: ArgumentChanges) -> list[str]:
+    """What brings the DeepSpeed file that the settings name to where it is not; for a recipe that is read in the
+    catalogue from elsewhere, both into the working directory."""
+    file = settings.get("deepspeed")
+    if not isinstance(file, str):
+        return []
+    recipe, here = Path(job.path).absolute(), Path.cwd()
+    if recipe.parent != catalogue_root() / "recipes" or here.is_relative_to(catalogue_root()):
+        return [] if job.find(file) else [_copy_command(Path(file).name)]
+    wanted = ((here / recipe.name, recipe.stem), (here / file, Path(file).name))
+    return [_copy_command(name) for path, name in wanted if not path.exists()]
+
+
+def _copy_command(name: str) -> str:
+    return f"lmf-recipes copy {name} ."
+
+
+def _new_variables(job: Job, after: Job) -> dict[str, str]:
+    """What the launcher must find set, and did not for the job as it was."""
+    before, now = (
+        launch_command.torchrun_env(*launch_command.nodes_and_devices(one), one.zero is not None)
+        for one in (job, after)
+    )
+    return {name: value for name, value in now.items() if before.get(name) != value}
+
+
+def _yaml_value(value: ArgumentValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
+
+
+@dataclass(frozen=True)
+class ReleaseMemory:
+    """Memory of the worst device with a transformers release that the recipe admits."""
+
+    transformers: str
+    low: float
+    expected: float
+    high: float
+    verdict: Verdict
+
+
+def memory_on_older_release(job: Job) -> ReleaseMemory | None:
+    """What the run needs with it, GiB; None where it does not fit there with a margin, or need not. Its experts are
+    linear modules, which 4 bits reach."""
+    mixture = job.model is not None and job.model.arch.ffn.experts > 0
+    if not (mixture and job.quantization.loads and job.worst in ("tight", "exceeds")):
+        return None
+    version = releases.previous_major_pair()[1]
+    there = replace(job, header={**job.header, "transformers": version})
+    memory = there.device_memory
+    if memory is None or there.worst != "fits":
+        return None
+    return ReleaseMemory(version, memory.low / GIB, memory.expected / GIB, memory.high / GIB, there.worst)
+
+
+def with_time_ratios(job: Job, changes: Sequence[Change]) -> list[Change]:
+    """The changes with how many times as long each makes the run."""
+    return [replace(each, time_ratio=time_ratio_of(job, with_arguments(job, each.set))) for each in changes]
+
+
+def time_ratio_of(job: Job, after: Job) -> float | None:
+    """How many times as long another job takes on the same samples, of the usual lengths; None where not known."""
+    return training_time.time_ratio(job, after, estimate_sample_lengths(job).lengths[1])
+
+
+_ADVICE_PREFIXES: Mapping[Verdict, str] = {"fits": "", "tight": "nothing fits with a margin; it is tight if you "}
+_VERDICT_RANKS: Mapping[Verdict, int] = {"fits": 0, "tight": 1, "exceeds": 2, "unknown": 3}
 # So many trials for further changes, where there is one already: they cost about 0.3 ms each.
-_PATIENCE = 150
+_MAX_FURTHER_TRIALS = 150
 
 
-def nearest(job: Job, limit: int = 5) -> list[Change]:
+def nearest_changes(job: Job, limit: int = 5) -> list[Change]:
     """Changes that fit, the cheapest first by the order of the ladder, and nothing in any of them that could be left
     out; else those that are tight; else those that come nearest. For a job that fits, or of which nobody can say, the
     easy ways to need less. None brings an error that the job does not have."""
     if job.worst not in ("tight", "exceeds"):
-        return list(islice(_easy(job), limit))
+        return list(islice(_changes_to_same_training(job), limit))
     better: tuple[Verdict, ...] = ("fits", "tight") if job.worst == "exceeds" else ("fits",)
     for wanted in better:
-        if enough := list(islice(_minimal(job, wanted), limit)):
+        if enough := list(islice(_minimal_changes(job, wanted), limit)):
             return enough
-    return list(islice(_closest(job), limit))
+    return list(islice(_closest_changes(job), limit))
 
 
-def advice(job: Job) -> str:
+def change_advice(job: Job) -> str:
     """What to do about a job that does not fit, as the end of a message."""
     if job.simulated:
-        return f"`lmf-recipes explain {quote(job.path)} --simulate` tries changes"
-    if cure := release.older(job):
+        return f"`lmf-recipes explain {shell_quote(job.path)} --simulate` tries changes"
+    if cure := memory_on_older_release(job):
         written = f"write `# transformers: {cure.transformers}` into the header block and install it"
         return f"{written} ({cure.expected:.1f} GiB per device)"
-    for wanted, words in _WORDS.items():
-        if cheapest := next(_minimal(job, wanted), None):
+    for wanted, words in _ADVICE_PREFIXES.items():
+        if cheapest := next(_minimal_changes(job, wanted), None):
             return f"{words}set {cheapest}"
     return "no change makes it fit, `lmf-recipes explain` shows the nearest"
 
 
-def _minimal(job: Job, wanted: Verdict) -> Iterator[Change]:
+def _minimal_changes(job: Job, wanted: Verdict) -> Iterator[Change]:
     """Changes that reach the verdict, the cheapest first, without those that hold all keys of a cheaper one."""
-    enough: list[Settings] = []
-    for trial, way in enumerate(_candidates(job, wanted, enough)):
-        if enough and trial > _PATIENCE:
+    enough: list[ArgumentChanges] = []
+    for trial, way in enumerate(_candidate_options(job, wanted, enough)):
+        if enough and trial > _MAX_FURTHER_TRIALS:
             return
-        if _reaches(job, way, wanted) and _accepted(job, way.set):
+        if _reaches_verdict(job, way, wanted) and _adds_no_error(job, way.set):
             enough.append(way.set)
-            yield change(job, way.set, way.note)
+            yield evaluate_change(job, way.set, way.note)
 
 
-def _candidates(job: Job, wanted: Verdict, enough: list[Settings]) -> Iterator[Way]:
+def _candidate_options(job: Job, wanted: Verdict, enough: list[ArgumentChanges]) -> Iterator[Option]:
     """Each hard way with all choices of easy ones, but for what holds something that is `enough`; a hard way that has
     served is added to that."""
-    easy = [*_combinations(job, ladder.EASY)]
-    for hard in _combinations(job, ladder.hard(job)):
-        if _holds_any(hard.set, enough) or not any(_reaches(job, way, wanted) for way in _thrifty(job, hard, enough)):
+    easy = [*_combined_options(job, levers.SAME_TRAINING)]
+    for hard in _combined_options(job, levers.levers_changing_training(job)):
+        if _holds_any(hard.set, enough) or not any(
+            _reaches_verdict(job, way, wanted) for way in _most_frugal(job, hard, enough)
+        ):
             continue  # none of the easy ways needs more memory, so nothing reaches it without them
-        for way in filter(None, (ladder.joined((each, hard)) for each in easy)):
+        for way in filter(None, (levers.combine((each, hard)) for each in easy)):
             if way.set and not _holds_any(way.set, enough):
                 yield way
         if hard.set and any(hard.set.items() <= settings.items() for settings in enough):
             enough.append(hard.set)
 
 
-def _holds_any(settings: Settings, others: Sequence[Settings]) -> bool:
+def _holds_any(settings: ArgumentChanges, others: Sequence[ArgumentChanges]) -> bool:
     return any(other.keys() <= settings.keys() for other in others)
 
 
-def _closest(job: Job) -> Iterator[Change]:
+def _closest_changes(job: Job) -> Iterator[Change]:
     """Where nothing reaches the limits: all the easy ways with each hard one, the nearest to them first."""
-    tried = [change(job, way.set, way.note) for hard in _combinations(job, ladder.hard(job))
-             for way in _thrifty(job, hard) if _saves(job, way.set)]  # fmt: skip
+    tried = [
+        evaluate_change(job, way.set, way.note)
+        for hard in _combined_options(job, levers.levers_changing_training(job))
+        for way in _most_frugal(job, hard)
+        if _saves_memory(job, way.set)
+    ]
     shown: list[Change] = []
-    for each in sorted(tried, key=lambda each: (_BADNESS[each.verdict], _excess(job, each))):
-        if all(_nearer(job, each, than) for than in shown) and _accepted(job, each.set):
+    for each in sorted(tried, key=lambda each: (_VERDICT_RANKS[each.verdict], _times_over_machine(job, each))):
+        if all(_is_nearer(job, each, than) for than in shown) and _adds_no_error(job, each.set):
             shown.append(each)
             yield each
 
 
-def _nearer(job: Job, one: Change, than: Change) -> bool:
+def _is_nearer(job: Job, one: Change, than: Change) -> bool:
     """Whether it needs clearly less than another of what that has too little of."""
-    short = changed(job, than.set)
+    short = with_arguments(job, than.set)
     device = short.device_verdict == than.verdict and one.device_gib <= 0.98 * than.device_gib
     return device or (short.host_verdict == than.verdict and one.host_gib <= 0.98 * than.host_gib)
 
 
-def _easy(job: Job) -> Iterator[Change]:
+def _changes_to_same_training(job: Job) -> Iterator[Change]:
     """Each easy way by itself, where it saves anything."""
-    for way in (way for step in ladder.EASY for way in ladder.taken(job, step)):
-        if _saves(job, way.set) and _accepted(job, way.set):
-            yield change(job, way.set, way.note)
+    for way in (way for step in levers.SAME_TRAINING for way in levers.available_options(job, step)):
+        if _saves_memory(job, way.set) and _adds_no_error(job, way.set):
+            yield evaluate_change(job, way.set, way.note)
 
 
-def _combinations(job: Job, steps: Sequence[Step]) -> Iterator[Way]:
+def _combined_options(job: Job, steps: Sequence[Lever]) -> Iterator[Option]:
     """At most one way of each step, the cheapest first: each step costs more than all before it together."""
-    choices = [(Way({}, ""), *ladder.taken(job, step)) for step in reversed(steps)]
+    choices = [(Option({}, ""), *levers.available_options(job, step)) for step in reversed(steps)]
     for chosen in product(*choices):
-        if way := ladder.joined(reversed(chosen)):
+        if way := levers.combine(reversed(chosen)):
             yield way
 
 
-def _thrifty(job: Job, hard: Way, enough: Sequence[Settings] = ()) -> Iterator[Way]:
+def _most_frugal(job: Job, hard: Option, enough: Sequence[ArgumentChanges] = ()) -> Iterator[Option]:
     """The hard way with the last of all easy ways, but those that are enough by themselves; also without another
     engine, which may need more than it saves."""
-    last = (ways[-1] for step in ladder.EASY if (ways := ladder.taken(job, step)))
+    last = (ways[-1] for step in levers.SAME_TRAINING if (ways := levers.available_options(job, step)))
     easy = [way for way in last if not _holds_any(way.set, enough)]
     for engine_kept in (False, True):
-        decided = hard.decides | ({ladder.ENGINE} if engine_kept else set())
-        if way := ladder.joined([*(each for each in easy if not each.decides & decided), hard]):
+        decided = hard.decides | ({levers.ENGINE} if engine_kept else set())
+        if way := levers.combine([*(each for each in easy if not each.decides & decided), hard]):
             yield way
 
 
-def _reaches(job: Job, way: Way, wanted: Verdict) -> bool:
-    return _BADNESS[changed(job, way.set).worst] <= _BADNESS[wanted]
+def _reaches_verdict(job: Job, way: Option, wanted: Verdict) -> bool:
+    return _VERDICT_RANKS[with_arguments(job, way.set).worst] <= _VERDICT_RANKS[wanted]
 
 
-def _accepted(job: Job, settings: Settings) -> bool:
+def _adds_no_error(job: Job, settings: ArgumentChanges) -> bool:
     """Whether the settings bring no error that the job does not have, other than of memory and of data sets: no change
     touches those, and the catalogue's, where its DeepSpeed files are looked for, are not the job's."""
-    new = _errors(changed(job, settings)) - _errors(job)
+    new = _find_errors_cached(with_arguments(job, settings)) - _find_errors_cached(job)
     return all(code.startswith("PTH1") for code, _ in new)
 
 
-_errors = lru_cache(maxsize=64)(engine.errors)
+_find_errors_cached = lru_cache(maxsize=64)(all_rules.find_errors)
 
 
-def _saves(job: Job, settings: Settings) -> bool:
+def _saves_memory(job: Job, settings: ArgumentChanges) -> bool:
     """Whether the job then needs at least a fiftieth less, of the devices or of the host."""
-    after = changed(job, settings)
+    after = with_arguments(job, settings)
     pairs = ((job.device_memory, after.device_memory), (job.host_memory, after.host_memory))
     return any(now.expected < 0.98 * was.expected for was, now in pairs if was and now)
 
 
-def _excess(job: Job, tried: Change) -> float:
+def _times_over_machine(job: Job, tried: Change) -> float:
     """How many times over the machine a change that does not fit still is."""
     machine = job.machine
     if machine is None or tried.verdict != "exceeds":

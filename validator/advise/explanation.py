@@ -1,26 +1,34 @@
-"""What `explain` answers. The fields are the keys of its JSON, in their order; GiB are 2^30 bytes."""
+"""What `explain` answers, and how it is put together. The fields are the keys of its JSON, in their order; GiB are
+2^30 bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from validator.advise.change import Change
-from validator.diagnostic import Diagnostic, Severity, Verdict
-from validator.memory.terms import Shared, Term
+from validator.advise import changes, spare_memory
+from validator.advise.changes import Change, ReleaseMemory
+from validator.errors import RecipeError
+from validator.finding import Diagnostic, Severity, Verdict
+from validator.physics import Band, Estimate, trainable_parameter_count
+from validator.physics.estimate import MemoryTerm, SharedTerm
+from validator.run import calibration, launch_command, training_time
+from validator.run.cost import Cost
+from validator.run.prediction import GIB, Job
+from validator.simulation.simulated_memory import SimulationFigures
 
 if TYPE_CHECKING:
-    from validator import speed
-    from validator.job.price import Cost
-from validator.trial.figures import Simulation
+    from validator.physics import estimate, run_time
+
 
 # The errors that are the verdict itself: device memory, host memory.
-MEMORY = ("FIT001", "FIT003")
+MEMORY_CODES = ("FIT001", "FIT003")
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetMachine:
     """The machine. `device_gib` is what its name says, `usable_gib` what a process gets, `host_ram_gib` of a node."""
 
     nodes: int
@@ -32,7 +40,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Size:
+class ModelSize:
     """The model and its number of parameters, those of a vision tower included."""
 
     name: str
@@ -41,17 +49,17 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Band:
+class MemoryBand:
     """Memory of a node: low to high is the 90 % band around what is expected. The largest term comes first."""
 
     low: float
     expected: float
     high: float
-    terms: dict[Term, float]
+    terms: dict[MemoryTerm, float]
 
 
 @dataclass(frozen=True)
-class DeviceBand:
+class DeviceMemoryBand:
     """Memory of the worst device: `allocated`, the peak of live tensors, is the sum of the terms; what is expected also
     holds context and slack. `few_measurements_of` is what makes the band wide."""
 
@@ -59,28 +67,17 @@ class DeviceBand:
     low: float
     expected: float
     high: float
-    terms: dict[Term, float]
+    terms: dict[MemoryTerm, float]
     few_measurements_of: list[str]
 
     @property
     def shared(self) -> bool:
         """True if the host's memory is a term of it, because both share one."""
-        return Shared.HOST in self.terms
+        return SharedTerm.HOST in self.terms
 
 
 @dataclass(frozen=True)
-class Released:
-    """Memory of the worst device with a transformers release that the recipe admits."""
-
-    transformers: str
-    low: float
-    expected: float
-    high: float
-    verdict: Verdict
-
-
-@dataclass(frozen=True)
-class Disk:
+class DiskUse:
     """GiB of one checkpoint, how many lie there at once, and the most GiB on disk, the model and data included."""
 
     checkpoint: float
@@ -89,39 +86,39 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class Step:
+class OptimizerStep:
     """Seconds of one optimizer step, with the 90 % band; the terms sum to what is expected, the largest first."""
 
     low: float
     expected: float
     high: float
-    terms: dict[speed.Term, float]
+    terms: dict[estimate.TimeTerm, float]
 
 
 @dataclass(frozen=True)
-class Time:
+class RunTime:
     """How long the run takes. `tokens_per_second` are those of all devices, padding included; `hours` of the whole run,
     None where the number of samples is not known, `parts` what of those expected goes to what. `assumed` and
     `few_measurements_of` are what makes the band wide. `by_length`: hours by the mean length of samples, in tokens,
     where nothing tells how long they are. `correction`: measured over predicted on this machine; None
     where nothing was measured."""
 
-    step_seconds: Step
+    step_seconds: OptimizerStep
     tokens_per_second: float
-    hours: speed.Span | None
+    hours: estimate.Band | None
     device_hours: float | None
-    bottleneck: speed.Term
+    bottleneck: estimate.TimeTerm
     steps: int | None
-    parts: dict[speed.Part, float]
+    parts: dict[run_time.RunPart, float]
     assumed: list[str]
     few_measurements_of: list[str]
-    energy_kwh: speed.Span | None = None
+    energy_kwh: estimate.Band | None = None
     correction: float | None = None
-    by_length: dict[int, speed.Span] = field(default_factory=dict)
+    by_length: dict[int, estimate.Band] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Samples:
+class SampleNumbers:
     """What the recipe recommends, and the rows of its data sets; None where they are elsewhere or cannot be read.
     `sure`: who the recommended number is from; None for a number of the recipe's own."""
 
@@ -143,71 +140,75 @@ class Explanation:
     formulas' but that of the `simulation`, which may also stand beside the formulas'."""
 
     path: str
-    machine: Target | None
-    model: Size | None
+    machine: TargetMachine | None
+    model: ModelSize | None
     verdict: Verdict
-    device_gib: DeviceBand | None
-    host_gib: Band | None
-    disk_gib: Disk | None
-    time: Time | None
-    samples: Samples
+    device_gib: DeviceMemoryBand | None
+    host_gib: MemoryBand | None
+    disk_gib: DiskUse | None
+    time: RunTime | None
+    samples: SampleNumbers
     changes: Sequence[Change]
     command: Sequence[str]
     spare: Sequence[Change] = ()
     diagnostics: Sequence[Diagnostic] = ()
     left_out: Sequence[str] = ()
     command_problem: str | None = None
-    releases: Sequence[Released] = ()
+    releases: Sequence[ReleaseMemory] = ()
     enough_for_tokens: int | None = None
-    older: Released | None = None
+    older: ReleaseMemory | None = None
     simulated: bool = False
-    simulation: Simulation | None = None
+    simulation: SimulationFigures | None = None
     cost: Cost | None = None
 
     @property
     def errors(self) -> int:
         """Number of errors but those of memory, which the verdict tells."""
-        return sum(each.severity is Severity.ERROR and each.code not in MEMORY for each in self.diagnostics)
+        return sum(each.severity is Severity.ERROR and each.code not in MEMORY_CODES for each in self.diagnostics)
 
     def rounded(self) -> Explanation:
         """Sizes to 0.01 GiB, times and money to four digits, as JSON has them; text rounds once, from what is exact."""
         return replace(self, time=self.time and _rounded_time(self.time),
                        cost=self.cost and _rounded_span(self.cost),
-                       device_gib=self.device_gib and _rounded(self.device_gib),
-                       simulation=self.simulation and _rounded(self.simulation),
-                       host_gib=self.host_gib and _rounded(self.host_gib),
-                       disk_gib=self.disk_gib and _rounded(self.disk_gib),
-                       changes=[*map(_rounded, self.changes)], spare=[*map(_rounded, self.spare)],
-                       releases=[*map(_rounded, self.releases)],
-                       older=self.older and _rounded(self.older))  # fmt: skip
+                       device_gib=self.device_gib and _rounded_sizes(self.device_gib),
+                       simulation=self.simulation and _rounded_sizes(self.simulation),
+                       host_gib=self.host_gib and _rounded_sizes(self.host_gib),
+                       disk_gib=self.disk_gib and _rounded_sizes(self.disk_gib),
+                       changes=[*map(_rounded_sizes, self.changes)], spare=[*map(_rounded_sizes, self.spare)],
+                       releases=[*map(_rounded_sizes, self.releases)],
+                       older=self.older and _rounded_sizes(self.older))  # fmt: skip
 
 
-def _rounded_time(time: Time) -> Time:
+def _rounded_time(time: RunTime) -> RunTime:
     step = time.step_seconds
-    terms = {term: _digits(seconds) for term, seconds in step.terms.items()}
-    return replace(time, step_seconds=Step(_digits(step.low), _digits(step.expected), _digits(step.high), terms),
-                   tokens_per_second=_digits(time.tokens_per_second), hours=time.hours and _rounded_span(time.hours),
-                   device_hours=time.device_hours and _digits(time.device_hours),
-                   parts={part: _digits(hours) for part, hours in time.parts.items()},
-                   by_length={tokens: _rounded_span(hours) for tokens, hours in time.by_length.items()},
-                   energy_kwh=time.energy_kwh and _rounded_span(time.energy_kwh))  # fmt: skip
+    terms = {term: _four_digits(seconds) for term, seconds in step.terms.items()}
+    return replace(
+        time,
+        step_seconds=OptimizerStep(_four_digits(step.low), _four_digits(step.expected), _four_digits(step.high), terms),
+        tokens_per_second=_four_digits(time.tokens_per_second),
+        hours=time.hours and _rounded_span(time.hours),
+        device_hours=time.device_hours and _four_digits(time.device_hours),
+        parts={part: _four_digits(hours) for part, hours in time.parts.items()},
+        by_length={tokens: _rounded_span(hours) for tokens, hours in time.by_length.items()},
+        energy_kwh=time.energy_kwh and _rounded_span(time.energy_kwh),
+    )
 
 
-_Spans = TypeVar("_Spans", "speed.Span", "Cost")
+_Spans = TypeVar("_Spans", "estimate.Band", "Cost")
 
 
 def _rounded_span(span: _Spans) -> _Spans:
-    return span._replace(low=_digits(span.low), expected=_digits(span.expected), high=_digits(span.high))
+    return span._replace(low=_four_digits(span.low), expected=_four_digits(span.expected), high=_four_digits(span.high))
 
 
-def _digits(value: float) -> float:
+def _four_digits(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-_Sizes = TypeVar("_Sizes", Band, DeviceBand, Disk, Change, Released, Simulation)
+_Sizes = TypeVar("_Sizes", MemoryBand, DeviceMemoryBand, DiskUse, Change, ReleaseMemory, SimulationFigures)
 
 
-def _rounded(sizes: _Sizes) -> _Sizes:
+def _rounded_sizes(sizes: _Sizes) -> _Sizes:
     values: dict[str, Any] = {field.name: getattr(sizes, field.name) for field in fields(sizes)}
     for name, value in values.items():
         if name == "terms":
@@ -215,3 +216,182 @@ def _rounded(sizes: _Sizes) -> _Sizes:
         elif isinstance(value, float):
             values[name] = round(value, 2)
     return replace(sizes, **values)
+
+
+# Of a board's power at most, what a step draws: idle between kernels, or all of it.
+_POWER_SHARES = (0.6, 0.85, 1.0)
+
+
+def predict_run_time(job: Job, energy: bool = False) -> RunTime | None:
+    """How long it takes; None where model, machine or its rates are not known. `energy`: with what the boards draw."""
+    correction = calibration.time_correction(str(job.machine))
+    known = training_time.predict_training_time(job, correction=correction)
+    if known is None:
+        return None
+    step, hours = known.step, known.hours
+    return RunTime(
+        step_seconds=OptimizerStep(
+            step.low, step.expected, step.high, dict(sorted(step.terms.items(), key=lambda p: -p[1]))
+        ),
+        tokens_per_second=known.tokens_per_second,
+        hours=hours,
+        device_hours=hours.expected * job.world if hours else None,
+        bottleneck=step.bottleneck,
+        steps=known.steps,
+        parts={part: seconds / 3600 for part, seconds in known.run.terms.items()} if known.run else {},
+        assumed=list(known.assumed),
+        few_measurements_of=list(step.gaps),
+        by_length=training_time.hours_by_length(job, correction),
+        energy_kwh=_energy_kwh(job, hours) if energy and hours else None,
+        correction=correction,
+    )
+
+
+def run_cost(job: Job, time: RunTime | None) -> Cost | None:
+    """What the hours of all devices cost; None where no price or no number of samples is known."""
+    return job.price.of(job.world, time.hours) if job.price and time and time.hours else None
+
+
+def _energy_kwh(job: Job, hours: Band) -> Band | None:
+    watts = job.machine.device.watts if job.machine else None
+    if not watts:
+        return None
+    drawn = hours.times(job.world * watts / 1000)
+    return Band(*(each * load for each, load in zip(drawn, _POWER_SHARES, strict=True)))
+
+
+class LaunchCommands(NamedTuple):
+    """The command of each node, or why there is none."""
+
+    commands: Sequence[str] = ()
+    problem: str | None = None
+
+
+def launch_commands(job: Job, overrides: Sequence[str]) -> LaunchCommands:
+    """The recipe with the overrides, and with those that lead to what it reads beside itself, each key once."""
+    if job.path == "-":
+        return LaunchCommands(problem="llamafactory-cli reads a recipe from a file; save it first")
+    displaced = launch_command.path_overrides(job)
+    keys = {text.partition("=")[0] for text in displaced}
+    words = [*(text for text in overrides if text.partition("=")[0] not in keys), *displaced]
+    spaced = [text for text in words if re.search(r"\s", text)]  # the recipe's own path is judged by PTH012
+    if (
+        spaced
+        and not job.accelerate
+        and launch_command.torchrun_env(*launch_command.nodes_and_devices(job), job.zero is not None)
+    ):
+        says = f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a value without"
+        return LaunchCommands(problem=says)
+    return LaunchCommands(launch_command.launch_commands(job, job.path, words))
+
+
+def explain(
+    job: Job,
+    overrides: Sequence[str] = (),
+    diagnostics: Sequence[Diagnostic] = (),
+    simulation: SimulationFigures | None = None,
+    energy: bool = False,
+) -> Explanation:
+    """Where every GiB and every second of the job goes; `diagnostics` are all findings in it, `simulation` what was
+    simulated of it. `energy`: with what the boards draw.
+
+    Raises RecipeError where model or machine is not known."""
+    _require_known_run(job)
+    stopped = any(each.severity is Severity.ERROR for each in diagnostics)
+    settled = job.simulated and job.verdict in ("fits", "unknown")  # each change would take a simulation
+    time = predict_run_time(job, energy)
+    started = LaunchCommands() if stopped else launch_commands(job, overrides)
+    return Explanation(
+        path=job.path,
+        machine=_target_machine(job),
+        model=_model_size(job),
+        verdict=job.verdict,
+        enough_for_tokens=job.enough_for,
+        device_gib=_device_band(job.device_memory),
+        host_gib=_host_band(job.host_memory),
+        disk_gib=_disk_use(job),
+        time=time,
+        cost=run_cost(job, time),
+        samples=SampleNumbers(job.samples, job.rows, job.guidance.whose(job.samples) if job.guidance else None),
+        changes=[] if settled else changes.with_time_ratios(job, changes.nearest_changes(job)),
+        spare=() if job.simulated else changes.with_time_ratios(job, spare_memory.uses_of_free_memory(job)),
+        command=started.commands,
+        diagnostics=[each._replace(path=each.path or job.path) for each in diagnostics],
+        left_out=_ignored_keys(job, diagnostics),
+        command_problem=started.problem,
+        releases=list(_memory_by_release(job)),
+        older=changes.memory_on_older_release(job),
+        simulated=job.simulated,
+        simulation=simulation,
+    )
+
+
+def _ignored_keys(job: Job, diagnostics: Sequence[Diagnostic]) -> list[str]:
+    """Keys that are not known, or whose value was refused and says nothing that it could stand for."""
+    refused = (each.key for each in diagnostics if each.severity is Severity.ERROR and each.code.startswith("SCH"))
+    return list(dict.fromkeys(key for key in refused if key and not job.has(key)))
+
+
+def _require_known_run(job: Job) -> None:
+    missing = None if job.model else "names no model; set `model_name_or_path`"
+    problem = job.model_problem or job.machine_problem or missing
+    if problem:
+        raise RecipeError(f"{job.path}: {problem}")
+
+
+def _target_machine(job: Job) -> TargetMachine | None:
+    if job.machine is None:
+        return None
+    nodes, devices, device = job.machine.nodes, job.machine.devices, job.machine.device
+    return TargetMachine(nodes, devices, device.id, device.memory_gib, device.usable_gib, job.machine.host_ram_gib)
+
+
+def _model_size(job: Job) -> ModelSize | None:
+    if job.model is None or job.workload is None:
+        return None
+    parameters = job.model.parameters
+    return ModelSize(job.model_name, parameters, trainable_parameter_count(job.model.arch, job.workload))
+
+
+def _device_band(estimate: Estimate | None) -> DeviceMemoryBand | None:
+    if estimate is None:
+        return None
+    low, expected, high = _in_gib(estimate.low), _in_gib(estimate.expected), _in_gib(estimate.high)
+    return DeviceMemoryBand(
+        _in_gib(estimate.allocated), low, expected, high, _terms_gib(estimate.terms), list(estimate.gaps)
+    )
+
+
+def _memory_by_release(job: Job) -> Iterator[ReleaseMemory]:
+    """Nothing where all releases need the same, to a hundredth."""
+    needs = [each.expected for each in job.device_memories.values()]
+    if not needs or max(needs) < 1.01 * min(needs):
+        return
+    for version, each in job.device_memories.items():
+        yield ReleaseMemory(
+            version, _in_gib(each.low), _in_gib(each.expected), _in_gib(each.high), job.device_verdicts[version]
+        )
+
+
+def _host_band(estimate: Estimate | None) -> MemoryBand | None:
+    if estimate is None:
+        return None
+    return MemoryBand(
+        _in_gib(estimate.low), _in_gib(estimate.expected), _in_gib(estimate.high), _terms_gib(estimate.terms)
+    )
+
+
+def _terms_gib(terms: Mapping[MemoryTerm, float]) -> dict[MemoryTerm, float]:
+    return {term: _in_gib(size) for term, size in sorted(terms.items(), key=lambda pair: -pair[1])}
+
+
+def _disk_use(job: Job) -> DiskUse | None:
+    return (
+        None
+        if job.disk is None
+        else DiskUse(_in_gib(job.checkpoint), job.checkpoints.at_once, _in_gib(sum(job.disk.values())))
+    )
+
+
+def _in_gib(size: float) -> float:
+    return size / GIB

@@ -1,4 +1,4 @@
-"""`lmf-recipes calibrate`"""
+"""The command `calibrate`: time real steps on this machine, and list or forget what was measured."""
 
 from __future__ import annotations
 
@@ -8,29 +8,36 @@ from pathlib import Path
 
 import click
 
-from validator.commands import complete, options, ready
-from validator.commands.say import say
-from validator.diagnostic import RecipeError, plural
-from validator.job import job as jobs
-from validator.job.job import Job
-from validator.job.pace import measurable
-from validator.measure import kept, log, steps
-from validator.measure.kept import Measured
-from validator.measure.log import Timed
-from validator.read.override import overridden
-from validator.recipes.named import named
-from validator.show import measured as shown
-from validator.train import handoff, start
-from validator.train import target as targets
-from validator.write.scratch import scratch
+from validator import escaping
+from validator.catalogue.lookup import locate_recipe
+from validator.commands import options, preflight
+from validator.errors import RecipeError
+from validator.escaping import shell_quote
+from validator.launch import device_allocation as targets
+from validator.launch import local_launch, short_run, supervisor, trainer_log
+from validator.launch.trainer_log import MeasuredSteps
+from validator.output.terminal import format_table, print_lines
+from validator.recipe.atomic_write import scratch_folder
+from validator.recipe.recipe_file import load_with_overrides
+from validator.run import calibration, launch_command
+from validator.run import prediction as jobs
+from validator.run.calibration import Calibration
+from validator.run.prediction import Job
+from validator.run.training_time import comparable_step_seconds
+from validator.wording import format_duration, format_duration_range, plural, two_digits
 
 
 @click.command("calibrate")
-@click.argument("recipe", type=click.Path(), required=False, shell_complete=complete.files)
+@click.argument("recipe", type=click.Path(), required=False, shell_complete=options.complete_recipes_and_files)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--steps", "number", type=click.IntRange(3, 1000), default=10, help="How many are timed; default: 10.")
 @click.option("--log", "file", type=click.Path(path_type=Path), help="trainer_log.jsonl of an earlier run of RECIPE.")
-@click.option("--machine", metavar="M", callback=options.named, help="With --log: where it ran; default: the recipe's.")
+@click.option(
+    "--machine",
+    metavar="M",
+    callback=options.require_known_machine,
+    help="With --log: where it ran; default: the recipe's.",
+)
 @click.option("--list", "listing", is_flag=True, help="What was measured.")
 @click.option("--forget", metavar="M", help="Take back what was measured on machine M.")
 def command(
@@ -47,52 +54,97 @@ def command(
     The steps run through llamafactory-cli, into a temporary folder, and end before anything is saved.
     """
     if forget is not None:
-        _forget(forget)
+        _forget_machine(forget)
     elif listing:
-        click.echo(shown.listed(kept.every()), nl=False)
+        click.echo(format_all_measurements(calibration.load_calibrations()), nl=False)
     elif recipe is None:
         raise click.UsageError("Missing argument 'RECIPE'.")
     else:
-        recipe, overrides = named(recipe, overrides)
-        job, timed = _logged(recipe, overrides, machine, file) if file else _run(recipe, overrides, machine, number)
-        _keep(recipe, job, timed)
+        recipe, overrides = locate_recipe(recipe, overrides)
+        job, timed = (
+            _timed_from_log(recipe, overrides, machine, file)
+            if file
+            else _time_steps(recipe, overrides, machine, number)
+        )
+        _keep_measurement(recipe, job, timed)
 
 
-def _logged(recipe: str, overrides: Sequence[str], machine: str | None, file: Path) -> tuple[Job, Timed]:
-    return jobs.resolve(overridden(recipe, overrides), machine), log.timed(file)
+def _timed_from_log(
+    recipe: str, overrides: Sequence[str], machine: str | None, file: Path
+) -> tuple[Job, MeasuredSteps]:
+    return jobs.resolve(load_with_overrides(recipe, overrides), machine), trainer_log.read_measured_steps(file)
 
 
-def _run(recipe: str, overrides: Sequence[str], machine: str | None, number: int) -> tuple[Job, Timed]:
-    if recipe == "-" or machine not in (None, options.AUTO):
+def _time_steps(recipe: str, overrides: Sequence[str], machine: str | None, number: int) -> tuple[Job, MeasuredSteps]:
+    if recipe == "-" or machine not in (None, options.AUTO_MACHINE):
         raise click.UsageError("steps are timed here, of a recipe in a file; --machine names where a --log is from")
-    with scratch() as output:
-        first = jobs.resolve(overridden(recipe, overrides))
-        words = (*overrides, *steps.overrides(first, number, output))
-        document = overridden(recipe, words)
-        target = targets.target(jobs.resolve(document), dry=False)
+    with scratch_folder() as output:
+        first = jobs.resolve(load_with_overrides(recipe, overrides))
+        words = (*overrides, *short_run.timed_overrides(first, number, output))
+        document = load_with_overrides(recipe, words)
+        target = targets.allocate_devices(jobs.resolve(document), dry=False)
         if not target.accelerators and not first.on_cpu:
             raise RecipeError("this machine shows no device that steps could be timed on; --log takes a run elsewhere")
-        job = ready.ready(document, target, None)
-        if job.machine is None or handoff.size(job)[0] > 1:
+        job = preflight.check_before_start(document, target, None)
+        if job.machine is None or launch_command.nodes_and_devices(job)[0] > 1:
             raise RecipeError("steps are timed on one node; of a run on several give the first one's log: --log FILE")
-        prepared = handoff.prepare(job, words, target.variables)
-        start.admitted(job, prepared)
-        return job, steps.measure(prepared, number)
+        prepared = local_launch.build_launch(job, words, target.variables)
+        supervisor.check_can_start(job, prepared)
+        return job, short_run.run_timed_steps(prepared, number)
 
 
-def _keep(recipe: str, job: Job, timed: Timed) -> None:
+def _keep_measurement(recipe: str, job: Job, timed: MeasuredSteps) -> None:
     """Keeps what was measured, and says what comes of it."""
-    expected = measurable(job, timed.tokens)
+    expected = comparable_step_seconds(job, timed.tokens)
     if job.machine is None or expected is None:
         raise RecipeError(f"`{recipe}`: there is nothing to correct where machine or model is not known")
     name = str(Path(recipe).resolve())
-    measured = Measured(str(job.machine), name, timed.seconds, expected, timed.steps, date.today().isoformat())
-    kept.keep(measured)
-    click.echo(shown.text(measured, timed, kept.correction(measured.machine) or measured.ratio), nl=False)
+    measured = Calibration(str(job.machine), name, timed.seconds, expected, timed.steps, date.today().isoformat())
+    calibration.save_calibration(measured)
+    click.echo(
+        format_measurement(measured, timed, calibration.time_correction(measured.machine) or measured.ratio), nl=False
+    )
 
 
-def _forget(machine: str) -> None:
-    number = kept.forget(machine)
+def _forget_machine(machine: str) -> None:
+    number = calibration.remove_calibrations(machine)
     if not number:
         raise RecipeError(f"nothing was measured on `{machine}`; `lmf-recipes calibrate --list` shows what was")
-    say(f"forgotten: {number} {plural(number, 'recipe')} on {machine}")
+    print_lines(f"forgotten: {number} {plural(number, 'recipe')} on {machine}")
+
+
+_MEASUREMENT_COLUMNS = ("machine", "recipe", "a step took", "predicted", "ratio", "steps", "date")
+
+
+def format_measurement(measured: Calibration, timed: MeasuredSteps, correction: float) -> str:
+    """A step as it ran beside what is predicted for it, and what comes of that; `correction` over all recipes."""
+    tokens = f" of {timed.tokens:,.0f} tokens" if timed.tokens else ""
+    took = f"{format_duration(timed.seconds)} ({format_duration_range(timed.low, timed.high)})"
+    lines = [
+        f"{measured.machine}: a step took {took}, the median of {timed.steps}{tokens}; "
+        f"predicted: {format_duration(measured.expected)}",
+        f"kept: what is predicted for {measured.machine} is multiplied by {two_digits(correction)} from now on; "
+        f"`lmf-recipes calibrate --forget {shell_quote(measured.machine)}` takes it back",
+    ]
+    if timed.allocated_gib:
+        lines.append(f"memory: {timed.allocated_gib:.1f} GiB of live tensors at most, on the first device")
+    return escaping.escape_lines(lines)
+
+
+def format_all_measurements(every: Sequence[Calibration]) -> str:
+    """One line for each recipe and machine."""
+    if not every:
+        return "nothing was measured yet: lmf-recipes calibrate RECIPE\n"
+    rows = (
+        (
+            each.machine,
+            each.recipe,
+            format_duration(each.seconds),
+            format_duration(each.expected),
+            two_digits(each.ratio),
+            each.steps,
+            each.date,
+        )
+        for each in every
+    )
+    return escaping.escape_lines(format_table(_MEASUREMENT_COLUMNS, rows))

@@ -1,37 +1,50 @@
-"""`lmf-recipes check`"""
+"""The command `check`: report every problem of recipes and DeepSpeed files, and fix what can be fixed safely."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
-from validator.commands import options, plain, simulating
-from validator.diagnostic import RecipeError
-from validator.judge.selection import Selection, codes
-from validator.show import report as reports
+from validator import __version__
+from validator.check.fix_files import FixRequest, fix_subject, format_diff, write_fixed_file
+from validator.check.suppression import Selection, parse_codes
+from validator.commands import check_files, options
+from validator.errors import RecipeError
+from validator.finding import Report
+from validator.output import findings as reports
 
 
-def _codes(_context: click.Context, _parameter: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
+def _require_known_codes(
+    _context: click.Context, _parameter: click.Parameter, words: tuple[str, ...]
+) -> tuple[str, ...]:
     """Codes of rules, or their beginnings; one that matches nothing is wrong usage."""
     try:
-        return codes(words)
+        return parse_codes(words)
     except RecipeError as err:
         raise click.UsageError(str(err)) from None
 
 
 @click.command("check")
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
-@options.MACHINE
-@options.RAM
-@click.option("--format", "form", type=click.Choice(list(reports.FORMATS)), default="text", help="Text is default.")
+@options.MACHINE_OPTION
+@options.HOST_RAM_OPTION
+@click.option(
+    "--format", "form", type=click.Choice(list(reports.REPORT_FORMATS)), default="text", help="Text is default."
+)
 @click.option("--strict", is_flag=True, help="Exit 1 on warnings, too.")
 @click.option(
-    "--select", multiple=True, metavar="CODES", callback=_codes, help="Only these codes, such as PAR1,TRA009."
+    "--select",
+    multiple=True,
+    metavar="CODES",
+    callback=_require_known_codes,
+    help="Only these codes, such as PAR1,TRA009.",
 )
-@click.option("--ignore", multiple=True, metavar="CODES", callback=_codes, help="All codes but these.")
-@simulating.OPTION
+@click.option("--ignore", multiple=True, metavar="CODES", callback=_require_known_codes, help="All codes but these.")
+@options.SIMULATE_OPTION
 @click.option("--fix", is_flag=True, help="Make the fixes that cannot change what is trained.")
 @click.option("--unsafe-fixes", "unsafe", is_flag=True, help="With --fix or --diff: those that may, too.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change, and write nothing.")
@@ -60,21 +73,38 @@ def command(
         raise click.UsageError("--diff prints a plain diff; leave --format out")
     given = frozenset(paths) if hook else None
     if hook:
-        from validator.judge import commit
+        from validator.check import find_files
 
-        paths = commit.subjects(paths)
+        paths = find_files.files_to_check(paths)
     elif not paths:
-        paths = _default()
-    with simulating.simulated(simulate) as trial:
+        paths = _default_paths()
+    with options.open_simulator(simulate) as trial:
         if fix or diff:
-            from validator.commands import fixing  # which a check alone does not need
+            from validator.check import fix_files  # which a check alone does not need
 
-            target = fixing.Target(machine, host_ram, trial)
-            fixing.fix(paths, fixing.Request(target, Selection(select, ignore), unsafe, diff, given), form, strict)
-        plain.check(paths, machine, host_ram, form, strict, select, ignore, trial)
+            target = fix_files.CheckOptions(machine, host_ram, trial)
+            fix_and_exit(
+                paths, fix_files.FixRequest(target, Selection(select, ignore), unsafe, diff, given), form, strict
+            )
+        check_files.check_and_exit(paths, machine, host_ram, form, strict, select, ignore, trial)
 
 
-def _default() -> list[str]:
+def _default_paths() -> list[str]:
     if not Path("recipes").is_dir():
         raise click.UsageError("there is no folder `recipes` here; give a recipe, a folder, or a name of the catalogue")
     return ["recipes"]
+
+
+def fix_and_exit(paths: Sequence[str], request: FixRequest, form: str, strict: bool) -> NoReturn:
+    """Fix the files and print what is left to find. With `diff` print the changes only, and exit with 1 where there are
+    any."""
+    seen: set[str] = set()
+    results = [each for path in paths for each in fix_subject(check_files.resolve_path_or_name(path), request, seen)]
+    if request.diff:
+        sys.stdout.write("".join(format_diff(each.before, each.after) for each in results if each.before))
+        sys.exit(1 if any(each.changed for each in results) else 0)
+    failed = [not write_fixed_file(each) for each in results]
+    report = Report(__version__, [each.report for each in results])
+    request.selection.apply(report)
+    streamed = any(each.before and each.before.path == "-" for each in results)
+    check_files.report_and_exit(report, form, strict, sys.stderr if streamed else sys.stdout, any(failed))

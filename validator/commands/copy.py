@@ -1,4 +1,4 @@
-"""`lmf-recipes copy`"""
+"""The command `copy`: a recipe or a DeepSpeed file of the catalogue, written into the user's folder."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from typing import TYPE_CHECKING
 
 import click
 
-from validator.commands import complete, options
-from validator.recipes import engine
-from validator.recipes.copy import copy
-from validator.show import placed
+from validator.catalogue import bundled_recipes, recipe_copy
+from validator.catalogue.recipe_copy import copy_recipe
+from validator.commands import options
+from validator.output import written_files
 
 if TYPE_CHECKING:
-    from validator.study.own import Own
+    from validator.run.user_data import UserData
 
 
 @click.command("copy")
-@click.argument("name", shell_complete=complete.copies)
+@click.argument("name", shell_complete=options.complete_recipes_and_deepspeed_files)
 @click.argument("dest", type=click.Path())
-@options.DATA
-def command(name: str, dest: str, data: Own | None) -> None:
+@options.DATA_OPTION
+def command(name: str, dest: str, data: UserData | None) -> None:
     """Copy a recipe, with what it reads, to the file or folder DEST.
 
     NAME may be a DeepSpeed file, too, such as ds_z2.json: it goes into DEST/deepspeed.
     """
-    file = engine.known(name)
+    file = bundled_recipes.find_deepspeed_file(name)
     if file and data:
         raise click.UsageError(f"--data is for a recipe, and {name} is a DeepSpeed file")
     if file:
-        click.echo(placed.engine(engine.copy(file, dest)), nl=False)
+        click.echo(written_files.format_copied_file(recipe_copy.copy_deepspeed_file(file, dest)), nl=False)
     else:
-        click.echo(placed.text(copy(name, dest, data), own=data is not None), nl=False)
+        click.echo(written_files.format_installed_recipe(copy_recipe(name, dest, data), own=data is not None), nl=False)

@@ -1,4 +1,4 @@
-"""`lmf-recipes data`"""
+"""The command `data`: what LLaMA-Factory will train on, or a data file registered in dataset_info.json."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from validator.commands import options
 @click.command("data")
 @click.argument("source", metavar="RECIPE|FILE")
 @click.option("--model", metavar="M", help="Such as qwen3-8b; for a data file, or instead of the recipe's.")
-@options.MACHINE
+@options.MACHINE_OPTION
 @click.option("--near/--no-near", default=None, help="Look for near duplicates; default: up to 200,000 rows.")
-@options.FORMAT
+@options.FORMAT_OPTION
 @click.option("--html", metavar="FILE", help="Write one self-contained page, too.")
 @click.option("--register", metavar="NAME", help="Write the file's entry into dataset_info.json instead.")
 @click.option("--dataset-dir", metavar="DIR", help="Folder of that dataset_info.json; default: data, or beside FILE.")
@@ -33,40 +33,41 @@ def command(
 
     Exit code 1 where the run stops.
     """
-    from validator.recipes.named import named
-    from validator.show import data, output, page, structure  # with numpy, which --help does not wait for
-    from validator.study.inquiry import study
+    from validator.catalogue.lookup import locate_recipe
+    from validator.dataset import data_page, data_text
+    from validator.dataset.data_report import report_on_source
+    from validator.output import json_output
 
     if register is not None:
-        _register(source, register, dataset_dir, form)
+        _register_file(source, register, dataset_dir, form)
         return
     if html:
-        output.ready(Path(html))
-    path, overrides = named(source)
-    studied = study(path, model, near, overrides, machine)
+        data_page.require_page_target(Path(html))
+    path, overrides = locate_recipe(source)
+    studied = report_on_source(path, model, near, overrides, machine)
     try:
         if html:
             # Names of files need not be UTF-8; a page shows such characters as numbers.
-            _write(Path(html), page.page(studied).encode("utf-8", "xmlcharrefreplace"))
+            _write_page(Path(html), data_page.format_page(studied).encode("utf-8", "xmlcharrefreplace"))
     finally:  # what took minutes is shown, also where the page finds no room
-        click.echo(structure.text(studied) if form == "json" else data.text(studied), nl=False)
+        click.echo(json_output.format_json(studied) if form == "json" else data_text.format_study(studied), nl=False)
     sys.exit(1 if studied.problems else 0)
 
 
-def _write(path: Path, content: bytes) -> None:
-    from validator.show import output
-    from validator.write import file
+def _write_page(path: Path, content: bytes) -> None:
+    from validator.dataset import data_page
+    from validator.recipe import atomic_write
 
     def anew(before: bytes | None) -> bytes:
-        output.require_ours(path, before)
+        data_page.require_own_page(path, before)
         return content
 
-    file.edit(path, anew)
+    atomic_write.edit_file(path, anew)
 
 
-def _register(source: str, name: str, dataset_dir: str | None, form: str) -> None:
-    from validator.show import registered, structure
-    from validator.study import registering
+def _register_file(source: str, name: str, dataset_dir: str | None, form: str) -> None:
+    from validator.dataset import data_text, registration
+    from validator.output import json_output
 
-    done = registering.register(Path(source), name, Path(dataset_dir) if dataset_dir else None)
-    click.echo(structure.text(done) if form == "json" else registered.text(done), nl=False)
+    done = registration.register_data(Path(source), name, Path(dataset_dir) if dataset_dir else None)
+    click.echo(json_output.format_json(done) if form == "json" else data_text.format_registration(done), nl=False)

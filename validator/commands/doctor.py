@@ -1,4 +1,4 @@
-"""`lmf-recipes doctor`"""
+"""The command `doctor`: whether this machine is fit for a run, one line per check."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ from collections.abc import Sequence
 
 import click
 
-from validator.commands import complete, options
-from validator.doctor.examine import examine
-from validator.read.override import overridden
-from validator.recipes.named import named
-from validator.show import doctor as shown
-from validator.show import structure
+from validator import escaping
+from validator.catalogue.lookup import locate_recipe
+from validator.commands import options
+from validator.doctor.check_result import CheckResult
+from validator.doctor.diagnosis import Diagnosis, examine
+from validator.output import json_output
+from validator.recipe.recipe_file import load_with_overrides
+from validator.wording import plural
 
 
 @click.command("doctor")
-@click.argument("recipe", type=click.Path(), required=False, shell_complete=complete.files)
+@click.argument("recipe", type=click.Path(), required=False, shell_complete=options.complete_recipes_and_files)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
-    "--machine", metavar="M", callback=options.named, help="Where the run is meant for; default: what is here."
+    "--machine",
+    metavar="M",
+    callback=options.require_known_machine,
+    help="Where the run is meant for; default: what is here.",
 )
-@options.FORMAT
+@options.FORMAT_OPTION
 def command(recipe: str | None, overrides: Sequence[str], machine: str | None, form: str) -> None:
     """Say whether this machine is fit for a run.
 
@@ -31,7 +36,20 @@ def command(recipe: str | None, overrides: Sequence[str], machine: str | None, f
 
     One line each: found, wanted, what to do. Exit code 1 where a run would fail.
     """
-    document = overridden(*named(recipe, overrides)) if recipe else None
-    diagnosis = examine(document, None if machine == options.AUTO else machine)
-    click.echo(structure.text(diagnosis) if form == "json" else shown.text(diagnosis), nl=False)
+    document = load_with_overrides(*locate_recipe(recipe, overrides)) if recipe else None
+    diagnosis = examine(document, None if machine == options.AUTO_MACHINE else machine)
+    click.echo(json_output.format_json(diagnosis) if form == "json" else format_diagnosis(diagnosis), nl=False)
     sys.exit(1 if diagnosis.errors else 0)
+
+
+def format_diagnosis(diagnosis: Diagnosis) -> str:
+    """State, what was looked at, what is there, what is wanted, what to do; a summary last, with the node's name."""
+    width = max((len(line.what) for line in diagnosis.lines), default=0)
+    counts = ((diagnosis.errors, "error"), (diagnosis.warnings, "warning"))
+    summary = f"{diagnosis.host}: {', '.join(f'{count} {plural(count, noun)}' for count, noun in counts)}"
+    return escaping.escape_lines([*(_diagnosis_line(line, width) for line in diagnosis.lines), summary])
+
+
+def _diagnosis_line(line: CheckResult, width: int) -> str:
+    wanted = f"wanted: {line.wanted}" if line.wanted else ""
+    return f"{line.state:<7}  {line.what:<{width}}  {'; '.join(filter(None, (line.found, wanted, line.remedy)))}"

@@ -1,4 +1,4 @@
-"""`lmf-recipes explain`"""
+"""The command `explain`: where memory and time of a run go, its verdict, and what would fit."""
 
 from __future__ import annotations
 
@@ -7,30 +7,29 @@ from collections.abc import Sequence
 
 import click
 
-from validator import printable
-from validator.advise.explain import explain
-from validator.advise.explanation import MEMORY
-from validator.commands import complete, options, simulating
-from validator.diagnostic import FileReport, Severity
-from validator.judge.check import judge
-from validator.read.override import headed, overridden
-from validator.recipes.named import named
-from validator.show import chart, report, structure
+from validator import escaping
+from validator.advise.explanation import MEMORY_CODES, explain
+from validator.catalogue.lookup import locate_recipe
+from validator.check.checking import check_recipe
+from validator.commands import options
+from validator.finding import FileReport, Severity
+from validator.output import explain_text, findings, json_output
+from validator.recipe.recipe_file import load_with_overrides, with_header_fields
 
 # Changes that are simulated, where what the run needs is: each takes seconds.
-_CHANGES = 6
+_MAX_SIMULATED_CHANGES = 6
 
 
 @click.command("explain")
-@click.argument("recipe", type=click.Path(), shell_complete=complete.files)
+@click.argument("recipe", type=click.Path(), shell_complete=options.complete_recipes_and_files)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@options.MACHINE
-@options.RAM
-@options.NETWORK
-@options.PRICE
+@options.MACHINE_OPTION
+@options.HOST_RAM_OPTION
+@options.NETWORK_OPTION
+@options.PRICE_OPTION
 @click.option("--energy", is_flag=True, help="With the kWh that the boards draw.")
-@simulating.OPTION
-@options.FORMAT
+@options.SIMULATE_OPTION
+@options.FORMAT_OPTION
 def command(
     recipe: str,
     overrides: Sequence[str],
@@ -46,18 +45,24 @@ def command(
 
     Exit code 1 where `check` ends so.
     """
-    recipe, overrides = named(recipe, overrides)
-    with simulating.simulated(simulate, _CHANGES) as trial:
-        document = headed(overridden(recipe, overrides), network=network, price=price)
-        judged, job = judge(document, machine, host_ram, trial)
-        explanation = explain(job, overrides, judged.diagnostics, simulating.figures(job) if simulate else None, energy)
+    recipe, overrides = locate_recipe(recipe, overrides)
+    with options.open_simulator(simulate, _MAX_SIMULATED_CHANGES) as trial:
+        document = with_header_fields(load_with_overrides(recipe, overrides), network=network, price=price)
+        judged, job = check_recipe(document, machine, host_ram, trial)
+        explanation = explain(
+            job, overrides, judged.diagnostics, options.simulation_of(job) if simulate else None, energy
+        )
     as_text = form == "text"
-    shown = _errors(judged) + chart.text(explanation) if as_text else structure.text(explanation.rounded())
+    shown = (
+        _format_errors(judged) + explain_text.format_explanation(explanation)
+        if as_text
+        else json_output.format_json(explanation.rounded())
+    )
     click.echo(shown, nl=False)
     sys.exit(1 if judged.count(Severity.ERROR) else 0)
 
 
-def _errors(judged: FileReport) -> str:
+def _format_errors(judged: FileReport) -> str:
     """What stops the run, as `check` prints it, but for memory, which the verdict tells."""
-    errors = [each for each in judged.diagnostics if each.severity is Severity.ERROR and each.code not in MEMORY]
-    return printable.lines(report.lines_of(FileReport(judged.path, errors, sources=judged.sources)))
+    errors = [each for each in judged.diagnostics if each.severity is Severity.ERROR and each.code not in MEMORY_CODES]
+    return escaping.escape_lines(findings.finding_lines(FileReport(judged.path, errors, sources=judged.sources)))

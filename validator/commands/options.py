@@ -1,75 +1,84 @@
-"""Options that several commands share."""
+"""Options that several commands share, the checks of their values, `--simulate`, and shell completion of names."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from validator.commands.say import say
-from validator.diagnostic import RecipeError
-from validator.tables import machines
+from validator.catalogue import bundled_recipes
+from validator.errors import RecipeError
+from validator.knowledge import devices
+from validator.knowledge.models import find_model, offered_models
+from validator.output.terminal import print_lines
 
 if TYPE_CHECKING:
-    from validator.study.own import Own
-
-AUTO = "auto"
-TARGET = "Target, such as 8xascend-910b-64g, 2x8xa100-80g or, by its memory, 1x48g; auto: this machine."
-_YEAR = 8760  # hours
-_MOST_GIB = 1 << 20  # of a node: more than any has, and less than what no longer is a size
-_RAM = "main memory of this machine"
+    from validator.run.prediction import Job
+    from validator.run.user_data import UserData
+    from validator.simulation.session import SimulationSession
+    from validator.simulation.simulated_memory import SimulationFigures
 
 
-class Unseen(click.ClickException):
+AUTO_MACHINE = "auto"
+MACHINE_HELP = "Target, such as 8xascend-910b-64g, 2x8xa100-80g or, by its memory, 1x48g; auto: this machine."
+_HOURS_PER_YEAR = 8760  # hours
+_MAX_HOST_RAM_GIB = 1 << 20  # of a node: more than any has, and less than what no longer is a size
+_HOST_RAM_KEY = "main memory of this machine"
+
+
+class NoAcceleratorError(click.ClickException):
     """This machine shows no accelerator: exit code 2, as for other machines that are not known."""
 
     exit_code = 2
 
 
-def known(context: click.Context, _parameter: click.Parameter, machine: str | None) -> str | None:
+def resolve_machine(context: click.Context, _parameter: click.Parameter, machine: str | None) -> str | None:
     """A machine on the command line that is not known is wrong usage, not a finding in a file: exit code 2. `auto`
     becomes the name of this machine."""
-    if machine == AUTO and not context.resilient_parsing:
-        return _this(context)
-    return named(context, _parameter, machine)
+    if machine == AUTO_MACHINE and not context.resilient_parsing:
+        return _this_machine(context)
+    return require_known_machine(context, _parameter, machine)
 
 
-def judged(context: click.Context, parameter: click.Parameter, machine: str | None) -> str | None:
+def resolve_machine_to_judge(context: click.Context, parameter: click.Parameter, machine: str | None) -> str | None:
     """As `known`, for what is said of a recipe: `auto` is all devices here, of which `train` may take fewer."""
-    name = known(context, parameter, machine)
-    if machine == AUTO and name and (count := machines.machine(name).devices) > 1:
+    name = resolve_machine(context, parameter, machine)
+    if machine == AUTO_MACHINE and name and (count := devices.parse_machine(name).devices) > 1:
         text = f"judged for {count} devices; `train` takes no more than the recipe names, or NPROC_PER_NODE"
-        say(text, err=True)
+        print_lines(text, err=True)
     return name
 
 
-def named(_context: click.Context, _parameter: click.Parameter, machine: str | None) -> str | None:
+def require_known_machine(_context: click.Context, _parameter: click.Parameter, machine: str | None) -> str | None:
     """A machine as it is written, with `auto` left to the command."""
-    if machine not in (None, AUTO):
+    if machine not in (None, AUTO_MACHINE):
         try:
-            machines.machine(machine)
+            devices.parse_machine(machine)
         except RecipeError as err:
             raise click.UsageError(str(err)) from None
     return machine
 
 
-def _this(context: click.Context) -> str:
+def _this_machine(context: click.Context) -> str:
     """The name of this machine; says on standard error what that is."""
-    from validator.here import machine  # runs the programs of the drivers: only where it is asked for
+    from validator.machine import this_machine  # runs the programs of the drivers: only where it is asked for
 
     try:
-        here = machine.require()
+        here = this_machine.require_machine()
     except RecipeError as err:
-        raise Unseen(f"--machine auto: {err}") from None
+        raise NoAcceleratorError(f"--machine auto: {err}") from None
     for line in (f"this machine: {here}", *here.notes()):
-        say(line, err=True)
-    context.meta[_RAM] = here.host_ram_gib
+        print_lines(line, err=True)
+    context.meta[_HOST_RAM_KEY] = here.host_ram_gib
     return here.machine
 
 
-class Number(click.FloatRange):
+class NumberInRange(click.FloatRange):
     """A number within bounds; nan, which is neither too small nor too large for click, is none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -79,59 +88,147 @@ class Number(click.FloatRange):
         return number
 
 
-def memory(context: click.Context, _parameter: click.Parameter, gib: float | None) -> float | None:
+def resolve_host_ram(context: click.Context, _parameter: click.Parameter, gib: float | None) -> float | None:
     """The main memory that is given, else that of this machine where `--machine auto` asks for it: click handles what
     stands on the command line before what does not."""
-    return gib if gib is not None else context.meta.get(_RAM)
+    return gib if gib is not None else context.meta.get(_HOST_RAM_KEY)
 
 
-def network(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
+def require_known_network(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
     """A network that is not known is wrong usage."""
     if name is not None:
-        from validator.tables import networks  # only where one is named
+        from validator.knowledge import throughput  # only where one is named
 
         try:
-            networks.network(name)
+            throughput.parse_network(name)
         except RecipeError as err:
             raise click.UsageError(str(err)) from None
     return name
 
 
-def price(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+def require_price(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
     """What is no price is wrong usage."""
     if text is not None:
-        from validator.job.price import price  # only where one is given
+        from validator.run.cost import parse_price  # only where one is given
 
-        if price(text) is None:
+        if parse_price(text) is None:
             raise click.UsageError(f"price `{text}` is not an amount and a currency, such as 1.99 USD")
     return text
 
 
-def hours(_context: click.Context, _parameter: click.Parameter, number: float | None) -> float | None:
+def require_hours(_context: click.Context, _parameter: click.Parameter, number: float | None) -> float | None:
     """What no job can take is wrong usage."""
-    if number is not None and not 0 < number <= _YEAR:
-        raise click.UsageError(f"hours are a number above 0 and at most {_YEAR:,}, not {number:g}")
+    if number is not None and not 0 < number <= _HOURS_PER_YEAR:
+        raise click.UsageError(f"hours are a number above 0 and at most {_HOURS_PER_YEAR:,}, not {number:g}")
     return number
 
 
-def data(context: click.Context, _parameter: click.Parameter, path: str | None) -> Own | None:
+def read_user_data(context: click.Context, _parameter: click.Parameter, path: str | None) -> UserData | None:
     """What a file of the user's own holds."""
     if path is None or context.resilient_parsing:
         return None
-    from validator.study.own import own  # reads the rows: only where it is asked for
+    from validator.dataset.user_data import read_user_data  # reads the rows: only where it is asked for
 
-    return own(Path(path))
+    return read_user_data(Path(path))
 
 
-MACHINE = click.option("--machine", metavar="M", callback=judged, help=TARGET)
-RAM = click.option(
-    "--host-ram", type=Number(1, _MOST_GIB), metavar="GIB", callback=memory, help="Main memory of a node."
+MACHINE_OPTION = click.option("--machine", metavar="M", callback=resolve_machine_to_judge, help=MACHINE_HELP)
+HOST_RAM_OPTION = click.option(
+    "--host-ram",
+    type=NumberInRange(1, _MAX_HOST_RAM_GIB),
+    metavar="GIB",
+    callback=resolve_host_ram,
+    help="Main memory of a node.",
 )
-NETWORK = click.option(
-    "--network", metavar="N", callback=network, help="Between nodes: ethernet-25g, 8xinfiniband-400g …"
+NETWORK_OPTION = click.option(
+    "--network", metavar="N", callback=require_known_network, help="Between nodes: ethernet-25g, 8xinfiniband-400g …"
 )
-PRICE = click.option("--price", metavar="P", callback=price, help="Of a device and hour, such as '1.99 USD'.")
-FORMAT = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Text is default.")
-DATA = click.option(
-    "--data", metavar="FILE", callback=data, help="Your own data, a file or folder; its entry is written, too."
+PRICE_OPTION = click.option(
+    "--price", metavar="P", callback=require_price, help="Of a device and hour, such as '1.99 USD'."
 )
+FORMAT_OPTION = click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", help="Text is default."
+)
+DATA_OPTION = click.option(
+    "--data",
+    metavar="FILE",
+    callback=read_user_data,
+    help="Your own data, a file or folder; its entry is written, too.",
+)
+
+
+_MISSING_PACKAGES = "--simulate needs {}, which this Python lacks; run `pip install torch llamafactory=={}`"
+
+
+def _require_simulation_packages(context: click.Context, _parameter: click.Parameter, wanted: bool) -> bool:
+    """Refused as wrong usage, with what to install, where the packages are not there."""
+    if wanted and not context.resilient_parsing:
+        from validator.knowledge import releases  # only where it is asked for
+        from validator.simulation import session
+
+        if lacking := session.missing_packages():
+            raise click.UsageError(_MISSING_PACKAGES.format(", ".join(lacking), releases.newest_pair()[0]))
+    return wanted
+
+
+@contextmanager
+def open_trials(wanted: bool, more: int = 0) -> Iterator[SimulationSession | None]:
+    """What simulates runs, `more` beside the first; None where it is not wanted. The process that simulates ends with
+    the block."""
+    if not wanted:
+        yield None
+        return
+    from validator.simulation import session
+
+    with session.SimulationSession(lambda line: print_lines(line, err=True), more) as made:
+        yield made
+
+
+@contextmanager
+def open_simulator(wanted: bool, more: int = 0) -> Iterator[Callable[[Job], Job] | None]:
+    """As `trials`, what gives a job its simulations."""
+    with open_trials(wanted, more) as made:
+        if made is None:
+            yield None
+            return
+        from validator.simulation import predict
+
+        yield lambda one: predict.with_simulations(one, made)
+
+
+def simulation_of(job: Job) -> SimulationFigures | None:
+    """What was simulated of a job; None where nothing was."""
+    from validator.simulation.predict import SimulatedJob
+
+    return job.simulation if isinstance(job, SimulatedJob) else None
+
+
+SIMULATE_OPTION = click.option("--simulate", is_flag=True, callback=_require_simulation_packages,
+                      help="Step the real class through with tensors that hold no values: for models that no formula "
+                      "knows. Needs torch and LLaMA-Factory, and seconds.")  # fmt: skip
+
+
+def complete_recipes(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Recipes of the catalogue whose name begins so."""
+    return [name for name in bundled_recipes.recipe_names() if name.startswith(begun)]
+
+
+def complete_recipes_and_files(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Recipes of the catalogue whose name begins so, and what files there are."""
+    named = [CompletionItem(name) for name in complete_recipes(context, parameter, begun)]
+    return [*named, CompletionItem(begun, type="file")]
+
+
+def complete_recipes_and_deepspeed_files(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Recipes and DeepSpeed files of the catalogue whose name begins so."""
+    return [
+        name
+        for name in (*bundled_recipes.recipe_names(), *bundled_recipes.deepspeed_file_names())
+        if name.startswith(begun)
+    ]
+
+
+def complete_models(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Known models whose short name begins so."""
+    shorts = (find_model(key).short or key for key in offered_models())
+    return [name for name in shorts if name.startswith(begun)]

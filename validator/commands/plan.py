@@ -1,73 +1,96 @@
-"""`lmf-recipes plan`"""
+"""The command `plan`: what fits a machine, best first, and the first plan written as a recipe."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from validator.commands import complete, options, simulating
+from validator.catalogue.install import require_new_file
+from validator.commands import options
+from validator.escaping import shell_join
+from validator.knowledge import guidance
+from validator.output import json_output, plan_text, written_files
 from validator.plan import answer as planner
-from validator.plan import scale
-from validator.plan.draft import STAGES
-from validator.plan.following import following
-from validator.plan.rows import rows
-from validator.read.disk import expanded
-from validator.read.recipe import SUFFIXES
-from validator.recipes.place import require_new
-from validator.show import placed, plans, structure
-from validator.tables import guidance
+from validator.plan import other_machines
+from validator.plan.answer import Answer
+from validator.plan.new_recipe import PLANNED_STAGES
+from validator.plan.plan_json import answer_rows
+from validator.plan.similar_recipes import matching_recipe
+from validator.recipe.recipe_file import RECIPE_SUFFIXES
+from validator.recipe.safe_read import expand_home
 
 if TYPE_CHECKING:
-    from validator.study.own import Own
+    from validator.run.user_data import UserData
+
+
+def next_commands(answer: Answer, given: Sequence[str]) -> list[str]:
+    """Commands for a shell: the best plan as a recipe, the recipe of the catalogue where one is for this very machine;
+    after a choice of models, the ways to train the first. `given`: the options that were answered, as words."""
+    if answer.best is None:
+        return []
+    draft, again = answer.best.draft, ["lmf-recipes", "plan", *given]
+    if answer.model is None:
+        return [shell_join([*again, "--model", draft.model.name])]
+    commands = [[*again, "--write", f"{draft.name}.yaml"]]
+    if alike := matching_recipe(draft):
+        data = given.index("--data") if "--data" in given else len(given)
+        commands.append(["lmf-recipes", "copy", alike, ".", *given[data : data + 2]])
+    return [shell_join(command) for command in commands]
+
 
 # Simulations beside the first two: each takes about two seconds, and most plans need fewer.
-_SIMULATIONS = 22
+_MAX_FURTHER_SIMULATIONS = 22
 
 
-def _new(context: click.Context, _parameter: click.Parameter, file: str | None) -> Path | None:
+def _require_new_recipe(context: click.Context, _parameter: click.Parameter, file: str | None) -> Path | None:
     """The recipe to write: a name that cannot be written is refused before the search."""
     if file is None or context.resilient_parsing:
         return None
-    path = expanded(file)
-    if path.suffix not in SUFFIXES:
+    path = expand_home(file)
+    if path.suffix not in RECIPE_SUFFIXES:
         raise click.UsageError(f"`{file}`: a recipe's name ends with .yaml")
-    require_new(path)
+    require_new_file(path)
     return path
 
 
 @click.command("plan")
-@click.option("--machine", metavar="M", default=options.AUTO, callback=options.known, help=options.TARGET)
+@click.option(
+    "--machine", metavar="M", default=options.AUTO_MACHINE, callback=options.resolve_machine, help=options.MACHINE_HELP
+)
 @click.option(
     "--model",
     metavar="M",
     help="Such as qwen3-14b, Qwen/Qwen3-14B or a folder with config.json; without it, models are proposed.",
-    shell_complete=complete.models,
+    shell_complete=options.complete_models,
 )
 @click.option("--samples", type=click.IntRange(1, 10**12), metavar="N", help="Good samples that you have.")
 @click.option(
-    "--method", type=click.Choice(guidance.METHODS), help="Only this method; qlora: 4-bit base, freeze: last layers."
+    "--method",
+    type=click.Choice(guidance.TUNING_METHODS),
+    help="Only this method; qlora: 4-bit base, freeze: last layers.",
 )
 @click.option(
     "--stage",
-    type=click.Choice(STAGES),
+    type=click.Choice(PLANNED_STAGES),
     help="sft: answers; dpo, rm, kto: preferences; pt: plain text. Default: what the data are for, else sft.",
 )
-@options.DATA
+@options.DATA_OPTION
 @click.option(
     "--cutoff-len", type=click.IntRange(8, 1 << 26), metavar="N", help="Longest sample in tokens; default 2048."
 )
-@options.RAM
-@options.NETWORK
-@options.PRICE
+@options.HOST_RAM_OPTION
+@options.NETWORK_OPTION
+@options.PRICE_OPTION
 @click.option("--scale", "scaled", is_flag=True, help="Also on 1, 2, 4, 8 … devices: hours and device hours of each.")
 @click.option("--fsdp", is_flag=True, help="Shard with FSDP instead of ZeRO.")
-@simulating.OPTION
-@click.option("--write", metavar="FILE", callback=_new, help="Write the first plan as a recipe.")
-@options.FORMAT
+@options.SIMULATE_OPTION
+@click.option("--write", metavar="FILE", callback=_require_new_recipe, help="Write the first plan as a recipe.")
+@options.FORMAT_OPTION
 @click.pass_context
 def command(
     context: click.Context,
@@ -76,7 +99,7 @@ def command(
     samples: int | None,
     method: str | None,
     stage: str | None,
-    data: Own | None,
+    data: UserData | None,
     cutoff_len: int | None,
     host_ram: float | None,
     network: str | None,
@@ -100,31 +123,35 @@ def command(
     of_one = {"--fsdp": fsdp, "--scale": scaled, "--simulate": simulate}
     if model is None and (asked := next((option for option, given in of_one.items() if given), None)):
         raise click.UsageError(f"{asked} is for one model; give --model")
-    stage, samples = planner.meant(stage, samples, data)
+    stage, samples = planner.stage_and_samples(stage, samples, data)
     made_for = None if model and data else samples  # beside data of one's own the header says how many are recommended
-    with simulating.trials(simulate, _SIMULATIONS) as trials:
-        answer = planner.answer(
+    with options.open_trials(simulate, _MAX_FURTHER_SIMULATIONS) as trials:
+        answer = planner.find_answer(
             model, machine, made_for, host_ram, cutoff_len, method, stage, fsdp, data.registry if data else None,
             network, price, trials,
         )  # fmt: skip
         answer = replace(answer, samples=samples)
         if scaled and answer.best:
-            answer = replace(answer, scale=scale.scale(answer.best.draft, host_ram is not None))
+            answer = replace(
+                answer, scale=other_machines.plans_by_device_count(answer.best.draft, host_ram is not None)
+            )
         if data and answer.best:
             data.require_media(answer.best.draft.job)
-        shown = rows(answer)
+        shown = answer_rows(answer)
         if form == "json":
-            click.echo(structure.text(shown), nl=False)
+            click.echo(json_output.format_json(shown), nl=False)
         else:
-            again = _given(context, simulated=answer.planned is not None)
-            click.echo(plans.text(shown, () if write else following(answer, again)), nl=False)
+            again = _given_options(context, simulated=answer.planned is not None)
+            click.echo(plan_text.format_plan(shown, () if write else next_commands(answer, again)), nl=False)
         if write:
-            written = placed.text(planner.write(answer.best, write, data), own=data is not None)
+            written = written_files.format_installed_recipe(
+                planner.write_best_plan(answer.best, write, data), own=data is not None
+            )
             click.echo(written, nl=False, err=form == "json")
     sys.exit(0 if answer.best else 1)
 
 
-def _given(context: click.Context, simulated: bool) -> list[str]:
+def _given_options(context: click.Context, simulated: bool) -> list[str]:
     """The options that were given, as words of a command line; without one that was of no use."""
     words: list[str] = []
     for option in context.command.params:

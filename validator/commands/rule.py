@@ -1,4 +1,4 @@
-"""`lmf-recipes rule`"""
+"""The command `rule`: the list of rules, or the manual page of one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from validator.rules import manual
 @click.argument("code", required=False)
 def command(code: str | None) -> None:
     """List the rules, or explain one."""
-    for name in [code] if code else manual.codes():
-        page = manual.page(name)
+    for name in [code] if code else manual.all_codes():
+        page = manual.rule_page(name)
         if code:
             click.echo(f"{name.upper()} ({page.severity.value})\n\n{cleandoc(page.text)}")
         else:

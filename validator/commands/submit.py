@@ -1,7 +1,10 @@
-"""`lmf-recipes submit`"""
+"""The command `submit`: a checked recipe, or a folder of them, handed to SLURM, SkyPilot or Kubernetes as a job.
+
+Settings of the site (partition, account, set-up lines) come from the site file; on a terminal they are asked once."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -10,29 +13,27 @@ from typing import NamedTuple
 
 import click
 
-from validator.commands import asking, complete, options, ready
-from validator.commands.say import say
-from validator.diagnostic import RecipeError
-from validator.job import job as jobs
-from validator.job.job import Job
-from validator.judge import check
-from validator.read import disk
-from validator.read.override import overridden
-from validator.read.recipe import SUFFIXES
-from validator.recipes.named import named
-from validator.submit import kept
-from validator.submit.order import Order, Run
-from validator.submit.site import Site
-from validator.submit.work import work
-from validator.train import smoke as smoking
+from validator.catalogue.lookup import locate_recipe
+from validator.check import checking
+from validator.commands import options, preflight
+from validator.errors import RecipeError
+from validator.launch import short_run as smoking
+from validator.output.terminal import print_lines
+from validator.recipe import atomic_write, generated_files, safe_read
+from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_with_overrides
+from validator.run import prediction as jobs
+from validator.run.prediction import Job
+from validator.submit import site_file as sites
+from validator.submit.cluster_job import RunToSubmit, Submission, build_cluster_job
+from validator.submit.site_file import Site
 
 # Hours of two steps, where nobody knows better.
-_SMOKE = 1.0
-_FILE = click.Path(dir_okay=False, path_type=Path)
+_SMOKE_HOURS = 1.0
+_FILE_TYPE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("submit")
-@click.argument("recipe", type=click.Path(), shell_complete=complete.files)
+@click.argument("recipe", type=click.Path(), shell_complete=options.complete_recipes_and_files)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--to",
@@ -41,12 +42,14 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     required=True,
     help="The engine that is to run it.",
 )
-@click.option("--machine", metavar="M", callback=options.known, help=options.TARGET)
-@options.RAM
-@click.option("--hours", type=float, callback=options.hours, metavar="H", help="The longest that it may take.")
-@click.option("--site", metavar="FILE", type=_FILE, help="Partition, account, set-up lines, variables of your site.")
+@click.option("--machine", metavar="M", callback=options.resolve_machine, help=options.MACHINE_HELP)
+@options.HOST_RAM_OPTION
+@click.option("--hours", type=float, callback=options.require_hours, metavar="H", help="The longest that it may take.")
+@click.option(
+    "--site", metavar="FILE", type=_FILE_TYPE, help="Partition, account, set-up lines, variables of your site."
+)
 @click.option("--smoke", is_flag=True, help="Two steps, an evaluation and a save, in a folder beside the output.")
-@click.option("--write", metavar="FILE", type=_FILE, help="Keep the job in this file, too.")
+@click.option("--write", metavar="FILE", type=_FILE_TYPE, help="Keep the job in this file, too.")
 @click.option("--dry-run", is_flag=True, help="Print the job instead of submitting it.")
 def command(
     recipe: str,
@@ -72,34 +75,36 @@ def command(
     """
     if recipe == "-":
         raise click.UsageError("the nodes read the recipe from a file; save it first")
-    settings = asking.site(engine, site, ask=not dry_run)
-    wanted = _Wanted(overrides, machine, host_ram, hours, settings)
-    runs = [_smoke(each, wanted) if smoke else _run(each, wanted) for each in _recipes(recipe)]
-    order: Order = import_module(f"validator.submit.{engine}").order(runs, settings)
+    settings = load_or_ask_site(engine, site, ask=not dry_run)
+    wanted = _SubmitOptions(overrides, machine, host_ram, hours, settings)
+    runs = [_smoke_run(each, wanted) if smoke else _checked_run(each, wanted) for each in _recipe_paths(recipe)]
+    order: Submission = import_module(f"validator.submit.{engine}").order(runs, settings)
     for note in order.notes:
-        say(note, err=True)
+        print_lines(note, err=True)
     if write:
-        kept.keep(write, order.text)
-        say(f"the job is in {write}", err=True)
+        generated_files.write_generated(write, order.text)
+        print_lines(f"the job is in {write}", err=True)
     if dry_run:
         click.echo(order.text, nl=False)
         return
     for line in order.hand():
-        say(line)
+        print_lines(line)
 
 
-def _recipes(recipe: str) -> Iterator[str]:
+def _recipe_paths(recipe: str) -> Iterator[str]:
     """The recipes that a folder holds, else the one that is named."""
-    if disk.kind(recipe) != "folder":
+    if safe_read.path_kind(recipe) != "folder":
         yield recipe
         return
-    there = sorted(path for path in check.expand(recipe) if isinstance(path, str) and path.endswith(SUFFIXES))
+    there = sorted(
+        path for path in checking.expand_path(recipe) if isinstance(path, str) and path.endswith(RECIPE_SUFFIXES)
+    )
     if not there:
         raise RecipeError(f"`{recipe}` holds no recipe (.yaml)")
     yield from there
 
 
-class _Wanted(NamedTuple):
+class _SubmitOptions(NamedTuple):
     """What is asked for of all recipes."""
 
     overrides: Sequence[str]
@@ -109,24 +114,46 @@ class _Wanted(NamedTuple):
     site: Site
 
     def resolved(self, path: str, overrides: Sequence[str]) -> Job:
-        return jobs.resolve(overridden(path, overrides), self.machine, self.host_ram)
+        return jobs.resolve(load_with_overrides(path, overrides), self.machine, self.host_ram)
 
 
-def _run(recipe: str, wanted: _Wanted) -> Run:
+def _checked_run(recipe: str, wanted: _SubmitOptions) -> RunToSubmit:
     """The run, checked for its machine; ends here, with exit code 1, where it has an error."""
-    path, overrides = named(recipe, wanted.overrides)
-    document = overridden(path, overrides)
-    ready.checked(document, wanted.machine, wanted.host_ram, ("PAR007",))  # variables that the job sets
+    path, overrides = locate_recipe(recipe, wanted.overrides)
+    document = load_with_overrides(path, overrides)
+    preflight.require_no_errors(document, wanted.machine, wanted.host_ram, ("PAR007",))  # variables that the job sets
     job = wanted.resolved(path, overrides)
-    ready.tell_of_data(job)
-    return Run(job, overrides, work(job, wanted.site, overrides, wanted.hours))
+    preflight.report_data(job)
+    return RunToSubmit(job, overrides, build_cluster_job(job, wanted.site, overrides, wanted.hours))
 
 
-def _smoke(recipe: str, wanted: _Wanted) -> Run:
+def _smoke_run(recipe: str, wanted: _SubmitOptions) -> RunToSubmit:
     """Two steps of the run, which is checked as a whole."""
-    whole = _run(recipe, wanted)
-    overrides = (*whole.overrides, *smoking.overrides(whole.job))
+    whole = _checked_run(recipe, wanted)
+    overrides = (*whole.overrides, *smoking.smoke_overrides(whole.job))
     job = wanted.resolved(whole.job.path, overrides)
-    short = work(job, wanted.site, overrides, wanted.hours)
-    limit = wanted.hours if wanted.hours or short.hours else _SMOKE
-    return Run(job, overrides, replace(short, name=f"{short.name}-smoke", limit=limit, resumes=False))
+    short = build_cluster_job(job, wanted.site, overrides, wanted.hours)
+    limit = wanted.hours if wanted.hours or short.hours else _SMOKE_HOURS
+    return RunToSubmit(job, overrides, replace(short, name=f"{short.name}-smoke", limit=limit, resumes=False))
+
+
+def load_or_ask_site(engine: str, named: Path | None, *, ask: bool) -> Site:
+    """The settings of the file that is named, else of the usual one. Where there is none, a person is asked for
+    those of SLURM, if `ask`, and they are kept; without one, jobs ask for nothing of the site's. Raises RecipeError."""
+    usual = sites.site_file_path()
+    if engine != "slurm" or named or (usual and usual.exists()):
+        return sites.read_site(named)
+    if not (usual and ask and sys.stdin.isatty() and sys.stderr.isatty()):
+        places = f"{usual} or `--site FILE`" if usual else "`--site FILE`"
+        print_lines(f"no partition, account or set-up line is known; {places} may hold them", err=True)
+        return Site()
+    atomic_write.create_file(
+        usual, sites.site_file_text(*map(_ask, ("Partition", "Account", "Set-up line, such as `source …/activate`")))
+    )
+    print_lines(f"kept in {usual}; change it there", err=True)
+    return sites.read_site(None)
+
+
+def _ask(what: str) -> str:
+    answer: str = click.prompt(f"{what} (none: Enter)", default="", show_default=False, err=True)
+    return answer.strip()

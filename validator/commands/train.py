@@ -1,4 +1,4 @@
-"""`lmf-recipes train`"""
+"""The command `train`: check a recipe for this machine, start llamafactory-cli, and report how it ended."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from typing import NoReturn
 
 import click
 
-from validator.commands import complete, options, ready
-from validator.commands.say import say
-from validator.job import job as jobs
-from validator.job.job import Job
-from validator.read.override import overridden
-from validator.read.recipe import Document
-from validator.recipes.named import named
-from validator.streams import OutputError
-from validator.train import handoff, launch, resume, start
-from validator.train import smoke as smoking
-from validator.train import target as targets
-from validator.train.alone import alone
-from validator.train.handoff import Handoff
-from validator.train.target import Target
+from validator.catalogue.lookup import locate_recipe
+from validator.commands import options, preflight
+from validator.entry import OutputError
+from validator.launch import device_allocation as targets
+from validator.launch import local_launch, resume, supervisor
+from validator.launch import short_run as smoking
+from validator.launch.device_allocation import DeviceAllocation
+from validator.launch.local_launch import Launch
+from validator.launch.supervisor import lock_output_dir
+from validator.output.terminal import print_lines
+from validator.recipe.recipe_file import Document, load_with_overrides
+from validator.run import launch_command
+from validator.run import prediction as jobs
+from validator.run.prediction import Job
 
 
 @click.command("train")
-@click.argument("recipe", type=click.Path(), shell_complete=complete.files)
+@click.argument("recipe", type=click.Path(), shell_complete=options.complete_recipes_and_files)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--machine",
     metavar="M",
-    default=options.AUTO,
-    callback=options.named,
+    default=options.AUTO_MACHINE,
+    callback=options.require_known_machine,
     help="Judge for this machine; default: the one here.",
 )
-@options.RAM
+@options.HOST_RAM_OPTION
 @click.option("--dry-run", is_flag=True, help="Check, and print the command instead of running it.")
 @click.option("--smoke", is_flag=True, help="Two steps, an evaluation and a save, in a folder beside the output.")
 @click.option(
     "--grace",
     metavar="SECONDS",
-    type=options.Number(0),
+    type=options.NumberInRange(0),
     help="How long a save may take to its end once the run is told to end; default: what one takes, and a minute.",
 )
 def command(
@@ -64,57 +64,57 @@ def command(
     """
     if recipe == "-":
         raise click.UsageError("llamafactory-cli reads a recipe from a file; save it first")
-    recipe, overrides = named(recipe, overrides)
-    document = overridden(recipe, overrides)
-    target = _target(document, machine, dry_run)
-    job = ready.ready(document, target, host_ram, dry_run)
+    recipe, overrides = locate_recipe(recipe, overrides)
+    document = load_with_overrides(recipe, overrides)
+    target = _launch_machine(document, machine, dry_run)
+    job = preflight.check_before_start(document, target, host_ram, dry_run)
     if smoke:  # judged as the whole run
-        overrides = (*overrides, *smoking.overrides(job))
-        job = jobs.resolve(overridden(recipe, overrides), target.machine)
-    prepared = handoff.prepare(job, overrides, target.variables)
-    nodes, _ = handoff.size(job)
+        overrides = (*overrides, *smoking.smoke_overrides(job))
+        job = jobs.resolve(load_with_overrides(recipe, overrides), target.machine)
+    prepared = local_launch.build_launch(job, overrides, target.variables)
+    nodes, _ = launch_command.nodes_and_devices(job)
     # Several nodes share an output folder.
-    with alone(prepared.output) if prepared.output and nodes == 1 and not dry_run else nullcontext():
+    with lock_output_dir(prepared.output) if prepared.output and nodes == 1 and not dry_run else nullcontext():
         if not smoke:
-            _tell_of_earlier(job, dry_run)
+            _report_earlier_run(job, dry_run)
         if not dry_run:
-            _run(job, prepared, smoke, grace)
+            _train_and_exit(job, prepared, smoke, grace)
     variables = {**prepared.variables, **prepared.chosen}
     words = (str(prepared.recipe), prepared.overrides, nodes, variables, prepared.starter)
-    say(*launch.commands(*words, launch.place(nodes)))
+    print_lines(*launch_command.node_commands(*words, launch_command.rendezvous_env(nodes)))
 
 
-def _target(document: Document, machine: str, dry: bool) -> Target:
-    if machine == options.AUTO:
-        return targets.target(jobs.resolve(document), dry=dry)
+def _launch_machine(document: Document, machine: str, dry: bool) -> DeviceAllocation:
+    if machine == options.AUTO_MACHINE:
+        return targets.allocate_devices(jobs.resolve(document), dry=dry)
     # A dry run may be for another machine.
-    return Target(machine) if dry else targets.named(machine, jobs.resolve(document, machine))
+    return DeviceAllocation(machine) if dry else targets.allocate_for_machine(machine, jobs.resolve(document, machine))
 
 
-def _tell_of_earlier(job: Job, dry: bool) -> None:
+def _report_earlier_run(job: Job, dry: bool) -> None:
     """Say from what the run goes on; end here where nothing is left to do, with success, so that a job that is started
     again and again comes to its end."""
-    for line in resume.told(job, dry=dry):
-        say(line, err=True)
-    if not dry and resume.finished(job):
+    for line in resume.resume_messages(job, dry=dry):
+        print_lines(line, err=True)
+    if not dry and resume.finished_message(job):
         sys.exit(0)
 
 
-def _run(job: Job, prepared: Handoff, smoke: bool, grace: float | None) -> NoReturn:
+def _train_and_exit(job: Job, prepared: Launch, smoke: bool, grace: float | None) -> NoReturn:
     """Train, say where the results are, and end with the trainer's exit code."""
     began = time.monotonic()
-    code = start.start(job, prepared, grace)
-    for path in handoff.results(prepared.output) if code == 0 and prepared.output else ():
-        say(f"saved: {path}")
+    code = supervisor.run_training(job, prepared, grace)
+    for path in local_launch.result_files(prepared.output) if code == 0 and prepared.output else ():
+        print_lines(f"saved: {path}")
     if smoke and code == 0 and prepared.output:
-        say(smoking.passed(prepared.output, time.monotonic() - began))
+        print_lines(smoking.smoke_summary(prepared.output, time.monotonic() - began))
     if code:
-        said = (_ended(prepared.starter[0], code), None if smoke else resume.again(job))
+        said = (_describe_exit(prepared.starter[0], code), None if smoke else resume.after_exit_message(job))
         with suppress(OutputError):  # the terminal may be gone
-            say(f"lmf-recipes: {'; '.join(filter(None, said))}", err=True)
+            print_lines(f"lmf-recipes: {'; '.join(filter(None, said))}", err=True)
     sys.exit(code)
 
 
-def _ended(name: str, code: int) -> str:
+def _describe_exit(name: str, code: int) -> str:
     asked = {128 + number: number.name for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     return f"ended by {asked[code]}" if code in asked else f"{name} ended with exit code {code}"

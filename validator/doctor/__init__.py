@@ -1,1 +1,4 @@
-"""Whether this machine is fit for a run: one line for each thing looked at, none of which changes anything."""
+"""Is this machine fit for a run? One result for each thing looked at: found, required, remedy.
+
+The checks stand in modules by topic; diagnosis.py lists them and runs all at once. `train` and `calibrate` ask the
+functions called `…_shortages`. Nothing is changed."""

@@ -1,11 +1,10 @@
-"""Search over method, ZeRO file, offload, micro batch, length and checkpointing for what fits a machine, the soonest
-to finish first.
+"""Search over method, ZeRO file, offload, micro batch, length and checkpointing for what fits a machine, the
+soonest to finish first.
 
-The search goes through classes of runs, from the work that a step adds. `fastest` keeps all activations of unpacked
-weights; `fast` computes them twice (a forward pass more, about a third) or unpacks 4-bit weights; `medium` also gathers
-the weights of each layer from the other devices; `slow` also updates the optimizer in host memory; `slowest` also
-fetches the weights from there. What fits is then ranked by the time that it takes.
-"""
+The search goes through classes of runs, from the work that a step adds. `fastest` keeps all activations of
+unpacked weights; `fast` computes them twice (a forward pass more, about a third) or unpacks 4-bit weights;
+`medium` also gathers the weights of each layer from the other devices; `slow` also updates the optimizer in host
+memory; `slowest` also fetches the weights from there. What fits is then ranked by the time that it takes."""
 
 from __future__ import annotations
 
@@ -15,49 +14,56 @@ from functools import cached_property
 from itertools import islice
 from math import log2
 
-from validator.diagnostic import Diagnostic, Severity
-from validator.job.job import GIB, Job
-from validator.job.pace import Pace, by_length, pace, per_sample
-from validator.judge import check
-from validator.measure import kept
-from validator.memory.terms import Host
-from validator.plan import draft, writing
-from validator.plan.draft import MOST_APART, TOO_LARGE, TOO_LONG, Draft
-from validator.read.recipe import parse
-from validator.speed import Part, Span, Term
-from validator.tables import releases
-from validator.tables.checkout import home
-from validator.tables.savers import run_on, savers
+from validator.check import checking
+from validator.finding import Diagnostic, Severity
+from validator.knowledge import releases
+from validator.knowledge.guidance import memory_savers, supports_memory_savers
+from validator.physics import Band, RunPart, TimeTerm
+from validator.physics.estimate import HostTerm
+from validator.plan import new_recipe, recipe_text
+from validator.plan.new_recipe import EVALUATION_TOO_LARGE, EVALUATION_TOO_LONG, MAX_SHARE_BETWEEN_SAVES, NewRecipe
+from validator.recipe.known_folders import catalogue_root
+from validator.recipe.recipe_file import parse_recipe
+from validator.run import calibration
+from validator.run.prediction import GIB, Job
+from validator.run.training_time import TrainingTime, hours_by_length, predict_training_time, seconds_per_sample
 
-METHODS = ("lora", "full", "qlora")
+PLANNED_METHODS = ("lora", "full", "qlora")
 # What comes first of ways that take about as long, where the stage asks for another order: in continued pre-training
 # LoRA stays behind full training (LoRA Learns Less and Forgets Less, arXiv 2405.09673).
-ORDER = {"pt": ("full", "lora", "qlora")}
-ADAPTERS = ("lora", "qlora")
-SPEEDS = ("fastest", "fast", "medium", "slow", "slowest")
-LENGTHS = (2048, 1024, 512)
-_WAITING = (Term.LAUNCHES, Term.LINKS, Term.NETWORK, Term.OFFLOAD, Term.HOST_OPTIMIZER, Term.LOADING)
+METHODS_BY_STAGE = {"pt": ("full", "lora", "qlora")}
+ADAPTER_METHODS = ("lora", "qlora")
+SPEED_CLASSES = ("fastest", "fast", "medium", "slow", "slowest")
+USUAL_LENGTHS = (2048, 1024, 512)
+_OVERHEAD_TERMS = (
+    TimeTerm.LAUNCHES,
+    TimeTerm.LINKS,
+    TimeTerm.NETWORK,
+    TimeTerm.OFFLOAD,
+    TimeTerm.HOST_OPTIMIZER,
+    TimeTerm.LOADING,
+)
 # So many times as long as the soonest is about as long: less than the models of time tell apart.
-_ALIKE = 1.25
+_ABOUT_EQUAL_RATIO = 1.25
 # More samples at once than this no longer fill a device better.
-_MICRO = 8
+_MAX_MICRO_BATCH = 8
 # Of the page-locked and the unlocked file the faster comes first.
-_ENGINES = {
+_OFFLOAD_FILES = {
     "slow": ("ds_z2_offload.json", "ds_z3_offload.json", "ds_z3_offload_nopin.json"),
     "slowest": ("ds_z3_offload_all.json", "ds_z3_offload_all_nopin.json"),
 }
 
 
-_TENTH = 0.1
+_ONE_TENTH = 0.1
 # Shares of a run from one checkpoint to the next.
-_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+_SAVE_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 # Steps between checkpoints where it is not known how long a step takes.
-_USUAL = 500
+_USUAL_SAVE_STEPS = 500
 _HOUR = 3600.0
 # Seconds between checkpoints from which a kill costs much.
-_LOST = 2 * _HOUR
+_MAX_SECONDS_LOST = 2 * _HOUR
 # Shares of the data that are held back where evaluations of the usual one would take too long.
-_FEWER_HELD = (0.02, 0.01, 0.005, 0.002, 0.001)
+_FEWER_HELD_SHARES = (0.02, 0.01, 0.005, 0.002, 0.001)
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class Plan:
     """A run and the class that the search met it in. `headroom_gib`: device memory left at the upper end of the 90 %
     band."""
 
-    draft: Draft
+    draft: NewRecipe
     speed: str
 
     @property
@@ -79,38 +85,38 @@ class Plan:
         return memory.expected / GIB if memory else 0.0
 
     @cached_property
-    def pace(self) -> Pace | None:
+    def pace(self) -> TrainingTime | None:
         """How long it takes, by what was measured on this machine, too; None where no rates of the device are known."""
-        return pace(self.draft.job, correction=self._correction)
+        return predict_training_time(self.draft.job, correction=self._correction)
 
     @property
-    def by_length(self) -> Mapping[int, Span]:
+    def by_length(self) -> Mapping[int, Band]:
         """Hours by the mean length of samples, tokens, as `explain` tells them; empty where the length is known."""
-        return by_length(self.draft.job, self._correction)
+        return hours_by_length(self.draft.job, self._correction)
 
     @property
     def _correction(self) -> float | None:
-        return kept.correction(str(self.draft.machine))
+        return calibration.time_correction(str(self.draft.machine))
 
     @cached_property
     def duration(self) -> float:
         """Expected seconds that a sample takes in all epochs, to compare runs on the same samples; 0 where no rates of
         the device are published."""
         draft = self.draft
-        return (per_sample(draft.job, draft.lengths) or 0.0) * float(draft.rates["epochs"]["default"])
+        return (seconds_per_sample(draft.job, draft.lengths) or 0.0) * float(draft.rates["epochs"]["default"])
 
     def is_clearly_sooner(self, other: Plan) -> bool:
         """True if this plan is done sooner with the same samples, by more than the predictions of time can be off."""
-        return _ALIKE * self.duration < other.duration
+        return _ABOUT_EQUAL_RATIO * self.duration < other.duration
 
     @property
     def delay(self) -> int:
         """How often the time of a step is doubled by what is not computing: traffic, offload, waiting for the
         processor. Where that is not known, classes below `fast`."""
         if self.pace is None:
-            return SPEEDS.index(self.speed) - SPEEDS.index("fast")
+            return SPEED_CLASSES.index(self.speed) - SPEED_CLASSES.index("fast")
         step = self.pace.step
-        computing = step.expected - sum(step.terms.get(term, 0.0) for term in _WAITING)
+        computing = step.expected - sum(step.terms.get(term, 0.0) for term in _OVERHEAD_TERMS)
         return round(log2(step.expected / computing))
 
     @property
@@ -119,47 +125,49 @@ class Plan:
         return (self.draft.machine.device.usable_gib or 0.0) - (memory.high / GIB if memory else 0.0)
 
 
-def search(start: Draft, methods: Sequence[str], lengths: Sequence[int]) -> list[Plan]:
+def find_plans(start: NewRecipe, methods: Sequence[str], lengths: Sequence[int]) -> list[Plan]:
     """The first way of each method that fits and that `check` passes, and its next one; best first. The first of the
     lengths at which anything fits is taken. A method that an earlier transformers cures is planned for that."""
     for each in lengths:
-        plans = [plan for method in methods for plan in _any_release(replace(start, method=method, length=each))]
+        plans = [
+            plan for method in methods for plan in _fastest_on_any_release(replace(start, method=method, length=each))
+        ]
         if plans:
-            return _ranked(plans, methods)
+            return _rank_plans(plans, methods)
     return []
 
 
-def _ranked(plans: Sequence[Plan], methods: Sequence[str]) -> list[Plan]:
+def _rank_plans(plans: Sequence[Plan], methods: Sequence[str]) -> list[Plan]:
     """The soonest to finish first, but before it the first of the methods where that takes about as long."""
 
     def order(plan: Plan) -> tuple[float, int, int]:
-        return plan.duration, SPEEDS.index(plan.speed), methods.index(plan.draft.method)
+        return plan.duration, SPEED_CLASSES.index(plan.speed), methods.index(plan.draft.method)
 
     soonest, *_ = ordered = sorted(plans, key=order)
     preferred = next((plan for plan in ordered if plan.draft.method == methods[0]), soonest)
-    alike = order(preferred)[:2] <= (_ALIKE * soonest.duration, SPEEDS.index(soonest.speed))
+    alike = order(preferred)[:2] <= (_ABOUT_EQUAL_RATIO * soonest.duration, SPEED_CLASSES.index(soonest.speed))
     return sorted(ordered, key=lambda plan: plan is not preferred) if alike else ordered
 
 
-def cured(start: Draft) -> Draft | None:
+def on_older_transformers(start: NewRecipe) -> NewRecipe | None:
     """Return the draft with an earlier transformers if `outdating` finds reasons against the newest and none against
     the earlier one: the last before the newest major release, else another. The devices' memory does not count."""
-    if not outdating(start):
+    if not newest_release_findings(start):
         return None
-    older = (replace(start, transformers=version) for version in releases.earlier())
-    return next((each for each in older if not outdating(each)), None)
+    older = (replace(start, transformers=version) for version in releases.earlier_transformers())
+    return next((each for each in older if not newest_release_findings(each)), None)
 
 
-def outdating(start: Draft) -> list[str]:
+def newest_release_findings(start: NewRecipe) -> list[str]:
     """Reasons against the transformers release of a draft: findings of `check`, or too little main memory for the
     experts of a mixture, which every process of transformers 5 loads under ZeRO-3."""
-    if found := obstacles(start):
+    if found := blocking_findings(start):
         return found
     experts = loaded_experts(start)
     return [f"under ZeRO-3 its processes load {experts:,.0f} GiB of experts"] if experts else []
 
 
-def loaded_experts(start: Draft) -> float:
+def loaded_experts(start: NewRecipe) -> float:
     """GiB of experts that the processes of a node would load under ZeRO-3, if main memory is too small for them; else
     0."""
     if start.machine.world == 1 or not start.model.family.merges:
@@ -167,127 +175,133 @@ def loaded_experts(start: Draft) -> float:
     sharded = replace(start, engine="ds_z3.json").job
     if sharded.host_memory is None or sharded.host_verdict not in ("tight", "exceeds"):
         return 0.0
-    return sharded.host_memory.terms.get(Host.EXPERTS, 0.0) / GIB
+    return sharded.host_memory.terms.get(HostTerm.EXPERTS, 0.0) / GIB
 
 
-def _any_release(start: Draft) -> list[Plan]:
-    plans = [*_fastest(start)]
-    older = None if plans else cured(start)
-    return [*_fastest(older)] if older else plans
+def _fastest_on_any_release(start: NewRecipe) -> list[Plan]:
+    plans = [*_fastest_plans(start)]
+    older = None if plans else on_older_transformers(start)
+    return [*_fastest_plans(older)] if older else plans
 
 
-def usual(start: Draft) -> list[int]:
+def lengths_to_try(start: NewRecipe) -> list[int]:
     """The lengths to try where none is asked for, longest first: the usual ones, but no shorter than its pictures, or
     all that a model of fewer positions has."""
-    longest = start.model.positions or LENGTHS[0]
-    lengths = [each for each in LENGTHS if each <= longest] or [longest]
+    longest = start.model.positions or USUAL_LENGTHS[0]
+    lengths = [each for each in USUAL_LENGTHS if each <= longest] or [longest]
     return list(dict.fromkeys(replace(start, length=each).holding for each in lengths))
 
 
-def first(start: Draft, methods: Sequence[str]) -> Plan | None:
+def first_plan(start: NewRecipe, methods: Sequence[str]) -> Plan | None:
     """The soonest plan that recomputes activations, without a look at what else there is. Once a method fits in class
     `fast`, those behind it are not tried: 4-bit weights would only take time to unpack."""
     plans: list[Plan] = []
     for method in methods:
-        plans += _fastest(replace(start, method=method), "fast")
+        plans += _fastest_plans(replace(start, method=method), "fast")
         if any(plan.speed == "fast" for plan in plans):
             break
-    return min(plans, key=lambda plan: (plan.duration, SPEEDS.index(plan.speed)), default=None)
+    return min(plans, key=lambda plan: (plan.duration, SPEED_CLASSES.index(plan.speed)), default=None)
 
 
-def _fastest(start: Draft, begin: str = "fastest") -> Iterator[Plan]:
+def _fastest_plans(start: NewRecipe, begin: str = "fastest") -> Iterator[Plan]:
     """The first speed class that fits; after `fastest` also `fast`, which leaves more room, and after a `fast` of one
     sample at a time `medium`, if that is clearly sooner with more of them. Full fine-tuning with an optimizer that
     saves memory where none does; beside a class that offloads, AdamW in 16 bits."""
-    ways: Sequence[str] = list(savers())
+    ways: Sequence[str] = list(memory_savers())
     crowded: Plan | None = None
-    for speed in SPEEDS[SPEEDS.index(begin) :]:
-        best = next((spaced(Plan(member, speed)) for member in members(start, speed)), None)
+    for speed in SPEED_CLASSES[SPEED_CLASSES.index(begin) :]:
+        best = next((with_rarer_checkpoints(Plan(member, speed)) for member in fitting_runs(start, speed)), None)
         if best and (crowded is None or best.is_clearly_sooner(crowded)):
             yield best
-            ways = ["bf16"] if speed in _ENGINES else []
+            ways = ["bf16"] if speed in _OFFLOAD_FILES else []
         if crowded or (best and speed != "fastest" and (speed != "fast" or best.draft.micro > 1)):
             break
         crowded = best if speed == "fast" else None
     if start.saver is None and start.engine is None and start.method == "full" and start.stage == "sft":
-        saved = (each for name in ways for each in _fastest(replace(start, saver=name), "fast"))
+        saved = (each for name in ways for each in _fastest_plans(replace(start, saver=name), "fast"))
         yield from islice(saved, 1)
 
 
-def spaced(plan: Plan) -> Plan:
+def with_rarer_checkpoints(plan: Plan) -> Plan:
     """Return the plan with its checkpoints spaced by time: one each hour on a single node, each half hour on several.
     The distance is a share of the run, a tenth or less, which suits other data, too. Checkpoints lie further apart if
     they would take a tenth of the run (rule TRA926); if two would, only the one at the end is written."""
     total = (plan.pace and plan.pace.steps) or plan.draft.job.steps or 1
-    wanted = _HOUR / (1 if plan.draft.machine.nodes == 1 else 2) / plan.pace.step.expected if plan.pace else _USUAL
-    share = max((share for share in _SHARES if share * total <= wanted), default=_SHARES[0])
+    wanted = (
+        _HOUR / (1 if plan.draft.machine.nodes == 1 else 2) / plan.pace.step.expected
+        if plan.pace
+        else _USUAL_SAVE_STEPS
+    )
+    share = max((share for share in _SAVE_SHARES if share * total <= wanted), default=_SAVE_SHARES[0])
     plan = replace(plan, draft=replace(plan.draft, save_steps=share))
-    while _wastes(plan, Part.SAVES) and plan.draft.save_steps < MOST_APART:
-        plan = replace(plan, draft=replace(plan.draft, save_steps=min(2 * plan.draft.save_steps, MOST_APART)))
-    while plan.draft.evaluates and _wastes(plan, Part.EVALUATIONS):
-        plan = replace(plan, draft=_evaluated_less(plan))
-    if plan.pace and plan.pace.steps and plan.pace.run and plan.pace.run.wasted_on(Part.SAVES):
+    while _takes_a_tenth(plan, RunPart.SAVES) and plan.draft.save_steps < MAX_SHARE_BETWEEN_SAVES:
+        plan = replace(
+            plan, draft=replace(plan.draft, save_steps=min(2 * plan.draft.save_steps, MAX_SHARE_BETWEEN_SAVES))
+        )
+    while plan.draft.evaluates and _takes_a_tenth(plan, RunPart.EVALUATIONS):
+        plan = replace(plan, draft=_with_fewer_evaluations(plan))
+    if plan.pace and plan.pace.steps and plan.pace.run and plan.pace.run.wasted_on(RunPart.SAVES):
         return replace(plan, draft=replace(plan.draft, save_steps=plan.pace.steps))
     return plan
 
 
-def _evaluated_less(plan: Plan) -> Draft:
+def _with_fewer_evaluations(plan: Plan) -> NewRecipe:
     """The draft with its evaluations, and so its checkpoints, further apart, up to the distance at which a kill costs
     much (rule TRA424); else with fewer samples held back; else with none."""
     draft, run = plan.draft, plan.pace.run if plan.pace else None
-    apart = min(2 * draft.save_steps, MOST_APART)
-    if draft.save_steps < apart and run and apart * run.expected <= _LOST:
+    apart = min(2 * draft.save_steps, MAX_SHARE_BETWEEN_SAVES)
+    if draft.save_steps < apart and run and apart * run.expected <= _MAX_SECONDS_LOST:
         return replace(draft, save_steps=apart)
-    fewer = next((share for share in _FEWER_HELD if share < draft.held_share), None)
-    return replace(draft, held=fewer) if fewer else replace(draft, no_evaluation=TOO_LONG)
+    fewer = next((share for share in _FEWER_HELD_SHARES if share < draft.held_share), None)
+    return replace(draft, held=fewer) if fewer else replace(draft, no_evaluation=EVALUATION_TOO_LONG)
 
 
-def _wastes(plan: Plan, part: Part) -> bool:
+def _takes_a_tenth(plan: Plan, part: RunPart) -> bool:
     """Whether a tenth of the run goes to checkpoints or evaluations."""
     run = plan.pace.run if plan.pace else None
-    return bool(run and run.terms.get(part, 0.0) > _TENTH * run.expected)
+    return bool(run and run.terms.get(part, 0.0) > _ONE_TENTH * run.expected)
 
 
-def members(start: Draft, speed: str) -> Iterator[Draft]:
+def fitting_runs(start: NewRecipe, speed: str) -> Iterator[NewRecipe]:
     """Runs of a speed class that fit and pass `check`, without liger first: it is one package more."""
     liger = start.liger_helps
-    for engine in _engines(start, speed):
-        most = _lean(replace(start, engine=engine, liger=liger, recompute=speed != "fastest"))
+    for engine in _deepspeed_files(start, speed):
+        most = _with_one_worker(replace(start, engine=engine, liger=liger, recompute=speed != "fastest"))
         if not most.fits:
-            most = replace(most, no_evaluation=TOO_LARGE)
+            most = replace(most, no_evaluation=EVALUATION_TOO_LARGE)
         if not most.fits:
             continue  # liger never needs more memory, so nothing fits without it
         for member in (replace(most, liger=False), most) if liger else (most,):
-            if member.fits and not _problems(member := filled(member)):
+            if member.fits and not _errors_and_warnings(member := with_best_micro_batch(member)):
                 yield member
 
 
-def _lean(most: Draft) -> Draft:
+def _with_one_worker(most: NewRecipe) -> NewRecipe:
     """With one process that loads samples for each device where the host's memory alone is short: each takes some."""
     short = most.job.host_verdict in ("tight", "exceeds") and most.job.device_verdict == "fits"
     return replace(most, workers=1) if short else most
 
 
-def begun(start: Draft) -> Draft:
+def first_to_simulate(start: NewRecipe) -> NewRecipe:
     """The run of a draft's method that every search comes to: activations computed twice, weights whole or, with FSDP,
     sharded."""
-    engines = (engine for speed in ("fast", "medium") for engine in _engines(start, speed))
+    engines = (engine for speed in ("fast", "medium") for engine in _deepspeed_files(start, speed))
     return replace(start, engine=next(engines, None))
 
 
-def frugal(start: Draft) -> Iterator[Plan]:
+def most_frugal_runs(start: NewRecipe) -> Iterator[Plan]:
     """The draft in each speed class and with each ZeRO file, with everything else that saves memory, fit or not."""
-    for speed in SPEEDS[1:]:
-        for engine in _engines(start, speed):
-            lean = replace(start, engine=engine, liger=start.liger_helps, workers=1, no_evaluation=TOO_LARGE)
+    for speed in SPEED_CLASSES[1:]:
+        for engine in _deepspeed_files(start, speed):
+            lean = replace(start, engine=engine, liger=start.liger_helps, workers=1, no_evaluation=EVALUATION_TOO_LARGE)
             yield Plan(lean, speed)
 
 
-def tight(start: Draft, methods: Sequence[str]) -> Plan | None:
+def find_tight_plan(start: NewRecipe, methods: Sequence[str]) -> Plan | None:
     """The first method's fastest run, one sample at a time, that is expected to fit and at the upper end of the 90 %
     band does not; None: there is none that `check` has nothing else against."""
-    runs = (run for method in methods for run in frugal(replace(start, method=method)))
-    return next((run for run in runs if _is_tight(run.draft.job) and not obstacles(run.draft)), None)
+    runs = (run for method in methods for run in most_frugal_runs(replace(start, method=method)))
+    return next((run for run in runs if _is_tight(run.draft.job) and not blocking_findings(run.draft)), None)
 
 
 def _is_tight(job: Job) -> bool:
@@ -295,7 +309,7 @@ def _is_tight(job: Job) -> bool:
     return job.host_verdict != "exceeds" and job.worst == "tight" and job.device_verdict != "unknown"
 
 
-def _engines(start: Draft, speed: str) -> tuple[str | None, ...]:
+def _deepspeed_files(start: NewRecipe, speed: str) -> tuple[str | None, ...]:
     """The ZeRO files of a class. Adapters have little optimizer state to shard or to offload; 4-bit weights need
     bitsandbytes, are unpacked at every use, and stay on the device. Offload gains nothing where device and
     host share their memory."""
@@ -303,18 +317,22 @@ def _engines(start: Draft, speed: str) -> tuple[str | None, ...]:
     if packed and (start.model.quantized or 4 not in start.machine.device.bitsandbytes):
         return ()
     if start.saver:
-        return (None,) if speed in ("fastest", "fast") and _saves(start) else ()
+        return (None,) if speed in ("fastest", "fast") and _can_use_optimizer(start) else ()
     if start.engine == "fsdp":
-        return ("fsdp",) if speed == "medium" and several and not packed and draft.can_wrap(start.model) else ()
+        return (
+            ("fsdp",)
+            if speed == "medium" and several and not packed and new_recipe.can_wrap_layers(start.model)
+            else ()
+        )
     if speed in ("fastest", "fast"):
-        return () if packed and speed == "fastest" else _plain(start, several, full, speed)
+        return () if packed and speed == "fastest" else _files_with_whole_weights(start, several, full, speed)
     if speed == "medium":
         return ("ds_z3.json",) if several else ()
     unjudged = start.machine.host_ram_gib is None or start.machine.device.shared_memory
-    return () if unjudged or packed or (speed == "slow" and not full) else _ENGINES[speed]
+    return () if unjudged or packed or (speed == "slow" and not full) else _OFFLOAD_FILES[speed]
 
 
-def _plain(start: Draft, several: bool, full: bool, speed: str) -> tuple[str | None, ...]:
+def _files_with_whole_weights(start: NewRecipe, several: bool, full: bool, speed: str) -> tuple[str | None, ...]:
     """The ZeRO files with which every device keeps all weights; None stands for no DeepSpeed. ZeRO-2 shards gradients
     and optimizer states, those of adapters only where they do not fit otherwise. On one device ZeRO-2 shards nothing,
     but its launch through torchrun makes LLaMA-Factory turn on PyTorch's expandable segments, and batches of varied
@@ -324,42 +342,44 @@ def _plain(start: Draft, several: bool, full: bool, speed: str) -> tuple[str | N
     return (None, "ds_z2.json") if speed == "fast" and (several or not start.public) else (None,)
 
 
-def _saves(start: Draft) -> bool:
+def _can_use_optimizer(start: NewRecipe) -> bool:
     """GaLore, APOLLO and BAdam update layer by layer, which LLaMA-Factory does on one device only."""
     device = start.machine.device
-    bits = savers()[start.saver].bits if start.saver else None
-    if not run_on(device) or bits not in (None, *device.bitsandbytes):
+    bits = memory_savers()[start.saver].bits if start.saver else None
+    if not supports_memory_savers(device) or bits not in (None, *device.bitsandbytes):
         return False
     return start.machine.world == 1 or start.saver == "bf16"
 
 
-def filled(start: Draft) -> Draft:
+def with_best_micro_batch(start: NewRecipe) -> NewRecipe:
     """With the micro batch, within the usual effective batch, that fits and takes least time; the largest of those that
     take as long. More samples at once fill a device better, and are padded to the longest of more. Of sequences packed
     with samples that do not see each other, flash attention takes one at a time (rule TRA608)."""
-    most = 1 if start.job.neat else min(_MICRO, start.batch // start.machine.world)
+    most = 1 if start.job.neat else min(_MAX_MICRO_BATCH, start.batch // start.machine.world)
     sizes = [1 << power for power in reversed(range(1, max(most, 1).bit_length()))]
     lengths = start.lengths
     soonest = sorted([*(replace(start, micro=micro) for micro in sizes), start],
-                     key=lambda each: per_sample(each.job, lengths) or 0.0)  # fmt: skip
+                     key=lambda each: seconds_per_sample(each.job, lengths) or 0.0)  # fmt: skip
     return next(each for each in soonest if each is start or each.fits)
 
 
-def obstacles(start: Draft) -> list[str]:
+def blocking_findings(start: NewRecipe) -> list[str]:
     """What `check` has against such a run whatever the memory: the messages of its errors and warnings."""
     sharded = start.method == "full" and start.machine.world > 1 and start.engine is None
-    problems = _problems(replace(start, engine="ds_z3.json") if sharded else start)
+    problems = _errors_and_warnings(replace(start, engine="ds_z3.json") if sharded else start)
     return [each.message for each in problems if not each.code.startswith("FIT")]
 
 
-def _problems(run: Draft) -> list[Diagnostic]:
+def _errors_and_warnings(run: NewRecipe) -> list[Diagnostic]:
     """Errors and warnings, but on paths and data sets: which there are is up to the folder that the recipe goes to. Of
     data of one's own, which no registry has yet, only the draft knows what memory they need. What wastes time is
     weighed by the order of plans (TRA92) and by the space between checkpoints (TRA42, TRA114). Nothing is simulated
     for it: of a run that fits that has been done."""
     known = run.planned.settled if run.planned else None
-    document = parse(str(home() / "plan.yaml"), writing.text(replace(run, planned=known) if known else run))
-    found = check.check_document(document, trial=known.job if known else None).diagnostics
+    document = parse_recipe(
+        str(catalogue_root() / "plan.yaml"), recipe_text.render_recipe(replace(run, planned=known) if known else run)
+    )
+    found = checking.check_document(document, trial=known.job if known else None).diagnostics
     judged = (each for each in found if each.severity is not Severity.NOTE)
     elsewhere = ("PTH", "DAT", "TRA92", "TRA42", "TRA114", "TRA620", *(["FIT"] if run.own else []))
     return [each for each in judged if not each.code.startswith(elsewhere)]

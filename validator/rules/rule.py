@@ -1,13 +1,15 @@
-"""How a rule is declared: a function from Job to findings, (place, message) or (place, message, fix); code and severity
-are in its decorator."""
+"""How a rule is declared, what it yields, and the fixes of a recipe's keys that it can offer to `check --fix`.
 
-# Annotations are not postponed, as memory/workload.py says: each start would pay for it.
+A rule is a function from a run to findings: (place, message) or (place, message, fix). Its code, severity and
+releases stand in the decorator, its manual page is the docstring."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from validator.diagnostic import Fix, Place, Severity
-from validator.job.job import Job
+from validator.finding import Edit, Fix, Place, Severity
+from validator.run.prediction import Job
 
 # Where the fault lies, and the message without its code. A text is the value of that key of the recipe or its header
 # block, None the whole file; inside.py gives places in values and in the files that a recipe names. A definite remedy
@@ -17,7 +19,7 @@ Check = Callable[[Job], Iterable[Finding]]
 
 # Findings of one rule in a file. Who has more has made one mistake many times, and each may cost a search for what was
 # meant.
-MOST = 50
+MAX_FINDINGS = 50
 
 
 class Violation(NamedTuple):
@@ -56,8 +58,24 @@ def rule(
     return declare
 
 
-def place(where: Place | str | None) -> Place:
+def as_place(where: Place | str | None) -> Place:
     """The place that a finding's first part stands for; a place in the recipe blames the key at its top."""
     if isinstance(where, Place):
         return where if where.key or not where.route else where._replace(key=str(where.route[0]))
     return Place() if where is None else Place((where,), key=where)
+
+
+def rename_key(key: str, to: str, safe: bool = True, value: str | bool | None = None) -> Fix:
+    """Another name for a key, whose value stays where none is given."""
+    name = Edit("rename", key, to)
+    return Fix((name,) if value is None else (name, Edit("set", key, value)), safe)
+
+
+def set_value(key: str, value: str | float | bool | tuple[str, ...], safe: bool = True) -> Fix:
+    """Another value for a key."""
+    return Fix((Edit("set", key, value),), safe)
+
+
+def remove_keys(*keys: str, safe: bool = True) -> Fix:
+    """The recipe without these keys."""
+    return Fix(tuple(Edit("remove", key) for key in keys), safe)

@@ -1,1 +1,4 @@
-"""From a checked recipe to a job of an engine that people already have: SLURM, SkyPilot, Kubernetes."""
+"""Hands a checked recipe as a job to a scheduler that people already have: SLURM, SkyPilot, Kubernetes.
+
+Each scheduler is a module with the function `order`, which commands/submit.py finds by the module's name. Knows
+neither the devices nor the packages of this machine: the nodes of the job have their own."""

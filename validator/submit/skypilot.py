@@ -1,65 +1,115 @@
-"""A task of SkyPilot: `sky jobs launch` runs it on any cloud that it knows, on Kubernetes or on machines over SSH.
+"""A task of SkyPilot with its resources: `sky jobs launch` runs it on any cloud that it knows, on Kubernetes or on
+machines over SSH.
 
-Keys and variables: docs.skypilot.co, "Task YAML" and "Environment variables"; sky/utils/schemas.py of 0.14.1."""
+Sources: docs.skypilot.co, "Task YAML" and "Environment variables"; sky/utils/schemas.py of 0.14.1."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 
-from validator.diagnostic import RecipeError
-from validator.submit import client, container, entry, instance, shell
-from validator.submit.manifest import Said, Value, comment, document
-from validator.submit.order import Order, Run, alone
-from validator.submit.parcel import Parcel, from_here, pack
-from validator.submit.site import Site, SkyPilot
-from validator.submit.work import Work
-from validator.write import file
-from validator.write.scratch import scratch
+from validator.errors import RecipeError
+from validator.knowledge.tables import yaml_table
+from validator.recipe import atomic_write
+from validator.recipe.atomic_write import scratch_folder
+from validator.recipe.yaml_writer import Commented, YamlValue, comment_lines, yaml_document
+from validator.submit import cluster_job, node_script, scheduler_client
+from validator.submit.cluster_job import ClusterJob, RunToSubmit, Submission, require_single
+from validator.submit.site_file import Site, SkyPilot
+from validator.submit.uploads import Uploads, collect_uploads, relative_to_cwd
+
+# Where a run starts, and where relative mounts lead to (sky/skylet/constants.py, SKY_REMOTE_WORKDIR).
+WORK_FOLDER = "~/sky_workdir"
+# GiB: what a task gets that asks for nothing (sky/resources.py), and what system and packages take of it.
+_DEFAULT_DISK_GIB, _SYSTEM_DISK_GIB = 256, 60
+_MEMORY_COMMENT = "GiB: the high end of the prediction, with headroom. SkyPilot makes /dev/shm a share of main memory."
+_RECOVERY_COMMENT = "A run that ends with an error is started once more, and goes on from its last checkpoint."
+
+
+def persistent_mounts(own: SkyPilot) -> list[str]:
+    """Where buckets and volumes of the site are seen."""
+    return [*own.mounts, *own.volumes]
+
+
+def output_persists(work: ClusterJob, own: SkyPilot) -> bool:
+    """Whether the results are in one of them, and not on disks that go with the nodes."""
+    output = PurePosixPath(work.output)
+    return any(output.is_relative_to(mount.removeprefix(f"{WORK_FOLDER}/")) for mount in persistent_mounts(own))
+
+
+def task_resources(work: ClusterJob, own: SkyPilot) -> Mapping[str, YamlValue]:
+    """What to ask for of each node; the site's keys win. Raises RecipeError where SkyPilot knows no such device."""
+    disk = _SYSTEM_DISK_GIB + (work.disk_gib or 0)
+    ours: dict[str, YamlValue] = {} if "accelerators" in own.resources else _task_accelerators(work, own)
+    ours["cpus"] = f"{work.cpus}+"
+    if work.memory_gib:
+        ours["memory"] = Commented(f"{work.memory_gib}+", f"{_MEMORY_COMMENT} {work.relief}")
+    if disk > _DEFAULT_DISK_GIB:
+        ours["disk_size"] = Commented(disk, "GiB: the model, the checkpoints that lie there at once, and packages.")
+    if own.managed and output_persists(work, own):
+        ours["job_recovery"] = Commented(
+            {"strategy": "EAGER_NEXT_REGION", "max_restarts_on_errors": 1}, _RECOVERY_COMMENT
+        )
+    return {**ours, **own.resources}
+
+
+def _task_accelerators(work: ClusterJob, own: SkyPilot) -> dict[str, YamlValue]:
+    """Any of the names will do."""
+    if work.device.vendor == "cpu":
+        return {}
+    names = [own.accelerator] if own.accelerator else yaml_table("engines").get(work.device.id, {}).get("skypilot")
+    if not names:
+        raise RecipeError(
+            f"SkyPilot knows no {work.device.name}; submit it `--to slurm` or `--to kubernetes`, or name under "
+            "`skypilot: accelerator:` of the site file what your own pool calls it"
+        )
+    return {"accelerators": dict.fromkeys(names, work.devices)}
+
 
 # Vendors whose PyTorch is the one that pip installs.
-_WHEELS = ("nvidia", "cpu")
+_PIP_VENDORS = ("nvidia", "cpu")
 # Beginnings of `infra` for machines of one's own.
-_OWN = ("k8s", "kubernetes", "ssh", "slurm")
+_OWN_INFRA = ("k8s", "kubernetes", "ssh", "slurm")
 
 
-def order(runs: Sequence[Run], site: Site) -> Order:
+def order(runs: Sequence[RunToSubmit], site: Site) -> Submission:
     """The task of one run. Raises RecipeError as `text` does."""
-    work, parcel = pack(alone(runs), instance.lasting(site.skypilot))
-    task = text(work, site, parcel)
-    return Order(task, [*notes(work, site)], lambda: submit(task, work, site))
+    work, parcel = collect_uploads(require_single(runs), persistent_mounts(site.skypilot))
+    task = task_file(work, site, parcel)
+    return Submission(task, [*task_notes(work, site)], lambda: launch_task(task, work, site))
 
 
-def text(work: Work, site: Site, parcel: Parcel) -> str:
+def task_file(work: ClusterJob, site: Site, parcel: Uploads) -> str:
     """The task file. Raises RecipeError where SkyPilot knows no such device."""
     own = site.skypilot
-    resources = instance.resources(work, own)
-    brings: dict[str, Value] = {} if "image_id" in own.resources else {"setup": _setup(work, site)}
-    volumes: dict[str, Value] = {"volumes": own.volumes} if own.volumes else {}
-    task: dict[str, Value] = {
-        "name": _name(work),
+    resources = task_resources(work, own)
+    brings: dict[str, YamlValue] = {} if "image_id" in own.resources else {"setup": _setup_script(work, site)}
+    volumes: dict[str, YamlValue] = {"volumes": own.volumes} if own.volumes else {}
+    task: dict[str, YamlValue] = {
+        "name": _task_name(work),
         "num_nodes": work.nodes,
         "resources": resources,
-        "file_mounts": Said(
-            _mounts(parcel, own), f"What the run reads of this machine, by its place in {instance.FOLDER}."
+        "file_mounts": Commented(
+            _file_mounts(parcel, own), f"What the run reads of this machine, by its place in {WORK_FOLDER}."
         ),
         **volumes,
         **brings,
-        "run": _run(work, site),
+        "run": _run_script(work, site),
     }
-    return "".join(f"{line}\n" for line in _head(work, site)) + document(task)
+    return "".join(f"{line}\n" for line in _header_lines(work, site)) + yaml_document(task)
 
 
-def notes(work: Work, site: Site) -> Iterator[str]:
+def task_notes(work: ClusterJob, site: Site) -> Iterator[str]:
     """What to say where the results are on disks that go with the nodes, where the nodes stay, and where files may not
     come to them (sky/utils/controller_utils.py, maybe_translate_local_file_mounts_and_sync_up)."""
     own = site.skypilot
     if not own.managed and "autostop" not in own.resources:
         yield "the nodes stay, and cost, after the run: `sky down` them, or set `skypilot: resources: autostop:`"
-    if own.managed and str(own.resources.get("infra")).lower().startswith(_OWN):
+    if own.managed and str(own.resources.get("infra")).lower().startswith(_OWN_INFRA):
         yield "managed jobs send files through a cloud's bucket: where there is none, set `skypilot: managed: false`"
-    if instance.lasts(work, own):
+    if output_persists(work, own):
         return
     shared = ", and several nodes cannot go on from checkpoints that each has parts of" if work.nodes > 1 else ""
     yield (
@@ -68,50 +118,54 @@ def notes(work: Work, site: Site) -> Iterator[str]:
     )
 
 
-def submit(text: str, work: Work, site: Site) -> Iterator[str]:
+def launch_task(text: str, work: ClusterJob, site: Site) -> Iterator[str]:
     """Hand the task to `sky`, which says what it costs and asks before it starts. Raises RecipeError where it is not
     installed or refuses."""
-    name = _name(work)
+    name = _task_name(work)
     words = ["sky", "jobs", "launch"] if site.skypilot.managed else ["sky", "launch", "--cluster", name]
     secret = ["--secret", "HF_TOKEN"] if "HF_TOKEN" in os.environ else []
-    with scratch() as folder:
+    with scratch_folder() as folder:
         task = folder / "task.yaml"
-        file.create(task, text)
-        client.shown([*words, "--detach-run", *secret, str(task)], "pip install skypilot, then `sky check`")
+        atomic_write.create_file(task, text)
+        scheduler_client.run_interactive(
+            [*words, "--detach-run", *secret, str(task)], "pip install skypilot, then `sky check`"
+        )
     yield f"log: sky jobs logs --name {name}" if site.skypilot.managed else f"log: sky logs {name}"
     yield f"cancel: sky jobs cancel --name {name}" if site.skypilot.managed else f"cancel: sky down {name}"
 
 
-def _name(work: Work) -> str:
+def _task_name(work: ClusterJob) -> str:
     """What SkyPilot takes for a name (sky/task.py)."""
     return re.sub(r"[^A-Za-z0-9]+", "-", work.name).strip("-") or "run"
 
 
-def _head(work: Work, site: Site) -> Iterator[str]:
-    yield from comment(f"{work.name} on {work.machine}, by `lmf-recipes submit --to skypilot`.")
+def _header_lines(work: ClusterJob, site: Site) -> Iterator[str]:
+    yield from comment_lines(f"{work.name} on {work.machine}, by `lmf-recipes submit --to skypilot`.")
     if site.skypilot.managed:
-        yield from comment("`sky jobs launch FILE` runs it, and starts it again where an instance is taken away.")
-    for each in notes(work, site):
-        yield from comment(each)
+        yield from comment_lines("`sky jobs launch FILE` runs it, and starts it again where an instance is taken away.")
+    for each in task_notes(work, site):
+        yield from comment_lines(each)
     yield ""
 
 
-def _mounts(parcel: Parcel, own: SkyPilot) -> Mapping[str, Value]:
+def _file_mounts(parcel: Uploads, own: SkyPilot) -> Mapping[str, YamlValue]:
     """Paths here count from the folder that `sky` is started in."""
-    here = {place: from_here(path) for place, path in {**parcel.files, **parcel.data}.items()}
+    here = {place: relative_to_cwd(path) for place, path in {**parcel.files, **parcel.data}.items()}
     return {**here, **own.mounts}
 
 
-def _setup(work: Work, site: Site) -> str:
-    if work.device.vendor not in _WHEELS:
+def _setup_script(work: ClusterJob, site: Site) -> str:
+    if work.device.vendor not in _PIP_VENDORS:
         raise RecipeError(
             f"pip brings no PyTorch for {work.device.name}; name an image under `skypilot: resources: image_id:` of "
             "the site file"
         )
-    brought = ["# The releases that the recipe was judged for", container.pip(work)]
-    lines = [*shell.set_up(site, site.skypilot.setup), *brought]
+    brought = ["# The releases that the recipe was judged for", cluster_job.pip_command(work)]
+    lines = [*node_script.site_setup_lines(site, site.skypilot.setup), *brought]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _run(work: Work, site: Site) -> str:
-    return entry.script(work, site, site.skypilot.setup, shell.script("skypilot"), work.limit)
+def _run_script(work: ClusterJob, site: Site) -> str:
+    return node_script.build_node_script(
+        work, site, site.skypilot.setup, node_script.script_lines("skypilot"), work.limit
+    )

@@ -1,0 +1,268 @@
+"""What saves memory, in the order in which a practitioner tries it.
+
+A lever is a function that yields options: settings, and what they bring or cost. Each option saves more than the
+one before it. Two options that decide the same thing exclude each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from validator.knowledge.guidance import memory_savers, supports_memory_savers
+from validator.run import deepspeed
+from validator.run.prediction import Job
+from validator.run.variants import ArgumentChanges, ArgumentValue
+
+ENGINE, WEIGHTS, LENGTH, METHOD, BATCH = "engine", "weights", "length", "method", "batch"
+
+
+class Option(NamedTuple):
+    """Settings to write, and what they bring or cost. Two that decide the same thing exclude each other."""
+
+    set: ArgumentChanges
+    note: str
+    decides: frozenset[str] = frozenset()
+
+
+# The ways to take a step, each of which saves more than the one before it.
+Lever = Callable[[Job], Iterator[Option]]
+
+
+def smaller_micro_batch(job: Job) -> Iterator[Option]:
+    """Smaller, halved step by step, with as much more accumulation."""
+    micro, accumulation = job.micro_batch, job.accumulation
+    while micro > 1:
+        by = 2 if micro % 2 == 0 else micro
+        micro, accumulation = micro // by, accumulation * by
+        if micro <= _MAX_MICRO_BATCH:
+            settings = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": accumulation}
+            yield Option(settings, "same effective batch in smaller steps", frozenset({BATCH}))
+
+
+def _zero2(job: Job) -> Iterator[Option]:
+    """On one device it shards nothing, but its launch through torchrun makes LLaMA-Factory set PyTorch's expandable
+    segments, which CUDA alone reads (launcher.py)."""
+    if (job.zero_stage < 2 or _uses_offload(job)) and not job.fsdp:
+        if job.world > 1:
+            yield _deepspeed_option(job, "ds_z2.json", "shards optimizer state and gradients")
+        elif job.machine and job.machine.device.vendor == "nvidia":
+            note = "shards nothing on one device, but torchrun turns on PyTorch's expandable segments"
+            yield _deepspeed_option(job, "ds_z2.json", note)
+
+
+def _liger_kernel(job: Job) -> Iterator[Option]:
+    """The loss that never holds all logits is that of these stages (model_utils/liger_kernel.py, require_logits)."""
+    there = job.model is not None and job.model.family.liger
+    ascend = job.machine is not None and job.machine.device.vendor == "ascend"
+    if there and job.stage in ("sft", "pt") and not job.flag("enable_liger_kernel") and not ascend:
+        yield Option({"enable_liger_kernel": True}, "fuses the loss; needs the liger-kernel package")
+
+
+def _recomputation(job: Job) -> Iterator[Option]:
+    if job.checkpointing == "off":
+        yield Option({"disable_gradient_checkpointing": False}, "activations computed twice, about a third slower")
+
+
+def _fewer_loader_workers(job: Job) -> Iterator[Option]:
+    if job.number("dataloader_num_workers") > 1 and job.machine and job.machine.host_ram_gib:
+        yield Option({"dataloader_num_workers": 1}, "fewer processes on the host; samples may come slower")
+
+
+def _half_as_long_samples(job: Job) -> Iterator[Option]:
+    if job.number("cutoff_len") >= 2 * _MIN_LENGTH:
+        yield Option({"cutoff_len": int(job.number("cutoff_len")) // 2}, "longer samples are cut", frozenset({LENGTH}))
+
+
+def _much_shorter_samples(job: Job) -> Iterator[Option]:
+    for part in (4, 8):
+        if job.number("cutoff_len") >= part * _MIN_LENGTH:
+            yield Option(
+                {"cutoff_len": int(job.number("cutoff_len")) // part}, "longer samples are cut", frozenset({LENGTH})
+            )
+
+
+def _four_bits(job: Job) -> Iterator[Option]:
+    if job.method == "lora" and not job.quantized and 4 in _bnb_bits(job) and not job.flag("use_dora"):
+        note = "base weights in 4 bit; slower, slightly less accurate; needs the bitsandbytes package"
+        yield Option({"quantization_bit": 4}, note, frozenset({WEIGHTS}))
+
+
+def _unquantized(job: Job) -> Iterator[Option]:
+    """ZeRO-3 spreads ordinary weights while they are read, but quantized ones only afterwards."""
+    if job.method == "lora" and job.quantization.asked and job.world > 1:
+        note = "base weights in half precision, which ZeRO-3 spreads while it reads them"
+        yield Option({"quantization_bit": None}, note, frozenset({WEIGHTS}))
+
+
+def _zero3(job: Job) -> Iterator[Option]:
+    if job.world > 1 and (job.zero_stage < 3 or _uses_offload(job)):
+        yield _deepspeed_option(job, "ds_z3.json", "shards the weights too; more communication")
+
+
+def _optimizer_offloaded(job: Job) -> Iterator[Option]:
+    files = {
+        "ds_z2_offload.json": "optimizer state in host memory; slower steps",
+        "ds_z2_offload_nopin.json": "optimizer state in unlocked host memory; slower still",
+    }
+    sharded = {
+        "ds_z3_offload.json": "weights sharded, optimizer state in host memory; slower steps",
+        "ds_z3_offload_nopin.json": "weights sharded, optimizer state in unlocked host memory; slower still",
+    }
+    keeps = job.accumulation <= deepspeed.MICRO_BATCHES_KEPT_OFFLOADED
+    yield from _deepspeed_options(job, (files if keeps else {}) | (sharded if job.world > 1 or not keeps else {}))
+
+
+def _everything_offloaded(job: Job) -> Iterator[Option]:
+    yield from _deepspeed_options(job, {
+        "ds_z3_offload_all.json": "weights and optimizer state in host memory; very slow steps",
+        "ds_z3_offload_all_nopin.json": "the same in unlocked host memory, of which it needs least; the slowest",
+    })  # fmt: skip
+
+
+def _pure_bf16(job: Job) -> Iterator[Option]:
+    if _takes_memory_saving_optimizers(job) and not job.pure:
+        note = "weights and AdamW's states in 16 bits; small updates may be lost"
+        yield Option(_pure_bf16_settings(job), note, frozenset({ENGINE, METHOD}))
+
+
+def _memory_saving_optimizers(job: Job) -> Iterator[Option]:
+    """As `plan` knows them; BAdam keeps the batch, GaLore and APOLLO, layer by layer, cannot accumulate."""
+    if not _takes_memory_saving_optimizers(job):
+        return
+    for name, note in _OPTIMIZER_NOTES.items():
+        layerwise = f"{name}_layerwise" in memory_savers()[name].settings
+        batch = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 1} if layerwise else {}
+        decides = {ENGINE, METHOD, *([BATCH] if layerwise else [])}
+        yield Option({**_pure_bf16_settings(job), **memory_savers()[name].settings, **batch}, note, frozenset(decides))
+
+
+_OPTIMIZER_NOTES = {
+    "badam": "one layer trained at a time",
+    "galore": "gradients projected to rank 128; an optimizer step for each sample",
+    "apollo": "gradients projected to rank 128; an optimizer step for each sample",
+}
+
+
+def _takes_memory_saving_optimizers(job: Job) -> bool:
+    device = job.machine.device if job.machine else None
+    return (
+        device is not None
+        and supports_memory_savers(device)
+        and job.method == "full"
+        and not job.optimizers
+        and job.stage in ("sft", "pt")
+    )
+
+
+def _pure_bf16_settings(job: Job) -> dict[str, ArgumentValue]:
+    gone: dict[str, ArgumentValue] = {key: None for key in ("deepspeed", "fsdp", "fsdp_config") if job.has(key)}
+    return gone | {"pure_bf16": True} | {key: False for key in ("bf16", "fp16") if job.flag(key)}
+
+
+def _adapters(job: Job) -> Iterator[Option]:
+    """First without the offload that full training needed."""
+    targets = job.model.family.targets if job.model and job.model.refused else "all"
+    settings = {**_without_optimizer(job), "finetuning_type": "lora", "lora_target": targets}
+    note = "trains adapters instead of all weights, at about ten times the learning rate"
+    if _uses_offload(job):
+        file = "ds_z3.json" if job.zero_stage == 3 else "ds_z2.json"
+        kept = _deepspeed_option(job, file, "").set if job.world > 1 else {"deepspeed": None}
+        faster = f"{note}; nothing offloaded: much faster steps"
+        yield Option({**settings, **kept}, faster, frozenset({METHOD, ENGINE}))
+    yield Option(settings, note, frozenset({METHOD}))
+    if 4 in _bnb_bits(job) and not job.quantized:
+        yield Option({**settings, "quantization_bit": 4}, f"{note}; base weights in 4 bit", frozenset({METHOD}))
+
+
+# What leaves the training as it is. Every step costs more than all before it together, here and below.
+SAME_TRAINING: tuple[Lever, ...] = (smaller_micro_batch, _zero2, _liger_kernel, _recomputation, _fewer_loader_workers)
+# What changes the samples or the numbers, or is slow.
+_FOR_ADAPTERS: tuple[Lever, ...] = (
+    _half_as_long_samples,
+    _four_bits,
+    _unquantized,
+    _zero3,
+    _everything_offloaded,
+    _much_shorter_samples,
+)
+_FOR_WEIGHTS: tuple[Lever, ...] = (
+    _zero3,
+    _half_as_long_samples,
+    _optimizer_offloaded,
+    _everything_offloaded,
+    _adapters,
+    _much_shorter_samples,
+)
+_FOR_WEIGHTS_ON_ONE_DEVICE: tuple[Lever, ...] = (
+    _half_as_long_samples,
+    _pure_bf16,
+    _adapters,
+    _memory_saving_optimizers,
+    _optimizer_offloaded,
+    _everything_offloaded,
+    _much_shorter_samples,
+)
+
+
+def levers_changing_training(job: Job) -> tuple[Lever, ...]:
+    """The steps after the easy ones, by what the job trains: adapters, or weights of the model itself."""
+    if job.method not in ("full", "freeze"):
+        return _FOR_ADAPTERS
+    return _FOR_WEIGHTS if job.world > 1 else _FOR_WEIGHTS_ON_ONE_DEVICE
+
+
+def available_options(job: Job, step: Lever) -> list[Option]:
+    """The ways of a step that are open to the job: where an accelerate file shards it, the recipe cannot."""
+    return [way for way in step(job) if not (job.accelerate and ENGINE in way.decides)]
+
+
+def combine(ways: Iterable[Option]) -> Option | None:
+    """All of them as one; None where two exclude each other."""
+    settings: dict[str, ArgumentValue] = {}
+    notes: list[str] = []
+    decided: list[str] = []
+    for way in ways:
+        settings |= way.set
+        notes += [way.note] if way.note else []
+        decided += way.decides
+    distinct = frozenset(decided)
+    return Option(settings, "; ".join(notes), distinct) if len(distinct) == len(decided) else None
+
+
+# A device is hardly given more samples at once than this.
+_MAX_MICRO_BATCH = 64
+# Samples of fewer tokens than this are hardly worth training on.
+_MIN_LENGTH = 512
+
+
+def _bnb_bits(job: Job) -> tuple[int, ...]:
+    return job.machine.device.bitsandbytes if job.machine else (4, 8)
+
+
+def _uses_offload(job: Job) -> bool:
+    return job.zero is not None and job.zero.offloads
+
+
+def _deepspeed_options(job: Job, notes: dict[str, str]) -> Iterator[Option]:
+    """The ZeRO files but that of the recipe. Offload gains nothing where device and host share their memory."""
+    if job.machine and job.machine.device.shared_memory:
+        notes = {name: note for name, note in notes.items() if "offload" not in name}
+    own = str(job.zero.path) if job.zero else ""
+    yield from (_deepspeed_option(job, name, note) for name, note in notes.items() if not own.endswith(f"/{name}"))
+
+
+def _deepspeed_option(job: Job, name: str, note: str) -> Option:
+    return Option({**_without_other_engines(job), "deepspeed": f"deepspeed/{name}"}, note, frozenset({ENGINE}))
+
+
+def _without_optimizer(job: Job) -> dict[str, ArgumentValue]:
+    """The optimizers of full fine-tuning that LLaMA-Factory refuses beside adapters, and mostly beside DeepSpeed."""
+    return {key: False for key in ("use_galore", "use_apollo", "use_badam") if job.flag(key)}
+
+
+def _without_other_engines(job: Job) -> dict[str, ArgumentValue]:
+    """What has to go before a ZeRO engine can come: other engines, and optimizers and precisions that exclude it."""
+    gone = _without_optimizer(job) | {key: None for key in ("fsdp", "fsdp_config") if job.has(key)}
+    if job.flag("pure_bf16"):
+        gone |= {"pure_bf16": False, "bf16": True}
+    return gone

@@ -1,0 +1,154 @@
+"""Names and files of the recipes and DeepSpeed files in the catalogue, and the rows of `lmf-recipes list`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from validator.errors import RecipeError
+from validator.finding import Verdict
+from validator.knowledge import devices, models
+from validator.knowledge.devices import Machine
+from validator.recipe.known_folders import catalogue_root
+from validator.recipe.recipe_file import load_recipe
+from validator.recipe.suggestions import suggest
+from validator.run import prediction
+from validator.run.prediction import GIB, Job
+from validator.run.recipe_arguments import finite_number
+from validator.run.recipe_labels import catalogue_name, method_name
+
+
+class HoursRange(NamedTuple):
+    """A 90 % band."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class CatalogueRow:
+    """One recipe; the fields are the keys of `list --format json`. GiB (2^30 bytes) are what is expected, hours are
+    those that its header block states for its samples."""
+
+    name: str
+    summary: str | None
+    model: str
+    machine: str | None
+    method: str
+    device_gib: float | None
+    host_gib: float | None
+    samples: int | None
+    verdict: Verdict
+    hours: HoursRange | None
+
+
+def recipe_names() -> list[str]:
+    """Every recipe by name, sorted."""
+    with os.scandir(catalogue_root() / "recipes") as entries:
+        return sorted(each.name.removesuffix(".yaml") for each in entries if each.name.endswith(".yaml"))
+
+
+def recipe_file(name: str) -> Path:
+    """The file of a recipe. Raises RecipeError with the nearest name where there is none."""
+    wanted = name.removesuffix(".yaml")
+    if wanted not in recipe_names():
+        near = (
+            _hint_for_model_name(wanted)
+            or suggest(wanted, [*recipe_names(), *deepspeed_file_names()])
+            or "; `lmf-recipes list` shows all"
+        )
+        raise RecipeError(f"no recipe `{wanted}` in the catalogue{near}")
+    return catalogue_root() / "recipes" / f"{wanted}.yaml"
+
+
+def _hint_for_model_name(name: str) -> str:
+    """How to see the recipes of a model, where that is what the name is; else an empty text."""
+    try:
+        model = models.find_model_by_any_name(name)
+    except RecipeError:
+        return ""
+    return f"; it is a model: see `lmf-recipes list --model {name}`" if model.id else ""
+
+
+def resolved_recipes(host_ram_gib: float | None = None) -> Iterator[Job]:
+    """Every recipe as a job, by name, on its own machine; the main memory of a node may be another."""
+    for each in recipe_names():
+        yield prediction.resolve(
+            load_recipe(str(catalogue_root() / "recipes" / f"{each}.yaml")), host_ram_gib=host_ram_gib
+        )
+
+
+def catalogue_rows(
+    machine: str | None = None,
+    model: str | None = None,
+    method: str | None = None,
+    host_ram_gib: float | None = None,
+) -> list[CatalogueRow]:
+    """One row for each recipe that passes the filters, judged for this main memory where one is given. Raises
+    RecipeError for an unknown machine or model."""
+    target = devices.parse_machine(machine) if machine else None
+    wanted = models.find_model_by_any_name(model) if model else None
+    return [
+        _catalogue_row(each)
+        for each in resolved_recipes(host_ram_gib)
+        if (target is None or _runs_on(each, target))
+        and (wanted is None or (each.model is not None and each.model.arch == wanted.arch))
+        and (method is None or method == method_name(each) or method in _name_variants(each))
+    ]
+
+
+def _name_variants(recipe: Job) -> list[str]:
+    """Words of a recipe's name behind its method: dpo, fsdp, offload, 32k, an optimizer, tools."""
+    stage = method_name(recipe).split("-")[1:]
+    return stage + Path(recipe.path).stem.removeprefix(catalogue_name(recipe) or "").split("-")[1:]
+
+
+def _runs_on(recipe: Job, target: Machine) -> bool:
+    """A recipe for the same device, for no more of them."""
+    here = recipe.machine
+    return (
+        here is not None
+        and here.device.id == target.device.id
+        and here.nodes <= target.nodes
+        and here.devices <= target.devices
+    )
+
+
+def _catalogue_row(recipe: Job) -> CatalogueRow:
+    device, host = recipe.device_memory, recipe.host_memory
+    return CatalogueRow(
+        name=Path(recipe.path).stem,
+        summary=recipe.header.get("summary"),
+        model=recipe.model_name,
+        machine=str(recipe.machine) if recipe.machine else None,
+        method=method_name(recipe),
+        device_gib=round(device.expected / GIB, 1) if device else None,
+        host_gib=round(host.expected / GIB, 1) if host else None,
+        samples=recipe.samples,
+        verdict=recipe.verdict,
+        hours=_stated_hours(recipe),
+    )
+
+
+def _stated_hours(recipe: Job) -> HoursRange | None:
+    told = recipe.header.get("predicted")
+    band = told.get("hours") if isinstance(told, dict) else None
+    low, high, *_ = map(finite_number, [*band, None, None] if isinstance(band, list) else [None, None])
+    return HoursRange(low, high) if low is not None and high is not None else None
+
+
+DEEPSPEED_FOLDER = "deepspeed"
+
+
+def deepspeed_file_names() -> list[str]:
+    """Every DeepSpeed file by name, sorted."""
+    return sorted(path.name for path in (catalogue_root() / DEEPSPEED_FOLDER).glob("*.json"))
+
+
+def find_deepspeed_file(name: str) -> str | None:
+    """The file that `ds_z2`, `ds_z2.json` or `deepspeed/ds_z2.json` means, by name; None where there is none."""
+    wanted = name.removeprefix(f"{DEEPSPEED_FOLDER}/").removesuffix(".json") + ".json"
+    return wanted if wanted in deepspeed_file_names() else None

@@ -1,0 +1,197 @@
+"""Write a recipe into a folder, together with every file of the catalogue that it needs.
+
+These are its DeepSpeed or accelerate file, the demo model, data files, and entries of dataset_info.json. An
+existing file is never overwritten: if its content differs, nothing is written and a RecipeError says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from validator.errors import RecipeError
+from validator.escaping import shell_quote
+from validator.recipe import atomic_write, registry_edits, safe_read
+from validator.recipe.known_folders import catalogue_root
+from validator.recipe.recipe_file import parse_recipe
+from validator.recipe.safe_read import read_json
+from validator.run.dataset_registry import REGISTRY_FILE
+from validator.run.prediction import resolve
+
+if TYPE_CHECKING:
+    from validator.run.user_data import UserData
+
+
+# The launch command in a recipe's comment.
+_LAUNCH_COMMAND = re.compile(r"(?m)^(# +.*(?:llamafactory-cli train|llamafactory\.launcher) )recipes/\S+$")
+
+
+@dataclass(frozen=True)
+class InstalledRecipe:
+    """A recipe that was written, the files written or added to for it, the folder to start a run from, and the recipe's
+    path from there; `notes` are what to heed beside."""
+
+    recipe: Path
+    files: tuple[Path, ...]
+    folder: Path
+    start: Path
+    notes: tuple[str, ...] = ()
+
+
+def install_recipe(
+    target: Path, text: str, values: Mapping[str, object], own: UserData | None = None
+) -> InstalledRecipe:
+    """Write the recipe, and the DeepSpeed or accelerate file and data sets of the catalogue that it names into the
+    folder that it is started from. `own` is the user's own data, in place of those data sets. Files that are there
+    already and say the same stay as they are.
+
+    Raises RecipeError, before anything is written, where the target exists, could not be started by that name, or
+    something there says otherwise."""
+    require_new_file(target)
+    header = parse_recipe(str(target), text).header
+    folder, wanted = run_folder(target), find_dependencies({**values, "dataset": ""} if own else values, header)
+    if own:
+        wanted = replace(wanted, entries={own.name: own.entry((folder / wanted.registry).parent)})
+    start = _path_from_folder(target, folder)
+    _require_no_space(start, text)
+    entries = missing_entries(folder, wanted)
+    missing = [name for name, data in wanted.files.items() if is_missing(folder, name, data)]
+    written = [name for name in missing if write_if_missing(folder, name, wanted.files[name])]
+    if entries and registry_edits.add_entries(folder / wanted.registry, entries):
+        written.append(wanted.registry)
+    # Last: a recipe that is there has all that it reads.
+    atomic_write.create_file(target, _LAUNCH_COMMAND.sub(lambda command: command[1] + shell_quote(str(start)), text))
+    return InstalledRecipe(target, tuple(folder / name for name in written), folder, start, own.notes if own else ())
+
+
+def require_new_file(target: Path) -> None:
+    """Raises RecipeError where the file is there already."""
+    if os.path.lexists(target):
+        raise RecipeError(f"`{target}` exists and is not overwritten; choose another name, or remove it")
+
+
+def run_folder(target: Path) -> Path:
+    """The folder to start a run of this recipe from, which its relative paths count from: the working directory where
+    the recipe lies in that, and it holds a data set registry or DeepSpeed files already; else the recipe's own."""
+    own, here = target.parent.resolve(), Path.cwd()
+    project = (here / "data" / REGISTRY_FILE).exists() or (here / "deepspeed").is_dir()
+    return here if project and own.is_relative_to(here) else own
+
+
+def _require_no_space(start: Path, text: str) -> None:
+    """Raises RecipeError for a path with a space where the run starts through torchrun, as PTH012 says."""
+    if not re.search(r"\s", str(start)):
+        return
+    job = resolve(parse_recipe(str(start), text))
+    if job.world > 1 or job.engine:
+        splits = "at which LLaMA-Factory splits the torchrun command"
+        raise RecipeError(f"`{start}` holds a space, {splits}; choose another name")
+
+
+def _path_from_folder(target: Path, folder: Path) -> Path:
+    """The recipe's path from the folder. Raises RecipeError where no command line can show it."""
+    path = target.parent.resolve().relative_to(folder) / target.name
+    if not str(path).isprintable():
+        raise RecipeError(f"`{target}` holds characters that a command cannot show; choose another name")
+    return path
+
+
+_DEMO_MODEL = "demo/tiny-qwen3"  # the one that is trained to try it out
+
+
+@dataclass(frozen=True)
+class RecipeDependencies:
+    """What a recipe reads of the catalogue: contents of files by path, and entries of the data set registry. All paths
+    count from the folder that a run is started from."""
+
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    registry: str = f"data/{REGISTRY_FILE}"
+    entries: Mapping[str, object] = field(default_factory=dict)
+
+
+def find_dependencies(values: Mapping[str, object], header: Mapping[str, object]) -> RecipeDependencies:
+    """Collect the files of the catalogue that a recipe names by relative path, in its values and header block."""
+    files: dict[str, bytes] = {}
+    if values.get("model_name_or_path") == _DEMO_MODEL:
+        files |= {
+            f"{_DEMO_MODEL}/{path.name}": path.read_bytes()
+            for path in sorted((catalogue_root() / _DEMO_MODEL).iterdir())
+        }
+    for engine in (values.get("deepspeed"), header.get("accelerate")):
+        if isinstance(engine, str) and (catalogue_root() / engine).is_file():
+            files[engine] = (catalogue_root() / engine).read_bytes()
+    folder = str(values.get("dataset_dir") or "data")
+    if not (catalogue_root() / folder / REGISTRY_FILE).is_file():
+        return RecipeDependencies(files)
+    known = read_json(str(catalogue_root() / folder / REGISTRY_FILE))
+    names = [name.strip() for name in str(values.get("dataset") or "").split(",")]
+    entries = {name: known[name] for name in names if name in known}
+    for name in (f"{folder}/{entry['file_name']}" for entry in entries.values() if "file_name" in entry):
+        files[name] = (catalogue_root() / name).read_bytes()
+    return RecipeDependencies(files, f"{folder}/{REGISTRY_FILE}", entries)
+
+
+def is_missing(folder: Path, name: str, content: bytes) -> bool:
+    """Whether a file is still to be written. Raises RecipeError where one of that name says something else."""
+    path = folder / name
+    if safe_read.path_kind(path) is None:
+        _require_inside_folder(folder, path)
+        return True
+    if not _same_content(path, content):
+        raise RecipeError(
+            f"`{path}` is there and differs from the catalogue's; rename yours, or choose a folder that has none"
+        )
+    return False
+
+
+def write_if_missing(folder: Path, name: str, content: bytes) -> bool:
+    """Write a file that is lacking; False where another process was faster. Raises RecipeError as `lacking` does."""
+    written = []
+
+    def new(_: bytes | None) -> bytes | None:
+        written.append(is_missing(folder, name, content))
+        return content if written[-1] else None
+
+    atomic_write.make_folder((folder / name).parent)
+    atomic_write.edit_file(folder / name, new)
+    return written[-1]
+
+
+def _same_content(path: Path, content: bytes) -> bool:
+    """Whether a file says the same, in JSON whatever its layout is."""
+    if path.suffix == ".json":
+        return bool(read_json(str(path)) == json.loads(content))
+    try:
+        return path.read_bytes() == content
+    except OSError:
+        return False
+
+
+def missing_entries(folder: Path, wanted: RecipeDependencies) -> dict[str, object]:
+    """The entries that the registry lacks; one that says more than the catalogue's, such as a further hub, is as good.
+    Raises RecipeError where one says something else."""
+    path = folder / wanted.registry
+    known = read_json(str(path)) if safe_read.path_kind(path) else {}
+    there = known if isinstance(known, dict) else {}
+    missing = registry_edits.undefined_entries(
+        path, {k: v for k, v in wanted.entries.items() if not _covers_entry(there.get(k), v)}
+    )
+    if missing:
+        _require_inside_folder(folder, path)
+    return missing
+
+
+def _covers_entry(there: object, entry: object) -> bool:
+    return isinstance(there, dict) and isinstance(entry, dict) and {**there, **entry} == there
+
+
+def _require_inside_folder(folder: Path, path: Path) -> None:
+    """Raise RecipeError where a link leads out of the folder: nothing is written elsewhere than where it was asked."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise RecipeError(
+            f"a link leads from `{path}` out of `{folder}`; nothing is written there, choose another folder"
+        )

@@ -1,0 +1,72 @@
+"""Find the file that RECIPE on a command line stands for: a path, or the name of a recipe in the catalogue.
+
+The relative paths in a catalogue recipe count from the catalogue's folder, so overrides make them absolute."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from validator.catalogue import bundled_recipes
+from validator.errors import RecipeError
+from validator.finding import Diagnostic, Severity
+from validator.recipe import recipe_file, safe_read
+from validator.recipe.known_folders import catalogue_root
+from validator.recipe.recipe_file import Document, load_recipe
+from validator.recipe.suggestions import suggest
+
+# Keys whose relative paths a recipe of the catalogue means from the catalogue's home, and what they are by default.
+_PATH_KEYS = {"deepspeed": None, "dataset_dir": "data", "model_name_or_path": None}
+
+
+class LocatedRecipe(NamedTuple):
+    """A recipe's file, and overrides: the user's, after those that say where a catalogue recipe's own paths lead."""
+
+    path: str
+    overrides: tuple[str, ...]
+
+
+def locate_recipe(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
+    """The file that is there, else the recipe of that name; any other path as it is, for the reader to explain.
+
+    Raises RecipeError, with a near name, for a word that is neither."""
+    if recipe == "-" or os.access(recipe, os.F_OK):
+        return LocatedRecipe(recipe, tuple(overrides))
+    name = recipe.removesuffix(".yaml")
+    if name not in bundled_recipes.recipe_names():
+        _refuse_unknown_name(recipe, name)
+        return LocatedRecipe(recipe, tuple(overrides))
+    file = bundled_recipes.recipe_file(name)
+    if catalogue_root() == Path.cwd():
+        return LocatedRecipe(str(file.relative_to(catalogue_root())), tuple(overrides))
+    return LocatedRecipe(str(file), (*_absolute_path_overrides(file, overrides), *overrides))
+
+
+def open_recipe(recipe: str) -> Document:
+    """The recipe, read. Never raises: whatever is wrong is in `problems`."""
+    try:
+        path, overrides = locate_recipe(recipe)
+    except RecipeError as err:
+        return Document(recipe, problems=[Diagnostic("LOA001", Severity.ERROR, str(err))])
+    return recipe_file.with_overrides(load_recipe(path), overrides)
+
+
+def _refuse_unknown_name(recipe: str, name: str) -> None:
+    near = suggest(name, bundled_recipes.recipe_names())
+    word = recipe == Path(recipe).name and not Path(recipe).suffix
+    if near or word:
+        more = near or "; `lmf-recipes list` shows all"
+        raise RecipeError(f"`{recipe}` is no file, and no recipe of the catalogue{more}")
+
+
+def _absolute_path_overrides(file: Path, overrides: Sequence[str]) -> Iterator[str]:
+    """Where the recipe's own paths lead. Whoever names other data means them from where they stand."""
+    values = load_recipe(str(file)).values
+    given = {text.partition("=")[0] for text in overrides}
+    given |= {"dataset_dir"} if "dataset" in given else set()
+    for key, default in _PATH_KEYS.items():
+        value = values.get(key, default)
+        if key not in given and isinstance(value, str) and safe_read.path_kind(catalogue_root() / value) is not None:
+            yield recipe_file.path_override(key, str(catalogue_root() / value))

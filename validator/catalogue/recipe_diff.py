@@ -1,0 +1,95 @@
+"""The command `diff`: two recipes compared, setting by setting, with the memory that each of them needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from validator.catalogue.lookup import locate_recipe
+from validator.finding import Verdict
+from validator.recipe.known_folders import catalogue_root
+from validator.recipe.recipe_file import load_valid_recipe
+from validator.run import prediction
+from validator.run.prediction import GIB, Job
+
+_HEADER_FIELDS = ("machine", "host_ram_gib", "samples")
+# Settings as YAML or JSON gives them.
+SettingValues = dict[str, object]
+
+
+@dataclass(frozen=True)
+class MemorySummary:
+    """What is expected of a device and of a node's main memory, in GiB (2^30 bytes); None: not known."""
+
+    verdict: Verdict
+    device_gib: float | None
+    host_gib: float | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Settings of which the copy has another value, more, and fewer; the fields are the keys of the JSON."""
+
+    recipe: str
+    path: str
+    changed: dict[str, tuple[object, object]]
+    added: SettingValues
+    removed: SettingValues
+    before: MemorySummary
+    after: MemorySummary
+
+
+def compare_recipes(name: str, path: str) -> Comparison:
+    """A recipe beside another, each a file or a name of the catalogue. Raises RecipeError for bad input."""
+    before, after = _resolve_as_written(name), _resolve_as_written(path)
+    same_file = before.get("deepspeed") == after.get("deepspeed")
+    old, new = _setting_values(before, same_file), _setting_values(after, same_file)
+    if _output_dir_is_recipe_name(before) and _output_dir_is_recipe_name(after):
+        old, new = ({key: value for key, value in each.items() if key != "output_dir"} for each in (old, new))
+    return Comparison(
+        recipe=name.removesuffix(".yaml"),
+        path=after.path,
+        changed={key: (old[key], new[key]) for key in old if key in new and old[key] != new[key]},
+        added={key: new[key] for key in new if key not in old},
+        removed={key: old[key] for key in old if key not in new},
+        before=_memory_summary(before),
+        after=_memory_summary(after),
+    )
+
+
+def _resolve_as_written(recipe: str) -> Job:
+    """The recipe as it is written; one of the catalogue reads the catalogue's DeepSpeed file."""
+    resolved = prediction.resolve(load_valid_recipe(locate_recipe(recipe).path))
+    if Path(resolved.path).absolute().parent == catalogue_root() / "recipes":
+        resolved.folders = (catalogue_root(),)
+    return resolved
+
+
+def _output_dir_is_recipe_name(recipe: Job) -> bool:
+    """True if the folder of the results is called as the recipe is."""
+    return bool(recipe.get("output_dir") == f"saves/{Path(recipe.path).stem}")
+
+
+def _setting_values(recipe: Job, engine_too: bool) -> SettingValues:
+    """The recipe's keys, the header fields that decide its verdict, and what the DeepSpeed file says."""
+    header = {f"(header) {field}": recipe.header[field] for field in _HEADER_FIELDS if field in recipe.header}
+    inside = _flatten(recipe.zero.config) if recipe.zero and engine_too else ()
+    return {**header, **recipe.values, **{f"(deepspeed file) {key}": value for key, value in inside}}
+
+
+def _flatten(config: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _memory_summary(recipe: Job) -> MemorySummary:
+    device, host = recipe.device_memory, recipe.host_memory
+    return MemorySummary(
+        recipe.verdict,
+        round(device.expected / GIB, 1) if device else None,
+        round(host.expected / GIB, 1) if host else None,
+    )

@@ -1,0 +1,128 @@
+"""`check --fix`: fixes are applied until none is left. Each is judged again, and taken back if it brings a new
+finding. The file keeps its byte order mark and line ends, and is written only if it did not change in the
+meantime."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from validator.errors import RecipeError
+from validator.escaping import RawText
+from validator.finding import Diagnostic, FileReport, Severity
+from validator.recipe import atomic_write, safe_read, text_edits
+from validator.recipe.recipe_file import Document
+
+
+class OriginalFile(NamedTuple):
+    """A file as it was read. `mark` is what stands before the text, `data` all of it."""
+
+    path: str
+    data: bytes
+    mark: str
+    text: str
+
+
+def read_original(path: str) -> OriginalFile:
+    """The file, or standard input for `-`. Raises RecipeError."""
+    data = safe_read.read_bytes(path)
+    return OriginalFile(path, data, "\ufeff" if data.startswith(codecs.BOM_UTF8) else "", safe_read.decode_text(data))
+
+
+def write_fixed(original: OriginalFile, content: str) -> None:
+    """Put the text in the place of the file's; of standard input it goes to standard output. Raises RecipeError where
+    the file may not be written, or is not what it was any more."""
+    if original.path == "-":
+        sys.stdout.write(content if sys.stdout.isatty() else RawText(original.mark + content))
+        return
+
+    def fixed(now: bytes | None) -> str:
+        if now != original.data:
+            raise RecipeError(f"`{original.path}` was changed while it was fixed; nothing is written to it, run again")
+        return original.mark + content
+
+    atomic_write.edit_file(Path(original.path), fixed)
+
+
+JudgeDocument = Callable[[Document], FileReport]
+_FindingKey = tuple[str, str | None]
+_READING_CODES = ("LOA", "SCH")
+# Each try judges the file again: as often as many fixes ask for, but a large file less often.
+_MIN_TRIES, _MAX_CHARACTERS = 8, 1 << 19  # tries; characters over all of them
+_RUN_AGAIN = "there are more fixes than are tried at once: run again"
+_NEEDS_UNSAFE = "it may change what is trained: --unsafe-fixes"
+
+
+@dataclass(eq=False)
+class FixedDocument:
+    """A recipe on its way: as it is now, what is found in it, and what was done. `refused` says why a fix was not."""
+
+    document: Document
+    report: FileReport
+    done: list[Diagnostic] = field(default_factory=list)
+    refused: dict[_FindingKey, str] = field(default_factory=dict)
+
+
+def apply_fixes(
+    document: Document, judge: JudgeDocument, wanted: Callable[[Diagnostic], bool], unsafe: bool
+) -> FixedDocument:
+    """The recipe after every fix of a wanted finding that can be made, and all findings that are left."""
+    now = FixedDocument(document, judge(document))
+    together, tries = True, max(_MIN_TRIES, _MAX_CHARACTERS // (len(document.text) + 1))
+    while safe := [each for each in _fixable_findings(now, wanted) if unsafe or (each.fix and each.fix.safe)]:
+        tries -= 1
+        if not tries:
+            now.refused.update((_finding_key(each), _RUN_AGAIN) for each in safe)
+            break
+        # What hangs on a key can be judged only once that is written as LLaMA-Factory reads it.
+        todo = [each for each in safe if each.code.startswith(_READING_CODES)] or safe
+        problem = _try_fixes(now, todo if together else todo[:1], judge)
+        if problem and not together:
+            now.refused[_finding_key(todo[0])] = problem
+        together = together and not problem
+    return now
+
+
+def skipped_fixes(now: FixedDocument, wanted: Callable[[Diagnostic], bool]) -> list[tuple[Diagnostic, str]]:
+    """Each wanted finding that has a fix and is still there, and why."""
+    fixable = [each for each in now.report.diagnostics if each.fix and wanted(each)]
+    return [(each, now.refused.get(_finding_key(each), _NEEDS_UNSAFE)) for each in fixable]
+
+
+def _fixable_findings(now: FixedDocument, wanted: Callable[[Diagnostic], bool]) -> list[Diagnostic]:
+    return [
+        each for each in now.report.diagnostics if each.fix and wanted(each) and _finding_key(each) not in now.refused
+    ]
+
+
+def _try_fixes(now: FixedDocument, todo: list[Diagnostic], judge: JudgeDocument) -> str:
+    """Make these fixes. If they fail, or bring a warning or an error, return why and leave the document as it is."""
+    try:
+        after = text_edits.apply_edits(now.document, (edit for each in todo if each.fix for edit in each.fix.edits))
+    except text_edits.UnfitError as err:
+        return str(err)
+    report = judge(after)
+    before, behind = _finding_keys(now.report.diagnostics), _finding_keys(report.diagnostics)
+    # Of a file that could not be read nothing else was known. A note is no reason to leave an error.
+    worse = _finding_keys(each for each in report.diagnostics if each.severity is not Severity.NOTE)
+    fresh = worse - before if now.document.judgeable else Counter[_FindingKey]()
+    if fresh:
+        return f"it would bring {', '.join(sorted({code for code, _ in fresh}))}"
+    if _finding_keys(todo) - (before - behind):
+        return "the finding would stay"
+    now.document, now.report = after, report
+    now.done += todo
+    return ""
+
+
+def _finding_keys(diagnostics: Iterable[Diagnostic]) -> Counter[_FindingKey]:
+    return Counter(map(_finding_key, diagnostics))
+
+
+def _finding_key(diagnostic: Diagnostic) -> _FindingKey:
+    return diagnostic.code, diagnostic.key

@@ -1,0 +1,251 @@
+"""From a path to its report: load the file, judge keys and values, resolve the run, apply the rules, add advice.
+
+It also says why the memory of a run was not judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from validator import __version__
+from validator.check.locate import Locations
+from validator.check.suppression import COMMENT_MARK
+from validator.errors import RecipeError
+from validator.finding import Diagnostic, FileReport, NotJudged, Related, Report, Severity
+from validator.recipe import known_folders, safe_read
+from validator.recipe.known_folders import search_folders
+from validator.recipe.omegaconf import WRITTEN_TWICE
+from validator.recipe.recipe_file import RECIPE_SUFFIXES, Document, load_recipe
+from validator.recipe.safe_read import read_text
+from validator.rules import all_rules, manual, unknown_keys
+from validator.rules.rule import Rule
+from validator.run.prediction import Job, resolve
+from validator.wording import clip
+
+_FILES_FOR_PROCESSES = 64  # files, for which several processes are quicker than one
+_MAX_MESSAGE = 2_000  # characters of a message
+# A job -> the same with simulations at hand
+Simulate = Callable[[Job], Job]
+# Keys and values that LLaMA-Factory does not take
+_MISREAD_CODES = ("SCH001", "SCH002", "SCH004")
+
+
+def check_files(
+    subjects: Sequence[str | Document],
+    machine: str | None = None,
+    host_ram_gib: float | None = None,
+    trial: Simulate | None = None,
+) -> Report:
+    """All findings of all files. Folders stand for the files in them; `-` is standard input; a document has been read
+    already. `trial` gives a job what simulates it. Never raises."""
+
+    def report(one: str | Document | FileReport) -> FileReport:
+        if isinstance(one, FileReport):
+            return one
+        if isinstance(one, Document):
+            return check_document(one, machine, host_ram_gib, trial)
+        return check_file(one, machine, host_ram_gib, trial)
+
+    asked = [one for subject in subjects for one in _files_of(subject)]
+    if len(asked) < _FILES_FOR_PROCESSES or trial or "-" in subjects:
+        return Report(__version__, [report(one) for one in asked])
+    from . import worker_pool  # which takes as long to begin as a few files
+
+    return Report(__version__, worker_pool.map_in_processes(report, asked))
+
+
+def _files_of(subject: str | Document) -> Sequence[str | Document | FileReport]:
+    """What is to be judged for it, or what is said where that is nothing."""
+    if isinstance(subject, Document):
+        return [subject]
+    return expand_path(subject)
+
+
+def check_file(
+    path: str, machine: str | None = None, host_ram_gib: float | None = None, trial: Simulate | None = None
+) -> FileReport:
+    """All findings of one file: a recipe, or a DeepSpeed JSON file by its suffix. Never raises for bad input."""
+    zero = path.endswith(".json")
+    report = _check_deepspeed_file(path) if zero else check_document(load_recipe(path), machine, host_ram_gib, trial)
+    if not report.diagnostics or path == "-" or known_folders.is_in_repository(path, path):
+        return report
+    from . import locate  # which only a link that leads out of the repository needs
+
+    return locate.report_without_quotes(report)
+
+
+def empty_folder_report(folder: str) -> FileReport:
+    """The report of a folder that holds nothing of ours."""
+    return unreadable_report(folder, "holds no recipe (.yaml) and no DeepSpeed file (.json)")
+
+
+def unreadable_report(path: str, why: str) -> FileReport:
+    """The report of what cannot be read."""
+    return FileReport(path, [Diagnostic("LOA001", Severity.ERROR, why)])
+
+
+def check_document(
+    document: Document,
+    machine: str | None = None,
+    host_ram_gib: float | None = None,
+    trial: Simulate | None = None,
+    guarded: bool = True,
+) -> FileReport:
+    """All findings of a recipe that has been read. Unless whoever runs it trusts it, they are `guarded`: nothing is
+    quoted of files outside of its repository."""
+    if document.judgeable and document.values:
+        return check_recipe(document, machine, host_ram_gib, trial, guarded)[0]
+    report = FileReport(
+        document.path, list(map(_clip_message, document.problems)), sources={document.path: document.text}
+    )
+    if document.judgeable:
+        report.diagnostics.append(Diagnostic("LOA006", Severity.ERROR, "holds no key; a recipe needs at least a model"))
+    return report
+
+
+def check_recipe(
+    document: Document,
+    machine: str | None = None,
+    host_ram_gib: float | None = None,
+    trial: Simulate | None = None,
+    guarded: bool = True,
+) -> tuple[FileReport, Job]:
+    """All findings of a recipe that holds keys, and the job that they are about: without the values they refuse."""
+    locations = Locations(document, guarded)
+    report = FileReport(document.path, list(document.problems))
+    if document.path != "-" and not document.path.endswith(RECIPE_SUFFIXES):
+        text = "is read by LLaMA-Factory only if its name ends with .yaml or .yml, in lower case; rename it"
+        report.diagnostics.append(Diagnostic("LOA007", Severity.ERROR, text))
+    report.diagnostics += [
+        locations.diagnostic(*each[:4], fix=each.fix) for each in unknown_keys.check_schema(document)
+    ]
+    wrong = (d for d in report.diagnostics if d.severity is Severity.ERROR and d.code != WRITTEN_TWICE)
+    refused = frozenset(each.key for each in wrong if each.key)
+    refused |= _intended_names(report.diagnostics)
+    job = resolve(document, machine, host_ram_gib, refused)
+    job.guarded = guarded
+    job = trial(job) if trial else job
+    findings = _apply_rules(all_rules.RULES, job, locations, refused)
+    misread = any(each.code in _MISREAD_CODES for each in report.diagnostics)
+    report.diagnostics += map(_without_safe_fix, findings) if misread else findings
+    report.diagnostics = sorted(
+        map(_clip_message, _unsuppressed(document, report.diagnostics, job.as_written)), key=_report_order
+    )
+    report.sources = _sources_with_findings(locations.sources, report)
+    report.verdict, report.unjudged = job.verdict, tuple(reasons_not_judged(job, tried=trial is not None))
+    return report, job
+
+
+def _intended_names(diagnostics: Iterable[Diagnostic]) -> frozenset[str]:
+    """Keys that are written under another name, so that the recipe seems to lack them."""
+    fixes = [each.fix for each in diagnostics if each.fix and each.severity is Severity.ERROR]
+    return frozenset(str(edit.to) for fix in fixes for edit in fix.edits if edit.do == "rename")
+
+
+def _without_safe_fix(diagnostic: Diagnostic) -> Diagnostic:
+    """The finding of a recipe that is misread: what seems to have no effect may hang on what is meant."""
+    fix = diagnostic.fix
+    if fix is None or all(edit.do != "remove" for edit in fix.edits):
+        return diagnostic
+    return diagnostic._replace(fix=fix._replace(safe=False))
+
+
+def _clip_message(diagnostic: Diagnostic) -> Diagnostic:
+    """The finding, with as much of its message as anybody reads: what a file holds may be as long as the file."""
+    long = len(diagnostic.message) > _MAX_MESSAGE
+    return diagnostic._replace(message=clip(diagnostic.message, _MAX_MESSAGE)) if long else diagnostic
+
+
+def _sources_with_findings(sources: dict[str, str], report: FileReport) -> dict[str, str]:
+    """The texts that findings lie in: of many files without any, none is kept."""
+    return {path: sources[path] for path in {each.path or report.path for each in report.diagnostics} & sources.keys()}
+
+
+def _unsuppressed(document: Document, diagnostics: list[Diagnostic], as_written: bool) -> list[Diagnostic]:
+    """The findings that no comment of the recipe suppresses."""
+    if COMMENT_MARK not in document.text:
+        return diagnostics
+    from .suppression import without_suppressed  # which hardly any recipe asks for
+
+    return without_suppressed(document, diagnostics, as_written)
+
+
+def _report_order(diagnostic: Diagnostic) -> tuple[int, int, str, int, int, str]:
+    """The order of the file that is checked; what lies in another stands where that is named."""
+    line, column = diagnostic.line, diagnostic.column
+    if diagnostic.path is None:
+        return line, column, "", line, column, diagnostic.code
+    named = diagnostic.related[0] if diagnostic.related else Related("", 1, 1, "")
+    return named.line, named.column, diagnostic.path, line, column, diagnostic.code
+
+
+def _check_deepspeed_file(path: str) -> FileReport:
+    """A DeepSpeed file by itself: what can be said without the recipe that uses it."""
+    try:
+        text = read_text(path)
+    except RecipeError as err:
+        return unreadable_report(path, str(err))
+    locations = Locations(Document(path, text))
+    job = Job({"deepspeed": str(Path(path).absolute())}, path=path, folders=tuple(search_folders(path)))
+    diagnostics = sorted(map(_clip_message, _apply_rules(all_rules.FILE_RULES, job, locations)), key=_report_order)
+    return FileReport(path, diagnostics, sources=locations.sources)
+
+
+def _apply_rules(
+    rules: Iterable[Rule], job: Job, locations: Locations, refused: frozenset[str] = frozenset()
+) -> Iterator[Diagnostic]:
+    """What the rules say, but nothing more about a key whose value was refused already."""
+    for rule, place, message, fix in all_rules.run_rules(rules, job):
+        if place.key not in refused:
+            advice = _advice_on_memory(job) if rule.advised else ""
+            remedy = manual.fix_paragraph(rule.manual)
+            yield locations.diagnostic(rule.code, rule.severity, place, message + advice, remedy, fix)
+
+
+def _advice_on_memory(job: Job) -> str:
+    from validator.advise import changes  # only where something does not fit: not on the path of a clean check
+
+    return f"; {changes.change_advice(job)}"
+
+
+def expand_path(path: str) -> list[str | FileReport]:
+    """The files a path stands for, and a report of each folder in it that cannot be listed; what cannot be looked at is
+    left to the loader to explain."""
+    if path == "-" or safe_read.path_kind(path) != "folder":
+        return [path]
+    from . import find_files  # which a check of files does not need
+
+    closed: list[str | FileReport] = []
+
+    def told(folder: str, err: OSError) -> None:
+        why = (err.strerror or str(err)).lower()
+        closed.append(
+            unreadable_report(folder, f"is a folder that cannot be listed: {why}; what is in it was not checked")
+        )
+
+    return [*find_files.find_in_folder(path, told), *closed] or [empty_folder_report(path)]
+
+
+_MAX_MODEL_PROBLEM = 500  # characters, of which a name may be most
+_NO_MACHINE = "no machine named: give --machine 8xa100-80g"
+
+
+def reasons_not_judged(job: Job, tried: bool = False) -> Iterator[NotJudged]:
+    """What a verdict lacks. A model that is not known is told in full where no finding (FIT005) does it; where a
+    simulation was tried, the finding says of each file why it failed, and no sum stands for it."""
+    if job.machine_problem:
+        yield NotJudged("machine not known", "machine not known")
+    elif not job.machine:
+        yield NotJudged(_NO_MACHINE, _NO_MACHINE)
+    if job.model_problem:
+        told = bool(job.machine)
+        code = "FIT005" if told and not tried else ""
+        yield NotJudged(
+            "model not known", "model not known" if told else clip(job.model_problem, _MAX_MODEL_PROBLEM), code
+        )
+    if job.trains_nothing:
+        yield NotJudged("nothing is trained", "nothing is trained: the formulas are of training")
+    if job.sharded_by and job.sharded_by.problem:
+        yield NotJudged("DeepSpeed file not read", "DeepSpeed file not read")
+    if job.accelerate and not job.accelerate.judged:
+        yield NotJudged("accelerate file not understood", "accelerate file not understood")

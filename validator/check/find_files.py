@@ -1,0 +1,140 @@
+"""Recipes and DeepSpeed files among other files, recognized by what they hold, in a folder or in a commit."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from validator.errors import RecipeError
+from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_recipe
+from validator.recipe.safe_read import read_bytes
+from validator.run.dataset_registry import REGISTRY_FILE
+from validator.run.prediction import resolve
+
+_OUR_SUFFIXES = (*RECIPE_SUFFIXES, ".json")
+_MAX_BYTES = 1 << 20
+# Looked for in bytes, so that a recipe that is not UTF-8, or no YAML any more, is recognised and told so.
+_HEADER_START = re.compile(rb"(?m)^# /// recipe[ \t\r]*$")
+_RECIPE_KEY = re.compile(
+    rb"""(?mx) ^["']? ( model_name_or_path | do_train | dataset | finetuning_type | template | cutoff_len
+         | stage (?= ["']? [ \t]* : [ \t]* ["']? (?:pt|sft|rm|ppo|dpo|kto) \b) ) ["']? [ \t]* :"""
+)
+# With any one of each, a file is for LLaMA-Factory, and for training: not for chat, export or another trainer.
+_LLAMAFACTORY_KEYS, _TRAINING_KEYS = (
+    {b"finetuning_type", b"template", b"cutoff_len", b"stage"},
+    {b"stage", b"do_train", b"dataset"},
+)
+_MIN_KEYS = 3
+_ZERO_SETTINGS = re.compile(rb'(?<!\\)"zero_optimization"\s*:')
+_VENV_FILE = "pyvenv.cfg"
+_SKIPPED_FOLDERS = ("node_modules", "venv", "site-packages", "checkpoints")
+
+
+class _FolderContents(NamedTuple):
+    """Files and folders in a folder, and whether it is a virtual environment."""
+
+    files: list[str]
+    folders: list[str]
+    installed: bool
+
+
+def is_ours(path: str) -> bool:
+    """Whether the file is a recipe or a DeepSpeed file; one that cannot be read is neither."""
+    try:
+        data = read_bytes(path)[:_MAX_BYTES]
+    except RecipeError:
+        return False
+    return _is_deepspeed_file(data) if path.endswith(".json") else _is_recipe(data)
+
+
+def find_in_folder(folder: str, closed: Callable[[str, OSError], object] = lambda _folder, _err: None) -> list[str]:
+    """The recipes and DeepSpeed files in a folder and those below it, in order; links to folders are not followed.
+    `closed` is told of each folder that cannot be listed."""
+    files, below = list[str](), [folder]
+    while below:
+        place = below.pop()
+        try:
+            listed = _folder_contents(place)
+        except OSError as err:
+            closed(str(Path(place)), err)
+            continue
+        if not listed.installed or place == folder:
+            files += listed.files
+            below += listed.folders
+    return [path for path in sorted(files) if is_ours(path)]
+
+
+def _folder_contents(folder: str) -> _FolderContents:
+    """What a folder holds that may be ours, by its name: among a million files none is looked at that is called
+    otherwise. Raises OSError."""
+    files, folders, installed = [], [], False
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if not _is_skipped(entry.name):
+                    folders.append(entry.path)
+            elif entry.name.endswith(_OUR_SUFFIXES) and _is_file(entry):
+                files.append(str(Path(entry.path)))
+            elif entry.name == _VENV_FILE:
+                installed = True
+    return _FolderContents(files, folders, installed)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a file, or a link to one: not to a name that is too long, to a pipe or to itself."""
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
+
+
+def _is_recipe(data: bytes) -> bool:
+    keys = set(_RECIPE_KEY.findall(data))
+    return bool(
+        _HEADER_START.search(data) or (len(keys) >= _MIN_KEYS and keys & _LLAMAFACTORY_KEYS and keys & _TRAINING_KEYS)
+    )
+
+
+def _is_deepspeed_file(data: bytes) -> bool:
+    """An object with ZeRO settings, or what is left of one that is no JSON any more."""
+    if not _ZERO_SETTINGS.search(data):
+        return False
+    try:
+        config = json.loads(data)
+    except (ValueError, RecursionError):
+        return True
+    return isinstance(config, dict) and "zero_optimization" in config
+
+
+def _is_skipped(name: str) -> bool:
+    """Folders that are hidden, installed, or left by a run."""
+    return name.startswith((".", "checkpoint-")) or name in _SKIPPED_FOLDERS
+
+
+def files_to_check(paths: Sequence[str]) -> list[str]:
+    """The recipes and DeepSpeed files among the paths, then the recipes in the working directory that read a DeepSpeed
+    file or data set registry among them."""
+    ours = [path for path in paths if is_ours(path)]
+    read = [path for path in paths if Path(path).name == REGISTRY_FILE or (path.endswith(".json") and path in ours)]
+    known = {Path(path).resolve() for path in ours}
+    return ours + [path for path in _recipes_reading(read) if Path(path).resolve() not in known]
+
+
+def _recipes_reading(paths: Iterable[str]) -> Iterator[str]:
+    changed = {Path(path).resolve() for path in paths}
+    for path in find_in_folder(".") if changed else ():
+        if not path.endswith(".json") and changed & set(_files_read_by(path)):
+            yield path
+
+
+def _files_read_by(recipe: str) -> Iterator[Path]:
+    """The files beside a recipe that decide what it does."""
+    job = resolve(load_recipe(recipe))
+    if job.zero and job.zero.path:
+        yield Path(job.zero.path).resolve()
+    if job.registry:
+        yield job.registry.path.resolve()

@@ -1,0 +1,133 @@
+"""Comments in a recipe that suppress findings (`# lmf-recipes: ignore TRA009, PAR101`), and `--select` and
+`--ignore`.
+
+At the end of a line a comment holds for the findings on that line, and for those in a file that the line names;
+on a line of its own before the first key, for the whole recipe. Errors of reading cannot be suppressed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from validator.errors import RecipeError
+from validator.finding import Diagnostic, Report, Severity
+from validator.recipe.recipe_file import Document
+from validator.recipe.suggestions import suggest
+from validator.rules import manual
+from validator.rules.rule import MAX_FINDINGS
+from validator.wording import clip
+
+# What a comment that suppresses findings begins with. Here, as a recipe without it does not import suppression.py.
+COMMENT_MARK = "lmf-recipes:"
+
+
+_IGNORE_COMMENT = rf"(?<!\S)#[ \t]*{COMMENT_MARK}[ \t]*ignore\b(.*)$"
+
+
+_Mark = tuple[str, int | None]  # a code, and a line or the whole recipe
+
+
+class Suppression(NamedTuple):
+    """One code of a comment, and where it stands. `whole`: it holds for the whole recipe."""
+
+    code: str
+    line: int
+    column: int
+    whole: bool
+
+    @property
+    def mark(self) -> _Mark:
+        """What it suppresses."""
+        return self.code, None if self.whole else self.line
+
+
+def cannot_be_suppressed(diagnostic: Diagnostic) -> bool:
+    """Whether the finding is shown whatever is asked: without it, no more can be said of the file."""
+    return diagnostic.code.startswith("LOA") and diagnostic.severity is Severity.ERROR
+
+
+def without_suppressed(document: Document, diagnostics: list[Diagnostic], as_written: bool) -> list[Diagnostic]:
+    """The findings without those that comments suppress, and with one for each comment that is of no use, which only a
+    run without options of the command line can tell."""
+    suppressions = list(_read_suppressions(document))
+    marks = {one.mark for one in suppressions}
+    kept = [each for each in diagnostics if marks.isdisjoint(_suppressing_marks(each))]
+    useless = list(islice(_useless_comments(suppressions, diagnostics, as_written), MAX_FINDINGS + 1))
+    if len(useless) > MAX_FINDINGS:
+        useless[MAX_FINDINGS] = useless[MAX_FINDINGS]._replace(
+            message=f"more than {MAX_FINDINGS} comments suppress nothing"
+        )
+    return kept + useless
+
+
+def _suppressing_marks(diagnostic: Diagnostic) -> set[_Mark]:
+    """What suppresses a finding: its code on its line, in another file on one that names that, or at the top."""
+    if cannot_be_suppressed(diagnostic):
+        return set()
+    own = [diagnostic.line] if diagnostic.path is None else [place.line for place in diagnostic.related]
+    return {(diagnostic.code, line) for line in [None, *own]}
+
+
+def _read_suppressions(document: Document) -> Iterator[Suppression]:
+    """The codes of every comment; a comment without any counts as one empty code."""
+    keys = document.body_tree.position(())[0] if document.body_tree else 1
+    for number, line in enumerate(document.text.splitlines(), 1):
+        comment = re.search(_IGNORE_COMMENT, line) if COMMENT_MARK in line else None
+        if comment:
+            whole = number < keys and not line[: comment.start()].strip()
+            words = [(comment.start(1) + word.start(), word[0]) for word in re.finditer(r"[^\s,]+", comment[1])]
+            for offset, code in words or [(comment.start(), "")]:
+                yield Suppression(code.upper(), number, offset + 1, whole)
+
+
+def _useless_comments(
+    suppressions: Iterable[Suppression], diagnostics: list[Diagnostic], as_written: bool
+) -> Iterator[Diagnostic]:
+    """LOA009."""
+    codes, met = manual.all_codes(), {mark for each in diagnostics for mark in _suppressing_marks(each)}
+    known = frozenset(codes)
+    for one in suppressions:
+        if not one.code:
+            text = "the comment names no code; write one such as `# lmf-recipes: ignore TRA009`"
+        elif one.code not in known:
+            text = f"`{clip(one.code)}` is no rule, so the comment suppresses nothing{suggest(one.code, codes)}"
+        elif as_written and one.mark not in met:
+            text = f"`{one.code}` suppresses nothing here; remove it"
+        else:
+            continue
+        yield Diagnostic("LOA009", Severity.WARNING, text, one.line, one.column)
+
+
+class Selection(NamedTuple):
+    """Codes or their beginnings. Without `select` all are asked for; `ignore` wins over it."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+    def holds(self, diagnostic: Diagnostic) -> bool:
+        """Whether the finding is asked for; that a file cannot be read always is."""
+        wanted = not self.select or diagnostic.code.startswith(self.select)
+        return cannot_be_suppressed(diagnostic) or (wanted and not diagnostic.code.startswith(self.ignore))
+
+    def apply(self, report: Report) -> None:
+        """Leave in the report what is asked for."""
+        for file in report.files:
+            file.diagnostics = [each for each in file.diagnostics if self.holds(each)]
+
+
+# Of a recipe that is started here: what an accelerate file says of processes and nodes does not count, as the numbers
+# are passed beside it; a half-written checkpoint is set aside first.
+IGNORED_AT_LAUNCH = Selection(ignore=("PAR305", "PTH018"))
+
+
+def parse_codes(words: Iterable[str]) -> tuple[str, ...]:
+    """Codes and beginnings of codes from comma-separated words. Raises RecipeError for one that matches nothing."""
+    wanted = tuple(code.strip().upper() for word in words for code in word.split(",") if code.strip())
+    known = manual.all_codes() if wanted else []
+    for code in wanted:
+        if not any(each.startswith(code) for each in known):
+            near = suggest(code, [*known, *sorted({each[:3] for each in known})])
+            raise RecipeError(f"no rule begins with `{code}`{near}")
+    return wanted

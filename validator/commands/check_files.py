@@ -1,0 +1,60 @@
+"""`check` with its options already read. It does not import click, so that hooks start quickly.
+
+validator.__main__ calls it directly for a check without options; commands/check calls it for all others."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn, TextIO
+
+from validator.check import checking as judge
+from validator.finding import Report, Severity
+from validator.output import findings as reports
+from validator.recipe.recipe_file import Document
+
+
+def check_and_exit(
+    paths: Sequence[str],
+    machine: str | None = None,
+    host_ram: float | None = None,
+    form: str = "text",
+    strict: bool = False,
+    select: tuple[str, ...] = (),
+    ignore: tuple[str, ...] = (),
+    trial: judge.Simulate | None = None,
+) -> NoReturn:
+    """Print every finding of the files, and exit with 1 where one is an error (with `strict`, a warning)."""
+    report = judge.check_files([resolve_path_or_name(path) for path in paths], machine, host_ram, trial)
+    if select or ignore:
+        from validator.check.suppression import Selection
+
+        Selection(select, ignore).apply(report)
+    report_and_exit(report, form, strict)
+
+
+def report_and_exit(
+    report: Report, form: str, strict: bool, stream: TextIO | None = None, failed: bool = False
+) -> NoReturn:
+    """Print the report, and exit with 1 where it holds an error (with `strict`, a warning), or something failed.
+
+    Without a `stream` it goes to standard output."""
+    if form == "sarif":
+        from validator.rules import manual
+
+        report.pages = manual.rule_pages(report.codes())
+    stream = stream or sys.stdout
+    stream.write(reports.REPORT_FORMATS[form](report))
+    stream.flush()  # so that a full disk is told here, and not when the process ends
+    faults = report.count(Severity.ERROR) or (strict and report.count(Severity.WARNING))
+    sys.exit(1 if faults or failed else 0)
+
+
+def resolve_path_or_name(path: str) -> str | Document:
+    """The path, or else the recipe of the catalogue that has this name."""
+    if path == "-" or os.access(path, os.F_OK):
+        return path
+    from validator.catalogue import lookup  # which no hook needs
+
+    return lookup.open_recipe(path)

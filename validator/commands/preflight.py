@@ -1,0 +1,80 @@
+"""Checks before a recipe is started or submitted: findings, this machine's shortages, problems of small data sets.
+
+What would stop the run is printed, and the program ends with exit code 1."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+import click
+
+from validator import __version__
+from validator.check import checking
+from validator.check.suppression import IGNORED_AT_LAUNCH, Selection
+from validator.doctor import hub_checks, package_checks, start_checks
+from validator.doctor.check_result import Shortage
+from validator.finding import Report, Severity
+from validator.launch.device_allocation import DeviceAllocation
+from validator.output import findings as reports
+from validator.output.terminal import print_lines
+from validator.recipe.recipe_file import Document
+from validator.run import prediction as jobs
+from validator.run.prediction import Job
+
+
+def check_before_start(document: Document, target: DeviceAllocation, host_ram: float | None, dry: bool = False) -> Job:
+    """The job as it runs on the target. Says what is found and what this machine lacks; ends here, with exit code 1,
+    where the run would stop for it, but for a `dry` one, which may be for another machine."""
+    ram = target.host_ram_gib if host_ram is None else host_ram
+    for line in target.lines:
+        print_lines(line, err=True)
+    require_no_errors(document, target.machine, ram)
+    job = jobs.resolve(document, target.machine, ram)
+    if target.accelerators or not dry:  # else this is not the machine that the run is for
+        _report_shortages(start_checks.device_and_disk_shortages(job, target.accelerators))
+    _report_shortages(
+        (
+            *start_checks.model_folder_shortages(job),
+            *package_checks.package_shortages(job),
+            *start_checks.ray_shortages(job),
+            *hub_checks.hub_shortages(job),
+        ),
+        dry,
+    )
+    report_data(job)
+    return job
+
+
+def require_no_errors(
+    document: Document, machine: str | None, host_ram_gib: float | None, passed: Sequence[str] = ()
+) -> None:
+    """Show the findings but for rules that are `passed`, and why memory was not judged; end here where one is an
+    error."""
+    report = Report(__version__, [checking.check_document(document, machine, host_ram_gib, guarded=False)])
+    Selection(ignore=(*IGNORED_AT_LAUNCH.ignore, *passed)).apply(report)
+    if report.files[0].diagnostics or report.files[0].unjudged:
+        click.echo(reports.format_findings(report), nl=False, err=True)
+    if report.count(Severity.ERROR):
+        sys.exit(1)
+
+
+def _report_shortages(lacking: Iterable[Shortage], going_on: bool = False) -> None:
+    """Say what this machine lacks; end here where the run would stop for it, but for a dry run's `going_on`."""
+    shortages = list(lacking)
+    for severity, message in shortages:
+        stops = going_on and severity is Severity.ERROR
+        print_lines(f"{'a run here would stop' if stops else f'this machine: {severity}'}: {message}", err=True)
+    if any(severity is Severity.ERROR for severity, _ in shortages) and not going_on:
+        sys.exit(1)
+
+
+def report_data(job: Job) -> None:
+    """Say in short what `data` says of small local data sets; end here where the run would stop at them."""
+    from validator.dataset import short_report  # with numpy, which --help does not wait for
+
+    lines, stops = short_report.summarize_data(job)
+    for line in lines:
+        print_lines(line, err=True)
+    if stops:
+        sys.exit(1)

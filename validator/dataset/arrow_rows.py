@@ -1,0 +1,153 @@
+"""Rows of Parquet and Arrow files, read with pyarrow in batches of limited size."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+from collections.abc import Iterator
+from typing import IO, Any
+
+from validator.dataset import reading_limits
+from validator.dataset.reading_limits import TOO_DEEP, UnreadableError
+from validator.errors import RecipeError
+
+_BATCH_ROWS = 1000  # rows
+_ARROW_FILE_MAGIC = b"ARROW1"  # of a file with a list of its batches; a stream has none
+_BUFFER_BYTES = 1 << 20  # bytes of a column that are read at once
+
+
+def read_table(kind: str, stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows of a parquet or arrow file with their numbers. Raises UnreadableError, and TooLargeError."""
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise RecipeError("needs pyarrow to be read: pip install pyarrow") from None
+    number = 0
+    try:
+        for batch in _bounded_batches(kind, stream):
+            for row in _python_rows(_times_as_numbers(batch)):
+                number += 1
+                yield number, row
+    except (pa.ArrowException, MemoryError, OSError, ValueError, OverflowError) as err:
+        raise _table_error(kind, number, err) from None
+
+
+def parquet_row_count(stream: IO[bytes]) -> int:
+    """How many rows a parquet file says that it has. Raises UnreadableError."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise RecipeError("needs pyarrow to be read: pip install pyarrow") from None
+    try:
+        rows: int = pq.ParquetFile(stream).metadata.num_rows
+        return rows
+    except (pa.ArrowException, MemoryError, OSError, ValueError) as err:
+        raise _table_error("parquet", 0, err) from None
+
+
+def _table_error(kind: str, number: int, err: Exception) -> Exception:
+    """What to say of an error behind so many rows."""
+    import pyarrow as pa
+
+    if isinstance(err, MemoryError):
+        return reading_limits.batch_too_large(number + 1)
+    if isinstance(err, UnicodeDecodeError):
+        return UnreadableError(number + 1, "or one close behind it is not UTF-8 text")
+    if isinstance(err, (pa.ArrowException, OSError)):
+        said = str(err).splitlines()[0].lower() if str(err) else type(err).__name__
+        return UnreadableError(number, f"is not a valid {kind} file: {said}")
+    # such as a date behind the year 9999, within a list
+    return UnreadableError(number + 1, f"or one close behind it holds what Python has no value for: {err}")
+
+
+def _python_rows(batch: Any) -> Iterator[dict[str, Any]]:
+    """The rows as Python has them, which may be many times what the batch takes: values in it may be shared."""
+    try:
+        with reading_limits.memory_limit(
+            reading_limits.MAX_PYLIST_BYTES if batch.num_rows > 1 else reading_limits.MAX_ARROW_BATCH_BYTES
+        ):
+            rows = batch.to_pylist()
+    except MemoryError:
+        if batch.num_rows < 2:
+            raise
+        half = batch.num_rows // 2
+        for part in (batch.slice(0, half), batch.slice(half)):
+            yield from _python_rows(part)
+        return
+    yield from rows
+
+
+def _bounded_batches(kind: str, stream: IO[bytes]) -> Iterator[Any]:
+    """A thousand rows at a time, fewer where they are large."""
+    import pyarrow as pa
+
+    pa.set_memory_pool(pa.system_memory_pool())  # the others ask the system for more than they use
+    batches = _parquet_batches(stream) if kind == "parquet" else _arrow_batches(stream)
+    while True:
+        with reading_limits.memory_limit(reading_limits.MAX_ARROW_BATCH_BYTES):
+            batch = next(batches, None)
+            if batch is None:
+                return
+            batch.validate(full=True)
+        step = max(1, min(_BATCH_ROWS, reading_limits.MAX_ROW_BYTES * batch.num_rows // max(batch.nbytes, 1)))
+        for start in range(0, batch.num_rows, step):
+            yield batch.slice(start, step)
+
+
+def _parquet_batches(stream: IO[bytes]) -> Iterator[Any]:
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(stream, buffer_size=_BUFFER_BYTES)
+    _require_flat(file.schema_arrow)
+    size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
+    step = reading_limits.MAX_ROW_BYTES * file.metadata.num_rows // max(size, 1)
+    yield from file.iter_batches(max(1, min(_BATCH_ROWS, step)), use_threads=False)
+
+
+def _arrow_batches(stream: IO[bytes]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    source, listed = _memory_mapped(stream), stream.read(len(_ARROW_FILE_MAGIC)) == _ARROW_FILE_MAGIC
+    stream.seek(0)
+    if not listed:
+        reader = pa.ipc.open_stream(source)
+        _require_flat(reader.schema)
+        yield from reader
+        return
+    file = pa.ipc.open_file(source)
+    _require_flat(file.schema)
+    yield from (file.get_batch(index) for index in range(file.num_record_batches))
+
+
+def _memory_mapped(stream: IO[bytes]) -> Any:
+    """The bytes of a file that is not packed where they lie, so that batches of any size are no memory of ours."""
+    import pyarrow as pa
+
+    if not isinstance(getattr(stream, "raw", None), io.FileIO) or not os.fstat(stream.fileno()).st_size:
+        return stream
+    return pa.BufferReader(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _require_flat(schema: Any) -> None:
+    """Raises UnreadableError for types that are nested too deeply, and TooLargeError for too many columns."""
+    if len(schema) > reading_limits.MAX_COLUMNS:
+        raise reading_limits.too_many_columns(len(schema))
+    level = list(schema.types)
+    for _ in range(reading_limits.MAX_NESTING):
+        level = [kind.field(index).type for kind in level for index in range(kind.num_fields)]
+    if level:
+        raise UnreadableError(0, TOO_DEEP)
+
+
+def _times_as_numbers(batch: Any) -> Any:
+    """The batch with times as numbers: they are no text to LLaMA-Factory, and Python has none before or behind its
+    calendar."""
+    import pyarrow as pa
+
+    held = batch.columns
+    for index, column in enumerate(held):
+        if pa.types.is_temporal(column.type):
+            held[index] = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    return pa.RecordBatch.from_arrays(held, names=batch.schema.names)

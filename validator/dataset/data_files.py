@@ -1,0 +1,147 @@
+"""The files of a data set: regular files of one type, opened without waiting and decompressed on the way."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import io
+import lzma
+import os
+import stat
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, NamedTuple, cast
+
+from validator.dataset.reading_limits import UnreadableError
+from validator.errors import RecipeError
+from validator.recipe import safe_read
+from validator.run import dataset_registry
+
+_CHUNK = 1 << 20
+# What the libraries raise for packed bytes that cannot be unpacked; zipfile has no class of its own for all of it.
+_DAMAGE_ERRORS = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, gzip.BadGzipFile)
+
+
+class Compression(NamedTuple):
+    """A way to pack a file, known by its first bytes."""
+
+    name: str
+    begins: bytes
+    unpack: Callable[[IO[bytes]], IO[bytes]] | None
+
+
+def _open_archive_member(packed: IO[bytes]) -> IO[bytes]:
+    """The one file of an archive."""
+    try:
+        archive = zipfile.ZipFile(packed)
+        members = [member for member in archive.infolist() if not member.is_dir()]
+        if len(members) != 1:
+            raise UnreadableError(0, f"is an archive of {len(members):,} files; unpack it, and name the folder")
+        return archive.open(members[0])
+    except (NotImplementedError, RuntimeError, ValueError) as err:  # an unknown method, a password, odd sizes
+        raise zipfile.BadZipFile(str(err)) from None
+
+
+# What the datasets library unpacks whatever the file is called (utils/file_utils.py,
+# _get_extraction_protocol_with_magic_number); three of them only where a further library is installed, or never.
+_COMPRESSIONS = (
+    Compression("gzip", b"\x1f\x8b", lambda packed: cast(IO[bytes], gzip.GzipFile(fileobj=packed))),
+    Compression("bzip2", b"BZh", bz2.BZ2File),
+    Compression("xz", b"\xfd7zXZ\x00", lzma.LZMAFile),
+    Compression("zip", b"PK\x03\x04", _open_archive_member),
+    Compression("zstandard", b"\x28\xb5\x2f\xfd", None),
+    Compression("lz4", b"\x04\x22\x4d\x18", None),
+    Compression("rar", b"Rar!", None),
+)
+
+
+@contextlib.contextmanager
+def open_raw(path: Path) -> Iterator[IO[bytes]]:
+    """The bytes of a regular file as they are. Raises UnreadableError for anything else, also while it is read."""
+    if safe_read.path_kind(path) not in ("file", None):
+        raise UnreadableError(0, no_data_file_reason(path))
+    try:
+        # It may have become something else since: such is opened without waiting for the other end.
+        descriptor = safe_read.open_without_waiting(path)
+        with os.fdopen(descriptor, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise UnreadableError(0, no_data_file_reason(path))
+            yield stream
+    except (OSError, ValueError) as err:
+        raise UnreadableError(0, f"cannot be read: {getattr(err, 'strerror', None) or err}".lower()) from None
+
+
+def no_data_file_reason(path: Path) -> str:
+    """Why there is no file of data at a path."""
+    kind = safe_read.path_kind(path)
+    if kind in (None, "folder"):
+        return "is a folder that holds no file" if kind else "does not exist"
+    return f"is a {kind}, and data are read more than once; write them to a file"
+
+
+@contextlib.contextmanager
+def open_decompressed(path: Path) -> Iterator[IO[bytes]]:
+    """The file's bytes, unpacked as the datasets library does whatever the file is called. Raises UnreadableError, also
+    while it is read."""
+    with open_raw(path) as stream:
+        packing = detect_compression(stream)
+        if packing is None:
+            yield stream
+            return
+        if packing.unpack is None:
+            raise UnreadableError(0, f"is packed with {packing.name}, which takes a library of its own; unpack it")
+        try:
+            with io.BufferedReader(cast(io.RawIOBase, packing.unpack(stream)), _CHUNK) as unpacked:
+                yield cast(IO[bytes], unpacked)
+        except (*_DAMAGE_ERRORS, OSError) as err:
+            raise UnreadableError(0, f"is a damaged {packing.name} file ({err})") from None
+
+
+def detect_compression(stream: IO[bytes]) -> Compression | None:
+    """How the file is packed; the stream stands at its beginning."""
+    head = stream.read(8)
+    stream.seek(0)
+    return next((one for one in _COMPRESSIONS if head.startswith(one.begins)), None)
+
+
+def decompressed_size(path: Path, most: int) -> int:
+    """Bytes of a file, of a packed one those that come out of it; no more than `most` are looked at. Raises
+    UnreadableError."""
+    with open_decompressed(path) as stream:
+        if isinstance(stream, io.BufferedReader) and isinstance(stream.raw, io.FileIO):
+            return min(path.stat().st_size, most)
+        total = 0
+        while total < most and (part := stream.read(_CHUNK)):
+            total += len(part)
+        return min(total, most)
+
+
+def list_data_files(path: Path) -> list[Path]:
+    """The files of a data set: one, or those of a folder. Raises RecipeError where LLaMA-Factory reads them not."""
+    if safe_read.path_kind(path) is None:
+        raise RecipeError(f"`{path}` does not exist; give a recipe (.yaml) or a data file")
+    folder = safe_read.path_kind(path) == "folder"
+    held = (
+        sorted(file for file in safe_read.list_folder(path) if safe_read.path_kind(file) == "file")
+        if folder
+        else [path]
+    )
+    if not held:
+        raise RecipeError(f"`{path}` is a folder without files")
+    wrong = next((file for file in held if file.suffix[1:] not in dataset_registry.readable_suffixes()), None)
+    if wrong:
+        read = ", ".join(dataset_registry.readable_suffixes())
+        raise RecipeError(f"`{wrong}` is no data file; LLaMA-Factory reads {read}{_usable_file_hint(wrong)}")
+    if len({dataset_registry.readable_suffixes()[file.suffix[1:]] for file in held}) > 1:
+        raise RecipeError(f"`{path}` holds files of more than one type, which LLaMA-Factory does not read together")
+    return held
+
+
+def _usable_file_hint(path: Path) -> str:
+    """How a file of another suffix is made one that is read."""
+    if path.suffix.lower()[1:] in dataset_registry.readable_suffixes():
+        return f"; rename it to `{path.with_suffix(path.suffix.lower())}`"
+    return "; save it as csv" if path.suffix.lower() in (".tsv", ".tab", ".xlsx", ".xls") else ""

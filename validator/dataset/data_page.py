@@ -1,0 +1,231 @@
+"""The answer of `data --html`: one self-contained HTML page with SVG charts, without script and network access.
+
+It also decides whether the file named by --html may be replaced: only an earlier page of this command may."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+from validator.dataset.data_report import DataReport
+from validator.dataset.sample_guidance import SampleGuidance
+from validator.dataset.sequence_lengths import HistogramBar
+from validator.errors import RecipeError
+
+_STYLE = """
+:root { color-scheme: light dark; --bar: #3b6fb6; --weak: #8884; --bad: #d0392b; }
+@media (prefers-color-scheme: dark) { :root { --bar: #7aa7e6; --bad: #ff7b6b; } }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .2rem .6rem .2rem 0; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+tr { border-bottom: 1px solid var(--weak); } code, td { overflow-wrap: anywhere; }
+svg { width: 100%; font-size: 12px; } svg text { fill: currentColor; } .bar, .here { fill: var(--bar); }
+.mark { stroke: var(--bad); stroke-dasharray: 4 3; } .too-few { fill: #d9534f88; } .few { fill: #f0ad4e88; }
+.useful { fill: #9bc53d66; } .good { fill: #2e8b5799; } .saturated { fill: #8888; } summary { cursor: pointer; }
+.error { color: var(--bad); font-weight: 600; } .tiles { display: flex; flex-wrap: wrap; gap: 1rem; }
+.tile { border: 1px solid var(--weak); border-radius: .4rem; padding: .5rem 1rem; }
+.tile b { display: block; font-size: 1.3rem; }
+"""
+_HEAD = '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
+_MARK = '<meta name="generator" content="lmf-recipes data">'
+_CSP = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+_VIEW = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+
+
+def is_own_page(data: bytes) -> bool:
+    """Whether a file is such a page, or empty."""
+    return not data or data.startswith(f"{_HEAD}\n{_MARK}".encode())
+
+
+def format_page(study: DataReport) -> str:
+    """The whole page."""
+    name = escape(study.path)
+    parts = (_problems(study), _tiles(study), _sets(study), _drops(study), _lengths(study), _amount(study.amount),
+             _quality(study), _notes(study))  # fmt: skip
+    body = "\n".join(line for part in parts for line in part)
+    head = f"{_HEAD}\n{_MARK}\n{_CSP}\n{_VIEW}\n<title>{name}: training data</title>\n<style>{_STYLE}</style>\n</head>"
+    return f"{head}\n<body>\n<h1>{name}</h1>\n{body}\n</body>\n</html>\n"
+
+
+def _problems(study: DataReport) -> Iterator[str]:
+    for problem in study.problems:
+        place, message = escape(problem.place), escape("; ".join(filter(None, [problem.message, problem.remedy])))
+        yield f'<p class="error">LLaMA-Factory stops: <code>{place}</code>: {message}</p>'
+
+
+def _tiles(study: DataReport) -> Iterator[str]:
+    rows, steps = study.rows, study.steps
+    total, warmup, saves = (steps.total, steps.warmup, steps.saves) if steps else (0, 0, 0)
+    shown = {"rows read": rows.read, "rows dropped": rows.dropped, "rows trained": rows.trained, "steps": total,
+             "steps of warm-up": warmup, "saves": saves, "tokens an epoch": study.tokens.per_epoch}  # fmt: skip
+    model = escape(str(study.model or "no model named"))
+    yield f"<p>{model}, {escape(study.stage)} {escape(study.method)}, cutoff_len {study.cutoff_len:,}</p>"
+    yield '<div class="tiles">'
+    yield from (f'<div class="tile"><b>{size:,}</b>{name}</div>' for name, size in shown.items())
+    yield "</div>"
+
+
+def _html_table(title: str, header: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> Iterator[str]:
+    if not rows:
+        return
+    kinds = (' class="n"' if isinstance(value, int) else "" for value in rows[0])
+    names = "".join(f"<th{kind}>{name}</th>" for kind, name in zip(kinds, header, strict=True))
+    yield f"{title and f'<h2>{title}</h2>'}\n<table>\n<tr>{names}</tr>"
+    yield from (f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in rows)
+    yield "</table>"
+
+
+def _html_cell(value: object) -> str:
+    if isinstance(value, int):
+        return f'<td class="n">{value:,}</td>'
+    return f"<td>{escape(str(value))}</td>"
+
+
+def _sets(study: DataReport) -> Iterator[str]:
+    rows = [(one.name, one.role, one.note or ", ".join(one.columns), one.rows) for one in study.sets]
+    yield from _html_table("Data sets", ("name", "for", "columns", "rows"), rows)
+
+
+def _drops(study: DataReport) -> Iterator[str]:
+    rows = [(drop.reason, ", ".join(drop.examples), drop.rows) for drop in study.drops]
+    yield from _html_table("Dropped rows", ("reason", "such as", "rows"), rows)
+
+
+def _lengths(study: DataReport) -> Iterator[str]:
+    tokens = study.tokens
+    if not tokens.histogram:
+        return
+    yield f"<h2>Lengths in tokens ({escape(tokens.source)})</h2>"
+    limit, recommended = study.cutoff_len, tokens.recommended_cutoff_len
+    better = [(recommended, f"recommended {recommended:,}")] if recommended else []
+    marks = [(limit, f"cutoff_len {limit:,}"), *better]
+    yield histogram_svg(tokens.histogram, marks)
+    yield (f"<p>Median {tokens.median:,}, 99 % up to {tokens.p99:,}, longest {tokens.longest:,}. "
+           f"{tokens.rows_cut:,} rows and {tokens.tokens_cut:,} tokens are cut at cutoff_len. "
+           f"{f'Recommended: {recommended:,}.' if recommended else ''}</p>")  # fmt: skip
+    if memory := study.memory:
+        yield (f"<p>Device memory: {memory.longest_gib:.1f} GiB with the longest batch ({memory.longest:,} "
+               f"tokens), {memory.cutoff_gib:.1f} GiB at cutoff_len.</p>")  # fmt: skip
+    yield "<details><summary>as numbers</summary>"
+    rows = [(f"{bar.from_:,} to {bar.to:,}", bar.rows) for bar in tokens.histogram]
+    yield from _html_table("", ("tokens", "rows"), rows)
+    yield "</details>"
+
+
+def _amount(amount: SampleGuidance) -> Iterator[str]:
+    if not amount.rows:
+        return
+    yield f"<h2>Amount: {escape(amount.verdict)}</h2>"
+    yield guidance_zones_svg(amount)
+    yield f"<p>{amount.counted}: {escape(amount.message)}. {_better_size_sentence(amount)}</p>"
+    yield f"<p>{escape(amount.epochs.message)}</p>" if amount.epochs.message else ""
+    sure = "; ".join(f"{figure}: {escape(words)}" for figure, words in amount.sure.items())
+    yield f"<p>By: {sure}</p>" if sure else ""
+    sources = "; ".join(escape(str(one.get("url") or one.get("cite"))) for one in amount.sources)
+    yield f"<p>Guidance: {sources}</p>" if sources else ""
+
+
+def _better_size_sentence(amount: SampleGuidance) -> str:
+    better = amount.better_size
+    return f"A model of {better.billions:g}B suits these samples better." if better else ""
+
+
+def _quality(study: DataReport) -> Iterator[str]:
+    rows = [(one.kind, one.message, ", ".join(one.examples), f"{one.share:.2%}", one.rows)
+            for one in study.quality]  # fmt: skip
+    yield from _html_table("Quality", ("", "", "such as", "share", "rows"), rows)
+
+
+def _notes(study: DataReport) -> Iterator[str]:
+    yield from (f"<p>Note: {escape(note)}</p>" for note in study.notes)
+
+
+def require_page_target(path: Path) -> None:
+    """Raise RecipeError where no page can go: nothing but an earlier page of ours is ever replaced."""
+    try:
+        if not path.parent.is_dir():
+            raise RecipeError(f"`{path}` cannot be written: there is no folder `{path.parent}`")
+        if path.exists():
+            require_own_page(path, path.read_bytes() if path.is_file() else b"no file")
+    except OSError as err:
+        raise RecipeError(f"`{path}` cannot be written: {(err.strerror or str(err)).lower()}") from None
+
+
+def require_own_page(path: Path, content: bytes | None) -> None:
+    """Raise RecipeError where a file holds something else than such a page; None: there is no file."""
+    if content is not None and not is_own_page(content):
+        raise RecipeError(f"`{path}` exists and is not a page of this command; choose another name, or remove it")
+
+
+_SVG_WIDTH, _BARS_HEIGHT, _SVG_MARGIN, _BARS_TOP, _LABELS_HEIGHT = 720, 200, 20, 24, 44
+_INNER_WIDTH = _SVG_WIDTH - 2 * _SVG_MARGIN
+# Each figure of the guidance begins a zone: the verdict on as many samples.
+_ZONE_NAMES = {"minimum": "few", "useful": "useful", "good": "good", "saturating": "saturated"}
+
+
+def histogram_svg(bars: Sequence[HistogramBar], marks: Iterable[tuple[int, str]]) -> str:
+    """Rows by length. `marks`: lengths at which a line is drawn across, and what is written there."""
+    most, wide = max(bar.rows for bar in bars), _INNER_WIDTH / len(bars)
+    parts = [part for at, bar in enumerate(bars) for part in _bar_svg(bar, most, _SVG_MARGIN + at * wide, wide)]
+    for number, (length, name) in enumerate(marks):
+        parts += _mark_svg(name, _SVG_MARGIN + _position_of_length(bars, length) * wide, 12 + 13 * number)
+    return _wrap_in_svg("Rows by length in tokens", _BARS_TOP + _BARS_HEIGHT + _LABELS_HEIGHT, parts)
+
+
+def _bar_svg(bar: HistogramBar, most: int, left: float, wide: float) -> Iterator[str]:
+    tall = bar.rows / most * (_BARS_HEIGHT - 20)
+    said = f"{bar.from_:,} to {bar.to:,} tokens: {bar.rows:,} rows"
+    yield (f'<rect class="bar" x="{left + 1:.1f}" y="{_BARS_TOP + _BARS_HEIGHT - tall:.1f}" width="{wide - 2:.1f}" '
+           f'height="{tall:.1f}"><title>{said}</title></rect>')  # fmt: skip
+    middle = left + wide / 2
+    yield (f'<text x="{middle:.1f}" y="{_BARS_TOP + _BARS_HEIGHT + 14}" text-anchor="end" '
+           f'transform="rotate(-40 {middle:.1f} {_BARS_TOP + _BARS_HEIGHT + 14})">{bar.from_:,}</text>')  # fmt: skip
+
+
+def _position_of_length(bars: Sequence[HistogramBar], length: int) -> float:
+    """Where a length stands, in bars from the left."""
+    for at, bar in enumerate(bars):
+        if length <= bar.to:
+            return at + max(length - bar.from_, 0) / (bar.to - bar.from_ + 1)
+    return len(bars)
+
+
+def _mark_svg(said: str, x: float, y: float) -> Iterator[str]:
+    side = "end" if x > _SVG_WIDTH / 2 else "start"
+    yield f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 9}" y2="{_BARS_TOP + _BARS_HEIGHT}"/>'
+    yield f'<text x="{x + (-4 if side == "end" else 4):.1f}" y="{y}" text-anchor="{side}">{said}</text>'
+
+
+def guidance_zones_svg(amount: SampleGuidance) -> str:
+    """The number of samples among the zones of the guidance, on a logarithmic axis; empty where there is none."""
+    begins = {_ZONE_NAMES[figure]: samples for figure, samples in amount.figures().items()}
+    if not begins or not amount.rows:
+        return ""
+    low, high = min(*begins.values(), amount.rows) / 3, max(*begins.values(), amount.rows) * 3
+    edges = [low, *begins.values(), high]
+    places = [_SVG_MARGIN + math.log(edge / low) / math.log(high / low) * _INNER_WIDTH for edge in edges]
+    names = ["too few" if "few" in begins else "few", *begins]
+    parts = [part for name, *span in zip(names, places, places[1:], strict=False) for part in _zone_svg(name, *span)]
+    parts += (_text_svg(f"{edge:,}", at, 74) for edge, at in zip(edges[1:-1], places[1:-1], strict=True))
+    here = _SVG_MARGIN + math.log(amount.rows / low) / math.log(high / low) * _INNER_WIDTH
+    parts += [f'<path class="here" d="M{here:.1f} 30l-7 -12h14z"/>', _text_svg(f"{amount.rows:,} here", here, 13)]
+    return _wrap_in_svg("Samples against the guidance", 84, parts)
+
+
+def _zone_svg(name: str, start: float, stop: float) -> Iterator[str]:
+    yield (f'<rect class="{name.replace(" ", "-")}" x="{start:.1f}" y="32" width="{stop - start:.1f}" height="26">'
+           f"<title>{name}</title></rect>")  # fmt: skip
+    if stop - start > 7 * len(name):
+        yield _text_svg(name, (start + stop) / 2, 49)
+
+
+def _text_svg(said: str, x: float, y: float) -> str:
+    return f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{said}</text>'
+
+
+def _wrap_in_svg(title: str, tall: int, parts: Sequence[str]) -> str:
+    return (f'<svg viewBox="0 0 {_SVG_WIDTH} {tall}" role="img" aria-label="{title}">\n'
+            + "\n".join(parts) + "\n</svg>")  # fmt: skip

@@ -1,0 +1,352 @@
+"""The answer of `data`: its dataclasses, and the function that fills them for a recipe or a data file.
+
+The fields are the keys of the JSON output, in their order; a `_` at the end of a name is left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from operator import gt
+
+from validator.dataset import (
+    column_types,
+    near_duplicates,
+    quality,
+    reading_limits,
+    recipe_datasets,
+    sample_guidance,
+    sequence_lengths,
+    token_counting,
+    user_data,
+)
+from validator.dataset.quality import QualityIssue
+from validator.dataset.recipe_datasets import FatalProblem, LoadedDataset
+from validator.dataset.row_scan import OnRows
+from validator.dataset.row_selection import RowSelection, select_rows
+from validator.dataset.sample_guidance import SampleGuidance
+from validator.dataset.sequence_lengths import HistogramBar
+from validator.dataset.token_counting import TokenCounter
+from validator.errors import RecipeError
+from validator.knowledge.guidance import BLOCK_TOKENS
+from validator.output.progress import ProgressBar
+from validator.physics import Band
+from validator.rows.outcomes import STATUS_REASONS
+from validator.run import calibration
+from validator.run.prediction import GIB, Job
+from validator.run.schedule import Schedule, training_schedule
+from validator.run.training_time import predict_training_time
+
+
+@dataclass(frozen=True)
+class DatasetSummary:
+    """One data set: `role` is training or evaluation, `note` says why a set without rows has none here."""
+
+    name: str
+    role: str
+    source: str | None
+    formatting: str
+    files: list[str]
+    rows: int
+    columns: list[str]
+    note: str
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """Rows from the files to the run. `sequences` is what the Trainer counts as examples; `exact`: as in the run."""
+
+    read: int
+    selected: int
+    dropped: int
+    trained: int
+    evaluated: int
+    sequences: int
+    exact: bool
+
+
+@dataclass(frozen=True)
+class DroppedRows:
+    """Rows that LLaMA-Factory leaves out for one reason, and a few places."""
+
+    reason: str
+    rows: int
+    examples: list[str]
+
+
+@dataclass(frozen=True)
+class TokenTotals:
+    """Lengths before `cutoff_len`, and what it leaves of them. `source` is how they were counted."""
+
+    source: str
+    exact: bool
+    mean: int
+    median: int
+    p95: int
+    p99: int
+    longest: int
+    histogram: Sequence[HistogramBar]
+    per_epoch: int
+    answers_per_epoch: int
+    rows_cut: int
+    tokens_cut: int
+    recommended_cutoff_len: int | None
+
+
+@dataclass(frozen=True)
+class LongestBatchMemory:
+    """Device memory with the longest batch there is (`longest` tokens), and at `cutoff_len`; GiB of 2^30 bytes."""
+
+    longest: int
+    longest_gib: float
+    cutoff_gib: float
+    usable_gib: float | None
+
+
+@dataclass(frozen=True)
+class DataReport:
+    """Everything that is said of a recipe's data; None: not known, or there is nothing to say."""
+
+    path: str
+    model: str | None
+    stage: str
+    method: str
+    template: str | None
+    cutoff_len: int
+    sets: Sequence[DatasetSummary]
+    problems: Sequence[FatalProblem]
+    notes: Sequence[str]
+    rows: RowCounts
+    drops: Sequence[DroppedRows]
+    steps: Schedule | None
+    tokens: TokenTotals
+    memory: LongestBatchMemory | None
+    amount: SampleGuidance
+    quality: Sequence[QualityIssue]
+    time: RunDuration | None
+
+
+# So many lengths stand for all: quantiles of them.
+_LENGTH_QUANTILES = 500
+
+
+@dataclass(frozen=True)
+class RunDuration:
+    """Of a machine: seconds of a step and hours of the run, each with its 90 % band."""
+
+    machine: str
+    step_seconds: Band
+    hours: Band
+
+
+def run_duration(job: Job, sequences: int, lengths: Sequence[int]) -> RunDuration | None:
+    """The job on so many sequences of these lengths, in tokens. None where no machine is named, or nothing is known of
+    its rates or of the model."""
+    if not sequences or not lengths:
+        return None
+    ordered = sorted(lengths)
+    quantiles = tuple(ordered[at * len(ordered) // _LENGTH_QUANTILES] for at in range(_LENGTH_QUANTILES))
+    found = predict_training_time(job, sequences, quantiles, calibration.time_correction(str(job.machine)))
+    if found is None or found.hours is None:
+        return None
+    step = found.step
+    return RunDuration(
+        str(job.machine), _rounded_span(Band(step.low, step.expected, step.high)), _rounded_span(found.hours)
+    )
+
+
+def _rounded_span(span: Band) -> Band:
+    return Band(*(float(f"{each:.4g}") for each in span))
+
+
+# Near duplicates among more rows are looked for only when asked: they take most of the time.
+MAX_NEAR_DUPLICATE_ROWS = 200_000
+_EXAMPLES = 3
+
+
+def build_report(job: Job, wanted: bool | None, report: OnRows) -> DataReport:
+    """The study of a job's data. `wanted`: look for near duplicates; None: where they are quick to
+    find. Raises RecipeError where there is nothing to study."""
+    if job.tokenized:
+        raise RecipeError(f"{job.path}: `tokenized_path` holds tokenized data, which is trained on as it is")
+    counter, reason = token_counting.best_counter(job)
+    chosen = recipe_datasets.load_datasets(job, counter, report)
+    if not chosen:
+        raise RecipeError(f"{job.path}: names no data set; set `dataset`")
+    run = select_rows(job, chosen)
+    trained = run.kept(run.train)
+    rows, evaluated = sorted(set(trained)), sorted(set(run.kept(run.evaluation)))
+    whole = not any(one.note for one in chosen)
+    steps = training_schedule(job, run.sequences) if run.sequences and whole else None
+    exact = not run.why_not and (counter.exact or not job.packs)
+    first, again = quality.exact_duplicates(run, rows)
+    lengths = _token_totals(job, run, counter, trained)
+    amounts = math.ceil(lengths.per_epoch / BLOCK_TOKENS) if job.stage == "pt" else len(first) * run.stride
+    unlooked = _why_near_duplicates_skipped(wanted, len(rows), run.stride)
+    alike = [] if unlooked else _near_duplicate_issues(job, run, first, len(rows), counter, report)
+    return DataReport(
+        path=job.path,
+        model=job.model_name,
+        stage=job.stage,
+        method=job.method,
+        template=job.get("template"),
+        cutoff_len=int(job.number("cutoff_len")),
+        sets=[_dataset_summary(one) for one in chosen],
+        problems=run.problems,
+        notes=[*_report_notes(job, run, reason), *([unlooked] if unlooked else [])],
+        rows=RowCounts(
+            read=sum(one.rows.read for one in chosen),
+            selected=len(run.train) * run.stride,
+            dropped=run.drops.total(),
+            trained=len(trained) * run.stride,
+            evaluated=run.evaluated,
+            sequences=run.sequences,
+            exact=exact,
+        ),
+        drops=list(_dropped_rows(run)),
+        steps=steps,
+        tokens=lengths,
+        memory=_longest_batch_memory(job, run, rows),
+        amount=sample_guidance.judge_sample_count(job, amounts if whole else 0, steps.epochs if steps else 0.0),
+        quality=[
+            replace(one, rows=one.rows * run.stride)
+            for one in (*quality.quality_issues(run, rows, evaluated, again), *alike)
+        ],
+        time=_duration_of_run(job, run, trained) if steps else None,
+    )
+
+
+def _dataset_summary(one: LoadedDataset) -> DatasetSummary:
+    return DatasetSummary(
+        name=one.name,
+        role="evaluation" if one.evaluates else "training",
+        source=one.dataset.source if one.dataset else None,
+        formatting=one.form.formatting,
+        files=[str(path) for path in recipe_datasets.dataset_files(one)],
+        rows=one.rows.read,
+        columns=column_types.column_names(one.rows),
+        note=one.note,
+    )
+
+
+def _report_notes(job: Job, run: RowSelection, reason: str) -> Iterator[str]:
+    """What keeps figures from being exact."""
+    if reason:
+        yield f"token counts are estimates: {reason}"
+    elif not job.has("template") and job.stage != "pt":
+        yield "no `template`: what the tokenizer's own chat template adds to a sample is not counted"
+    if any(one.rows.approximate for one in run.sets):
+        yield "descriptions and calls of tools are counted as they stand in the data, not as the template writes them"
+    if _holds_media(run):
+        yield "images, videos and audios are not counted; each adds tokens"
+    if job.flag("streaming"):
+        yield "streamed data are read row by row until `max_steps`; the counts are those of the files"
+    yield from run.why_not
+
+
+def _holds_media(run: RowSelection) -> bool:
+    """Whether rows hold more than text, so that their tokens alone say neither where to cut nor what a batch needs."""
+    return any(one.form.columns.get(kind) for one in run.sets for kind in ("images", "videos", "audios"))
+
+
+def _dropped_rows(run: RowSelection) -> Iterator[DroppedRows]:
+    fates = run.column("fates")
+    for code, rows in run.drops.most_common():
+        places = [run.place(int(at)) for at in _first_of_status(run.train, fates, code)]
+        yield DroppedRows(STATUS_REASONS[code], rows, places)
+
+
+def _first_of_status(positions: Iterable[int], fates: Sequence[int], code: int) -> Iterator[int]:
+    yield from islice((at for at in positions if fates[at] == code), _EXAMPLES)
+
+
+def _token_totals(job: Job, run: RowSelection, counter: TokenCounter, trained: Sequence[int]) -> TokenTotals:
+    lengths, kept, answer, lost = (
+        list(map(run.column(name).__getitem__, trained)) for name in ("full", "kept", "answer", "lost")
+    )
+    ordered = sorted(lengths)
+    spread = sequence_lengths.length_distribution(ordered)
+    positions = job.model.positions if job.model else None
+    return TokenTotals(
+        source=counter.name,
+        exact=counter.exact and not any(one.rows.approximate for one in run.sets),
+        mean=spread.mean,
+        median=spread.median,
+        p95=spread.p95,
+        p99=spread.p99,
+        longest=spread.longest,
+        histogram=spread.histogram,
+        per_epoch=sum(kept) * run.stride,
+        answers_per_epoch=(sum(answer) - sum(lost)) * run.stride,
+        rows_cut=sum(map(gt, lengths, kept)) * run.stride,
+        tokens_cut=(sum(lengths) - sum(kept)) * run.stride,
+        recommended_cutoff_len=sequence_lengths.recommend_cutoff_len(ordered, positions)
+        if ordered and not _holds_media(run)
+        else None,
+    )
+
+
+def _longest_batch_memory(job: Job, run: RowSelection, rows: Sequence[int]) -> LongestBatchMemory | None:
+    """Device memory with the longest batch there is, beside `cutoff_len` as the upper bound. GiB of 2^30 bytes."""
+    limit = int(job.number("cutoff_len"))
+    kept = run.column("kept") if rows else ()
+    most = max(map(kept.__getitem__, rows), default=0)
+    longest = limit if job.packs else min(-(-most // 8) * 8, limit)
+    real = replace(job, values={**job.values, "cutoff_len": longest})
+    if not longest or _holds_media(run) or job.device_memory is None or real.device_memory is None:
+        return None
+    usable = job.machine.device.usable_gib if job.machine else None
+    longest_gib, cutoff_gib = (round(each.expected / GIB, 2) for each in (real.device_memory, job.device_memory))
+    return LongestBatchMemory(longest, longest_gib, cutoff_gib, usable)
+
+
+def _duration_of_run(job: Job, run: RowSelection, trained: Sequence[int]) -> RunDuration | None:
+    kept = run.column("kept")
+    return None if _holds_media(run) else run_duration(job, run.sequences, [kept[at] for at in trained])
+
+
+def _near_duplicate_issues(
+    job: Job, run: RowSelection, first: Sequence[int], rows: int, counter: TokenCounter, report: OnRows
+) -> Iterator[QualityIssue]:
+    """Near duplicates within each data set among so many rows; `first` are those that are no exact duplicates."""
+    start, pairs = 0, []
+    for one in run.sets:
+        end = start + len(one.rows)
+        own = [at - start for at in first if start <= at < end]
+        if own:
+            signed = near_duplicates.minhash_signatures(
+                recipe_datasets.dataset_files(one), recipe_datasets.scan_settings(job, one.form, counter), report
+            )
+            pairs += [(row + start, other + start) for row, other in near_duplicates.find_near_duplicates(signed, own)]
+        start = end
+    if pairs:
+        yield quality.quality_issue(
+            "near duplicates",
+            len(pairs),
+            rows,
+            quality.example_pairs(run, pairs),
+            f"rows that share {near_duplicates.NEAR_THRESHOLD:.0%} of their word pairs with one before",
+        )
+
+
+def _why_near_duplicates_skipped(wanted: bool | None, rows: int, stride: int) -> str:
+    """Why near duplicates are not looked for; empty where they are."""
+    if wanted is not False and stride > 1:
+        return f"near duplicates are looked for among {reading_limits.MAX_SCANNED_ROWS:,} rows at most; these are more"
+    if wanted is None and rows > MAX_NEAR_DUPLICATE_ROWS:
+        return f"near duplicates among {rows:,} rows take a while; --near looks for them"
+    return "near duplicates were not looked for, as asked" if wanted is False else near_duplicates.missing_packages()
+
+
+def report_on_source(
+    source: str, model: str | None, near: bool | None, overrides: Sequence[str] = (), machine: str | None = None
+) -> DataReport:
+    """The study of a recipe, after the overrides, or a data file; memory is that of the machine if one is named. Raises
+    RecipeError."""
+    job = user_data.job_of_source(source, model, overrides, machine)
+    progress = ProgressBar(sum(dataset.rows.number for dataset in job.datasets if dataset.rows))
+    try:
+        return build_report(job, near, progress)
+    finally:
+        progress.close()

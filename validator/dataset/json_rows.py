@@ -1,0 +1,301 @@
+"""Rows of JSON files: one object on each line, objects over several lines, or a list that is streamed. A file is
+never read whole; what Arrow or pandas would refuse is refused here, too."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
+from math import inf
+from pathlib import Path
+from typing import IO, Any
+
+from validator.dataset import reading_limits
+from validator.dataset.data_files import open_raw
+from validator.dataset.reading_limits import TOO_DEEP, UnreadableError
+from validator.recipe.safe_read import is_too_deep
+
+_CHUNK = 1 << 20
+_CUT_MARGIN = 32  # characters: an error so close to the end of the text at hand may come from where it is cut
+
+
+# Python reads no more than 4,300 digits of a whole number, and a float holds no more than 308.
+_MAX_INT_DIGITS = 300
+
+
+def _parse_int(text: str) -> float:
+    """A whole number in a line: what no integer holds is a float, as Arrow has it."""
+    return int(text) if len(text) < _MAX_INT_DIGITS else float(text)
+
+
+def _parse_float(text: str) -> float:
+    value = float(text)
+    if abs(value) == inf:
+        raise UnreadableError(0, f"holds the number {text[:20]}, which is too large")
+    return value
+
+
+def _parse_int64(text: str) -> int:
+    """A whole number in a list, which pandas reads: it takes none beyond 64 bits."""
+    if len(text) > _INT64_LENGTH or not -(1 << 63) <= (value := int(text)) < 1 << 64:
+        raise UnreadableError(0, f"holds the number {text[:24]}, which is too large")
+    return value
+
+
+_GAP = re.compile(r"[\s,]*")
+_INT64_LENGTH = 20  # digits and sign of the longest number of 64 bits
+_DECODERS = {
+    "": json.JSONDecoder(parse_int=_parse_int, parse_float=_parse_float),
+    "[": json.JSONDecoder(parse_int=_parse_int64),
+}
+
+
+def _drop_lone_surrogates(value: Any, listed: bool) -> Any:
+    """The value without halves of surrogate pairs, which are no characters: pandas drops them, Arrow refuses them."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+        return value
+    except UnicodeEncodeError:
+        if not listed:
+            raise UnreadableError(0, "holds half of a surrogate pair (`\\ud800` to `\\udfff`), no character") from None
+        return json.loads(text.encode(errors="ignore"))
+
+
+class JsonStream:
+    """JSON values one behind the other, with commas or blanks between them. The text at hand grows until it holds the
+    next one whole."""
+
+    def __init__(self, stream: IO[bytes], opening: str = "", errors: str = "strict") -> None:
+        self._bytes, self._opening, self._decoder = stream, opening, _DECODERS[opening]
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors).decode
+        self._text, self._position, self._number = "", 0, 1
+        self._closing = "]" if opening else ""
+        if opening:
+            self._more(_CHUNK)
+            self._position = self._text.index(opening) + 1
+
+    def __iter__(self) -> Iterator[Any]:
+        while self._begins():
+            yield self._value()
+            self._number += 1
+        if self._closing and self._behind():
+            raise UnreadableError(0, "goes on behind the end of its list")
+
+    def _value(self) -> Any:
+        wanted = _CHUNK
+        while True:
+            try:
+                value, end = self._decoder.raw_decode(self._text, self._position)
+                break
+            except RecursionError:
+                raise UnreadableError(self._number, TOO_DEEP) from None
+            except UnreadableError as err:
+                raise UnreadableError(self._number, str(err)) from None
+            except json.JSONDecodeError as err:
+                wanted *= 2
+                cut = err.msg.startswith("Unterminated") or err.pos + _CUT_MARGIN > len(self._text)
+                if cut and len(self._text) - self._position > reading_limits.MAX_ROW_BYTES:
+                    raise reading_limits.row_too_large(self._number) from None
+                if not cut or not self._more(wanted):
+                    raise UnreadableError(self._number, f"is not valid JSON: {err.msg.lower()}") from None
+        return self._sound(value, end)
+
+    def _sound(self, value: Any, end: int) -> Any:
+        """The value that ends there, as the datasets library has it. Raises UnreadableError where it has it not."""
+        text, self._position = self._text[self._position : end], end
+        if text.count("[") + text.count("{") > reading_limits.MAX_NESTING and is_too_deep(
+            value, reading_limits.MAX_NESTING
+        ):
+            raise UnreadableError(self._number, TOO_DEEP)
+        if "\\ud" not in text and "\\uD" not in text:
+            return value
+        try:
+            return _drop_lone_surrogates(value, bool(self._opening))
+        except UnreadableError as err:
+            raise UnreadableError(self._number, str(err)) from None
+
+    def _begins(self) -> bool:
+        """Whether another value begins at the position, which is moved there. A list has commas between its values."""
+        commas = 0
+        while True:
+            end = _GAP.match(self._text, self._position).end()  # type: ignore[union-attr]
+            commas, self._position = commas + self._text.count(",", self._position, end), end
+            if end < len(self._text):
+                break
+            if not self._more(_CHUNK):
+                if self._closing:
+                    raise UnreadableError(self._number, "is missing: the list is not closed")
+                return False
+        closes = bool(self._closing) and self._text.startswith(self._closing, end)
+        if commas != (self._closing != "" and self._number > 1 and not closes):
+            raise UnreadableError(self._number, "is not valid JSON: a comma too many, or one is missing")
+        return not closes
+
+    def _behind(self) -> bool:
+        """Whether there is more behind the closing bracket."""
+        self._position += len(self._closing)
+        while not self._text[self._position :].strip():
+            self._position = len(self._text)
+            if not self._more(_CHUNK):
+                return False
+        return True
+
+    def _more(self, size: int) -> str:
+        try:
+            data = self._bytes.read(size)
+            read = self._decode(data, not data)
+        except UnicodeDecodeError as err:
+            number = _first_undecodable(self._bytes, self._opening)
+            raise UnreadableError(
+                number, f"is not UTF-8 text (byte 0x{err.object[err.start]:02x}); save it as UTF-8"
+            ) from None
+        self._text, self._position = self._text[self._position :] + read, 0
+        return read
+
+
+def _first_undecodable(stream: IO[bytes], opening: str) -> int:
+    """Number of the first value that is not UTF-8 text. Raises UnreadableError where one before it is no JSON."""
+    stream.seek(0)
+    number = 0
+    for number, value in enumerate(JsonStream(stream, opening, "surrogateescape"), 1):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            return number
+    return number + 1
+
+
+loads: Callable[[bytes], Any] = json.loads
+with contextlib.suppress(ImportError):  # several times faster, with the [data] extra
+    from orjson import loads
+
+Rows = Iterator[tuple[int, dict[str, Any]]]
+_FIRST_LINE_BYTES = 1 << 20  # bytes of a first line that is looked at
+# Rows whose keys are looked at one by one: what names a key twice does so in every row, and the look takes long.
+_LINES_CHECKED_FOR_REPEATED_KEYS = 100
+
+
+def is_json_lines(path: Path) -> bool:
+    """Whether the file is JSON with one object on each line, not packed, so that it can be read in parts."""
+    with open_raw(path) as stream:
+        head = stream.read(64).removeprefix(codecs.BOM_UTF8).lstrip()
+        return head.startswith(b"{") and stream.readline(_FIRST_LINE_BYTES).rstrip().endswith(b"}")
+
+
+def read_json(stream: IO[bytes]) -> Rows:
+    head = stream.read(64)
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UnreadableError(0, "is UTF-16 text; save it as UTF-8")
+    marked = head.startswith(codecs.BOM_UTF8)
+    stream.seek(0)
+    if not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+        return read_json_lines(stream)
+    if marked:
+        raise UnreadableError(0, "is a list behind a byte order mark, which the run refuses; save it without")
+    return _list_rows(stream)
+
+
+def read_json_lines(stream: IO[bytes], span: tuple[int, int] | None = None) -> Rows:
+    """One object on each line, blank lines between them, or objects spread over several lines."""
+    position, end = span or (0, 0)
+    begun = bool(span)
+    stream.seek(position)
+    for number, line in enumerate(iter(partial(stream.readline, reading_limits.MAX_ROW_BYTES + 1), b""), 1):
+        if len(line) > reading_limits.MAX_ROW_BYTES:
+            raise reading_limits.row_too_large(number)
+        if number == 1 and position == 0:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if number <= _LINES_CHECKED_FOR_REPEATED_KEYS and not span:
+            _refuse_repeated_keys(line, number)
+        try:
+            row = loads(line)
+        except ValueError as err:
+            if not begun and line.strip() and (values := _multiline_objects(stream)):
+                yield from values
+                return
+            yield from ((number, row) for row in _objects_on_line(line, number, err))
+        else:
+            if line.count(b"[") + line.count(b"{") > reading_limits.MAX_NESTING and is_too_deep(
+                row, reading_limits.MAX_NESTING
+            ):
+                raise UnreadableError(number, TOO_DEEP)
+            yield number, _require_object(row, number, begun)
+        begun = begun or bool(line.strip())
+        position += len(line)
+        if span and position >= end:
+            return
+
+
+def _objects_on_line(line: bytes, number: int, err: ValueError) -> list[dict[str, Any]]:
+    """No object or more than one on a line, which Arrow reads, too."""
+    if not line.strip():
+        return []
+    try:
+        return [_require_object(value, number) for value in JsonStream(io.BytesIO(line))]
+    except UnreadableError as wrong:
+        raise UnreadableError(number, _line_fault(line, err, str(wrong))) from None
+
+
+def _refuse_repeated_keys(line: bytes, number: int) -> None:
+    """Raises UnreadableError where a key is there twice."""
+    with contextlib.suppress(ValueError, RecursionError):  # which are told of where the line is read
+        json.loads(line, object_pairs_hook=partial(_require_unique_keys, number), parse_int=str, parse_float=str)
+
+
+def _require_unique_keys(number: int, pairs: list[tuple[str, Any]]) -> None:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise UnreadableError(number, f"has the key `{max(names, key=names.count)}` twice")
+
+
+def _require_object(row: Any, number: int, begun: bool = True) -> dict[str, Any]:
+    if row is None and begun:  # a row without values
+        return {}
+    if row is None:  # tried with pyarrow 24 and 26
+        raise UnreadableError(number, "is null, and Arrow crashes where the first row is; take it out")
+    if not isinstance(row, dict):
+        raise UnreadableError(number, "is no object of columns; each row is one")
+    if len(row) > reading_limits.MAX_COLUMNS:
+        raise reading_limits.too_many_columns(len(row))
+    return row
+
+
+def _line_fault(line: bytes, err: ValueError, fault: str) -> str:
+    """What is wrong with a line: `err` as the fast reader says it, `fault` as the other does."""
+    if not fault.startswith("is not"):
+        return fault
+    try:
+        line.decode()
+    except UnicodeDecodeError as wrong:
+        return f"is not UTF-8 text (byte 0x{line[wrong.start]:02x} at column {wrong.start + 1}); save it as UTF-8"
+    kind = "ends in the middle" if not line.endswith((b"}\n", b"}\r\n", b"}")) else "is not valid JSON"
+    return f"{kind}: {str(err).split(': line')[0].lower()}"
+
+
+def _multiline_objects(stream: IO[bytes]) -> Rows | None:
+    """Objects over several lines each; None, and the stream as it was, where not even the first is one."""
+    position = stream.tell()
+    stream.seek(0)
+    values = iter(JsonStream(stream))
+    try:
+        first = next(values)
+    except (UnreadableError, StopIteration) as err:
+        if not str(err).startswith("is not") and isinstance(err, UnreadableError):  # it is JSON, and no row
+            raise
+        stream.seek(position)
+        return None
+    return ((number, _require_object(value, number)) for number, value in enumerate(chain((first,), values), 1))
+
+
+def _list_rows(stream: IO[bytes]) -> Rows:
+    """A list: of objects, or of texts, which become a column `text`."""
+    for number, value in enumerate(JsonStream(stream, "["), 1):
+        if value is None:
+            raise UnreadableError(number, "is null; each row of a list is an object")
+        yield number, {"text": value} if isinstance(value, str) else _require_object(value, number)

@@ -1,0 +1,199 @@
+"""The data sets that a recipe names, each scanned, with the reasons for which LLaMA-Factory would stop at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from validator.dataset import column_types, readers, row_scan
+from validator.dataset.chat_template import ChatTemplate
+from validator.dataset.data_files import no_data_file_reason
+from validator.dataset.reading_limits import UnreadableError
+from validator.dataset.row_scan import OnRows, ScannedRows, ScanSettings
+from validator.dataset.token_counting import TokenCounter
+from validator.errors import RecipeError
+from validator.knowledge import tables
+from validator.recipe.suggestions import suggest
+from validator.rows.dataset_attr import DatasetAttr, parse_dataset_attr
+from validator.rows.entry_inference import ROWS_FOR_INFERENCE, suggest_entry
+from validator.rows.media_columns import MODALITIES, MediaSupport
+from validator.rows.outcomes import TURN_ORDER, Row, missing_columns, why_none_trained
+from validator.run import dataset_registry
+from validator.run.dataset_registry import Dataset
+from validator.run.prediction import Job
+
+
+@dataclass(frozen=True)
+class FatalProblem:
+    """Why LLaMA-Factory stops; `place` is a file, with a row where one is to blame, `remedy` what to write instead."""
+
+    place: str
+    message: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return "; ".join([f"{self.place}: error: {self.message}", "LLaMA-Factory stops", *filter(None, [self.remedy])])
+
+
+@dataclass
+class LoadedDataset:
+    """One data set of a recipe. `note` says why a set without rows has none here."""
+
+    name: str
+    evaluates: bool
+    dataset: Dataset | None = None
+    form: DatasetAttr = field(default_factory=lambda: parse_dataset_attr({}))
+    rows: ScannedRows = field(default_factory=ScannedRows)
+    note: str = ""
+    problems: list[FatalProblem] = field(default_factory=list)
+
+
+def load_datasets(job: Job, counter: TokenCounter, report: OnRows) -> list[LoadedDataset]:
+    """Every data set of the recipe, those trained on first; of all of them as many rows are kept of each hundred."""
+    held = [
+        _load_dataset(job, name, key == "eval_dataset", counter, report)
+        for key in ("dataset", "eval_dataset")
+        for name in dict.fromkeys(job.words(key))
+    ]
+    stride = max((one.rows.stride for one in held), default=1)
+    for one in held:
+        one.rows.thin(0, stride // one.rows.stride)
+    return held
+
+
+def scan_settings(job: Job, meant: DatasetAttr, counter: TokenCounter) -> ScanSettings:
+    """How the rows of a data set of this form are taken."""
+    return ScanSettings(
+        meant, job.stage, _chat_template(job, counter), counter, job.length, job.packs, _media_support(job)
+    )
+
+
+def _media_support(job: Job) -> MediaSupport:
+    """What the template reads; paths count from `media_dir`, by default `dataset_dir` (hparams/data_args.py)."""
+    folder = str(job.get("media_dir") or job.get("dataset_dir"))
+    there = job.find(folder)
+    return MediaSupport(frozenset((job.template or {}).get("media", ())), str(there[0]) if there else folder)
+
+
+def _chat_template(job: Job, counter: TokenCounter) -> ChatTemplate:
+    name, facts = str(job.get("template")), job.template or {}
+    system = job.get("default_system")
+    return ChatTemplate(
+        tables.json_table("formats")["formats"].get(name, {}),
+        counter,
+        bool(facts.get("efficient_eos")),
+        job.get("enable_thinking"),
+        job.flag("preserve_thinking"),
+        job.flag("mask_history"),
+        system if isinstance(system, str) else None,
+    )
+
+
+def _load_dataset(job: Job, name: str, evaluates: bool, counter: TokenCounter, report: OnRows) -> LoadedDataset:
+    one = LoadedDataset(name, evaluates, job.registry.get(name) if job.registry else None)
+    if one.dataset is None:
+        one.note = "" if job.registry else "not in a local dataset_info.json"
+        one.problems += _undefined_name(job, name)
+        return one
+    one.problems += _entry_faults(job, name)
+    if one.problems:
+        return one
+    one.form = parse_dataset_attr(one.dataset.entry)
+    one.problems += _refusals(job, one)
+    if one.dataset.source != "file":
+        one.note = f"not on this machine: its source is a {one.dataset.source or 'missing file_name'}"
+    elif not one.problems:
+        one.rows = row_scan.scan_dataset(one.dataset.files, scan_settings(job, one.form, counter), report)
+        one.problems += _row_problems(one)
+        if not one.rows.problems:
+            column_types.drop_date_answers(one.rows, one.form)
+    if one.problems and not one.rows.problems:
+        blamed = one.problems[0]
+        one.problems[0] = replace(blamed, remedy=_suggested_entry(job, one))
+    return one
+
+
+def explain_no_rows(job: Job, one: LoadedDataset, otherwise: str) -> FatalProblem:
+    """Why no row of a set is trained; `otherwise` where its first rows do not tell."""
+    why = why_none_trained(one.dataset.entry, job.stage, _first_rows(one)) if one.dataset else ""
+    return FatalProblem(one.name, f"no row is left to train on: {why or otherwise}", _suggested_entry(job, one))
+
+
+def _suggested_entry(job: Job, one: LoadedDataset) -> str:
+    """The entry that suits the rows; empty where it is there already, or not known."""
+    return suggest_entry(one.name, one.dataset.entry, job.stage, _first_rows(one)) if one.dataset else ""
+
+
+def _first_rows(one: LoadedDataset) -> Sequence[Row]:
+    try:
+        return readers.first_rows(dataset_files(one), ROWS_FOR_INFERENCE)
+    except (RecipeError, UnreadableError):
+        return ()
+
+
+def _undefined_name(job: Job, name: str) -> Iterator[FatalProblem]:
+    """A name that the registry lacks; of data that are not on this machine nothing is known."""
+    if job.registry and job.registry.problem:
+        yield FatalProblem(name, job.registry.problem)
+    elif job.registry:
+        near = suggest(name, job.registry.entries)
+        yield FatalProblem(name, f"is not defined in {job.registry.path}{near}")
+
+
+def _entry_faults(job: Job, name: str) -> Iterator[FatalProblem]:
+    """What is not of the kind that LLaMA-Factory takes for granted."""
+    assert job.registry is not None
+    entry = job.registry.entries[name]
+    if not isinstance(entry, Mapping):
+        yield FatalProblem(name, "its entry in dataset_info.json is no object of settings")
+        return
+    for part in ("columns", "tags"):
+        held = entry.get(part, {})
+        if not isinstance(held, Mapping):
+            yield FatalProblem(name, f"`{part}` in dataset_info.json is no object; leave it out for the default")
+        elif wrong := next((key for key, value in held.items() if not isinstance(value, str | None)), ""):
+            said = f"`{wrong}` among `{part}` in dataset_info.json is no text"
+            yield FatalProblem(name, f"{said}; write the name that the rows have for it")
+
+
+def _refusals(job: Job, one: LoadedDataset) -> Iterator[FatalProblem]:
+    """What needs no look at the rows."""
+    assert one.dataset is not None
+    where = str(one.dataset.path)
+    if one.form.ranking is not job.pairs:
+        kind = "needs pairs (`ranking: true`)" if job.pairs else "takes no pairs (`ranking: true`)"
+        yield FatalProblem(one.name, f"stage {job.stage} {kind}")
+    if one.form.formatting not in ("alpaca", "sharegpt", "openai"):
+        yield FatalProblem(one.name, f"`formatting: {one.form.formatting}` is none of alpaca, sharegpt, openai")
+    taken = job.template.get("media", ()) if job.template and job.stage != "pt" else MODALITIES.values()
+    for part, kind in MODALITIES.items():
+        if one.form.columns.get(part) and kind not in taken:
+            yield FatalProblem(one.name, f"holds {part}, which template {job.get('template')} does not take")
+    if one.dataset.source == "file" and not one.dataset.files:
+        yield FatalProblem(where, no_data_file_reason(one.dataset.path))
+    kinds = {dataset_registry.readable_suffixes().get(path.suffix[1:]) for path in one.dataset.files}
+    if None in kinds:
+        wrong = next(path for path in one.dataset.files if path.suffix[1:] not in dataset_registry.readable_suffixes())
+        yield FatalProblem(str(wrong), f"is none of {', '.join(dataset_registry.readable_suffixes())}")
+    elif len(kinds) > 1:
+        yield FatalProblem(where, "holds files of more than one type")
+
+
+def _row_problems(one: LoadedDataset) -> Iterator[FatalProblem]:
+    rows, where = one.rows, str(one.dataset.path if one.dataset else one.name)
+    for path, row, why in rows.problems:
+        yield FatalProblem(f"{path}:{row}" if row else str(path), f"row {row} {why}" if row else why)
+    if rows.problems:
+        return
+    if not len(rows):
+        yield FatalProblem(where, "holds no row")
+    for why in column_types.column_problems(rows, one.form):
+        yield FatalProblem(where, why)
+    if rows.fates.count(TURN_ORDER) == len(rows) and (why := missing_columns(one.form, _first_rows(one))):
+        yield FatalProblem(where, why)
+
+
+def dataset_files(one: LoadedDataset) -> list[Path]:
+    """The files of a set."""
+    return list(one.dataset.files) if one.dataset else []

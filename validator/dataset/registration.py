@@ -1,0 +1,90 @@
+"""Writing the entry for a data file into dataset_info.json, after a comparison of its rows with that entry."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from validator.dataset import column_types, data_files, readers, user_data
+from validator.dataset.data_report import DroppedRows
+from validator.dataset.row_scan import ScannedRows
+from validator.errors import RecipeError
+from validator.recipe import registry_edits, safe_read
+from validator.rows.dataset_attr import entry_as_json, parse_dataset_attr
+from validator.rows.entry_inference import InferredEntry, template_notes
+from validator.rows.outcomes import TRAINED, row_checker
+from validator.run import dataset_registry
+
+_DEFAULT_DATASET_DIR = "data"  # LLaMA-Factory's `dataset_dir` where a recipe names none
+_COMPARED_ROWS = 100_000  # rows that are compared with the form of the first
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Registration:
+    """An entry, the registry that holds it, and the keys of a recipe that trains on it. `added` is false where it was
+    there already; `drops` are rows of another form among the `rows` that were looked at."""
+
+    path: str
+    name: str
+    entry: Mapping[str, Any]
+    added: bool
+    settings: Mapping[str, str]
+    rows: int
+    drops: list[DroppedRows]
+    notes: list[str]
+
+
+def register_data(path: Path, name: str, folder: Path | None = None) -> Registration:
+    """Write the entry for a file or folder of data under this name. `folder` is the recipe's `dataset_dir`; None: that
+    of the file if it holds a registry, else `data`. Raises RecipeError, and writes nothing then."""
+    if not name.strip() or "," in name or name != name.strip():
+        raise RecipeError(f"`{name}` cannot be named in a recipe, where commas part the names of data sets")
+    folder = folder or (
+        path.parent if safe_read.path_kind(path.parent / dataset_registry.REGISTRY_FILE) else Path(_DEFAULT_DATASET_DIR)
+    )
+    mine = user_data.read_user_data(path, name)
+    entry = mine.entry(folder)
+    with user_data.naming_unreadable_file(path):
+        rows, drops = _compare_rows(data_files.list_data_files(path), mine.form)
+    try:
+        added = bool(registry_edits.add_entries(folder / dataset_registry.REGISTRY_FILE, {name: entry}))
+    except RecipeError as err:
+        raise RecipeError(f"{err}; `{path}` needs {entry_as_json(name, entry)}") from None
+    settings = _recipe_settings(name, folder, mine.form.stage)
+    notes = [*mine.notes, *template_notes(mine.form)]
+    return Registration(str(folder / dataset_registry.REGISTRY_FILE), name, entry, added, settings, rows, drops, notes)
+
+
+def _recipe_settings(name: str, folder: Path, stage: str) -> dict[str, str]:
+    """The keys of a recipe that trains on the data; `dataset_dir` only where it is not the usual one."""
+    usual = os.path.realpath(folder) == os.path.realpath(_DEFAULT_DATASET_DIR)
+    return {"dataset": name, **({} if usual else {"dataset_dir": str(folder)}), "stage": stage}
+
+
+def _compare_rows(held: list[Path], suited: InferredEntry) -> tuple[int, list[DroppedRows]]:
+    """How many rows were looked at, and those that are dropped. Raises RecipeError where LLaMA-Factory stops."""
+    seen, meant = ScannedRows(), parse_dataset_attr(suited.entry)
+    judged, dropped, stopping = row_checker(meant, suited.stage), dict[str, list[str]](), dict[str, list[str]]()
+    for path in held:
+        seen.files.append((len(seen), path))
+        for line, row in islice(readers.read_rows(path), _COMPARED_ROWS - len(seen)):
+            seen.meet(line, row)
+            seen.fates.append(TRAINED)
+            for why, places in zip(judged(row), (dropped, stopping), strict=True):
+                if why:
+                    places.setdefault(why, []).append(f"{path}:{line}")
+    for why in column_types.column_problems(seen, meant):
+        raise RecipeError(f"`{held[0]}`: {why}; LLaMA-Factory stops")
+    for stop in _dropped_rows(stopping):
+        share = f"{stop.rows:,} of {len(seen):,} rows"
+        raise RecipeError(f"{share} stop LLaMA-Factory: {stop.reason} ({', '.join(stop.examples)}); take them out")
+    return len(seen), _dropped_rows(dropped)
+
+
+def _dropped_rows(places: Mapping[str, list[str]]) -> list[DroppedRows]:
+    return [DroppedRows(why, len(where), where[:_EXAMPLES]) for why, where in places.items()]

@@ -1,0 +1,131 @@
+"""Whether there are as many samples as the model and method call for, by public guidance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from validator.knowledge import guidance, tables
+from validator.knowledge.guidance import SampleAmounts, SampleFigure
+from validator.run.prediction import Job
+from validator.wording import plural
+
+# In their order; what each begins is in `judged`.
+GUIDANCE_FIGURES = ("minimum", "useful", "good", "saturating")
+
+
+@dataclass(frozen=True)
+class RecommendedModelSize:
+    """A size of model in billions of parameters, and the samples recommended for it."""
+
+    billions: float
+    good: int
+
+
+@dataclass(frozen=True)
+class EpochGuidance:
+    """Epochs, samples seen in all, and whether the repetition does harm."""
+
+    epochs: float
+    seen: int
+    message: str
+
+
+@dataclass(frozen=True)
+class SampleGuidance:
+    """The verdict on so many different samples, the figures it rests on and who each is from, and a model size that
+    suits them better. `minimum`: fewest with which form and style change; `useful`: with which a skill or a preference
+    does; `good`: where the range of public runs begins; `saturating`: more hardly helps; `recommended`: what the header
+    states, else would state. `unit`: what is counted."""
+
+    rows: int
+    verdict: str
+    minimum: int | None
+    useful: int | None
+    good: int | None
+    saturating: int | None
+    recommended: int | None
+    message: str
+    better_size: RecommendedModelSize | None
+    epochs: EpochGuidance
+    sources: list[dict[str, str]]
+    sure: dict[str, str]
+    unit: str = guidance.SAMPLE_UNIT
+
+    @property
+    def counted(self) -> str:
+        """The number with its noun."""
+        words = guidance.count_in_words(self.rows, self.unit)
+        return words.replace(" ", " different ", 1) if self.unit == guidance.SAMPLE_UNIT else words
+
+    def figures(self) -> dict[str, int]:
+        """The figures that are known, the smallest first."""
+        figures = zip(GUIDANCE_FIGURES, (self.minimum, self.useful, self.good, self.saturating), strict=True)
+        return {name: samples for name, samples in figures if samples}
+
+
+def judge_sample_count(job: Job, rows: int, epochs: float) -> SampleGuidance:
+    """The amount for the job's stage, method and model; of pre-training `rows` are blocks of tokens."""
+    known = job.guidance
+    stated: dict[str, SampleFigure | None] = dict.fromkeys(GUIDANCE_FIGURES)
+    if known:
+        effect = known.effect if known.effect and known.effect.samples < known.low else None
+        usual = SampleFigure(known.low, "public runs")
+        stated = dict(zip(GUIDANCE_FIGURES, (known.form, effect, usual, known.saturating), strict=True))
+    figures = {name: figure and figure.samples for name, figure in stated.items()}
+    verdict = _sample_verdict(rows, known)
+    return SampleGuidance(
+        rows=rows,
+        verdict=verdict,
+        **figures,
+        recommended=job.samples or (known.recommended.samples if known else None),
+        message=_sample_message(job, rows),
+        better_size=_better_model_size(rows, verdict),
+        epochs=_epoch_guidance(rows, epochs, known),
+        sources=list(_guidance_sources(known)),
+        sure={name: figure.by for name, figure in stated.items() if figure},
+        unit=known.unit if known else guidance.SAMPLE_UNIT,
+    )
+
+
+def _sample_verdict(rows: int, known: SampleAmounts | None) -> str:
+    if known is None:
+        return "unknown"
+    if known.form and rows < known.form.samples:
+        return "too few"
+    if known.few(rows) or (known.effect is None and rows < known.low):
+        return "few"
+    if known.many(rows):
+        return "saturated"
+    return "good" if rows >= known.low else "useful"
+
+
+def _sample_message(job: Job, rows: int) -> str:
+    known = job.guidance
+    if known is None:
+        return f"no public guidance for stage {job.stage}" if job.model else "name a model with --model"
+    if judged := known.few(rows) or known.many(rows):
+        return judged
+    advice = "fewer may do if each is checked" if rows < known.low else "checked ones count more than many"
+    return f"{known.usual}; {advice}"
+
+
+def _better_model_size(rows: int, verdict: str) -> RecommendedModelSize | None:
+    """The largest size whose count in the field report is there, where they are more than the model's own size uses."""
+    fitting = [RecommendedModelSize(*each) for each in guidance.field_report_counts().items() if each[1] <= rows]
+    return fitting[-1] if fitting and verdict == "saturated" else None
+
+
+def _epoch_guidance(rows: int, epochs: float, known: SampleAmounts | None) -> EpochGuidance:
+    message, most = "", known.saturating.samples if known and known.saturating else 0
+    if known and known.few(rows) and epochs >= guidance.MANY_EPOCHS:
+        held = f"{rows:,} {plural(rows, 'sample')}"
+        message = f"{epochs:g} epochs of {held} are learned by heart; take 2 to 5, or add different, checked samples"
+    elif rows <= most < rows * epochs:
+        message = f"{epochs:g} epochs of {rows:,} samples are {rows * epochs:,.0f} seen; fewer epochs will do"
+    return EpochGuidance(epochs, round(rows * epochs), message)
+
+
+def _guidance_sources(known: SampleAmounts | None) -> Iterator[dict[str, str]]:
+    listed = tables.yaml_table("samples")["sources"]
+    return ({"name": name, **listed[name]} for name in (known.sources if known else ()))

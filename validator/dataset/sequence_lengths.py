@@ -1,0 +1,152 @@
+"""Lengths in tokens: what `cutoff_len` leaves of a sample, how many sequences packing makes of samples
+(llamafactory/data/processor/*.py), and how the lengths of a data set are distributed."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+# Tokens of one sample: in all, what `cutoff_len` leaves, those of the answers, and how many of these are cut.
+SampleLengths = tuple[int, int, int, int]
+
+
+def infer_seqlen(source: int, target: int, limit: int) -> tuple[int, int]:
+    """What is left of a prompt and an answer under a limit (infer_seqlen): the shorter side keeps more of itself."""
+    if target * 2 < limit:
+        most = limit
+    elif source * 2 < limit:
+        most = limit - source
+    else:
+        most = int(limit * (target / (source + target)))
+    answer = min(most, target)
+    return min(max(limit - answer, 0), source), answer
+
+
+def turn_lengths(pairs: Sequence[tuple[int, int]], limit: int, extra: int, last_first: bool) -> SampleLengths:
+    """Several pairs of prompt and answer. `extra` is 1 for templates that end the whole text with one token;
+    `last_first`: `mask_history`, which fills from the end and trains the last answer only."""
+    if len(pairs) == 1 and (whole := sum(pairs[0]) + extra) < limit:  # the usual row, for speed
+        return whole, whole, pairs[0][1], 0
+    trained = [pairs[-1]] if last_first else pairs
+    total, kept_answer, ordered = extra, 0, pairs[::-1] if last_first else pairs
+    for index, (source, target) in enumerate(ordered):
+        if total >= limit:
+            break
+        left_source, left_target = infer_seqlen(source, target, limit - total)
+        total += left_source + left_target
+        kept_answer += left_target if not (last_first and index) else 0
+    answer = sum(target for _, target in trained)
+    full = sum(source + target for source, target in pairs) + extra
+    return full, total, answer, answer - kept_answer
+
+
+def answer_lengths(source: int, answers: Sequence[int], limit: int) -> SampleLengths:
+    """A prompt with one answer, or with two of which the longer one counts: each is a sequence of its own."""
+    target = max(answers)
+    left_source, left_target = infer_seqlen(source, target, limit)
+    lost = sum(max(answer - left_target, 0) for answer in answers)
+    return source + target, left_source + left_target, sum(answers), lost
+
+
+def text_lengths(tokens: int, limit: int, packed: bool) -> SampleLengths:
+    """A text of pre-training with its end token; packed ones are cut into blocks and lose nothing here."""
+    kept = tokens if packed else min(tokens, limit)
+    return tokens, kept, tokens, tokens - kept
+
+
+def packing_batches(count: int, size: int, processes: int) -> Iterator[range]:
+    """The samples that are packed together: batches of each process's share of the data."""
+    each, more = divmod(count, max(processes, 1))
+    start = 0
+    for process in range(max(processes, 1)):
+        end = start + each + (process < more)
+        yield from (range(at, min(at + size, end)) for at in range(start, end, size))
+        start = end
+
+
+def count_packed_sequences(lengths: Sequence[int], limit: int) -> int:
+    """Sequences of `limit` tokens that one batch of samples fills: the longest that fits goes first."""
+    left, filled = sorted(length for length in lengths if length <= limit), 0
+    while left:
+        room, at = limit, len(left)
+        while at:
+            room -= left.pop(at - 1)
+            at = bisect_right(left, room)
+        filled += 1
+    return filled
+
+
+def count_text_blocks(lengths: Sequence[int], limit: int) -> int:
+    """Blocks of `limit` tokens of one batch of texts; what is left at its end is dropped."""
+    return sum(lengths) // limit
+
+
+_HISTOGRAM_BARS = 16
+# A length beyond which no more than one sample in 200 is cut.
+_UNCUT_SHARE = 0.995
+_CUTOFF_STEP = 128  # tokens; recommended lengths are multiples of it
+
+
+@dataclass(frozen=True)
+class HistogramBar:
+    """So many rows of `from_` to `to` tokens, both included."""
+
+    from_: int
+    to: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class LengthDistribution:
+    """Tokens of a sample; 95 and 99 of 100 samples have no more than p95 and p99."""
+
+    mean: int = 0
+    median: int = 0
+    p95: int = 0
+    p99: int = 0
+    longest: int = 0
+    histogram: tuple[HistogramBar, ...] = ()
+
+
+def length_distribution(ordered: Sequence[int]) -> LengthDistribution:
+    """Of lengths in ascending order, in tokens, before `cutoff_len`."""
+    if not ordered:
+        return LengthDistribution()
+    mean = round(sum(ordered) / len(ordered))
+    return LengthDistribution(
+        mean,
+        length_quantile(ordered, 0.5),
+        length_quantile(ordered, 0.95),
+        length_quantile(ordered, 0.99),
+        ordered[-1],
+        tuple(_length_histogram(ordered)),
+    )
+
+
+def length_quantile(ordered: Sequence[int], share: float) -> int:
+    """The length that this share of the samples does not exceed."""
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+def recommend_cutoff_len(ordered: Sequence[int], positions: int | None) -> int:
+    """The smallest `cutoff_len` in steps of 128 that cuts at most one sample in 200, within the model's positions."""
+    wanted = -(-length_quantile(ordered, _UNCUT_SHARE) // _CUTOFF_STEP) * _CUTOFF_STEP
+    return min(wanted, positions) if positions else wanted
+
+
+def _length_histogram(ordered: Sequence[int]) -> list[HistogramBar]:
+    """Bars of equal width up to the 99th percentile; the last one holds all beyond it."""
+    width = max(-(-(length_quantile(ordered, 0.99) - ordered[0] + 1) // _HISTOGRAM_BARS), 1)
+    width = -(-width // 8) * 8 if width > 8 else width
+    first = ordered[0] // width * width
+    edges = list(range(first, first + width * _HISTOGRAM_BARS + 1, width))
+    below = [bisect_left(ordered, edge) for edge in edges]
+    bars = [HistogramBar(start, start + width - 1, high - low)
+            for start, low, high in zip(edges, below, below[1:], strict=False)]  # fmt: skip
+    while len(bars) > 1 and not bars[-1].rows:
+        bars.pop()
+    beyond = len(ordered) - sum(bar.rows for bar in bars)
+    if beyond:
+        bars.append(HistogramBar(bars[-1].to + 1, ordered[-1], beyond))
+    return bars

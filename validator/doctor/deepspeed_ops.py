@@ -1,0 +1,131 @@
+"""Operators that DeepSpeed compiles when a run starts, and the compilers and headers that this takes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+from validator.doctor.check_result import CheckContext, CheckResult
+from validator.machine.installed_packages import find_installed
+from validator.recipe.safe_read import expand_home
+from validator.run.prediction import Job
+
+_OPERATORS = "operators"
+# By `optim`; cpu_adam for all others.
+_OPERATOR_OF_OPTIMIZER = {"adagrad": "cpu_adagrad", "lion_32bit": "cpu_lion", "paged_lion_32bit": "cpu_lion"}
+# DeepSpeed asks nvcc for its release as it is imported (ops/op_builder/fp_quantizer.py, is_compatible;
+# hiyouga/LLaMA-Factory issue 9270).
+_NVCC_CALL = "installed_cuda_version()"
+_INSTALLED_OPS_LINE = re.compile(r"^installed_ops=\{(.*)\}", re.MULTILINE)
+_OPERATOR_ENTRY = re.compile(r"'(\w+)': (\w+)")
+_INCLUDE_FOLDERS = ("usr/include", "usr/local/include")
+
+
+def operators_to_build(job: Job, node: CheckContext) -> set[str]:
+    """The operators that are built when this run first starts, by their folder's name.
+
+    accelerate replaces the optimizer by a CPU one where its states are offloaded (utils/deepspeed.py,
+    map_pytorch_optim_to_deepspeed); one that the DeepSpeed file names is DeepSpeed's own (runtime/engine.py,
+    _configure_basic_optimizer), which on Ascend is written in Python. A run on the CPU builds an all-reduce
+    (comm/torch.py)."""
+    zero = job.zero
+    if zero is None or not job.trains:
+        return set()
+    offloads, cpu = zero.offload("offload_optimizer"), job.on_cpu
+    named = str(zero.value("optimizer.type") or "").lower() if not zero.value("optimizer.params.torch_adam") else ""
+    names = {"deepspeed_shm_comm"} if cpu else set()
+    if zero.steps_on_cpu:
+        names.add(_OPERATOR_OF_OPTIMIZER.get(str(job.get("optim")), "cpu_adam"))
+    if named in ("adam", "adamw"):
+        names.add("cpu_adam" if offloads else "fused_adam")
+    if zero.nvme:
+        names.add("async_io")
+    ascend = job.machine is not None and job.machine.device.vendor == "ascend"
+    return names - ({"fused_adam"} if ascend else set()) - _prebuilt_operators(node)
+
+
+def _prebuilt_operators(node: CheckContext) -> set[str]:
+    """Operators that were built when DeepSpeed was installed (`DS_BUILD_OPS`)."""
+    row = _INSTALLED_OPS_LINE.search(find_installed(node.folders).text("deepspeed/git_version_info_installed.py"))
+    return {name for name, there in _OPERATOR_ENTRY.findall(row[1] if row else "") if there == "True"}
+
+
+def extension_folders(node: CheckContext) -> list[Path]:
+    """Folders with a folder for each operator (torch, utils/cpp_extension.py, _get_build_directory)."""
+    given = node.environment.get("TORCH_EXTENSIONS_DIR")
+    if given:
+        return [Path(given)]
+    home = node.environment.get("XDG_CACHE_HOME") or Path(node.environment.get("HOME", "~"), ".cache")
+    return sorted(expand_home(Path(home, "torch_extensions")).glob("*/"))
+
+
+def check_operators(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """Operators that DeepSpeed builds when a run starts, and what it builds them with.
+
+    What is missing to build what this run builds; ninja is asked for even where all is built.
+    """
+    if job is None or job.zero is None:
+        return
+    names = operators_to_build(job, node)
+    yield from _check_compilers(names, node) if names else ()
+    yield from _check_toolkit(job, names, node)
+
+
+def _check_compilers(names: set[str], node: CheckContext) -> Iterator[CheckResult]:
+    lacking = list(_missing_tools(node))
+    done = all(any((root / name / f"{name}.so").is_file() for root in extension_folders(node)) for name in names)
+    wanted = _builds_sentence(names)
+    for found, remedy in lacking:
+        yield CheckResult(
+            "warning" if done and not found.startswith("ninja") else "error", _OPERATORS, found, wanted, remedy
+        )
+    if not lacking:
+        yield CheckResult("ok", _OPERATORS, "compiler and ninja are there", "" if done else wanted)
+
+
+def _builds_sentence(names: set[str]) -> str:
+    return f"DeepSpeed builds {', '.join(sorted(names))}"
+
+
+def _missing_tools(node: CheckContext) -> Iterator[tuple[str, str]]:
+    """What is missing, and how to get it."""
+    path = node.environment.get("PATH", "")
+    if shutil.which("ninja", path=path) is None:
+        yield "ninja is not on PATH", "pip install ninja, or activate the environment that holds it"
+    compiler = node.environment.get("CXX") or "c++"
+    if shutil.which(compiler, path=path) is None:
+        yield f"no compiler `{compiler}`", "install one: `apt install g++`, or `conda install gxx_linux-64`"
+    if _runs_this_python(path) and not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
+        version = sysconfig.get_python_version()
+        yield "no Python.h", f"install the headers of Python: `apt install python{version}-dev`"
+
+
+def _runs_this_python(path: str) -> bool:
+    """Whether the run's Python is this one, whose headers are known."""
+    program = shutil.which("llamafactory-cli", path=path)
+    return program is not None and Path(program).parent == Path(sys.executable).parent
+
+
+def _check_toolkit(job: Job, names: set[str], node: CheckContext) -> Iterator[CheckResult]:
+    """The device's own compiler, and headers."""
+    vendor = job.machine.device.vendor if job.machine and not job.on_cpu else ""
+    imports = _NVCC_CALL in find_installed(node.folders).text("deepspeed/ops/op_builder/fp_quantizer.py")
+    if vendor == "nvidia" and (imports or names) and not _has_nvcc(node):
+        remedy = "load the module of CUDA, or `conda install -c nvidia cuda-toolkit`, of the release that torch is for"
+        wanted = "DeepSpeed does not import without" if imports else _builds_sentence(names)
+        yield CheckResult("error", _OPERATORS, "no nvcc (CUDA_HOME, PATH, /usr/local/cuda)", wanted, remedy)
+    if "async_io" in names and not any((node.root / folder / "libaio.h").exists() for folder in _INCLUDE_FOLDERS):
+        yield CheckResult("error", _OPERATORS, "no libaio.h", _builds_sentence(names), "`apt install libaio-dev`")
+
+
+def _has_nvcc(node: CheckContext) -> bool:
+    """Where torch looks for it (utils/cpp_extension.py, _find_cuda_home)."""
+    home = node.environment.get("CUDA_HOME") or node.environment.get("CUDA_PATH")
+    if home:
+        return Path(home, "bin/nvcc").is_file()
+    found = shutil.which("nvcc", path=node.environment.get("PATH", ""))
+    return found is not None or (node.root / "usr/local/cuda/bin/nvcc").is_file()

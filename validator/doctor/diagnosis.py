@@ -1,0 +1,147 @@
+"""The list of all checks, running them at once with a time limit, and the diagnosis of this machine for one run or by
+itself."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from validator.doctor import (
+    cann,
+    deepspeed_ops,
+    device_checks,
+    disk_checks,
+    host_checks,
+    hub_checks,
+    network_checks,
+    package_checks,
+    stale_locks,
+    start_checks,
+    torch_build,
+)
+from validator.doctor.check_result import CheckContext, CheckResult
+from validator.errors import RecipeError
+from validator.knowledge import devices
+from validator.launch import device_allocation as targets
+from validator.machine import this_machine as this
+from validator.recipe.recipe_file import Document
+from validator.run import prediction as jobs
+from validator.run.prediction import Job
+
+Check = Callable[[Job | None, CheckContext], Iterator[CheckResult]]
+
+CHECKS: dict[str, Check] = {
+    "devices": device_checks.check_devices,
+    "device files": device_checks.check_device_files,
+    "health": device_checks.check_health,
+    "processes": device_checks.check_processes,
+    "processors": host_checks.check_processors,
+    "main memory": host_checks.check_main_memory,
+    "/dev/shm": host_checks.check_shared_memory,
+    "limits": host_checks.check_limits,
+    "disk": disk_checks.check_disk,
+    "packages": package_checks.check_packages,
+    "torch": torch_build.check_torch,
+    "compiled packages": torch_build.check_compiled_packages,
+    "CANN": cann.check_cann,
+    "operators": deepspeed_ops.check_operators,
+    "locks": stale_locks.check_locks,
+    "start": start_checks.check_start,
+    "hub": hub_checks.check_hub,
+    "Ray": start_checks.check_ray,
+    "meeting": network_checks.check_meeting,
+    "interfaces": network_checks.check_interfaces,
+    "InfiniBand": network_checks.check_infiniband,
+    "proxy": hub_checks.check_proxy,
+}
+# Seconds for all checks, which run at once: nvidia-smi alone may take 30, and a dead network file system answers never.
+_TIMEOUT_SECONDS = 40.0
+
+
+def run_checks(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """What all checks say, in their order. A check that fails, or does not end, is a line itself; the thread of one
+    that does not end is left behind."""
+    pool = ThreadPoolExecutor(len(CHECKS))
+    under_way = {name: pool.submit(_run_check, check, job, node) for name, check in CHECKS.items()}
+    wait(under_way.values(), _TIMEOUT_SECONDS)
+    pool.shutdown(wait=False, cancel_futures=True)
+    for name, future in under_way.items():
+        yield from _results_of(name, future)
+
+
+def _run_check(check: Check, job: Job | None, node: CheckContext) -> list[CheckResult]:
+    return [*check(job, node)]
+
+
+def _results_of(name: str, future: Future[list[CheckResult]]) -> list[CheckResult]:
+    if not future.done():
+        return [CheckResult("warning", name, f"no answer within {_TIMEOUT_SECONDS:.0f} seconds")]
+    try:
+        return future.result()
+    except (RecipeError, OSError, ValueError) as err:
+        return [CheckResult("warning", name, f"could not be looked at: {err}")]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was looked at, on the node `host`; `recipe` and `machine` are those that the lines are for, None where no
+    run is asked about."""
+
+    host: str
+    recipe: str | None
+    machine: str | None
+    lines: tuple[CheckResult, ...]
+    errors: int
+    warnings: int
+
+
+def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
+    """Look at this machine; with a recipe, for its run, which gets of the devices what `train` would give it. Where
+    `machine` is named, the run is meant for that one, or this should be it."""
+    if document is None:
+        assumed = devices.parse_machine(machine) if machine else None
+        return _build_diagnosis(None, None, run_checks(None, with_devices(CheckContext(assumed=assumed))))
+    from . import recipe_checks  # with numpy, which a machine by itself does not wait for
+
+    job, node = job_and_context(document, machine)
+    ram = node.target.host_ram_gib if node.target else None
+    judged = recipe_checks.check_recipe(document, _machine_to_judge(job, node) or machine, ram)
+    return _build_diagnosis(document, job, (*judged, *recipe_checks.check_data(job), *run_checks(job, node)))
+
+
+def _machine_to_judge(job: Job, node: CheckContext) -> str | None:
+    """The machine that the recipe is judged by: as many of the devices here as the run takes, of whatever kind."""
+    if node.target is None or node.here is None or job.machine is None or job.on_cpu:
+        return node.target.machine if node.target else None
+    return f"{job.machine.nodes}x{job.machine.devices}x{node.here.device}"
+
+
+def _build_diagnosis(document: Document | None, job: Job | None, lines: Iterable[CheckResult]) -> Diagnosis:
+    told = tuple(lines)
+    states = [line.state for line in told]
+    name = str(job.machine) if job and job.machine else None
+    path = document.path if document else None
+    return Diagnosis(platform.node(), path, name, told, states.count("error"), states.count("warning"))
+
+
+def job_and_context(document: Document, machine: str | None) -> tuple[Job, CheckContext]:
+    """The job as it would run here, and this machine with what the job gets of its devices, or why it gets none."""
+    job = jobs.resolve(document, machine)
+    node = CheckContext(assumed=None if job.on_cpu else job.machine)
+    try:
+        target = targets.allocate_for_machine(machine, job) if machine else targets.allocate_devices(job, dry=False)
+    except RecipeError as err:
+        return job, with_devices(node._replace(refused=str(err)))
+    there = jobs.resolve(document, target.machine, target.host_ram_gib)
+    node = node._replace(target=target, here=target.here)
+    return there, node if target.here else with_devices(node)
+
+
+def with_devices(node: CheckContext) -> CheckContext:
+    """With the devices, or what the driver's program says instead."""
+    try:
+        return node._replace(here=this.detect_machine())
+    except RecipeError as err:
+        return node._replace(fault=str(err).removesuffix(f"; {this.DRIVER_REMEDY}"))

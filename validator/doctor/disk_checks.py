@@ -1,0 +1,176 @@
+"""The folder that a run writes to: is it writable, large enough, fast enough for checkpoints, and still there
+afterwards? And disk space for the cache of tokenized data."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+
+from validator.doctor import check_result
+from validator.doctor.check_result import CheckContext, CheckResult, Shortage
+from validator.finding import Severity
+from validator.knowledge import hub_caches
+from validator.machine import host
+from validator.machine.host import find_mount
+from validator.physics.estimate import DiskTerm
+from validator.recipe.safe_read import expand_home, glob_folder
+from validator.run.prediction import GIB, Job
+
+
+def output_folder(job: Job) -> Path | None:
+    """The folder that the run writes to; None where it keeps nothing."""
+    folder = job.get("output_dir")
+    return expand_home(folder).absolute() if isinstance(folder, str) and job.trains else None
+
+
+def disk_shortages(job: Job) -> Iterator[Shortage]:
+    """Disk for what the run writes."""
+    folder = output_folder(job)
+    if folder and job.get("save_strategy") != "no":
+        yield from _checkpoint_shortages(job, folder)
+
+
+def _checkpoint_shortages(job: Job, output: Path) -> Iterator[Shortage]:
+    """Checkpoints and the result. The number of checkpoints is an estimate without a limit, and where the number of
+    steps is one; a run that goes on replaces those that are there."""
+    free = host.free_disk_gib(output)
+    if job.disk is None or free is None:
+        return
+    each, most = job.checkpoint / GIB, job.output_bytes / GIB
+    where = f"{free:.1f} GiB are free on the disk of {output}"
+    if free < each:
+        yield Severity.ERROR, f"{where}, one checkpoint takes {each:.1f}: free some, or set another `output_dir`"
+    elif free < most:
+        kept, at_once = job.checkpoints
+        counted = job.number("save_total_limit") > 0 and job.steps > 0 and not job.packs
+        certain = counted and not any(glob_folder(output, "checkpoint-*"))
+        beside = "and the result" if at_once == kept else "at once (a new one is written before the oldest is removed)"
+        remedy = "free some, set another `output_dir` or a smaller `save_total_limit`"
+        text = f"{where}, {at_once} checkpoints {beside} take {most:.1f}: {remedy}"
+        yield Severity.ERROR if certain else Severity.WARNING, text
+
+
+_OUTPUT_FOLDER = "output folder"
+_MAX_TRIAL_BYTES = 256 << 20  # bytes that are written to see how fast it is
+_MAX_TRIAL_SECONDS = 1.0  # that it takes at most
+_MIN_FREE_GIB = 1.0  # GiB free: with less nothing is tried
+_DATA_COPIES = 2.0  # of the tokenized rows: as they were read, and as they are trained on
+_MIN_FREE_FILES = 1000  # of a few checkpoints
+_MIN_CHECKPOINT_BYTES = 0.05 * GIB  # of a checkpoint
+_SLOW_SECONDS = 600.0  # seconds of a checkpoint
+
+
+def check_disk(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """The folder that a run writes to: whether it can, and how long a checkpoint takes; room for rows in the cache.
+
+    What is written, and what is kept of the data.
+    """
+    yield from _check_output_folder(job, node)
+    if job and job.disk and job.datasets and not job.tokenized:
+        yield from _check_data_cache(
+            hub_caches.datasets_cache(job.origin[1]), max(_DATA_COPIES * job.disk[DiskTerm.DATA] / GIB, _MIN_FREE_GIB)
+        )
+
+
+def _check_data_cache(folder: Path, wanted: float) -> Iterator[CheckResult]:
+    """`No space left on device` with much room in the output folder (hiyouga/LLaMA-Factory issue 275). `wanted`: GiB
+    of the rows as datasets keeps them, read and tokenized."""
+    free = host.free_disk_gib(folder)
+    if free is not None and free < wanted:
+        remedy = "free some, or set HF_DATASETS_CACHE to another disk"
+        yield CheckResult(
+            "warning", "data cache", f"{free:.1f} GiB free at {folder}", f"about {wanted:.1f} GiB", remedy
+        )
+
+
+def _check_output_folder(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """The run's output folder, else the working directory. What is written to see its speed is gone when it ends."""
+    folder = output_folder(job) if job else Path.cwd()
+    if folder is None:
+        return
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    place = _describe_folder(there, node.root)
+    try:
+        rate = _measure_write_rate(there)
+    except OSError as err:
+        wanted = "a folder that can be written"
+        yield CheckResult(
+            "error", _OUTPUT_FOLDER, f"{place}: {err.strerror}", wanted, "set another `output_dir`" if job else ""
+        )
+        return
+    short = [check_result.result_of_shortage(_OUTPUT_FOLDER, each) for each in disk_shortages(job)] if job else []
+    yield _judge_write_rate(None if any(each.state == "error" for each in short) else job, place, rate)
+    yield from short
+    yield from _check_volatile(there, node.root)
+    yield from _check_inodes(there)
+
+
+def _describe_folder(folder: Path, root: Path) -> str:
+    under, free = find_mount(folder.resolve(), root), host.free_disk_gib(folder)
+    kind = f" on {under.kind}{f' of {under.source}' if under.network else ''}" if under else ""
+    return f"{folder}{kind}{f', {free:.1f} GiB free' if free is not None else ''}"
+
+
+def _measure_write_rate(folder: Path) -> float | None:
+    """Bytes a second of a file that is written and brought to the disk, in pieces each twice as long as the one before,
+    until the next would take too long; None where there is no room to try. Raises OSError where it cannot be
+    written."""
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        if (host.free_disk_gib(folder) or 0.0) < _MIN_FREE_GIB:
+            return None
+        piece, size, end = os.urandom(1 << 20), 1 << 20, monotonic() + _MAX_TRIAL_SECONDS
+        while True:
+            begun = monotonic()
+            for _ in range(size // len(piece)):
+                file.write(piece)
+            os.fsync(file.fileno())
+            took = max(monotonic() - begun, 1e-6)
+            if monotonic() + 2 * took > end or file.tell() + 2 * size > _MAX_TRIAL_BYTES:
+                return size / took
+            size *= 2
+
+
+def _judge_write_rate(job: Job | None, place: str, rate: float | None) -> CheckResult:
+    found = place if rate is None else f"{place}, {rate / 1e6:,.0f} MB/s"
+    if job is None or job.checkpoint < _MIN_CHECKPOINT_BYTES or rate is None:
+        return CheckResult("ok", _OUTPUT_FOLDER, found)
+    seconds = job.checkpoint / rate
+    wanted = f"{job.checkpoint / GIB:.1f} GiB for a checkpoint, about {_format_seconds(seconds)}"
+    if seconds < _SLOW_SECONDS:
+        return CheckResult("ok", _OUTPUT_FOLDER, found, wanted)
+    remedy = "all devices wait meanwhile: a faster disk, `save_only_model: true` or a larger `save_steps`"
+    return CheckResult("warning", _OUTPUT_FOLDER, found, wanted, remedy)
+
+
+def _format_seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _check_volatile(folder: Path, root: Path) -> Iterator[CheckResult]:
+    """Disks that do not outlast the run."""
+    under = find_mount(folder.resolve(), root)
+    if under and under.kind == "overlay":
+        remedy = "mount a folder of the host there, or set another `output_dir`"
+        yield CheckResult(
+            "warning", _OUTPUT_FOLDER, f"{folder} is the container's own layer, which goes with it", "", remedy
+        )
+    if under and under.kind in ("tmpfs", "ramfs"):
+        yield CheckResult(
+            "warning", _OUTPUT_FOLDER, f"{folder} is main memory ({under.kind})", "", "set another `output_dir`"
+        )
+
+
+def _check_inodes(folder: Path) -> Iterator[CheckResult]:
+    """Some file systems count files; 0 in all is one that does not."""
+    there = os.statvfs(folder)
+    if there.f_files and there.f_favail < _MIN_FREE_FILES:
+        yield CheckResult(
+            "warning",
+            _OUTPUT_FOLDER,
+            f"{there.f_favail} more files on it",
+            f"{_MIN_FREE_FILES:,}",
+            "remove some: `df -i`",
+        )

@@ -1,0 +1,252 @@
+"""Main memory, CPUs, /dev/shm and limits of the system (ulimit, control groups) against what the run needs."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from validator.doctor.check_result import CheckContext, CheckResult, State
+from validator.knowledge import node_environment
+from validator.machine import host, network
+from validator.machine.host import own_cgroups
+from validator.physics import Estimate
+from validator.physics.estimate import DeviceTerm
+from validator.run import launcher
+from validator.run.prediction import GIB, Job
+
+_MAIN_MEMORY = "main memory"
+_MORE_MEMORY_REMEDY = "ask for more (`--mem` of a batch job, the memory limit of a container)"
+
+
+def check_main_memory(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """Main memory that is left, against what the run is predicted to take of it, and the device where it shares that.
+
+    What is available now: free, or cached and given back on demand, within the limits of batch job and container.
+    Without it the kernel kills a process of the run, which torchrun reports as exit code -9.
+    """
+    total, available = host.memory_gib(node.root), host.available_memory_gib(node.root)
+    if available is None:
+        yield CheckResult("warning", _MAIN_MEMORY, "the kernel does not tell how much is available")
+        return
+    swap = host.free_swap_gib(node.root)
+    there = f"{available:.1f} GiB of {total or available:.1f} available{f', {swap:.0f} of swap' if swap >= 1 else ''}"
+    shared = job is not None and job.machine is not None and job.machine.device.shared_memory
+    need = (job.device_memory if shared else job.host_memory) if job else None
+    yield _judge_memory(need, there, available, total or available) if need else CheckResult("ok", _MAIN_MEMORY, there)
+
+
+def _judge_memory(need: Estimate, there: str, available: float, total: float) -> CheckResult:
+    low, expected, high = need.low / GIB, need.expected / GIB, need.high / GIB
+    state: State = "error" if expected >= available else "warning" if high >= available else "ok"
+    wanted = f"{expected:.1f} GiB ({low:.1f} to {high:.1f})"
+    if state == "ok":
+        return CheckResult(state, _MAIN_MEMORY, there, wanted)
+    remedy = (
+        f"end what takes it, or {_MORE_MEMORY_REMEDY}"
+        if expected < total
+        else f"{_MORE_MEMORY_REMEDY}; `lmf-recipes explain` shows what fits"
+    )
+    may = "would" if state == "error" else "may"
+    return CheckResult(state, _MAIN_MEMORY, there, wanted, f"the kernel {may} kill the run (exit code -9): {remedy}")
+
+
+_PROCESSORS = "processors"
+
+
+def check_processors(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """Processors that the run may use: of a batch job without `--cpus-per-task` that is one.
+
+    Those that this process is bound to, against processes, their loader workers and the tokenizers.
+    """
+    there = host.usable_cpus(node.root)
+    if job is None:
+        yield CheckResult("ok", _PROCESSORS, str(there))
+        return
+    wanted = _wanted_processors(job)
+    if there >= wanted:
+        yield CheckResult("ok", _PROCESSORS, str(there), str(wanted))
+        return
+    remedy = "devices wait for them: `--cpus-per-task` of a batch job, the CPU limit of a container"
+    yield CheckResult("warning", _PROCESSORS, str(there), str(wanted), remedy)
+
+
+def _wanted_processors(job: Job) -> int:
+    """No more than the devices' usual server has; `submit` asks for as many."""
+    devices = job.machine.devices if job.machine and not job.on_cpu else 1
+    wanted = launcher.busy_cores(job, devices)
+    return launcher.limit_to_usual_server(wanted, job.machine.device, devices) if job.machine else wanted
+
+
+_SHM = "/dev/shm"
+_MIB = float(1 << 20)
+# NCCL: a segment of 9,637,888 bytes for each neighbour of a device whose data pass main memory, of 33,030,528 for each
+# device where channels are proxied (NVIDIA/nccl issues 525 and 1518, ai-dynamo/dynamo issue 1408). With 64 MiB four T4
+# fail, two devices pass, and so do eight A100 on NVLink.
+_NEIGHBOUR_MIB = 2 * 9_637_888 / _MIB
+_PROXY_MIB = 2 * 33_030_528 / _MIB
+# A loader worker hands its batches over through shared memory: ids, labels, mask and positions, 8 bytes each. Three
+# workers with batches of 4 x 65,536 tokens take 48.06 MiB, of which 48.0 are these (measured with torch 2.13).
+_TOKEN_BYTES = 32.0
+_PREFETCHED_BATCHES = 2  # that a worker prepares ahead (torch, utils/data/dataloader.py, prefetch_factor)
+_SHM_REMEDY = (
+    "`docker run --shm-size=16g` or `--ipc=host`, in Kubernetes an emptyDir of medium Memory at /dev/shm; that cures a "
+    "bus error and NCCL's `Error while creating shared memory segment`, not exit code -9, which is main memory"
+)
+
+
+def check_shared_memory(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """Shared memory, /dev/shm: of 64 MiB in a container where nobody asks for more.
+
+    What is free there, against what loader workers and NCCL put there.
+    """
+    try:
+        there = os.statvfs(node.root / "dev/shm")
+    except OSError:
+        yield CheckResult("warning", _SHM, "is not there: loader workers and NCCL need it", "", _SHM_REMEDY)
+        return
+    free, size = (blocks * there.f_frsize / _MIB for blocks in (there.f_bavail, there.f_blocks))
+    yield _judge_shm(free, size, *_wanted_shm_mib(job)) if job else _judge_shm_without_run(free, size)
+
+
+def _judge_shm_without_run(free: float, size: float) -> CheckResult:
+    tiny = size <= 64
+    return CheckResult("warning" if tiny else "ok", _SHM, _free_of_size(free, size), "", _SHM_REMEDY if tiny else "")
+
+
+def _judge_shm(free: float, size: float, least: float, enough: float) -> CheckResult:
+    state: State = "error" if free < least else "warning" if free < enough else "ok"
+    full = free < least <= size
+    remedy = "remove what ended runs have left there: `ls -l /dev/shm`" if full else _SHM_REMEDY
+    wanted = _format_mib(enough) if enough >= 1 else ""
+    return CheckResult(state, _SHM, _free_of_size(free, size), wanted, "" if state == "ok" else remedy)
+
+
+def _wanted_shm_mib(job: Job) -> tuple[float, float]:
+    """MiB without which the run has failed elsewhere, and MiB that are enough."""
+    devices = job.machine.devices if job.machine else 1
+    batches = _batch_mib(job) * job.loaders * devices
+    prefetched = batches * (int(job.number("dataloader_prefetch_factor")) or _PREFETCHED_BATCHES)
+    if devices == 1 or job.machine is None or job.machine.device.vendor not in ("nvidia", "amd"):
+        return batches, prefetched
+    if node_environment.is_env_enabled("NCCL_SHM_DISABLE"):
+        return batches, prefetched
+    rates = job.machine.device.rates(devices)
+    passes = rates is not None and not rates.switched
+    return batches + passes * devices * _NEIGHBOUR_MIB, prefetched + devices * _PROXY_MIB
+
+
+def _batch_mib(job: Job) -> float:
+    """MiB of a micro batch on its way from a worker: tokens, and pictures as numbers."""
+    sequences = job.micro_batch * (2 if job.pairs else 1)
+    pixels = job.device_memory.terms.get(DeviceTerm.PIXELS, 0.0) / job.accumulation if job.device_memory else 0.0
+    return (sequences * job.longest * _TOKEN_BYTES + pixels) / _MIB
+
+
+def _free_of_size(free: float, size: float) -> str:
+    return f"{_format_mib(free)} free of {_format_mib(size)}"
+
+
+def _format_mib(mib: float) -> str:
+    return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.0f} MiB"
+
+
+# What one process of a run has open and started beside what is counted, with room for what CUDA and NCCL add: a run on
+# the CPU with two loader workers has 26 files and 11 threads at most (seen with torch 2.13).
+_FILES_PER_PROCESS = 256
+_THREADS_PER_PROCESS = 128
+# Tensors of two batches that a loader worker passes on, a file each (torch, multiprocessing/reductions.py).
+_FILES_PER_WORKER = 12
+_THREADS_PER_WORKER = 8  # threads of a loader worker
+_GIB = 1 << 30
+_IPC_LOCK = 1 << 14  # the bit of the capability (linux/capability.h)
+
+
+def check_limits(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """Limits of the system on a process and its children: open files, locked memory, processes, addresses.
+
+    Open files in any case; other limits where they may be too low.
+    """
+    yield from _check_open_files(job)
+    yield from _check_locked_memory(job, node)
+    yield from _check_process_limit(job, node)
+    yield from _check_address_space(job)
+
+
+def _check_open_files(job: Job | None) -> Iterator[CheckResult]:
+    """Each loader worker passes tensors as open files; each process of another node is a socket."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES_PER_PROCESS + (4 * job.world + _FILES_PER_WORKER * job.loaders if job else 768)
+    enough = soft == resource.RLIM_INFINITY or soft >= wanted
+    most = "65536" if hard == resource.RLIM_INFINITY or hard >= 65536 else str(hard)
+    raised = "raise the hard limit: limits.conf, or the container's --ulimit nofile=65536"
+    remedy = raised if most == str(soft) else f"`ulimit -n {most}` before the run"
+    yield CheckResult(
+        "ok" if enough else "warning", "open files", _format_limit(soft), f"{wanted:,}", "" if enough else remedy
+    )
+
+
+def _check_locked_memory(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """InfiniBand registers buffers that count as locked (NCCL: `ibv_reg_mr failed`), and so do those of DeepSpeed's
+    offload to NVMe. What CUDA pins does not count."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    infiniband = bool(network.infiniband_ports(node.root)) and not network.is_infiniband_disabled(node.environment)
+    across = job is not None and job.machine is not None and job.machine.nodes > 1 and infiniband
+    nvme = job is not None and job.zero is not None and job.zero.nvme
+    if soft == resource.RLIM_INFINITY or _has_ipc_lock(node.root):
+        return
+    if not (across or nvme or (job is None and infiniband)):
+        return
+    why = "DeepSpeed locks the buffers of its offload to NVMe" if nvme else "InfiniBand is here"
+    state: State = "error" if across and soft < _GIB else "warning"
+    remedy = "`ulimit -l unlimited`, or the container's --ulimit memlock=-1; a batch system hands on its daemon's limit"
+    yield CheckResult(state, "locked memory", f"{soft / _GIB:.2g} GiB; {why}", "unlimited", remedy)
+
+
+def _check_process_limit(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """Processes and threads that the container, the batch job or the user may still start."""
+    left = min([*_cgroup_processes_left(node.root), *_user_process_limit()], default=None)
+    if left is None or job is None:
+        return
+    devices = job.machine.devices if job.machine else 1
+    wanted = devices * (_THREADS_PER_PROCESS + _THREADS_PER_WORKER * job.loaders) + int(
+        job.number("preprocessing_num_workers")
+    )
+    if left < wanted:
+        remedy = "`ulimit -u`, the container's --pids-limit or the kubelet's podPidsLimit"
+        yield CheckResult(
+            "warning", "process limit", f"{left:,} more may be started", f"about {wanted:,}", f"raise {remedy}"
+        )
+
+
+def _check_address_space(job: Job | None) -> Iterator[CheckResult]:
+    """CUDA reserves addresses for all memory of devices and host as it begins, and stops where it may not."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY and not (job and job.on_cpu):
+        yield CheckResult("warning", "address space", f"{soft / _GIB:.1f} GiB", "unlimited", "`ulimit -v unlimited`")
+
+
+def _has_ipc_lock(root: Path) -> bool:
+    """Whether the limit does not hold: for root, and in pods that are given IPC_LOCK."""
+    held = [line.split()[1] for line in host.read_lines(root / "proc/self/status") if line.startswith("CapEff:")]
+    return any(int(mask, 16) & _IPC_LOCK for mask in held)
+
+
+def _user_process_limit() -> Iterator[int]:
+    """The user's own limit, which counts threads of all processes: it is told where it is low as such."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft != resource.RLIM_INFINITY:
+        yield soft
+
+
+def _cgroup_processes_left(root: Path) -> Iterator[int]:
+    """What the control groups for the number of processes have left."""
+    for group in own_cgroups(root, "pids"):
+        most, now = group.number("pids.max"), group.number("pids.current")
+        if most is not None and now is not None:
+            yield most - now
+
+
+def _format_limit(limit: int) -> str:
+    return "no limit" if limit == resource.RLIM_INFINITY else f"{limit:,}"

@@ -1,0 +1,268 @@
+"""Can the run get its model and data: caches, the hub's answer, disk space for the download, proxies of the
+environment."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit
+
+from validator.doctor.check_result import CheckContext, CheckResult, Shortage
+from validator.errors import RecipeError
+from validator.escaping import shell_quote
+from validator.finding import Severity
+from validator.knowledge import hub_caches, models, node_environment
+from validator.machine import host
+from validator.machine.installed_packages import find_installed
+from validator.physics.estimate import DiskTerm
+from validator.recipe import safe_read
+from validator.run import hub_downloads, launcher
+from validator.run.hub_downloads import (
+    cached_folders,
+    holds_weights,
+    hub_datasets,
+    hub_env,
+    hub_models,
+    is_dataset_cached,
+    offline_variable,
+)
+from validator.run.prediction import GIB, Job
+
+
+def hub_shortages(job: Job) -> Iterator[Shortage]:
+    """What the run could not load here, or would load otherwise than it was judged."""
+    yield from _other_shapes_shortages(job)
+    if node_environment.is_env_enabled("USE_MODELSCOPE_HUB"):
+        if hub_env(job) and "modelscope" not in find_installed().among(["modelscope"]):
+            yield Severity.ERROR, "USE_MODELSCOPE_HUB is set and the package is not installed: pip install modelscope"
+    elif not node_environment.is_env_enabled("USE_OPENMIND_HUB"):
+        cause = offline_variable()
+        yield from _missing_downloads(job, cause) if cause else _downloads_of_other_hub(job)
+
+
+def _other_shapes_shortages(job: Job) -> Iterator[Shortage]:
+    """A download of the model that is not the one of the catalogue."""
+    if (
+        job.model
+        and job.model.id
+        and not job.model.taken
+        and (there := hub_caches.cached_model(job.model.name, "config.json", *job.origin))
+    ):
+        with suppress(RecipeError):  # a config of images and text, which the catalogue knows by the text's part
+            if models.find_model(str(there.folder)).parameters != job.model.parameters:
+                shapes = f"the config.json in the {there.hub} cache has other shapes than the catalogue"
+                yield Severity.WARNING, f"{shapes}; judge it by `explain` with model_name_or_path={there.folder}"
+
+
+def _missing_downloads(job: Job, cause: str) -> Iterator[Shortage]:
+    """What a run without network would look for in vain; `cause` is the variable that takes the network away."""
+    for name in hub_models(job):
+        if not any(cached_folders(job, name)):
+            folders = [*hub_caches.huggingface_folders(name, *job.origin)]
+            known = any(safe_read.path_kind(place / "config.json") == "file" for place in folders)
+            what = "has a config.json in the cache, and no weights" if known else "is in no folder and not in the cache"
+            other = (
+                _modelscope_remedy(job, name) or "name a folder that holds it, or download it where there is a network"
+            )
+            yield Severity.ERROR, f"{cause} is set, and `{name}` {what}: {other}"
+    for name in hub_datasets(job):
+        if not is_dataset_cached(name, job.origin[1]):
+            yield Severity.WARNING, f"{cause} is set, and data set `{name}` seems not to be in the cache of datasets"
+
+
+def _downloads_of_other_hub(job: Job) -> Iterator[Shortage]:
+    """What is downloaded already, where the run does not look."""
+    for name in hub_models(job):
+        if (remedy := _modelscope_remedy(job, name)) and not any(cached_folders(job, name)):
+            yield Severity.WARNING, f"`{name}` is downloaded from Hugging Face: {remedy}"
+
+
+def _modelscope_remedy(job: Job, name: str) -> str:
+    """How to use the download that the ModelScope cache holds; empty where there is none."""
+    there = any(map(holds_weights, hub_caches.modelscope_folders(name, *job.origin)))
+    return "it is in the ModelScope cache, which the run takes with USE_MODELSCOPE_HUB=1" if there else ""
+
+
+_HUB = "hub"
+_TIMEOUT_SECONDS = 3.0  # seconds
+_HUGGING_FACE_URL = "https://huggingface.co"
+_MODELSCOPE_URL = "https://www.modelscope.cn"
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection: that the hub answers is all that is asked."""
+
+    def redirect_request(
+        self, _request: urllib.request.Request, _file: IO[bytes], _code: int, _message: str,
+        _headers: http.client.HTTPMessage, _address: str,
+    ) -> None:  # fmt: skip
+        return None
+
+
+def check_hub(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """The hub that a run downloads from: whether it answers, and whether there is room for what it gives.
+
+    Asks the hub for what is not here yet; nothing where all is, or where the run goes without network.
+    """
+    if job is None or hub_downloads.offline_variable() or node_environment.is_env_enabled("USE_OPENMIND_HUB"):
+        return
+    names = [name for name in hub_downloads.hub_models(job) if not any(hub_downloads.cached_folders(job, name))]
+    sets = [
+        name for name in hub_downloads.hub_datasets(job) if not hub_downloads.is_dataset_cached(name, job.origin[1])
+    ]
+    sets = [] if node_environment.is_env_enabled("USE_MODELSCOPE_HUB") else sets
+    yield from _ask_hub([*((name, name) for name in names), *((name, f"datasets/{name}") for name in sets)], node)
+    if job.get("model_name_or_path") in names:
+        yield from _check_cache_space(job)
+
+
+def _hub_address(path: str, node: CheckContext) -> tuple[str, str]:
+    """The hub, and the page of a model or data set on it."""
+    if node_environment.is_env_enabled("USE_MODELSCOPE_HUB"):
+        return _MODELSCOPE_URL, f"{_MODELSCOPE_URL}/models/{path}"
+    endpoint = (node.environment.get("HF_ENDPOINT") or _HUGGING_FACE_URL).rstrip("/")
+    return endpoint, f"{endpoint}/{path}/resolve/main/{'README.md' if path.startswith('datasets/') else 'config.json'}"
+
+
+def _ask_hub(wanted: list[tuple[str, str]], node: CheckContext) -> Iterator[CheckResult]:
+    """One request for each; where there is no answer one line for all that are left."""
+    for number, (name, path) in enumerate(wanted):
+        there, address = _hub_address(path, node)
+        endpoint = hub_downloads.without_credentials(there)
+        answer = _request_status(address)
+        if isinstance(answer, str):
+            left = ", ".join(f"`{each}`" for each, _ in wanted[number:])
+            remedy = "set HF_ENDPOINT to a mirror or https_proxy to a proxy, or name a folder that holds it"
+            yield CheckResult("error", _HUB, f"{endpoint} {answer}", f"{left}, not here yet", remedy)
+            return
+        yield _describe_status(name, endpoint, answer)
+
+
+def _describe_status(name: str, endpoint: str, status: int) -> CheckResult:
+    wanted = f"`{name}`, not here yet"
+    if status in (401, 403):
+        remedy = "accept its licence on the hub and `hf auth login`, unless that is done or the name is wrong"
+        return CheckResult("warning", _HUB, f"{endpoint} gives it to known users alone", wanted, remedy)
+    if status == 404:
+        return CheckResult("warning", _HUB, f"{endpoint} does not know it", wanted, "correct the name")
+    return CheckResult("ok", _HUB, f"{endpoint} answers", wanted)
+
+
+def _request_status(address: str) -> int | str:
+    """The status, or in words why there is none. The thread's limit holds for names that no server resolves, too."""
+    pool = ThreadPoolExecutor(1)
+    request = pool.submit(_send_head_request, address)
+    pool.shutdown(wait=False)
+    try:
+        return request.result(_TIMEOUT_SECONDS)
+    except (OSError, ValueError, http.client.HTTPException) as err:
+        reason = getattr(err, "reason", err)
+        if isinstance(reason, TimeoutError):  # of the thread, or of the connection
+            return f"does not answer within {_TIMEOUT_SECONDS:.0f} seconds"
+        return f"cannot be reached: {getattr(reason, 'strerror', None) or reason}"
+
+
+def _send_head_request(address: str) -> int:
+    request = urllib.request.Request(address, method="HEAD", headers={"User-Agent": "lmf-recipes"})
+    try:
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT_SECONDS) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as err:
+        return err.code
+
+
+def _check_cache_space(job: Job) -> Iterator[CheckResult]:
+    """Disk for the weights in the cache of Hugging Face."""
+    folder, weights = hub_caches.hub_cache(job.origin[1]), job.disk[DiskTerm.BASE] / GIB if job.disk else 0.0
+    free = host.free_disk_gib(Path(folder))
+    if free is not None and weights and not node_environment.is_env_enabled("USE_MODELSCOPE_HUB"):
+        short = free < weights
+        found, wanted = f"{free:.1f} GiB free at {folder}", f"{weights:.1f} GiB of weights"
+        remedy = "free some, or set HF_HOME to another disk" if short else ""
+        yield CheckResult("error" if short else "ok", "hub cache", found, wanted, remedy)
+
+
+_PROXY = "proxy"
+_PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
+
+
+def check_proxy(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """Proxies of the environment that a run's own requests would go through.
+
+    Nothing where no proxy is set.
+    """
+    proxies = {name: value for name in _PROXY_VARIABLES if (value := _proxy_value(node.environment, name))}
+    if not proxies:
+        return
+    without = _proxy_value(node.environment, "no_proxy")
+    caught = [*dict.fromkeys(host for host in _local_hosts(job, node) if not _matches_no_proxy(host, without))]
+    if caught:
+        found = f"{', '.join(proxies)} would take requests to {', '.join(caught)}, near as they are"
+        spared = ",".join(filter(None, (without, *caught)))
+        yield CheckResult("warning", _PROXY, found, "no_proxy with them", f"export no_proxy={shell_quote(spared)}")
+    if socks := [name for name, value in proxies.items() if value.startswith("socks")]:
+        yield from _check_socks(socks[0], job, find_installed(node.folders).releases)
+
+
+def _check_socks(name: str, job: Job | None, there: Mapping[str, str]) -> Iterator[CheckResult]:
+    """huggingface_hub asks by httpx from release 1 on, by requests before. What lies here is not asked for."""
+    old = there.get("huggingface-hub", "1").startswith("0.")
+    client, support = ("requests", "pysocks") if old else ("httpx", "socksio")
+    if client in there and support not in there:
+        asked = job is None or (
+            not hub_downloads.offline_variable()
+            and any((*hub_downloads.hub_models(job), *hub_downloads.hub_datasets(job)))
+        )
+        found = f"{name} is of SOCKS, which {client} cannot use without {support}: the hub cannot be reached"
+        remedy = f'pip install "{client}[socks]", or set a proxy of HTTP'
+        yield CheckResult("error" if asked else "warning", _PROXY, found, support, remedy)
+
+
+def _proxy_value(environment: Mapping[str, str], name: str) -> str:
+    return environment.get(name) or environment.get(name.upper()) or ""
+
+
+def _local_hosts(job: Job | None, node: CheckContext) -> Iterator[str]:
+    """Hosts of this machine or its network that the run sends requests to: a mirror of the hub, a reward model behind
+    an address, the dashboard of Ray."""
+    addresses = [node.environment.get("HF_ENDPOINT", "")]
+    if job and job.get("reward_model_type") == "api":
+        addresses.append(str(job.get("reward_model")))
+    if launcher.uses_ray():
+        addresses.append("http://127.0.0.1:8265")
+    for address in addresses:
+        host = urlsplit(address).hostname if "://" in address else None
+        if host and _is_local(host):
+            yield host
+
+
+def _is_local(host: str) -> bool:
+    """By its address, or a name without a domain."""
+    try:
+        return ipaddress.ip_address(host).is_private
+    except ValueError:
+        return "." not in host
+
+
+def _matches_no_proxy(host: str, words: str) -> bool:
+    """As requests reads no_proxy: ends of names, addresses, networks; a star is all."""
+    for word in (one.strip().lstrip(".") for one in words.split(",")):
+        if word == "*" or (word and (host == word or host.endswith(f".{word}"))):
+            return True
+        if "/" in word and _is_in_network(host, word):
+            return True
+    return False
+
+
+def _is_in_network(host: str, network: str) -> bool:
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False

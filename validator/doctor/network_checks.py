@@ -1,0 +1,299 @@
+"""Can the nodes of a run reach each other: MASTER_ADDR and its port, the network interface of NCCL, HCCL or Gloo,
+InfiniBand adapters."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import re
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+
+from validator.doctor.check_result import CheckContext, CheckResult
+from validator.machine.network import (
+    InfinibandPort,
+    Interface,
+    infiniband_ports,
+    is_infiniband_disabled,
+    list_interfaces,
+    matches_interface_filter,
+    route_to,
+)
+from validator.run import launch_command
+from validator.run.prediction import Job
+
+_MEETING = "meeting"
+# Of torchrun's settings of a rendezvous (torch, elastic/rendezvous/api.py, RendezvousParameters.get_as_bool).
+_IS_NO_HOST = re.compile(r"\bis_host\s*=\s*(0|false|f|no|n)\b", re.IGNORECASE)
+_TIMEOUT_SECONDS = 5.0  # seconds to another node
+_FIREWALL_REMEDY = "open the port in the firewall, or set another MASTER_ADDR"
+
+
+def node_count(job: Job | None, node: CheckContext) -> int:
+    """How many nodes run: those of the machine, or what the environment says."""
+    told = node.environment.get("NNODES", "")
+    return int(told) if told.isdecimal() else job.machine.nodes if job and job.machine else 1
+
+
+def check_meeting(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """The address and port at which the nodes of a run meet.
+
+    Nothing for a run on one node.
+    """
+    if node_count(job, node) == 1:
+        return
+    if _is_met_by_name(job, node):
+        yield from _check_host_name()
+    address, port = (
+        node.environment.get("MASTER_ADDR"),
+        node.environment.get("MASTER_PORT", launch_command.DEFAULT_MASTER_PORT),
+    )
+    if address is None:
+        return  # the launcher is asked for it
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        yield CheckResult("error", _MEETING, f"MASTER_PORT={port}", "a number from 1 to 65535")
+        return
+    yield _check_address(address, int(port), node)
+
+
+def _check_address(address: str, port: int, node: CheckContext) -> CheckResult:
+    """Whether this node can be met, or can reach the one that is."""
+    where = f"MASTER_ADDR={address}"
+    try:
+        place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as err:
+        return CheckResult(
+            "error", _MEETING, f"{where} does not resolve here: {err}", "an address or a name that all nodes know"
+        )
+    family, end = place[0], place[4]
+    first = node.environment.get("NODE_RANK") == "0" and "RDZV_ID" not in node.environment
+    if ipaddress.ip_address(str(end[0]).partition("%")[0]).is_loopback and not first:
+        return CheckResult(
+            "error", _MEETING, f"{where} is {end[0]}, which every node takes for itself", "an address of node 0"
+        )
+    if _is_own_address(family, end) and not _meets_at_other_node(node):
+        return _check_port(family, end, where)
+    if first:
+        wanted = "an address of this machine, or of a service that leads to it"
+        return CheckResult("warning", _MEETING, f"this is node 0, and {where} is not of this machine", wanted)
+    return _check_connection(family, end, where)
+
+
+def _meets_at_other_node(node: CheckContext) -> bool:
+    """Whether another node of the run, which shares this address, is where they meet: it may have begun."""
+    if "RDZV_ID" in node.environment:
+        return _IS_NO_HOST.search(node.environment.get("PET_RDZV_CONF", "")) is not None
+    return node.environment.get("NODE_RANK", "0") != "0"
+
+
+def _is_own_address(family: int, end: tuple[Any, ...]) -> bool:
+    """Whether the address is of this machine."""
+    return bind_error(family, (end[0], 0, *end[2:])) == 0
+
+
+def _check_port(family: int, end: tuple[Any, ...], where: str) -> CheckResult:
+    if (fault := bind_error(family, end)) == 0:
+        return CheckResult("ok", _MEETING, f"{where} is this node, and port {end[1]} is free")
+    what = "is taken, such as by a run before" if fault == errno.EADDRINUSE else f"cannot be had: {os.strerror(fault)}"
+    return CheckResult(
+        "error", _MEETING, f"port {end[1]} of this node {what}", "a free port", "set another MASTER_PORT"
+    )
+
+
+def bind_error(family: int, end: tuple[Any, ...]) -> int:
+    """0 where this process can listen at the address, else the number of the error."""
+    with closing(socket.socket(family)) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch does: ports of ended runs are free
+        try:
+            one.bind(end)
+        except OSError as err:
+            return err.errno or errno.EADDRNOTAVAIL
+    return 0
+
+
+def _check_connection(family: int, end: tuple[Any, ...], where: str) -> CheckResult:
+    """A refusal is an answer: the run of node 0 may not have begun."""
+    with closing(socket.socket(family)) as one:
+        one.settimeout(_TIMEOUT_SECONDS)
+        try:
+            one.connect(end)
+        except ConnectionRefusedError:
+            return CheckResult("ok", _MEETING, f"{where} answers; nothing listens at port {end[1]} yet")
+        except OSError as err:
+            found = f"{where} does not answer at port {end[1]}: {err.strerror or err}"
+            return CheckResult("error", _MEETING, found, "node 0 within reach", _FIREWALL_REMEDY)
+    return CheckResult("ok", _MEETING, f"{where} answers at port {end[1]}")
+
+
+def _is_met_by_name(job: Job | None, node: CheckContext) -> bool:
+    """Whether the others are led to this node by its name. torchrun tells them that of rank 0's machine where it starts
+    elastically and no address of the node is set (torch, distributed/elastic/rendezvous/api.py, RendezvousStoreInfo);
+    Gloo, for CPUs, listens at the address that the name stands for."""
+    elastic = "RDZV_ID" in node.environment and "PET_LOCAL_ADDR" not in node.environment
+    return elastic or bool(job and job.on_cpu and "GLOO_SOCKET_IFNAME" not in node.environment)
+
+
+def _check_host_name() -> Iterator[CheckResult]:
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError:
+        address = ""
+    if not address or address.startswith("127."):
+        found = f"the name of this machine, {name}, {f'is {address}' if address else 'does not resolve'} here"
+        wanted = "the address by which the other nodes reach it; they are told that name"
+        remedy = f"export PET_LOCAL_ADDR=ADDRESS here, or a line `ADDRESS {name}` in /etc/hosts of every node"
+        yield CheckResult("warning", _MEETING, found, wanted, remedy)
+
+
+class CollectivesLibrary(NamedTuple):
+    """A library of collectives: the variable that names interfaces, and how it orders those that nothing names."""
+
+    name: str
+    variable: str
+    alphabetic: bool
+
+
+# NCCL takes them as the kernel counts them, HCCL by the alphabet, both docker's last and the loop after it (NCCL,
+# src/misc/socket.cc, ncclFindInterfaces; CANN, HCCL_SOCKET_IFNAME).
+_NCCL = CollectivesLibrary("NCCL", "NCCL_SOCKET_IFNAME", alphabetic=False)
+_HCCL = CollectivesLibrary("HCCL", "HCCL_SOCKET_IFNAME", alphabetic=True)
+
+
+def check_interfaces(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """The network interface over which NCCL, HCCL or Gloo meet, by what the kernel shows of all.
+
+    Whether the words of the environment mean an interface, and whether the one taken leads to the other nodes. One
+    process meets nobody.
+    """
+    if job and job.world == 1 and node_count(job, node) == 1:
+        return
+    library = _HCCL if job and job.machine and job.machine.device.vendor == "ascend" else _NCCL
+    there, words = list_interfaces(node.root), node.environment.get(library.variable, "")
+    yield from _check_gloo(job, node.environment.get("GLOO_SOCKET_IFNAME", ""), there)
+    if job and job.on_cpu:
+        return
+    if library is _HCCL and (address := node.environment.get("HCCL_IF_IP")):
+        yield _check_hccl_address(address)
+        return
+    meant = chosen_interfaces(library, there, words)
+    if not meant:
+        if words or node_count(job, node) > 1:
+            yield _no_interface(library, words, there)
+    elif node_count(job, node) > 1:
+        yield _judge_interface(library, meant[0], words, route_to(there, node.environment.get("MASTER_ADDR", "")))
+
+
+def _check_hccl_address(address: str) -> CheckResult:
+    """HCCL heeds this address before any interface (CANN, HCCL_IF_IP)."""
+    if bind_error(socket.AF_INET6 if ":" in address else socket.AF_INET, (address, 0)) == 0:
+        return CheckResult("ok", "HCCL", f"HCCL meets at HCCL_IF_IP={address}")
+    return CheckResult(
+        "error", "HCCL", f"HCCL_IF_IP={address} is no address of this machine", "one of it", "unset HCCL_IF_IP"
+    )
+
+
+def _check_gloo(job: Job | None, words: str, there: Sequence[Interface]) -> Iterator[CheckResult]:
+    """Gloo takes whole names alone, and is asked where processes on CPUs meet: in a run on them, or where FSDP keeps
+    states in main memory."""
+    names = {"lo", *(one.name for one in there)}
+    if missing := [name for name in words.split(",") if name and name not in names]:
+        used = job is not None and (job.on_cpu or bool(job.fsdp and job.fsdp.offload))
+        found = f"GLOO_SOCKET_IFNAME={words}, and {missing[0]} is none of the interfaces here"
+        yield CheckResult(
+            "error" if used else "warning", "Gloo", found, ", ".join(sorted(names)), "unset GLOO_SOCKET_IFNAME"
+        )
+
+
+def chosen_interfaces(library: CollectivesLibrary, there: Sequence[Interface], words: str) -> list[Interface]:
+    """Those that the library takes, the first of which it meets over."""
+    if words:
+        return [one for one in there if matches_interface_filter(words, one.name)]
+    usual = [one for one in there if not one.name.startswith("docker")] or list(there)
+    cards = [one for one in usual if one.name.startswith("ib")] if library is _NCCL else []
+    return cards or (sorted(usual, key=lambda one: one.name) if library.alphabetic else usual)
+
+
+def _no_interface(library: CollectivesLibrary, words: str, there: Sequence[Interface]) -> CheckResult:
+    names = ", ".join(one.name for one in there) or "none"
+    if not words:
+        return CheckResult(
+            "error", library.name, "no interface is up but the loop", "one that leads to the other nodes"
+        )
+    real = next((one.name for one in there if not one.virtual), "")
+    remedy = f"export {library.variable}=={real}" if real else f"unset {library.variable}"
+    return CheckResult(
+        "error", library.name, f"{library.variable}={words} means none of the interfaces here", names, remedy
+    )
+
+
+def _judge_interface(library: CollectivesLibrary, one: Interface, words: str, leading: Interface | None) -> CheckResult:
+    speed = f" ({one.mbit_s / 1000:g} Gbit/s)" if one.mbit_s else ""
+    found = f"{library.name} meets over {one.name}{speed}"
+    chosen = f", as {library.variable}={words} says" if words else ""
+    if leading and leading.name != one.name:
+        wanted = f"{leading.name}, which leads to MASTER_ADDR"
+        return CheckResult(
+            "warning", library.name, found + chosen, wanted, f"export {library.variable}=={leading.name}"
+        )
+    if one.virtual:
+        wanted = "a card that joins the nodes: this one is a bridge, a tunnel or a container's"
+        return CheckResult("warning", library.name, found + chosen, wanted, f"export {library.variable}==NAME")
+    return CheckResult("ok", library.name, found + chosen)
+
+
+_INFINIBAND = "InfiniBand"
+_ADAPTER_VARIABLE, _DISABLE_VARIABLE = "NCCL_IB_HCA", "NCCL_IB_DISABLE"
+
+
+def check_infiniband(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """InfiniBand and RoCE adapters, which NCCL takes before any network interface.
+
+    Nothing for a run on one node, on Ascend, whose devices have their own network, or where there is no adapter and
+    none is named.
+    """
+    ascend = job and job.machine and job.machine.device.vendor == "ascend"
+    if node_count(job, node) > 1 and not ascend:
+        yield from _judge_adapters(
+            infiniband_ports(node.root),
+            node.environment.get(_ADAPTER_VARIABLE, ""),
+            is_infiniband_disabled(node.environment),
+        )
+
+
+def _judge_adapters(there: list[InfinibandPort], words: str, off: bool) -> Iterator[CheckResult]:
+    meant = [port for port in there if not words or matches_interface_filter(words, port.adapter)]
+    active = [port for port in meant if port.active]
+    slow = "NCCL falls back to sockets, several times slower"
+    if off:
+        if active:
+            found = f"{_DISABLE_VARIABLE}=1, and {_count_ports(active)} stay unused"
+            remedy = f"unset {_DISABLE_VARIABLE}, unless they do not lead to the others"
+            yield CheckResult("warning", _INFINIBAND, found, "NCCL over them", remedy)
+    elif words and not meant:
+        names = ", ".join(sorted({port.adapter for port in there})) or "none here"
+        yield CheckResult(
+            "warning",
+            _INFINIBAND,
+            f"{_ADAPTER_VARIABLE}={words} means no adapter: {slow}",
+            names,
+            f"unset {_ADAPTER_VARIABLE}",
+        )
+    elif meant and not active:
+        found = f"no port of {', '.join(sorted({port.adapter for port in meant}))} is active: {slow}"
+        yield CheckResult(
+            "warning",
+            _INFINIBAND,
+            found,
+            "an active port",
+            "`ibstat` says more; look after the cable or the subnet manager",
+        )
+    elif active:
+        yield CheckResult("ok", _INFINIBAND, _count_ports(active))
+
+
+def _count_ports(some: list[InfinibandPort]) -> str:
+    return f"{len(some)} active ({', '.join(sorted({port.rate for port in some}))})"

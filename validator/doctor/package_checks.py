@@ -1,0 +1,121 @@
+"""Installed packages: those that the run needs, and releases that do not go together, by what packages ask of each
+other and by what is known to fail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+
+from validator.doctor.check_result import CheckContext, CheckResult, Shortage, State
+from validator.errors import RecipeError
+from validator.escaping import shell_join
+from validator.finding import Severity
+from validator.knowledge import node_environment, releases
+from validator.knowledge.tables import yaml_table
+from validator.machine import installed_packages
+from validator.machine.installed_packages import InstalledPackages, find_installed, normalize_name
+from validator.run.prediction import Job
+from validator.run.required_packages import packages_for_run, pip_requirement
+
+
+def package_shortages(job: Job) -> Iterator[Shortage]:
+    """Packages that LLaMA-Factory would stop for; none where it is not installed here itself."""
+    wanted = dict(packages_for_run(job))
+    there = find_installed().among(["llamafactory", *wanted])
+    for package, why in wanted.items() if "llamafactory" in there else ():
+        if package not in there:
+            install = shell_join(["pip", "install", pip_requirement(package)])
+            yield Severity.ERROR, f"{why} needs a package that is not installed: {install}"
+
+
+_PACKAGES = "packages"
+# What LLaMA-Factory compares on start, and stops for (extras/misc.py, check_dependencies).
+_CHECK_FUNCTION = re.compile(r"def check_dependencies.*?(?=\ndef |\Z)", re.DOTALL)
+_CHECK_CALL = re.compile(r'check_version\("([^"]+)"\)')
+# What is named where all is well.
+_SHOWN_PACKAGES = ("llamafactory", "transformers", "torch", "torch-npu", "deepspeed", "peft", "trl", "accelerate")
+
+
+def check_packages(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """Releases of packages that go together, by what they ask of each other and by what is known to fail.
+
+    What does not go together, and what is there.
+    """
+    there = find_installed(node.folders)
+    if "llamafactory" not in there.releases:
+        wanted = f"llamafactory {releases.required_pairs(job.header)[0][0] if job else releases.newest_pair()[0]}"
+        remedy = f"pip install {wanted.replace(' ', '==')}"
+        yield CheckResult("error" if job else "warning", _PACKAGES, "llamafactory is not installed", wanted, remedy)
+        return
+    if not installed_packages.has_packaging():
+        yield CheckResult("warning", _PACKAGES, "releases are not compared", "packaging", "pip install packaging")
+        return
+    faults = [*_check_recipe_releases(job, there), *_package_faults(there)]
+    yield from faults
+    if not any(line.state == "error" for line in faults):
+        yield CheckResult(
+            "ok",
+            _PACKAGES,
+            ", ".join(f"{name} {there.releases[name]}" for name in _SHOWN_PACKAGES if name in there.releases),
+        )
+
+
+def _check_recipe_releases(job: Job | None, there: InstalledPackages) -> Iterator[CheckResult]:
+    with suppress(RecipeError):  # a release of somebody's own, which no range means
+        for problem in releases.outside_range(job.header, there.releases) if job else ():
+            yield CheckResult("error", _PACKAGES, problem)
+
+
+def _package_faults(there: InstalledPackages) -> Iterator[CheckResult]:
+    """Each package that is out of place is told once: by who stops for it, else by who asks."""
+    told: set[str] = set()
+    for name, line in (*_startup_requirements(there), *_known_failures(there), *_metadata_requirements(there)):
+        if name not in told:
+            told.add(name)
+            yield line
+
+
+def _startup_requirements(there: InstalledPackages) -> Iterator[tuple[str, CheckResult]]:
+    compared = _CHECK_FUNCTION.search(there.text("llamafactory/extras/misc.py"))
+    if compared and not node_environment.is_env_enabled("DISABLE_VERSION_CHECK"):
+        for name, wanted in installed_packages.parse_requirements(_CHECK_CALL.findall(compared[0])):
+            yield from _unmet_requirement(there, "llamafactory", "error", name, wanted)
+
+
+def _metadata_requirements(there: InstalledPackages) -> Iterator[tuple[str, CheckResult]]:
+    asked = yaml_table("together")["asked"]
+    for package in (*asked["stops"], *asked["warns"]):
+        # LLaMA-Factory's metadata are narrower than what it stops for.
+        state: State = "error" if package in asked["stops"] and package != "llamafactory" else "warning"
+        for name, wanted in installed_packages.parse_requirements(there.requirements(package)):
+            yield from _unmet_requirement(there, package, state, name, wanted)
+
+
+def _unmet_requirement(
+    there: InstalledPackages, package: str, state: State, name: str, wanted: str
+) -> Iterator[tuple[str, CheckResult]]:
+    release = there.releases.get(normalize_name(name))
+    asks = f"{package} {there.releases[package]} wants {name}{wanted}"
+    remedy = f'pip install "{name}{wanted}"'
+    if release is None and not there.has_module(name.replace("-", "_")) and package == "llamafactory":
+        missing: State = "error" if normalize_name(name) in yaml_table("together")["asked"]["imported"] else state
+        yield normalize_name(name), CheckResult(missing, _PACKAGES, f"{name} is not installed", asks, remedy)
+    elif release is not None and not installed_packages.satisfies_range(wanted, release):
+        yield normalize_name(name), CheckResult(state, _PACKAGES, f"{name} {release}", asks, remedy)
+
+
+def _known_failures(there: InstalledPackages) -> Iterator[tuple[str, CheckResult]]:
+    for pair in yaml_table("together")["fails"]["pairs"]:
+        release, other = there.releases.get(pair["what"]), there.releases.get(pair["beside"])
+        if (
+            release
+            and other
+            and installed_packages.satisfies_range(pair["at"], release)
+            and installed_packages.satisfies_range(pair["of"], other)
+        ):
+            together = f"{pair['what']} {release} beside {pair['beside']} {other}"
+            yield (
+                pair["what"],
+                CheckResult("error", _PACKAGES, f"{together}: {pair['why']}", f"not {pair['what']}{pair['at']}"),
+            )

@@ -1,0 +1,100 @@
+"""Locks that a run would wait for: of a process that builds an operator, or that downloads the model."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from time import time
+
+from validator.doctor.check_result import CheckContext, CheckResult, State
+from validator.doctor.deepspeed_ops import extension_folders, operators_to_build
+from validator.escaping import shell_quote
+from validator.knowledge import hub_caches
+from validator.machine import host
+from validator.run import hub_downloads
+from validator.run.prediction import Job
+
+_BUILD_LOCK, _DOWNLOAD_LOCK = "stale lock", "hub lock"
+_NO_LOCK_ERRORS = (errno.ENOSYS, errno.EOPNOTSUPP)  # of flock, where filelock counts files instead
+_MAX_BUILD_SECONDS = 15 * 60  # seconds that no operator takes to build: cpu_adam takes 95 on two cores
+
+
+def check_locks(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """Locks that a run would wait for: of who builds an operator, and of who downloads the model.
+
+    Each lock that this run would meet.
+    """
+    yield from _check_build_locks(job, node)
+    yield from _check_download_locks(job) if job else ()
+
+
+def _check_build_locks(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """torch makes a file `lock` beside an operator that it builds, and waits where there is one, whether or not the
+    process that made it lives (torch, utils/file_baton.py): the run stands still after "Using … as PyTorch extensions
+    root" (huggingface/transformers issue 26015, OpenRLHF issue 208)."""
+    names = operators_to_build(job, node) if job else None
+    for lock in _find_build_locks(node):
+        name = lock.parent.name
+        if names is None or name in names:
+            yield _describe_build_lock(lock, name, node.root, job is not None)
+
+
+def _find_build_locks(node: CheckContext) -> Iterator[Path]:
+    for root in extension_folders(node):
+        yield from sorted(root.glob("*/lock"))
+
+
+def _describe_build_lock(lock: Path, name: str, root: Path, wanted: bool) -> CheckResult:
+    age = max(time() - lock.stat().st_mtime, 0.0)
+    found = f"{lock} is {_format_age(age)} old"
+    if builder := _find_builder(lock.parent, root):
+        return CheckResult("ok", _BUILD_LOCK, f"{found}; process {builder} builds {name}")
+    state: State = "error" if wanted and age > _MAX_BUILD_SECONDS else "warning"
+    nobody = "nobody builds here" if age > _MAX_BUILD_SECONDS else "nobody builds here, perhaps another node does"
+    waits = f"DeepSpeed waits for {name} without end"
+    return CheckResult(state, _BUILD_LOCK, f"{found}, and {nobody}; {waits}", "", f"`rm {shell_quote(str(lock))}`")
+
+
+def _find_builder(folder: Path, root: Path) -> int | None:
+    """The process that builds there: torch runs ninja in the operator's folder."""
+    for process in (root / "proc").glob("[0-9]*"):
+        if host.read_first_line(process / "comm") == "ninja":
+            try:
+                there = (process / "cwd").readlink()
+            except OSError:  # another user's
+                continue
+            if there == folder.resolve():
+                return int(process.name)
+    return None
+
+
+def _format_age(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def _check_download_locks(job: Job) -> Iterator[CheckResult]:
+    """The run waits for a download that has begun (huggingface_hub, utils/_fixes.py, WeakFileLock). The kernel frees
+    the lock of a process that is gone, but on file systems without locks, where the file alone counts."""
+    for name in hub_downloads.hub_models(job):
+        folder = hub_caches.hub_cache(job.origin[1]) / ".locks" / hub_caches.huggingface_entry(name)
+        yield from islice(filter(None, map(_check_download_lock, sorted(folder.glob("*.lock")))), 1)
+
+
+def _check_download_lock(lock: Path) -> CheckResult | None:
+    """A shared lock is taken for a moment: whoever downloads has the only one."""
+    waits = "the run waits until it is free"
+    try:
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        remedy = f"`fuser -v {shell_quote(str(lock))}` names the process that downloads; end it if it hangs"
+        return CheckResult("warning", _DOWNLOAD_LOCK, f"{lock} is held, and {waits}", "", remedy)
+    except OSError as err:
+        if err.errno not in _NO_LOCK_ERRORS:
+            return None
+        words = f"{lock} is on a file system without locks, where the file alone counts, and {waits}"
+        return CheckResult("warning", _DOWNLOAD_LOCK, words, "", f"if nobody downloads: `rm {shell_quote(str(lock))}`")
+    return None

@@ -1,0 +1,248 @@
+"""What the installed torch was built for, against the driver, the devices, and packages that were compiled for
+another torch (by the symbols of their libraries)."""
+
+from __future__ import annotations
+
+import mmap
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from validator.doctor.check_result import CheckContext, CheckResult, State
+from validator.knowledge import devices
+from validator.knowledge.tables import yaml_table
+from validator.machine import installed_packages, nvidia
+from validator.machine.installed_packages import InstalledPackages, find_installed
+from validator.machine.nvidia import NvidiaDriver
+from validator.run.prediction import Job
+
+_INSTALL_REMEDY = "install the build for it as pytorch.org/get-started says"
+_VERSION_LINE = re.compile(r"^(__version__|cuda|hip)\b[^=\n]*= '([^']*)'", re.MULTILINE)
+
+
+class PackageBuild(NamedTuple):
+    """A release of torch or of what is built for it: `2.8.0+cu128`. `cuda` and `hip` are empty where it was built
+    without."""
+
+    release: str
+    cuda: str
+    hip: str
+
+    @property
+    def accelerated(self) -> bool:
+        return bool(self.cuda or self.hip)
+
+
+def read_build(there: InstalledPackages, package: str) -> PackageBuild | None:
+    """By its version.py, which says more than the metadata: wheels of the package index hide what they are built for.
+    None where it is not there."""
+    if package not in there.releases:
+        return None
+    facts = dict(_VERSION_LINE.findall(there.text(f"{package}/version.py")))
+    release = facts.get("__version__", there.releases[package])
+    tag = re.search(r"\+cu(\d+)(\d)$", release)
+    cuda = facts.get("cuda") or (f"{tag[1]}.{tag[2]}" if tag else "")
+    return PackageBuild(release, cuda, facts.get("hip", ""))
+
+
+def check_torch(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """What the installed builds were made for: driver, device and each other.
+
+    Whether torch runs on these devices, and what is built for torch on this torch.
+    """
+    there = find_installed(node.folders)
+    torch = read_build(there, "torch")
+    if torch is None:
+        return
+    driver = None if job and job.on_cpu else nvidia.read_driver()
+    faults = [*_check_for_driver(torch, driver), *_check_rocm(torch, node, job), *_check_companions(torch, there)]
+    faults += _check_bitsandbytes(torch, there, job)
+    yield from faults
+    if driver and not faults:
+        yield CheckResult("ok", "torch", f"torch {torch.release} with driver {driver.release}")
+
+
+def _check_for_driver(torch: PackageBuild, driver: NvidiaDriver | None) -> Iterator[CheckResult]:
+    if driver is None:
+        return
+    if not torch.accelerated:
+        yield CheckResult(
+            "error", "torch", f"torch {torch.release} is built for CPUs alone", "a build for CUDA", _INSTALL_REMEDY
+        )
+    elif torch.cuda:
+        yield from _check_driver_release(torch, driver)
+        yield from _check_kernels(torch, driver.capabilities)
+
+
+def _check_rocm(torch: PackageBuild, node: CheckContext, job: Job | None) -> Iterator[CheckResult]:
+    """The wheels of the package index are for CUDA, which AMD's devices do not run."""
+    if node.here is None or node.here.device not in devices.device_ids() or (job and job.on_cpu):
+        return
+    if devices.find_device(node.here.device)[0].vendor == "amd" and not torch.hip:
+        found = f"torch {torch.release} is built for {_kind(torch)}, and the devices are AMD's"
+        yield CheckResult("error", "torch", found, "a build for ROCm", _INSTALL_REMEDY)
+
+
+def _check_driver_release(torch: PackageBuild, driver: NvidiaDriver) -> Iterator[CheckResult]:
+    leasts: dict[int, int] = yaml_table("together")["driver"]["least"]
+    least = leasts.get(int(torch.cuda.partition(".")[0]))
+    if least and driver.major < least:
+        wanted = f"driver {least} or later for torch {torch.release} (CUDA {torch.cuda})"
+        newest = max((cuda for cuda, one in leasts.items() if one <= driver.major), default=None)
+        other = f", or a build of torch for CUDA {newest}" if newest else ""
+        yield CheckResult("error", "driver", f"driver {driver.release}", wanted, f"a newer driver{other}")
+
+
+def _check_kernels(torch: PackageBuild, capabilities: Sequence[float]) -> Iterator[CheckResult]:
+    for one in sorted(set(capabilities)):
+        why = next(
+            (
+                entry["why"]
+                for entry in yaml_table("together")["kernels"]["lacking"]
+                if _lacks_kernels(torch, one, entry)
+            ),
+            "",
+        )
+        if why:
+            found = f"torch {torch.release} has no kernels for compute capability {one}: {why}"
+            wanted = "CUDA 12.8 or later" if one >= 10 else "a build for CUDA 12.6"
+            yield CheckResult("error", "torch", found, wanted, _INSTALL_REMEDY)
+
+
+def _lacks_kernels(torch: PackageBuild, capability: float, entry: dict[str, Any]) -> bool:
+    meant = entry.get("from", 0.0) <= capability < entry.get("below", 1000.0)
+    return (
+        meant
+        and installed_packages.satisfies_range(entry["cuda"], torch.cuda)
+        and installed_packages.satisfies_range(entry.get("torch", ""), torch.release)
+    )
+
+
+def _check_companions(torch: PackageBuild, there: InstalledPackages) -> Iterator[CheckResult]:
+    """torchvision and torchaudio of another kind of build: they do not load, and neither does transformers."""
+    for package in ("torchvision", "torchaudio"):
+        other = read_build(there, package)
+        if other and other.cuda.partition(".")[0] != torch.cuda.partition(".")[0] and _is_kind_known(other):
+            found = f"{package} {other.release} is built for {_kind(other)}, torch {torch.release} for {_kind(torch)}"
+            yield CheckResult("error", package, found, f"a build for {_kind(torch)}", _INSTALL_REMEDY)
+
+
+def _is_kind_known(other: PackageBuild) -> bool:
+    return "+" in other.release or other.accelerated
+
+
+def _kind(one: PackageBuild) -> str:
+    return f"CUDA {one.cuda}" if one.cuda else "ROCm" if one.hip else "CPUs"
+
+
+def _check_bitsandbytes(torch: PackageBuild, there: InstalledPackages, job: Job | None) -> Iterator[CheckResult]:
+    """It loads the library for torch's CUDA, or one of the same major number (cextension.py, get_cuda_bnb_library_path,
+    of 0.50; earlier releases want the very one)."""
+    files = there.files("bitsandbytes/libbitsandbytes_cuda*.so")
+    if "bitsandbytes" not in there.releases or not torch.cuda:
+        return
+    majors = {match[1] for file in files if (match := re.search(r"cuda(\d+)\d", file.name))}
+    if torch.cuda.partition(".")[0] not in majors:
+        needed = job is None or job.quantization.works
+        found = f"bitsandbytes {there.releases['bitsandbytes']} has no library for CUDA {torch.cuda}"
+        yield CheckResult("error" if needed else "warning", "bitsandbytes", found, "", "pip install -U bitsandbytes")
+
+
+_SECTION_FORMAT = struct.Struct(
+    "<IIQQQQIIQQ"
+)  # name, type, flags, address, offset, size, link, info, alignment, entry size
+_SYMBOL_FORMAT = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
+_DYNAMIC_SYMBOLS = 11
+
+
+class LibrarySymbols(NamedTuple):
+    """Names that must come from elsewhere, weak ones left out, and names that are offered."""
+
+    needed: frozenset[str]
+    offered: frozenset[str]
+
+
+def read_symbols(library: Path, start: str) -> LibrarySymbols:
+    """The names that begin so. Raises ValueError for a file of another form."""
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if data[:6] != b"\x7fELF\x02\x01":
+            raise ValueError(f"{library} is no library of 64 bits")
+        rows = [row for row in _read_symbol_rows(data) if row[2].startswith(start)]
+    needed = frozenset(name for defined, weak, name in rows if not (defined or weak))
+    return LibrarySymbols(needed, frozenset(name for defined, _, name in rows if defined))
+
+
+def _read_symbol_rows(data: mmap.mmap) -> Iterator[tuple[bool, bool, str]]:
+    """Whether it is defined here, whether it may be missing, and the name."""
+    sections = _read_sections(data)
+    for section in sections:
+        if section[1] == _DYNAMIC_SYMBOLS:
+            offset, size, names = section[4], section[5], sections[section[6]][4]
+            for name, info, _, at, _, _ in _SYMBOL_FORMAT.iter_unpack(data[offset : offset + size]):
+                text = data[names + name : data.find(b"\0", names + name)]
+                yield at != 0, info >> 4 == 2, text.decode("ascii", errors="replace")
+
+
+def _read_sections(data: mmap.mmap) -> list[tuple[int, ...]]:
+    (place,) = struct.unpack_from("<Q", data, 0x28)
+    size, count = struct.unpack_from("<HH", data, 0x3A)
+    return [_SECTION_FORMAT.unpack_from(data, place + number * size) for number in range(count)]
+
+
+# The library of a package that Python stops at when it is imported, and what to do.
+_COMPILED_LIBRARIES = {
+    "flash-attn": ("flash_attn_2_cuda*.so", "install the wheel that is named for it, or uninstall flash-attn"),
+    "torch-npu": ("torch_npu/lib/libtorch_npu.so", "install the torch_npu of the same release as torch"),
+    "xformers": ("xformers/_C*.so", "install the xformers that names this torch, or uninstall it"),
+}
+# torch's own names: its core, and the interface to CUDA.
+_TORCH_CORE = "_ZN3c10"
+_WHEEL_NAME = re.compile(r"\+(cu\d+)torch([\d.]+)cxx11abi(TRUE|FALSE)")
+
+
+def check_compiled_packages(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+    """Compiled packages whose names the installed torch does not have, as they were built for another one.
+
+    One line for each package that cannot be imported beside this torch.
+    """
+    there = find_installed(node.folders)
+    given = sorted(there.files("torch/lib/*.so"), key=lambda path: path.stat().st_size)
+    for package, (pattern, remedy) in _COMPILED_LIBRARIES.items() if given else ():
+        library = next(iter(there.files(pattern)), None)
+        if package in there.releases and library and (missing := _missing_symbol(library, given)):
+            torch = there.releases["torch"]
+            found = f"{package} {there.releases[package]}{_built_for(there, package)} needs `{missing}`"
+            state: State = "error" if _is_imported(package, job, there) else "warning"
+            yield CheckResult(
+                state, package, f"{found}, which torch {torch} has not", f"a build for torch {torch}", remedy
+            )
+
+
+def _is_imported(package: str, job: Job | None, there: InstalledPackages) -> bool:
+    """Whether a run imports it, any run where none is named. torch imports torch_npu itself; with devices transformers
+    before 5 imports flash-attn beside each model, later ones where it is asked for (modeling_flash_attention_utils.py);
+    xformers is asked for by unsloth alone."""
+    if package == "torch-npu":
+        return True
+    if job and (job.on_cpu or job.flag("use_unsloth")):
+        return not job.on_cpu
+    early = there.releases.get("transformers", "").startswith("4.")
+    return package == "flash-attn" and (early or bool(job and job.get("flash_attn") == "fa2"))
+
+
+def _missing_symbol(library: Path, given: list[Path]) -> str:
+    """A name of torch's that the library needs and none of torch's libraries has; they are asked smallest first."""
+    needed = read_symbols(library, _TORCH_CORE).needed
+    for path in given:
+        if not needed:
+            break
+        needed -= read_symbols(path, _TORCH_CORE).offered
+    return min(needed, default="")
+
+
+def _built_for(there: InstalledPackages, package: str) -> str:
+    """What the name of its wheel says it was built for, where it was installed by that name."""
+    match = _WHEEL_NAME.search(there.origin(package))
+    return f" for {match[1]}, torch {match[2]}, cxx11abi {match[3]}" if match else ""

@@ -1,0 +1,187 @@
+"""The edge of the program: standard streams that print nothing a terminal would obey, the expected exceptions as
+messages, and exit codes."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar, NoReturn
+
+from validator import escaping
+from validator.errors import RecipeError
+from validator.escaping import RawText
+
+_STREAM_MODES = ((0, os.O_WRONLY), (1, os.O_RDWR), (2, os.O_RDWR))
+
+
+class OutputError(Exception):
+    """A standard stream takes no more: a full disk, or a pipe whose reader has gone (`gone`)."""
+
+    def __init__(self, err: OSError) -> None:
+        super().__init__((err.strerror or str(err)).lower())
+        self.gone = isinstance(err, BrokenPipeError)
+
+
+class EscapingStream(io.TextIOWrapper):
+    """A standard stream that shows what a terminal would obey. File names need not be UTF-8, and a terminal need not
+    show block characters: what its encoding lacks is escaped, too.
+
+    It has no `buffer`: click would write past us where the encoding is ASCII.
+    """
+
+    buffer: ClassVar[None] = None  # type: ignore[assignment]
+
+    def __init__(self, old: io.TextIOWrapper) -> None:
+        old.flush()
+        super().__init__(
+            old.buffer, old.encoding, "backslashreplace", line_buffering=old.line_buffering,
+            write_through=old.write_through,
+        )  # fmt: skip
+        self._under = old  # which closes the file when it goes
+
+    def write(self, words: str, /) -> int:
+        """Write the words, made printable; raises OutputError."""
+        try:
+            if not isinstance(words, RawText):
+                return super().write(escaping.escape_text(words))
+            super().flush()
+            self._under.buffer.write(words.encode(errors="backslashreplace"))
+            if self.line_buffering:
+                self._under.buffer.flush()
+        except OSError as err:
+            raise OutputError(err) from None
+        return len(words)
+
+    def flush(self) -> None:
+        """Hand on what was written; raises OutputError."""
+        try:
+            super().flush()
+        except OSError as err:
+            raise OutputError(err) from None
+
+    def close(self) -> None:
+        """Hand on what was written; the file stays open, as it is not ours."""
+        self.flush()
+
+
+def open_streams() -> None:
+    """Replace the standard streams. Where one was closed (`>&-`), the next file to be opened would take its number and
+    be written to by our own messages and those of processes we start: it becomes /dev/null, as git does. Standard
+    input becomes one that cannot be read, so that a recipe from it is not taken for an empty one."""
+    for number, mode in _STREAM_MODES:
+        if (sys.stdin, sys.stdout, sys.stderr)[number] is None:
+            null = os.open(os.devnull, mode)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+    sys.stdin = sys.stdin or io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", closefd=False)))
+    sys.stdout, sys.stderr = _wrap_stream(sys.stdout, 1), _wrap_stream(sys.stderr, 2)
+
+
+def _wrap_stream(old: object, number: int) -> EscapingStream | object:
+    if old is None:
+        old = io.TextIOWrapper(io.BufferedWriter(io.FileIO(number, "w", closefd=False)), line_buffering=number == 2)
+    return EscapingStream(old) if isinstance(old, io.TextIOWrapper) and not isinstance(old, EscapingStream) else old
+
+
+# What a shell says of a program that a signal ended: 128 and its number.
+_EXIT_INTERRUPTED, _EXIT_NO_READER = 130, 141
+
+
+def run_program(command: Callable[[], object]) -> NoReturn:
+    """Run the command and end the process. Exit codes: 0 no error, 1 findings, bad input or output that cannot be
+    written, 2 usage, 3 our own bug; 130 after Ctrl-C, 141 where the reader of a pipe has gone."""
+    try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        open_streams()
+        _run_with_messages(command)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
+    except KeyboardInterrupt:
+        code = _EXIT_INTERRUPTED
+    except OutputError as err:
+        os._exit(_report_output_error(err))  # what is left of it can be written no more than what was
+    _exit_fast(code)
+
+
+def _exit_fast(code: int) -> NoReturn:
+    """End the process without taking every module down one by one, which takes as long as a twentieth of a check."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OutputError as err:
+        code = code if code > 1 else _report_output_error(err)
+    except KeyboardInterrupt:
+        code = _EXIT_INTERRUPTED
+    os._exit(code)
+
+
+def _run_with_messages(command: Callable[[], object]) -> None:
+    try:
+        _check_cwd()
+        _run_command(command)
+    except RecipeError as err:
+        _exit_with_message(str(err), 1)
+    except OutputError:
+        raise
+    except MemoryError:
+        _exit_with_message("memory does not suffice; give smaller files, or fewer at once", 1)
+    except Exception as err:
+        _exit_with_message(f"internal error ({type(err).__name__}: {err}); {_save_traceback(err)}", 3)
+
+
+def _run_command(command: Callable[[], object]) -> None:
+    try:
+        command()
+    except FileNotFoundError:
+        _check_cwd()  # it may have been removed in the meantime
+        raise
+
+
+def _check_cwd() -> None:
+    """Nothing works in a folder that was removed, as git says, too: relative paths lead nowhere."""
+    try:
+        Path.cwd()
+    except OSError as err:
+        why = str(err.strerror).lower()
+        raise RecipeError(f"the working folder cannot be read: {why}; change into one that exists") from None
+
+
+def _exit_with_message(message: str, code: int) -> NoReturn:
+    _print_error(message)
+    sys.exit(code)
+
+
+def _print_error(message: str) -> None:
+    with suppress(OutputError):  # nobody can be told
+        sys.stderr.write(f"lmf-recipes: {escaping.escape_line(message)}\n")
+        sys.stderr.flush()
+
+
+def _report_output_error(err: OutputError) -> int:
+    """The exit code where a stream takes no more; a reader that has gone wants to hear nothing."""
+    if err.gone:
+        return _EXIT_NO_READER
+    _print_error(f"the output cannot be written: {err}")
+    return 1
+
+
+def _save_traceback(err: Exception) -> str:
+    """Where the traceback is kept; its last place where there is no folder for it."""
+    import tempfile
+    import traceback
+
+    try:
+        with tempfile.NamedTemporaryFile("w", suffix=".log", prefix="lmf-recipes-", delete=False) as log:
+            log.write("".join(traceback.format_exception(err)).encode(errors="backslashreplace").decode())
+    except OSError as why:
+        last = traceback.extract_tb(err.__traceback__)[-1]
+        return f"at {last.filename}:{last.lineno}; no details are kept: {why.strerror}"
+    return f"details in {log.name}"

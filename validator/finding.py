@@ -1,0 +1,130 @@
+"""Findings and reports: a finding has a severity, a place, a message and, if there is a definite one, a fix.
+
+Rules know a `Place` (a route of keys in a file); a `Diagnostic` has line and column. A `FileReport` holds the
+diagnostics and the memory verdict of one file, a `Report` those of one invocation."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, NamedTuple
+
+Verdict = Literal["fits", "tight", "exceeds", "unknown"]
+
+
+class Severity(StrEnum):
+    """Error: it will fail. Warning: it runs, but not as written. Note: worth knowing, never changes the exit code."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+class Place(NamedTuple):
+    """Where a fault lies, as rules know it. `route` are the keys and indices that lead to it in `file`; None is the
+    recipe with its header block. `key` is the recipe's key that is to blame, such as the one that names the file.
+    `at_key`: the key at the end of the route is wrong, not its value. `against`: keys of the recipe that the value
+    contradicts. `tells`: a further file that the message may quote."""
+
+    route: tuple[str | int, ...] = ()
+    file: str | None = None
+    key: str | None = None
+    at_key: bool = False
+    against: tuple[str, ...] = ()
+    tells: str | None = None
+
+
+class Edit(NamedTuple):
+    """A change of one key at the top of a recipe: it gets another name (`to`), another value (`to`), or goes."""
+
+    do: Literal["rename", "set", "remove"]
+    key: str
+    to: str | float | bool | tuple[str, ...] | None = None
+
+
+class Fix(NamedTuple):
+    """The remedy of a finding, where it is a definite one. `safe`: what is trained stays the same, or was refused."""
+
+    edits: tuple[Edit, ...]
+    safe: bool = True
+
+
+class Related(NamedTuple):
+    """A place that a finding in another file has to do with; `message` says how: "named", or a key that is set there.
+    Line and column are 1-based."""
+
+    path: str
+    line: int
+    column: int
+    message: str
+
+
+class Diagnostic(NamedTuple):
+    """One finding. `line` and `column` are 1-based; 1, 1 where the whole file is meant. `path` is the file where the
+    fault lies, None for the one that is checked; `key` is the recipe's key that is to blame. `fix` is what `check
+    --fix` would do."""
+
+    code: str
+    severity: Severity
+    message: str
+    line: int = 1
+    column: int = 1
+    key: str | None = None
+    help: str | None = None
+    path: str | None = None
+    related: tuple[Related, ...] = ()
+    fix: Fix | None = None
+
+
+class ManualPage(NamedTuple):
+    """The manual page of a code. `name` is a word for programs, `violation` one sentence, `text` the whole page."""
+
+    name: str
+    severity: Severity
+    violation: str
+    why: str
+    fix: str
+    text: str
+
+
+class NotJudged(NamedTuple):
+    """Why memory was not judged: in a few words, which many files can share, and what it is in this one. `code` is that
+    of the finding that tells it, too."""
+
+    words: str
+    cause: str
+    code: str = ""
+
+
+@dataclass(eq=False)
+class FileReport:
+    """All findings of one file, and its memory verdict. `sources` are the texts, by path, that findings lie in;
+    `unjudged` says what the verdict lacks. `fixed` are findings that `--fix` removed, `left` those that it did not, and
+    why."""
+
+    path: str
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    verdict: Verdict = "unknown"
+    sources: dict[str, str] = field(default_factory=dict)
+    unjudged: tuple[NotJudged, ...] = ()
+    fixed: list[Diagnostic] = field(default_factory=list)
+    left: list[tuple[Diagnostic, str]] = field(default_factory=list)
+
+    def count(self, severity: Severity) -> int:
+        """Number of findings of this severity."""
+        return sum(d.severity is severity for d in self.diagnostics)
+
+
+@dataclass(eq=False)
+class Report:
+    """The findings of one invocation. `pages` are the manual pages of their codes, for formats that show them."""
+
+    version: str
+    files: list[FileReport] = field(default_factory=list)
+    pages: dict[str, ManualPage] = field(default_factory=dict)
+
+    def count(self, severity: Severity) -> int:
+        """Number of findings of this severity in all files."""
+        return sum(f.count(severity) for f in self.files)
+
+    def codes(self) -> set[str]:
+        """The codes of all findings."""
+        return {diagnostic.code for file in self.files for diagnostic in file.diagnostics}

@@ -1,1 +1,0 @@
-"""A recipe resolved: what LLaMA-Factory would really run, on which machine, and what that needs."""

@@ -1,0 +1,157 @@
+"""LLaMA-Factory's template for a folder that holds a model: by name and shapes, by chat template, or by model type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
+
+from validator.errors import RecipeError
+from validator.knowledge.families import Family, family_of_type, is_composite, with_usual_fields
+from validator.knowledge.tables import json_table, yaml_table
+from validator.recipe import safe_read
+from validator.recipe.safe_read import read_json, read_text
+
+Config = Mapping[str, Any]
+# Where transformers looks for a chat template, the file that wins first.
+_CHAT_FILES = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "tekken.json")
+_SIZE_FIELDS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+# What stands around a turn: a token, one for a role with its line end, a mark in brackets with its space, or a word
+# before a colon.
+_TURN_MARK = re.compile(
+    r"<\|(?:user|assistant)\|>\n?|<[^<>\s{}]+>|\[/?[A-Z_]+\](?: (?=\{))?|\[e~\[|\]~b\]|(?:### )?[A-Za-z]+:"
+)
+_ROLE_MARK = re.compile("(?i)<.*(?:user|assistant)")
+# Formats of fine-tunes by others, the most marks first: what a model of any type may speak.
+_COMMON_TEMPLATES = ("chatml", "llama3", "phi", "gemma2", "mistral", "zephyr", "vicuna", "alpaca")
+_BASE_NAME = re.compile(r"(?i)(?:^|[-_.])(?:base|pt)(?:[-_.]|$)")
+_TUNED_NAME = re.compile(r"(?i)instruct|chat|(?:^|[-_.])it(?:[-_.]|$)")
+
+
+class ChatTemplate(NamedTuple):
+    """`name` is None where none is known; `how` says how it was told. `speaks`: all templates whose turns the folder's
+    own chat template writes; empty where that is not known. `hub`: published names with these very shapes and name."""
+
+    name: str | None
+    how: str
+    base: bool = False
+    speaks: frozenset[str] = frozenset()
+    hub: tuple[str, ...] = ()
+
+
+def folder_template(folder: Path, config: Config, family: Family) -> ChatTemplate:
+    """The template of the model in a folder."""
+    name, (text, file) = model_name_of_path(folder.absolute()), _own_chat_template(folder)
+    speaks = frozenset(each for each in json_table("formats")["formats"] if text and _has_turns_of(each, text))
+    sisters = list(_models_of_same_shapes(config))
+    if published := _published_name(sisters, name, str(config.get("_name_or_path", ""))):
+        hub, entry = published
+        known = (entry.get("overrides", {}).get(hub) or {}).get("template", entry["template"])
+        if not text or known in speaks:
+            base = hub in entry["base"]
+            how = f"that of {hub}, whose name and shapes the folder has"
+            return ChatTemplate(
+                None if base and not is_composite(config) else known, how, base, speaks, tuple(entry["hub"])
+            )
+    base = bool(_BASE_NAME.search(name))
+    if text:
+        candidates = (*(entry["template"] for _, entry in sisters), *family.templates, *_COMMON_TEMPLATES)
+        chosen = _choose_template([each for each in candidates if each in speaks], "<think>" in text)
+        how = "by" if chosen else "none of LLaMA-Factory's has the turns of"
+        return ChatTemplate(chosen, f"{how} the chat template in {file}", base, speaks)
+    if any(safe_read.path_kind(folder / each) == "file" for each in _TOKENIZER_FILES) and not _TUNED_NAME.search(name):
+        return ChatTemplate(None, "the folder has no chat template and is taken for a base model", base=True)
+    likely = family.templates[0] if family.templates else None
+    return ChatTemplate(
+        likely, f"the usual one of model type {family.kind}, as the folder has no chat template to tell", base
+    )
+
+
+def thought_words(slots: Mapping[str, Any]) -> tuple[str, str]:
+    """What a template of data/formats.json writes before and behind a thought (data/template.py, register_template)."""
+    opens, closes = slots.get("thought_words") or ("<think>\n", "\n</think>\n\n")
+    return opens, closes
+
+
+def model_name_of_path(path: PurePath) -> str:
+    """What the model at a path is called: its last part, but for those that hubs and training make, which take the name
+    above them in."""
+    parts = [part.replace("___", ".") for part in path.parts]
+    cached = next((part for part in reversed(parts) if part.startswith("models--")), None)
+    if cached:
+        return cached.rpartition("--")[2]
+    if len(parts) > 2 and parts[-2] == "snapshots":
+        return parts[-3].rpartition("--")[2]
+    passing = parts and re.fullmatch(r"checkpoint-\d+|merged|model|final|output|export(?:ed)?|hf", parts[-1])
+    return "-".join(parts[-2:]).strip("/") if passing else "".join(parts[-1:])
+
+
+def _choose_template(candidates: list[str], thinks: bool) -> str | None:
+    """The first that also reasons, or does not, as the chat template; else the first."""
+    facts = json_table("templates")["templates"]
+    return min(candidates, key=lambda name: bool(facts[name].get("reasoning")) != thinks, default=None)
+
+
+def _own_chat_template(folder: Path) -> tuple[str, str]:
+    """The text of the chat template and its file; empty where there is none, or none that can be read."""
+    for name in _CHAT_FILES:
+        try:
+            if name.endswith(".jinja"):
+                text: Any = read_text(str(folder / name))
+            else:
+                settings = read_json(str(folder / name))
+                text = settings.get("chat_template") if isinstance(settings, dict) else None
+        except RecipeError:
+            continue
+        if isinstance(text, list):  # several by name, the first or the one named default for a conversation
+            named = {str(each.get("name")): each.get("template") for each in text if isinstance(each, dict)}
+            text = named.get("default") or next(iter(named.values()), None)
+        if isinstance(text, str) and text.strip():
+            return text, name
+    return "", ""
+
+
+def _has_turns_of(name: str, text: str) -> bool:
+    """Whether a chat template holds what stands around the turns of LLaMA-Factory's template. A token for a role is
+    often put together from the message's, but one of them is written out before the answer."""
+    marks = _turn_marks(name)
+    roles = {mark for mark in marks if _ROLE_MARK.match(mark)}
+    written = {mark for mark in marks if mark in text or mark.replace("\n", "\\n") in text}
+    return bool(marks) and marks - roles <= written and (not roles or bool(roles & written))
+
+
+def _turn_marks(name: str) -> set[str]:
+    known = json_table("formats")["formats"][name]
+    slots = (slot for part in ("user", "assistant") for slot in known.get(part, ()))
+    return {mark for slot in slots for mark in _TURN_MARK.findall(slot if isinstance(slot, str) else slot[0])}
+
+
+def _models_of_same_shapes(config: Config) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Models of the catalogue with the same shapes, with their ids."""
+    models, kind, shapes = yaml_table("models"), config.get("model_type"), _decoder_sizes(config)
+    alike = set(models.mention(f"model_type: {kind}".lower()))
+    own = family_of_type(str(kind)).fields if str(kind) in yaml_table("families") else {}
+    for key in models.mention(f"{own.get('hidden_size', 'hidden_size')}: {shapes[0]}"):
+        there = models[key]["config"] if key in alike else {}
+        if there.get("model_type") == kind and _decoder_sizes(there) == shapes:
+            yield key, models[key]
+
+
+def _decoder_sizes(config: Config) -> list[Any]:
+    """Sizes of the decoder."""
+    if is_composite(config):
+        from . import composites  # which no folder of a text model waits for
+
+        config = composites.decoder_config(composites.trained_config(config))
+    kind = str(config.get("model_type"))
+    named = with_usual_fields(config, family_of_type(kind)) if kind in yaml_table("families") else config
+    return [named.get(name) for name in _SIZE_FIELDS]
+
+
+def _published_name(sisters: list[tuple[str, Mapping[str, Any]]], *names: str) -> tuple[str, Mapping[str, Any]] | None:
+    """The published name that one of the names ends with, and its entry."""
+    wanted = {name.rpartition("/")[2].lower() for name in names if name}
+    known = ((hub, entry) for _, entry in sisters for hub in (*entry["hub"], *entry["modelscope"]))
+    return next(((hub, entry) for hub, entry in known if hub.rpartition("/")[2].lower() in wanted), None)

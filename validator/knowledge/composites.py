@@ -1,0 +1,229 @@
+"""Models that see or hear: config.json -> the decoder, and the vision and audio towers before it
+(data/composites.yaml, data/towers.yaml)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any
+
+from validator.errors import RecipeError
+from validator.knowledge.config_fields import checked_size, default_head_dim
+from validator.knowledge.tables import yaml_table
+from validator.physics import Tower
+from validator.physics.architecture import Linear
+
+Config = Mapping[str, Any]
+_FEED_FORWARD_ROLES = ("gate", "up", "down")
+# Lists of layers, of which only the number counts.
+_LAYER_INDEXES = ("deepstack_visual_indexes",)
+# What a config.json says of a model as a whole.
+_WHOLE_MODEL_FIELDS = ("dtype", "torch_dtype", "quantization_config")
+
+
+def is_omni_type(kind: str) -> bool:
+    """Whether models of this type are omni models: a thinker, which alone is trained, beside what speaks."""
+    return kind in yaml_table("composites") and bool(yaml_table("composites")[kind].get("thinker"))
+
+
+def trained_config(config: Config) -> Config:
+    """The part of a config.json that LLaMA-Factory trains: of an omni model its thinker (model/loader.py)."""
+    kind = str(config.get("model_type"))
+    inside = _optional_part(config, "thinker_config")
+    if not is_omni_type(kind) or inside is None:
+        return config
+    beside = {name: config[name] for name in _WHOLE_MODEL_FIELDS if name in config}
+    return {**beside, **inside, "model_type": kind}
+
+
+def decoder_config(config: Config) -> Config:
+    """The decoder's own config.json. Older files keep its fields beside the others', newer ones in `text_config`, of
+    which some leave out what is the class's default."""
+    entry = _composite_entry(config)
+    given = _optional_part(config, "text_config") or {}
+    own = {**config, **given}
+    default, own_kind = entry["text"], str(config["model_type"])
+    kind = str(given.get("model_type", own_kind))
+    other = kind != default["model_type"] and not kind.startswith(own_kind)
+    tied = config.get("tie_word_embeddings", own.get("tie_word_embeddings", entry["tied"]))
+    return {**({} if other else default), **own, "model_type": kind if other else default["model_type"],
+            "tie_word_embeddings": tied}  # fmt: skip
+
+
+def read_towers(config: Config, text: int) -> tuple[Tower, ...]:
+    """The towers of a model whose decoder is `text` wide, in the order of the table."""
+    entry, layers = _composite_entry(config), config.get("vision_feature_layer")
+    beside = {"text": text, "features": len(layers) if isinstance(layers, list) else 1, "tiles": _max_tiles(config)}
+    beside |= {name: config.get(name, usual) for name, usual in entry.get("defaults", {}).items()}
+    return tuple(
+        _read_tower(entry, part, _tower_fields(config, entry, part), beside) for part in _tower_parts(config, entry)
+    )
+
+
+def _max_tiles(config: Config) -> int:
+    """Pieces that a picture is cut into at most, with the whole of it, where config.json lists their grids; else 0."""
+    grids, seen = config.get("image_grid_pinpoints"), config.get("vision_config")
+    side = seen.get("image_size") if isinstance(seen, Mapping) else None
+    if side is None or not isinstance(grids, list):
+        return 0
+    side, name = checked_size("image_size", side), "image_grid_pinpoints"
+    if wrong := next((grid for grid in grids if not isinstance(grid, list) or len(grid) != 2), None):
+        raise RecipeError(f"config.json: `{name}` holds {wrong!r}, not a height and a width")
+    return 1 + max((prod(-(-checked_size(name, length) // side) for length in grid) for grid in grids), default=0)
+
+
+def tower_modules(config: Config) -> tuple[Mapping[str, str], ...]:
+    """Of each tower, the linear modules of it and of its projector: full name in the model -> role in its shapes."""
+    entry = _composite_entry(config)
+    return tuple(
+        dict(_module_roles(entry, part, _tower_fields(config, entry, part))) for part in _tower_parts(config, entry)
+    )
+
+
+def _tower_parts(config: Config, entry: Config) -> Iterator[str]:
+    """Those of its towers that a model has."""
+    spared = [part for part in entry.get("optional", ()) if _optional_part(config, part) is None]
+    return (part for part in entry["towers"] if part not in spared)
+
+
+def _tower_fields(config: Config, entry: Config, part: str) -> Config:
+    """What config.json says of a tower; two may share a part."""
+    return _optional_part(config, entry.get("shares", {}).get(part, part)) or {}
+
+
+def _module_roles(entry: Config, part: str, given: Config) -> Iterator[tuple[str, str]]:
+    tower, at = _tower_entry(entry, part, given), entry["at"][part]
+    yield from ((f"{at}.{tower['at']}.{name}", role) for name, role in tower["linears"].items())
+    yield from ((f"{at}.{name}", name) for name in tower.get("outside", ()))
+    yield from ((f"{entry['projector_at'][part]}.{name}", name) for name in entry["projector"][part])
+
+
+def _optional_part(config: Config, name: str) -> Config | None:
+    """None where it is absent or null, and its class's defaults hold. Raises RecipeError for what is no mapping."""
+    given = config.get(name)
+    if given is not None and not isinstance(given, Mapping):
+        raise RecipeError(f"config.json: `{name}` is {given!r}, not a mapping")
+    return given
+
+
+def _composite_entry(config: Config) -> Any:
+    entry = yaml_table("composites")[str(config.get("model_type"))]
+    return _with_conditional_parts(entry, {**entry.get("defaults", {}), **config})
+
+
+def _is_field_set(fields: Config, condition: str) -> bool:
+    """Whether config.json sets a field, or sets it to a value."""
+    name, _, value = condition.partition(".")
+    return str(fields.get(name)) == value if value else bool(fields.get(name))
+
+
+def _tower_entry(entry: Config, part: str, given: Any) -> Any:
+    fields = given if isinstance(given, Mapping) else {}
+    named = str(fields.get("model_type"))
+    known = named in yaml_table("towers") and not entry.get("own_towers")
+    tower = yaml_table("towers")[named if known else entry["towers"][part]]
+    return _with_conditional_parts(tower, {**tower["defaults"], **fields})
+
+
+def _with_conditional_parts(entry: Config, fields: Config) -> Config:
+    """An entry with what it has only `where` fields of config.json are true, or have a value."""
+    more = [added for condition, added in entry.get("where", {}).items() if _is_field_set(fields, condition)]
+    return {**entry, **{key: {**entry.get(key, {}), **part} for added in more for key, part in added.items()}}
+
+
+class _ShapeSizes:
+    """What the words of a shape stand for in one part of a config.json."""
+
+    def __init__(self, tower: Config, given: Any, beside: Mapping[str, int]) -> None:
+        self._fields = {**tower["defaults"], **(given if isinstance(given, Mapping) else {}), **beside}
+
+    def __call__(self, shape: Any) -> int:
+        """Elements of a shape, or one size."""
+        return prod(self._size(word) for word in (shape if isinstance(shape, list) else [shape]))
+
+    def has(self, condition: str) -> bool:
+        """Whether config.json sets a field, or sets it to a value."""
+        return condition == "always" or _is_field_set(self._fields, condition)
+
+    def _size(self, word: str | int) -> int:
+        if word == "patches":
+            return self._patches()
+        value = self._fields.get(word) if isinstance(word, str) else word
+        if isinstance(value, list) and word in _LAYER_INDEXES:
+            value = len(value)
+        elif isinstance(value, list) and len(set(map(str, value))) == 1:
+            value = value[0]
+        return checked_size(str(word), value)
+
+    def _patches(self) -> int:
+        """Of an image, over both of its sides."""
+        sides = zip(self._sides("image_size"), self._sides("patch_size"), strict=True)
+        return checked_size("patches", prod(image // patch for image, patch in sides))
+
+    def _sides(self, word: str) -> list[int]:
+        value = self._fields.get(word)
+        if isinstance(value, list) and len(value) == 2:
+            return [checked_size(word, each) for each in value]
+        return [self._size(word)] * 2
+
+
+def _read_tower(entry: Config, part: str, given: Any, beside: Mapping[str, int]) -> Tower:
+    tower = _tower_entry(entry, part, given)
+    size = _ShapeSizes(tower, given, beside)
+    named = tower["sizes"]
+    hidden, layers, width = size(named["hidden"]), size(named["layers"]), size(named["width"])
+    layers += size(tower["more_layers"]) if "more_layers" in tower else 0
+    linears = tuple(_layer_linear(role, hidden, width) for role in tower["linears"].values())
+    biased = [role for role, condition in tower["biased"].items() if condition is True or size.has(condition)]
+    biases = sum(linear.outputs for linear in linears if linear.role in biased)
+    vectors = sum(number for condition, number in tower["vectors"].items() if size.has(condition))
+    heads = size(named["heads"])
+    return Tower(
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        head_dim=default_head_dim(hidden, heads),
+        width=width,
+        linears=linears,
+        vectors=hidden * vectors + biases + (2 * default_head_dim(hidden, heads) if tower.get("head_norms") else 0),
+        gated="gate" in tower["linears"].values(),
+        quick=size.has("hidden_act.quick_gelu"),
+        rms=tower.get("rms", False),
+        fp32=tower.get("fp32", "never"),
+        outside=_named_linears(tower.get("outside", {}), size, size(tower.get("times", 1))),
+        others=_total_elements(tower["others"], size),
+        loose=_total_elements(tower.get("loose", {}), size)
+        + _total_elements(entry.get("loose", {}).get(part, {}), size),
+        loose_first=bool(tower.get("loose")),
+        projector=_named_linears(entry["projector"][part], size),
+        projector_others=_total_elements(entry["further"][part], size),
+        merge=size(named["merge"]) ** 2,
+        exposed=tower.get("exposed", True),
+        inputs=size(tower["input"]),
+        side=size(tower["side"]) if "side" in tower else 0,
+        smallest=tower.get("smallest", 0) ** 2,
+        frames=size(tower.get("frames", 1)),
+        whole=sum(size(word) for word in tower.get("whole", ())),
+        tiles=beside["tiles"],
+        collects=tower.get("collects", False),
+        head_norms=tower.get("head_norms", False),
+        angles=tower.get("angles", False),
+    )
+
+
+def _layer_linear(role: str, hidden: int, width: int) -> Linear:
+    """A linear module of a layer."""
+    if role == "qkv":
+        return Linear(role, hidden, 3 * hidden)
+    if role == "double":  # a half of it is the other's gate
+        return Linear(role, hidden, 2 * hidden)
+    inputs, outputs = (width, hidden) if role == "down" else (hidden, width if role in _FEED_FORWARD_ROLES else hidden)
+    return Linear(role, inputs, outputs)
+
+
+def _named_linears(named: Config, size: _ShapeSizes, number: int = 1) -> tuple[Linear, ...]:
+    return tuple(Linear(name, size(inputs), size(outputs), number) for name, (inputs, outputs) in named.items())
+
+
+def _total_elements(named: Config, size: _ShapeSizes) -> int:
+    return sum(size(shape) for shape in named.values())

@@ -1,0 +1,55 @@
+"""Single fields of a model's config.json, read with checks: positive whole numbers below a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from validator.errors import RecipeError
+from validator.wording import clip
+
+# No size of a model comes near it; products of greater ones leave what a float can hold. Layers are counted one by one.
+_LARGEST_SIZE, _MOST_LAYERS = 10**9, 10**4
+
+
+def checked_size(name: str, value: object) -> int:
+    """A size by its name in config.json. Raises RecipeError for what is none."""
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise RecipeError(f"config.json: `{name}` is {_value_in_message(value)}, not a positive whole number")
+    largest = _MOST_LAYERS if name.endswith(("layers", "depth")) else _LARGEST_SIZE
+    if value > largest:
+        raise RecipeError(f"config.json: `{name}` is more than {largest:,}")
+    return value
+
+
+def optional_factor(config: Mapping[str, Any], name: str) -> float:
+    """A number that a size is multiplied by; 1 where the field is absent, null or 0. Raises RecipeError."""
+    value = config.get(name) or 1
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= _LARGEST_SIZE:
+        raise RecipeError(f"config.json: `{name}` is {_value_in_message(value)}, not a positive number")
+    return value
+
+
+def _value_in_message(value: object) -> str:
+    """A value in a message."""
+    return clip(repr(value))
+
+
+def required_size(config: Mapping[str, Any], name: str) -> int:
+    """A field that must be there. Raises KeyError where it is not."""
+    return checked_size(name, config[name])
+
+
+def optional_size(config: Mapping[str, Any], name: str) -> int:
+    """0 where the field is absent, null or 0."""
+    return required_size(config, name) if config.get(name) else 0
+
+
+def default_head_dim(hidden: int, heads: int) -> int:
+    """Width of an attention head where it is not given. Raises RecipeError for more heads than the model is wide."""
+    if heads > hidden:
+        raise RecipeError(f"config.json: `num_attention_heads` is {heads:,}, more than the hidden size of {hidden:,}")
+    return hidden // heads
+
+
+Config = Mapping[str, Any]

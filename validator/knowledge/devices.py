@@ -1,0 +1,229 @@
+"""Accelerators of data/devices.yaml, by id, short form, size of memory, or what the driver's tool prints; and target
+machines as people write them: `2x8xa100-80g` is nodes x devices x device."""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from validator.errors import RecipeError
+from validator.knowledge.tables import yaml_table
+from validator.physics import DeviceRuntime
+
+if TYPE_CHECKING:
+    from validator.physics import DeviceRates as Rates
+
+
+_BY_MEMORY = "by-memory"
+_MEMORY_SIZE = r"([1-9]\d{0,3})-?g(?:i?b)?"
+
+
+class Device(NamedTuple):
+    """An accelerator. GiB are 2^30 bytes; `usable_gib` is what all processes can allocate; None: not known. Where the
+    vendor is unknown, so are the abilities, which are assumed; the memory alone is known. `shared_memory`: device and
+    host share `usable_gib`."""
+
+    id: str
+    name: str
+    vendor: Literal["nvidia", "amd", "ascend", "cpu", "unknown"]
+    memory_gib: float | None
+    usable_gib: float | None
+    context_gib: float | None
+    capability: float | None
+    bf16: bool
+    fp8: bool
+    flash_attention: bool
+    bitsandbytes: tuple[int, ...]
+    server_devices: int
+    server_ram_gib: float | None
+    watts: float | None
+    common: bool
+    shared_memory: bool
+    evidence: Literal["good", "thin"]
+    notes: Mapping[str, str]
+
+    def runtime(self, expandable: bool) -> DeviceRuntime:
+        """What this kind of device adds to live tensors, for the memory model."""
+        return DeviceRuntime(
+            context_gib=0.5 if self.context_gib is None else self.context_gib,
+            evidence=self.evidence if self.vendor == "nvidia" else "thin",
+            expandable_segments=expandable,
+            # Short of shared memory the system hangs instead of failing an allocation, so no cached block is given back
+            # (github.com/pytorch/pytorch/issues/174358).
+            capacity_gib=None if self.shared_memory else self.usable_gib,
+        )
+
+    def rates(self, devices: int, network: float = 0.0) -> "Rates | None":
+        """What one of so many in a node does in a second, for the time model; `network`: bytes between nodes, of one
+        node. None where no rate is published."""
+        from . import throughput  # which no check of memory waits for
+
+        return throughput.device_rates(self.id, devices, network)
+
+
+def device_ids() -> list[str]:
+    """Ids of all known devices, in the table's order."""
+    return [key for key in yaml_table("devices") if key != _BY_MEMORY]
+
+
+@lru_cache(maxsize=256)
+def find_device(name: str) -> tuple[Device, str | None]:
+    """A device by id, short form or size of its memory (`48g`), and a note when a short form stands for one of several.
+
+    Raises RecipeError when it is not known."""
+    wanted = name.strip().lower().replace(" ", "-")
+    devices = yaml_table("devices")
+    if wanted in device_ids():
+        return _device_of_entry(wanted), None
+    if size := re.fullmatch(_MEMORY_SIZE, wanted):
+        return _device_of_memory(int(size[1])), None
+    claims = [key for key in devices.mention(wanted) if wanted in device_aliases(key)]
+    default = [key for key in claims if wanted in (devices[key].get("default_for") or [])]
+    if not claims and (sized := _device_id_with_size(wanted)):
+        return _device_of_entry(sized), None
+    if not claims:
+        raise RecipeError(
+            f"device `{name}` is not known; {_near_devices_hint(wanted)} any other goes by its memory, such as 1x48g"
+        )
+    taken = (default or claims)[0]
+    others = [key for key in claims if key != taken]
+    note = f"`{name}` is taken as {taken}" + (f", not {', '.join(others)}" if others else "")
+    return _device_of_entry(taken), note if others else None
+
+
+def device_id_of_product(product: str, memory_gib: float | None) -> str | None:
+    """Id of the device that the driver's tool prints as `product` with this total memory, GiB; None where it is not
+    known. A name can stand for cards of several sizes, of which the nearest is meant. It may have a little more memory
+    than its entry, as error correction, which takes a sixteenth, can be off; with less, another entry must fit."""
+    printed = _bare_product(product)
+    devices = yaml_table("devices")
+    keys = [key for key in devices.mention(printed) if printed in map(_bare_product, devices[key]["products"])]
+    if memory_gib is None:
+        return keys[0] if len(keys) == 1 else None
+    if unsized := [key for key in keys if devices[key]["memory_gib"] is None]:  # of which the tool shows no memory
+        return unsized[0]
+    more = {key: memory_gib / devices[key]["memory_gib"] - 1 for key in keys}
+    return min((key for key in keys if -0.04 < more[key] < 0.08), key=lambda key: abs(more[key]), default=None)
+
+
+def _bare_product(product: str) -> str:
+    """A product's name without its maker's, which older drivers leave out."""
+    return " ".join(re.sub(r"^(nvidia|amd|ascend)\b ?|^ascend(?=9)", "", product.strip().lower()).split())
+
+
+def _near_devices_hint(wanted: str) -> str:
+    """`did you mean X?` for devices with a like model number, else the common ones."""
+    like = [
+        key
+        for key in device_ids()
+        if any(a in b or b in a for a in _model_numbers(wanted) for b in _model_numbers(key))
+    ]
+    return (
+        f"did you mean {', '.join(like)}?"
+        if like
+        else f"others are known, such as {', '.join(filter(_is_common, device_ids()))};"
+    )
+
+
+def _device_id_with_size(wanted: str) -> str | None:
+    """A device by its id, or a short form, and the memory that it has: `rtx-3060-12g`."""
+    name, _, size = wanted.rpartition("-")
+    match, devices = re.fullmatch(_MEMORY_SIZE, size), yaml_table("devices")
+    gib = int(match[1]) if match else None
+    keys = (key for key in device_ids() if gib and name in (key, *device_aliases(key)))
+    return next((key for key in keys if round(devices[key]["memory_gib"] or 0) == gib), None)
+
+
+def _model_numbers(name: str) -> list[str]:
+    return re.findall(r"\d{3,}", name)
+
+
+def _is_common(key: str) -> bool:
+    return bool(yaml_table("devices")[key].get("common", True))
+
+
+def device_aliases(key: str) -> list[str]:
+    """Short forms of a device, the usual one first; none of one that goes by its memory."""
+    devices = yaml_table("devices")
+    return [str(alias) for alias in devices[key]["aliases"]] if key in devices else []
+
+
+def _device_of_memory(size: int) -> Device:
+    """A device of which no more is known than that it is sold with so many GB."""
+    usable = round(size * yaml_table("devices")[_BY_MEMORY]["usable_share"], 2)
+    return _device_of_entry(_BY_MEMORY)._replace(
+        id=f"{size}g", name=f"{size} GB device", memory_gib=size, usable_gib=usable
+    )
+
+
+def _device_of_entry(key: str) -> Device:
+    entry = yaml_table("devices")[key]
+    server = entry.get("server") or {}
+    return Device(
+        id=key,
+        name=entry["name"],
+        vendor=entry["vendor"],
+        memory_gib=entry["memory_gib"],
+        usable_gib=entry["usable_gib"],
+        context_gib=entry["context_gib"],
+        capability=entry["compute_capability"],
+        bf16=bool(entry["bf16"]),
+        fp8=bool(entry["fp8"]),
+        flash_attention=bool(entry["flash_attention"]),
+        bitsandbytes=tuple(entry["bitsandbytes"] or ()),
+        server_devices=server.get("devices") or 1,
+        server_ram_gib=server.get("host_ram_gib"),
+        watts=entry["watts"],
+        common=_is_common(key),
+        shared_memory=bool(entry.get("shared_memory")),
+        evidence=entry["evidence"],
+        notes=entry.get("notes") or {},
+    )
+
+
+_MACHINE_FORM = r"(?i)(?:(\d{1,6}) ?[x×*] ?)?(\d{1,6}) ?[x×*] ?(.+)"
+
+
+class Machine(NamedTuple):
+    """`nodes` servers with `devices` accelerators each. `note` says which device a short form was taken for. `network`
+    joins nodes, `price` is that of a device and hour; both as they are written, and None where nobody says."""
+
+    nodes: int
+    devices: int
+    device: Device
+    host_ram_gib: float | None = None
+    note: str | None = None
+    network: str | None = None
+    price: str | float | None = None
+
+    @property
+    def world(self) -> int:
+        return self.nodes * self.devices
+
+    def __str__(self) -> str:
+        nodes = f"{self.nodes}x" if self.nodes > 1 else ""
+        return f"{nodes}{self.devices}x{self.device.id}"
+
+
+def parse_machine(text: str, host_ram_gib: float | None = None) -> Machine:
+    """`2x8xa100-80g`, `8xascend-910b-64g`, `1x48g`: nodes x devices x device. Raises RecipeError when malformed."""
+    match = re.fullmatch(_MACHINE_FORM, text.strip())
+    if not match:
+        form = "[nodes x] devices x device, such as 8xascend-910b-64g, 2x8xa100-80g or, by its memory, 1x48g"
+        raise RecipeError(f"machine `{text}` is not of the form {form}{_single_device_hint(text)}")
+    nodes, devices = int(match[1] or 1), int(match[2])
+    if not 1 <= nodes <= 4096 or not 1 <= devices <= 64:
+        raise RecipeError(f"machine `{text}`: 1 to 4096 nodes of 1 to 64 devices are possible")
+    one, note = find_device(match[3])
+    if one.shared_memory and one.usable_gib:
+        host_ram_gib = min(host_ram_gib or one.usable_gib, one.usable_gib)
+        one = one._replace(usable_gib=host_ram_gib)
+    return Machine(nodes, devices, one, host_ram_gib, note)
+
+
+def _single_device_hint(text: str) -> str:
+    """`; one is 1xa100-80g` for the name of a device without a number, else an empty text."""
+    try:
+        return f"; one is 1x{find_device(text)[0].id}"
+    except RecipeError:
+        return ""

@@ -1,0 +1,207 @@
+"""What public work recommends: how many samples (data/samples.yaml), which learning rates and settings
+(data/rates.yaml), and which memory-saving optimizers for full fine-tuning on one device (data/savers.yaml)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import log
+from typing import Any, NamedTuple
+
+from validator.errors import RecipeError
+from validator.knowledge import tables
+from validator.knowledge.devices import Device
+from validator.knowledge.models import Model
+from validator.knowledge.tables import yaml_table
+from validator.wording import plural
+
+TUNING_METHODS = ("lora", "qlora", "full", "freeze")
+# Fewer passes than this over a small set are common practice (LIMA, arXiv 2305.11206, took 15 over 1,000 samples).
+MANY_EPOCHS = 10
+# What is counted where data/samples.yaml says nothing else.
+SAMPLE_UNIT = "sample"
+# What a block of pre-training text holds.
+BLOCK_TOKENS = 2048
+
+
+def published_rates(model: Model, method: str, stage: str = "sft", saver: str | None = None) -> Mapping[str, Any]:
+    """The entry of data/rates.yaml for the stage, the method and a model of this size; qlora is lora there.
+
+    Raises RecipeError where nobody has published one."""
+    found = rate_row(stage, method, model.billions, saver)
+    if found is None:
+        known = methods_with_rates(TUNING_METHODS, stage)
+        raise RecipeError(f"no learning rate for {method} in stage {stage} is published; for {', '.join(known)} one is")
+    return found
+
+
+def rate_row(stage: str, method: str, billions: float | None, optimizer: str | None = None) -> Mapping[str, Any] | None:
+    """The entry of data/rates.yaml for a run, None where nobody published one. Where the size is not known, the entry
+    is the widest: the lowest and the highest of all sizes."""
+    entries = _rate_rows(stage, method)
+    own = [e for e in entries if e.get("optimizer") == optimizer] or [e for e in entries if "optimizer" not in e]
+    if not own or billions is not None:
+        return next((e for e in reversed(own) if e["from_billions"] <= (billions or 0)), None)
+    return {**own[-1], **{name: _widest_range([e[name] for e in own]) for name in ("learning_rate", "batch", "epochs")}}
+
+
+def _widest_range(ranges: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    lows, highs = [each["low"] for each in ranges], [each["high"] for each in ranges]
+    return {**ranges[-1], "low": None if None in lows else min(lows), "high": None if None in highs else max(highs)}
+
+
+def setting_rows(stage: str, method: str, loss: str) -> list[Mapping[str, Any]]:
+    """The rows of data/rates.yaml for settings by key that hold for a stage, a method and a preference loss."""
+    asked = {"stage": stage, "method": "lora" if method == "qlora" else method}
+    rows: list[Mapping[str, Any]] = tables.yaml_table("rates")["shape"]
+    return [
+        row
+        for row in rows
+        if all(row.get(field, value) == value for field, value in asked.items()) and loss in row.get("loss", (loss,))
+    ]
+
+
+def usual_setting(key: str) -> float:
+    """The value that recipes take for a setting, from its row of data/rates.yaml."""
+    return float(next(row["default"] for row in tables.yaml_table("rates")["shape"] if row["key"] == key))
+
+
+def methods_with_rates(methods: Sequence[str], stage: str) -> list[str]:
+    """Those of the methods for which a learning rate in this stage is published."""
+    return [method for method in methods if _rate_rows(stage, method)]
+
+
+def _rate_rows(stage: str, method: str) -> list[Mapping[str, Any]]:
+    wanted = "lora" if method == "qlora" else method
+    return [
+        entry for entry in tables.yaml_table("rates")["rates"] if (entry["stage"], entry["method"]) == (stage, wanted)
+    ]
+
+
+class SampleFigure(NamedTuple):
+    """A number of samples, and who it is from."""
+
+    samples: int
+    by: str
+
+
+@dataclass(frozen=True)
+class SampleAmounts:
+    """How many samples public work used in a stage, and what it saw. None: nobody has published the figure.
+
+    `form`: fewest with which form and style change; `effect`: with which a skill or a preference does; `low` to `high`:
+    the range of public runs; `saturating`: more hardly helps; `recommended`: what headers state. `unit`: what is
+    counted. `report_for`: the size, in billions of parameters, whose count of the field report is recommended.
+    `largest`: size of the largest model of the public runs. `sources`: keys of the sources of data/samples.yaml."""
+
+    form: SampleFigure | None
+    effect: SampleFigure | None
+    low: int
+    high: int
+    saturating: SampleFigure | None
+    recommended: SampleFigure
+    unit: str
+    report_for: float | None
+    largest: float
+    sources: tuple[str, ...]
+
+    @property
+    def usual(self) -> str:
+        """The range of public runs, as a clause."""
+        return f"public runs usually took {self.low:,} to {self.high:,}"
+
+    def whose(self, stated: int | None) -> str | None:
+        """Who a stated number of samples is from; None for a number of the recipe's own."""
+        return self.recommended.by if stated == self.recommended.samples else None
+
+    def few(self, number: int) -> str | None:
+        """The end of a sentence on what so few samples can teach, and what to do; None from the effect on."""
+        if self.effect is None or number >= self.effect.samples:
+            return None
+        seen, by = f"{self.effect.samples:,}", self.effect.by
+        if self.form is None:
+            return f"public work saw an effect from {seen} ({by}); add different, checked ones"
+        if number < self.form.samples:
+            return (
+                f"form and style change from some {self.form.samples} ({self.form.by}), a skill from {seen} ({by}); "
+                "add different, checked ones"
+            )
+        return (
+            f"enough to teach form and style, while public work taught a skill from {seen} ({by}); "
+            "add different, checked ones for that"
+        )
+
+    def many(self, number: int) -> str | None:
+        """The end of a sentence on who saw so many samples wasted; None up to the saturating number."""
+        if self.saturating is None or number <= self.saturating.samples:
+            return None
+        seen = f"{self.saturating.by} saw more than {self.saturating.samples:,} wasted"
+        return f"{seen}; compare with a chosen part before all are trained"
+
+
+def count_in_words(number: int, unit: str) -> str:
+    """The number with its noun: `1 sample`, `30 blocks of 2,048 tokens`."""
+    noun, _, rest = unit.partition(" ")
+    return f"{number:,} {plural(number, noun)} {rest}".rstrip()
+
+
+def sample_amounts(stage: str, method: str, billions: float, pictures: bool = False) -> SampleAmounts | None:
+    """The figures of data/samples.yaml for the stage, those of the field report for the nearest size. `pictures`: the
+    samples have pictures or films. None for a stage that it does not know."""
+    kind = "sft-pictures" if stage == "sft" and pictures else stage
+    if kind == "sources" or kind not in tables.yaml_table("samples"):
+        return None
+    entry = tables.yaml_table("samples")[kind]
+    recommended, saturating = entry["recommended"], entry["saturating"]
+    report = recommended.get("field_report")
+    size = min(report, key=lambda each: abs(log(billions / each))) if report else None
+    if saturating and (method not in saturating["methods"] or size != saturating["billions"]):
+        saturating = None
+    stated = [entry["form"], entry["effect"], entry["usual"], saturating, recommended]
+    return SampleAmounts(
+        form=_sample_figure(entry["form"]),
+        effect=_sample_figure(entry["effect"]),
+        low=entry["usual"]["low"],
+        high=entry["usual"]["high"],
+        saturating=_sample_figure(saturating),
+        recommended=SampleFigure(report[size] if report else recommended["samples"], recommended["by"]),
+        unit=entry.get("unit", SAMPLE_UNIT),
+        report_for=size,
+        largest=entry["largest"],
+        sources=tuple(dict.fromkeys(key for each in stated if each for key in each["source"])),
+    )
+
+
+def _sample_figure(stated: Mapping[str, Any] | None) -> SampleFigure | None:
+    return SampleFigure(stated["samples"], stated["by"]) if stated else None
+
+
+def field_report_counts() -> Mapping[float, int]:
+    """The field report's count of samples for each size in billions of parameters."""
+    counts: Mapping[float, int] = tables.yaml_table("samples")["sft"]["recommended"]["field_report"]
+    return counts
+
+
+SaverSetting = bool | int | float | str
+
+
+class MemorySaver(NamedTuple):
+    """An optimizer that saves memory: what a recipe calls it, what it gives up, and the recipe's settings. `bits`: the
+    width of the states that bitsandbytes keeps; None for an optimizer that does not need it."""
+
+    title: str
+    gives_up: str
+    settings: Mapping[str, SaverSetting]
+    bits: int | None = None
+
+
+@cache
+def memory_savers() -> Mapping[str, MemorySaver]:
+    """All of them by name, the least approximate first."""
+    return {name: MemorySaver(**entry) for name, entry in yaml_table("savers").items()}
+
+
+def supports_memory_savers(device: Device) -> bool:
+    """Whether they run there: on GPUs with bf16."""
+    return device.bf16 and device.vendor in ("nvidia", "amd")

@@ -1,0 +1,177 @@
+"""config.json -> the kind of every layer: attention or what stands in its place (Mamba, delta net, convolution),
+experts or none, and layers whose attention shapes differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from validator.errors import RecipeError
+from validator.knowledge.config_fields import checked_size, default_head_dim, optional_size, required_size
+from validator.knowledge.families import Family
+from validator.physics import FeedForwardShape, LayerKind
+from validator.physics.architecture import Mixer
+from validator.physics.gated_delta_net import GatedDeltaNet
+from validator.physics.lightning_attention import LightningAttention
+from validator.physics.mamba import Mamba, Mamba2
+from validator.physics.short_convolution import ShortConvolution
+
+Config = Mapping[str, Any]
+# What config.json calls layers that attend, where it names them all.
+_ATTENTION_TYPES = ("full_attention", "attention")
+# Of how many layers one attends by default, the last of them: of those with state spaces none.
+_ATTENTION_EVERY = {"delta": 4, "convolution": 1, "statespace": 0, "scan": 8, "lightning": 2}
+
+
+def read_mixer(config: Config, family: Family) -> Mixer:
+    """What the type's layers have in place of attention. Raises KeyError, RecipeError."""
+    match family.mixer:
+        case "delta":
+            return _read_delta(config, family)
+        case "statespace":
+            return _read_state_space(config, family)
+        case "scan":
+            return _read_scan(config)
+        case "lightning":
+            return _read_lightning(config)
+        case _:
+            return ShortConvolution(optional_size(config, "conv_L_cache") or 3, bias=bool(config.get("conv_bias")))
+
+
+def read_layer_kinds(config: Config, family: Family, ffn: FeedForwardShape) -> tuple[LayerKind, ...]:
+    """Of each layer, first layers first. Raises RecipeError for a list that is not one of all layers."""
+    layers = required_size(config, "num_hidden_layers")
+    if family.side_by_side:
+        return (LayerKind(mixes=True, experts=ffn.experts > 0),) * layers
+    attending = _layers_that_attend(config, family, layers) if family.mixer else (True,) * layers
+    experts = _layers_with_experts(config, layers) if ffn.experts else (False,) * layers
+    return tuple(LayerKind(attends, not attends, mixes) for attends, mixes in zip(attending, experts, strict=True))
+
+
+def _layers_with_experts(config: Config, layers: int) -> tuple[bool, ...]:
+    """Whether each layer has experts: those that config.json lists, or the last of every few."""
+    every = optional_size(config, "interleave_moe_layer_step") or 1
+    return _chosen_layers(config, layers, "moe_layers", "expert_layer", every)
+
+
+def _layers_that_attend(config: Config, family: Family, layers: int) -> tuple[bool, ...]:
+    """Whether each layer attends: as config.json lists them all, or those that do; else each of so many, or what the
+    class does."""
+    if isinstance(told := config.get("layer_types"), list):
+        if len(told) != layers:
+            raise RecipeError(f"config.json: `layer_types` names {len(told)} layers, `num_hidden_layers` is {layers}")
+        return tuple(kind in _ATTENTION_TYPES for kind in told)
+    if isinstance(told := config.get("attn_type_list"), list) and len(told) == layers:
+        return tuple(map(bool, told))
+    every = optional_size(config, "full_attention_interval") or _ATTENTION_EVERY[family.mixer or "delta"]
+    return _chosen_layers(config, layers, "full_attn_idxs", "attn_layer", every)
+
+
+def _chosen_layers(config: Config, layers: int, listed: str, repeated: str, every: int) -> tuple[bool, ...]:
+    """Of each layer: those in the list of that name, else each of `repeated`'s period from its offset, else the last of
+    `every` few, with 0 none."""
+    if isinstance(chosen := config.get(listed), list):
+        return tuple(number in chosen for number in range(layers))
+    if period := optional_size(config, f"{repeated}_period"):
+        return tuple(number % period == config.get(f"{repeated}_offset", 0) for number in range(layers))
+    return tuple(every > 0 and number % every == 0 for number in range(1, layers + 1))
+
+
+def _read_state_space(config: Config, family: Family) -> Mamba2:
+    heads, told = required_size(config, "mamba_n_heads"), config.get("mamba_d_head")
+    width = optional_size(config, "mamba_d_ssm") or (optional_size(config, "mamba_expand") or 2) * required_size(
+        config, "hidden_size"
+    )
+    return Mamba2(
+        heads=heads,
+        head_dim=width // heads if told in (None, "auto") else required_size(config, "mamba_d_head"),
+        state=optional_size(config, "mamba_d_state") or 256,
+        groups=optional_size(config, "mamba_n_groups") or 1,
+        kernel=optional_size(config, "mamba_d_conv") or 4,
+        chunk=optional_size(config, "mamba_chunk_size") or 256,
+        bias=bool(config.get("mamba_proj_bias")),
+        convolution_bias=bool(config.get("mamba_conv_bias", True)),
+        normed=bool(config.get("mamba_rms_norm", not family.side_by_side)),
+    )
+
+
+def _read_scan(config: Config) -> Mamba:
+    hidden, rank = required_size(config, "hidden_size"), config.get("mamba_dt_rank", "auto")
+    return Mamba(
+        width=(optional_size(config, "mamba_expand") or 2) * hidden,
+        state=optional_size(config, "mamba_d_state") or 16,
+        rank=-(-hidden // 16) if rank == "auto" else required_size(config, "mamba_dt_rank"),
+        kernel=optional_size(config, "mamba_d_conv") or 4,
+        bias=bool(config.get("mamba_proj_bias")),
+        convolution_bias=bool(config.get("mamba_conv_bias", True)),
+    )
+
+
+def _read_lightning(config: Config) -> LightningAttention:
+    heads = required_size(config, "num_attention_heads")
+    return LightningAttention(
+        heads=heads,
+        head_dim=optional_size(config, "head_dim") or default_head_dim(required_size(config, "hidden_size"), heads),
+        chunk=optional_size(config, "block_size") or 256,
+    )
+
+
+def _read_delta(config: Config, family: Family) -> GatedDeltaNet:
+    return GatedDeltaNet(
+        key_heads=required_size(config, "linear_num_key_heads"),
+        value_heads=required_size(config, "linear_num_value_heads"),
+        key_dim=required_size(config, "linear_key_head_dim"),
+        value_dim=required_size(config, "linear_value_head_dim"),
+        kernel=required_size(config, "linear_conv_kernel_dim"),
+        paired="in_proj_ba" in family.linear,
+    )
+
+
+LayerConfig = Mapping[str, Any]
+# What no config.json says: one matrix makes keys and values; they are an earlier layer's, or made of what towers give.
+KV_TIED, KV_SHARED, CROSS_ATTENTION = "joint_keys_and_values", "borrowed_keys_and_values", "crossed_keys_and_values"
+
+
+def configs_by_layer(config: LayerConfig, differs: str) -> Iterator[LayerConfig]:
+    """The config.json of a decoder whose layers all are as this one, first layers first. `differs`: in what, as
+    data/families.yaml says.
+
+    Raises KeyError, RecipeError."""
+    layers = checked_size("num_hidden_layers", config["num_hidden_layers"])
+    return _by_cross_attention(config, layers) if differs == "crossed" else _by_full_attention(config, layers)
+
+
+def _by_cross_attention(config: LayerConfig, layers: int) -> Iterator[LayerConfig]:
+    """Layers that read what towers give; they alone have norms of heads. Without a list each fifth, as in the class."""
+    chosen = config.get("cross_attention_layers") or range(3, layers, 5)
+    if not isinstance(chosen, list | range):
+        raise RecipeError(f"config.json: `cross_attention_layers` is {chosen!r}, not a list")
+    for number in range(layers):
+        yield {**config, CROSS_ATTENTION: number in chosen, "use_qk_norm": number in chosen}
+
+
+def _by_full_attention(config: LayerConfig, layers: int) -> Iterator[LayerConfig]:
+    """Layers that attend to all tokens: without a list each sixth, and always the last."""
+    kinds = config.get("layer_types") or [*(number % 6 == 5 for number in range(layers - 1)), True]
+    if not isinstance(kinds, list) or len(kinds) != layers:
+        raise RecipeError(f"config.json: `layer_types` does not name each of {layers} layers")
+    borrowing = config.get("num_kv_shared_layers")
+    own = layers - (checked_size("num_kv_shared_layers", borrowing) if borrowing else 0)
+    for number, kind in enumerate(kinds):
+        layer = {**config, **_kv_shared_fields(config)} if number >= own > 0 else config
+        yield {**layer, **_full_attention_fields(config)} if kind in ("full_attention", True) else layer
+
+
+def _kv_shared_fields(config: LayerConfig) -> LayerConfig:
+    twice = 2 if config.get("use_double_wide_mlp") else 1
+    return {
+        KV_SHARED: True,
+        "intermediate_size": twice * checked_size("intermediate_size", config["intermediate_size"]),
+    }
+
+
+def _full_attention_fields(config: LayerConfig) -> LayerConfig:
+    """Of a layer that attends to all tokens."""
+    joint = bool(config.get("attention_k_eq_v"))
+    shared = {"num_key_value_heads": config.get("num_global_key_value_heads"), KV_TIED: True} if joint else {}
+    return {"head_dim": config.get("global_head_dim") or config.get("head_dim"), "sliding_window": 0, **shared}

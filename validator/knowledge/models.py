@@ -1,0 +1,345 @@
+"""Models of data/models.yaml, and local folders with a config.json. Names match leniently; a miss gets a suggestion.
+Models of a type that the tables lack are made from counts of what their class holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from validator.errors import RecipeError
+from validator.knowledge import families, hub_caches
+from validator.knowledge.architectures import read_architecture
+from validator.knowledge.config_fields import checked_size
+from validator.knowledge.families import Family
+from validator.knowledge.tables import yaml_table
+from validator.physics import Architecture, AttentionShape, CountedLayers, FeedForwardShape, parameter_count
+from validator.recipe import safe_read
+from validator.recipe.safe_read import read_json
+
+# What types call the number of positions: most, GPT-2 and GPT-J, ChatGLM, MPT.
+_POSITION_FIELDS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
+_RELEASED = re.compile(r"\n  released: (\S+)")
+_REPLACES = re.compile(r"\n  replaces: \[(.*)\]")
+_BYTES_OF_DTYPE = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
+
+
+class Model(NamedTuple):
+    """A model by its shapes. `template` is LLaMA-Factory's for this very name; None: none is registered.
+    `id` is None for a local folder, whose template `how` explains, and whose own chat template writes the turns of
+    the templates `speaks`; and for a hub name that is in the cache of the hub `cached` alone. `quantized` names the
+    method of a checkpoint that is quantized already. `taken`: the recipe names another, which stands for this one by
+    its name, by the header's `base`, because the run of the recipe `how` makes it of this one, or because what is
+    called `how` tells this one. `decoder` is the model type of the decoder behind towers, and `modules` are each
+    tower's linear modules: full name -> role.
+    `unlisted` is the family of a type that the table lacks. `own_class`: its config.json names a class of the folder's
+    own for a type that transformers has one for."""
+
+    id: str | None
+    name: str
+    short: str | None
+    arch: Architecture
+    parameters: int
+    kind: str
+    dtype_bytes: float = 2.0
+    template: str | None = None
+    base: bool = False
+    positions: int | None = None
+    quantized: str | None = None
+    quantized_bits: int = 0
+    remote_code: bool = False
+    hub: tuple[str, ...] = ()
+    how: str = ""
+    speaks: frozenset[str] = frozenset()
+    cached: str = ""
+    taken: Literal["", "name", "base", "run", "recipe"] = ""
+    decoder: str = ""
+    modules: tuple[Mapping[str, str], ...] = ()
+    unlisted: Family | None = None
+    own_class: bool = False
+
+    @property
+    def family(self) -> Family:
+        """What is peculiar to the model's type."""
+        if self.unlisted:
+            return self.unlisted
+        return (
+            families.composite_family(self.kind, self.decoder) if self.decoder else families.family_of_type(self.kind)
+        )
+
+    @property
+    def refused(self) -> frozenset[str]:
+        """Linear modules that peft takes no adapters on."""
+        return frozenset() if self.family.fused_experts and not self.arch.ffn.experts else self.family.refused
+
+    @property
+    def sees(self) -> bool:
+        """Whether the model reads pictures."""
+        return any(tower.side for tower in self.arch.towers)
+
+    @property
+    def billions(self) -> float:
+        return self.parameters / 1e9
+
+    @property
+    def size(self) -> str:
+        """Parameters as people write them: `7.62B`, `0.17M`."""
+        return f"{self.billions:.3g}B" if self.billions >= 0.01 else f"{self.parameters / 1e6:.2g}M"
+
+
+def model_ids() -> list[str]:
+    """Ids of the models whose shapes are known, in the table's order; of others only names and templates are."""
+    return [key for key, entry in yaml_table("models").items() if families.has_known_shapes(entry["config"])]
+
+
+def offered_models() -> list[str]:
+    """Ids of the models of text that have a short form, which the planner and the shell offer; others are known by
+    name."""
+    models = yaml_table("models")
+    unnamed = {*models.mention("short: null"), *models.mention("vision_config:"), *models.mention("audio_config:")}
+    return [key for key in models if key not in unnamed]
+
+
+@lru_cache(maxsize=1)
+def release_months() -> dict[str, str]:
+    """The month in which each model was first published, such as 2025-04, by id; no entry is parsed."""
+    return dict(yaml_table("models").matching(_RELEASED))
+
+
+@lru_cache(maxsize=1)
+def successor_ids() -> dict[str, str]:
+    """The id of the newer model that replaces a model, by the replaced one's id; no entry is parsed."""
+    return {older: key for key, replaced in yaml_table("models").matching(_REPLACES) for older in replaced.split(", ")}
+
+
+def find_model(name: str, revision: str = "main", cache_dir: str | None = None) -> Model:
+    """A model by hub name, file-name form (`qwen32b`), id, or local folder. What the catalogue lacks is looked for in
+    the local hub caches, with a revision and a recipe's own cache. Raises RecipeError when it is not known."""
+    if there := find_known_model(name, revision, cache_dir):
+        return there
+    from . import unknown_models  # which no model that is known waits for
+
+    raise RecipeError(unknown_models.unknown_model_message(name))
+
+
+def find_known_model(name: str, revision: str = "main", cache_dir: str | None = None) -> Model | None:
+    """As `model`; None where it is not known. Raises RecipeError for a folder whose config.json cannot be used."""
+    if _is_model_folder(name):
+        return _model_in_folder(name, Path(name).absolute())
+    if published := _catalogue_model(name):
+        return published
+
+    there = hub_caches.cached_model(name, revision=revision, folder=cache_dir)
+    return _model_in_folder(name, there.folder)._replace(cached=there.hub) if there else None
+
+
+@lru_cache(maxsize=256)
+def _catalogue_model(name: str) -> Model | None:
+    entry = catalogue_entry(name)
+    return _model_of_entry(*entry) if entry else None
+
+
+def catalogue_entry(name: str) -> tuple[str, dict[str, Any], str] | None:
+    """Id, entry of the table and hub name of a model by any of its names; also of one whose type is not known."""
+    wanted = name.strip().lower()
+    models = yaml_table("models")
+    if wanted in models:
+        return wanted, models[wanted], models[wanted]["hub"][0]
+    for key in models.mention(wanted):
+        entry = models[key]
+        for hub in [*entry["hub"], *entry["modelscope"]]:
+            if hub.lower() == wanted:
+                return key, entry, hub
+        shorts = {entry["short"]: entry["hub"][0]}
+        shorts |= {own["short"]: hub for hub, own in (entry.get("overrides") or {}).items() if "short" in own}
+        if wanted in shorts:
+            return key, entry, shorts[wanted]
+    return None
+
+
+def find_model_by_any_name(name: str) -> Model:
+    """As `model`, and by a hub name without its owner, as people type it. Raises RecipeError when it is not known."""
+    wanted = name.strip().lower()
+    mentioned = (yaml_table("models")[key]["hub"] for key in yaml_table("models").mention(f"/{wanted}"))
+    full = (hub for hubs in mentioned for hub in hubs if hub.lower().endswith(f"/{wanted}"))
+    return find_model(next(full, name))
+
+
+def _is_model_folder(name: str) -> bool:
+    return safe_read.path_kind(Path(name) / "config.json") == "file"
+
+
+def _model_of_entry(key: str, entry: dict[str, Any], hub: str) -> Model:
+    own = hub.rpartition("/")[2]  # the same on ModelScope, mostly
+    base = own in {name.rpartition("/")[2] for name in entry["base"]}
+    overrides: dict[str, dict[str, Any]] = entry.get("overrides") or {}
+    special = next((more for name, more in overrides.items() if name.rpartition("/")[2] == own), {})
+    config = {**entry["config"], **{k: v for k, v in special.items() if k not in entry}}
+    entry = {**entry, **{k: v for k, v in special.items() if k in entry}}
+    told = _model_of_config(hub, config)
+    return told._replace(
+        id=key,
+        short=entry["short"],
+        parameters=entry["parameters"],
+        dtype_bytes=stored_bytes(entry),
+        # LLaMA-Factory registers one for base models, too, where they see or hear.
+        template=None if base and not told.arch.towers else entry["template"],
+        base=base,
+        remote_code=bool(entry.get("remote_code")),
+        hub=tuple(entry["hub"]),
+    )
+
+
+@lru_cache(maxsize=256)
+def _model_in_folder(name: str, folder: Path) -> Model:
+    config = read_config(folder)
+    return with_folder_template(_model_of_config(name, config), folder, config)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a folder. Raises RecipeError where it cannot be used."""
+    try:
+        config = read_json(str(folder / "config.json"))
+    except RecipeError as err:
+        raise RecipeError(f"model folder: {err}") from None
+    if not isinstance(config, dict):
+        raise RecipeError(f"`{folder / 'config.json'}` is not a mapping")
+    if not config.get("model_type"):
+        raise RecipeError(f"`{folder / 'config.json'}` has no `model_type`")
+    return config
+
+
+def with_folder_template(model: Model, folder: Path, config: Mapping[str, Any]) -> Model:
+    """The model of a folder with the template that its files tell."""
+    from .chat_templates import folder_template  # which no check of a hub name waits for
+
+    told = folder_template(folder, config, model.family)
+    own_code, mapped = "auto_map" in config and model.family.layer is None, config.get("auto_map")
+    own_class = not own_code and isinstance(mapped, dict) and any(key.startswith("AutoModel") for key in mapped)
+    return model._replace(template=told.name, base=told.base, how=told.how, speaks=told.speaks, hub=told.hub,
+                          remote_code=own_code, own_class=own_class)  # fmt: skip
+
+
+def _model_of_config(name: str, config: Mapping[str, Any]) -> Model:
+    """What a config.json says by itself."""
+    arch = read_architecture(config)
+    if arch.towers:
+        return _composite_model(name, config, arch)
+    return decoder_model(name, config, arch)
+
+
+def _composite_model(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
+    """What it says of a decoder behind towers."""
+    from . import composites  # which no check of a model of text waits for
+
+    trained = composites.trained_config(config)
+    decoder = composites.decoder_config(trained)
+    kind, inner = str(config["model_type"]), str(decoder["model_type"])
+    return decoder_model(name, decoder, arch)._replace(
+        kind=kind, decoder=inner, modules=composites.tower_modules(trained)
+    )
+
+
+def stored_bytes(config: Mapping[str, Any]) -> float:
+    """Bytes per element of the weights beside a config.json: 32 bits where it does not say (transformers)."""
+    return _BYTES_OF_DTYPE.get(str(config.get("dtype") or config.get("torch_dtype") or "float32"), 2.0)
+
+
+def decoder_model(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
+    """What it says of a decoder."""
+    described = config.get("quantization_config")
+    quantization = described if isinstance(described, Mapping) else {}
+    method = quantization.get("quant_method")
+    return Model(
+        id=None,
+        name=name,
+        short=None,
+        arch=arch,
+        parameters=parameter_count(arch),
+        kind=str(config.get("model_type")),
+        dtype_bytes=stored_bytes(config),
+        positions=next(
+            filter(None, (_positive_field(config, name) for name in _POSITION_FIELDS)), arch.positions or None
+        ),
+        quantized=method if isinstance(method, str) else None,
+        quantized_bits=_positive_field(quantization, "bits") or 0,
+    )
+
+
+def _positive_field(config: Mapping[str, Any], name: str) -> int | None:
+    """A number that decides no shape; None where it is not there, or cannot be one."""
+    try:
+        return checked_size(name, config.get(name))
+    except RecipeError:
+        return None
+
+
+class ConfigSource(NamedTuple):
+    """A config.json, bytes per element of its weights, and the folder that it lies in; None: the catalogue tells it."""
+
+    config: Mapping[str, Any]
+    stored_bytes: float
+    folder: Path | None = None
+
+
+def find_config_source(name: str, folder: Path | None, revision: str, cache_dir: str | None) -> ConfigSource | None:
+    """What tells the shapes of a model: a folder, the catalogue, the local hub caches. Raises RecipeError for a
+    config.json that cannot be used."""
+    if folder and safe_read.path_kind(folder / "config.json") == "file":
+        return _source_in_folder(folder)
+    if entry := catalogue_entry(name):
+        return ConfigSource(entry[1]["config"], stored_bytes(entry[1]))
+    if there := hub_caches.cached_model(name, revision=revision, folder=cache_dir):
+        return _source_in_folder(there.folder)
+    return None
+
+
+def _source_in_folder(folder: Path) -> ConfigSource:
+    config = read_config(folder)
+    return ConfigSource(config, stored_bytes(config), folder)
+
+
+# In place of what is not known. What a layer keeps, which alone is reckoned from it, is simulated for these models.
+_PLACEHOLDER_ATTENTION, _PLACEHOLDER_FEED_FORWARD = AttentionShape(1, 1, 1), FeedForwardShape(1)
+
+
+def counted_architecture(layers: Sequence[CountedLayers], size: CountedSizes) -> Architecture:
+    """The shapes, with what lies outside layers and tables counted to the first layers."""
+    blocks = sum(each.number * _layer_elements(each) for each in layers)
+    rest = size.parameters - blocks - size.embedding - size.head - size.hidden  # which formulas take for a final norm
+    outside = (CountedLayers(1, (), 0, rest),) if rest else ()
+    return Architecture(
+        size.hidden,
+        sum(each.number for each in layers),
+        size.embedding // size.hidden,
+        _PLACEHOLDER_ATTENTION,
+        _PLACEHOLDER_FEED_FORWARD,
+        not size.head,
+        counted=(*outside, *layers),
+    )
+
+
+class CountedSizes(NamedTuple):
+    """Elements of the whole model, of its embedding, of an output layer of its own, and of a hidden state."""
+
+    parameters: int
+    embedding: int
+    head: int
+    hidden: int
+
+
+def counted_model(name: str, source: ConfigSource, layers: Sequence[CountedLayers], size: CountedSizes) -> Model:
+    """The model of a type that the tables lack."""
+    config, kind = source.config, str(source.config.get("model_type"))
+    linear = {each[0] for layer in layers for each in layer.linears}
+    told = decoder_model(name, config, counted_architecture(layers, size))
+    told = told._replace(unlisted=families.unlisted_family(kind, linear))
+    return with_folder_template(told, source.folder, config) if source.folder else told
+
+
+def _layer_elements(layer: CountedLayers) -> int:
+    """Of one layer; the biases of its linear modules are among the vectors."""
+    matrices = sum(number * inputs * outputs for _, inputs, outputs, number, _ in layer.linears)
+    return matrices + layer.experts + layer.vectors

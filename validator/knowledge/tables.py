@@ -1,0 +1,90 @@
+"""The files of data/: generated JSON tables, and hand-kept YAML tables whose entries are parsed when they are asked
+for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from validator.recipe.safe_read import parse_trusted_yaml
+
+DATA_FOLDER = Path(__file__).parent.parent / "data"
+_ENTRY_KEY = re.compile(r"\w[\w.\-/#]*")
+_ENTRY_START = re.compile(rf"\n({_ENTRY_KEY.pattern}):")
+
+
+@cache
+def json_table(name: str) -> Any:
+    """One of the generated JSON tables in data/."""
+    return json.loads((DATA_FOLDER / f"{name}.json").read_text("utf-8"))
+
+
+class YamlTable(Mapping[str, Any]):
+    """A hand-kept YAML table of data/. An entry is cut out and parsed when it is asked for: splitting a whole table,
+    let alone parsing it, would take most of a check's time."""
+
+    def __init__(self, name: str) -> None:
+        self._text = f"\n{(DATA_FOLDER / f'{name}.yaml').read_text('utf-8')}"
+        self._parsed: dict[str, Any] = {}
+
+    @cached_property
+    def _lower(self) -> str:
+        return self._text.lower()
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._parsed:
+            if key not in self:
+                raise KeyError(key)
+            start = self._text.find(f"\n{key}:")
+            self._parsed[key] = parse_trusted_yaml(f"{self._text[start : self._end(start)]}\n")[key]
+        return self._parsed[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return (match[1] for match in _ENTRY_START.finditer(self._text))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and bool(_ENTRY_KEY.fullmatch(key)) and f"\n{key}:" in self._text
+
+    def _end(self, start: int) -> int:
+        """Where the entry that starts here ends."""
+        following = _ENTRY_START.search(self._text, start + 1)
+        return following.start() if following else len(self._text)
+
+    def _start(self, inside: int) -> int:
+        """Where the entry around this place starts; -1 before the first."""
+        start = self._text.rfind("\n", 0, inside + 1)
+        while start >= 0 and not _ENTRY_START.match(self._text, start):
+            start = self._text.rfind("\n", 0, start)
+        return start
+
+    def mention(self, words: str) -> Iterator[str]:
+        """Keys of the entries whose text holds these words, in lower case."""
+        place = self._lower.find(words)
+        while 0 <= place < len(self._text):
+            start = self._start(place)
+            if start >= 0 and (entry := _ENTRY_START.match(self._text, start)):
+                yield entry[1]
+            place = self._lower.find(words, self._end(max(start, place - 1)))
+
+    def matches(self, pattern: str) -> list[str]:
+        """What the group of a pattern matches in the whole text, whatever its case: names, without a parsed entry."""
+        return re.findall(pattern, self._text, re.IGNORECASE)
+
+    def matching(self, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+        """The first group of each match in the texts of the entries, with the entry's key; none is parsed."""
+        for match in pattern.finditer(self._text):
+            if entry := _ENTRY_START.match(self._text, max(self._start(match.start()), 0)):
+                yield entry[1], match[1]
+
+
+@cache
+def yaml_table(name: str) -> YamlTable:
+    """One of the hand-kept YAML tables in data/."""
+    return YamlTable(name)

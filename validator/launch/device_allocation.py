@@ -1,0 +1,136 @@
+"""How many and which of this machine's devices a run gets, and what that changes against the machine that its recipe
+assumes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from validator.errors import RecipeError
+from validator.machine import this_machine
+from validator.machine.accelerator import Accelerator
+from validator.machine.this_machine import ThisMachine
+from validator.run.prediction import Job
+from validator.wording import plural
+
+# Less main memory than this share of what is assumed is told; firmware and kernel keep some of a server's 1,024 GiB.
+_SIMILAR_RAM_SHARE = 0.95
+
+
+@dataclass(frozen=True)
+class DeviceAllocation:
+    """What a recipe is judged by: `machine` and `host_ram_gib` as `check` takes them, None where the recipe's own hold.
+    `accelerators` are those that the run takes, `variables` leave it no others; `lines` say so. `here` is this machine
+    with all that it has, None where it shows no device."""
+
+    machine: str | None = None
+    host_ram_gib: float | None = None
+    accelerators: Sequence[Accelerator] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    lines: Sequence[str] = ()
+    here: ThisMachine | None = None
+
+
+def allocate_devices(job: Job, *, dry: bool) -> DeviceAllocation:
+    """What `job`, resolved for the machine that it assumes, gets here. Raises RecipeError where a driver's program is
+    there and shows no device; where `dry`, that is only told, as people try recipes on other machines."""
+    if job.on_cpu or job.machine_problem:
+        return DeviceAllocation()
+    try:
+        here = this_machine.detect_machine()
+    except RecipeError as err:
+        if not dry:
+            raise
+        return DeviceAllocation(lines=[f"{err}; {_judged_for(job)}; a run here would be refused"])
+    if here is None:
+        return DeviceAllocation(
+            lines=[f"the devices of this machine are not known: {this_machine.NO_DRIVER_TOOL}; {_judged_for(job)}"]
+        )
+    return _allocate_here(here, job, dry)
+
+
+def allocate_for_machine(name: str, job: Job) -> DeviceAllocation:
+    """What `job`, resolved for the machine of this name, gets of the devices here to run on; it is judged by the name.
+    Raises RecipeError where there are fewer. A driver's fault is only told, as the user knows the machine."""
+    if job.on_cpu or job.machine is None:
+        return DeviceAllocation(name)
+    try:
+        here = this_machine.detect_machine()
+    except RecipeError as err:
+        return DeviceAllocation(name, lines=[str(err)])
+    if here is None:
+        return DeviceAllocation(name)
+    count = job.machine.devices
+    _require_devices(count, here.most, f"`--machine {name}` has {_count_devices(count)}")
+    taken, variables = here.only(count) if count <= len(here.accelerators) else ((), {})
+    return DeviceAllocation(name, None, taken, variables, [*here.notes()], here)
+
+
+def _judged_for(job: Job) -> str:
+    return f"judged for {job.machine}" if job.machine else "memory is not judged"
+
+
+def _allocate_here(here: ThisMachine, job: Job, dry: bool) -> DeviceAllocation:
+    """As many devices as the recipe assumes, or as there are; the user's own number wins."""
+    there = len(here.accelerators)
+    assumed = job.machine.devices if job.machine else there
+    count = _requested_processes() or min(assumed, there)
+    _require_devices(count, there, f"NPROC_PER_NODE={count}")
+    taken, variables = here.only(count)
+    nodes = f"{job.machine.nodes}x" if job.machine and job.machine.nodes > 1 else ""
+    lines = [
+        *_compare_machines(here, job, dry),
+        *here.notes(),
+        *_batch_size_note(job, assumed, count),
+        *_unused_devices_note(here, taken),
+    ]
+    return DeviceAllocation(f"{nodes}{count}x{here.device}", here.host_ram_gib, taken, variables, lines, here)
+
+
+def _requested_processes() -> int | None:
+    """The number of processes that the user sets for the launcher; None where it is no number."""
+    text = os.environ.get("NPROC_PER_NODE", "")
+    return int(text) or None if text.isdecimal() else None
+
+
+def _require_devices(count: int, there: int, what: str) -> None:
+    """A process without a device stops the others after they have loaded the model."""
+    if count > there:
+        raise RecipeError(f"{what}, {_count_devices(there)} here")
+
+
+def _count_devices(count: int) -> str:
+    return f"{count} {plural(count, 'device')}"
+
+
+def _compare_machines(here: ThisMachine, job: Job, dry: bool) -> Iterator[str]:
+    """What this machine is, and what the recipe assumes where that is another or more."""
+    assumed = job.machine
+    if assumed is None:
+        yield f"this machine: {here}"
+        return
+    ram = assumed.host_ram_gib
+    less = ram and here.host_ram_gib and here.host_ram_gib < ram * _SIMILAR_RAM_SHARE
+    alike = assumed.device.id == here.device and assumed.devices <= len(here.accelerators) and not less
+    size = f" with {ram:.0f} GiB of RAM" if ram else ""
+    hint = f" (`--machine {assumed}` judges by that)" if dry else ""
+    other = f"; the recipe assumes {assumed}{size}{hint}"
+    yield f"this machine: {here}{'' if alike else other}"
+
+
+def _batch_size_note(job: Job, assumed: int, count: int) -> Iterator[str]:
+    """What another number of devices means for a step of training."""
+    if count == assumed:
+        return
+    before, samples = job.effective_batch, job.micro_batch * (job.world // assumed) * count
+    keep = f"; gradient_accumulation_steps={before // samples} keeps it" if before % samples == 0 else ""
+    batch = samples * job.accumulation
+    yield f"runs on {_count_devices(count)} instead of {assumed}: {batch} samples a step instead of {before}{keep}"
+
+
+def _unused_devices_note(here: ThisMachine, taken: Sequence[Accelerator]) -> Iterator[str]:
+    there = len(here.accelerators)
+    if len(taken) < there:
+        names = ", ".join(device.names[0] for device in taken)
+        yield f"runs on {len(taken)} of the {there} devices ({names}); NPROC_PER_NODE={there} takes all"

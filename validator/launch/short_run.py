@@ -1,0 +1,151 @@
+"""Short versions of a run, kept apart from the real one: two steps with an evaluation and a save (`--smoke`), and a
+few timed steps (`calibrate`)."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from validator.errors import RecipeError
+from validator.launch.local_launch import Launch
+from validator.launch.supervisor import TrainingProcess
+from validator.launch.trainer_log import UNTIMED_STEPS, MeasuredSteps, read_last_step, read_measured_steps
+from validator.recipe import safe_read
+from validator.recipe.recipe_file import path_override
+from validator.run.checkpoints import DEFAULT_OUTPUT_DIR
+from validator.run.launch_command import ProcessSpec
+from validator.run.prediction import Job
+
+_ISOLATION = ("logging_steps=1", "logging_strategy=steps", "overwrite_output_dir=true", "report_to=none")
+_ISOLATION_WHERE_SET = {"resume_from_checkpoint": "null", "push_to_hub": "false", "use_swanlab": "false"}
+
+
+def isolating_overrides(job: Job, output: str) -> Iterator[str]:
+    """Each step is logged, in this folder alone."""
+    yield from (path_override("output_dir", output), *_ISOLATION)
+    yield from overrides_where_set(job, _ISOLATION_WHERE_SET)
+
+
+def overrides_where_set(job: Job, values: dict[str, str]) -> Iterator[str]:
+    """Overrides of the keys that the recipe sets."""
+    yield from (f"{key}={value}" for key, value in values.items() if job.get(key))
+
+
+SMOKE_STEPS = 2
+# Fewer tokens than ordinary samples have, so that enough of them are packed (Alpaca's have about a hundred).
+_TOKENS_PER_SAMPLE = 100
+# Rows of a data set: some may be dropped while they are tokenized, and tokenizing more takes longer than the steps.
+_MIN_ROWS, _MAX_ROWS = 64, 10_000
+
+
+def smoke_overrides(job: Job) -> tuple[str, ...]:
+    """What makes two steps of the run, beside its output folder. Raises RecipeError where other runs' checkpoints lie
+    there, of which the Trainer would remove some."""
+    output = f"{str(job.get('output_dir') or DEFAULT_OUTPUT_DIR).rstrip('/')}-smoke"
+    for other in safe_read.glob_folder(safe_read.expand_home(output), "checkpoint-*"):
+        if other.name != f"checkpoint-{SMOKE_STEPS}":
+            raise RecipeError(f"`{output}` is not a smoke run's: it holds {other.name}; rename it")
+    return (*isolating_overrides(job, output), *_schedule_overrides(job), *_data_overrides(job))
+
+
+def _schedule_overrides(job: Job) -> Iterator[str]:
+    """The Trainer saves and evaluates at the second step; PPO saves by `save_steps` alone (train/ppo/trainer.py)."""
+    yield from (f"max_steps={SMOKE_STEPS}", f"save_steps={SMOKE_STEPS}")
+    if job.get("save_strategy") == "epoch":
+        yield "save_strategy=steps"
+    if job.evaluates_while_training:
+        yield from ("eval_strategy=steps", f"eval_steps={SMOKE_STEPS}")
+        yield from overrides_where_set(job, {"eval_delay": "0"})
+
+
+def _data_overrides(job: Job) -> Iterator[str]:
+    """As many rows as the steps and one batch of evaluation on each device take. Tokenized data are taken as they are
+    where they lie; else the cut ones would be kept in their place, for the run itself to find. The share held back is
+    of the rows that are left; a stream has no end to take a share of (data/data_utils.py, split_dataset)."""
+    if job.has("tokenized_path") and not job.tokenized:
+        yield "tokenized_path=null"
+    most, held = int(job.number("max_samples")), _evaluation_rows(job)
+    rows = min(_rows_per_dataset(job), most or _MAX_ROWS)
+    streams = job.flag("streaming")
+    yield f"buffer_size={min(rows, int(job.number('buffer_size')))}" if streams else f"max_samples={rows}"
+    if job.holds_back:
+        share = round(min(held / rows, 0.5), 3)
+        yield f"val_size={held if streams else share}"
+
+
+def _rows_per_dataset(job: Job) -> int:
+    """Rows of each data set. Where text is written for a set of its own, they are one batch on each device, as
+    that takes longest."""
+    evaluated = _evaluation_rows(job)
+    if job.has("eval_dataset") and (job.generates or job.predicts):
+        return max(evaluated, job.micro_batch * job.world)
+    trained = SMOKE_STEPS * job.effective_batch * _rows_per_sequence(job)
+    return min(max(trained + evaluated, _MIN_ROWS), _MAX_ROWS)
+
+
+def _evaluation_rows(job: Job) -> int:
+    """Rows of one batch of evaluation on each device; no more than are held back, where that is a number."""
+    batch = max(int(job.number("per_device_eval_batch_size")), 1) * job.world * _rows_per_sequence(job)
+    own = job.number("val_size")
+    return min(batch, int(own)) if own > 1 else batch
+
+
+def _rows_per_sequence(job: Job) -> int:
+    """Rows that fill a sequence."""
+    return math.ceil(job.longest / _TOKENS_PER_SAMPLE) if job.packs else 1
+
+
+def smoke_summary(output: Path, seconds: float) -> str:
+    """What a smoke run has gone through, from what it left, and how long that took."""
+    results = output / "all_results.json"
+    told = json.loads(results.read_text("utf-8")) if safe_read.path_kind(results) == "file" else {}
+    names = {"train": f"{SMOKE_STEPS} steps", "eval": "evaluation", "predict": "prediction"}
+    parts = [f"{name} {told[f'{kind}_runtime']:.1f} s" for kind, name in names.items() if f"{kind}_runtime" in told]
+    saved = [path.name for path in safe_read.glob_folder(output, f"checkpoint-{SMOKE_STEPS}")]
+    through = ", ".join([*parts, *saved]) or "all"
+    return f"smoke run: nothing failed in {seconds:.0f} s ({through}); the run itself goes without --smoke"
+
+
+_LOG_NAME = "trainer_log.jsonl"
+# Seconds between two looks at the log, and those that the trainer has to end in.
+_POLL_SECONDS, _GRACE_SECONDS = 0.2, 30
+# What a run would do beside its steps, and what refuses to be without that.
+_TIMED_OVERRIDES = (
+    "include_num_input_tokens_seen=true",
+    "save_strategy='no'",  # as YAML reads no
+    "eval_strategy='no'",
+    "plot_loss=false",
+)
+_TIMED_WHERE_SET = {"load_best_model_at_end": "false", "early_stopping_steps": "null", "do_predict": "false"}
+
+
+def timed_overrides(job: Job, steps: int, output: Path) -> Iterator[str]:
+    """What makes the recipe train so many steps after the first ones, into a folder of their own, and nothing else."""
+    yield f"max_steps={UNTIMED_STEPS + steps}"
+    yield from (*isolating_overrides(job, str(output)), *_TIMED_OVERRIDES, *overrides_where_set(job, _TIMED_WHERE_SET))
+
+
+def run_timed_steps(prepared: Launch, steps: int) -> MeasuredSteps:
+    """Seconds of the steps; what the trainer prints goes to standard error. Raises RecipeError where it ends before
+    them."""
+    words, env = prepared.process
+    log, wanted = Path(str(prepared.output), _LOG_NAME), UNTIMED_STEPS + steps
+    trainer = TrainingProcess(ProcessSpec(words, {**env, "RECORD_VRAM": "1"}), _GRACE_SECONDS, stdout=sys.stderr)
+    with trainer.signalled():
+        try:
+            while trainer.poll() is None and read_last_step(log) < wanted:
+                time.sleep(_POLL_SECONDS)
+        finally:
+            trainer.order(signal.SIGTERM)
+            code = trainer.wait()
+    if trainer.asked:
+        sys.exit(128 + trainer.asked)
+    if read_last_step(log) < wanted:
+        ended = f"{words[0]} ended with exit code {code} after {read_last_step(log)} of {wanted} steps"
+        raise RecipeError(f"{ended}; what it printed says why")
+    return read_measured_steps(log)

@@ -1,0 +1,135 @@
+"""Reads trainer_log.jsonl, which LLaMA-Factory writes while it trains: how long steps took, how many tokens they had,
+and the last step that was logged."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from validator.errors import RecipeError
+
+# The first steps compile, allocate and read data for the first time.
+UNTIMED_STEPS = 2
+# Where tokens are not counted, the log tells whole seconds.
+_MIN_SECONDS = 30
+# Of steps and tokens: no run has as many, and no float holds numbers of any length.
+_MAX_COUNT = 2**63
+
+
+class LogEntry(NamedTuple):
+    """A line of the log: steps done, and seconds since training began. `tokens` of all devices so far, padding
+    included, and the most GiB of live tensors; None where the run does not count them."""
+
+    step: int
+    seconds: float
+    tokens: int | None
+    allocated_gib: float | None
+
+
+class MeasuredSteps(NamedTuple):
+    """Seconds of one optimizer step as it ran: the median, and those that nine of ten steps lie between. `tokens` of a
+    step over all devices."""
+
+    seconds: float
+    low: float
+    high: float
+    steps: int
+    tokens: float | None
+    allocated_gib: float | None
+
+
+def read_measured_steps(path: Path) -> MeasuredSteps:
+    """The steps of the file's last run, without the first ones. Raises RecipeError where it tells too little."""
+    points = _entries_of_last_run(path)
+    pairs = ((start, end) for start, end in pairwise(points) if end.seconds > start.seconds)
+    spans = [(start, end) for start, end in pairs if end.step > start.step >= UNTIMED_STEPS]
+    if not spans:
+        raise RecipeError(
+            f"`{path}` tells of no steps after the first {UNTIMED_STEPS}, which are slower; log more of them"
+        )
+    steps = spans[-1][1].step - spans[0][0].step
+    live = max((point.allocated_gib or 0.0 for point in points), default=0.0) or None
+    first, last = spans[0][0].tokens, spans[-1][1].tokens
+    if first is None or last is None:
+        return MeasuredSteps(*_mean_of_whole_seconds(path, spans), steps, None, live)
+    each = sorted((end.seconds - start.seconds) / (end.step - start.step) for start, end in spans)
+    edge = len(each) // 20
+    return MeasuredSteps(median(each), each[edge], each[-1 - edge], steps, (last - first) / steps, live)
+
+
+def read_last_step(path: Path) -> int:
+    """Steps that the file's last run has logged; 0 where there is no file yet."""
+    points = _entries_of_last_run(path) if path.is_file() else []
+    return points[-1].step if points else 0
+
+
+def _mean_of_whole_seconds(path: Path, spans: list[tuple[LogEntry, LogEntry]]) -> tuple[float, float, float]:
+    """From times that are cut to whole seconds: the mean, and what it can be."""
+    seconds = sum(end.seconds - start.seconds for start, end in spans)
+    steps = sum(end.step - start.step for start, end in spans)
+    if seconds < _MIN_SECONDS:
+        counted = "`include_num_input_tokens_seen: true` makes it exact"
+        raise RecipeError(f"`{path}` tells whole seconds, and its steps took {seconds:.0f} in all; {counted}")
+    return seconds / steps, (seconds - len(spans)) / steps, (seconds + len(spans)) / steps
+
+
+def _entries_of_last_run(path: Path) -> list[LogEntry]:
+    """The file is only added to: steps that begin again are of another run."""
+    points: list[LogEntry] = []
+    for point in _read_entries(path):
+        if points and point.step < points[-1].step:
+            points.clear()
+        points.append(point)
+    return points
+
+
+def _read_entries(path: Path) -> Iterator[LogEntry]:
+    """One for each line that can be read; the last one may be half-written."""
+    try:
+        lines = path.read_text("utf-8", errors="replace").splitlines()
+    except OSError as err:
+        raise RecipeError(f"`{path}` cannot be read: {(err.strerror or str(err)).lower()}") from None
+    for line in lines:
+        try:
+            yield _parse_entry(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ZeroDivisionError, OverflowError):
+            continue
+
+
+def _parse_entry(row: Mapping[str, object]) -> LogEntry:
+    """LLaMA-Factory, train/callbacks.py, LogCallback.on_log: `throughput` is `total_tokens` over the seconds so
+    far, which `elapsed_time` has without their fraction."""
+    tokens, live = row.get("total_tokens"), row.get("vram_allocated")
+    seconds = (
+        _parse_count(tokens) / float(str(row["throughput"])) if tokens else _parse_duration(str(row["elapsed_time"]))
+    )
+    if not 0 <= seconds < math.inf:
+        raise ValueError(seconds)
+    return LogEntry(
+        _parse_count(row["current_steps"]),
+        seconds,
+        _parse_count(tokens) if tokens else None,
+        float(str(live)) if live else None,
+    )
+
+
+def _parse_count(value: object) -> int:
+    """Raises ValueError where that is no whole number that a run can have."""
+    number = int(str(value))
+    if number >= _MAX_COUNT:
+        raise ValueError(value)
+    return number
+
+
+def _parse_duration(text: str) -> float:
+    """Of `1 day, 2:03:04`, as Python writes a timedelta."""
+    days, _, clock = text.rpartition(", ")
+    hours, minutes, seconds = clock.split(":")
+    number = int(days.split()[0]) if days else 0
+    return timedelta(days=number, hours=int(hours), minutes=int(minutes), seconds=int(seconds)).total_seconds()

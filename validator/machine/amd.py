@@ -1,0 +1,112 @@
+"""What rocm-smi reports, or amd-smi, which replaces it from ROCm 6 on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from validator.errors import RecipeError
+from validator.machine import driver_tool
+from validator.machine.accelerator import Accelerator, DeviceProcess, DriverReading, parse_size, visible_accelerators
+
+_MIB_PER_GIB = 1024  # in a GiB
+_BYTES_PER_GIB = 1 << 30  # in a GiB
+_ROCR_VARIABLE = "ROCR_VISIBLE_DEVICES"  # below HIP, which counts what this one leaves; batch systems set it
+
+
+def read_accelerators() -> DriverReading | None:
+    """The devices in the programs' order, as HIP counts them; None where neither is installed. Raises RecipeError where
+    they show none."""
+    shown = _read_tools()
+    # Its words may be UUIDs, which these programs do not show unasked.
+    if shown is None:
+        return None
+    if not os.environ.get(_ROCR_VARIABLE, "").replace(",", "").isdecimal():
+        return DriverReading(shown)
+    left = visible_accelerators(shown, [_ROCR_VARIABLE])
+    if not left:
+        raise RecipeError(f"{_ROCR_VARIABLE} hides all devices of this machine")
+    return DriverReading([device._replace(names=(str(index),)) for index, device in enumerate(left)])
+
+
+def read_processes() -> list[DeviceProcess]:
+    """The processes that rocm-smi lists, which names how many devices each holds and not which."""
+    rows = (line.split() for line in (driver_tool.run_tool("rocm-smi", "--showpids") or "").splitlines())
+    listed = (row for row in rows if len(row) == 6 and row[0].isdecimal() and row[2] != "0")
+    return [DeviceProcess(int(pid), name, _bytes_to_gib(parse_size(size)), None) for pid, name, _, size, *_ in listed]
+
+
+def _read_tools() -> list[Accelerator] | None:
+    text = driver_tool.run_tool("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
+    if text is not None and (cards := list(_parse_cards(_parse_json(text)))):
+        return cards
+    static = driver_tool.run_tool("amd-smi", "static", "--asic", "--vram", "--json")
+    if static is None:
+        if text is None:
+            return None
+        raise driver_tool.no_device_error("rocm-smi", text)
+    usage = driver_tool.run_tool("amd-smi", "metric", "--mem-usage", "--json") or ""
+    if gpus := list(_parse_gpus(_parse_json(static), _parse_json(usage))):
+        return gpus
+    raise driver_tool.no_device_error("amd-smi", static)
+
+
+def _parse_json(text: str) -> Any:
+    """The JSON after the warnings that may stand before it, such as `[WARN] …`; None where there is none."""
+    for start in re.finditer(r"^[\[{]", text, re.MULTILINE):
+        with suppress(ValueError, RecursionError):
+            return json.JSONDecoder().raw_decode(text[start.start() :])[0]
+    return None
+
+
+def _parse_cards(shown: Any) -> Iterator[Accelerator]:
+    """rocm-smi: `card0`, `card1` …; the words of the keys are written in small letters up to ROCm 6.0."""
+    cards = shown.items() if isinstance(shown, Mapping) else ()
+    for name, card in cards:
+        if name.startswith("card") and isinstance(card, Mapping):
+            facts = {str(key).lower(): str(value) for key, value in card.items()}
+            total, used = (parse_size(facts.get(f"vram total {word} (b)", "")) for word in ("memory", "used memory"))
+            yield Accelerator(
+                _product_name(facts), _bytes_to_gib(total), _bytes_to_gib(used), (name.removeprefix("card"),)
+            )
+
+
+def _product_name(facts: Mapping[str, str]) -> str:
+    """Its name; a number (`0x74a1`) stands in its place where the list of PCI devices does not know it."""
+    for key in ("card series", "device name", "card model"):
+        if facts.get(key, "N/A") != "N/A" and not facts[key].startswith("0x"):
+            return facts[key]
+    return facts.get("card series", "an AMD device")
+
+
+def _bytes_to_gib(size: float | None) -> float | None:
+    return None if size is None else size / _BYTES_PER_GIB
+
+
+def _parse_gpus(static: Any, usage: Any) -> Iterator[Accelerator]:
+    """amd-smi: a list, from release 26 on under `gpu_data`."""
+    used = {str(gpu.get("gpu")): _section_gib(_gpu_section(gpu, "mem_usage"), "used_vram") for gpu in _gpu_rows(usage)}
+    for gpu in _gpu_rows(static):
+        name, index = str(_gpu_section(gpu, "asic").get("market_name", "an AMD device")), str(gpu.get("gpu"))
+        yield Accelerator(name, _section_gib(_gpu_section(gpu, "vram"), "size"), used.get(index), (index,))
+
+
+def _gpu_rows(shown: Any) -> list[Mapping[str, Any]]:
+    rows = shown.get("gpu_data") if isinstance(shown, Mapping) else shown
+    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+
+
+def _gpu_section(gpu: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = gpu.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _section_gib(part: Mapping[str, Any], name: str) -> float | None:
+    """GiB of a size in MB of 2^20 bytes: `{"value": 196592, "unit": "MB"}`."""
+    size = part.get(name)
+    value = parse_size(str(size.get("value") if isinstance(size, Mapping) else size))
+    return None if value is None else value / _MIB_PER_GIB

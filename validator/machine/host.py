@@ -1,0 +1,160 @@
+"""Main memory, CPUs, free disk space and mounts of this machine, within the limits of its control groups (a
+container, a batch job). Sizes are in GiB of 2^30 bytes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+
+def read_lines(file: Path) -> list[str]:
+    """No lines where it is not there or may not be read, as the speed of a card that is down."""
+    try:
+        return file.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def read_first_line(file: Path) -> str:
+    """Its first line without blanks; empty where there is none."""
+    return next(iter(read_lines(file)), "").strip()
+
+
+class Cgroup(NamedTuple):
+    """A folder of the kernel's, in version 1 or 2 of control groups, which name their files differently."""
+
+    folder: Path
+    version: int
+
+    def number(self, name: str) -> int | None:
+        """What stands in this file of the group; None for the word max, and where there is no such file."""
+        first = read_first_line(self.folder / name)
+        return int(first) if first.isdecimal() else None
+
+
+def own_cgroups(root: Path, controller: str) -> Iterator[Cgroup]:
+    """The process's group for memory, pids … and those above it, whose limits hold, too."""
+    tree = root / "sys/fs/cgroup"
+    for line in read_lines(root / "proc/self/cgroup"):
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            yield from (Cgroup(folder, 2) for folder in _cgroup_folders(tree, path))
+        elif controller in controllers.split(","):
+            yield from (Cgroup(folder, 1) for folder in _cgroup_folders(tree / controller, path))
+
+
+def _cgroup_folders(tree: Path, path: str) -> Iterator[Path]:
+    """A group and those above it. Inside a container the path may be the host's: then the tree's own root is the
+    container's group."""
+    group = tree / path.strip("/")
+    yield from (folder for folder in {group, *group.parents, tree} if folder.is_relative_to(tree))
+
+
+_NETWORK_FILE_SYSTEMS = {
+    "nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "9p", "wekafs", "panfs", "afs",
+}  # fmt: skip
+
+
+class Mount(NamedTuple):
+    """`kind` is the file system's, such as ext4; `source` the device or the server's folder."""
+
+    kind: str
+    source: str
+
+    @property
+    def network(self) -> bool:
+        """Whether it is another machine's."""
+        return self.kind in _NETWORK_FILE_SYSTEMS or self.kind.startswith("fuse.")
+
+
+def find_mount(folder: Path, root: Path = Path("/")) -> Mount | None:
+    """The one that holds the folder; None where the kernel does not tell, as outside Linux."""
+    holding: tuple[int, Mount] | None = None
+    for line in read_lines(root / "proc/self/mountinfo"):
+        left, _, right = line.partition(" - ")
+        point, (kind, source) = Path(_unescape_blanks(left.split()[4])), right.split()[:2]
+        depth = len(point.parts)
+        if folder.is_relative_to(point) and (holding is None or depth >= holding[0]):
+            holding = depth, Mount(kind, _unescape_blanks(source))
+    return holding[1] if holding else None
+
+
+def _unescape_blanks(text: str) -> str:
+    """Blanks are written in octal."""
+    return text.replace("\\040", " ")
+
+
+_GIB = float(1 << 30)
+
+
+# Files of a memory group, by the version of control groups: its limit, what it uses, and the lines of memory.stat that
+# count copies of files, which the kernel gives back before it kills.
+_MEMORY_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
+    2: ("memory.max", "memory.current", ("inactive_file", "active_file")),
+}
+
+
+def memory_gib(root: Path = Path("/")) -> float | None:
+    """Main memory: what the kernel has, or what the control groups of this process (a container, a batch job) may use
+    where that is less, rounded down to a tenth; None where it is not told, as outside Linux. No limit is a number
+    beyond all memory, or none at all."""
+    limits = (group.number(_MEMORY_FILES[group.version][0]) for group in own_cgroups(root, "memory"))
+    sizes = [*_meminfo_gib(root, "MemTotal"), *(limit / _GIB for limit in limits if limit is not None)]
+    return int(min(sizes) * 10) / 10 if sizes else None
+
+
+def available_memory_gib(root: Path = Path("/")) -> float | None:
+    """Main memory that a new process could take: what the kernel calls available, or what the control groups have left
+    where that is less; None where it is not told."""
+    left = [size for group in own_cgroups(root, "memory") if (size := _cgroup_left_gib(group)) is not None]
+    return min([*_meminfo_gib(root, "MemAvailable"), *left], default=None)
+
+
+def free_swap_gib(root: Path = Path("/")) -> float:
+    """Free swap space."""
+    return sum(_meminfo_gib(root, "SwapFree"))
+
+
+def _meminfo_gib(root: Path, name: str) -> Iterator[float]:
+    for line in read_lines(root / "proc/meminfo"):
+        if line.startswith(f"{name}:"):
+            yield int(line.split()[1]) * 1024 / _GIB
+
+
+def _cgroup_left_gib(group: Cgroup) -> float | None:
+    """GiB of its limit that a group does not use, or uses for copies of files alone."""
+    limit, used, cached = _MEMORY_FILES[group.version]
+    most, now = group.number(limit), group.number(used)
+    if most is None or now is None:
+        return None
+    counted = dict(line.split() for line in read_lines(group.folder / "memory.stat"))
+    return max(most - now + sum(int(counted.get(name, 0)) for name in cached), 0) / _GIB
+
+
+def usable_cpus(root: Path = Path("/")) -> int:
+    """Processors, threads counted, that this process may use: those that it is bound to (a batch job), or those whose
+    time its control groups give it (a container) where they are fewer."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, int(min([bound, *_cgroup_cpu_shares(root)])))
+
+
+def _cgroup_cpu_shares(root: Path) -> Iterator[float]:
+    """Microseconds of processors in a period of them. No limit is the word max, or -1."""
+    for group in own_cgroups(root, "cpu"):
+        files = ("cpu.max",) if group.version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        words = " ".join(line for file in files for line in read_lines(group.folder / file)).split()
+        if len(words) == 2 and all(map(str.isdecimal, words)):
+            yield int(words[0]) / int(words[1])
+
+
+def free_disk_gib(folder: Path) -> float | None:
+    """Free space of the disk that a folder lies on, or would; None where that cannot be told."""
+    try:
+        there = next((each for each in (folder, *folder.parents) if each.exists()), None)
+        return shutil.disk_usage(there).free / _GIB if there else None
+    except OSError:
+        return None

@@ -1,0 +1,102 @@
+"""Network interfaces and InfiniBand adapters of this machine, and where they lead, as the kernel shows them."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from validator.machine.host import read_first_line, read_lines
+
+# Bridges, tunnels and ends of containers, none of which leads to another machine as fast as its card.
+_VIRTUAL_NAMES = re.compile(
+    r"(docker|br-|virbr|veth|cni|cali|flannel|tun|tap|tailscale|wg|zt|kube|lxc|lxd|vmnet|podman|cilium)"
+)
+
+
+class Interface(NamedTuple):
+    """An interface that is up and has an address. `networks` are those that it leads to: network and mask as numbers,
+    and the cost of the way. `number` is the kernel's; `mbit_s`: speed of its card, None where there is none."""
+
+    name: str
+    number: int
+    networks: tuple[tuple[int, int, int], ...]
+    mbit_s: int | None
+
+    @property
+    def virtual(self) -> bool:
+        return bool(_VIRTUAL_NAMES.match(self.name))
+
+
+def list_interfaces(root: Path) -> list[Interface]:
+    """In the kernel's order."""
+    routes = list(_read_routes(root))
+    six = {line.split()[-1] for line in read_lines(root / "proc/net/if_inet6") if line}
+    there = []
+    for place in sorted((root / "sys/class/net").glob("*")):
+        networks = tuple(way for name, way in routes if name == place.name)
+        if place.name != "lo" and (networks or place.name in six) and read_first_line(place / "operstate") != "down":
+            speed = read_first_line(place / "speed")
+            number = int(read_first_line(place / "ifindex") or 0)
+            there.append(Interface(place.name, number, networks, int(speed) if speed.isdecimal() else None))
+    return sorted(there, key=lambda one: one.number)
+
+
+def _read_routes(root: Path) -> Iterator[tuple[str, tuple[int, int, int]]]:
+    for line in read_lines(root / "proc/net/route")[1:]:
+        cells = line.split()
+        yield cells[0], (int(cells[1], 16), int(cells[7], 16), int(cells[6]))
+
+
+def route_to(there: Sequence[Interface], address: str) -> Interface | None:
+    """The interface that the kernel sends to this address by: the longest mask that holds it. None where that is not
+    told: a name that does not resolve, IPv6, an address of this machine's loop."""
+    try:
+        (number,) = struct.unpack("<I", socket.inet_aton(socket.gethostbyname(address))) if address else (0,)
+    except OSError:
+        return None
+    if number & 0xFF in (0, 127):
+        return None
+    ways = [
+        (mask.bit_count(), -cost, one)
+        for one in there
+        for network, mask, cost in one.networks
+        if number & mask == network
+    ]
+    return max(ways, key=lambda way: way[:2], default=(0, 0, None))[2]
+
+
+class InfinibandPort(NamedTuple):
+    """One port of an InfiniBand or RoCE adapter; `rate` as the kernel writes it: 400 Gb/sec."""
+
+    adapter: str
+    active: bool
+    rate: str
+
+
+def infiniband_ports(root: Path) -> list[InfinibandPort]:
+    """All ports that the kernel shows."""
+    return [
+        InfinibandPort(
+            place.parts[-3],
+            "ACTIVE" in read_first_line(place / "state"),
+            read_first_line(place / "rate").partition(" (")[0],
+        )
+        for place in sorted((root / "sys/class/infiniband").glob("*/ports/*"))
+    ]
+
+
+def is_infiniband_disabled(environment: Mapping[str, str]) -> bool:
+    """Whether NCCL is told to leave the adapters alone."""
+    return environment.get("NCCL_IB_DISABLE") == "1"
+
+
+def matches_interface_filter(words: str, name: str) -> bool:
+    """Whether words of NCCL_SOCKET_IFNAME, NCCL_IB_HCA or HCCL_SOCKET_IFNAME mean this card: beginnings of names,
+    behind = whole names, behind ^ those that are left out, each before a colon and a port (NCCL user guide)."""
+    out, exact = words.startswith("^"), words.lstrip("^").startswith("=")
+    each = [word.partition(":")[0] for word in words.lstrip("^").lstrip("=").split(",")]
+    return out != any(name == one if exact else name.startswith(one) for one in each)

@@ -1,0 +1,129 @@
+"""What nvidia-smi reports: devices and MIG slices, the driver, the state of each device, processes on it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from validator.machine import driver_tool
+from validator.machine.accelerator import Accelerator, DeviceProcess, DriverReading, parse_size
+
+_QUERY_FIELDS = ("index", "uuid", "name", "memory.total", "memory.used")
+_UNREACHABLE_DEVICE = "Unable to determine the device handle"  # of a device that has fallen off the bus
+_MIB_PER_GIB = 1024  # in a GiB
+_DEVICE_LINE = re.compile(r"GPU \d+: .*\(UUID: (\S+)\)")
+_SLICE_LINE = re.compile(r"\s+MIG (\S*?(\d+)gb\S*)\s+Device\s+\d+: \(UUID: (\S+)\)")
+
+
+def read_accelerators() -> DriverReading | None:
+    """The devices in the order of the PCI bus, slices of one (MIG) in its place; None where the program is not
+    installed. Raises RecipeError where it shows none."""
+    query = f"--query-gpu={','.join(_QUERY_FIELDS)}"
+    text = driver_tool.run_tool("nvidia-smi", query, "--format=csv,noheader,nounits")
+    if text is None:
+        return None
+    whole = list(_parse_whole_devices(text))
+    if not whole:
+        raise driver_tool.no_device_error("nvidia-smi", text)
+    slices = list(
+        _parse_slices(driver_tool.run_tool("nvidia-smi", "-L") or "", {device.names[1]: device for device in whole})
+    )
+    lost = tuple(line.strip() for line in text.splitlines() if line.startswith(_UNREACHABLE_DEVICE))
+    return DriverReading([part for device in whole for part in _slices_of_device(device, slices) or [device]], lost)
+
+
+class NvidiaDriver(NamedTuple):
+    """The kernel's driver, by its major number, and the compute capabilities of the devices that it shows; none where
+    nvidia-smi is older than that question (driver 510)."""
+
+    release: str
+    capabilities: tuple[float, ...]
+
+    @property
+    def major(self) -> int:
+        return int(self.release.partition(".")[0])
+
+
+def read_driver() -> NvidiaDriver | None:
+    """None where there is no program, or it shows no device."""
+    for fields in ("driver_version,compute_cap", "driver_version"):
+        text = driver_tool.run_tool("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader") or ""
+        rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
+        rows = [row for row in rows if row[0].partition(".")[0].isdecimal()]
+        if rows:
+            capabilities = (parse_size(cell) for row in rows for cell in row[1:])
+            return NvidiaDriver(rows[0][0], tuple(one for one in capabilities if one))
+    return None
+
+
+def _slices_of_device(device: Accelerator, slices: list[Accelerator]) -> list[Accelerator]:
+    return [part for part in slices if part.names[1:] == device.names]
+
+
+def _parse_whole_devices(text: str) -> Iterator[Accelerator]:
+    """The rows of the query; warnings stand between them."""
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == len(_QUERY_FIELDS) and cells[0].isdecimal():
+            index, uuid, name, total, used = cells
+            yield Accelerator(name, _mib_to_gib(total), _mib_to_gib(used), (index, uuid))
+
+
+def _mib_to_gib(mib: str) -> float | None:
+    size = parse_size(mib)
+    return None if size is None else size / _MIB_PER_GIB
+
+
+def _parse_slices(text: str, whole: dict[str, Accelerator]) -> Iterator[Accelerator]:
+    """The slices in the list of devices. Its memory is in the name of its profile: `1g.20gb`."""
+    device = None
+    for line in text.splitlines():
+        if match := _DEVICE_LINE.match(line):
+            device = whole.get(match[1])
+        elif device and (match := _SLICE_LINE.match(line)):
+            yield Accelerator(
+                f"{device.product} MIG {match[1]}", float(match[2]), None, (match[3], *device.names), True
+            )
+
+
+_MIB_IN_GIB = 1024  # in a GiB
+_DEVICE_HEADING = re.compile(r"^GPU (?=[0-9A-Fa-f]{8}:)", re.MULTILINE)
+_FACT_LINE = re.compile(r"( +)(\S.*?) *(?:: (.*?) *)?")
+_PROCESS_LINES = re.compile(
+    r"^ +Process ID +: (\d+)\n +Type +: \S+\n +Name +: (.*)\n +Used GPU Memory +: (?:(\d+) MiB)?", re.MULTILINE
+)
+
+
+class NvidiaDevice(NamedTuple):
+    """`facts` by their headings and name: `Fabric / State` is `Completed`. `holders` name the device by its UUID."""
+
+    uuid: str
+    facts: Mapping[str, str]
+    holders: tuple[DeviceProcess, ...]
+
+
+def read_devices() -> list[NvidiaDevice]:
+    """All devices that answer; none where nvidia-smi is not installed. Raises RecipeError where it does not answer."""
+    return [_parse_device(part) for part in _DEVICE_HEADING.split(driver_tool.run_tool("nvidia-smi", "-q") or "")[1:]]
+
+
+def _parse_device(part: str) -> NvidiaDevice:
+    facts = dict(_parse_facts(part))
+    uuid = facts.get("GPU UUID", "")
+    holders = (
+        DeviceProcess(int(pid), name, int(size) / _MIB_IN_GIB if size else None, uuid)
+        for pid, name, size in _PROCESS_LINES.findall(part)
+    )
+    return NvidiaDevice(uuid, facts, tuple(holders))
+
+
+def _parse_facts(part: str) -> Iterator[tuple[str, str]]:
+    """Lines of `name : value`, indented below their headings, which have no value."""
+    above: dict[int, str] = {}
+    for line in part.splitlines():
+        if match := _FACT_LINE.fullmatch(line):
+            indent, name, value = len(match[1]), match[2], match[3]
+            above = {depth: heading for depth, heading in above.items() if depth < indent} | {indent: name}
+            if value is not None:
+                yield " / ".join(above.values()), value

@@ -1,1 +1,0 @@
-"""A few real steps on this machine, timed, and what they correct from then on."""

@@ -1,0 +1,259 @@
+"""The answer of `explain` as text: memory and step time as bars of their terms, then changes that would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+
+from validator import escaping
+from validator.advise.changes import Change, ReleaseMemory
+from validator.advise.explanation import DeviceMemoryBand, Explanation, MemoryBand, OptimizerStep, RunTime
+from validator.escaping import shell_quote
+from validator.output.terminal import BAR_WIDTH, draw_bar
+from validator.wording import distinguishing_decimals, format_duration, format_duration_range, plural, two_digits
+
+_VERDICTS = {"fits": "fits", "tight": "tight: expected to fit, but the upper end does not", "exceeds": "does not fit",
+           "unknown": "not judged"}  # fmt: skip
+
+
+def format_explanation(explanation: Explanation) -> str:
+    """The explanation as lines of text."""
+    machine = explanation.machine
+    usable, ram = (machine.usable_gib, machine.host_ram_gib) if machine else (None, None)
+    shared = explanation.device_gib is not None and explanation.device_gib.shared
+    title = "memory that device and host share" if shared else "device memory"
+    lines = [*_head_lines(explanation), *_memory(title, explanation.device_gib, usable, "usable"),
+             *_simulation_lines(explanation),
+             *_memory("of it host memory" if shared else "host memory per node", explanation.host_gib, ram, "of RAM"),
+             *_host_oom_warning(explanation.host_gib, ram),
+             *time_lines(explanation), *_disk_samples_changes(explanation)]  # fmt: skip
+    return escaping.escape_lines(lines)
+
+
+def _head_lines(explanation: Explanation) -> Iterator[str]:
+    yield explanation.path
+    if model := explanation.model:
+        trained = model.trainable_parameters
+        share = trained / model.parameters
+        yield f"  model    {model.name}, {model.parameters:,} parameters, {trained:,} trained ({share:.2%})"
+    if machine := explanation.machine:
+        nodes = f"{machine.nodes} nodes of " if machine.nodes > 1 else ""
+        each = " each" if machine.nodes > 1 else ""
+        ram = f", {machine.host_ram_gib:g} GiB of RAM{each}" if machine.host_ram_gib else ""
+        yield f"  machine  {nodes}{machine.devices} x {machine.device}{ram}"
+    yield f"  verdict  {_verdict_text(explanation)}"
+    for other in explanation.releases[1:]:
+        band = f"{other.expected:.1f} GiB ({other.low:.1f} to {other.high:.1f}) per device: {other.verdict}"
+        yield f"           with transformers {other.transformers}, whose experts are linear modules, {band}"
+
+
+def _verdict_text(explanation: Explanation) -> str:
+    memory, errors = _VERDICTS[explanation.verdict], explanation.errors
+    if len({each.verdict for each in explanation.releases}) > 1:
+        memory = f"depends on the release of transformers: {explanation.releases[0].verdict} with the newest"
+    if enough := explanation.enough_for_tokens:
+        memory = f"tight: fits while no sample is longer than {enough:,} tokens, as far as devices go"
+    if not errors:
+        return memory
+    without = f", without {', '.join(explanation.left_out)}" if explanation.left_out else ""
+    return f"will not run: {errors} {plural(errors, 'error')} above; memory alone{without}: {memory}"
+
+
+def _memory(title: str, band: MemoryBand | DeviceMemoryBand | None, limit: float | None, what: str) -> Iterator[str]:
+    if band is None:
+        return
+    digits = distinguishing_decimals(band.expected, limit)
+    against = f", {limit:.{digits}f} GiB {what}" if limit else ""
+    yield ""
+    yield f"{title}: {band.expected:.{digits}f} GiB expected, {band.low:.1f} to {band.high:.1f} (90 % band){against}"
+    rows: list[tuple[str, float]] = [*band.terms.items()]
+    if isinstance(band, DeviceMemoryBand):
+        rows.append(("context and slack", band.expected - band.allocated))
+        if band.few_measurements_of:
+            yield f"  the band is wide: few measurements of {', '.join(band.few_measurements_of)} are public"
+    scale = max(band.high, limit or 0.0) or 1.0
+    for name, size in rows:
+        yield f"  {name:<18}{size:>8.2f}  {draw_bar(size, scale)}".rstrip()
+    yield f"  {'expected':<18}{band.expected:>8.2f}  {_bar_with_limit(band, limit, scale)}"
+    if band.terms:
+        yield _largest_memory_term(band)
+
+
+def _simulation_lines(explanation: Explanation) -> Iterator[str]:
+    """What was simulated, beside what the formulas say where they know the model."""
+    if not (there := explanation.simulation):
+        return
+    yield ""
+    device = explanation.device_gib
+    if explanation.simulated or not device:
+        yield f"  simulated: no formula knows the model; {there.allocated:.2f} GiB of live tensors in its real class"
+    else:
+        gap = there.allocated / device.allocated - 1
+        by_formula = f"{device.allocated:.2f} by the formulas ({gap:+.2%})"
+        yield f"  simulated: {there.allocated:.2f} GiB of live tensors, {by_formula}"
+    yield f"  with {', '.join(f'{name} {release}' for name, release in there.releases.items())}"
+
+
+def _host_oom_warning(band: MemoryBand | None, ram: float | None) -> Iterator[str]:
+    """What too little main memory does, and how much would do."""
+    if band and ram and band.expected > ram:
+        enough = f"{band.expected:,.0f} GiB would do, {band.high:,.0f} with a margin"
+        yield f"  too little: the kernel would kill a process (exit code -9); {enough}"
+
+
+def _largest_memory_term(band: MemoryBand | DeviceMemoryBand) -> str:
+    """The largest term in words."""
+    term, size = max(band.terms.items(), key=lambda pair: pair[1])
+    share = size / (sum(band.terms.values()) or 1.0)
+    return f"  largest: {term}, {share:.0%} ({term.meaning})"
+
+
+def _bar_with_limit(band: MemoryBand | DeviceMemoryBand, limit: float | None, scale: float) -> str:
+    """A filled bar up to the expected value, shaded to the high end, with the limit as a mark."""
+
+    def cell(value: float) -> int:
+        return min(round(value / scale * BAR_WIDTH), BAR_WIDTH)
+
+    cells = ["█"] * cell(band.expected) + ["░"] * (cell(band.high) - cell(band.expected))
+    cells += [" "] * (BAR_WIDTH + 1 - len(cells))
+    if limit:
+        cells[cell(limit)] = "|"
+    return "".join(cells).rstrip()
+
+
+def _older_release_lines(older: ReleaseMemory | None) -> Iterator[str]:
+    if older:
+        yield f"fits with `# transformers: {older.transformers}` in the header block, and that release installed:"
+        yield f"      {older.expected:.1f} GiB per device"
+
+
+def _changes_title(explanation: Explanation) -> str:
+    """What the changes are to a job: the best of them comes first."""
+    best = explanation.changes[0].verdict if explanation.changes else "unknown"
+    if explanation.verdict == "unknown" or best == "fits":
+        return "nearest changes:"
+    if explanation.older:
+        return "nearest changes without that, none with a margin:"
+    return "nothing fits with a margin; nearest changes:" if best == "tight" else "nothing fits; nearest changes:"
+
+
+def _change_lines(title: str, changes: Sequence[Change], usable: float | None) -> Iterator[str]:
+    if changes:
+        yield title
+    for change in changes:
+        digits = distinguishing_decimals(change.device_gib, usable)
+        needs = f"{change.device_gib:.{digits}f} GiB{f' of {usable:.{digits}f}' if digits > 1 else ''}"
+        yield from _wrap_at_100(", ".join(change.settings()), 2)
+        then = f"{change.verdict}{format_time_change(change.time_ratio)}"
+        yield f"      {needs} per device, {change.host_gib:.1f} of host memory: {then}"
+        for line in (change.note, *change.steps()):
+            yield from _wrap_at_100(line, 6)
+
+
+def _wrap_at_100(text: str, indent: int) -> list[str]:
+    return wrap(text, 100, initial_indent=" " * indent, subsequent_indent=" " * (indent + 2), break_long_words=False,
+                break_on_hyphens=False)  # fmt: skip
+
+
+def _disk_samples_changes(explanation: Explanation) -> Iterator[str]:
+    yield ""
+    if disk := explanation.disk_gib:
+        saved = f", with {disk.checkpoints} {plural(disk.checkpoints, 'checkpoint')} of {disk.checkpoint:.1f} at once"
+        yield f"disk: {disk.total:.1f} GiB at most{saved if disk.checkpoints else ''}"
+    samples = explanation.samples
+    if samples.recommended:
+        found = f", {samples.found:,} found" if samples.found else ""
+        if samples.sure:
+            yield f"samples: {samples.recommended:,}, {samples.sure}{found}"
+        else:
+            yield f"samples: made for {samples.recommended:,}{found}"
+    usable = explanation.machine.usable_gib if explanation.machine else None
+    if explanation.verdict == "fits":
+        yield from _change_lines("memory to spare, which would buy one of:", explanation.spare, usable)
+    else:
+        yield from _older_release_lines(explanation.older)
+        yield from _change_lines(_changes_title(explanation), explanation.changes, usable)
+    if explanation.command_problem:
+        yield f"run: {explanation.command_problem}"
+    if explanation.command:
+        yield "run:"
+    for line in explanation.command:
+        yield f"  {line}"
+
+
+_SECONDS_PER_HOUR = 3600.0
+_HOURS_UNKNOWN = "hours follow from the number of samples (`samples:` in the header block)"
+
+
+def time_lines(explanation: Explanation) -> Iterator[str]:
+    """The answer about time; nothing where no machine is named, or nobody knows what is trained."""
+    if not (time := explanation.time):
+        if explanation.machine and explanation.device_gib:
+            unknown = f"time: no rates of {explanation.machine.device} are published"
+            yield from ("", f"{unknown}; there, `lmf-recipes calibrate {shell_quote(explanation.path)}` measures them")
+        return
+    yield ""
+    yield _time_headline(time)
+    if time.correction is not None:
+        yield f"  measured here: {two_digits(time.correction)} times what is predicted, which is corrected by it"
+    yield from (f"  assumed: {each}" for each in time.assumed)
+    if time.by_length:
+        runs = (
+            f"{tokens:,} tokens {format_duration_range(run.low * _SECONDS_PER_HOUR, run.high * _SECONDS_PER_HOUR)}"
+            for tokens, run in time.by_length.items()
+        )
+        yield f"  by mean length: {'; '.join(runs)}"
+    if time.few_measurements_of:
+        yield f"  the band is wide: few times of {', '.join(time.few_measurements_of)} are public"
+    whole = time.step_seconds.expected
+    for name, seconds in time.step_seconds.terms.items():
+        yield f"  {name:<18}{seconds:>8.{2 if whole >= 1 else 4}f}  {draw_bar(seconds, whole)}".rstrip()
+    yield _largest_time_term(time.step_seconds, time)
+    beside = [
+        f"{part} {format_duration(hours * _SECONDS_PER_HOUR)}" for part, hours in time.parts.items() if part != "steps"
+    ]
+    if beside:
+        yield f"  beside the steps: {', '.join(beside)}"
+    if sums := [*_total_amounts(explanation, time)]:
+        yield f"  {'; '.join(sums)}"
+
+
+def _time_headline(time: RunTime) -> str:
+    step, rate = time.step_seconds, f"{float(f'{time.tokens_per_second:.2g}'):,.0f} tokens/s"
+    each = f"{format_duration(step.expected)} ({format_duration_range(step.low, step.high)}), {rate}"
+    if time.hours is None:
+        return f"time: a step takes {each}; {_HOURS_UNKNOWN}"
+    hours = time.hours
+    band = format_duration_range(hours.low * _SECONDS_PER_HOUR, hours.high * _SECONDS_PER_HOUR)
+    return (
+        f"time: {band}, {format_duration(hours.expected * _SECONDS_PER_HOUR)} expected: {time.steps:,} steps of {each}"
+    )
+
+
+def _largest_time_term(step: OptimizerStep, time: RunTime) -> str:
+    """The bottleneck in words."""
+    share = step.terms[time.bottleneck] / (sum(step.terms.values()) or 1.0)
+    return f"  largest: {time.bottleneck}, {share:.0%} of a step ({time.bottleneck.meaning})"
+
+
+def _total_amounts(explanation: Explanation, time: RunTime) -> Iterator[str]:
+    """Device hours, money, energy."""
+    if time.device_hours is not None:
+        yield f"{two_digits(time.device_hours)} device hours"
+    if cost := explanation.cost:
+        yield _format_amount(*cost)
+    if time.energy_kwh:
+        yield _format_amount(*time.energy_kwh, "kWh")
+
+
+def _format_amount(low: float, expected: float, high: float, unit: str) -> str:
+    return f"{two_digits(expected)} {unit} ({two_digits(low)} to {two_digits(high)})".replace("  ", " ")
+
+
+def format_time_change(ratio: float | None) -> str:
+    """What a change makes of the time, to be put behind a verdict; empty where that is not known."""
+    if ratio is None:
+        return ""
+    if ratio >= 2:
+        return f", {two_digits(ratio)} times as long"
+    return f", {ratio - 1:+.0%} time" if abs(ratio - 1) >= 0.02 else ", no slower"

@@ -1,0 +1,37 @@
+"""Any result as JSON, as `--format json` prints it: the fields of its dataclasses are the keys, in their order.
+
+A field called like a Python keyword ends in `_` in the dataclass (`from_`) and is written without it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING
+
+from validator import escaping
+from validator.escaping import RawText
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+def format_json(result: DataclassInstance | Sequence[DataclassInstance] | Mapping[str, object]) -> RawText:
+    """The structure that `--format json` prints, with an end of line. A number that JSON cannot say (RFC 8259 has
+    neither NaN nor Infinity) is null."""
+    written = json.dumps(_json_value(result), indent=2, ensure_ascii=False, allow_nan=False)
+    return RawText(escaping.escape_json(written) + "\n")
+
+
+def _json_value(value: object) -> object:
+    """The value in the types of JSON; the fields of a dataclass and of a named tuple are keys."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if is_dataclass(value):
+        return {field.name.removesuffix("_"): _json_value(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _json_value(inner) for key, inner in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return _json_value(value._asdict())
+    return [_json_value(inner) for inner in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,147 @@
+"""The answer of `plan` as text: tables of plans, models or numbers of devices, with sentences below them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from validator import escaping
+from validator.output.terminal import format_table, terminal_width
+from validator.plan.plan_json import AnswerRows, ChoiceRow, PlanRow, ScaleRow, TightRow, UpgradeRow
+from validator.wording import format_duration, format_duration_range, two_digits
+
+_PLAN_COLUMNS = ("method", "time", "GiB/device", "to spare", "GiB/host", "micro", "accum.", "length")
+_CHOICE_COLUMNS = ("model", "recommended", "method", "time", "GiB/device", "to spare", "GiB/host", "cost")
+_SCALE_COLUMNS = ("devices", "time", "device hours", "efficiency", "with", "micro")
+_EFFICIENCY_NOTE = "efficiency: device hours of the fewest devices on which it fits, over those of so many"
+# What a narrow terminal does without.
+_OPTIONAL_COLUMNS = ("GiB/host", "to spare", "recommended")
+_BY_LENGTH_NOTE = "first row by mean length of samples; yours: `lmf-recipes data FILE --model M`"
+_NO_REMEDY = "no one change helps: another method, shorter samples, more host memory, more or larger devices"
+_COST_NOTE = (
+    "cost: doublings between your samples and the recommended number, and of a step's time by traffic and waiting"
+)
+
+
+def format_plan(rows: AnswerRows, following: Sequence[str] = ()) -> str:
+    """The answer as lines of text, and the commands that may follow."""
+    ram = f"{rows.machine.host_ram_gib:g} GiB of host memory" if rows.machine.host_ram_gib else "host memory not known"
+    lines = [f"{rows.model or 'models'} on {rows.machine.name}, {ram}"]
+    if rows.plans:
+        lines += [*_plan_lines(rows.plans), *_by_length_lines(rows.plans[0]), *_scale_lines(rows.scale)]
+    elif rows.choices:
+        lines += [
+            *format_table(_CHOICE_COLUMNS, map(_choice_cells, rows.choices), _OPTIONAL_COLUMNS),
+            *(_wrap_to_terminal(_COST_NOTE) if rows.samples else ()),
+        ]
+        lines += _by_length_lines(rows.choices[0])
+    elif rows.reasons:
+        lines += [
+            "no such run passes `check`, whatever its memory:",
+            *(line for each in rows.reasons for line in _wrap_to_terminal(each, "  ")),
+            *_remedy_lines(rows.upgrades),
+        ]
+    else:
+        lines += [*_nothing_fits_lines(rows.tight), *(_remedy_lines(rows.upgrades) or [_NO_REMEDY])]
+    lines += [line for note in rows.notes for line in _wrap_to_terminal(f"note: {note}")]
+    lines += [f"{word}: {command}" for word, command in zip(("next", "  or"), following, strict=False)]
+    return escaping.escape_lines(lines)
+
+
+def _plan_lines(rows: Iterable[PlanRow]) -> Iterator[str]:
+    """The figures of each plan as a row, and its words below."""
+    rows = list(rows)
+    titles, *figures = format_table(_PLAN_COLUMNS, map(_plan_cells, rows), _OPTIONAL_COLUMNS)
+    yield titles
+    for row, line in zip(rows, figures, strict=True):
+        yield line
+        for words in _plan_sentences(row):
+            yield from _wrap_to_terminal(words, "    ")
+
+
+def _plan_cells(row: PlanRow) -> tuple[object, ...]:
+    return (row.method, _format_hours(row.hours), row.device_gib, row.headroom_gib, row.host_gib, row.micro_batch,
+            row.accumulation, row.cutoff_len)  # fmt: skip
+
+
+def _format_hours(hours: tuple[float, float, float] | None) -> str:
+    """`5-9 h`; a point would pretend."""
+    return format_duration_range(3600 * hours[0], 3600 * hours[2]).replace(" to ", "-") if hours else "not known"
+
+
+def _by_length_lines(row: PlanRow) -> Iterator[str]:
+    """How long a plan takes at a few mean lengths, where nothing tells how long samples are."""
+    if row.by_length:
+        yield from _wrap_to_terminal(_BY_LENGTH_NOTE)
+        titles = [f"{tokens:,} tokens" for tokens in row.by_length]
+        yield from (f"  {line}" for line in format_table(titles, [[*map(_format_hours, row.by_length.values())]]))
+
+
+def _scale_lines(rows: Sequence[ScaleRow]) -> Iterator[str]:
+    """The first plan's method on each number of devices."""
+    if not rows:
+        return
+    yield ""
+    yield from format_table(_SCALE_COLUMNS, map(_scale_cells, rows))
+    if any(row.hours for row in rows):
+        yield from _wrap_to_terminal(_EFFICIENCY_NOTE)
+
+
+def _scale_cells(row: ScaleRow) -> tuple[object, ...]:
+    if row.micro_batch is None:
+        return (row.machine, "does not fit", "", "", "", "")
+    spent = (
+        f"{two_digits(row.device_hours)}{f', {_format_money(row)}' if row.money else ''}" if row.device_hours else ""
+    )
+    share = f"{row.efficiency:.0%}" if row.efficiency else ""
+    return (row.machine, _format_hours(row.hours), spent, share, row.zero or "", row.micro_batch)
+
+
+def _format_money(row: ScaleRow | PlanRow) -> str:
+    return f"{two_digits(row.money.expected)} {row.money.currency}".rstrip() if row.money else ""
+
+
+def _plan_sentences(row: PlanRow) -> Iterator[str]:
+    yield f"{f'with {row.zero}, ' if row.zero else ''}gives up: {row.gives_up}"
+    if row.hours:
+        samples = f" for {row.samples:,} samples" if row.samples else ""
+        yield (
+            f"{format_duration(3600 * row.hours.expected)} expected{samples}, {_device_hours_and_money(row)}; "
+            f"bottleneck: {row.bottleneck}"
+        )
+    if row.nearest:
+        yield f"nearest recipe: {row.nearest}"
+
+
+def _device_hours_and_money(row: PlanRow) -> str:
+    devices = f"{two_digits(row.device_hours)} device hours" if row.device_hours else ""
+    return ", ".join(filter(None, (devices, _format_money(row))))
+
+
+def _wrap_to_terminal(line: str, indent: str = "") -> list[str]:
+    """The line in as many as the terminal needs, broken between words."""
+    return textwrap.wrap(line, terminal_width(), initial_indent=indent, subsequent_indent=indent or "  ",
+                         break_long_words=False, break_on_hyphens=False)  # fmt: skip
+
+
+def _choice_cells(row: ChoiceRow) -> tuple[object, ...]:
+    return (row.model.rpartition("/")[2], row.recommended, row.method, _format_hours(row.hours), row.device_gib,
+            row.headroom_gib, row.host_gib, row.cost)  # fmt: skip
+
+
+def _nothing_fits_lines(tight: TightRow | None) -> list[str]:
+    if tight is None:
+        return ["nothing fits, even with every saving that is tried"]
+    zero = f" with {tight.zero}" if tight.zero else ""
+    expected = f"expected are {tight.device_gib} GiB a device and {tight.host_gib} a host"
+    return _wrap_to_terminal(f"nothing fits with a margin; tight is {tight.method}{zero}, micro batch 1, cutoff_len "
+                    f"{tight.cutoff_len}: {expected}, and it may run out of memory")  # fmt: skip
+
+
+def _remedy_lines(upgrades: Iterable[UpgradeRow]) -> list[str]:
+    return [line for each in upgrades for line in _wrap_to_terminal(_remedy_sentence(each))]
+
+
+def _remedy_sentence(row: UpgradeRow) -> str:
+    ram = f" with {row.host_ram_gib:g} GiB of host memory" if row.host_ram_gib else ""
+    return f"it would on {row.machine}{ram}: {row.method}; {row.note}"

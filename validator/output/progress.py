@@ -1,0 +1,36 @@
+"""A progress bar on standard error for work that takes longer than a second."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from validator.escaping import RawText
+
+_WIDTH, _SECONDS_BEFORE_SHOWN, _SECONDS_BETWEEN_UPDATES = 30, 1.0, 0.2
+
+
+class ProgressBar:
+    """Rows done of about so many; silent where the error stream is no terminal. Call it with the rows that are new."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done = max(total, 1), 0
+        self._shown = self._begun = time.monotonic()
+
+    def __call__(self, rows: int) -> None:
+        self._done += rows
+        now = time.monotonic()
+        if (
+            sys.stderr.isatty()
+            and now - self._begun > _SECONDS_BEFORE_SHOWN
+            and now - self._shown > _SECONDS_BETWEEN_UPDATES
+        ):
+            self._shown = now
+            passed = (self._done - 1) % self._total + 1  # near duplicates take a second look at all rows
+            full = round(passed / self._total * _WIDTH)
+            sys.stderr.write(RawText(f"\r{'█' * full}{'░' * (_WIDTH - full)} {self._done:,} rows"))
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._shown > self._begun:
+            sys.stderr.write(RawText("\r\x1b[K"))

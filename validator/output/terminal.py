@@ -1,0 +1,49 @@
+"""Building blocks of text for a terminal: bars, aligned tables, and lines printed with control characters escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from shutil import get_terminal_size
+
+import click
+
+from validator import escaping
+
+BAR_WIDTH = 44  # cells of the longest bar
+_EIGHTH_BLOCKS = " ▏▎▍▌▋▊▉"
+
+
+def draw_bar(size: float, most: float) -> str:
+    """A bar as long for `size` as WIDTH cells are for `most`, to an eighth of a cell; empty where `most` is 0."""
+    full, part = divmod(max(round(size / most * BAR_WIDTH * 8), 0) if most else 0, 8)
+    return "█" * full + (_EIGHTH_BLOCKS[part] if part else "")
+
+
+_COLUMN_GAP = "  "
+
+
+def terminal_width() -> int:
+    """Columns of the terminal, as COLUMNS or the terminal says; 80 in a pipe."""
+    return get_terminal_size().columns
+
+
+def format_table(titles: Sequence[str], rows: Iterable[Sequence[object]], spare: Sequence[str] = ()) -> list[str]:
+    """Lines of columns, two blanks between them; `-` for None. The columns named in `spare` are left out, the first one
+    first, as long as the lines are wider than the terminal."""
+    columns = {title: (title, *cells) for title, *cells in zip(titles, *map(_cell_texts, rows), strict=True)}
+    widths = {title: max(map(len, cells)) for title, cells in columns.items()}
+    for title in spare:
+        if sum(widths.values()) + len(_COLUMN_GAP) * (len(widths) - 1) > terminal_width():
+            widths.pop(title, None)
+    lines = zip(*(columns[title] for title in widths), strict=True)
+    padded = (map(str.ljust, line, widths.values()) for line in lines)
+    return [_COLUMN_GAP.join(cells).rstrip() for cells in padded]
+
+
+def _cell_texts(row: Sequence[object]) -> list[str]:
+    return ["-" if value is None else escaping.escape_line(str(value)) for value in row]
+
+
+def print_lines(*lines: str, err: bool = False) -> None:
+    """Print the lines; an end of line within one is shown. With `err` on standard error."""
+    click.echo(escaping.escape_lines(lines), nl=False, err=err)

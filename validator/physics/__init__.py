@@ -1,0 +1,53 @@
+"""Predicts what a training run needs: bytes by term on a device, on a node and on disk, and seconds by term of a step
+and of a whole run.
+
+The inputs are the shapes of a model (`Architecture`), how it is trained (`Workload`) and what a device does in a
+second (`DeviceRates`). The results are bands: low, expected, high. This room knows no recipe key, no file and no
+product."""
+
+from validator.physics.architecture import (
+    Architecture,
+    AttentionShape,
+    CountedLayers,
+    FeedForwardShape,
+    LayerKind,
+    Tower,
+)
+from validator.physics.device_memory import DeviceRuntime, estimate_device_memory
+from validator.physics.estimate import Band, Estimate, TimeTerm
+from validator.physics.host_memory import disk_usage, estimate_host_memory
+from validator.physics.parameters import linear_roles, parameter_count, trainable_parameter_count
+from validator.physics.rates import DeviceRates
+from validator.physics.run_time import RunCounts, RunPart, RunTime, estimate_run_time
+from validator.physics.step_time import StepTime, estimate_step_time
+from validator.physics.workload import Adapter, Sharding, TowerWorkload, Workload
+
+__all__ = [
+    "Adapter",
+    "Architecture",
+    "AttentionShape",
+    "Band",
+    "CountedLayers",
+    "DeviceRates",
+    "DeviceRuntime",
+    "Estimate",
+    "FeedForwardShape",
+    "LayerKind",
+    "RunCounts",
+    "RunPart",
+    "RunTime",
+    "Sharding",
+    "StepTime",
+    "TimeTerm",
+    "Tower",
+    "TowerWorkload",
+    "Workload",
+    "disk_usage",
+    "estimate_device_memory",
+    "estimate_host_memory",
+    "estimate_run_time",
+    "estimate_step_time",
+    "linear_roles",
+    "parameter_count",
+    "trainable_parameter_count",
+]

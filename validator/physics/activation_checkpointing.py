@@ -1,0 +1,88 @@
+"""Bytes of activations that all layers save between the forward and the backward pass, with or without activation
+checkpointing, and of checkpoints that FSDP holds or that move to main memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from validator.physics.attention import first_half_backward_workspace, first_half_saved_bytes
+from validator.physics.decoder_layers import DecoderLayer
+from validator.physics.estimate import DeviceTerm
+from validator.physics.feed_forward import feed_forward_backward_workspace, feed_forward_saved_bytes
+from validator.physics.training_step import TrainingStep
+
+
+class LayerActivations(NamedTuple):
+    """Bytes kept by the two halves of a layer, and the largest transients of their backward passes."""
+
+    attention: float
+    ffn: float
+    attention_peak: float
+    ffn_peak: float
+
+    @property
+    def total(self) -> float:
+        return self.attention + self.ffn
+
+
+def _oft_rotation_bytes(run: TrainingStep, block: DecoderLayer) -> float:
+    """The orthogonal matrices of one layer, with two powers of the series that makes them, in fp32."""
+    if run.work.method != "oft":
+        return 0.0
+    adapted = sum(linear.inputs for linear in block.by_role(*run.work.adapter.targets))
+    return 3 * 4.0 * run.work.adapter.block * adapted
+
+
+@lru_cache(maxsize=128)
+def layer_activations(run: TrainingStep, block: DecoderLayer) -> LayerActivations:
+    """Everything one layer of this kind keeps for its backward pass, and the peaks inside that pass."""
+    run = run.of(block)
+    return LayerActivations(
+        attention=first_half_saved_bytes(run, block) + _oft_rotation_bytes(run, block),
+        ffn=feed_forward_saved_bytes(run, block),
+        attention_peak=first_half_backward_workspace(run, block),
+        ffn_peak=feed_forward_backward_workspace(run, block),
+    )
+
+
+def layer_checkpoint_bytes(run: TrainingStep) -> float:
+    """One layer's checkpoint: its input, in the precision of the residual stream."""
+    return run.sizes.residual * run.tokens * run.arch.hidden
+
+
+@lru_cache(maxsize=64)
+def saved_by_all_layers(run: TrainingStep) -> Mapping[DeviceTerm, float]:
+    """What all layers keep; offloaded checkpoints keep two in flight."""
+    match run.checkpointing:
+        case "layer":
+            return {DeviceTerm.CHECKPOINTS: sum(number for number, _ in run.visited) * layer_checkpoint_bytes(run)}
+        case "offloaded":
+            return {DeviceTerm.CHECKPOINTS: 2 * layer_checkpoint_bytes(run)}
+    return {DeviceTerm.ACTIVATIONS: sum(number * layer_activations(run, block).total for number, block in run.visited)}
+
+
+def checkpoints_held_by_fsdp(run: TrainingStep) -> float:
+    """Checkpoints that FSDP keeps to the end of the backward pass, and their gradients.
+
+    The hook that frees a unit without gradients keeps the graph nodes of its inputs (torch
+    distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook); under reentrant checkpointing these
+    are the checkpoints. Of the gradients all but those of the first two layers are there by then."""
+    if not (run.sharding.fsdp and run.adapts) or run.checkpointing != "layer":
+        return 0.0
+    return layer_checkpoint_bytes(run) * (2 * run.arch.layers - 3)
+
+
+def checkpoints_held_on_host(run: TrainingStep) -> float:
+    """Activation checkpoints moved to the host, of every device."""
+    if run.checkpointing != "offloaded":
+        return 0.0
+    return run.sharding.devices_per_node * layer_checkpoint_bytes(run) * run.arch.layers
+
+
+def checkpoints_moved_to_host(run: TrainingStep) -> float:
+    """Bytes of checkpoints that leave and come back in each micro batch."""
+    if run.checkpointing != "offloaded":
+        return 0.0
+    return 2.0 * run.work.accumulation * sum(number for number, _ in run.visited) * layer_checkpoint_bytes(run)

@@ -1,0 +1,308 @@
+"""The shapes of a model: linear modules, attention, feed-forward block, vision and audio towers, decoder.
+
+All sizes are elements, never bytes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, Protocol, Self
+
+from validator.physics.estimate import EvidenceGap
+
+
+class Linear(NamedTuple):
+    """`number` linear modules of one role and shape in one layer. `routed`: those of experts, which only
+    some tokens reach."""
+
+    role: str
+    inputs: int
+    outputs: int
+    number: int = 1
+    bias: bool = False
+    routed: bool = False
+
+    @property
+    def elements(self) -> int:
+        return self.number * self.inputs * self.outputs
+
+    @property
+    def bias_elements(self) -> int:
+        return self.number * self.outputs if self.bias else 0
+
+
+class Tower(NamedTuple):
+    """A tower and its projector, which makes of its results what the decoder reads. All counts are elements.
+
+    A tower token is a patch of an image or a step of sound; `merge` of them become one token of the decoder."""
+
+    hidden: int
+    layers: int
+    heads: int
+    head_dim: int
+    width: int  # of the feed-forward block
+    linears: tuple[Linear, ...]  # of one layer
+    vectors: int  # of one layer: norms, biases, scales
+    gated: bool = False
+    quick: bool = False  # its activation is quick GELU
+    rms: bool = False  # norms are RMSNorm, else LayerNorm
+    fp32: Literal["never", "trained", "always"] = "never"  # when hidden states between layers are under autocast
+    outside: tuple[Linear, ...] = ()  # further linear modules, which train with the layers
+    others: int = 0  # what else trains with the layers: embeddings of patches and positions, norms, biases
+    loose: int = 0  # what is never frozen where whole weights train
+    loose_first: bool = False  # some of that stands before the layers
+    projector: tuple[Linear, ...] = ()
+    projector_others: int = 0
+    merge: int = 1
+    exposed: bool = True  # its class tells what makes the layers' input, so that gradients can be asked of it
+    inputs: int = 0  # numbers that the processor hands over for one tower token
+    side: int = 0  # pixels along a patch
+    smallest: int = 0  # pixels of the smallest picture that its processor hands over
+    frames: int = 1  # pictures of a film in a patch
+    whole: int = 0  # tokens of one picture or sound, where each is brought to one size
+    tiles: int = 0  # pieces of a picture at most, with the whole of it, where the model's configuration lists them
+    collects: bool = False  # the results of all layers stay until the last has run
+    head_norms: bool = False  # heads of queries and keys have norms
+    angles: bool = False  # each layer makes cosines and sines of its own, for queries and again for keys
+
+
+def element_count(linears: tuple[Linear, ...]) -> int:
+    return sum(linear.elements for linear in linears)
+
+
+def tower_elements(tower: Tower) -> int:
+    """Everything but the projector."""
+    inside = tower.layers * (element_count(tower.linears) + tower.vectors)
+    return inside + element_count(tower.outside) + tower.others + tower.loose
+
+
+def projector_elements(tower: Tower) -> int:
+    return element_count(tower.projector) + tower.projector_others
+
+
+def tower_linear_elements(tower: Tower) -> int:
+    """Elements of every linear module, which quantization reaches."""
+    return tower.layers * element_count(tower.linears) + element_count((*tower.outside, *tower.projector))
+
+
+def tower_and_projector_elements(tower: Tower) -> int:
+    return tower_elements(tower) + projector_elements(tower)
+
+
+# RMSNorm, its weight applied before (rms) or after (rms_fp32) the result is rounded; nn.LayerNorm; one without bias,
+# whose result is brought back to its input's precision; a LayerNorm without bias that is written out in fp32; one
+# without any weight
+NormKind = Literal["rms", "rms_fp32", "layer", "layer_back", "layer_fp32", "bare"]
+
+
+class AttentionShape(NamedTuple):
+    """Shapes of one attention block. Multi-head latent attention sets the `*_rank` and `rope_dim` fields."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int = 0  # 0: head_dim
+    q_rank: int = 0  # low-rank query projection (MLA); 0: none
+    kv_rank: int = 0  # latent key/value width (MLA); 0: ordinary attention
+    rope_dim: int = 0  # rotary part of each MLA key
+    qkv_bias: bool = False
+    out_bias: bool = False
+    head_norms: bool = False  # a norm weight of head_dim on queries and on keys
+    whole_norms: bool = False  # a norm weight over all queries and one over all keys
+    bare_norms: float = 0.0  # share of the layers with norms without weights over each head of queries and keys
+    half_scores: bool = False  # where all pairs of tokens are written out, their softmax is made in half precision
+    sinks: bool = False  # one learned scalar for each head
+    window: int = 0  # sliding window in tokens; 0: none
+    window_share: float = 0.5  # of the layers that have it
+    fused: bool = False  # one linear module makes q, k and v
+    copied: bool = False  # and these are copied out of its result, or read there as they are
+    repeated: bool = False  # keys and values are there for each head of the queries
+    masked: bool = False  # sdpa is given a mask, whether or not there is padding
+    broadcast: bool = False  # all heads share keys in a way that no kernel of PyTorch knows
+    written: bool = False  # biases by distance: no kernel is used, all pairs of tokens are written out
+    clipped: bool = False  # what one linear module makes of them is clipped
+    concatenated: bool = False  # rotated and plain parts are joined head by head, so the output is copied once more
+    gated: bool = False  # queries are made with a gate as wide, whose sigmoid scales what attention gives
+    value_norms: bool = False  # a norm without weights over each head of values
+    joint: bool = False  # one linear module makes keys and values
+    borrowed: bool = False  # keys and values are those of an earlier layer
+    crossed: bool = False  # keys and values are made of what towers give, and two gates scale what is added
+
+
+class FeedForwardShape(NamedTuple):
+    """Shapes of one feed-forward block; `experts` > 0 makes it a mixture."""
+
+    width: int
+    gated: bool = True
+    quick: bool = False  # the activation is its input times a sigmoid, and keeps both (quick GELU)
+    fused_gate_up: bool = False
+    bias: bool = False
+    stepwise: bool = False  # the activation is written out, and keeps what each step does
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_width: int = 0
+    shared_width: int = 0  # width of the always-on expert; 0: none
+    shared_gate: bool = False
+    router_bias: bool = False
+    router_linear: bool = False  # the router is an ordinary linear module, which adapters reach
+    separate_router_linear: bool = True  # the same, where the experts are linear modules themselves
+    router_bias_fixed: bool = False  # the router's bias is a parameter that never trains
+    router_bias_buffer: bool = False  # a correction bias kept as a buffer, not a parameter
+    expert_bias: bool = False
+    clamped: bool = False  # experts clamp the results of gate and up
+    indexed: bool = False  # what the chosen experts of a token give is added up by index, which keeps each of them
+    dense_layers: int = 0  # leading layers with an ordinary block of `width`
+    seeing_width: int = 0  # of as many experts for pictures, which idle: no token is said to be one's
+    router_scaled: bool = False  # the router has a norm of its own and scales for its input and for each expert
+
+
+class MixerTraffic(NamedTuple):
+    """Memory traffic of a mixer in one layer: `size` bytes, moved `forward` times in the forward pass and `backward`
+    times in the backward pass.
+
+    By default `size` is what the mixer saves for the backward pass: it is written once and read about as often by what
+    follows; gradients take twice that."""
+
+    size: float
+    forward: float = 2.5
+    backward: float = 5.0
+
+
+# Kernels that the forward pass of a mixer launches if fused kernels compute it.
+FUSED_MIXER_KERNELS = 12
+# Mixers of which no published run has a step time.
+MIXER_TIME_GAP = EvidenceGap("layers without attention", 0.3, 0.3)
+
+
+class Mixer(Protocol):
+    """The part of a layer that stands in place of attention or beside it, such as a state space. Its time is linear in
+    the length.
+
+    `run` is a TrainingStep and `layer` a DecoderLayer. Their modules import this one, so it cannot name their types."""
+
+    @property
+    def kernels(self) -> bool:
+        """True if fused kernels compute the mixer, or if there are none for it."""
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages with the fused kernels, which run only if all of these are installed."""
+
+    @property
+    def memory_gap(self) -> str:
+        """Words that name the mixer after "few measurements of", for memory."""
+
+    @property
+    def time_gap(self) -> EvidenceGap:
+        """How far a step may be faster and slower because few runs of the mixer have a published time."""
+
+    @property
+    def buffer_elements(self) -> int:
+        """Elements that one layer holds beside its parameters."""
+
+    def linears(self, hidden: int, /) -> tuple[Linear, ...]:
+        """Linear modules of one layer."""
+
+    def vectors(self, hidden: int, /) -> int:
+        """Elements of all other parameters of one layer."""
+
+    def saved_bytes(self, run: Any, layer: Any, /) -> float:
+        """Bytes that one layer saves for the backward pass, without the norm before it."""
+
+    def backward_workspace(self, run: Any, /) -> float:
+        """Bytes of the backward pass's transients in one layer."""
+
+    def matmul_flops(self, run: Any, /) -> float:
+        """FLOP of one layer's products beside its linear modules, in the forward pass."""
+
+    def matmul_element_size(self, run: Any, /) -> float:
+        """Bytes per element of these products."""
+
+    def traffic(self, run: Any, layer: Any, /) -> MixerTraffic:
+        """Memory traffic of one layer beside these products."""
+
+    def kernel_count(self, run: Any, /) -> float:
+        """Kernels that one layer launches in the forward pass."""
+
+    def _replace(self, *, kernels: bool = ...) -> Self:
+        """The same mixer with or without fused kernels (a method of every NamedTuple)."""
+
+
+class CountedLayers(NamedTuple):
+    """`number` layers that are alike, as their class holds them. Of each: its linear modules (name, inputs, outputs,
+    how many, whether biased), elements of experts in one tensor, and of all else."""
+
+    number: int
+    linears: tuple[tuple[str, int, int, int, bool], ...]
+    experts: int
+    vectors: int
+
+
+class LayerKind(NamedTuple):
+    """What a layer is made of."""
+
+    attends: bool = True
+    mixes: bool = False
+    experts: bool = False
+
+
+class Architecture(NamedTuple):
+    """A decoder, by its shapes. All widths are elements, never bytes."""
+
+    hidden: int
+    layers: int
+    vocab: int
+    attn: AttentionShape
+    ffn: FeedForwardShape
+    tied: bool = False
+    norms_per_layer: int = 2  # 1: parallel halves share it; 4: each half norms its result, too
+    norm: NormKind = "rms"
+    parallel: bool = False  # attention and feed-forward block read the same hidden state
+    dropout: bool = False  # a mask drops a part of what each half of a layer adds
+    head_bias: bool = False
+    embedding_norm: bool = False  # the first layer reads a norm's result
+    positions: int = 0  # rows of an embedding of places
+    recast: bool = False  # autocast copies the weights of linear modules anew for each product
+    logit_softcap: bool = False
+    parameters: int | None = None  # a published count; None: derived from the shapes
+    towers: tuple[Tower, ...] = ()  # encoders of images, video or sound before the decoder
+    counted: tuple[CountedLayers, ...] = ()  # of a model that no formula knows, in place of `attn` and `ffn`
+    mixer: Mixer | None = None  # of some layers, in place of `attn` or beside it
+    kinds: tuple[LayerKind, ...] = ()  # of each layer; none: all attend, and all but the first have experts if any do
+    runs: tuple[tuple[int, Architecture], ...] = ()  # layers in a row, and the decoder whose they are, if shapes differ
+    layer_input: int = 0  # width of what each layer reads of an embedding of its own
+    layer_vocab: int = 0  # rows of that embedding
+    more_rows: int = 0  # of the embedding, which the output layer lacks
+    idle: int = 0  # layers for further tokens, which are loaded and never run
+
+    @property
+    def crosses(self) -> bool:
+        """Whether some layers read what towers give."""
+        return any(decoder.attn.crossed for _, decoder in self.runs)
+
+    @property
+    def borrows(self) -> bool:
+        """True if the last layers read keys and values of earlier layers."""
+        return any(decoder.attn.borrowed for _, decoder in self.runs)
+
+    @property
+    def mixtures(self) -> int:
+        """Layers with experts."""
+        if self.kinds:
+            return sum(kind.experts for kind in self.kinds)
+        return self.layers - self.ffn.dense_layers if self.ffn.experts else 0
+
+
+def query_width(attn: AttentionShape) -> int:
+    return attn.heads * attn.head_dim
+
+
+def key_width(attn: AttentionShape) -> int:
+    return attn.kv_heads * attn.head_dim
+
+
+def value_width(attn: AttentionShape) -> int:
+    """Elements per token of the values; latent attention expands them to every head."""
+    return (attn.heads if attn.kv_rank else attn.kv_heads) * (attn.value_dim or attn.head_dim)
+
+
+def output_width(attn: AttentionShape) -> int:
+    return attn.heads * (attn.value_dim or attn.head_dim)

@@ -1,0 +1,180 @@
+"""Seconds of a step that devices wait for each other's bytes: all-reduce, all-gather and reduce-scatter, less what
+computation hides.
+
+Bytes are those that the installed software moves, not those of the papers: DeepSpeed reduces the gradients of stages
+1 and 2 in whole all-reduces (runtime/zero/stage_1_and_2.py, allreduce_bucket), and stage 2 does so after every micro
+batch; DDP and FSDP spare all micro batches but the last (transformers, trainer.py; accelerate, no_sync)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import ceil
+from typing import NamedTuple
+
+from validator.physics.estimate import TimeTerm
+from validator.physics.micro_batch import MicroBatchCosts
+from validator.physics.rates import DeviceRates
+from validator.physics.training_step import TrainingStep, forward_passes, trained_bytes
+from validator.physics.weights import base_weight_bytes, reference_weight_bytes
+from validator.physics.workload import Sharding
+
+# Seconds to start a collective, and of each hop in its ring: small ones take 38 to 42 microseconds among 8 devices of a
+# node and 38 to 40 among 16 of two (NVIDIA/nccl#1530, #949).
+_START_SECONDS, _HOP_SECONDS = 25e-6, 2e-6
+# Of a main memory's rate, what traffic between devices without an own link reaches, all devices together: 8 RTX 5090 at
+# 28 GB/s each over 614 GB/s (NVIDIA/nccl#1639).
+_SHARE_THROUGH_HOST_MEMORY = 0.365
+
+
+class Collective(NamedTuple):
+    """`calls` collective operations that carry tensors of `size` bytes in all. Every byte goes round the ring `rounds`
+    times: once in an all-gather or a reduce-scatter, twice in an all-reduce."""
+
+    size: float
+    rounds: int
+    calls: float
+
+
+def _link_rate(device: DeviceRates, sharding: Sharding) -> float:
+    """Bytes a second from one device to the next of its node."""
+    if device.switched:
+        return device.link
+    return min(device.link, _SHARE_THROUGH_HOST_MEMORY * device.host_bandwidth / sharding.devices_per_node)
+
+
+def slowest_link(device: DeviceRates, sharding: Sharding) -> tuple[TimeTerm, float]:
+    """What a ring through all devices waits for, and its bytes a second. Of each byte that is gathered all but the last
+    hop's share passes each link, and each node's network, which its devices share."""
+    link = _link_rate(device, sharding)
+    if sharding.nodes > 1 and 0 < device.network < link:
+        return TimeTerm.NETWORK, device.network
+    return TimeTerm.LINKS, link
+
+
+def collective_seconds(collective: Collective, device: DeviceRates, sharding: Sharding) -> float:
+    """Time of ring collectives over all devices (Patarasu and Yuan, Bandwidth optimal all-reduce algorithms, 2009)."""
+    world = sharding.world
+    if world == 1:
+        return 0.0
+    travelled = collective.size * (world - 1) / world / slowest_link(device, sharding)[1]
+    started = collective.calls * (_START_SECONDS + _HOP_SECONDS * (world - 1))
+    return collective.rounds * travelled + started
+
+
+# Traffic beside computation takes processors and memory bandwidth from it, and so costs this share of its own time even
+# where it hides; and it hides behind no more than this share of the computation. Qwen2.5-14B on 8 A800 takes 10.32 s
+# under ZeRO-2, which waits for all of 0.83 s, and 10.56 under ZeRO-3, with 1.09 s of traffic (ms-swift); on two
+# RTX 3090 Llama-2-7B with LoRA takes 3.8 s longer by FSDP than by DDP at any micro batch (fsdp_qlora).
+_INTERFERENCE_SHARE, _HIDDEN_SHARE = 0.7, 0.9
+# DDP reduces buckets of this many bytes as they fill (torch, nn/parallel/distributed.py).
+_DDP_BUCKET_BYTES = 25 * 2**20
+
+
+class OverlapWindow(NamedTuple):
+    """`times` equal parts of a step in which collectives run beside `behind` seconds of computation."""
+
+    times: int
+    collectives: tuple[Collective, ...]
+    behind: float = 0.0
+
+
+def communication_seconds(run: TrainingStep, device: DeviceRates, passes: MicroBatchCosts) -> Mapping[TimeTerm, float]:
+    """Seconds of a step for which the devices wait for each other's bytes: over the links of a node, or, where that is
+    slower, over the network between nodes."""
+    if run.sharding.world == 1:
+        return {}
+    term, _ = slowest_link(device, run.sharding)
+    return {term: sum(_exposed_seconds(run, device, phase) for phase in _overlap_windows(run, passes))}
+
+
+def _exposed_seconds(run: TrainingStep, device: DeviceRates, phase: OverlapWindow) -> float:
+    whole = sum(collective_seconds(each, device, run.sharding) for each in phase.collectives)
+    return phase.times * max(_INTERFERENCE_SHARE * whole, whole - _HIDDEN_SHARE * phase.behind)
+
+
+def _overlap_windows(run: TrainingStep, passes: MicroBatchCosts) -> Iterator[OverlapWindow]:
+    sharding = run.sharding
+    if sharding.fsdp:
+        return _fsdp_windows(run, passes)
+    if sharding.zero == 3:
+        return _zero3_windows(run, passes)
+    return _zero_windows(run, passes) if sharding.engine else _ddp_windows(run, passes)
+
+
+def _backward_seconds(run: TrainingStep, passes: MicroBatchCosts) -> float:
+    """Seconds of the backward pass: twice the forward pass, once for frozen weights, and once more to compute again."""
+    products = (1 if run.adapts else 2) + (0 if run.checkpointing == "off" else 1)
+    share = products * _backward_layer_share(run)
+    return (passes.forward + passes.backward) * share / (1 + share)
+
+
+def _backward_layer_share(run: TrainingStep) -> float:
+    """The share of the layers that gradients visit."""
+    whole = sum(number * block.elements for number, block in run.layers)
+    return sum(number * block.elements for number, block in run.visited) / whole
+
+
+def _gradient_bytes(run: TrainingStep) -> float:
+    """Bytes of all gradients, in the precision that they are trained in."""
+    return trained_bytes(run, run.sizes.gradient)
+
+
+def _ddp_windows(run: TrainingStep, passes: MicroBatchCosts) -> Iterator[OverlapWindow]:
+    """One all-reduce of all gradients a step, beside the last backward pass."""
+    size = _gradient_bytes(run)
+    yield OverlapWindow(1, (Collective(size, 2, ceil(size / _DDP_BUCKET_BYTES)),), _backward_seconds(run, passes))
+
+
+def _zero_windows(run: TrainingStep, passes: MicroBatchCosts) -> Iterator[OverlapWindow]:
+    """Stages 0 to 2 of an engine: gradients all-reduced, beside the backward pass where communication overlaps; then
+    the updated weights gathered."""
+    sharding, buckets = run.sharding, ceil(run.trained / max(run.sharding.reduce_bucket, 1))
+    reduced = Collective(_gradient_bytes(run), 2, buckets)
+    beside = _backward_seconds(run, passes) if sharding.overlap and sharding.zero else 0.0
+    yield OverlapWindow(run.work.accumulation if sharding.zero == 2 else 1, (reduced,), beside)
+    if sharding.zero:
+        size = trained_bytes(run, run.sizes.adapter if run.adapts else run.sizes.trained)
+        yield OverlapWindow(1, (Collective(size, 1, ceil(run.trained / max(sharding.allgather_bucket, 1))),))
+
+
+def gathers_per_micro_batch(run: TrainingStep) -> float:
+    """How often a micro batch gathers the weights: in each forward pass, and for as many layers as gradients visit. A
+    layer that is computed again keeps what it gathered for that."""
+    return forward_passes(run) + _backward_layer_share(run)
+
+
+def _zero3_windows(run: TrainingStep, passes: MicroBatchCosts) -> Iterator[OverlapWindow]:
+    """Weights gathered module by module, frozen ones too; the next ones travel beside the module at work. Gradients are
+    reduced and scattered after every micro batch, beside the backward pass where communication overlaps."""
+    sharding, often = run.sharding, gathers_per_micro_batch(run)
+    size = base_weight_bytes(run) + (trained_bytes(run, run.sizes.adapter) if run.adapts else 0.0)
+    bundles = min(_gathered_tensors(run), ceil(run.parameters / max(sharding.prefetch_bucket, 1)))
+    gathered = Collective(often * size + reference_weight_bytes(run), 1, often * bundles)
+    scattered = Collective(_gradient_bytes(run), 1, ceil(run.trained / max(sharding.reduce_bucket, 1)))
+    together = (gathered, scattered) if sharding.overlap else (gathered,)
+    yield OverlapWindow(run.work.accumulation, together, passes.forward + passes.backward)
+    if not sharding.overlap:
+        yield OverlapWindow(run.work.accumulation, (scattered,))
+
+
+def _gathered_tensors(run: TrainingStep) -> int:
+    """Matrices of all layers, with the two of each adapter. The experts of a layer are gathered as one (LLaMA-Factory,
+    model_utils/moe.py, add_z3_leaf_module)."""
+    return sum(
+        count * (1 if linear.routed else linear.number * (3 if run.adapted(linear) else 1))
+        for count, block in run.layers
+        for linear in block.linears
+    )
+
+
+def _fsdp_windows(run: TrainingStep, passes: MicroBatchCosts) -> Iterator[OverlapWindow]:
+    """Weights gathered layer by layer in the precision of the computation, once more for the backward pass where layers
+    give them back after the forward pass; gradients reduced and scattered beside the last backward pass alone."""
+    times, layers = run.work.accumulation, run.arch.layers
+    stored = base_weight_bytes(run) / (run.work.base_bytes * run.parameters) if run.work.quant_bits else 1.0
+    often = gathers_per_micro_batch(run) if run.sharding.stage == 3 else 1.0
+    gathered = Collective(often * run.sizes.compute * stored * run.parameters, 1, often * layers)
+    scattered = Collective(trained_bytes(run, run.sizes.compute), 1, layers)
+    beside = passes.forward + passes.backward
+    yield OverlapWindow(times - 1, (gathered,), beside)
+    yield OverlapWindow(1, (gathered, scattered), beside)

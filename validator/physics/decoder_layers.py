@@ -1,0 +1,246 @@
+"""The layers of a decoder: their linear modules and element counts, and multi-token-prediction layers, which are
+loaded but never run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import groupby
+
+from validator.physics.architecture import (
+    Architecture,
+    AttentionShape,
+    CountedLayers,
+    FeedForwardShape,
+    LayerKind,
+    Linear,
+    Mixer,
+    key_width,
+    output_width,
+    query_width,
+    value_width,
+)
+from validator.physics.workload import Workload
+
+
+@dataclass(eq=False)
+class DecoderLayer:
+    """One kind of decoder layer. `experts` are elements of fused 3-D parameters, `vectors` norms, biases, sinks,
+    routers, convolutions; `mixture`: experts are chosen, fused or not; `mixer`: what it has in place of attention, or
+    beside it. Equal only to itself, so that looking up what was computed for it costs nothing."""
+
+    linears: tuple[Linear, ...]
+    experts: int
+    vectors: int
+    mixture: bool = False
+    mixer: Mixer | None = None
+    attends: bool = True
+
+    def by_role(self, *roles: str) -> tuple[Linear, ...]:
+        return tuple(linear for linear in self.linears if linear.role in roles)
+
+    @cached_property
+    def matrices(self) -> int:
+        """Elements of linear modules and experts."""
+        return self.linear_elements + self.experts
+
+    @cached_property
+    def linear_elements(self) -> int:
+        return sum(linear.elements for linear in self.linears)
+
+    @cached_property
+    def elements(self) -> int:
+        return self.matrices + self.vectors
+
+    @cached_property
+    def down(self) -> tuple[Linear, ...]:
+        """Linear modules whose results leave the feed-forward block."""
+        return self.by_role("down")
+
+    @cached_property
+    def readers(self) -> tuple[Linear, ...]:
+        """Linear modules that read what enters the feed-forward block."""
+        return self.by_role("gate", "up", "gate_up", "shared_gate")
+
+    @cached_property
+    def routed(self) -> DecoderLayer:
+        """The linear modules of routed experts alone; none where the experts are fused."""
+        return DecoderLayer(tuple(linear for linear in self.linears if linear.routed), 0, 0)
+
+    @cached_property
+    def unrouted(self) -> DecoderLayer:
+        """All other linear modules."""
+        return DecoderLayer(tuple(linear for linear in self.linears if not linear.routed), 0, 0)
+
+    @cached_property
+    def attention(self) -> tuple[Linear, ...]:
+        """Linear modules outside the feed-forward block."""
+        return tuple(linear for linear in self.linears if linear not in (*self.down, *self.readers))
+
+
+def _latent_attention_linears(hidden: int, attn: AttentionShape) -> list[Linear]:
+    expanded = attn.heads * (attn.head_dim - attn.rope_dim) + value_width(attn)
+    queries = (
+        [Linear("q_a", hidden, attn.q_rank), Linear("q_b", attn.q_rank, query_width(attn))]
+        if attn.q_rank
+        else [Linear("q", hidden, query_width(attn))]
+    )
+    return [
+        *queries,
+        Linear("kv_a", hidden, attn.kv_rank + attn.rope_dim),
+        Linear("kv_b", attn.kv_rank, expanded),
+        Linear("o", output_width(attn), hidden, bias=attn.out_bias),
+    ]
+
+
+def _attention_linears(hidden: int, attn: AttentionShape) -> list[Linear]:
+    if attn.kv_rank:
+        return _latent_attention_linears(hidden, attn)
+    out = Linear("o", output_width(attn), hidden, bias=attn.out_bias)
+    widths = {"q": (2 if attn.gated else 1) * query_width(attn)}
+    widths |= {} if attn.borrowed else {"k": key_width(attn)}
+    widths |= {} if attn.borrowed or attn.joint else {"v": value_width(attn)}
+    if attn.fused:
+        return [Linear("qkv", hidden, sum(widths.values()), bias=attn.qkv_bias), out]
+    return [*(Linear(role, hidden, width, bias=attn.qkv_bias) for role, width in widths.items()), out]
+
+
+def _feed_forward_linears(hidden: int, width: int, ffn: FeedForwardShape, bias: bool = False) -> list[Linear]:
+    down = Linear("down", width, hidden, bias=bias)
+    if not ffn.gated:
+        return [Linear("up", hidden, width, bias=bias), down]
+    if ffn.fused_gate_up:
+        return [Linear("gate_up", hidden, 2 * width, bias=bias), down]
+    return [Linear("gate", hidden, width, bias=bias), Linear("up", hidden, width, bias=bias), down]
+
+
+def _expert_linears(hidden: int, ffn: FeedForwardShape) -> list[Linear]:
+    one = _feed_forward_linears(hidden, ffn.expert_width, ffn, ffn.expert_bias)
+    return [linear._replace(number=ffn.experts, routed=True) for linear in one]
+
+
+def norm_elements(arch: Architecture) -> int:
+    """Parameters of a norm over the hidden width."""
+    return {"layer": 2, "bare": 0}.get(arch.norm, 1) * arch.hidden
+
+
+def _attention_vectors(attn: AttentionShape) -> int:
+    normed = 1 if attn.borrowed else 2
+    heads = (normed * attn.head_dim if attn.head_norms else 0) + (attn.heads if attn.sinks else 0)
+    heads += query_width(attn) + key_width(attn) if attn.whole_norms else 0
+    heads += 2 if attn.crossed else 0
+    return heads + attn.q_rank + attn.kv_rank
+
+
+def _attention_part(arch: Architecture, kind: LayerKind) -> tuple[list[Linear], int]:
+    """Linear modules of a layer before its feed-forward block, and elements of its norms and of all else there."""
+    linears: list[Linear] = []
+    vectors = arch.norms_per_layer * norm_elements(arch)
+    if arch.mixer and kind.mixes:
+        linears += arch.mixer.linears(arch.hidden)
+        vectors += arch.mixer.vectors(arch.hidden)
+    if kind.attends:
+        linears += _attention_linears(arch.hidden, arch.attn)
+        vectors += _attention_vectors(arch.attn)
+    return linears, vectors
+
+
+def _build_layer(arch: Architecture, kind: LayerKind, fused: bool) -> DecoderLayer:
+    linears, vectors = _attention_part(arch, kind)
+    mixer = arch.mixer if kind.mixes else None
+    more, experts, routing = _mixture_part(arch, fused) if kind.experts else (_dense_linears(arch), 0, 0)
+    linears += more
+    vectors += sum(linear.bias_elements for linear in linears) + routing
+    return DecoderLayer(tuple(linears), experts, vectors, mixture=kind.experts, mixer=mixer, attends=kind.attends)
+
+
+def _dense_linears(arch: Architecture) -> list[Linear]:
+    inside = _feed_forward_linears(arch.hidden, arch.ffn.width, arch.ffn, bias=arch.ffn.bias)
+    return inside + (_per_layer_input_linears(arch.hidden, arch.layer_input) if arch.layer_input else [])
+
+
+def _per_layer_input_linears(hidden: int, width: int) -> list[Linear]:
+    """Of what each layer reads of an embedding of its own."""
+    return [Linear("input_gate", hidden, width), Linear("input_out", width, hidden)]
+
+
+def _mixture_part(arch: Architecture, fused: bool) -> tuple[list[Linear], int, int]:
+    """Linear modules of a mixture, elements of experts in one tensor, and of a router that is none of the modules."""
+    ffn, hidden = arch.ffn, arch.hidden
+    experts = _expert_linears(hidden, ffn)
+    router = ffn.experts * (hidden + (1 if ffn.router_bias else 0))
+    linears = _feed_forward_linears(hidden, ffn.shared_width, ffn) if ffn.shared_width else []
+    if ffn.shared_gate:
+        linears.append(Linear("shared_gate", hidden, 1))
+    if ffn.router_linear if fused else ffn.separate_router_linear:
+        linears.append(Linear("router", hidden, ffn.experts, bias=ffn.router_bias))
+        router = 0
+    if ffn.router_scaled:
+        router += hidden + ffn.experts
+    if ffn.seeing_width:
+        experts += _expert_linears(hidden, ffn._replace(expert_width=ffn.seeing_width))
+        router *= 2
+    if not fused:
+        return linears + experts, 0, router
+    return linears, sum(linear.elements + linear.bias_elements for linear in experts), router
+
+
+def _build_counted_layer(layers: CountedLayers) -> tuple[int, DecoderLayer]:
+    linears = tuple(Linear(*each) for each in layers.linears)
+    return layers.number, DecoderLayer(linears, layers.experts, layers.vectors)
+
+
+def last_layers(layers: tuple[tuple[int, DecoderLayer], ...], number: int) -> tuple[tuple[int, DecoderLayer], ...]:
+    """The last `number` of layers that `blocks` gives."""
+    last: list[tuple[int, DecoderLayer]] = []
+    for there, block in reversed(layers):
+        taken = min(there, number - sum(count for count, _ in last))
+        if taken > 0 or not last:
+            last.insert(0, (taken, block))
+    return tuple(last)
+
+
+def _layer_kinds(arch: Architecture) -> tuple[LayerKind, ...]:
+    """Of each layer."""
+    dense = arch.ffn.dense_layers if arch.ffn.experts else arch.layers
+    return arch.kinds or (LayerKind(),) * dense + (LayerKind(experts=True),) * (arch.layers - dense)
+
+
+@lru_cache(maxsize=512)
+def build_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, DecoderLayer], ...]:
+    """(how many, layer) for layers in a row that are alike, first layers first. `fused`: experts are 3-D parameters."""
+    if arch.counted:
+        return tuple(_build_counted_layer(each) for each in arch.counted)
+    if arch.runs:
+        one = {each: build_layers(each, fused)[0][1] for each in dict.fromkeys(each for _, each in arch.runs)}
+        return tuple((number, one[each]) for number, each in arch.runs)
+    kinds = _layer_kinds(arch)
+    of = {kind: _build_layer(arch, kind, fused) for kind in dict.fromkeys(kinds)}
+    return tuple((len(list(alike)), of[kind]) for kind, alike in groupby(kinds))
+
+
+@lru_cache(maxsize=64)
+def mtp_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, DecoderLayer], ...]:
+    """(how many, layer), or nothing. Each is as the decoder's last, but joins a hidden state with an embedding before
+    that, and has a norm for either and one in the end (arXiv 2505.07608, MiMoMTPLayers of modeling_mimo.py)."""
+    if not arch.idle:
+        return ()
+    last = build_layers(arch, fused)[-1][1]
+    joined = Linear("joined", 2 * arch.hidden, arch.hidden)
+    return ((arch.idle, DecoderLayer((joined, *last.linears), last.experts, last.vectors + 3 * norm_elements(arch))),)
+
+
+def loaded_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, DecoderLayer], ...]:
+    """(how many, layer) of all that are loaded, with those that run."""
+    return (*build_layers(arch, fused), *mtp_layers(arch, fused))
+
+
+def mtp_elements(arch: Architecture) -> int:
+    """Parameters of all that never run."""
+    return sum(number * block.elements for number, block in mtp_layers(arch))
+
+
+def elements_without_states(arch: Architecture, workload: Workload) -> int:
+    """Their elements that could train but get no gradient, and so no state: engines keep both for all that could."""
+    flat = workload.sharding.engine or workload.sharding.fsdp
+    return 0 if flat or workload.method != "full" else mtp_elements(arch)

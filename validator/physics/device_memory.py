@@ -1,0 +1,150 @@
+"""Peak memory of the worst device, and what nvidia-smi or npu-smi shows: live tensors, allocator overhead, context,
+communication buffers.
+
+The allocator's coefficients are read off runs that published both figures: fms-acceleration's packed A100 runs,
+ms-swift's ZeRO-3 runs, peft's method comparison; benchmarks/accuracy_memory/report.py scores them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from validator.physics import uncertainty, weights
+from validator.physics.architecture import Architecture
+from validator.physics.estimate import GIB, DeviceTerm, Estimate, MemoryTerm
+from validator.physics.peaks import PHASES, DeviceTerms, resident_terms
+from validator.physics.training_step import TrainingStep, training_step
+from validator.physics.workload import Workload
+
+# Without expandable segments, blocks of other sizes cannot be merged. Equal batches ask for the same sizes again.
+FRAGMENTS_EQUAL = 0.10
+# Batches of ever new lengths do not: the cache fills with blocks of earlier lengths, up to several times what one batch
+# needs. Published adapter runs hold 1.3 to 3.7 times the tensors that grow with the batch: fms-acceleration's unpacked
+# runs 2.0 to 3.3, ms-swift's benchmark 2.3 to 3.7, hiyouga/LLaMA-Factory#7409 1.3 to 2.5. Full runs hold 1.0 to 1.95
+# times (fms-acceleration unpacked, ms-swift's examples): their gradients leave large blocks that activations reuse,
+# unless they leave for the host.
+CACHE_FACTOR, CACHE_FACTOR_HIGH = 2.5, 3.8
+CACHE_FACTOR_FULL, CACHE_FACTOR_FULL_HIGH = 1.4, 2.0
+# Runs with more slack than room end at 0.93 to 1.0 of the card (fms-acceleration's 80 GB cards), where the allocator
+# gives cached blocks back.
+FULL_CARD = 0.97
+# Expandable segments grow and shrink page by page: little is left between blocks.
+FRAGMENTS_EXPANDABLE = 0.05
+# Bytes per logit in blocks that the loss's backward pass cannot use again: the half-precision logits are too small for
+# an fp32 gradient, and releases that shifted the logits left the fp32 copy, too.
+LEFTOVER_UPCAST = 2.0
+LEFTOVER_SHIFTED = 4.0
+# FSDP and ZeRO-3 free gathered weights on a second stream, so the allocator may not reuse them at once: more fragments,
+# and under FSDP, when the base model trains, more than half of its half-precision size.
+SECOND_STREAM_FRAGMENTS = 0.10
+FSDP_PER_TRAINED = 1.2
+# 53 published runs of equal batches held 0.26 to 2.25 times the slack given here, 19 of 20 of them at most 1.8 times.
+SLACK_HIGH = 1.8
+# Bytes of communication buffers from the first collective on (accelerate's notes on a bare barrier: 1.5 GiB).
+COMMUNICATION_BYTES = 1.5 * GIB
+
+
+class DeviceRuntime(NamedTuple):
+    """What the device kind and its software add.
+
+    `evidence`: how well this kind has been measured. `capacity_gib`: what all processes can use; at that limit the
+    allocator gives cached blocks back instead of failing."""
+
+    context_gib: float = 0.5
+    evidence: Literal["good", "thin"] = "good"
+    expandable_segments: bool = False
+    capacity_gib: float | None = None
+
+
+def _unmergeable_share(runtime: DeviceRuntime) -> float:
+    """Share of what comes and goes that lies between blocks in use and cannot be given back."""
+    return FRAGMENTS_EXPANDABLE if runtime.expandable_segments else FRAGMENTS_EQUAL
+
+
+def _fragmentation_share(run: TrainingStep, runtime: DeviceRuntime) -> float:
+    """Share of what comes and goes that the allocator holds on top of it."""
+    return _unmergeable_share(runtime) + (SECOND_STREAM_FRAGMENTS if run.spreads_weights else 0.0)
+
+
+def reserved_unused(run: TrainingStep, passing: float, runtime: DeviceRuntime) -> float:
+    """Bytes the allocator holds beyond the live tensors, of which `passing` come and go within a step."""
+    held = _fragmentation_share(run, runtime) * passing
+    if not runtime.expandable_segments and run.work.loss != "fused":
+        each = LEFTOVER_SHIFTED if run.work.loss == "shifted" else LEFTOVER_UPCAST
+        held += each * run.tokens * run.arch.vocab
+    held += max(weights.side_stream_pools(run), 0.0)
+    if run.sharding.fsdp and run.work.method == "full":
+        held += FSDP_PER_TRAINED * run.trained
+    return held
+
+
+class LiveBytes(NamedTuple):
+    """Bytes of live tensors at one moment: all of them, and those that grow with the batch."""
+
+    all: float
+    batch: float
+
+    def held(self, times: float) -> float:
+        """All, when the cache holds `times` what the batch needs."""
+        return self.all + (times - 1) * self.batch
+
+
+def device_memory_band(
+    run: TrainingStep, moments: Iterable[LiveBytes], fixed: float, runtime: DeviceRuntime
+) -> tuple[float, float, float]:
+    """(low, expected, high) in bytes over all moments of a step. `fixed`: what stays through the whole of it.
+
+    Cached blocks are given back before an allocation fails: only pieces between blocks in use are stuck, so slack alone
+    fills a device, but does not exceed it."""
+    lives = tuple(moments)
+    allocated = max(live.all for live in lives)
+    beside = runtime.context_gib * GIB + (COMMUNICATION_BYTES if run.sharding.world > 1 else 0.0)
+    held = reserved_unused(run, max(allocated - fixed, 0.0), runtime)
+    measured = runtime.evidence == "good"
+    spread = uncertainty.memory_spread(uncertainty.memory_gaps(run, measured), measured)
+    low = allocated * (1 - spread) + beside / 2
+    expected, high = allocated + held + beside, allocated * (1 + spread) + SLACK_HIGH * held + 1.5 * beside
+    if run.work.padded and not runtime.expandable_segments:
+        reuses = run.work.method == "full" and not run.sharding.offload_optimizer
+        usual, most = (CACHE_FACTOR_FULL, CACHE_FACTOR_FULL_HIGH) if reuses else (CACHE_FACTOR, CACHE_FACTOR_HIGH)
+        expected = max(expected, beside + max(live.held(usual) for live in lives))
+        high = max(high, 1.5 * beside + max(live.held(most + spread) for live in lives))
+    if runtime.capacity_gib is not None:
+        capacity = runtime.capacity_gib * GIB
+        stuck = max(spread * allocated, _unmergeable_share(runtime) * max(allocated - fixed, 0.0))
+        expected = min(expected, max(FULL_CARD * capacity, allocated + stuck + beside))
+        high = min(high, max(capacity, allocated * (1 + spread) + held + 1.5 * beside))
+    return low, expected, high
+
+
+# Of these the allocator keeps more than one batch needs; the others have the same size in every step.
+TERMS_PER_BATCH = tuple(term for term in DeviceTerm if term.grows_with == "batch")
+
+
+def _live_bytes(terms: DeviceTerms) -> LiveBytes:
+    return LiveBytes(sum(terms.values()), sum(terms.get(term, 0.0) for term in TERMS_PER_BATCH))
+
+
+def live_bytes_by_phase(run: TrainingStep) -> dict[str, LiveBytes]:
+    """Live tensors at every moment of a step. Bytes."""
+    return {name: _live_bytes(terms_of(run)) for name, terms_of in PHASES.items()}
+
+
+def _low_end_with_kernels(arch: Architecture, workload: Workload, runtime: DeviceRuntime) -> float:
+    """The low end where the kernels of the layers beside attention are installed, though the recipe does not say so."""
+    if not arch.mixer or arch.mixer.kernels:
+        return float("inf")
+    return estimate_device_memory(arch._replace(mixer=arch.mixer._replace(kernels=True)), workload, runtime).low
+
+
+def estimate_device_memory(arch: Architecture, workload: Workload, runtime: DeviceRuntime | None = None) -> Estimate:
+    """Peak of live tensors on the worst device, by term, and what the device's own tool would show. Bytes."""
+    run, runtime = training_step(arch, workload), runtime or DeviceRuntime()
+    moments = {name: terms_of(run) for name, terms_of in PHASES.items()}
+    lives = {name: _live_bytes(terms) for name, terms in moments.items()}
+    moment = max(lives, key=lambda name: lives[name].all)
+    terms: dict[MemoryTerm, float] = {term: size for term, size in moments[moment].items() if size}
+    fixed = sum(resident_terms(run).values())
+    low, expected, high = device_memory_band(run, lives.values(), fixed, runtime)
+    low = min(low, _low_end_with_kernels(arch, workload, runtime))
+    return Estimate(terms, low, expected, high, moment, uncertainty.memory_gaps(run, runtime.evidence == "good"))

@@ -1,0 +1,161 @@
+"""Gated delta nets (arXiv 2412.06464): their shape, what they save for the backward pass, its workspace, and the work
+and kernels that they take. Bytes and FLOP of a micro batch.
+
+Without flash-linear-attention and causal-conv1d, which LLaMA-Factory does not ask for, transformers computes them
+with torch's own operators, in chunks of 64 tokens and fp32 (models/qwen3_5/modeling_qwen3_5.py,
+torch_chunk_gated_delta_rule). Counted on what autograd saves there, checked against the simulation."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from validator.physics.architecture import FUSED_MIXER_KERNELS, Linear, MixerTraffic
+from validator.physics.decoder_layers import DecoderLayer
+from validator.physics.estimate import EvidenceGap
+from validator.physics.saved_inputs import saved_by_dora, saved_input
+from validator.physics.training_step import TrainingStep
+
+_CHUNK_TOKENS = 64
+# The inverse of a chunk's triangle is made row by row, and each step keeps its row and all above it, in fp32.
+_INVERSE_BYTES = 4.0 * sum(row * row + row for row in range(_CHUNK_TOKENS)) / _CHUNK_TOKENS
+# Kernels of torch's own operators: for each row of a chunk's triangle, and for each chunk (transformers,
+# models/qwen3_5/modeling_qwen3_5.py, torch_chunk_gated_delta_rule).
+_KERNELS_PER_ROW, _KERNELS_PER_CHUNK = 6, 12
+# What fused kernels move in the backward pass, over the forward: all of it again for what they did not keep, and each
+# gradient with what it is made of.
+_FUSED_BACKWARD_TRAFFIC = 2.5
+
+
+class GatedDeltaNet(NamedTuple):
+    """Shapes of one gated delta net (arXiv 2412.06464), attention that is linear in the length."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel: int  # tokens that the convolution before it sees
+    paired: bool = False  # two linear modules make all inputs, instead of four
+    kernels: bool = False  # flash-linear-attention computes it, which keeps little more than inputs and output
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages with the fused kernels of this mixer, which run only if all of these are installed."""
+        return ("flash-linear-attention",)
+
+    @property
+    def memory_gap(self) -> str:
+        """Words that name this mixer after "few measurements of", for memory."""
+        return "linear attention" + ("" if self.kernels else " (less is needed with flash-linear-attention)")
+
+    @property
+    def time_gap(self) -> EvidenceGap:
+        """How far a step may be faster and slower. Three runs of Qwen3.5-9B on B200 took 1.3 to 1.5 times as long as
+        the prediction for fused kernels (benchmarks/evidence/time/times.csv)."""
+        if self.kernels:
+            return EvidenceGap("linear attention", 0.1, 0.45)
+        return EvidenceGap("linear attention (less time is needed with flash-linear-attention)", 0.8, 0.5)
+
+    @property
+    def key_width(self) -> int:
+        return self.key_heads * self.key_dim
+
+    @property
+    def value_width(self) -> int:
+        return self.value_heads * self.value_dim
+
+    @property
+    def repeated_key_width(self) -> int:
+        """Elements per token of the keys, one head for each of the values."""
+        return self.value_heads * self.key_dim
+
+    def linears(self, hidden: int) -> tuple[Linear, ...]:
+        keys, values, heads = self.key_width, self.value_width, self.value_heads
+        inputs = {"in_qkv": 2 * keys + values, "in_z": values, "in_b": heads, "in_a": heads}
+        if self.paired:
+            inputs = {"in_qkvz": 2 * (keys + values), "in_ba": 2 * heads}
+        return (*(Linear(role, hidden, width) for role, width in inputs.items()), Linear("out", values, hidden))
+
+    def vectors(self, _hidden: int) -> int:
+        """Elements of its convolution, decay and bias of each head, and a norm over one."""
+        convolved = 2 * self.key_width + self.value_width
+        return self.kernel * convolved + 2 * self.value_heads + self.value_dim
+
+    @property
+    def buffer_elements(self) -> int:
+        """Elements that one layer holds beside its parameters: none."""
+        return 0
+
+    def saved_bytes(self, run: TrainingStep, layer: DecoderLayer) -> float:
+        """Bytes that one layer saves for the backward pass, without the norm before it."""
+        readers = layer.by_role("in_qkv", "in_z", "in_b", "in_a", "in_qkvz", "in_ba")
+        out, values = layer.by_role("out"), self.value_width
+        per_token = saved_input(run, run.arch.hidden, readers) + saved_by_dora(run, (*readers, *out))
+        per_token += saved_input(run, values, out, "product")
+        if not run.adapts:  # what the norm's weight scales
+            per_token += (4.0 if run.work.precision == "amp" else run.sizes.compute) * values
+        return run.tokens * (
+            per_token + (self._fused_saved_bytes(run) if self.kernels else self._unfused_saved_bytes(run))
+        )
+
+    def _unfused_saved_bytes(self, run: TrainingStep) -> float:
+        """Bytes per token that torch's own operators save between the linear modules. Under autocast products keep
+        half-precision copies of fp32 factors, so that states are kept twice."""
+        mixed = run.work.precision == "amp"
+        values, keys, compute = self.value_width, self.key_width, run.sizes.compute
+        squares = _CHUNK_TOKENS * (18.0 if mixed else 24.0)
+        state = (8.0 if mixed else 4.0) * self.value_heads * self.key_dim * self.value_dim / _CHUNK_TOKENS
+        alike = compute * values if self.value_heads == self.key_heads else 0.0
+        convolved = 2 * compute * (2 * keys + values)
+        inside = (22.0 if mixed else 26.0) * values + 32.0 * self.repeated_key_width
+        return convolved + inside + alike + self.value_heads * (_INVERSE_BYTES + squares + 44.0) + state
+
+    def _fused_saved_bytes(self, run: TrainingStep) -> float:
+        """Bytes per token that fused kernels save between the linear modules: the convolution's input and result, keys
+        and queries of every head, a copy of the values, a triangle of each chunk, the output and its gate (fla,
+        ops/gated_delta_rule/chunk.py, save_for_backward)."""
+        values, keys = self.value_width, self.key_width
+        wide = 2 * (2 * keys + values) + 2 * self.repeated_key_width + 3 * values + _CHUNK_TOKENS * self.value_heads
+        return run.sizes.compute * wide
+
+    def backward_workspace(self, run: TrainingStep) -> float:
+        """Bytes of the backward pass's transients: fp32 gradients of queries, keys, values, decayed keys and results of
+        all chunks, their sums over chunks in the making, and those of the triangles. Fused kernels hold what they
+        compute again (what a chunk's inverse makes of keys and values, values less what the states hold, the states)
+        and all gradients until they end, in half precision (fla, chunk_gated_delta_rule_bwd)."""
+        if self.kernels:
+            states = self.value_heads * self.key_dim * self.value_dim / _CHUNK_TOKENS
+            wide = run.sizes.compute * (5 * self.repeated_key_width + 5 * self.value_width + 2 * states)
+            return run.tokens * (wide + run.sizes.residual * run.arch.hidden)
+        wide = 4.0 * (5 * self.repeated_key_width + 4 * self.value_width)
+        return run.tokens * (wide + 8.0 * _CHUNK_TOKENS * self.value_heads + run.sizes.residual * run.arch.hidden)
+
+    def matmul_flops(self, run: TrainingStep) -> float:
+        """FLOP of the forward products of each chunk's tokens with each other and with the state (arXiv 2412.06464)."""
+        pairs = _CHUNK_TOKENS * (2 * self.key_dim + 2 * self.value_dim) + 4 * self.key_dim * self.value_dim
+        return 2.0 * run.tokens * self.value_heads * pairs
+
+    def matmul_element_size(self, run: TrainingStep) -> float:
+        """Bytes per element of these products: torch's own operators compute them in fp32."""
+        return run.sizes.compute if self.kernels else 4.0
+
+    def traffic(self, run: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
+        """Memory traffic of one layer. The elements that fused kernels read and write per token in the forward pass,
+        fp32 elements twice, are: the convolution with the copy for its layout and its activation, heads repeated and
+        scaled to length one, then each chunk's triangle, its inverse, what the inverse makes of keys and values, the
+        states, the results, and the gated norm (transformers, models/qwen3_5/modeling_qwen3_5.py; fla,
+        ops/gated_delta_rule/chunk.py)."""
+        if not self.kernels:
+            return MixerTraffic(self.saved_bytes(run, layer))
+        keys, values = self.repeated_key_width, self.value_width
+        triangle = _CHUNK_TOKENS * self.value_heads
+        states = self.value_heads * self.key_dim * self.value_dim / _CHUNK_TOKENS
+        before = 6 * (2 * self.key_width + values) + 2 * self.key_width + 6 * keys
+        elements = before + 7 * keys + 9 * values + 7 * triangle + 2 * states
+        return MixerTraffic(run.tokens * run.sizes.compute * elements, 1.0, _FUSED_BACKWARD_TRAFFIC)
+
+    def kernel_count(self, run: TrainingStep) -> float:
+        """Kernels that one layer launches in the forward pass."""
+        if self.kernels:
+            return FUSED_MIXER_KERNELS
+        by_row = FUSED_MIXER_KERNELS + _KERNELS_PER_ROW * _CHUNK_TOKENS
+        return by_row + _KERNELS_PER_CHUNK * run.work.length / _CHUNK_TOKENS

@@ -1,0 +1,109 @@
+"""Seconds that the CPU needs to launch the kernels of a layer and to run the hooks of ZeRO-3 and FSDP, and what the
+device waits for it in a micro batch.
+
+A device that ends kernels sooner than Python launches them waits: small models and micro batches are bound by this."""
+
+from __future__ import annotations
+
+from validator.physics.compute import experts_reached
+from validator.physics.decoder_layers import DecoderLayer
+from validator.physics.estimate import TimeTerm
+from validator.physics.rates import PassCost
+from validator.physics.training_step import TrainingStep, forward_passes, layer_passes, recomputations
+
+# Seconds to start a kernel from Python in the forward pass, and from autograd's engine in the backward pass: Qwen's
+# README, whose 1.8B and 7B take no less for 256 tokens than for 512 on an A100.
+_LAUNCH_SECONDS, _BACKWARD_LAUNCH_SECONDS = 18e-6, 11e-6
+# Kernels of one norm, of one rotation, of activation, residuals and attention, forward.
+_NORM_KERNELS, _ROTARY_KERNELS, _OTHER_KERNELS = 6, 10, 8
+# Making quantized weights whole, in Python for the most part (bitsandbytes, autograd/_functions.py). An adapter's: two
+# products, casts, dropout, scale and sum. A routed expert's beside its products: its tokens chosen, gathered and added.
+_DEQUANTIZATION_KERNELS, _ADAPTER_KERNELS, _KERNELS_PER_EXPERT = {4: 4, 8: 25}, 7, 8
+
+
+def launch_cost(run: TrainingStep, block: DecoderLayer) -> PassCost:
+    """Starting all kernels of a layer; the backward pass has about two for each."""
+    number = _layer_kernels(run, block)
+    return PassCost(TimeTerm.LAUNCHES, _LAUNCH_SECONDS * number, 2 * _BACKWARD_LAUNCH_SECONDS * number)
+
+
+def _layer_kernels(run: TrainingStep, block: DecoderLayer) -> float:
+    arch, work = run.arch, run.work
+    per_norm = 1 if work.fused_kernels or arch.norm in ("layer", "layer_back", "bare") else _NORM_KERNELS
+    norms = arch.norms_per_layer + (2 if arch.attn.head_norms or arch.attn.whole_norms else 0)
+    plain = [each for each in block.linears if not each.routed]
+    casts = run.sizes.residual > run.sizes.compute or run.sizes.casts
+    each = 1 + int(casts) + _DEQUANTIZATION_KERNELS.get(work.quant_bits, 0)
+    number: float = (
+        _OTHER_KERNELS + norms * per_norm + (2 if work.fused_kernels else _ROTARY_KERNELS) + each * len(plain)
+    )
+    number += _ADAPTER_KERNELS * sum(map(run.adapted, plain))
+    if block.mixer:
+        number += block.mixer.kernel_count(run)
+    return number + (_expert_kernels(run, block) if block.mixture else 0.0)
+
+
+def _expert_kernels(run: TrainingStep, block: DecoderLayer) -> float:
+    """Fused experts are one grouped product each (transformers 5, integrations/moe.py); separate ones go one by one."""
+    if run.work.experts_fused:
+        return 25.0
+    adapted = sum(run.adapted(each) for each in block.linears if each.routed)
+    return experts_reached(run) * (_KERNELS_PER_EXPERT + 4 + _ADAPTER_KERNELS * adapted)
+
+
+# Seconds of the processor in each pass through a module, whose parameters are fetched and released one by one
+# (deepspeed, zero/partitioned_param_coordinator.py, fetch_sub_module). What runs of few tokens take longer
+# under ZeRO-3: 0.18 to 0.3 ms for Qwen's README on 1, 2 and 4 A100, 0.25 for DeepSpeedExamples on 4 H100. FSDP
+# takes as long for a parameter: short samples of fms-acceleration on 2 A100 with LoRA on 4-bit weights.
+_HOOK_SECONDS = 250e-6
+# Modules of a layer beside its linear ones; those that an adapter adds to one. Experts of a layer count as one
+# (LLaMA-Factory, model_utils/moe.py, add_z3_leaf_module).
+_OTHER_MODULES, _ADAPTER_MODULES = 6, 4
+
+
+def hook_cost(run: TrainingStep, block: DecoderLayer) -> PassCost:
+    """One pass forward, one backward through a layer."""
+    number = (
+        _zero3_modules(run, block)
+        if run.sharding.zero == 3
+        else _fsdp_parameters(run, block)
+        if run.sharding.fsdp
+        else 0.0
+    )
+    return PassCost(TimeTerm.LAUNCHES, _HOOK_SECONDS * number, _HOOK_SECONDS * number)
+
+
+def _zero3_modules(run: TrainingStep, block: DecoderLayer) -> float:
+    outside = (each for each in block.linears if not each.routed)
+    return _OTHER_MODULES + sum(each.number * (1 + _ADAPTER_MODULES * run.adapted(each)) for each in outside)
+
+
+def _fsdp_parameters(run: TrainingStep, block: DecoderLayer) -> float:
+    """FSDP gathers a layer at once, and makes each of its parameters anew (torch, distributed/fsdp/_flat_param.py)."""
+    linears = sum(each.number * (1 + 2 * run.adapted(each)) for each in block.linears)
+    return run.arch.norms_per_layer + linears + (2 if block.experts else 0)
+
+
+# How sharply the slower of the two decides: infinitely if one of them never waited for the other. Qwen's README times
+# 256 to 8192 tokens on A100, where each is the slower one in turn.
+_OVERLAP_EXPONENT = 3
+
+
+def launch_stalls(run: TrainingStep, worked: float) -> PassCost:
+    """What a processor that starts kernels slower than the device ends them adds to the device's `worked` seconds: it
+    runs ahead where it can."""
+    forward, backward = _cpu_seconds(run)
+    whole = forward + backward
+    share = ((worked**_OVERLAP_EXPONENT + whole**_OVERLAP_EXPONENT) ** (1 / _OVERLAP_EXPONENT) - worked) / whole
+    return PassCost(TimeTerm.LAUNCHES, share * forward, share * backward)
+
+
+def _cpu_seconds(run: TrainingStep) -> tuple[float, float]:
+    """What the processor takes in the forward and in the backward pass."""
+    forward = backward = 0.0
+    for block, every, visited in layer_passes(run):
+        starts, holds = launch_cost(run.of(block), block), hook_cost(run, block)
+        once = starts.forward + holds.forward
+        forward += forward_passes(run) * every * once
+        backward += visited * (starts.backward + holds.backward + recomputations(run) * once)
+    return forward, backward

@@ -1,0 +1,100 @@
+"""Lightning attention (arXiv 2401.04658): its shape, what it saves for the backward pass, its workspace, and the work
+and kernels that it takes. Bytes and FLOP of a micro batch.
+
+Counted on what autograd saves in transformers, models/minimax/modeling_minimax.py, MiniMaxLightningAttention, which
+takes no kernels; checked against the simulation."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from validator.physics.architecture import FUSED_MIXER_KERNELS, MIXER_TIME_GAP, Linear, MixerTraffic
+from validator.physics.decoder_layers import DecoderLayer
+from validator.physics.estimate import EvidenceGap
+from validator.physics.saved_inputs import saved_by_dora, saved_by_norm, saved_input
+from validator.physics.training_step import TrainingStep
+
+# Kernels that the loop over chunks launches for each: counted as those of a gated delta net.
+_KERNELS_PER_CHUNK = 12
+
+
+class LightningAttention(NamedTuple):
+    """Shapes of one layer of lightning attention (arXiv 2401.04658), which is linear in the length."""
+
+    heads: int
+    head_dim: int
+    chunk: int  # tokens that see each other directly
+    kernels: bool = True  # its class knows none, so as much is always kept
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages with the fused kernels of this mixer, which run only if all of these are installed."""
+        return ()
+
+    @property
+    def memory_gap(self) -> str:
+        """Words that name this mixer after "few measurements of", for memory."""
+        return "lightning attention"
+
+    @property
+    def time_gap(self) -> EvidenceGap:
+        """How far a step may be faster and slower because few runs of this mixer have a published time."""
+        return MIXER_TIME_GAP
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.head_dim
+
+    def linears(self, hidden: int) -> tuple[Linear, ...]:
+        inputs = Linear("in", hidden, 3 * self.width), Linear("in_gate", hidden, self.width)
+        return *inputs, Linear("out", self.width, hidden)
+
+    def vectors(self, _hidden: int) -> int:
+        """Elements of the norm over its result."""
+        return self.width
+
+    @property
+    def buffer_elements(self) -> int:
+        """Elements that one layer holds beside its parameters, on every device. Each head has a slope, a decay for each
+        pair of tokens in a chunk, and for each token one decay of its query and one of its key."""
+        return self.heads * (self.chunk * (self.chunk + 2) + 1)
+
+    def saved_bytes(self, run: TrainingStep, layer: DecoderLayer) -> float:
+        """Bytes that one layer saves for the backward pass, without the norm before it."""
+        readers, out = layer.by_role("in", "in_gate"), layer.by_role("out")
+        per_token = saved_input(run, run.arch.hidden, readers) + saved_by_dora(run, (*readers, *out))
+        per_token += saved_input(run, self.width, out, "product")
+        per_token += saved_by_norm(run, self.width, run.sizes.compute)
+        return run.tokens * (per_token + self._core_saved_bytes(run))
+
+    def _core_saved_bytes(self, run: TrainingStep) -> float:
+        """Bytes per token between the linear modules: queries, keys and values before and after their activation,
+        values without those of padding, the gate and what it scales, a square of each chunk and head, its state, and
+        decayed queries of all chunks but the first and keys of all but the last."""
+        chunk = min(self.chunk, run.work.length)
+        fading = 2 * self.width * (1 - 1 / -(-run.work.length // chunk))
+        squares, states = chunk * self.heads, self.width * self.head_dim / chunk
+        return run.sizes.compute * (9 * self.width + fading + squares + states)
+
+    def backward_workspace(self, run: TrainingStep) -> float:
+        """Bytes of the backward pass's transients: gradients of queries, keys and values, of the result and its gate,
+        and of a chunk's squares."""
+        wide = run.sizes.compute * 6 * self.width
+        return run.tokens * (wide + run.sizes.residual * run.arch.hidden)
+
+    def matmul_flops(self, run: TrainingStep) -> float:
+        """FLOP of the forward products of each chunk's tokens with each other and with the state (arXiv 2401.04658)."""
+        pairs = 2 * self.head_dim * (self.chunk + self.head_dim)
+        return 2.0 * run.tokens * self.heads * pairs
+
+    def matmul_element_size(self, run: TrainingStep) -> float:
+        """Bytes per element of these products."""
+        return run.sizes.compute
+
+    def traffic(self, run: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
+        """Memory traffic of one layer, derived from the bytes that it saves."""
+        return MixerTraffic(self.saved_bytes(run, layer))
+
+    def kernel_count(self, run: TrainingStep) -> float:
+        """Kernels that one layer launches in the forward pass."""
+        return FUSED_MIXER_KERNELS + _KERNELS_PER_CHUNK * run.work.length / self.chunk

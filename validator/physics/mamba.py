@@ -1,0 +1,243 @@
+"""Mamba (arXiv 2312.00752) and Mamba-2 (arXiv 2405.21060) layers: their shapes, what they save for the backward pass,
+its workspace, and the work and kernels that they take. Bytes and FLOP of a micro batch.
+
+Without mamba-ssm and causal-conv1d, which LLaMA-Factory does not ask for, transformers computes both with torch's
+own operators: Mamba-2 in chunks of tokens and fp32 (models/granitemoehybrid/modeling_granitemoehybrid.py,
+torch_forward); Mamba token by token, keeping the state of every channel at every token
+(models/jamba/modeling_jamba.py, slow_forward). Counted on what autograd saves there, checked against the simulation."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from validator.physics.architecture import FUSED_MIXER_KERNELS, MIXER_TIME_GAP, Linear, MixerTraffic
+from validator.physics.decoder_layers import DecoderLayer
+from validator.physics.estimate import EvidenceGap
+from validator.physics.saved_inputs import saved_by_dora, saved_by_norm, saved_input
+from validator.physics.training_step import TrainingStep
+
+_FP32 = 4.0  # bytes per element
+# Packages whose kernels compute both mixers, and the words that name these after "few measurements of".
+_PACKAGES = ("mamba-ssm", "causal-conv1d")
+_FUSED_MEMORY_GAP = "state spaces"
+_UNFUSED_MEMORY_GAP = "state spaces (far less is needed with mamba-ssm and causal-conv1d)"
+
+
+class Mamba2(NamedTuple):
+    """Shapes of one Mamba-2 layer (arXiv 2405.21060)."""
+
+    heads: int
+    head_dim: int
+    state: int  # of each channel
+    groups: int  # of heads that share what goes into the state and out of it
+    kernel: int  # tokens that the convolution before it sees
+    chunk: int  # tokens that see each other directly
+    bias: bool = False  # of its linear modules
+    convolution_bias: bool = True
+    normed: bool = True  # the gated result goes through a norm
+    kernels: bool = False  # mamba-ssm computes it, which keeps little more than inputs and output
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages with the fused kernels of this mixer, which run only if all of these are installed."""
+        return _PACKAGES
+
+    @property
+    def memory_gap(self) -> str:
+        """Words that name this mixer after "few measurements of", for memory."""
+        return _FUSED_MEMORY_GAP if self.kernels else _UNFUSED_MEMORY_GAP
+
+    @property
+    def time_gap(self) -> EvidenceGap:
+        """How far a step may be faster and slower because few runs of this mixer have a published time."""
+        return MIXER_TIME_GAP
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def convolved(self) -> int:
+        """Channels that the convolution reads."""
+        return self.width + 2 * self.groups * self.state
+
+    def linears(self, hidden: int) -> tuple[Linear, ...]:
+        inputs = Linear("in", hidden, self.width + self.convolved + self.heads, bias=self.bias)
+        return inputs, Linear("out", self.width, hidden, bias=self.bias)
+
+    def vectors(self, _hidden: int) -> int:
+        """Elements of its convolution, three numbers of each head, and a norm."""
+        norm = self.width if self.normed else 0
+        return (self.kernel + int(self.convolution_bias)) * self.convolved + 3 * self.heads + norm
+
+    @property
+    def buffer_elements(self) -> int:
+        """Elements that one layer holds beside its parameters: none."""
+        return 0
+
+    def _chunk_count(self, run: TrainingStep) -> int:
+        return -(-run.work.length // self.chunk)
+
+    def _padding_factor(self, run: TrainingStep) -> float:
+        """Tokens of all chunks, of which the last may be part empty, for each real one."""
+        return self._chunk_count(run) * self.chunk / run.work.length
+
+    def saved_bytes(self, run: TrainingStep, layer: DecoderLayer) -> float:
+        """Bytes that one layer saves for the backward pass, without the norm before it."""
+        readers, out = layer.by_role("in"), layer.by_role("out")
+        per_token = saved_input(run, run.arch.hidden, readers) + saved_by_dora(run, (*readers, *out))
+        per_token += saved_input(run, self.width, out, "product")
+        return run.tokens * (
+            per_token + (self._fused_saved_bytes(run) if self.kernels else self._unfused_saved_bytes(run))
+        )
+
+    def _unfused_saved_bytes(self, run: TrainingStep) -> float:
+        """Bytes per token that torch's own operators save between the linear modules: what goes into and out of the
+        state for each head, three squares of each chunk and head, states before and after each chunk, one of which is
+        empty, and the values in five steps."""
+        expanded = self.heads * self.state
+        squares = self.chunk * self.heads
+        states = 2 * expanded * self.head_dim / self.chunk * (1 + 1 / self._chunk_count(run))
+        values = 3 * self.width + (0 if run.adapts else self.width)
+        rest = run.sizes.compute * (self.width + 2 * self.convolved) + 18.0 * self.heads
+        return (
+            rest
+            + self._gated_norm_saved_bytes(run)
+            + self._padding_factor(run) * _FP32 * (3 * expanded + 3 * squares + states + values)
+        )
+
+    def _gated_norm_saved_bytes(self, run: TrainingStep) -> float:
+        """Bytes per token of the gated result; the norm works on fp32 copies, and keeps its result if its weight
+        trains."""
+        if not self.normed:
+            return (_FP32 + run.sizes.compute) * self.width
+        return _FP32 * self.width * (4 if run.adapts else 5)
+
+    def _fused_saved_bytes(self, run: TrainingStep) -> float:
+        """Bytes per token that the fused kernel saves: the results of the first matrix, and what the second reads
+        (mamba-ssm 2.2, ops/triton/ssd_combined.py, MambaSplitConv1dScanCombinedFn)."""
+        return run.sizes.compute * (2 * self.width + self.convolved + self.heads)
+
+    def backward_workspace(self, run: TrainingStep) -> float:
+        """Bytes of the backward pass's transients: two gradients of what goes into the state times what comes out, of
+        all pairs of a chunk's tokens, before they are summed up; or of each channel's state at each token, where that
+        is more."""
+        gradients = run.sizes.residual * run.arch.hidden
+        if self.kernels:
+            states = 2 * self.heads * self.state * self.head_dim / self.chunk
+            wide = run.sizes.compute * (4 * self.width + 2 * self.convolved) + _FP32 * states
+            return run.tokens * (wide + gradients)
+        pairs = 2 * self.heads * self.state * max(self.chunk, self.head_dim)
+        return run.tokens * (self._padding_factor(run) * _FP32 * pairs + gradients)
+
+    def matmul_flops(self, _run: TrainingStep) -> float:
+        """FLOP of products beside the linear modules: not counted."""
+        return 0.0
+
+    def matmul_element_size(self, run: TrainingStep) -> float:
+        """Bytes per element of these products."""
+        return run.sizes.compute
+
+    def traffic(self, run: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
+        """Memory traffic of one layer, derived from the bytes that it saves."""
+        return MixerTraffic(self.saved_bytes(run, layer))
+
+    def kernel_count(self, _run: TrainingStep) -> float:
+        """Kernels that one layer launches in the forward pass."""
+        return FUSED_MIXER_KERNELS
+
+
+class Mamba(NamedTuple):
+    """Shapes of one Mamba layer (arXiv 2312.00752), with norms on what it selects by."""
+
+    width: int
+    state: int  # of each channel
+    rank: int  # of the step in time
+    kernel: int  # tokens that the convolution before it sees
+    bias: bool = False  # of its first and last linear module
+    convolution_bias: bool = True
+    kernels: bool = False  # mamba-ssm and causal-conv1d compute it, which keep no states
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages with the fused kernels of this mixer, which run only if all of these are installed."""
+        return _PACKAGES
+
+    @property
+    def memory_gap(self) -> str:
+        """Words that name this mixer after "few measurements of", for memory."""
+        return _FUSED_MEMORY_GAP if self.kernels else _UNFUSED_MEMORY_GAP
+
+    @property
+    def time_gap(self) -> EvidenceGap:
+        """How far a step may be faster and slower because few runs of this mixer have a published time."""
+        return MIXER_TIME_GAP
+
+    def linears(self, hidden: int) -> tuple[Linear, ...]:
+        selecting = Linear("x", self.width, self.rank + 2 * self.state), Linear("dt", self.rank, self.width, bias=True)
+        first, last = (
+            Linear("in", hidden, 2 * self.width, bias=self.bias),
+            Linear("out", self.width, hidden, bias=self.bias),
+        )
+        return first, *selecting, last
+
+    def vectors(self, _hidden: int) -> int:
+        """Elements of its convolution, decay and bias of each channel, and three norms."""
+        convolution = self.kernel + int(self.convolution_bias)
+        return self.width * (convolution + self.state + 1) + self.rank + 2 * self.state
+
+    @property
+    def buffer_elements(self) -> int:
+        """Elements that one layer holds beside its parameters: none."""
+        return 0
+
+    @property
+    def _state_bytes(self) -> float:
+        """Bytes per token of a number for each state, in fp32."""
+        return _FP32 * self.width * self.state
+
+    def saved_bytes(self, run: TrainingStep, layer: DecoderLayer) -> float:
+        """Bytes that one layer saves for the backward pass, without the norm before it."""
+        first, selecting, step, out = (layer.by_role(role) for role in ("in", "x", "dt", "out"))
+        per_token = saved_input(run, run.arch.hidden, first) + saved_by_dora(run, (*first, *selecting, *step, *out))
+        per_token += saved_input(run, self.width, selecting, "product") + saved_input(run, self.rank, step)
+        per_token += saved_input(run, self.width, out, "product")
+        per_token += saved_by_norm(run, self.rank + 2 * self.state, run.sizes.compute)
+        return run.tokens * (
+            per_token + (self._fused_saved_bytes(run) if self.kernels else self._unfused_saved_bytes(run))
+        )
+
+    def _unfused_saved_bytes(self, run: TrainingStep) -> float:
+        """Bytes per token that torch's own operators save between the linear modules: both results of the first, those
+        of the convolution and of the step in time before and after their activations, the scan's and the gate's, the
+        values in fp32; of each state its decay, what enters it and itself, which the product that reads it casts."""
+        compute = run.sizes.compute
+        cast = compute * self.width * self.state if compute < _FP32 else 0.0
+        return (7 * compute + _FP32) * self.width + 3 * self._state_bytes + cast
+
+    def _fused_saved_bytes(self, run: TrainingStep) -> float:
+        """Bytes per token that the kernels save: both results of the first linear module, and of the convolution, the
+        step in time and the scan one (mamba-ssm 2.2, ops/selective_scan_interface.py, SelectiveScanFn)."""
+        return 6 * run.sizes.compute * self.width
+
+    def backward_workspace(self, run: TrainingStep) -> float:
+        """Bytes of the backward pass's transients: for every state a gradient of its decay and of what enters it, and
+        of one token among them, as wide as all; with the kernels those of what they read and give."""
+        gradients = run.sizes.residual * run.arch.hidden + 6 * run.sizes.compute * self.width
+        return run.tokens * (gradients + (0.0 if self.kernels else 3 * self._state_bytes))
+
+    def matmul_flops(self, _run: TrainingStep) -> float:
+        """FLOP of products beside the linear modules: not counted."""
+        return 0.0
+
+    def matmul_element_size(self, run: TrainingStep) -> float:
+        """Bytes per element of these products."""
+        return run.sizes.compute
+
+    def traffic(self, run: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
+        """Memory traffic of one layer, derived from the bytes that it saves."""
+        return MixerTraffic(self.saved_bytes(run, layer))
+
+    def kernel_count(self, _run: TrainingStep) -> float:
+        """Kernels that one layer launches in the forward pass."""
+        return FUSED_MIXER_KERNELS

@@ -1,0 +1,137 @@
+"""Memory of the optimizer: its states for the trained tensors of the whole model and on one device, and the workspace
+of its step. Bytes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from validator.physics.training_step import (
+    TrainingStep,
+    largest_trained_tensor,
+    trained_bytes,
+    trained_layers,
+    trained_matrices,
+)
+
+# One fp32 maximum for each 256 elements (bitsandbytes, arXiv 2110.02861; torchao with transformers' block size).
+_EIGHT_BIT_SIZE, _FOUR_BIT_SIZE = 1 + 4 / 256, 0.5 + 4 / 256
+# Moments for each trained element, and their bytes; 0: the precision that mixed precision gives moments. bitsandbytes
+# keeps 32-bit moments in fp32 whatever the weights are.
+_MOMENTS_OF_OPTIMIZERS = {
+    "adamw": (2, 0.0), "adamw_foreach": (2, 0.0), "adamw_32bit": (2, 4.0), "adamw_8bit": (2, _EIGHT_BIT_SIZE),
+    "adamw_4bit": (2, _FOUR_BIT_SIZE), "ademamix": (3, 4.0), "ademamix_8bit": (3, _EIGHT_BIT_SIZE), "lion": (1, 4.0),
+    "lion_8bit": (1, _EIGHT_BIT_SIZE), "momentum": (1, 0.0), "adagrad": (1, 0.0), "rmsprop": (1, 0.0),
+    "rmsprop_32bit": (1, 4.0), "rmsprop_8bit": (1, _EIGHT_BIT_SIZE), "adam_mini": (1, 0.0), "sgd": (0, 0.0),
+}  # fmt: skip
+# Their step works on all tensors at once.
+FOREACH_OPTIMIZERS = ("adamw_foreach", "adagrad", "rmsprop")
+
+
+def _low_rank_state_bytes(run: TrainingStep, moment: float) -> float:
+    """GaLore (arXiv 2403.03507), APOLLO (2412.05270): moments live in a rank-r space of the layers' linear modules,
+    beside the projection itself; everything else keeps ordinary moments."""
+    projected, inside = 0.0, 0
+    for count, block in trained_layers(run):
+        for linear in block.linears:
+            small, large = sorted((linear.inputs, linear.outputs))
+            rank = min(run.work.optimizer_rank, small)
+            projected += count * linear.number * rank * (2 * large * moment + small * moment)
+            inside += count * linear.elements
+    return projected + 2 * moment * (run.trained - inside)
+
+
+def _adafactor_state_bytes(run: TrainingStep) -> float:
+    """Adafactor (arXiv 1804.04235): one fp32 row and one column of second moments for each matrix."""
+    matrices = trained_matrices(run)
+    vectors = run.trained - sum(matrix.elements * matrix.number for matrix in matrices)
+    return 4.0 * (sum((matrix.outputs + matrix.inputs) * matrix.number for matrix in matrices) + vectors)
+
+
+def _muon_state_bytes(run: TrainingStep, moment: float) -> float:
+    """Muon keeps one moment for hidden matrices; embeddings, output layer and vectors keep AdamW's two."""
+    hidden = (matrix for matrix in trained_matrices(run) if matrix.outputs != run.arch.vocab)
+    return moment * (2 * run.trained - sum(matrix.elements * matrix.number for matrix in hidden))
+
+
+def _badam_state_bytes(run: TrainingStep) -> float:
+    """BAdam (arXiv 2404.02827): fp32 copy, gradient and two moments of the one active block of layers."""
+    return 16.0 * run.largest_layer
+
+
+def _elements_with_fp32_moments(run: TrainingStep) -> int:
+    """Elements of embeddings, whose moments stay in fp32 beside bitsandbytes' 8-bit ones (transformers' Trainer
+    registers the exception; an engine's partitions hide the embedding from it)."""
+    hidden = run.sharding.engine or run.sharding.fsdp
+    return run.embedding if run.trains_embedding and not hidden else 0
+
+
+@lru_cache(maxsize=64)
+def optimizer_state_bytes(run: TrainingStep) -> float:
+    """Optimizer states of the whole model, without the engine's master weights."""
+    moment, name = run.sizes.moment, run.work.optimizer.removeprefix("paged_")
+    match name:
+        case "galore" | "apollo":
+            return _low_rank_state_bytes(run, moment)
+        case "galore_8bit":
+            return _low_rank_state_bytes(run, _EIGHT_BIT_SIZE)
+        case "adafactor" | "galore_adafactor":
+            return _adafactor_state_bytes(run)
+        case "muon":
+            return _muon_state_bytes(run, moment)
+        case "badam":
+            return _badam_state_bytes(run)
+    count, size = _MOMENTS_OF_OPTIMIZERS[name]
+    if not size:
+        return count * trained_bytes(run, moment)
+    precise = _elements_with_fp32_moments(run) if size == _EIGHT_BIT_SIZE else 0
+    return count * (size * (run.trained - precise) + 4.0 * precise)
+
+
+def states_and_master_bytes(run: TrainingStep) -> float:
+    """Moments and the engine's master weights of the whole model."""
+    return optimizer_state_bytes(run) + run.sizes.master * run.trained
+
+
+def optimizer_partitions(run: TrainingStep) -> int:
+    """Over how many devices the optimizer states are spread."""
+    return run.sharding.world if run.sharding.zero >= 1 or run.sharding.fsdp else 1
+
+
+def paged_state_bytes(run: TrainingStep) -> float:
+    """Moments in memory that the driver moves to the host under pressure."""
+    return optimizer_state_bytes(run) if run.work.optimizer.startswith("paged_") else 0.0
+
+
+def optimizer_states_on_device(run: TrainingStep) -> float:
+    """Moments and master weights on one device. Paged moments are counted on the host; master weights are never
+    paged."""
+    if run.sharding.offload_optimizer:
+        return 0.0
+    return (states_and_master_bytes(run) - paged_state_bytes(run)) / optimizer_partitions(run)
+
+
+def optimizer_workspace(run: TrainingStep) -> float:
+    """A foreach step holds the root of every second moment at once; Adafactor holds the update and its square for the
+    largest matrix, and fp32 copies of gradient and parameter when these are half precision. Fused steps need none."""
+    if run.sharding.offload_optimizer:
+        return 0.0
+    if run.sharding.engine:
+        return _deepspeed_workspace(run)
+    if run.work.optimizer in FOREACH_OPTIMIZERS:
+        return trained_bytes(run, run.sizes.moment) / optimizer_partitions(run)
+    match run.work.optimizer:
+        case "adafactor" | "galore_adafactor":
+            return (8.0 if run.sizes.gradient == 4 else 16.0) * largest_trained_tensor(run)
+        case "galore" | "apollo" | "galore_8bit" | "muon" | "adam_mini":
+            return 8.0 * largest_trained_tensor(run)
+    return 0.0
+
+
+def _deepspeed_workspace(run: TrainingStep) -> float:
+    """A ZeRO engine flattens this device's gradients, copies them to fp32 and updates; stage 3 one sub-group at a
+    time."""
+    share, gradient = run.trained / optimizer_partitions(run), run.sizes.gradient
+    if run.sharding.zero == 3:
+        share = min(share, run.sharding.sub_group)
+    copying = gradient + (4.0 if gradient < 4 else 0.0)
+    return share * max(copying, 8.0 if run.work.optimizer in FOREACH_OPTIMIZERS else 4.0)

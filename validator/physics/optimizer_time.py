@@ -1,0 +1,133 @@
+"""Seconds of the optimizer step: the update on the device, or on the CPU with the copies that offload makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from validator.physics.activation_checkpointing import checkpoints_moved_to_host
+from validator.physics.communication import gathers_per_micro_batch
+from validator.physics.estimate import TimeTerm
+from validator.physics.optimizer import FOREACH_OPTIMIZERS, optimizer_partitions, optimizer_state_bytes
+from validator.physics.rates import AttainedRates, DeviceRates
+from validator.physics.training_step import TrainedMatrix, TrainingStep, trained_matrices
+from validator.physics.weights import base_weight_bytes
+
+# A foreach step reads and writes once for each of its operations (torch, optim/adamw.py, _multi_tensor_adamw): what
+# stays the same from one step to the next of fms-acceleration and of peft is this many times what one kernel moves.
+_FOREACH_TRAFFIC = 3.5
+# Newton-Schulz iterations of Muon, each three products of a matrix with its square; GaLore's and APOLLO's projections
+# there and back.
+_MUON_ITERATIONS, _PROJECTIONS = 5, 2
+# GaLore decomposes every matrix once in this many steps (LLaMA-Factory's galore_update_interval); of rows times columns
+# times the smaller of both it gets through so many in a second: four fifths of fine-tuning 7B (arXiv 2412.19820).
+_GALORE_INTERVAL, _SVD_RATE = 200, 2.5e10
+
+
+def device_update_seconds(run: TrainingStep, rates: AttainedRates) -> float:
+    """Gradients measured and clipped, states and weights read and written, on this device's share."""
+    if run.sharding.offload_optimizer:
+        return 0.0
+    sizes, trained = run.sizes, _updated_elements(run)
+    clipped = 4.0 * sizes.gradient * trained
+    weights = 2 * sizes.master + 2 * (sizes.adapter if run.adapts else sizes.trained)
+    passes = _FOREACH_TRAFFIC if run.work.optimizer in FOREACH_OPTIMIZERS else 1.0
+    moved = clipped + passes * (weights * trained + 2 * optimizer_state_bytes(run))
+    return (moved / rates.bandwidth + _matmul_seconds(run, rates)) / optimizer_partitions(run)
+
+
+def _updated_elements(run: TrainingStep) -> float:
+    """Parameters of one step's update; BAdam's are those of one block of layers (arXiv 2404.02827)."""
+    return min(run.trained, run.largest_layer) if run.work.optimizer == "badam" else run.trained
+
+
+def _matmul_seconds(run: TrainingStep, rates: AttainedRates) -> float:
+    """Of optimizers that multiply matrices."""
+    name = run.work.optimizer
+    if not name.startswith(("muon", "galore", "apollo")):
+        return 0.0
+    inside = [matrix for matrix in trained_matrices(run) if matrix.outputs != run.arch.vocab]
+    each = _muon_seconds if name == "muon" else partial(_projection_seconds, run)
+    return sum(matrix.number * each(rates, matrix) for matrix in inside)
+
+
+def _muon_seconds(rates: AttainedRates, matrix: TrainedMatrix) -> float:
+    """Muon's iterations on one matrix."""
+    small, large = sorted((matrix.inputs, matrix.outputs))
+    return _MUON_ITERATIONS * 3 * rates.product(large, small, small, 2.0)
+
+
+def _projection_seconds(run: TrainingStep, rates: AttainedRates, matrix: TrainedMatrix) -> float:
+    """A gradient on its way to a space of few dimensions and back, and GaLore's share of finding that."""
+    moved = _PROJECTIONS * rates.product(matrix.inputs, matrix.outputs, run.work.optimizer_rank, 4.0)
+    if run.work.optimizer == "apollo":  # whose projections are random
+        return moved
+    decomposed = float(matrix.elements) * min(matrix.inputs, matrix.outputs) / _SVD_RATE
+    return moved + decomposed / _GALORE_INTERVAL
+
+
+# Of the host link's rate, what copies from memory that is not page-locked reach: 7.2 GB/s beside 25 (FlagOpen/FlagPerf,
+# interconnect-h2d, DGX A100; NVIDIA/nvbandwidth#42).
+_PAGEABLE_SHARE = 0.29
+# Of a main memory's rate, what copies of all devices together and the update reach: DeepSpeed's CPU Adam takes 0.257 s
+# for 10**9 parameters, 30 bytes each, on two Xeon 8168 of 256 GB/s together (ZeRO-Offload, arXiv 2101.06840, table 4).
+_HOST_MEMORY_SHARE = 0.46
+# Bytes a second that one thread of the update moves. torchrun gives each process of several one thread (torch,
+# distributed/run.py, OMP_NUM_THREADS). Qwen2-72B took 10 s on four nodes of A100, or 9.6e9 (DeepSpeed issue 6834);
+# a core of a recent EPYC, with its memory to itself, moves 40e9 (own measurement of DeepSpeed 0.18.4).
+_THREAD_RATE = 15e9
+# Beside weight, gradient and moments: gradients scaled and clipped, and half-precision weights made.
+_OTHER_BYTES_PER_ELEMENT = 14.0
+# PyTorch's AdamW passes over main memory once for each operation, unless it is fused: 5.4 times as long with many
+# threads (ZeRO-Offload, table 4), 13 times with one (own measurement of PyTorch 2.13).
+_UNFUSED_FACTOR = 9.0
+
+
+def offload_seconds(run: TrainingStep, device: DeviceRates) -> Mapping[TimeTerm, float]:
+    """Seconds of a step for what lies in main memory. Copies wait for the device and it for them (deepspeed,
+    runtime/zero/stage3.py and stage_1_and_2.py, copy on the stream of the computation)."""
+    moved = checkpoints_moved_to_host(run) + _weight_copy_bytes(run) + _state_copy_bytes(run)
+    return {
+        TimeTerm.OFFLOAD: moved / _copy_rate(run, device),
+        TimeTerm.HOST_OPTIMIZER: _cpu_update_seconds(run, device),
+    }
+
+
+def _copy_rate(run: TrainingStep, device: DeviceRates) -> float:
+    """Bytes a second between one device and main memory, which all of the node share."""
+    link = device.host_link * (1.0 if run.sharding.pin_memory or run.sharding.fsdp else _PAGEABLE_SHARE)
+    return min(link, _HOST_MEMORY_SHARE * device.host_bandwidth / run.sharding.devices_per_node)
+
+
+def _weight_copy_bytes(run: TrainingStep) -> float:
+    """Bytes of this device's part of the weights, fetched for each pass of each micro batch."""
+    if not run.sharding.offload_parameters:
+        return 0.0
+    return run.work.accumulation * gathers_per_micro_batch(run) * base_weight_bytes(run) / run.sharding.world
+
+
+def _state_copy_bytes(run: TrainingStep) -> float:
+    """Bytes of this device's part of gradients and weights. Those of each micro batch of several, and always those of
+    stage 3, lie in main memory until the others are added: stage 3 takes them there and back, the others one way. In
+    the end gradients go there in fp32, and the updated weights come back. FSDP's gradients go there once."""
+    sharding, times = run.sharding, run.work.accumulation
+    if not sharding.offload_optimizer:
+        return 0.0
+    if sharding.fsdp:
+        return run.sizes.gradient * run.trained / sharding.world
+    ways = 2 * times if sharding.zero == 3 else times if times > 1 else 0
+    back = 0.0 if sharding.offload_parameters else run.sizes.compute
+    return (ways * run.sizes.gradient + 4.0 + back) * run.trained / sharding.world
+
+
+def _cpu_update_seconds(run: TrainingStep, device: DeviceRates) -> float:
+    """Gradient and weight in fp32 and the moments, of all partitions of the node, are read, and all but the gradient
+    written. A process of several has one thread."""
+    if not run.sharding.offload_optimizer:
+        return 0.0
+    sharding = run.sharding
+    threads = device.cores if sharding.devices_per_node == 1 else min(device.cores, sharding.devices_per_node)
+    rate = min(_HOST_MEMORY_SHARE * device.host_bandwidth, threads * _THREAD_RATE)
+    moved = (12.0 + _OTHER_BYTES_PER_ELEMENT) * run.trained + 2.0 * optimizer_state_bytes(run)
+    unfused = sharding.fsdp and run.work.optimizer in FOREACH_OPTIMIZERS
+    return (_UNFUSED_FACTOR if unfused else 1.0) * moved / sharding.nodes / rate

@@ -1,0 +1,141 @@
+"""Parameter counts: of the whole model, of its tables, of adapters, and of what trains."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from validator.physics import decoder_layers
+from validator.physics.architecture import (
+    Architecture,
+    Linear,
+    Tower,
+    element_count,
+    projector_elements,
+    tower_and_projector_elements,
+    tower_elements,
+)
+from validator.physics.decoder_layers import build_layers, last_layers, norm_elements
+from validator.physics.workload import TowerWorkload, Workload
+
+
+@lru_cache(maxsize=512)
+def parameter_count(arch: Architecture) -> int:
+    """Exact number of parameters, derived from the shapes; a tied embedding counts once."""
+    return decoder_parameter_count(arch) + sum(tower_and_projector_elements(tower) for tower in arch.towers)
+
+
+def decoder_parameter_count(arch: Architecture) -> int:
+    """Parameters without those of towers and projectors."""
+    inside = sum(count * block.elements for count, block in decoder_layers.loaded_layers(arch))
+    norms = (2 if arch.embedding_norm else 1) * norm_elements(arch)
+    tables = (
+        embedding_elements(arch)
+        + untied_lm_head_elements(arch)
+        + per_layer_embedding_elements(arch)
+        + arch.positions * arch.hidden
+    )
+    return inside + norms + tables + per_layer_projection_elements(arch)
+
+
+def embedding_elements(arch: Architecture) -> int:
+    return (arch.vocab + arch.more_rows) * arch.hidden
+
+
+def untied_lm_head_elements(arch: Architecture) -> int:
+    """Parameters of the output layer that are not the embedding's."""
+    return (0 if arch.tied else arch.vocab * arch.hidden) + (arch.vocab if arch.head_bias else 0)
+
+
+def per_layer_embedding_elements(arch: Architecture) -> int:
+    """Parameters of an embedding from which each layer reads a part of its own, and of the norm of those parts."""
+    return arch.layer_vocab * arch.layers * arch.layer_input + arch.layer_input
+
+
+def per_layer_projection_elements(arch: Architecture) -> int:
+    """Of the linear module that makes of the usual embedding what is added to those parts."""
+    return arch.hidden * arch.layers * arch.layer_input
+
+
+def linear_roles(arch: Architecture, fused: bool = True) -> tuple[str, ...]:
+    """Roles of all linear modules inside the layers, those that never run with them, and of the one that gives each of
+    them an input: what "all linear layers" means for an adapter."""
+    inside = (linear.role for _, block in decoder_layers.loaded_layers(arch, fused) for linear in block.linears)
+    return tuple(dict.fromkeys([*inside, *(["inputs"] if arch.layer_input else [])]))
+
+
+def adapter_elements(linear: Linear, workload: Workload, targets: tuple[str, ...] | None = None) -> int:
+    """Trained elements that the adapter adds to one kind of linear module.
+
+    LoRA (arXiv 2106.09685): rank x (inputs + outputs); DoRA (2402.09353) adds a magnitude for each output; orthogonal
+    fine-tuning (2306.07280) trains block (block - 1) / 2 elements for each block of the inputs."""
+    adapter = workload.adapter
+    if linear.role not in (adapter.targets if targets is None else targets):
+        return 0
+    if workload.method == "oft":
+        return linear.number * linear.inputs * (adapter.block - 1) // 2
+    magnitude = linear.outputs if adapter.dora else 0
+    return linear.number * (adapter.rank * (linear.inputs + linear.outputs) + magnitude)
+
+
+def trainable_parameter_count(arch: Architecture, workload: Workload) -> int:
+    """Number of parameters that receive gradients."""
+    return _trained_elements_in_decoder(arch, workload) + trained_elements_in_towers(arch, workload)
+
+
+def towers_with_workloads(arch: Architecture, workload: Workload) -> tuple[tuple[Tower, TowerWorkload], ...]:
+    """Each tower of the architecture with what the run asks of it.
+
+    Raises ValueError where the workload has not one encoding for each: no tower may be left out unseen."""
+    return tuple(zip(arch.towers, workload.encodings, strict=True))
+
+
+def trained_elements_in_towers(arch: Architecture, workload: Workload) -> int:
+    """Parameters of all towers and projectors that receive gradients."""
+    return sum(trained_elements_in_tower(*pair, workload) for pair in towers_with_workloads(arch, workload))
+
+
+def trained_elements_in_tower(tower: Tower, encoding: TowerWorkload, workload: Workload) -> int:
+    """Parameters of a tower and its projector that receive gradients."""
+    if workload.method in ("lora", "oft"):
+        inside = sum(adapter_elements(linear, workload, encoding.targets) for linear in tower.linears)
+        beside = (*tower.outside, *tower.projector)
+        return tower.layers * inside + sum(adapter_elements(linear, workload, encoding.targets) for linear in beside)
+    layers = min(encoding.trainable_layers, tower.layers) * (element_count(tower.linears) + tower.vectors)
+    inside = tower_elements(tower) - tower.loose if encoding.trains else layers
+    projector = projector_elements(tower) if encoding.projector else 0
+    return inside + projector + (tower.loose if encoding.loose else 0)
+
+
+def _trained_elements_in_decoder(arch: Architecture, workload: Workload) -> int:
+    routers = 2 if arch.ffn.seeing_width else 1
+    fixed = routers * arch.ffn.experts if arch.ffn.router_bias_fixed else 0  # elements of each mixture
+    if workload.method == "full":
+        return (
+            decoder_parameter_count(arch)
+            - fixed * arch.mixtures
+            - decoder_layers.elements_without_states(arch, workload)
+        )
+    if workload.method == "freeze":
+        layers = last_layers(build_layers(arch, workload.experts_fused), workload.trainable_layers)
+        return sum(number * (block.elements - fixed) for number, block in layers)
+    inside = sum(
+        count * adapter_elements(linear, workload)
+        for count, block in decoder_layers.loaded_layers(arch, workload.experts_fused)
+        for linear in block.linears
+    )
+    beside = Linear("inputs", arch.hidden, arch.layers * arch.layer_input)
+    return (
+        inside
+        + modules_to_save_elements(arch, workload)
+        + (adapter_elements(beside, workload) if arch.layer_input else 0)
+    )
+
+
+def modules_to_save_elements(arch: Architecture, workload: Workload) -> int:
+    """Elements of embedding and output layer that train whole beside an adapter."""
+    adapted = workload.method in ("lora", "oft")
+    return (
+        embedding_elements(arch) * (int(workload.adapter.full_embedding) + int(workload.adapter.full_head))
+        if adapted
+        else 0
+    )

@@ -1,0 +1,75 @@
+"""What a device and its links do in a second: published rates, the rates that kernels attain, and the law by which
+matrix products and memory-bound work take time.
+
+The shares attained are all that was fitted; each says to what. The reference device is the A100; other kinds differ
+by their `attained` alone."""
+
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from validator.physics.estimate import TimeTerm
+
+
+class DeviceRates(NamedTuple):
+    """One accelerator and what joins it to others. All rates are a second's, links in one direction."""
+
+    half: float  # FLOP of dense products in the half precision that runs train in, as the vendor publishes them
+    single: float  # FLOP of products of fp32 numbers, as PyTorch makes them by default: no TF32
+    bandwidth: float  # bytes of the device's own memory
+    link: float  # bytes between devices of one node, of one device
+    network: float  # bytes between nodes, of one node, whose devices share it; 0: there is one node
+    host_link: float  # bytes between a device and main memory
+    host_bandwidth: float  # bytes of a node's main memory
+    cores: int  # of a node
+    disk: float  # bytes of one node
+    switched: bool = True  # each pair of devices has the whole link (NVLink switch); else a root or ring is shared
+    evidence: Literal["good", "few", "none"] = "good"  # published runs of this device that efficiencies rest on
+    attained: float = 1.0  # of the published rate, what large products reach, relative to the reference kind
+    attention: float = 1.0  # of what products attain, what attention kernels reach, relative to the reference kind
+    cuda: bool = True  # kernels are those that bitsandbytes was written for, not ports of them
+    correction: float = 1.0  # measured seconds of a step over predicted, on the user's own machine
+
+
+class PassCost(NamedTuple):
+    """Seconds that one term takes in the forward and in the backward pass, without what is computed again."""
+
+    term: TimeTerm
+    forward: float
+    backward: float
+
+
+# Of the published rate, what a product of large matrices reaches beside the traffic of its operands, which is counted
+# apart. Packed Mistral-7B of fms-acceleration and MPT-1b to 30b of llm-foundry on A100.
+MATMUL_EFFICIENCY = 0.82
+# Of the published bandwidth, what a memory-bound kernel reaches.
+BANDWIDTH_EFFICIENCY = 0.8
+
+
+class AttainedRates(NamedTuple):
+    """A second's work, as attained: FLOP of products in half and in single precision, bytes of memory; and the share of
+    the reference kind's efficiency that attention has."""
+
+    half: float
+    single: float
+    bandwidth: float
+    attention: float
+
+    def product(self, tokens: float, inputs: int, outputs: int, size: float, number: float = 1) -> float:
+        """Seconds of `number` products of a matrix by `tokens` rows, all elements of `size` bytes: computation, and
+        operands and result moved once, which makes small ones inefficient."""
+        flops = 2.0 * tokens * inputs * outputs
+        moved = size * (tokens * (inputs + outputs) + float(inputs) * outputs)
+        return number * (flops / self.compute(size) + moved / self.bandwidth)
+
+    def compute(self, size: float) -> float:
+        """FLOP of products whose elements have so many bytes."""
+        return self.single if size >= 4 else self.half
+
+
+@lru_cache(maxsize=64)
+def attained_rates(device: DeviceRates) -> AttainedRates:
+    """What this device attains."""
+    share = MATMUL_EFFICIENCY * device.attained
+    return AttainedRates(
+        share * device.half, share * device.single, BANDWIDTH_EFFICIENCY * device.bandwidth, device.attention
+    )

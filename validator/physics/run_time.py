@@ -1,0 +1,117 @@
+"""Seconds of a whole run: start, tokenizing, steps, evaluations, checkpoints."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from validator.physics.architecture import Architecture
+from validator.physics.estimate import Band, Described, TimeTerm
+from validator.physics.micro_batch import micro_batch_costs
+from validator.physics.rates import DeviceRates
+from validator.physics.step_time import StepTime
+from validator.physics.training_step import TrainingStep, training_step
+from validator.physics.workload import Workload
+
+# Interpreter and libraries on every device, its context, collectives, first kernels. Importing LLaMA-Factory alone took
+# 5 to 8 s on two cores; that of a large run takes minutes where all nodes read the libraries over a network.
+_STARTUP_SECONDS = (15.0, 40.0, 150.0)
+# Tokens a second that one process makes of text. LLaMA-Factory's own processor took 400,000 with a small vocabulary
+# (on one core); with 150,000 entries a third of it, and less where many processes share memory and disk.
+_TOKENIZER_RATE = (3e5, 1e5, 3e4)
+# Of a disk's published rate: all of it where files are in the page cache; a tenth over a busy network. Public logs read
+# a 70B in shards at 0.4 (ms-swift issue 417) and at 4.5 GB/s (LLaMA-Factory issue 257).
+_DISK_SHARE = (1.0, 0.4, 0.1)
+# What is spent beside the training is worth telling in a run of so many seconds, where it is so large a share of it.
+_LONG_RUN_SECONDS, _WASTE_SHARE = 1800.0, 0.1
+# Traffic that gathers weights for the forward and for the backward pass, of which an evaluation makes one.
+_GATHER_TERMS = (TimeTerm.LINKS, TimeTerm.NETWORK, TimeTerm.OFFLOAD)
+
+
+class RunPart(Described):
+    """A part of a run."""
+
+    STARTING = "starting", "processes start and read the model from disk"
+    TOKENIZING = "tokenizing", "samples become tokens, before the first step"
+    STEPS = "steps", "the training itself"
+    EVALUATIONS = "evaluations", "passes over what was held back"
+    SAVES = "saves", "checkpoints written to disk"
+
+
+class RunCounts(NamedTuple):
+    """What a run does beside what a step does. `checkpoint`: bytes of one, of all nodes together."""
+
+    steps: float
+    evaluations: float = 0.0  # how often what was held back is evaluated
+    evaluation_batches: float = 0.0  # that each device passes through every time
+    saves: float = 0.0
+    checkpoint: float = 0.0
+    tokenized: float = 0.0  # tokens to be made of text before the first step
+    tokenizers: int = 1  # processes that make them
+
+
+class RunTime(NamedTuple):
+    """Seconds of a run; `terms` sum to `expected`, `low` to `high` is the 90 % band."""
+
+    low: float
+    expected: float
+    high: float
+    terms: Mapping[RunPart, float]
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it takes so long, half an hour, that time which it wastes is worth telling."""
+        return self.expected >= _LONG_RUN_SECONDS
+
+    def wasted_on(self, part: RunPart) -> float:
+        """Share of a run that lasts which a part beside the training takes, where that is more than a tenth; else 0."""
+        share = self.terms.get(part, 0.0) / self.expected if self.lasts else 0.0
+        return share if share > _WASTE_SHARE else 0.0
+
+
+def estimate_run_time(
+    step: StepTime, course: RunCounts, architecture: Architecture, workload: Workload, device: DeviceRates
+) -> RunTime:
+    """Seconds of a run of such steps."""
+    run, each = training_step(architecture, workload), Band(step.low, step.expected, step.high)
+    evaluation = (
+        _evaluation_batch_seconds(run, step, device) * course.evaluation_batches / step.expected
+        if step.expected
+        else 0.0
+    )
+    parts = {
+        RunPart.STARTING: _startup_time(run, device),
+        RunPart.TOKENIZING: _time_band(course.tokenized / course.tokenizers, _TOKENIZER_RATE),
+        RunPart.STEPS: each.times(course.steps),
+        RunPart.EVALUATIONS: each.times(course.evaluations * evaluation),
+        RunPart.SAVES: checkpoint_write_time(course.checkpoint, workload, device).times(course.saves),
+    }
+    low, expected, high = (sum(part[at] for part in parts.values()) for at in range(3))
+    return RunTime(low, expected, high, {name: part.expected for name, part in parts.items() if part.expected})
+
+
+def checkpoint_write_time(checkpoint: float, workload: Workload, device: DeviceRates) -> Band:
+    """Seconds that one checkpoint of so many bytes, of all nodes together, takes to be written."""
+    return _time_band(checkpoint / _writing_nodes(workload) / device.disk, _DISK_SHARE)
+
+
+def _startup_time(run: TrainingStep, device: DeviceRates) -> Band:
+    """The base model is read once for all processes of a node."""
+    read = _time_band(run.work.base_bytes * run.parameters / device.disk, _DISK_SHARE)
+    return Band(*(own + more for own, more in zip(_STARTUP_SECONDS, read, strict=True)))
+
+
+def _evaluation_batch_seconds(run: TrainingStep, step: StepTime, device: DeviceRates) -> float:
+    """Seconds of a batch of an evaluation: a forward pass, and the gathering of weights that are spread for it."""
+    batch = training_step(run.arch, run.work._replace(micro_batch=max(run.work.eval_batch, 1)))
+    gathers = run.spreads_weights or run.sharding.offload_parameters
+    traffic = sum(step.terms.get(term, 0.0) for term in _GATHER_TERMS) if gathers else 0.0
+    return device.correction * micro_batch_costs(batch, device).forward + traffic / 2 / run.work.accumulation
+
+
+def _writing_nodes(workload: Workload) -> int:
+    """Nodes that write parts of a checkpoint: those whose devices hold parts of it."""
+    sharding = workload.sharding
+    return sharding.nodes if sharding.stage or sharding.fsdp else 1
+
+
+def _time_band(amount: float, rates: tuple[float, float, float]) -> Band:
+    return Band(*(amount / rate for rate in rates))

@@ -1,0 +1,78 @@
+"""LFM2's gated short convolution: its shape, what it saves for the backward pass, its workspace, and the work and
+kernels that it takes. Bytes and FLOP of a micro batch.
+
+Counted on what autograd saves in transformers, models/lfm2/modeling_lfm2.py, Lfm2ShortConv, whether or not
+causal-conv1d computes it; checked against the simulation."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from validator.physics.architecture import FUSED_MIXER_KERNELS, MIXER_TIME_GAP, Linear, MixerTraffic
+from validator.physics.decoder_layers import DecoderLayer
+from validator.physics.estimate import EvidenceGap
+from validator.physics.saved_inputs import saved_by_dora, saved_input
+from validator.physics.training_step import TrainingStep
+
+
+class ShortConvolution(NamedTuple):
+    """A gated convolution over each channel of the hidden state."""
+
+    kernel: int  # tokens that it sees
+    bias: bool = False
+    kernels: bool = True  # as much is kept whether or not causal-conv1d computes it
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages with the fused kernels of this mixer, which run only if all of these are installed."""
+        return ()
+
+    @property
+    def memory_gap(self) -> str:
+        """Words that name this mixer after "few measurements of", for memory."""
+        return "short convolutions"
+
+    @property
+    def time_gap(self) -> EvidenceGap:
+        """How far a step may be faster and slower because few runs of this mixer have a published time."""
+        return MIXER_TIME_GAP
+
+    def linears(self, hidden: int) -> tuple[Linear, ...]:
+        return Linear("in", hidden, 3 * hidden, bias=self.bias), Linear("out", hidden, hidden, bias=self.bias)
+
+    def vectors(self, hidden: int) -> int:
+        """Elements of the convolution."""
+        return (self.kernel + int(self.bias)) * hidden
+
+    @property
+    def buffer_elements(self) -> int:
+        """Elements that one layer holds beside its parameters: none."""
+        return 0
+
+    def saved_bytes(self, run: TrainingStep, layer: DecoderLayer) -> float:
+        """Bytes that one layer saves for the backward pass, without the norm before it: the three parts of the input,
+        the first product, and the convolution's result."""
+        hidden, readers, out = run.arch.hidden, layer.by_role("in"), layer.by_role("out")
+        per_token = saved_input(run, hidden, readers) + saved_by_dora(run, (*readers, *out))
+        per_token += saved_input(run, hidden, out, "product")
+        return run.tokens * (per_token + 5 * run.sizes.compute * hidden)
+
+    def backward_workspace(self, run: TrainingStep) -> float:
+        """Bytes of the backward pass's transients: gradients of the result, of both products and their factors."""
+        return run.tokens * run.arch.hidden * (6 * run.sizes.compute + run.sizes.residual)
+
+    def matmul_flops(self, _run: TrainingStep) -> float:
+        """FLOP of products beside the linear modules: none."""
+        return 0.0
+
+    def matmul_element_size(self, run: TrainingStep) -> float:
+        """Bytes per element of these products."""
+        return run.sizes.compute
+
+    def traffic(self, run: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
+        """Memory traffic of one layer, derived from the bytes that it saves."""
+        return MixerTraffic(self.saved_bytes(run, layer))
+
+    def kernel_count(self, _run: TrainingStep) -> float:
+        """Kernels that one layer launches in the forward pass."""
+        return FUSED_MIXER_KERNELS

@@ -1,0 +1,72 @@
+"""Seconds of one optimizer step by term: its micro batches, communication, offload, data loading and the update."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from validator.physics.architecture import Architecture
+from validator.physics.communication import communication_seconds
+from validator.physics.estimate import TimeTerm
+from validator.physics.micro_batch import MicroBatchCosts, micro_batch_costs
+from validator.physics.optimizer_time import device_update_seconds, offload_seconds
+from validator.physics.rates import DeviceRates, attained_rates
+from validator.physics.towers import tower_input_bytes
+from validator.physics.training_step import TrainingStep, training_step
+from validator.physics.uncertainty import step_time_band, step_time_gaps
+from validator.physics.workload import Workload
+
+# Bytes of numbers that one process makes in a second: Qwen2-VL's processor of transformers 5.6 opens, scales and cuts a
+# JPEG of 768 x 768 pixels in 30 ms on one core of a server, which is 4.6e8; LLaMA-Factory opens and scales it once more
+# before (data/mm_plugin.py, _regularize_images).
+_PROCESSOR_RATE = 3.0e8
+
+
+def data_loading_seconds(run: TrainingStep, device: DeviceRates, passes: MicroBatchCosts) -> float:
+    """Without workers the process that trains makes them itself; workers work beside the device, as many as there are
+    cores for."""
+    work = run.work
+    made = tower_input_bytes(run) / _PROCESSOR_RATE
+    if not work.loader_workers:
+        return made
+    workers = max(1.0, min(work.loader_workers, device.cores / run.sharding.devices_per_node))
+    return max(0.0, made / workers - work.accumulation * (passes.forward + passes.backward))
+
+
+class StepTime(NamedTuple):
+    """Seconds of one optimizer step: all micro batches of gradient accumulation, on all devices at once. `terms` sum to
+    `expected`; `low` to `high` is the 90 % band; `gaps` say in words what makes it wide; `tokens` are those of the
+    step over all devices, padding included."""
+
+    terms: Mapping[TimeTerm, float]
+    low: float
+    expected: float
+    high: float
+    tokens: int
+    gaps: tuple[str, ...] = ()
+
+    @property
+    def bottleneck(self) -> TimeTerm:
+        """The term that takes longest."""
+        return max(self.terms, key=lambda term: self.terms[term])
+
+
+def estimate_step_time(architecture: Architecture, workload: Workload, device: DeviceRates) -> StepTime:
+    """Seconds of one optimizer step of this run on such devices, by what takes them."""
+    run = training_step(architecture, workload)
+    seconds: defaultdict[TimeTerm, float] = defaultdict(float)
+    for cost in micro_batch_costs(run, device).costs:
+        seconds[cost.term] += workload.accumulation * (cost.forward + cost.backward)
+    seconds[TimeTerm.OPTIMIZER] += device_update_seconds(run, attained_rates(device))
+    seconds[TimeTerm.LOADING] += (
+        data_loading_seconds(run, device, micro_batch_costs(run, device)) if architecture.towers else 0.0
+    )
+    for waits in (communication_seconds(run, device, micro_batch_costs(run, device)), offload_seconds(run, device)):
+        for term, value in waits.items():
+            seconds[term] += value
+    terms = {term: device.correction * value for term, value in seconds.items() if value}
+    expected = sum(terms.values())
+    tokens = workload.sharding.world * workload.accumulation * run.tokens
+    low, high = step_time_band(run, device, terms)
+    return StepTime(terms, low, expected, high, tokens, step_time_gaps(run, device, terms))

@@ -1,0 +1,308 @@
+"""A model and its workload together: the sizes that the formulas of this room start from, each computed once.
+
+Also lists the tensors that train, and how often a micro batch passes each kind of layer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from validator.physics import parameters
+from validator.physics.architecture import Architecture, Linear, Tower
+from validator.physics.decoder_layers import DecoderLayer, build_layers, last_layers
+from validator.physics.workload import Checkpointing, ElementSizes, TowerWorkload, Workload, element_sizes
+
+# (how many, layer) for each kind of layer, first layers first
+LayerCounts = tuple[tuple[int, DecoderLayer], ...]
+
+
+class LayerPosition(NamedTuple):
+    """A layer, and how many layers and elements of them lie between it and the end that is counted from."""
+
+    block: DecoderLayer
+    passed: int
+    elements: int
+
+
+class TrainingStep:
+    """What every formula of this room takes. Equal only to itself: use `run_of`, which gives the same run for the same
+    architecture and workload, so that formulas that remember their answers are asked once."""
+
+    def __init__(self, arch: Architecture, work: Workload, residual: float = 0.0) -> None:
+        """`residual`: bytes per element of hidden states between layers; 0: those that the precision gives."""
+        self.arch, self.work, self.sharding, self._residual = arch, work, work.sharding, residual
+
+    @cached_property
+    def sizes(self) -> ElementSizes:
+        """Bytes per element of every kind of tensor."""
+        sizes = element_sizes(self.work)
+        lifted = self.raised or (self.arch.embedding_norm and self.work.precision == "amp")
+        residual = self._residual or (4.0 if lifted else sizes.residual)
+        return sizes._replace(residual=residual)
+
+    @cached_property
+    def raised(self) -> bool:
+        """Whether modules that read a norm, and so the residual stream, give fp32: autocast gives LayerNorm fp32."""
+        return self.arch.norm == "layer" and self.turned and self.work.precision == "amp"
+
+    @cached_property
+    def turned(self) -> bool:
+        """Whether linear modules hand results back in the precision of the input: those of bitsandbytes (nn/modules.py,
+        Linear4bit.forward), and with orthogonal adapters (peft, tuners/oft/layer.py)."""
+        return self.work.quant_bits > 0 or self.work.method == "oft"
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of a micro batch."""
+        return self.work.micro_batch * self.work.sequences_per_sample * self.work.length
+
+    @cached_property
+    def layers(self) -> LayerCounts:
+        return build_layers(self.arch, self.work.experts_fused)
+
+    @cached_property
+    def visited(self) -> LayerCounts:
+        """The layers that the backward pass visits: below the first trained layer nothing is kept."""
+        if self.work.method != "freeze":
+            return self.layers
+        return last_layers(self.layers, self.work.trainable_layers)
+
+    @cached_property
+    def closing(self) -> tuple[LayerPosition, ...]:
+        """Kinds of the layers, from the last, where the backward pass begins."""
+        return _first_position_of_each_kind(reversed(self.visited) if self._mixed else self.visited[-1:])
+
+    @cached_property
+    def opening(self) -> tuple[LayerPosition, ...]:
+        """Kinds of the layers, from the first, where it ends."""
+        return _first_position_of_each_kind(self.visited if self._mixed else self.visited[:1])
+
+    @cached_property
+    def _mixed(self) -> bool:
+        """Whether layers of several kinds follow each other."""
+        return bool(self.arch.kinds or self.arch.runs)
+
+    @cached_property
+    def _inner(self) -> dict[DecoderLayer, TrainingStep]:
+        if not self.arch.runs:
+            return {}
+        decoders = [decoder for _, decoder in self.arch.runs]
+        runs = {each: TrainingStep(each, self.work, self._residual) for each in dict.fromkeys(decoders)}
+        return {block: runs[each] for (_, block), each in zip(self.layers, decoders, strict=True)}
+
+    def of(self, block: DecoderLayer) -> TrainingStep:
+        """That of a decoder which has such layers alone, where the shapes of layers differ."""
+        return self._inner.get(block, self)
+
+    @cached_property
+    def largest_layer(self) -> int:
+        """Elements."""
+        return max(block.elements for _, block in self.layers)
+
+    @cached_property
+    def parameters(self) -> int:
+        return parameters.parameter_count(self.arch)
+
+    @cached_property
+    def trained(self) -> int:
+        """Parameters that receive gradients."""
+        return parameters.trainable_parameter_count(self.arch, self.work)
+
+    @cached_property
+    def trained_in_towers(self) -> int:
+        """Of these, those of towers and projectors."""
+        return parameters.trained_elements_in_towers(self.arch, self.work)
+
+    @cached_property
+    def encoded(self) -> tuple[tuple[Tower, TowerWorkload], ...]:
+        """Each tower with what is asked of it."""
+        return parameters.towers_with_workloads(self.arch, self.work)
+
+    @cached_property
+    def saved(self) -> int:
+        """Elements of embedding and output layer that train whole beside an adapter."""
+        return parameters.modules_to_save_elements(self.arch, self.work)
+
+    @cached_property
+    def embedding(self) -> int:
+        return parameters.embedding_elements(self.arch)
+
+    @cached_property
+    def head(self) -> int:
+        """Elements of the matrix that makes logits, whether or not it is the embedding's."""
+        return self.embedding if self.arch.tied else parameters.untied_lm_head_elements(self.arch)
+
+    @cached_property
+    def tables(self) -> int:
+        """Elements of embedding and output layer; tied ones count once."""
+        return self.embedding + parameters.untied_lm_head_elements(self.arch)
+
+    @cached_property
+    def adapts(self) -> bool:
+        """Whether adapters train beside frozen base weights."""
+        return self.work.method in ("lora", "oft")
+
+    def adapted(self, linear: Linear) -> bool:
+        """Whether an adapter trains beside this module."""
+        return self.adapts and linear.role in self.work.adapter.targets
+
+    @cached_property
+    def checkpointing(self) -> Checkpointing:
+        """Of the decoder's layers: those without a trained parameter keep everything that gradients on their way to a
+        tower need (LLaMA-Factory, model_utils/checkpointing.py)."""
+        frozen = self.adapts and not self.work.adapter.targets
+        return "off" if frozen else self.work.checkpointing
+
+    @cached_property
+    def trains_head(self) -> bool:
+        return self.work.method == "full" or self.work.adapter.full_head
+
+    @cached_property
+    def trains_embedding(self) -> bool:
+        return self.work.method == "full" or self.work.adapter.full_embedding
+
+    @cached_property
+    def spreads_weights(self) -> bool:
+        return self.sharding.zero == 3 or self.sharding.fsdp
+
+    @cached_property
+    def attends_in_squares(self) -> bool:
+        """Whether scores of all pairs of tokens are made. PyTorch's fused attention knows no sinks."""
+        attn, asked = self.arch.attn, self.work.attention
+        return attn.written or asked == "eager" or (attn.sinks and asked == "sdpa")
+
+
+def _first_position_of_each_kind(layers: Iterable[tuple[int, DecoderLayer]]) -> tuple[LayerPosition, ...]:
+    """Where each kind comes first."""
+    first: dict[DecoderLayer, LayerPosition] = {}
+    passed = elements = 0
+    for number, block in layers:
+        first.setdefault(block, LayerPosition(block, passed, elements))
+        passed, elements = passed + number, elements + number * block.elements
+    return tuple(first.values())
+
+
+@lru_cache(maxsize=64)
+def training_step(arch: Architecture, workload: Workload) -> TrainingStep:
+    """The run of these two. Device, host and disk memory of a recipe ask for the same one."""
+    return TrainingStep(arch, workload)
+
+
+class TrainedMatrix(NamedTuple):
+    """`number` trained two-dimensional tensors of one shape."""
+
+    outputs: int
+    inputs: int
+    number: int
+
+    @property
+    def elements(self) -> int:
+        """Of one of them."""
+        return self.outputs * self.inputs
+
+
+def trained_layers(run: TrainingStep) -> LayerCounts:
+    """Those whose own weights train."""
+    return () if run.adapts else run.visited
+
+
+@lru_cache(maxsize=64)
+def trained_matrices(run: TrainingStep) -> tuple[TrainedMatrix, ...]:
+    """Every trained two-dimensional tensor; what remains of the trained parameters are vectors."""
+    if run.adapts:
+        return tuple(_adapter_matrices(run))
+    inside = [
+        TrainedMatrix(linear.outputs, linear.inputs, linear.number * count)
+        for count, block in trained_layers(run)
+        for linear in block.linears
+    ]
+    if run.arch.towers:
+        inside += _tower_matrices(run)
+    if run.work.method == "freeze":
+        return tuple(inside)
+    tables = TrainedMatrix(run.arch.vocab, run.arch.hidden, 1 if run.arch.tied else 2)
+    return (
+        *inside,
+        *(_expert_matrices(run.arch) if run.work.experts_fused else ()),
+        tables,
+        *_per_layer_input_matrices(run.arch),
+    )
+
+
+def _per_layer_input_matrices(arch: Architecture) -> Iterator[TrainedMatrix]:
+    """What gives each layer an input of its own: an embedding, and the linear module that reads the usual one."""
+    if width := arch.layers * arch.layer_input:
+        yield TrainedMatrix(arch.layer_vocab, width, 1)
+        yield TrainedMatrix(width, arch.hidden, 1)
+
+
+def _tower_matrices(run: TrainingStep) -> Iterator[TrainedMatrix]:
+    for tower, encoding in run.encoded:
+        layers = tower.layers if encoding.trains else encoding.trainable_layers
+        yield from (TrainedMatrix(linear.outputs, linear.inputs, layers) for linear in tower.linears if layers)
+        beside = (*(tower.outside if encoding.trains else ()), *(tower.projector if encoding.projector else ()))
+        yield from (TrainedMatrix(linear.outputs, linear.inputs, linear.number) for linear in beside)
+
+
+def _expert_matrices(arch: Architecture) -> Iterator[TrainedMatrix]:
+    ffn, layers = arch.ffn, arch.mixtures
+    widths = (ffn.expert_width, ffn.seeing_width) if ffn.experts else ()
+    for width in filter(None, widths):
+        yield TrainedMatrix((2 if ffn.gated else 1) * width, arch.hidden, ffn.experts * layers)
+        yield TrainedMatrix(arch.hidden, width, ffn.experts * layers)
+
+
+def _adapter_matrices(run: TrainingStep) -> Iterator[TrainedMatrix]:
+    adapter = run.work.adapter
+    for count, block in run.layers:
+        for linear in block.by_role(*adapter.targets) if run.work.method == "lora" else ():
+            yield TrainedMatrix(adapter.rank, linear.inputs, linear.number * count)
+            yield TrainedMatrix(linear.outputs, adapter.rank, linear.number * count)
+    if "inputs" in adapter.targets and run.work.method == "lora":
+        yield TrainedMatrix(adapter.rank, run.arch.hidden, 1)
+        yield TrainedMatrix(run.arch.layers * run.arch.layer_input, adapter.rank, 1)
+    if copies := int(adapter.full_embedding) + int(adapter.full_head):
+        yield TrainedMatrix(run.arch.vocab, run.arch.hidden, copies)
+
+
+def largest_trained_tensor(run: TrainingStep) -> int:
+    """Elements of the largest trained tensor; fused experts are one tensor."""
+    arch, work = run.arch, run.work
+    fused = arch.ffn.experts if work.experts_fused and work.method == "full" else 0
+    experts = fused * max((matrix.elements for matrix in _expert_matrices(arch)), default=0)
+    return max([experts, *(matrix.elements for matrix in trained_matrices(run))])
+
+
+def trained_bytes(run: TrainingStep, each: float) -> float:
+    """Bytes of all trained elements at `each`, or less for modules that train whole in half precision."""
+    return each * (run.trained - run.saved) + min(each, run.sizes.saved) * run.saved
+
+
+class LayerPasses(NamedTuple):
+    """Layers of one kind: how many there are, and how many of them gradients visit."""
+
+    block: DecoderLayer
+    forward: int
+    backward: int
+
+
+def layer_passes(run: TrainingStep) -> Iterator[LayerPasses]:
+    """Of every kind of layer."""
+    every, visited = Counter[DecoderLayer](), Counter[DecoderLayer]()
+    for number, block in run.layers:
+        every[block] += number
+    for number, block in run.visited:
+        visited[block] += number
+    yield from (LayerPasses(block, number, visited[block]) for block, number in every.items())
+
+
+def forward_passes(run: TrainingStep) -> int:
+    """One, and those without gradients: of a reference, and of mismatched answers (KTO)."""
+    return (1 + int(run.work.reference_logits)) * (2 if run.work.estimates_kl else 1)
+
+
+def recomputations(run: TrainingStep) -> int:
+    """How often the layers that gradients visit are computed once more."""
+    return 0 if run.checkpointing == "off" else 1

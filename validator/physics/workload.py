@@ -1,0 +1,188 @@
+"""How a model is trained: method, precision, adapter, batch, sharding; and the bytes per element of each kind of
+tensor that follow from them."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Method = Literal["full", "freeze", "lora", "oft"]
+Precision = Literal["amp", "pure", "engine", "fp32"]
+AttentionImplementation = Literal["sdpa", "flash", "eager"]
+Checkpointing = Literal["layer", "off", "offloaded"]
+LossKind = Literal["upcast", "shifted", "fused"]
+
+
+class Adapter(NamedTuple):
+    """Low-rank or orthogonal adapters. `targets` are roles: q k v o gate up down (fused roles: qkv, gate_up)."""
+
+    rank: int = 8
+    targets: tuple[str, ...] = ("q", "k", "v", "o", "gate", "up", "down")
+    dora: bool = False
+    block: int = 32  # method oft: size of each orthogonal block
+    dropout: bool = False  # a dropout mask is kept for every adapted module
+    full_embedding: bool = False  # a trained full-precision copy of the embedding
+    full_head: bool = False
+
+
+class TowerWorkload(NamedTuple):
+    """What a run asks of one tower of the architecture: how much it reads, and what of it trains."""
+
+    tokens: int = 0  # tower tokens of one sequence
+    trains: bool = False  # its weights train (methods full and freeze)
+    projector: bool = False  # the projector's weights train
+    loose: bool = False  # what is never frozen trains (method full)
+    trainable_layers: int = 0  # how many layers train without the rest
+    watched: bool = False  # gradients are asked for what enters the layers, whether or not anything trains there
+    recomputed: bool | None = None  # its layers are; None: as those of the decoder, if anything of them trains
+    targets: tuple[str, ...] = ()  # roles of adapted linear modules, of the tower and of the projector
+
+
+class Sharding(NamedTuple):
+    """How states are spread over `nodes * devices_per_node` devices. Bucket sizes are elements."""
+
+    nodes: int = 1
+    devices_per_node: int = 1
+    stage: int = 0  # ZeRO stage; 0 with several devices: plain data parallel
+    fsdp: bool = False  # stage 2 then keeps gathered weights from the forward to the backward pass
+    engine: bool = False  # a ZeRO engine runs the step (also at stage 0)
+    offload_optimizer: bool = False
+    offload_parameters: bool = False
+    pin_memory: bool = True
+    reduce_bucket: int = 500_000_000
+    allgather_bucket: int = 500_000_000
+    prefetch_bucket: int = 50_000_000
+    max_live_parameters: int = 1_000_000_000
+    max_reuse_distance: int = 1_000_000_000
+    sub_group: int = 1_000_000_000  # ZeRO-3 updates this many elements of a partition at a time
+    persistence_threshold: int = 100_000
+    overlap: bool = False
+    contiguous_gradients: bool = True
+    gather_on_save: bool = False
+    sharded_load: bool = True  # weights are spread as they are read; False: each device holds all of them first
+    loaders: int = 1  # processes of a node that keep the whole model in main memory until FSDP has spread it
+    raised: bool = False  # FSDP2: frozen weights are raised to fp32, too, where precision is mixed
+
+    @property
+    def world(self) -> int:
+        return self.nodes * self.devices_per_node
+
+    @property
+    def zero(self) -> int:
+        """ZeRO stage of an engine; 0 under FSDP, which has its own way of sharding."""
+        return 0 if self.fsdp else self.stage
+
+
+class SdpaInputs(NamedTuple):
+    """What the fused attention of PyTorch is given."""
+
+    repeated: bool = False  # keys and values once for each head of the queries
+    copied: bool = False  # copies, head after head; the result is then copied back to token after token
+    added: bool = False  # a mask of numbers in the precision of the hidden states, in place of booleans
+
+
+class Workload(NamedTuple):
+    """One training run, as it really executes. `length` is tokens per sequence, `micro_batch` sequences per device."""
+
+    method: Method = "lora"
+    precision: Precision = "amp"
+    half: Literal["bf16", "fp16"] = "bf16"
+    base_bytes: float = 2.0  # stored bytes per element of unquantized frozen weights
+    quant_bits: int = 0  # 0: none; 4 or 8: linear layers are quantized
+    unpacked: bool = False  # the checkpoint is quantized, and unpacked while it loads
+    double_quant: bool = True
+    quant_grouped: bool = False  # GPTQ/AWQ style groups instead of bitsandbytes blocks
+    experts_fused: bool = True  # experts are 3-D parameters: neither adapters nor quantization reach them
+    experts_merged: bool = False  # such a parameter is made of the experts' matrices while the checkpoint loads
+    upcast_norms: bool = False
+    adapter: Adapter = Adapter()
+    trainable_layers: int = 2  # method freeze: how many trailing (or leading) layers train
+    optimizer: str = "adamw"
+    optimizer_rank: int = 0  # GaLore/APOLLO rank
+    layerwise_update: bool = False  # each tensor is updated and its gradient freed during the backward pass
+    micro_batch: int = 1
+    sequences_per_sample: int = 1  # 2 for a pair in one batch
+    length: int = 2048
+    accumulation: int = 1
+    checkpointing: Checkpointing = "layer"
+    reentrant: bool = True  # checkpointing computes layers again as a whole, else up to the last tensor that is needed
+    attention: AttentionImplementation = "sdpa"
+    given: SdpaInputs = SdpaInputs()
+    padded: bool = True  # batches hold padding, so sdpa may need a dense mask
+    loss: LossKind = "upcast"
+    logits_raised: bool = False  # the output layer's result is made fp32 at once
+    fused_kernels: bool = False  # norms and gated activations are one kernel each, which keeps its inputs only
+    needs_full_logits: bool = False  # a preference or reward stage keeps log-probabilities
+    supervised: bool = False  # and makes the supervised loss, too, which it drops
+    value_head: bool = False  # a scalar head instead of the vocabulary (reward model)
+    reference_copies: int = 0  # whole frozen copies of the model beside it
+    reference_logits: bool = False  # a second, gradient-free pass per step (preference stages with a reference)
+    estimates_kl: bool = False  # each pass is followed by a gradient-free one over mismatched answers (KTO)
+    eval_batch: int = 0  # 0: no evaluation
+    eval_length: int = 0
+    loader_workers: int = 0
+    dataset_tokens: int = 0
+    encodings: tuple[TowerWorkload, ...] = ()  # one for each tower
+    low_memory_load: bool = True  # each process maps the weights instead of materializing them
+    sharding: Sharding = Sharding()
+
+
+class ElementSizes(NamedTuple):
+    """Bytes per element; `master` is the optimizer's own full-precision copy of a trained parameter."""
+
+    base: float  # base weights that do not train
+    trained: float  # base weights that train
+    adapter: float
+    saved: float  # modules that train whole beside an adapter: weights, gradients and moments; at most the adapter's
+    gradient: float
+    master: float
+    moment: float
+    compute: float  # results of matrix products
+    residual: float  # hidden states between layers
+    casts: bool  # autocast: every trained linear keeps its own half-precision copy of weight and input
+
+
+def frozen_element_size(workload: Workload) -> float:
+    """Bytes per element of weights that do not train, once the run stands: those of the checkpoint, which FSDP2 raises
+    to fp32 where precision is mixed (accelerate, utils/fsdp_utils.py, fsdp2_prepare_model)."""
+    return 4.0 if workload.sharding.raised and workload.precision == "amp" else workload.base_bytes
+
+
+def _full_training_sizes(workload: Workload) -> ElementSizes:
+    """Trained weights: autocast keeps them, their gradients and moments in fp32; a ZeRO engine keeps half-precision
+    weights and gradients beside fp32 master weights and moments; pure half precision has half-precision moments."""
+    base = frozen_element_size(workload)
+    if workload.sharding.fsdp and workload.precision == "amp":  # gathers half-precision weights from fp32 shards
+        return ElementSizes(base, 4, 4, 4, 4, 0, 4, 2, 2, casts=False)
+    residual = base if workload.method == "freeze" else 4.0
+    match workload.precision:
+        case "amp":
+            return ElementSizes(base, 4, 4, 4, 4, 0, 4, 2, residual, casts=True)
+        case "pure":
+            return ElementSizes(base, 2, 4, 2, 2, 0, 2, 2, 2, casts=False)
+        case "engine":
+            return ElementSizes(2, 2, 2, 2, 2, 4, 4, 2, 2, casts=False)
+        case "fp32":
+            return ElementSizes(base, 4, 4, 4, 4, 4 if workload.sharding.engine else 0, 4, 4, residual, casts=False)
+
+
+def _adapter_training_sizes(workload: Workload) -> ElementSizes:
+    """Adapters are fp32 and train in fp32, except that a half-precision ZeRO engine casts them like everything else.
+    Modules that train whole beside them do so too, unless pure half precision leaves them as they were loaded
+    (LLaMA-Factory, model/adapter.py; peft casts adapters only).
+
+    An embedding that trains in fp32 hands fp32 hidden states from layer to layer."""
+    base = workload.base_bytes
+    if workload.precision == "engine":
+        return ElementSizes(2, 2, 2, 2, 2, 4, 4, 2, 2, casts=False)
+    master = 4 if workload.sharding.engine else 0
+    compute = 2.0 if workload.precision == "amp" else base
+    residual = 4.0 if workload.precision == "amp" and workload.adapter.full_embedding else base
+    saved = base if workload.precision == "pure" else 4.0
+    stored = frozen_element_size(workload)
+    return ElementSizes(stored, stored, 4, saved, 4, master, 4, compute, residual, casts=False)
+
+
+def element_sizes(workload: Workload) -> ElementSizes:
+    return (
+        _full_training_sizes(workload) if workload.method in ("full", "freeze") else _adapter_training_sizes(workload)
+    )

@@ -1,0 +1,376 @@
+"""A recipe from a few decisions (model, machine, method, sharding, length): its settings, in LLaMA-Factory's
+order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
+
+from validator.knowledge import guidance, models, tables
+from validator.knowledge.devices import Machine
+from validator.knowledge.guidance import SampleAmounts, memory_savers
+from validator.knowledge.models import Model
+from validator.recipe.known_folders import catalogue_root
+from validator.run import dataset_registry, multimodal, recipe_labels
+from validator.run.dataset_registry import Registry
+from validator.run.prediction import Job
+from validator.run.sample_lengths import estimate_sample_lengths, published_tokens
+
+if TYPE_CHECKING:
+    from validator.simulation.predict import PlanSimulations
+
+
+_TEXT_DATASETS = {"sft": "alpaca_gpt4_en,alpaca_gpt4_zh", "dpo": "dpo_mix_en,dpo_mix_zh", "rm": "dpo_mix_en,dpo_mix_zh",
+         "kto": "kto_mix_en", "pt": "wikipedia_en"}  # fmt: skip
+# For models that see, by stage; the others are trained on text.
+_IMAGE_DATASETS = {"sft": "llava_1k_en,llava_1k_zh", "dpo": "rlhf_v", "rm": "rlhf_v"}
+# As in LLaMA-Factory's own examples: half a megapixel and more, the default, is as many tokens as a long answer.
+_MAX_IMAGE_PIXELS = 512 * 512
+PLANNED_STAGES = tuple(_TEXT_DATASETS)
+# Above this, the mask that sdpa builds for padded samples outgrows everything else.
+_MAX_LENGTH_WITH_SDPA = 16384
+# Shares of the data held back for evaluation, by the number of samples below which they hold; and of a stream how many.
+_HELD_SHARES = {5_000: 0.05, 20_000: 0.02}
+_HELD_SHARE_OF_MANY = 0.01
+_HELD_SAMPLES_OF_STREAM = 200
+# With fewer samples none is held back. It is the least at which a guide sees any change (`form` in data/samples.yaml).
+_FEWEST_SAMPLES = 50
+# Checkpoints of adapters that are kept at most where none is known to be the best.
+_MAX_CHECKPOINTS_KEPT = 20
+# The share of a run that lies between checkpoints and evaluations at most.
+MAX_SHARE_BETWEEN_SAVES = 0.5
+# Why nothing is held back for evaluation.
+EVALUATION_TOO_LARGE = "an evaluation holds the logits of whole samples, which may not fit beside it"
+EVALUATION_TOO_LONG = "evaluations would take a tenth of the run"
+_TOO_FEW_SAMPLES = f"that takes {_FEWEST_SAMPLES} samples or more"
+# Optimizer steps that a run is to have.
+_MIN_STEPS = 100
+# Tokens of a sample that are left for its text where its pictures make it long.
+_TEXT_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class NewRecipe:
+    """The decisions about a run that its recipe follows from.
+
+    `engine`: a file of deepspeed/, or `fsdp`. `samples`: None stands for as many as the guidance says. `saver`: one of
+    the optimizers for full fine-tuning on one device, `bf16` for AdamW in 16 bits. `transformers`: the release that the
+    recipe is for; None stands for the newest. `own`: the registry of the user's own data. `workers`: processes that
+    load samples beside each of a device. `stem`: the name of the file that the recipe is written to, without its
+    suffix. `planned`: simulates a model that no formula knows. `save_steps`: the share of the run from one checkpoint
+    to the next, or the number of all steps, where the checkpoint at the end is the only one. `held`: the share of the
+    data that is held back for evaluation; None stands for the usual one. `no_evaluation`: what forbids an evaluation at
+    each checkpoint; None: nothing does. `public`: the run is on the public data that it names, and the header block
+    states their rows and lengths. `extra`: settings of its own by the heading of the recipe (model, method, dataset or
+    train) that they stand below; they replace others of the same name, and `drop` names those that have no place beside
+    them. `use`: the word for what the run is for, which ends the file's name."""
+
+    model: Model
+    machine: Machine
+    method: str
+    engine: str | None = None
+    micro: int = 1
+    length: int = 2048
+    liger: bool = False
+    recompute: bool = True
+    samples: int | None = None
+    stage: str = "sft"
+    saver: str | None = None
+    transformers: str | None = None
+    own: Registry | None = None
+    workers: int = 4
+    stem: str | None = None
+    planned: PlanSimulations | None = None
+    save_steps: float = 0.1
+    held: float | None = None
+    no_evaluation: str | None = None
+    public: bool = False
+    extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    drop: tuple[str, ...] = ()
+    use: str = ""
+
+    @property
+    def liger_helps(self) -> bool:
+        """Whether liger's loss, which never holds all logits, can be had: on GPUs, in stages that need no logits
+        (llamafactory/model/model_utils/liger_kernel.py, require_logits). Of a model that is simulated, where that can
+        be, too."""
+        if self.planned and not self.planned.fuses:
+            return False
+        return self.machine.device.vendor in ("nvidia", "amd", "unknown") and self.stage in ("sft", "pt")
+
+    @cached_property
+    def job(self) -> Job:
+        """The job it would be, judged by the same formulas as any other."""
+        header = {"samples": self.amount, "transformers": self.transformers, "packages": list(self.packages)}
+        settings = {key: value for key, value in self._settings() if key not in self.drop}
+        job = Job(settings, header, self.machine, path="plan", folders=(catalogue_root(),))
+        job = self.planned.job(job) if self.planned else job
+        job.registry = self.own or _catalogue_datasets()
+        if self.public:
+            job = replace(job, header={**job.header, **self._stated(job)})
+            job.registry = _catalogue_datasets()
+        return job
+
+    def _stated(self, job: Job) -> dict[str, int]:
+        """Fields of the header block: rows of the public data, and tokens of a typical sample. The longest sample is
+        left out, so that memory is judged for `cutoff_len` and the verdict holds for other data, too."""
+        known = published_tokens(job)
+        shown = multimodal.usual_media_tokens(job, self.model, job.datasets, job.published) if self.pictured else 0
+        fields = {"rows": job.published_rows, "lengths": min(known[0] + shown, self.length) if known else None}
+        return {name: value for name, value in fields.items() if value}
+
+    @property
+    def fits(self) -> bool:
+        """Whether all of both bands fits. The host is asked first, since the devices' memory may have to be simulated;
+        what is not is taken not to fit."""
+        return self.job.host_verdict in ("fits", "unknown") and self.job.device_verdict == "fits"
+
+    @cached_property
+    def lengths(self) -> Sequence[float]:
+        """Usual lengths of its samples, in tokens."""
+        return estimate_sample_lengths(self.job).lengths[1]
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages that the recipe asks for: the kernels of linear attention, which are plain Triton, where the device
+        runs them in bf16. Without them a step took 1.7 times as long on B200 (huggingface/transformers issue 48718)."""
+        runs = self.machine.device.vendor in ("nvidia", "amd") and self.machine.device.bf16
+        mixer = self.model.arch.mixer if self.model.family.mixer == "delta" else None
+        return mixer.packages if mixer and runs else ()
+
+    @property
+    def amount(self) -> int | None:
+        """Samples the recipe is made for: those there are, else the recommended number."""
+        return self.samples or self.recommended
+
+    @cached_property
+    def guidance(self) -> SampleAmounts | None:
+        """How many samples public work used for the stage."""
+        return guidance.sample_amounts(self.stage, self.method, self.model.billions, self.pictured)
+
+    @property
+    def recommended(self) -> int | None:
+        """Samples that data/samples.yaml recommends for the stage and the model's size; None: not known."""
+        return self.guidance.recommended.samples if self.guidance else None
+
+    @property
+    def rates(self) -> Mapping[str, Any]:
+        """Learning rate, effective batch and epochs of data/rates.yaml for stage, method and the model's size."""
+        return guidance.published_rates(self.model, self.method, self.stage, self.saver)
+
+    @property
+    def accumulation(self) -> int:
+        """So many steps that the effective batch comes closest to the wanted one from below; at least one."""
+        return max(1, self.batch // (self.micro * self.machine.world))
+
+    @property
+    def batch(self) -> int:
+        """Sequences of an optimizer step: as many as are usual, or hold the usual number of samples where several are
+        packed into one; a power of two below where the run would have fewer than a hundred steps. Where
+        the other devices' weights are gathered, there are four for each device: the traffic is not for a few tokens."""
+        usual = self.rates["batch"]
+        batch, (rows, samples) = int(usual["default"]), self._packed
+        if self.gathers:
+            batch = max(batch, min(4 * self.machine.world, int(usual["high"] or 0)))
+        most = int(rows * float(self.rates["epochs"]["default"])) // _MIN_STEPS if rows else batch
+        most = min(most, int(batch / samples))
+        return batch if most >= batch else 1 << max(0, most.bit_length() - 1)
+
+    @property
+    def gathers(self) -> bool:
+        """True if a device fetches the weights of each layer from the others."""
+        return self.engine is not None and ("z3" in self.engine or self.engine == "fsdp")
+
+    @property
+    def _packed(self) -> tuple[int | None, float]:
+        """Sequences that the samples make, None where their number is not known, and samples in each of them."""
+        if not self.public:
+            return self.amount, 1.0
+        job = Job({"stage": self.stage, "cutoff_len": self.length, **dict(self._data())})
+        job.registry = _catalogue_datasets()
+        rows, length = job.published_rows or self.amount, published_tokens(job)
+        each = max(1.0, job.longest / length[0]) if length and job.packs else 1.0
+        return int(rows / each) if rows else None, each
+
+    @cached_property
+    def _rows(self) -> int | None:
+        """Samples of the data. Texts that are packed into sequences count as the fewer of the two, since LLaMA-Factory
+        splits the data before it packs them. None: not known."""
+        if self.own is None:
+            return self._packed[0]
+        job = Job({"stage": self.stage, "cutoff_len": self.length, **dict(self._data())})
+        job.registry = self.own
+        if job.rows is None or not job.packs:
+            return job.rows
+        lengths = estimate_sample_lengths(job).lengths[1]
+        return min(job.rows, int(job.rows * sum(lengths) / len(lengths) / self.length))
+
+    @property
+    def unmeasured(self) -> str | None:
+        """Why nothing is held back for evaluation; None where part of the data is."""
+        few = self._rows is not None and self._rows < _FEWEST_SAMPLES
+        return _TOO_FEW_SAMPLES if few else self.no_evaluation
+
+    @property
+    def evaluates(self) -> bool:
+        """True if part of the data is held back and measured at each checkpoint."""
+        return self.unmeasured is None
+
+    @property
+    def held_share(self) -> float:
+        """The share of the data that is held back for evaluation."""
+        rows = self._rows or 0
+        return self.held or next((share for most, share in _HELD_SHARES.items() if rows < most), _HELD_SHARE_OF_MANY)
+
+    @property
+    def name(self) -> str:
+        """The name a recipe of the catalogue with these contents would have."""
+        name = recipe_labels.catalogue_name_with_variant(self.job) or "plan"
+        return f"{name}-{self.use}" if self.use else name
+
+    @property
+    def template(self) -> str | None:
+        """The model's template; for a base model that of its chat-tuned sister, else plain words."""
+        sister = models.find_model(self.model.hub[0]).template if self.model.hub else None
+        return self.model.template or sister or ("default" if self.model.base else None)
+
+    @property
+    def output(self) -> str:
+        """Where the run saves, from the working directory: by the file it is written to, as plans of different contents
+        may share a name of the catalogue's."""
+        return f"saves/{self.stem or self.name}"
+
+    @property
+    def pictured(self) -> bool:
+        """True if the model reads pictures and the samples have some."""
+        if not self.model.sees or self.stage == "pt":
+            return False
+        if self.own:
+            return self.own.pictured
+        names = str(dict(self._data())["dataset"]).split(",")
+        return any(one.pictured for name in names if (one := _catalogue_datasets().get(name)))
+
+    @property
+    def pictures(self) -> int:
+        """Tokens of the pictures and films of the fullest sample, of one picture where the data are not at hand."""
+        return multimodal.max_media_tokens(self.job, self.model, self.job.datasets) if self.pictured else 0
+
+    @property
+    def holding(self) -> int:
+        """Its length in tokens; where the pictures of a sample are longer, a length that holds them and some text."""
+        return self.length if self.pictures <= self.length else -(-(self.pictures + _TEXT_TOKENS) // 1024) * 1024
+
+    def _settings(self) -> Iterator[tuple[str, Any]]:
+        yield "model_name_or_path", self.model.name
+        if self.pictured:
+            yield "image_max_pixels", _MAX_IMAGE_PIXELS
+        if self.model.remote_code:
+            yield "trust_remote_code", True
+        if self.length > _MAX_LENGTH_WITH_SDPA and self.machine.device.flash_attention:
+            yield "flash_attn", "fa2"
+        if self.method == "qlora":
+            yield from {"quantization_bit": 4, "quantization_method": "bnb"}.items()
+        if self.liger:
+            yield "enable_liger_kernel", True
+        if not self.recompute:
+            yield "disable_gradient_checkpointing", True
+        elif self.model.arch.crosses or self.model.arch.borrows:  # gradients of several layers meet (TRA918, TRA929)
+            yield "use_reentrant_gc", False
+        yield from self.extra.get("model", {}).items()
+        yield from self._method()
+        yield from self._data()
+        kept = 2
+        if not self.evaluates and self.method != "full":  # adapters are small, and none is known to be the best
+            kept = min(max(2, round(1 / self.save_steps)), _MAX_CHECKPOINTS_KEPT)
+        yield from {"logging_steps": 10, "save_steps": self.save_steps, "save_total_limit": kept, "plot_loss": True,
+                    "report_to": "none"}.items()  # fmt: skip
+        yield from self._schedule()
+        yield from self._evaluation()
+
+    def _method(self) -> Iterator[tuple[str, Any]]:
+        yield "stage", self.stage
+        yield "do_train", True
+        yield "finetuning_type", "lora" if self.method == "qlora" else self.method
+        if self.method in ("lora", "qlora"):
+            rank, alpha = (guidance.usual_setting(key) for key in ("lora_rank", "lora_alpha"))
+            yield from {"lora_rank": int(rank), "lora_alpha": int(alpha * rank),
+                        "lora_target": self.model.family.targets}.items()  # fmt: skip
+        if self.model.arch.towers:
+            yield "freeze_vision_tower", True
+        if self.method == "freeze":
+            yield from {"freeze_trainable_layers": 2, "freeze_trainable_modules": "all"}.items()
+        if self.stage in ("dpo", "kto"):
+            yield "pref_beta", 0.1
+        if self.stage == "dpo":
+            yield "pref_loss", "sigmoid"
+        if self.saver:
+            yield from memory_savers()[self.saver].settings.items()
+        if self.engine == "fsdp":
+            yield "fsdp", "full_shard auto_wrap"
+            yield "fsdp_config", {"transformer_layer_cls_to_wrap": [self.model.family.layer]}
+        elif self.engine:
+            yield "deepspeed", f"deepspeed/{self.engine}"
+        yield from self.extra.get("method", {}).items()
+
+    @property
+    def _dataset(self) -> str:
+        if self.own:
+            return ",".join(self.own.entries)
+        return (_IMAGE_DATASETS if self.model.sees else {}).get(self.stage, _TEXT_DATASETS[self.stage])
+
+    def _data(self) -> Iterator[tuple[str, Any]]:
+        yield "dataset", self._dataset
+        template = self.template
+        if template and self.stage != "pt":
+            yield "template", template
+            yield from self.model.family.settings.items()
+        if self.stage != "pt" and tables.json_table("templates")["templates"].get(template, {}).get("reasoning"):
+            yield "enable_thinking", None  # right for answers with and without thoughts (rules TRA618 and TRA619)
+        yield "cutoff_len", self.length
+        yield "preprocessing_num_workers", 16
+        yield "dataloader_num_workers", self.workers
+        yield from self.extra.get("dataset", {}).items()
+
+    def _schedule(self) -> Iterator[tuple[str, Any]]:
+        yield "per_device_train_batch_size", self.micro
+        yield "gradient_accumulation_steps", self.accumulation
+        yield "learning_rate", self.rates["learning_rate"]["default"]
+        yield "num_train_epochs", float(self.rates["epochs"]["default"])
+        yield "lr_scheduler_type", "cosine"
+        yield "warmup_ratio", 0.03
+        yield "max_grad_norm", 1.0
+        yield ("pure_bf16" if self.saver else "bf16" if self.machine.device.bf16 else "fp16"), True
+        if self.machine.nodes > 1:
+            yield "ddp_timeout", 7200
+        yield from self.extra.get("train", {}).items()
+
+    def _evaluation(self) -> Iterator[tuple[str, Any]]:
+        """Part of the data is held back and measured at each checkpoint, the best of which is kept. The run of an
+        adapter, which is quickly loaded again, ends with it. Of streamed text the first samples are held back."""
+        if not self.evaluates:
+            return
+        yield "val_size", _HELD_SAMPLES_OF_STREAM if self.streams else self.held_share
+        yield from {"per_device_eval_batch_size": 1, "eval_strategy": "steps",
+                    "eval_steps": min(self.save_steps, MAX_SHARE_BETWEEN_SAVES)}.items()  # fmt: skip
+        adapter = self.method in ("lora", "qlora") and self.save_steps < 1
+        if adapter and not self.engine and self.stage != "rm":  # rule TRA106
+            yield "load_best_model_at_end", True
+        yield "metric_for_best_model", "eval_loss"
+
+    @property
+    def streams(self) -> bool:
+        """True if the data are read while the run goes on."""
+        return bool(self.extra.get("dataset", {}).get("streaming"))
+
+
+def can_wrap_layers(model: Model) -> bool:
+    """Whether the layer class that FSDP shards by is known."""
+    return model.family.layer is not None
+
+
+@cache
+def _catalogue_datasets() -> Registry:
+    """The data sets that recipes of the catalogue name."""
+    return dataset_registry.read_registry(catalogue_root() / "data" / dataset_registry.REGISTRY_FILE)

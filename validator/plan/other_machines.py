@@ -1,0 +1,177 @@
+"""The same run on other machines: the smallest change of machine or wish with which something fits, and the same
+training on one, two, four, eight devices and more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from validator.knowledge import devices, guidance
+from validator.knowledge.devices import Machine
+from validator.plan.new_recipe import NewRecipe
+from validator.plan.search import PLANNED_METHODS, SPEED_CLASSES, USUAL_LENGTHS, Plan, find_plans, fitting_runs
+from validator.run.prediction import GIB
+
+# From the most frugal class on: what fits in none of these fits in none at all.
+_SPEEDS_TRIED = ("slowest", "medium", "fast")
+_MORE_NODES = (2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """A draft that fits its machine, and what had to change for it."""
+
+    draft: NewRecipe
+    note: str
+
+
+def nearest_upgrades(start: NewRecipe, methods: Sequence[str]) -> list[Upgrade]:
+    """ZeRO for FSDP, another method, shorter samples, fewer of the devices; more host memory, more devices of the same
+    kind, larger devices: of each the smallest step that suffices."""
+    ways = (
+        _without_fsdp(start, methods),
+        _with_other_method(start, methods),
+        _with_shorter_samples(start, methods),
+        _with_fewer_devices(start, methods),
+        _with_more_host_memory(start, methods),
+        _with_more_devices(start, methods),
+        _with_larger_devices(start, methods),
+    )
+    return [upgrade for way in ways if (upgrade := next(way, None))]
+
+
+def other_fitting_method(start: NewRecipe, methods: Sequence[str], older: str) -> list[Upgrade]:
+    """Another method that fits, with the newest transformers or else with an older one."""
+    releases = (None, older)
+    ways = (way for release in releases for way in _with_other_method(replace(start, transformers=release), methods))
+    return [*islice(ways, 1)]
+
+
+def _first_fitting_run(start: NewRecipe, machine: Machine, methods: Sequence[str]) -> NewRecipe | None:
+    drafts = (replace(start, machine=machine, method=method) for method in methods)
+    return next(
+        (fitting for draft in drafts for speed in _SPEEDS_TRIED for fitting in fitting_runs(draft, speed)), None
+    )
+
+
+def _without_fsdp(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:
+    if start.engine == "fsdp" and (draft := _first_fitting_run(replace(start, engine=None), start.machine, methods)):
+        yield Upgrade(draft, "without --fsdp")
+
+
+def _with_other_method(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:
+    others = [each for each in guidance.methods_with_rates(PLANNED_METHODS, start.stage) if each not in methods]
+    if draft := _first_fitting_run(start, start.machine, others):
+        yield Upgrade(draft, f"with --method {draft.method}")
+
+
+def _with_shorter_samples(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:
+    """Half the length, and again, down to the shortest usual one."""
+    length = start.length // 2
+    while length >= max(USUAL_LENGTHS[-1], start.pictures):
+        if draft := _first_fitting_run(replace(start, length=length), start.machine, methods):
+            yield Upgrade(draft, f"with --cutoff-len {length}")
+        length //= 2
+
+
+def _with_fewer_devices(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:
+    """Each device's process takes host memory of its own."""
+    here = start.machine
+    for count in (8, 4, 2, 1):
+        if count < here.devices and (draft := _first_fitting_run(start, here._replace(devices=count), methods)):
+            yield Upgrade(draft, "fewer of the devices")
+
+
+def _with_more_host_memory(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:
+    """The least host memory with which it fits, in steps of 16 GiB."""
+    plenty = replace(start, machine=start.machine._replace(host_ram_gib=1e6), workers=1)
+    fitting = [draft for method in methods for speed in SPEED_CLASSES[1:]
+               for draft in fitting_runs(replace(plenty, method=method), speed)]  # fmt: skip
+    if fitting:
+        least = min(fitting, key=_host_memory_bytes)
+        machine = start.machine._replace(host_ram_gib=float(-(-_host_memory_bytes(least) // (16 * GIB)) * 16))
+        yield Upgrade(replace(least, machine=machine), "more host memory per node")
+
+
+def _host_memory_bytes(draft: NewRecipe) -> float:
+    return draft.job.host_memory.high if draft.job.host_memory else 0.0
+
+
+def _with_more_devices(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:
+    here, most = start.machine, start.machine.device.server_devices
+    counts = [(here.nodes, n) for n in (2, 4, 8, 16) if here.devices < n <= most]
+    counts += [(n, max(here.devices, most)) for n in _MORE_NODES if n > here.nodes]
+    for nodes, count in counts:
+        machine = here._replace(nodes=nodes, devices=count)
+        machine = machine._replace(host_ram_gib=_larger_host_ram(machine, here))
+        if draft := _first_fitting_run(start, machine, methods):
+            yield Upgrade(draft, "more devices of the same kind")
+
+
+def _with_larger_devices(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:
+    here = start.machine
+    kinds = (devices.find_device(key)[0] for key in devices.device_ids())
+    larger = [kind for kind in kinds if kind.vendor == here.device.vendor and kind.common
+              and (kind.usable_gib or 0) > (here.device.usable_gib or 0)]  # fmt: skip
+    for kind in sorted(larger, key=lambda kind: kind.usable_gib or 0):
+        machine = here._replace(device=kind)
+        machine = machine._replace(host_ram_gib=_larger_host_ram(machine, here))
+        if draft := _first_fitting_run(start, machine, methods):
+            yield Upgrade(draft, "larger devices")
+
+
+def _larger_host_ram(machine: Machine, here: Machine) -> float | None:
+    return max(usual_host_ram(machine) or 0.0, here.host_ram_gib or 0.0) or None
+
+
+def usual_host_ram(machine: Machine) -> float | None:
+    """Main memory of the usual server with this device, GiB, in proportion to the devices used; None: not known."""
+    device = machine.device
+    if device.shared_memory:
+        return device.usable_gib
+    if device.server_ram_gib is None:
+        return None
+    return float(int(device.server_ram_gib * min(1.0, machine.devices / device.server_devices)))
+
+
+# Nodes after the first, where one is full.
+_NODES_COMPARED = (2, 4)
+
+
+def plans_by_device_count(best: NewRecipe, own_ram: bool) -> Sequence[tuple[Machine, Plan | None]]:
+    """The soonest plan of a draft's method and length on each machine of its kind, None where nothing fits. `own_ram`:
+    a node has the main memory that the draft's machine names, not that of the usual server."""
+    start = NewRecipe(
+        best.model,
+        best.machine,
+        best.method,
+        "fsdp" if best.engine == "fsdp" else None,
+        length=best.length,
+        samples=best.samples,
+        stage=best.stage,
+        own=best.own,
+        planned=best.planned,
+    )
+    machines = (_with_usual_host_ram(machine, start.machine, own_ram) for machine in _machines_of_kind(start.machine))
+    return [(machine, _soonest_plan(replace(start, machine=machine))) for machine in machines]
+
+
+def _machines_of_kind(here: Machine) -> Iterator[Machine]:
+    """Of one node up to what its usual server holds, then full ones."""
+    full = max(here.devices, here.device.server_devices)
+    counts = [count for count in (1, 2, 4, 8, 16) if count < full] + [full]
+    yield from (here._replace(nodes=1, devices=count) for count in counts)
+    nodes = sorted({*_NODES_COMPARED, here.nodes} - {1})
+    yield from (
+        here._replace(nodes=count, devices=full) for count in nodes if count <= max(_NODES_COMPARED[0], here.nodes)
+    )
+
+
+def _with_usual_host_ram(machine: Machine, here: Machine, own_ram: bool) -> Machine:
+    return machine if own_ram else machine._replace(host_ram_gib=usual_host_ram(machine) or here.host_ram_gib)
+
+
+def _soonest_plan(start: NewRecipe) -> Plan | None:
+    plans = find_plans(start, [start.method], [start.length])
+    return min(plans, key=lambda plan: plan.duration, default=None)

@@ -1,0 +1,197 @@
+"""A new recipe as the text of a file: header block, launch command, headings, and a remark behind each setting that
+trades one thing for another."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from validator import __version__
+from validator.knowledge.devices import Machine
+from validator.knowledge.guidance import memory_savers
+from validator.knowledge.tables import yaml_table
+from validator.plan.new_recipe import NewRecipe
+from validator.run import recipe_labels
+
+# What the first line of a recipe calls the method, and the stage.
+_METHOD_WORDS = {"lora": "LoRA", "qlora": "QLoRA (4 bits)", "full": "full", "freeze": "last-layers"}
+_STAGE_WORDS = {
+    "sft": "fine-tuning",
+    "dpo": "DPO",
+    "kto": "KTO",
+    "rm": "reward modelling",
+    "pt": "continued pre-training",
+}
+_HEADINGS = {"model_name_or_path": "model", "stage": "method", "dataset": "dataset", "output_dir": "output",
+             "per_device_train_batch_size": "train", "val_size": "eval"}  # fmt: skip
+# A text that YAML reads as itself; folders may be called anything.
+_PLAIN_SCALAR = re.compile(r"[A-Za-z_./~][\w./~+,@() -]*[\w./)]")
+
+
+def render_recipe(draft: NewRecipe, planned: bool = True, head: Sequence[str] = ()) -> str:
+    """The recipe as a file: header block, the lines of `head` as comments, then LLaMA-Factory's headings. `planned`
+    notes its origin."""
+    lines = ["# /// recipe", *(f"# {key}: {value}" for key, value in _header_lines(draft, planned)), "# ///"]
+    lines += [*(["", *(f"# {line}" for line in head)] if head else []), *_launch_remark(draft)]
+    for key, value in draft.job.values.items():
+        if key == "logging_steps":
+            lines += ["", "### output", f"output_dir: {draft.output}"]
+        if key in _HEADINGS:
+            lines += ["", f"### {_HEADINGS[key]}"]
+        lines += _setting_lines(key, value, _setting_remark(draft, key))
+    if draft.unmeasured:
+        lines.append(f"# nothing is held back: {draft.unmeasured}")
+    return "\n".join(lines) + "\n"
+
+
+def _launch_remark(draft: NewRecipe) -> Iterator[str]:
+    """The command where `llamafactory-cli train` alone is not enough; `lmf-recipes explain` prints the same."""
+    machine, run = draft.machine, f"llamafactory-cli train recipes/{draft.name}.yaml"
+    if machine.nodes > 1:
+        yield from ("", f"# On each node, with its NODE_RANK from 0 to {machine.nodes - 1}:")
+        yield f"#   FORCE_TORCHRUN=1 NPROC_PER_NODE={machine.devices} NNODES={machine.nodes} \\"
+        yield from (f"#   {words} \\" for words in _launch_variables(draft))
+        yield "#   NODE_RANK=0 MASTER_ADDR=ADDRESS_OF_NODE_0 MASTER_PORT=29500 \\"
+        yield f"#   {run}"
+    elif machine.devices == 1 and draft.job.zero:
+        yield from ("", "# DeepSpeed wants torchrun, which one device does not get unasked:")
+        yield f"#   {' '.join(['FORCE_TORCHRUN=1 NPROC_PER_NODE=1', *_launch_variables(draft), run])}"
+
+
+def _launch_variables(draft: NewRecipe) -> Iterator[str]:
+    """What the nodes want set beside."""
+    from validator.run import launch_command  # which most plans do not wait for
+
+    wait = draft.job.number("ddp_timeout") if draft.machine.world > 1 else 0.0
+    wanted = launch_command.vendor_env(draft.machine.device, draft.machine.nodes, wait)
+    for variables in (wanted, launch_command.omp_threads(draft.job)):
+        if variables:
+            yield " ".join(f"{name}={value}" for name, value in variables.items())
+
+
+def _header_lines(draft: NewRecipe, planned: bool) -> Iterator[tuple[str, Any]]:
+    yield "summary", _yaml_value(_summary(draft))
+    yield "machine", draft.machine
+    if draft.machine.host_ram_gib:
+        yield "host_ram_gib", f"{draft.machine.host_ram_gib:g}"
+    if draft.machine.network:
+        yield "network", draft.machine.network
+    if draft.machine.price:
+        yield "price", draft.machine.price
+    if draft.amount:
+        yield "samples", draft.amount
+    for field in ("rows", "lengths"):
+        if field in draft.job.header:
+            yield field, draft.job.header[field]
+    yield from _package_fields(draft)
+    if prediction := recipe_labels.stated_prediction(draft.job):
+        yield "predicted", recipe_labels.prediction_line(prediction)
+    if planned:
+        yield "origin", f"plan of llamafactory-recipes {__version__}"
+
+
+def _package_fields(draft: NewRecipe) -> Iterator[tuple[str, Any]]:
+    """Yield the header fields that name packages and releases to install."""
+    if draft.packages:
+        yield "packages", f"[{', '.join(draft.packages)}]"
+    if draft.transformers:
+        yield "transformers", draft.transformers
+
+
+def _summary(draft: NewRecipe) -> str:
+    """One line on what it trains, where and how."""
+    what = f"{_METHOD_WORDS[draft.method]} {_STAGE_WORDS[draft.stage]} of {recipe_labels.model_title(draft.model)}"
+    return ", ".join([f"{what} on {_machine_words(draft.machine)}", *_memory_savings(draft)])
+
+
+def _memory_savings(draft: NewRecipe) -> Iterator[str]:
+    zero = draft.job.zero
+    if draft.engine == "fsdp":
+        yield "FSDP"
+    if zero:
+        names = {"offload_optimizer": "the optimizer", "offload_param": "the weights"}
+        away = " and ".join(name for key, name in names.items() if zero.offload(key))
+        yield f"ZeRO-{zero.stage}" + (f" with {away} in host memory" if away else "")
+    if draft.saver:
+        yield memory_savers()[draft.saver].title
+    if draft.length >= recipe_labels.LONG_CONTEXT:
+        yield f"samples of up to {draft.length // 1024}k tokens"
+
+
+def _machine_words(machine: Machine) -> str:
+    kind = machine.device.name.removeprefix("NVIDIA ").removeprefix("GeForce ").removeprefix("AMD Instinct ")
+    kind = kind.replace(",", "")
+    each = f"{machine.devices} x {kind}" if machine.devices > 1 else f"one {kind}"
+    return f"{machine.nodes} servers of {each}" if machine.nodes > 1 else each
+
+
+def _setting_remark(draft: NewRecipe, key: str) -> str:
+    """The trade-off behind a setting; empty where it is plain."""
+    kept = "the best by eval_loss, and the last" if draft.evaluates else "none is known to be the best"
+    remarks = {
+        "enable_thinking": "answers keep their thoughts, and an empty one is never trained"
+        + ("" if draft.stage == "rm" else f"; if yours have none, {draft.model.family.without_thoughts}"),
+        "default_system": "LLaMA-Factory's own asks in every sample for thoughts",
+        "save_steps": "of the run" if draft.save_steps < 1 else "the end: one before it would take a tenth of the run",
+        "save_total_limit": kept,
+        "enable_liger_kernel": "a loss that never holds all logits; needs the package liger-kernel",
+        "disable_gradient_checkpointing": "faster; remove it for longer samples",
+        "flash_attn": "needs the package flash-attn" if draft.machine.device.vendor != "ascend" else "",
+        "pure_bf16": "weights and gradients in bf16: half the memory, and small updates are rounded away",
+        "lora_target": draft.model.family.remark,
+        "warmup_ratio": "not warmup_steps: transformers 4 takes no share there",
+        "ddp_timeout": "reading a large model on every node can take longer than the default half hour",
+        "freeze_trainable_layers": "the last two; each more costs 16 bytes a parameter",
+        "gradient_accumulation_steps": "updated layer by layer at every step; raise the micro batch instead"
+        if draft.saver in ("galore", "apollo")
+        else "",
+        "dataset": "short samples, to try it; put your long ones here"
+        if draft.length >= recipe_labels.LONG_CONTEXT and not (draft.own or draft.extra)
+        else "",
+        "create_new_adapter": "merges that adapter, also into the reference; chat and export with both, that one first",
+        "packing": "several samples in a sequence, which leaves no padding",
+        "neat_packing": "samples in a sequence do not see each other",
+        "streaming": "reads while it trains, instead of downloading and tokenizing everything first",
+        "max_steps": f"{draft.job.effective_batch * draft.length:,} tokens each",
+        "image_max_pixels": f"larger pictures are scaled down to it{_image_tokens_remark(draft)}",
+        "freeze_vision_tower": "" if _tower_stays_frozen(draft) else "false trains the tower, too",
+        "deepspeed": "its launch by torchrun wastes less memory on varied lengths" if _shards_nothing(draft) else "",
+        "val_size": "held back and measured at each checkpoint",
+    }
+    return f"  # {remark}" if (remark := remarks.get(key)) else ""
+
+
+def _tower_stays_frozen(draft: NewRecipe) -> bool:
+    """True if PEFT refuses adapters in the model's towers (rule TRA919)."""
+    refused = {"wrapped", "tower_clash"} & yaml_table("composites").get(draft.model.kind, {}).keys()
+    return draft.method != "full" and bool(refused)
+
+
+def _image_tokens_remark(draft: NewRecipe) -> str:
+    """How many tokens a picture of so many pixels becomes, where that grows with them."""
+    areas = (tower.side**2 * tower.merge for tower in draft.model.arch.towers if tower.side and not tower.whole)
+    return "".join(f": some {draft.job.number('image_max_pixels') / area:.0f} tokens" for area in areas)
+
+
+def _shards_nothing(draft: NewRecipe) -> bool:
+    """DeepSpeed on one device with everything kept there."""
+    return draft.machine.world == 1 and draft.engine == "ds_z2.json"
+
+
+def _setting_lines(key: str, value: Any, remark: str) -> list[str]:
+    if isinstance(value, Mapping):
+        return [f"{key}:", *(f"  {name}: [{', '.join(words)}]" for name, words in value.items())]
+    return [f"{key}: {_yaml_value(value)}{remark}"]
+
+
+def _yaml_value(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, float) and 0 < value < 1e-3:
+        mantissa, _, exponent = f"{value:.1e}".partition("e")
+        return f"{mantissa}e{int(exponent)}"
+    if isinstance(value, str) and not _PLAIN_SCALAR.fullmatch(value):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)

@@ -1,1 +1,0 @@
-"""Files as they are written, with every position; no meaning of any key."""

@@ -1,0 +1,240 @@
+"""Files that are written whole or not at all. New content goes into `.NAME.part` beside the target, reaches the
+disk, and takes the place of the old file in one step, so that a full disk, a killed process or a loss of power
+leaves either the old file or the new one. Whoever has locked the part file is the one that writes; a part file
+without a lock was left by a killed process and is removed by the next."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from validator.errors import RecipeError
+
+# A write takes milliseconds, on a network file system with its own wait perhaps a second.
+_LOCK_TRIES, _LOCK_WAIT = 200, 0.05
+# Bytes of a name that leave room for what is put around it: file systems take 255.
+_LONGEST_NAME = 240
+# What file systems say that know no locks.
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+
+
+@contextmanager
+def locked_part_file(target: Path) -> Iterator[tuple[Path, int]]:
+    """A new, empty file beside the target, open for writing. It is removed with the block, if it is still there. Raises
+    OSError, and RecipeError where another process does not let go of it."""
+    name = os.fsdecode(os.fsencode(target.name)[:_LONGEST_NAME])
+    part = target.with_name(f".{name}.part")
+    file = _create_locked(part)
+    try:
+        yield part, file
+    finally:
+        with suppress(OSError):
+            if _is_still_at(part, file):
+                part.unlink()
+        os.close(file)
+
+
+def _create_locked(part: Path) -> int:
+    for _ in range(_LOCK_TRIES):
+        try:
+            file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            _remove_leftover(part)
+            continue
+        try:
+            if _try_lock(file) and _is_still_at(part, file):
+                return file
+        except OSError as err:
+            if err.errno in _NO_LOCKS:  # that it was not there before has to do
+                return file
+            part.unlink()
+            os.close(file)
+            raise
+        os.close(file)  # another process took it for a leftover before it was locked
+    raise RecipeError(f"`{part}` belongs to another process that is writing; wait for that, or end it")
+
+
+def _remove_leftover(part: Path) -> None:
+    """Remove what a process left; where it lives, wait a moment. Raises RecipeError where that cannot be told."""
+    try:
+        # A link is not followed, and a pipe does not keep us waiting.
+        file = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            if not _try_lock(file):
+                time.sleep(_LOCK_WAIT)
+            elif _is_still_at(part, file):
+                part.unlink()
+        finally:
+            os.close(file)
+    except FileNotFoundError:  # its process has come to its end
+        return
+    except OSError as err:
+        why = (err.strerror or str(err)).lower()
+        raise RecipeError(f"`{part}` is in the way ({why}); remove it where no other process is writing") from None
+
+
+def _try_lock(file: int) -> bool:
+    """Lock the open file until it is closed; False where another process did. Raises OSError where nothing can be."""
+    import fcntl  # which Windows lacks, where all works that does not write
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_still_at(part: Path, file: int) -> bool:
+    """Whether the open file still has its name."""
+    try:
+        return os.path.samestat(part.lstat(), os.fstat(file))
+    except FileNotFoundError:
+        return False
+
+
+ContentChange = Callable[[bytes | None], str | bytes | None]
+
+
+def create_file(target: Path, content: str | bytes) -> None:
+    """Write a new file, with the folders it stands in. Raises RecipeError where it exists or cannot be written."""
+
+    def new(before: bytes | None) -> str | bytes:
+        if before is not None:
+            raise _exists_error(target)
+        return content
+
+    if os.path.lexists(target):  # a link that leads nowhere is not written through, either
+        raise _exists_error(target)
+    make_folder(target.parent)
+    edit_file(target, new)
+
+
+def replace_file(target: Path, content: str | bytes) -> None:
+    """Write a file in place of one that is there or not. Raises RecipeError as `edit` does."""
+    edit_file(target, lambda _: content)
+
+
+def edit_file(target: Path, change: ContentChange) -> None:
+    """Write what is made of a file's content; `change` is given None where there is no file, and gives None where
+    nothing is to be written. Mode, owner and attributes stay as far as the user may set them, and a link keeps pointing
+    to the file; another name of it, by a hard link, keeps the old content.
+
+    Raises RecipeError where it cannot be written, is read-only, or was changed in the meantime, and what `change`
+    raises."""
+    file = Path(os.path.realpath(target))
+    try:
+        with locked_part_file(file) as (part, opened):
+            before = _current_content(file)
+            after = change(before)
+            if after is None:
+                return
+            if before is not None:
+                _copy_attributes(target, file, opened)  # first: what others may not read is never theirs to read
+            with os.fdopen(opened, "wb", closefd=False) as stream:
+                stream.write(after if isinstance(after, bytes) else _encode_text(target, after))
+            os.fsync(opened)
+            if before is None:
+                _give_name(part, file)
+            elif _current_content(file) == before:
+                part.replace(file)
+            else:
+                raise RecipeError(f"`{target}` was changed in the meantime; nothing is written to it, run again")
+        _sync_folder(file.parent)
+    except FileExistsError:
+        raise _exists_error(target) from None
+    except OSError as err:
+        raise RecipeError(f"`{target}` cannot be written: {_os_reason(err)}") from None
+
+
+def make_folder(place: Path) -> None:
+    """Make a folder, with those it stands in, where there is none. Raises RecipeError."""
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise RecipeError(f"the folder `{place}` cannot be made: {_os_reason(err)}") from None
+
+
+def _current_content(file: Path) -> bytes | None:
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise RecipeError(f"`{file}` is there and is no file; choose another name")
+        return file.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _encode_text(target: Path, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise RecipeError(f"`{target}` would hold a name that is not UTF-8; rename what it names") from None
+
+
+def _copy_attributes(target: Path, file: Path, new: int) -> None:
+    """Give the new file what the old one has: owner, where the user may, access control list and other attributes, and
+    mode. Raises RecipeError for one that may not be written, which taking its place would not heed."""
+    old = file.stat()
+    if not (old.st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH) and os.access(file, os.W_OK)):
+        raise RecipeError(f"`{target}` is read-only; nothing is written to it")
+    own = os.fstat(new)
+    for user, group in ((old.st_uid, -1), (-1, old.st_gid)):
+        if user not in (-1, own.st_uid) or group not in (-1, own.st_gid):
+            with suppress(PermissionError):
+                os.fchown(new, user, group)
+    if sys.platform == "linux":
+        with suppress(OSError):  # a file system without them
+            for name in os.listxattr(file):
+                with suppress(OSError):  # some are the kernel's own
+                    os.setxattr(new, name, os.getxattr(file, name))
+    os.fchmod(new, stat.S_IMODE(old.st_mode))
+
+
+def _give_name(part: Path, file: Path) -> None:
+    """Give a new file its name. A link cannot replace a file that somebody else made in the meantime; where the file
+    system has none (FAT), one made in this very moment would be lost. Raises FileExistsError, OSError."""
+    try:
+        file.hardlink_to(part)
+    except FileExistsError:
+        raise
+    except OSError:
+        if os.path.lexists(file):
+            raise FileExistsError from None
+        part.rename(file)
+
+
+def _sync_folder(place: Path) -> None:
+    """Bring a folder's names to the disk. A file system that cannot do that has the file in its place all the same."""
+    with suppress(OSError):
+        opened = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
+def _exists_error(target: Path) -> RecipeError:
+    return RecipeError(f"`{target}` exists and is not overwritten; choose another name, or remove it")
+
+
+def _os_reason(err: OSError) -> str:
+    return (err.strerror or str(err)).lower()
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A temporary folder, which is removed with the block, as far as it can be. Raises RecipeError where there is none
+    to be had."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="lmf-recipes-", ignore_cleanup_errors=True)
+    except OSError as err:
+        why = (err.strerror or str(err)).lower()
+        raise RecipeError(f"no temporary folder can be made: {why}; TMPDIR names another place") from None
+    with folder as place:
+        yield Path(place)

@@ -1,0 +1,37 @@
+"""Files that lmf-recipes generates and people may edit. A generated file ends with a checksum, and is replaced only
+while nobody has changed the lines above it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from validator.errors import RecipeError
+from validator.recipe import atomic_write
+
+_CHECKSUM_LINE = "# lmf-recipes writes this file anew as long as the lines above are as it wrote them: "
+
+
+def write_generated(target: Path, text: str) -> None:
+    """Write the job. A file that is there is replaced only where nobody changed it since it was written here. Raises
+    RecipeError."""
+
+    def anew(before: bytes | None) -> str:
+        if before is not None and not _is_untouched(before):
+            raise RecipeError(f"`{target}` is not as it was written here, and not overwritten; choose another name")
+        return f"{text}{_CHECKSUM_LINE}{_checksum(text)}\n"
+
+    atomic_write.make_folder(target.parent)
+    atomic_write.edit_file(target, anew)
+
+
+def _is_untouched(data: bytes) -> bool:
+    try:
+        text, seal, number = data.decode().rpartition(_CHECKSUM_LINE)
+    except UnicodeDecodeError:
+        return False
+    return bool(seal) and number.strip() == _checksum(text)
+
+
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

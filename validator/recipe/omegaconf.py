@@ -1,0 +1,407 @@
+"""YAML 1.1 in OmegaConf's dialect: text to nodes, which know their positions, and nodes to values; the limits on
+size, depth and aliases, and what OmegaConf refuses. This is the only importer of PyYAML.
+
+OmegaConf differs from plain PyYAML in these ways, all of which are reproduced here: `1e-4` is a number, dates
+stay text, a key written twice is an error, aliases may not expand a document far, `${` must begin a well-formed
+interpolation (which LLaMA-Factory then leaves unresolved), and sets, dates by tag and null keys are refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import yaml
+
+from validator.finding import Diagnostic, Edit, Fix, Severity
+from validator.wording import clip
+
+Position = tuple[int, int]  # line and column, both from 1
+STRING_TAG = "tag:yaml.org,2002:str"
+NULL_TAG = "tag:yaml.org,2002:null"
+INTEGER_TAG = "tag:yaml.org,2002:int"
+_TIMESTAMP_TAG = "tag:yaml.org,2002:timestamp"
+# Greater whole numbers are no floats any more, and mean nothing. Python itself reads 4,300 digits, in base 16 any.
+_MAX_BITS, _TOO_MANY_DIGITS = 1023, "Exceeds the limit"
+_KEY_CONTEXT = "while scanning a simple key"  # libyaml, which stops behind it
+MAX_DEPTH = 100  # levels; OmegaConf recurses
+_TOO_DEEP_MESSAGE = "exceeded maximum nesting depth"  # libyaml by itself, in newer releases from 1,000 levels on
+_BaseLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+if TYPE_CHECKING:  # the class of a protocol takes as long to make as reading a recipe
+
+    class _Mark(Protocol):
+        index: int
+        line: int
+        column: int
+
+    class Node(Protocol):
+        """A node as PyYAML composes it: `id` is scalar, sequence or mapping."""
+
+        id: str
+        tag: str
+        value: Any
+        start_mark: _Mark
+        end_mark: _Mark
+
+else:
+    Node = yaml.Node
+
+
+class _ExactLoader(_BaseLoader):  # type: ignore[misc]
+    """PyYAML's safe loader, which refuses what its constructors break off at, such as `!!bool x` and `!!int ""`."""
+
+    def construct_object(self, node: Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+        except MalformedError:
+            raise
+        except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as err:
+            many = str(err).startswith(_TOO_MANY_DIGITS)
+            raise _value_error(
+                node, "has too many digits" if many else f"is no {node.tag.rpartition(':')[2]}"
+            ) from None
+        if type(value) is int and value.bit_length() > _MAX_BITS:
+            raise _value_error(node, "has too many digits")
+        return value
+
+
+class _OmegaConfLoader(_ExactLoader):
+    """PyYAML's safe loader with OmegaConf's resolvers (omegaconf/_yaml.py)."""
+
+
+_OmegaConfLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"""^(?:[-+]?[0-9]+(?:_[0-9]+)*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
+        |[-+]?[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+)
+        |\.[0-9]+(?:_[0-9]+)*(?:[eE][-+][0-9]+)?
+        |[-+]?[0-9]+(?:_[0-9]+)*(?::[0-5]?[0-9])+\.[0-9_]*
+        |[-+]?\.(?:inf|Inf|INF)
+        |\.(?:nan|NaN|NAN))$""",
+        re.X,
+    ),
+    list("-+0123456789."),
+)
+_OmegaConfLoader.yaml_implicit_resolvers = {
+    first: [pair for pair in pairs if pair[0] != _TIMESTAMP_TAG]
+    for first, pairs in _OmegaConfLoader.yaml_implicit_resolvers.items()
+}
+
+
+class MalformedError(ValueError):
+    """Text that is not YAML. `position` is where the reader stopped; `keyless`: at a line that is no `key: value`."""
+
+    def __init__(self, what: str, position: Position = (1, 1), keyless: bool = False) -> None:
+        super().__init__(what)
+        self.position = position
+        self.keyless = keyless
+
+
+def compose_yaml(text: str, judge: Callable[[Node], bool]) -> tuple[Node | None, Any]:
+    """The root node of a document and its value, None where it is empty. `judge` looks at the nodes before values are
+    made of them, and says whether to. Raises MalformedError, or ValueError where a value cannot be made."""
+    loader = _OmegaConfLoader(text)
+    try:
+        node = loader.get_single_node()
+        made = node is not None and judge(node)
+        return node, loader.construct_document(node) if made else None
+    except yaml.YAMLError as err:
+        raise _malformed_error(err) from None
+    finally:
+        loader.dispose()
+
+
+def load_plain_yaml(text: str) -> Any:
+    """The value of text in YAML's own types, as PyYAML gives them. Raises MalformedError."""
+    try:
+        return yaml.load(text, Loader=_ExactLoader)
+    except yaml.YAMLError as err:
+        raise _malformed_error(err) from None
+
+
+def count_nodes(text: str) -> Iterator[tuple[int, int, int]]:
+    """(nodes begun, levels open, line) after each event of the text, found without recursion. Raises MalformedError."""
+    nodes = depth = 0
+    try:
+        for event in yaml.parse(text, Loader=_OmegaConfLoader):
+            nodes += isinstance(event, yaml.NodeEvent)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            yield nodes, depth, event.start_mark.line + 1 if event.start_mark else 1
+    except yaml.YAMLError as err:
+        raise _malformed_error(err) from None
+
+
+def yaml_integer(text: str) -> int:
+    """What YAML 1.1 reads in a whole number, in base 8 and 60 too."""
+    return int(yaml.constructor.SafeConstructor().construct_yaml_int(yaml.ScalarNode(INTEGER_TAG, text)))
+
+
+def node_position(node: Node) -> Position:
+    """Where a node begins."""
+    return (node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def node_end(node: Node) -> Position:
+    """Where the text after a node begins."""
+    return (node.end_mark.line + 1, node.end_mark.column + 1)
+
+
+def node_span(node: Node) -> tuple[int, int]:
+    """Offsets of the text of a node; of a block it reaches to what follows."""
+    return node.start_mark.index, node.end_mark.index
+
+
+def is_flow_style(node: Node) -> bool:
+    """Whether it is a list or mapping in brackets."""
+    return bool(getattr(node, "flow_style", False))
+
+
+def is_scalar_of(node: Node, tag: str) -> bool:
+    """Whether it is a single value of this tag, which a list may be given, too."""
+    return node.tag == tag and node.id == "scalar"
+
+
+def mapping_pairs(node: Node) -> list[tuple[Node, Node]]:
+    """Keys and values of a mapping; nothing of any other node."""
+    return list(node.value) if node.id == "mapping" else []
+
+
+def child_values(node: Node) -> list[Node]:
+    """The values in a mapping or a list."""
+    if node.id == "mapping":
+        return [value for _, value in node.value]
+    return list(node.value) if node.id == "sequence" else []
+
+
+def _value_error(node: Node, why: str) -> MalformedError:
+    text = node.value if isinstance(node.value, str) else node.id
+    return MalformedError(f"not valid YAML: `{clip(text)}` {why}", node_position(node))
+
+
+def _malformed_error(err: yaml.YAMLError) -> MalformedError:
+    keyless = getattr(err, "context", None) == _KEY_CONTEXT
+    marks = [getattr(err, name, None) for name in ("problem_mark", "context_mark")]
+    mark = marks[1] if keyless else marks[0] or marks[1]
+    what = getattr(err, "problem", None) or getattr(err, "reason", None) or "not readable"
+    what = "a line is no `key: value`" if keyless else what
+    what = f"nested more than {MAX_DEPTH} levels deep" if what == _TOO_DEEP_MESSAGE else what
+    return MalformedError(f"not valid YAML: {what}", (mark.line + 1, mark.column + 1) if mark else (1, 1), keyless)
+
+
+_MAX_NODES = 10_000
+# OmegaConf also refuses aliases that make a document of more than 1,000 nodes a hundred times larger.
+_MAX_RATIO, _RATIO_NODES = 100, 1_000
+_MAX_HANDLES = 100
+_LARGE_TEXT = 1 << 14  # characters
+
+
+def refuse_oversized(text: str) -> None:
+    """Refuse what would take long to compose, or overflow the C parser's stack; only a large file can hold that much.
+    Raises ValueError."""
+    if len(text) < _LARGE_TEXT:
+        return
+    if text.count("\n%TAG") > _MAX_HANDLES:  # libyaml compares each with all before it
+        raise ValueError(f"more than {_MAX_HANDLES} `%TAG` directives")
+    for nodes, levels, line in count_nodes(text):
+        if levels > MAX_DEPTH:
+            raise ValueError(f"line {line} is nested more than {MAX_DEPTH} levels deep")
+        if nodes > _MAX_NODES:
+            raise MalformedError(f"not valid YAML: more than {_MAX_NODES:,} values", (line, 1))
+
+
+def refuse_expansion(root: Node) -> None:
+    """Refuse recursive aliases, deep nesting, and documents that aliases expand beyond OmegaConf's limits. Raises
+    MalformedError."""
+    sizes: dict[int, int] = {}
+    total = _expanded_size(root, frozenset(), sizes)
+    if total > _RATIO_NODES and total > _MAX_RATIO * len(sizes):
+        raise _limit_error(f"aliases make {total:,} values of {len(sizes)}", root)
+
+
+def _expanded_size(node: Node, above: frozenset[int], sizes: dict[int, int]) -> int:
+    """Nodes from this one on, aliases expanded. `above` are those it stands in; `sizes` holds what is known by id."""
+    if id(node) in above:
+        raise _limit_error("an alias contains itself", node)
+    if len(above) > MAX_DEPTH:
+        raise _limit_error(f"nested more than {MAX_DEPTH} levels deep", node)
+    if id(node) not in sizes:
+        here = above | {id(node)}
+        keys = [key for key, _ in mapping_pairs(node)]
+        sizes[id(node)] = 1 + sum(_expanded_size(child, here, sizes) for child in [*keys, *child_values(node)])
+    if sizes[id(node)] > _MAX_NODES:
+        raise _limit_error(f"more than {_MAX_NODES:,} values, aliases expanded", node)
+    return sizes[id(node)]
+
+
+def _limit_error(what: str, node: Node) -> MalformedError:
+    return MalformedError(f"not valid YAML: {what}", node_position(node))
+
+
+# What a value holds is looked at by many rules, each of which takes longer the longer it is.
+_LONGEST_VALUE = 1 << 15  # characters
+# But for lists of new tokens, of which there may be thousands: codes of pictures, sounds or actions.
+_LONG_LISTS = ("add_tokens", "add_special_tokens")
+WRITTEN_TWICE = "LOA004"
+_REFUSED_TAGS = {"tag:yaml.org,2002:set", "tag:yaml.org,2002:timestamp"}
+# What OmegaConf's grammar takes behind `${`, with the `}`: a path of keys, or a resolver with arguments.
+# \0 stands for the text `${`; \x01 for an interpolation within another, which is a key by itself and no part of one;
+# \x02 for one without a name, which no other may hold.
+_GRAMMAR_KEY = r"""(?:(?:[^\\{}()\[\]:.\s'"\0\x01\x02]|\\[.:=\[\]\\])+|\x01)"""
+_GRAMMAR_NODE = rf"\.*(?:{_GRAMMAR_KEY}|\[{_GRAMMAR_KEY}\])(?:\.{_GRAMMAR_KEY}|\[{_GRAMMAR_KEY}\])*"
+_GRAMMAR_WORD = r"[\w/\-+.$%*@?|]+"
+_GRAMMAR_NAMELESS = rf":\s*{_GRAMMAR_WORD}(?:\s*,\s*{_GRAMMAR_WORD})*"
+_GRAMMAR_NAME = r"(?:[A-Za-z_][\w\-]*|\x01)"
+_GRAMMAR_PATH = rf"\s*+(?:{_GRAMMAR_NODE}|(?P<nameless>{_GRAMMAR_NAMELESS}))\s*\}}"
+_GRAMMAR_RESOLVER = rf"\s*{_GRAMMAR_NAME}(?:\.{_GRAMMAR_NAME})*\s*:"
+_GRAMMAR_ESCAPE = r"\\[\\()\[\]{}:=, \t]"
+_GRAMMAR_ARGUMENT = rf"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|(?:{_GRAMMAR_ESCAPE}|[\w/\-+.$%*@?|:\\ \t\x01])+"""
+_GRAMMAR_MAPPED_KEY = rf"(?:{_GRAMMAR_ESCAPE}|[\w/\-+.$%*@?|\\ \t])+:"
+# Brackets that may be open among the arguments of a resolver, with those that close them.
+_CLOSING_BRACKET = {"resolver": "}", "list": "]", "mapping": "}"}
+# The parts that may follow the last part inside such a bracket. A part is a comma, a colon (with the key before it), a
+# value (quoted text or words) or a bracket.
+_PARTS_THAT_FOLLOW = {
+    "resolver": {"": ("value", "open", ",", "close"), ",": ("value", "open", ",", "close"), "value": (",", "close")},
+    "mapping": {"": (":", "close"), ",": (":",), ":": ("value", "open"), "value": (",", "close")},
+}
+_PARTS_THAT_FOLLOW["list"] = _PARTS_THAT_FOLLOW["resolver"]
+_FIRST_WIDTH = 16  # characters
+_ESCAPED_INTERPOLATION = r"(?<!\\)(?:\\\\)*\\\$\{"
+
+
+def find_refusals(node: Node, top: bool = True) -> Iterator[Diagnostic]:
+    """LOA001, LOA002 and LOA004 of a document."""
+    yield from _refused_keys(node, top)
+    if node.tag in _REFUSED_TAGS:
+        yield error_at_node(
+            "LOA002", f"`!!{node.tag.rpartition(':')[2]}` is not a type that LLaMA-Factory's reader takes", node
+        )
+    elif is_scalar_of(node, STRING_TAG) and "${" in node.value and not _has_valid_interpolations(node.value):
+        yield error_at_node(
+            "LOA002", "`${` begins an interpolation that is not well formed; write `\\${` for the text", node
+        )
+    lists = [value for key, value in mapping_pairs(node) if key.value in _LONG_LISTS] if top else ()
+    for child in child_values(node):
+        if _is_too_long(child) and child not in lists:
+            yield _too_long_error(child)
+        else:
+            yield from find_refusals(child, top=False)
+
+
+def find_surprising_numbers(node: Node) -> Iterator[Diagnostic]:
+    """LOA008: numbers at the top of a document that are read in base 8 or 60."""
+    for key, value in mapping_pairs(node):
+        text = value.value.replace("_", "") if is_scalar_of(value, INTEGER_TAG) else ""
+        if ":" in text or (text.lstrip("+-")[:1] == "0" and text.lstrip("+-0").isdecimal()):
+            what = f"`{clip(key.value)}: {value.value}` is read as {yaml_integer(value.value)}"
+            yield error_at_node("LOA008", what, value)._replace(severity=Severity.WARNING, key=key.value)
+
+
+def error_at_node(code: str, message: str, node: Node) -> Diagnostic:
+    """An error at a node."""
+    return Diagnostic(code, Severity.ERROR, message, *node_position(node))
+
+
+def _refused_keys(node: Node, top: bool) -> Iterator[Diagnostic]:
+    lines: dict[str, int] = {}
+    first: dict[str, Node] = {}
+    for key, value in mapping_pairs(node):
+        if _is_too_long(key):
+            yield _too_long_error(key)
+        elif key.tag == NULL_TAG:
+            yield error_at_node("LOA002", "a key is empty or null; write its name", key)
+        elif is_scalar_of(key, STRING_TAG) and key.value in lines:
+            text = f"`{clip(key.value)}` is written twice (first on line {lines[key.value]}); remove one"
+            same = top and _is_same_scalar(first[key.value], value)
+            fix = Fix((Edit("remove", key.value),)) if same else None
+            yield error_at_node(WRITTEN_TWICE, text, key)._replace(key=key.value, fix=fix)
+        elif is_scalar_of(key, STRING_TAG):
+            lines[key.value], first[key.value] = key.start_mark.line + 1, value
+
+
+def _is_too_long(node: Node) -> bool:
+    return node.id == "scalar" and len(node.value) > _LONGEST_VALUE
+
+
+def _too_long_error(node: Node) -> Diagnostic:
+    what = (
+        f"{len(node.value):,} characters are written as one value, "
+        f"of which no recipe needs more than {_LONGEST_VALUE:,}"
+    )
+    return error_at_node("LOA001", f"{what}; check that this is the right file", node)
+
+
+def _is_same_scalar(one: Node, other: Node) -> bool:
+    """Whether both are the same single value."""
+    return one.id == other.id == "scalar" and (one.tag, one.value) == (other.tag, other.value)
+
+
+def _has_valid_interpolations(text: str) -> bool:
+    """Whether every `${` begins a well-formed interpolation. The last holds no other."""
+    _, *parts = re.sub(_ESCAPED_INTERPOLATION, r"\0", text).split("${")
+    behind: list[str] = []  # characters, the nearest last
+    for part in reversed(parts):
+        behind += reversed(part)
+        end, nameless = _first_interpolation(behind)
+        if not end:
+            return False
+        behind[-end:] = "\2" if nameless else "\1"
+    return True
+
+
+def _first_interpolation(behind: list[str]) -> tuple[int, bool]:
+    """Return the length of the interpolation that these characters begin with, and whether it has no name.
+
+    `behind` holds the characters that follow the `${`, the first of them last. The length is 0 if they form no valid
+    interpolation. Short beginnings are tried before long ones, so that many interpolations take linear time together.
+    """
+    width = _FIRST_WIDTH
+    while True:
+        text = "".join(behind[: -width - 1 : -1])
+        if path := re.match(_GRAMMAR_PATH, text):
+            return path.end(), bool(path["nameless"])
+        resolver = re.match(_GRAMMAR_RESOLVER, text)
+        end = _resolver_end(text, resolver.end()) if resolver else 0
+        if end or width >= len(behind):
+            return end, False
+        width *= _FIRST_WIDTH
+
+
+def _resolver_end(text: str, at: int) -> int:
+    """Return the position behind the `}` that closes a resolver whose arguments begin at `at`, or 0 if they are not
+    valid."""
+    opened = ["resolver"]
+    last = ""  # the last part inside the innermost bracket
+    while at < len(text):
+        if text[at] in " \t":
+            at += 1
+            continue
+        follows = _PARTS_THAT_FOLLOW[opened[-1]][last]
+        part, end = _resolver_part(text, at, _CLOSING_BRACKET[opened[-1]], ":" in follows)
+        if part not in follows:
+            return 0
+        if part == "open":
+            opened.append("list" if text[at] == "[" else "mapping")
+            last = ""
+        elif part == "close":
+            opened.pop()
+            if not opened:
+                return end
+            last = "value"
+        else:
+            last = part
+        at = end
+    return 0
+
+
+def _resolver_part(text: str, at: int, closes: str, keyed: bool) -> tuple[str, int]:
+    """Return the part of a resolver's arguments that begins at `at`, as _FOLLOWS names it, and the position behind it.
+    The part is empty if none begins there."""
+    if text[at] == closes:
+        return "close", at + 1
+    if text[at] in ",[{":
+        return "," if text[at] == "," else "open", at + 1
+    match = re.compile(_GRAMMAR_MAPPED_KEY if keyed else _GRAMMAR_ARGUMENT).match(text, at)
+    return (":" if keyed else "value", match.end()) if match else ("", at)

@@ -1,0 +1,148 @@
+"""The place of a value: from a route of keys and indices to line and column (both count from 1) in YAML or JSON
+text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from validator.recipe import omegaconf
+from validator.recipe.omegaconf import Node, Position
+
+Route = Sequence[str | int]
+_TOP_OF_FILE = (1, 1)
+_JSON_DECODER = json.JSONDecoder()
+
+
+class NodeTree(NamedTuple):
+    """The nodes of YAML text that begins after `lines` lines and `columns` characters of its file."""
+
+    root: Node
+    text: str
+    lines: int = 0
+    columns: int = 0
+
+    def holds(self, key: str | int) -> bool:
+        """Whether the key stands at the top."""
+        return _step_into(self.root, key) is not None
+
+    def position(self, route: Route, at_key: bool = False) -> Position:
+        """Where the value at the end of the route begins, or its key; of the nearest mapping or list around it, where
+        the rest of the route is not there."""
+        node, (line, column) = self.root, omegaconf.node_position(self.root)
+        for number, part in enumerate(route, 1):
+            step = _step_into(node, part)
+            if step is None:
+                break
+            key, node = step
+            if key and at_key and number == len(route):
+                line, column = omegaconf.node_position(key)
+            else:
+                line, column = self._alias(key) if key and _is_alias(key, node) else omegaconf.node_position(node)
+        return line + self.lines, column + self.columns
+
+    def _alias(self, key: Node) -> Position:
+        """Where an alias stands, whose node only knows the place of its anchor: behind its key."""
+        line, column = omegaconf.node_end(key)
+        colon = re.match(r"\s*:\s*", self.text.splitlines()[line - 1][column - 1 :])
+        return (line, column + colon.end()) if colon else omegaconf.node_position(key)
+
+
+def _step_into(node: Node, part: str | int) -> tuple[Node | None, Node] | None:
+    """Key and value of one part of a route; a mapping that is merged in (`<<`) comes after the mapping's own keys."""
+    if node.id == "sequence":
+        there = isinstance(part, int) and part < len(node.value)
+        return (None, node.value[part]) if there else None
+    pairs = omegaconf.mapping_pairs(node)
+    own = [pair for pair in pairs if pair[0].id == "scalar" and pair[0].value == str(part)]
+    if own:
+        return own[-1]
+    merged = [value for key, value in pairs if key.value == "<<"]
+    sources = [
+        source for value in merged for source in (omegaconf.child_values(value) if value.id == "sequence" else [value])
+    ]
+    return next((step for source in sources if (step := _step_into(source, part))), None)
+
+
+def _is_alias(key: Node, value: Node) -> bool:
+    """Whether the value was written further up, behind an anchor."""
+    return omegaconf.node_position(value) < omegaconf.node_end(key)
+
+
+def place_in_file(path: str, text: str, route: Route, at_key: bool = False) -> Position:
+    """Where a route leads in a data file: YAML by its ending, else JSON."""
+    return (
+        place_in_yaml(text, route, at_key) if path.endswith((".yaml", ".yml")) else place_in_json(text, route, at_key)
+    )
+
+
+def place_in_yaml(text: str, route: Route, at_key: bool = False) -> Position:
+    """Where a route leads in YAML; where the text is broken, the place of the fault."""
+    tree = _node_tree(text)
+    return tree.position(route, at_key) if isinstance(tree, NodeTree) else tree
+
+
+@lru_cache(maxsize=1)  # findings in a file come one after the other
+def _node_tree(text: str) -> NodeTree | Position:
+    """The nodes of YAML, or where it is broken."""
+    try:
+        omegaconf.refuse_oversized(text)
+        root, _ = omegaconf.compose_yaml(text, lambda _: False)
+    except omegaconf.MalformedError as err:
+        return err.position
+    except ValueError:  # nested too deeply
+        return _TOP_OF_FILE
+    return NodeTree(root, text) if root else _TOP_OF_FILE
+
+
+def place_in_json(text: str, route: Route, at_key: bool = False) -> Position:
+    """Where a route leads in JSON; where the text is broken, the place of the fault."""
+    if fault := _json_fault(text):
+        return fault
+    here = value = _skip_space(text, 0)
+    for number, part in enumerate(route, 1):
+        members = _json_members(text, value)
+        if part not in members:
+            break
+        key, value = members[part]
+        here = key if at_key and number == len(route) else value
+    return text.count("\n", 0, here) + 1, here - text.rfind("\n", 0, here)
+
+
+@lru_cache(maxsize=1)
+def _json_fault(text: str) -> Position | None:
+    """Where JSON is broken; None where it is not."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as err:
+        return err.lineno, err.colno
+    except (RecursionError, ValueError):  # nested too deeply, or a number of too many digits
+        return _TOP_OF_FILE
+    return None
+
+
+@lru_cache(maxsize=8)  # objects and lists one in the other
+def _json_members(text: str, at: int) -> dict[str | int, tuple[int, int]]:
+    """Offsets of key and value of each member of the object or list at an offset of valid JSON; of a key written twice
+    the last, which counts."""
+    members: dict[str | int, tuple[int, int]] = {}
+    closing = {"{": "}", "[": "]"}.get(text[at])
+    at = _skip_space(text, at + 1)
+    while closing and text[at] != closing:
+        start, name = at, len(members)
+        if closing == "}":
+            name, at = _JSON_DECODER.raw_decode(text, at)
+            at = _skip_space(text, _skip_space(text, at) + 1)
+        members[name] = start, at
+        at = _skip_space(text, _JSON_DECODER.raw_decode(text, at)[1])
+        at = _skip_space(text, at + 1) if text[at] == "," else at
+    return members
+
+
+def _skip_space(text: str, at: int) -> int:
+    while text[at : at + 1] in (" ", "\t", "\n", "\r"):
+        at += 1
+    return at

@@ -1,0 +1,82 @@
+""" "Did you mean X?": the known name that is nearest to a mistyped one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+# Of names like no other the longest is long enough to be no slip of the hand.
+_LONGEST_NAME = 80
+_SHORT_NAME = 3
+# To compare with more names than that takes longer than all the rest of a check.
+_TOO_MANY_NAMES = 5_000
+_LIKENESS = 0.7
+
+
+def suggest(name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str:
+    """`; did you mean X?` for a near miss, else an empty text."""
+    near = nearest_name(name, known, likeness)
+    return f"; did you mean `{near}`?" if near else ""
+
+
+def nearest_name(name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str | None:
+    """The one name that holds all words of this one and some more, else the one that takes the fewest edits, of those
+    at least so like. Case does not count. None where too many are known to look at each."""
+    if len(name) > _LONGEST_NAME:
+        return None
+    names = list(known)
+    if len(names) > _TOO_MANY_NAMES:
+        return None
+    return _only_longer_name(name.lower(), names) or _fewest_edits(name.lower(), names, likeness)
+
+
+def _only_longer_name(word: str, known: list[str]) -> str | None:
+    """Such as `host_ram_gib` for `host_ram`; None where none or several come into question."""
+    parts = _split_words(word)
+    longer = [each for each in known if _leaves_out(parts, _split_words(each.lower()))]
+    return longer[0] if len(longer) == 1 else None
+
+
+@lru_cache(maxsize=_TOO_MANY_NAMES)
+def _split_words(name: str) -> list[str]:
+    return re.split(r"[_\W]+", name)
+
+
+def _leaves_out(some: list[str], all_: list[str]) -> bool:
+    """Whether they are all words but some, in their order, and half of them at least."""
+    rest = iter(all_)
+    return len(some) < len(all_) <= 2 * len(some) and all(word in rest for word in some)
+
+
+def _fewest_edits(word: str, known: list[str], likeness: float) -> str | None:
+    """Likeness is the share of the longer name's letters that need no edit. One edit is always a slip, but of three
+    letters only behind the first."""
+    best: tuple[int, str] | None = None
+    for each in known:
+        longer = max(len(word), len(each))
+        slip = longer > _SHORT_NAME or (longer == _SHORT_NAME and word[:1] == each[:1].lower())
+        most = max(int((1 - likeness) * longer + 1e-9), int(slip))
+        edits = edit_distance(word, each.lower(), min(most, best[0] - 1) if best else most)
+        if edits is not None:
+            best = edits, each
+    return best[1] if best else None
+
+
+def edit_distance(one: str, other: str, most: int) -> int | None:
+    """How many letters are to be inserted, left out, replaced or exchanged with their neighbour (optimal string
+    alignment: Damerau 1964, Levenshtein 1966); None where more than `most`."""
+    if most < 0 or abs(len(one) - len(other)) > most:
+        return None
+    before, row = [0] * (len(other) + 1), list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        above, before = before, row
+        row = [i]
+        for j, there in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != there))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == there:
+                cost = min(cost, above[j - 2] + 1)
+            row.append(cost)
+        if min(row) > most:
+            return None
+    return row[-1] if row[-1] <= most else None

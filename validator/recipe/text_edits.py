@@ -1,0 +1,151 @@
+"""Edits of keys in the text of a recipe (set, rename, remove) that keep every other byte."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from validator.finding import Edit
+from validator.recipe import omegaconf
+from validator.recipe.omegaconf import Node
+from validator.recipe.recipe_file import Document, parse_recipe
+
+_BLANK_REST = r"[ \t]*(?:#.*)?"
+_REST_OF_LINE = r"[^\r\n]*(?:\r\n|\r|\n|\Z)"
+
+
+class UnfitError(ValueError):
+    """An edit that cannot be made exactly, and why."""
+
+
+class _TextEdit(NamedTuple):
+    start: int
+    end: int
+    text: str
+
+
+def apply_edits(document: Document, edits: Iterable[Edit]) -> Document:
+    """The recipe after the edits. Raises UnfitError where it would then say something else than they mean."""
+    if document.body_tree is None:
+        raise UnfitError("the file holds no key")
+    wanted = tuple(dict.fromkeys(edits))
+    root, text = document.body_tree.root, document.text
+    spans = sorted({_text_edit(root, text, edit) for edit in wanted}, reverse=True)
+    if any(later.start < earlier.end for later, earlier in pairwise(spans)):
+        raise UnfitError("two remedies are about the same place")
+    for span in spans:
+        text = text[: span.start] + span.text + text[span.end :]
+    after = parse_recipe(document.path, text)
+    if after.body_tree is None or _content_of(after.body_tree.root) != list(_expected_content(root, wanted)):
+        raise UnfitError("the file is written in a way that the edit does not fit")
+    return after
+
+
+def _text_edit(root: Node, text: str, edit: Edit) -> _TextEdit:
+    key, value = _key_and_value(root, edit)
+    if edit.do == "rename":
+        return _rename_key(key, text, str(edit.to))
+    return _remove_key(root, key, value, text) if edit.do == "remove" else _set_value(key, value, text, edit.to)
+
+
+def _key_and_value(root: Node, edit: Edit) -> tuple[Node, Node]:
+    """Key and value at the top; of a key written twice the last."""
+    own = [pair for pair in omegaconf.mapping_pairs(root) if pair[0].id == "scalar" and pair[0].value == edit.key]
+    if not own:
+        raise UnfitError(f"`{edit.key}` is not written in this file itself")
+    return own[-1]
+
+
+def _rename_key(key: Node, text: str, name: str) -> _TextEdit:
+    start, end = omegaconf.node_span(key)
+    if text[start:end].strip("\"'") != key.value:
+        raise UnfitError(f"the key `{key.value}` is written in an unusual way")
+    return _TextEdit(start, end, text[start:end].replace(key.value, name))
+
+
+def _set_value(key: Node, value: Node, text: str, to: object) -> _TextEdit:
+    start, end = omegaconf.node_span(value)
+    inline = value.id == "scalar" or omegaconf.is_flow_style(value)
+    if not inline or start < omegaconf.node_span(key)[1] or text[start:end].startswith(("&", "*", "!", "|", ">")):
+        raise UnfitError(f"the value of `{key.value}` is written as an alias, by a tag or over several lines")
+    gap = " " if start == end and text[start - 1] == ":" else ""
+    return _TextEdit(start, end, gap + _yaml_scalar(to, str(value.value)))
+
+
+def _remove_key(root: Node, key: Node, value: Node, text: str) -> _TextEdit:
+    """The lines of a key, with a comment behind its value."""
+    start, end = omegaconf.node_span(key)[0], max(omegaconf.node_span(key)[1], _end_of_text(value, text))
+    line = max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1
+    rest = re.compile(_REST_OF_LINE).match(text, end)
+    if (
+        rest is None
+        or omegaconf.is_flow_style(root)
+        or text[line:start].strip()
+        or not re.fullmatch(_BLANK_REST, rest[0].strip("\r\n"))
+    ):
+        raise UnfitError(f"`{key.value}` does not stand on lines of its own")
+    return _TextEdit(line, rest.end(), "")
+
+
+def _end_of_text(node: Node, text: str) -> int:
+    """Where the last character of a node stands: PyYAML lets a block reach to what follows."""
+    start, end = omegaconf.node_span(node)
+    if node.id == "scalar" or omegaconf.is_flow_style(node):
+        return start + len(text[start:end].rstrip())
+    return max((_end_of_text(child, text) for child in omegaconf.child_values(node)), default=end)
+
+
+def _yaml_scalar(value: object, before: str) -> str:
+    """The value as YAML that every reader takes for it; a number as it was written, where that is one."""
+    if isinstance(value, str):
+        return value if _reads_as(value, value) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float):
+        exact = re.sub(r"^(-?\d+)e", r"\1.0e", repr(value))
+        return before if _reads_as(before, value) else exact
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _reads_as(text: str, value: object) -> bool:
+    """Whether the text is this value for OmegaConf and for plain YAML, and no more than one plain word of it."""
+    if not re.fullmatch(r"[\w./+-]+", text):
+        return False
+    try:
+        read = omegaconf.load_plain_yaml(text), omegaconf.compose_yaml(text, lambda _: True)[1]
+    except ValueError:
+        return False
+    return all(type(each) is type(value) and each == value for each in read)
+
+
+def _content_of(root: Node) -> list[tuple[str, Any]]:
+    """What a document says, whatever it looks like: its keys in their order, each with its value."""
+    return [(key.value, _node_content(value)) for key, value in omegaconf.mapping_pairs(root)]
+
+
+def _node_content(node: Node) -> Any:
+    if node.id == "scalar":
+        return node.tag, node.value
+    if node.id == "sequence":
+        return [_node_content(child) for child in node.value]
+    return [(_node_content(key), _node_content(value)) for key, value in node.value]
+
+
+def _expected_content(root: Node, edits: tuple[Edit, ...]) -> Iterator[tuple[str, Any]]:
+    """What a document is to say after the edits."""
+    last = {key.value: key for key, _ in omegaconf.mapping_pairs(root)}
+    of: dict[str, list[Edit]] = {}
+    for edit in edits:
+        of.setdefault(edit.key, []).append(edit)
+    for key, value in omegaconf.mapping_pairs(root):
+        mine = of.get(key.value, []) if last[key.value] is key else []
+        if not any(edit.do == "remove" for edit in mine):
+            name = next((str(edit.to) for edit in mine if edit.do == "rename"), key.value)
+            put = next((edit for edit in mine if edit.do == "set"), None)
+            yield name, _scalar_content(put.to, str(value.value)) if put else _node_content(value)
+
+
+def _scalar_content(value: object, before: str) -> Any:
+    node, _ = omegaconf.compose_yaml(_yaml_scalar(value, before), lambda _: False)
+    return _node_content(node) if node else None

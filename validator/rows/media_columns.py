@@ -1,0 +1,89 @@
+"""Image, video and audio files of a row, and the placeholders in its text, one for each file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from validator.rows.converter import Sample, row_converter
+from validator.rows.dataset_attr import DatasetAttr, Entry, parse_dataset_attr
+from validator.rows.outcomes import Row, row_checker
+
+PLACEHOLDERS = {"images": "<image>", "videos": "<video>", "audios": "<audio>"}
+MODALITIES = {"images": "image", "videos": "video", "audios": "audio"}  # column -> what a template says it reads
+
+
+class MediaSupport(NamedTuple):
+    """What a template reads beside text, and the folder that paths in the data count from."""
+
+    kinds: frozenset[str]
+    folder: str
+
+
+def media_fault(meant: DatasetAttr, media: MediaSupport, row: Row, sample: Sample) -> str:
+    """Why the media of a row end the run; empty where they do not. Source: llamafactory/data/mm_plugin.py,
+    MMPluginMixin._validate_messages, and llamafactory/data/converter.py, DatasetConverter._find_medias."""
+    for part, mark in PLACEHOLDERS.items() if media.kinds else ():
+        column = meant.columns.get(part)
+        value = row.get(column) if column else None
+        if why := _placeholder_mismatch(sample, part, mark, _file_count(value)):
+            return f"it has {why}"
+        if lost := next(missing_media_files(value, media.folder), ""):
+            return f"`{lost}` is not in `{media.folder}`; set `media_dir`"
+    return ""
+
+
+def missing_media_files(value: object, folder: str) -> Iterator[str]:
+    """Paths in a column of media that are neither in the folder nor in the working directory."""
+    return (path for path in media_paths(value) if not _is_file(Path(folder, path)) and not _is_file(Path(path)))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that is too long, or is none
+        return False
+
+
+def media_paths(value: object) -> Iterator[str]:
+    """Paths in a column of media: of files, or of the frames of films."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        yield from (path for one in value for path in media_paths(one))
+
+
+def first_media_fault(entry: Entry, stage: str, rows: Sequence[Row], part: str) -> str:
+    """The first row that is trained and has not as many marks as files; empty where there is none. Plain text is read
+    without media. Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_messages."""
+    meant, mark = parse_dataset_attr(entry), PLACEHOLDERS[part]
+    convert: Callable[[Any], Sample] = row_converter(meant)
+    judged, column = row_checker(meant, stage), meant.columns.get(part)
+    for number, row in enumerate(rows if stage != "pt" else (), 1):
+        files = _file_count(row.get(column)) if column else 0
+        if (
+            (column or mark in str(row))
+            and not any(judged(row))
+            and (why := _placeholder_mismatch(convert(row), part, mark, files))
+        ):
+            return f"row {number} has {why}"
+    return ""
+
+
+def _placeholder_mismatch(sample: Sample, part: str, mark: str, files: int) -> str:
+    """Files and marks, where they differ in number."""
+    marks = next((count for count in _placeholder_counts(sample, mark) if count != files), files)
+    return f"{files:,} {part} and {marks:,} {mark} in its turns; write one for each" if marks != files else ""
+
+
+def _file_count(value: object) -> int:
+    """How many files a column names: a list of them, one, or none."""
+    return len(value) if isinstance(value, list) else int(value is not None)
+
+
+def _placeholder_counts(sample: Sample, mark: str) -> list[int]:
+    """Marks in the turns up to each answer, with that answer; of a labelled pair the empty one is none."""
+    answers: list[Any] = [text for _, text in sample.answers if text] or [""]
+    asked = sum(text.count(mark) for _, text in sample.prompt)
+    return [asked + text.count(mark) for text in answers]

@@ -1,0 +1,128 @@
+"""What becomes of rows under an entry of dataset_info.json: trained, dropped for a reason, or the run ends. Also why
+none of them would be trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from validator.rows.converter import FatalRowError, Sample, row_converter
+from validator.rows.dataset_attr import DatasetAttr, Entry, parse_dataset_attr
+
+TRAINED = 0
+# Reasons, by code. The processors of LLaMA-Factory (data/processor/*.py) log each such row and go on.
+STATUS_REASONS = (
+    "trained",
+    "no answer: null, missing, or not text",
+    "turns out of order, or not in pairs",
+    "an incomplete pair: chosen or rejected is not text",
+    "no label: neither true nor false",
+    "two answers, which only dpo, rm and kto use",
+    "every answer of the column reads as a date, and dates are no text",
+    "the run stops",
+)
+NO_ANSWER, TURN_ORDER, INCOMPLETE_PAIR, NO_LABEL, TWO_ANSWERS, DATE_ANSWER, ENDS_RUN = range(1, 8)
+
+
+def row_status(sample: Sample, stage: str) -> int:
+    """The code of a sample in a training stage. Raises StopsRunError."""
+    if stage == "pt":
+        if not sample.prompt:
+            raise FatalRowError("no turn; pre-training reads the first one")
+        return TRAINED
+    if sample.broken or len(sample.prompt) % 2 != 1:
+        return TURN_ORDER
+    if stage in ("dpo", "rm", "kto"):
+        return TRAINED if len(sample.answers) >= 2 else NO_LABEL if stage == "kto" else INCOMPLETE_PAIR
+    if stage == "sft" and len(sample.answers) != 1:
+        return TWO_ANSWERS if sample.answers else NO_ANSWER
+    return TRAINED
+
+
+Row = Mapping[str, Any]
+
+
+def count_trained(entry: Entry, stage: str, rows: Sequence[Row]) -> int:
+    """How many of the rows LLaMA-Factory trains on."""
+    meant = parse_dataset_attr(entry)
+    return (
+        0
+        if missing_columns(meant, rows)
+        else sum(not (why or stops) for why, stops in map(row_checker(meant, stage), rows))
+    )
+
+
+def why_none_trained(entry: Entry, stage: str, rows: Sequence[Row]) -> str:
+    """Why LLaMA-Factory trains on none of the rows; empty where it does on one, and where there is none."""
+    meant = parse_dataset_attr(entry)
+    if why := missing_columns(meant, rows):
+        return why
+    first = ""
+    for why, stops in map(row_checker(meant, stage), rows):
+        if not (why or stops):
+            return ""
+        first = first or why or stops
+    return _unnamed_roles(meant, rows) or first
+
+
+def missing_columns(meant: DatasetAttr, rows: Sequence[Row]) -> str:
+    """What no row holds though it is looked up in each: a KeyError. Empty where all is there."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    absent = [name for name in dict.fromkeys(meant.looked_up()) if name and name not in names]
+    if absent and rows:
+        return f"the rows have no `{'`, `'.join(absent)}` (they have {', '.join([*names][:8])})"
+    keys = dict.fromkeys(key for turn in conversation_turns(meant, rows) for key in turn)
+    wanted = [tag for tag in (meant.tags["role_tag"], meant.tags["content_tag"]) if tag and tag not in keys]
+    return f"the turns have no `{'`, `'.join(wanted)}` (they have {', '.join(keys)})" if keys and wanted else ""
+
+
+def conversation_turns(meant: DatasetAttr, rows: Sequence[Row]) -> Iterator[Row]:
+    """The turns of all conversations; none of rows of another form."""
+    column = meant.columns.get("messages") if meant.formatting != "alpaca" else None
+    for row in rows if column else ():
+        held = row.get(column or "")
+        yield from (turn for turn in held if isinstance(turn, Mapping)) if isinstance(held, list) else ()
+
+
+def first_fatal_row(entry: Entry, stage: str, rows: Sequence[Row]) -> str:
+    """The first row that ends the run, and why; empty where there is none."""
+    said = ((row, stops) for row, (_, stops) in enumerate(map(row_checker(parse_dataset_attr(entry), stage), rows), 1))
+    return next((f"row {row} ends the run: {stops}" for row, stops in said if stops), "")
+
+
+class RowOutcome(NamedTuple):
+    """Why a row is dropped, or why it stops the run; both are empty for one that is trained."""
+
+    dropped: str = ""
+    stops: str = ""
+
+
+def row_checker(meant: DatasetAttr, stage: str) -> Callable[[Row], RowOutcome]:
+    """The function that says what becomes of a row."""
+    convert: Callable[[Any], Sample] = row_converter(meant)
+
+    def verdict(row: Row) -> RowOutcome:
+        try:
+            sample = convert(row)
+            code = row_status(sample, stage)
+            return RowOutcome(stops=_non_text_turn(sample)) if code == TRAINED else RowOutcome(STATUS_REASONS[code])
+        except FatalRowError as err:
+            return RowOutcome(stops=str(err))
+        except (AttributeError, KeyError, TypeError):
+            return RowOutcome(stops="a value is of a kind that LLaMA-Factory cannot convert")
+
+    return verdict
+
+
+def _non_text_turn(sample: Sample) -> str:
+    texts = all(isinstance(content, str) for _, content in (*sample.prompt, *sample.answers))
+    return "" if texts else "a turn holds something other than text"
+
+
+def _unnamed_roles(meant: DatasetAttr, rows: Sequence[Row]) -> str:
+    """Roles of the turns that no tag names."""
+    tags = [tag for name, tag in meant.tags.items() if name not in ("role_tag", "content_tag")]
+    seen = dict.fromkeys(str(turn.get(meant.tags["role_tag"] or "")) for turn in conversation_turns(meant, rows))
+    unnamed = [role for role in seen if role not in tags]
+    known = ", ".join(tag for tag in tags if tag)
+    return f"the turns are of `{'`, `'.join(unnamed)}`, and the tags are {known}" if unnamed else ""

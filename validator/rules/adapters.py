@@ -1,0 +1,367 @@
+"""TRA2xx: LoRA and its variants, OFT and freeze tuning: their settings, and the modules and layers that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator.finding import Severity
+from validator.physics import linear_roles
+from validator.rules.rule import Finding, rule, set_value
+from validator.run.prediction import Job
+
+_LORA_ONLY = ("loraplus_lr_ratio", "use_rslora", "use_dora", "pissa_init")
+
+
+def _is_set(job: Job, key: str) -> bool:
+    """A ratio counts when it is not null, a switch when it is true."""
+    return job.has(key) if key == "loraplus_lr_ratio" else job.flag(key)
+
+
+@rule("TRA201", Severity.ERROR)
+def lora_setting_elsewhere(job: Job) -> Iterator[Finding]:
+    """A LoRA setting is used with another method.
+
+    Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
+    Fix: remove it, or set `finetuning_type: lora`.
+    """
+    for key in _LORA_ONLY:
+        if job.method != "lora" and _is_set(job, key):
+            yield key, f"`{key}` needs `finetuning_type: lora`, not {job.method}"
+
+
+@rule("TRA202", Severity.ERROR)
+def adapter_elsewhere(job: Job) -> Iterator[Finding]:
+    """An adapter is to be loaded with a method other than LoRA.
+
+    Why: refused at parse, on every rank; OFT adapters as well.
+    Source: llamafactory/hparams/parser.py:_verify_model_args
+    Fix: merge the adapter into the model first and name the merged model.
+    """
+    if job.method != "lora" and job.has("adapter_name_or_path"):
+        yield "adapter_name_or_path", f"an adapter needs `finetuning_type: lora`, not {job.method}; merge it first"
+
+
+@rule("TRA203", Severity.ERROR)
+def blocks_with_full(job: Job) -> Iterator[Finding]:
+    """Expanded blocks (LLaMA Pro) are combined with full fine-tuning.
+
+    Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
+    Fix: `finetuning_type: freeze` or `lora`.
+    """
+    if job.method == "full" and job.flag("use_llama_pro"):
+        yield "use_llama_pro", "`use_llama_pro` needs `finetuning_type: freeze` or lora, not full"
+
+
+@rule("TRA204", Severity.ERROR)
+def pissa_refused(job: Job) -> Iterator[Finding]:
+    """PiSSA is initialized where it cannot be.
+
+    Why: refused at parse, on every rank: a reference model needs the original weights, and ZeRO-3 shards them before
+    the decomposition.
+    Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__,
+    llamafactory/hparams/parser.py:get_train_args
+    Fix: remove `pissa_init`, or make the initial adapter once with LLaMA-Factory's scripts/pissa_init.py.
+    """
+    if not job.flag("pissa_init") or job.method != "lora":
+        return
+    if job.compares and not job.anchors:
+        yield "pissa_init", f"PiSSA is refused in stage {job.stage} with a reference model; remove `pissa_init`"
+    elif job.zero_stage == 3:
+        yield "pissa_init", "PiSSA cannot be initialized under ZeRO-3; initialize it once with scripts/pissa_init.py"
+
+
+@rule("TRA205", Severity.ERROR)
+def adapter_shape_refused(job: Job) -> Iterator[Finding]:
+    """A LoRA rank, dropout or target is outside its range.
+
+    Why: fails when the adapter is made, after the data is tokenized and the model loaded on every rank.
+    Source: peft/tuners/lora/layer.py:LoraLayer.update_layer
+    Fix: a rank of at least 1, a dropout from 0 to 1, `lora_target: all`.
+    """
+    if not job.adapts:
+        return
+    if job.method == "lora" and job.get("lora_rank") is not None and job.number("lora_rank") < 1:
+        yield "lora_rank", f"`lora_rank` is {job.get('lora_rank')}, it must be at least 1; 8 is usual"
+    if job.method == "lora" and job.number("lora_dropout") > 1:  # below zero peft leaves it out
+        yield "lora_dropout", f"`lora_dropout` is {job.get('lora_dropout')}, it must lie between 0 and 1"
+    if job.get("lora_target") is None or job.words("lora_target") == ("",):
+        yield "lora_target", "`lora_target` names no layer; write `lora_target: all`"
+
+
+@rule("TRA210", Severity.ERROR)
+def several_adapters(job: Job) -> Iterator[Finding]:
+    """Several adapters are named where only one can be loaded.
+
+    Why: an assertion when the adapter is loaded, after the data is tokenized and the model loaded on every rank.
+    Source: llamafactory/model/adapter.py:_setup_lora_tuning
+    Fix: merge them into the model first.
+    """
+    adapters = job.words("adapter_name_or_path")
+    reasons = {"ZeRO-3": job.zero_stage == 3, "unsloth": job.flag("use_unsloth"), "KTransformers": job.flag("use_kt")}
+    for name, active in reasons.items():
+        if job.method == "lora" and active and len(adapters) > 1:
+            yield "adapter_name_or_path", f"{name} loads one adapter, {len(adapters)} are named; merge them first"
+
+
+@rule("TRA211", Severity.ERROR)
+def engine_refused(job: Job) -> Iterator[Finding]:
+    """unsloth or KTransformers is combined with a method or a ZeRO stage it cannot do.
+
+    Why: with ZeRO-3 refused at parse on every rank; with the method after the model is loaded.
+    Source: llamafactory/hparams/parser.py:get_train_args, llamafactory/model/adapter.py:_setup_lora_tuning
+    Fix: LoRA without ZeRO-3, or leave the engine out.
+    """
+    for key in ("use_unsloth", "use_kt"):
+        if job.flag(key) and job.zero_stage == 3:
+            yield key, f"`{key}` is refused with DeepSpeed ZeRO-3; remove one"
+        elif job.flag(key) and job.method == "oft":
+            yield key, f"`{key}` cannot do OFT; use `finetuning_type: lora`"
+
+
+@rule("TRA212", Severity.ERROR)
+def two_block_sizes(job: Job) -> Iterator[Finding]:
+    """OFT is given both a rank and a block size, or neither.
+
+    Why: peft refuses it when the adapter is made, after the data is tokenized and the model loaded on every rank. The
+    block size has a default, 32.
+    Source: peft/tuners/oft/config.py:OFTConfig.__post_init__
+    Fix: `oft_block_size: 0` beside `oft_rank`, or no `oft_rank`.
+    """
+    if job.method == "oft" and not job.number("oft_rank") and not job.number("oft_block_size"):
+        yield "oft_block_size", "OFT needs `oft_rank` or `oft_block_size`, and both are 0; 32 is the usual block size"
+    if job.method == "oft" and job.number("oft_rank") and job.number("oft_block_size"):
+        yield (
+            "oft_rank",
+            (
+                f"`oft_rank: {job.get('oft_rank')}` and `oft_block_size: {job.get('oft_block_size')}` exclude "
+                "each other; set `oft_block_size: 0`"
+            ),
+        )
+
+
+@rule("TRA214", Severity.NOTE)
+def chat_format_untrained(job: Job) -> Iterator[Finding]:
+    """A base model learns a chat format while its embeddings stay frozen.
+
+    Why: the marks of a chat template are tokens that a base model may never have seen; LoRA does not train embeddings,
+    so it may not learn to end its answers.
+    Source: llamafactory/model/adapter.py:_setup_lora_tuning
+    Fix: start from the chat-tuned model, or `additional_target: embed_tokens,lm_head` (more memory; ZeRO-2), or
+    `template: default`, which uses plain words.
+    """
+    plain = ("empty", "default", "alpaca", "fewshot", "vanilla")
+    trained = job.has("additional_target") or job.flag("resize_vocab")
+    chat = job.has("template") and job.get("template") not in plain and job.stage != "pt"
+    if chat and job.model and job.model.base and job.method == "lora" and not trained:
+        yield (
+            "template",
+            (
+                f"{job.model.name} is a base model and LoRA leaves its embeddings frozen: it may not learn the "
+                f"marks of `{job.get('template')}`; start from the chat-tuned model"
+            ),
+        )
+
+
+@rule("TRA215", Severity.NOTE)
+def new_tokens(job: Job) -> Iterator[Finding]:
+    """Tokens are added to the vocabulary.
+
+    Why: LLaMA-Factory then trains full fp32 copies of the embedding and the head beside LoRA: two more matrices of
+    vocabulary x hidden size, at 16 bytes a weight.
+    Source: llamafactory/model/patcher.py:patch_tokenizer, llamafactory/model/adapter.py:_setup_lora_tuning
+    Fix: none needed; `lmf-recipes explain` shows the memory.
+    """
+    for key in ("add_tokens", "add_special_tokens", "new_special_tokens_config"):
+        if job.method == "lora" and job.has(key) and not job.quantization.asked:
+            yield key, "new tokens make embedding and head trainable in fp32, both even where they are tied"
+
+
+_TARGET_ALL = set_value("lora_target", "all", safe=False)
+_OUTER_LINEARS = {"lm_head", "embed_tokens"}
+
+
+@rule("TRA206", Severity.WARNING)
+def all_beside_names(job: Job) -> Iterator[Finding]:
+    """`all` stands beside other targets of LoRA.
+
+    Why: `all` is expanded only when it stands alone; here only the named layers are adapted, and where none of them
+    exists the run fails after the model is loaded.
+    Source: llamafactory/model/adapter.py:_setup_lora_tuning
+    Fix: `lora_target: all`, or the names without `all`.
+    """
+    targets = job.words("lora_target")
+    if job.adapts and "all" in targets and len(targets) > 1:
+        others = ", ".join(name for name in targets if name != "all")
+        yield (
+            "lora_target",
+            f"`all` beside other names is not expanded: only {others} is adapted; write all alone",
+            _TARGET_ALL,
+        )
+
+
+@rule("TRA207", Severity.ERROR)
+def targets_missing(job: Job) -> Iterator[Finding]:
+    """None of LoRA's targets is a linear layer of the model.
+
+    Why: "target modules not found" when the adapter is made, after the data is tokenized and the model loaded on every
+    rank. In transformers 5 the experts of a mixture-of-experts model are fused tensors, no linear layers. Those of
+    GPT-2 are of a class that `all` does not look for: "No `target_modules` passed", unless bitsandbytes replaces them.
+    Source: peft/tuners/tuners_utils.py:BaseTuner.inject_adapter,
+    llamafactory/model/model_utils/misc.py:find_all_linear_modules
+    Fix: `lora_target: all`; for GPT-2 the names.
+    """
+    known, targets = _linear_names(job), job.words("lora_target")
+    names = {_last_part(target) for target in targets if target}
+    if not (job.adapts and known and names and job.model):
+        return
+    family, write = job.model.family, f"write `lora_target: {job.model.family.targets}`"
+    if targets != ("all",) and not names & known:
+        yield "lora_target", f"{family.kind} has no linear layer {', '.join(sorted(names))}; {write}"
+    elif targets == ("all",) and family.unnamed and not job.quantization.weights:
+        yield "lora_target", f"`all` finds no linear layer in {family.kind}, whose are of another class; {write}"
+
+
+def _linear_names(job: Job) -> frozenset[str]:
+    """Names that LoRA finds in the model with the transformers releases of the recipe; empty where not all are known:
+    of a part that sees images, or of experts that were linear layers in a release that is not read."""
+    model = job.model
+    if model is None or model.modules or not model.family.linear:
+        return frozenset()
+    family = model.family
+    fused = family.fused_experts is None or family.fuses(job.header)
+    if not fused and not family.separate:
+        return frozenset()
+    return family.names(linear_roles(model.arch, fused), fused) | _OUTER_LINEARS
+
+
+def _last_part(target: str) -> str:
+    return target.rpartition(".")[2]
+
+
+@rule("TRA208", Severity.ERROR)
+def nothing_unfrozen(job: Job) -> Iterator[Finding]:
+    """Freeze tuning trains no layer, or cannot spread its new blocks.
+
+    Why: with 0 layers it fails at the first step; blocks that do not divide the depth fail after the model is loaded.
+    Source: llamafactory/model/adapter.py:_setup_freeze_tuning,
+    llamafactory/model/model_utils/misc.py:find_expanded_modules
+    Fix: a `freeze_trainable_layers` that is not 0, and with `use_llama_pro` a divisor of the number of layers.
+    """
+    if job.method != "freeze" and not (job.method == "lora" and job.flag("use_llama_pro")):
+        return
+    count = int(job.number("freeze_trainable_layers"))
+    depth = job.model.arch.layers if job.model else 0
+    if count == 0 and "freeze_trainable_layers" in job.values and not job.has("freeze_extra_modules"):
+        yield "freeze_trainable_layers", "`freeze_trainable_layers: 0` trains nothing; 2 is the default"
+    elif count and depth and job.flag("use_llama_pro") and depth % abs(count):
+        yield "freeze_trainable_layers", f"{depth} layers are not divisible by {count}, which `use_llama_pro` needs"
+
+
+@rule("TRA209", Severity.WARNING)
+def more_layers_than_model(job: Job) -> Iterator[Finding]:
+    """Freeze tuning asks for more layers than the model has.
+
+    Why: the number is clamped; embeddings and head stay frozen, so this is not full fine-tuning.
+    Source: llamafactory/model/adapter.py:_setup_freeze_tuning
+    Fix: a smaller number, or `finetuning_type: full`.
+    """
+    count = abs(job.number("freeze_trainable_layers"))
+    if job.method == "freeze" and job.model and count > job.model.arch.layers and not job.flag("use_llama_pro"):
+        yield (
+            "freeze_trainable_layers",
+            (f"`freeze_trainable_layers` is {count:.0f}, the model has {job.model.arch.layers}; use full"),
+        )
+
+
+@rule("TRA213", Severity.WARNING)
+def oft_target_unread(job: Job) -> Iterator[Finding]:
+    """OFT's targets are given under a key that is never read.
+
+    Why: LLaMA-Factory takes the layers of OFT from `lora_target`.
+    Source: llamafactory/model/adapter.py:_setup_lora_tuning
+    Fix: write `lora_target`.
+    """
+    if "oft_target" in job.values and job.words("oft_target") != job.words("lora_target"):
+        yield "oft_target", "`oft_target` is never read; OFT takes its layers from `lora_target`"
+
+
+@rule("TRA216", Severity.WARNING)
+def some_targets_missing(job: Job) -> Iterator[Finding]:
+    """Some of LoRA's targets are no linear layers of the model.
+
+    Why: peft leaves them out with no message, and less is trained than the recipe says.
+    Source: peft/tuners/tuners_utils.py:BaseTuner.inject_adapter
+    Fix: `lora_target: all`, or names that the model has.
+    """
+    known, targets = _linear_names(job), job.words("lora_target")
+    lost = sorted({target for target in targets if target and target != "all" and _last_part(target) not in known})
+    if job.adapts and known and lost and {_last_part(target) for target in targets} & known:
+        kind = job.model.kind if job.model else ""
+        yield (
+            "lora_target",
+            f"{kind} has no linear layer {', '.join(lost)}: left out silently; write `lora_target: all`",
+        )
+
+
+@rule("TRA219", Severity.ERROR)
+def targets_refused(job: Job) -> Iterator[Finding]:
+    """LoRA is to adapt modules that peft takes no adapters on.
+
+    Why: "Target module ... is not supported" or "... is incompatible with Mamba-based models" when the adapter is made,
+    after the data is tokenized and the model loaded on every rank. Experts in one tensor have the names of linear
+    layers, or the kernels of mamba-ssm read a layer's weight past its adapter.
+    Source: peft/tuners/lora/model.py:LoraModel._create_new_module,
+    peft/tuners/tuners_utils.py:_check_lora_target_modules_mamba
+    Fix: name the other layers.
+    """
+    model, targets = job.model, job.words("lora_target")
+    if job.method != "lora" or model is None:
+        return
+    asked = model.refused if job.targets_all else model.refused & {_last_part(target) for target in targets}
+    if asked:
+        names = ", ".join(sorted(asked))
+        write = set_value("lora_target", model.family.targets, safe=False)
+        found = f"peft takes no adapters on {names} of a {model.kind} model"
+        yield "lora_target", f"{found}; write `lora_target: {model.family.targets}`", write
+
+
+@rule("TRA217", Severity.ERROR)
+def parts_missing(job: Job) -> Iterator[Finding]:
+    """Freeze tuning selects a part that the model's layers do not have.
+
+    Why: "module is not found" after the data is tokenized and the model loaded on every rank.
+    Source: llamafactory/model/adapter.py:_setup_freeze_tuning
+    Fix: `freeze_trainable_modules: all`, or self_attn, mlp and the like.
+    """
+    known = job.model.family.parts if job.model and not job.model.modules else None
+    for name in job.words("freeze_trainable_modules"):
+        if job.method == "freeze" and known and name not in known | {"all"}:
+            at = "freeze_trainable_modules"
+            yield at, f"a layer has no part `{name}`, only {', '.join(sorted(known))}; or write all"
+
+
+@rule("TRA218", Severity.ERROR)
+def extra_part_missing(job: Job) -> Iterator[Finding]:
+    """Freeze tuning is to train a part beside the layers that the model does not have.
+
+    Why: "Module is not found" after the data is tokenized and the model loaded on every rank. A head that is tied to
+    the embedding is no parameter of its own.
+    Source: llamafactory/model/adapter.py:_setup_freeze_tuning
+    Fix: embed_tokens, norm, or lm_head where the model has its own; layers are chosen by `freeze_trainable_modules`.
+    """
+    known = _outer_parts(job)
+    for name in job.words("freeze_extra_modules"):
+        if job.method == "freeze" and known and name not in known:
+            at = "freeze_extra_modules"
+            yield at, f"outside its layers the model has no part `{name}`, only {', '.join(sorted(known))}"
+
+
+def _outer_parts(job: Job) -> frozenset[str]:
+    """Parts outside the layers that hold weights, as transformers' text models call them; empty where not all are
+    known."""
+    if job.model is None or job.model.arch.towers or not job.model.family.parts:
+        return frozenset()
+    known = {"embed_tokens", job.model.family.last_norm}
+    return frozenset(known if job.model.arch.tied else known | {"lm_head"})

@@ -1,0 +1,113 @@
+"""Every rule in the order of its code, and what a choice of them finds in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from validator.finding import Fix, Place, Severity
+from validator.knowledge import releases
+from validator.rules import (
+    adapters,
+    data_processing,
+    dataset_columns,
+    dataset_files,
+    dataset_size,
+    deepspeed_and_recipe,
+    deepspeed_file,
+    deepspeed_schema,
+    device_support,
+    evaluating,
+    file_paths,
+    fsdp_and_accelerate,
+    good_practice,
+    header_block,
+    launch_environment,
+    loss_choice,
+    memory_fit,
+    model_support,
+    multimodal_models,
+    no_effect,
+    number_formats,
+    numeric_ranges,
+    optimizer_choice,
+    quantized_weights,
+    resume_rules,
+    slow_settings,
+    template_choice,
+    training_arguments,
+)
+from validator.rules.rule import MAX_FINDINGS, Rule, as_place
+from validator.run.prediction import Job
+
+# One module for each topic; the letters of a code name its family.
+RULE_MODULES = (
+    file_paths,
+    resume_rules,
+    dataset_files,
+    dataset_columns,
+    memory_fit,
+    device_support,
+    deepspeed_and_recipe,
+    deepspeed_schema,
+    deepspeed_file,
+    fsdp_and_accelerate,
+    launch_environment,
+    dataset_size,
+    header_block,
+    training_arguments,
+    numeric_ranges,
+    data_processing,
+    template_choice,
+    adapters,
+    quantized_weights,
+    number_formats,
+    optimizer_choice,
+    multimodal_models,
+    slow_settings,
+    loss_choice,
+    good_practice,
+    evaluating,
+    no_effect,
+    model_support,
+)
+
+_MORE_FINDINGS = f"more than {MAX_FINDINGS} findings of this rule; the others are shown once these are mended"
+
+
+def collect_rules() -> list[Rule]:
+    """Every rule, in the order of its code."""
+    declared = [value for family in RULE_MODULES for value in vars(family).values() if isinstance(value, Rule)]
+    return sorted(declared, key=lambda rule: rule.code)
+
+
+RULES = tuple(collect_rules())
+# What a DeepSpeed file can be judged by without the recipe that uses it: whether it is one, and its contents.
+FILE_RULES = tuple(rule for rule in RULES if rule.code.startswith("PAR1") or rule.code == "PTH003")
+
+
+def run_rules(chosen: Iterable[Rule], job: Job) -> Iterator[tuple[Rule, Place, str, Fix | None]]:
+    """(rule, place, message, definite remedy) of the rules that hold for the recipe's releases; of each the first, and
+    one more that says that there are others."""
+    for rule in chosen:
+        if not (rule.since or rule.until) or releases.requires(job.header, rule.since, rule.until):
+            for number, finding in enumerate(rule.check(job)):
+                if number == MAX_FINDINGS:
+                    yield rule, as_place(finding[0]), _MORE_FINDINGS, None
+                    break
+                yield rule, as_place(finding[0]), finding[1], finding[2] if len(finding) == 3 else None
+
+
+def find_errors(job: Job) -> set[tuple[str, str | None]]:
+    """(code, key) of all that would stop the run, other than memory, which is the job's own verdict, and this
+    repository's conventions."""
+    return _codes_and_keys(job, Severity.ERROR)
+
+
+def find_errors_and_warnings(job: Job) -> set[tuple[str, str | None]]:
+    """The same of all that would stop the run or go otherwise than it is written."""
+    return _codes_and_keys(job, Severity.ERROR, Severity.WARNING)
+
+
+def _codes_and_keys(job: Job, *severities: Severity) -> set[tuple[str, str | None]]:
+    judged = (rule for rule in RULES if rule.severity in severities and rule.code[:3] not in ("FIT", "CUR"))
+    return {(rule.code, where.key) for rule, where, *_ in run_rules(judged, job)}

@@ -1,0 +1,327 @@
+"""TRA606 to TRA617, TRA620, TRA927 and TRA928: packing, lengths, streaming and mixing of the training data, and how
+long the other processes wait until the first has tokenized it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from itertools import islice
+
+from validator.finding import Severity
+from validator.knowledge import families
+from validator.rules.rule import Finding, rule, set_value
+from validator.run.prediction import Job
+
+# Rows that tell how long samples are, about.
+_ROWS_SAMPLED = 64
+# Which share of them may lose their end without a word.
+_MAX_SHARE_CUT = 0.1
+
+
+@rule("TRA606", Severity.ERROR)
+def packed_length_uneven(job: Job) -> Iterator[Finding]:
+    """Samples are packed to a length that is not a multiple of 8.
+
+    Why: batches are padded to a multiple of 8 and packed positions are not: "size of tensor a must match" at the first
+    step, after the data is tokenized and the model loaded on every rank.
+    Source: llamafactory/data/processor/supervised.py:PackedSupervisedDatasetProcessor.preprocess_dataset,
+    llamafactory/train/sft/workflow.py:run_sft
+    Fix: a `cutoff_len` that is a multiple of 8.
+    """
+    length = job.number("cutoff_len")
+    if job.stage == "sft" and job.packs and job.trains and length % 8:
+        text = f"`cutoff_len` is {length:.0f}, packing needs a multiple of 8; set {length // 8 * 8:.0f}"
+        yield "cutoff_len", text, set_value("cutoff_len", int(length // 8 * 8), safe=False)
+
+
+@rule("TRA608", Severity.ERROR)
+def neat_packing_batches(job: Job) -> Iterator[Finding]:
+    """Neat packing with flash attention gets more than one packed sample at a time.
+
+    Why: an assertion at the first step, after the data is tokenized and the model loaded on every rank.
+    Source: llamafactory/data/collator.py:SFTDataCollatorWith4DAttentionMask.__call__
+    Fix: `per_device_train_batch_size: 1` and a longer `cutoff_len`.
+    """
+    device = job.machine.device if job.machine else None
+    if job.get("flash_attn") != "fa2" or not job.neat or job.stage != "sft":
+        return
+    if device and device.flash_attention and job.micro_batch > 1:
+        yield (
+            "per_device_train_batch_size",
+            (f"neat packing with fa2 takes 1 packed sample at a time, not {job.micro_batch}"),
+        )
+
+
+@rule("TRA609", Severity.ERROR, since="transformers 5.0.0")
+def length_scaling_fails(job: Job) -> Iterator[Finding]:
+    """`rope_scaling` takes effect, which transformers 5 refuses.
+
+    Why: LLaMA-Factory writes the longer maximum as a fraction and transformers 5 checks for a whole number: fails
+    when the model is configured, after the whole data set is tokenized.
+    Source: llamafactory/model/model_utils/rope.py:configure_rope
+    Fix: a `cutoff_len` within the model's positions, or a model with a longer context.
+    """
+    limit, length = job.model.positions if job.model else None, job.number("cutoff_len")
+    if job.has("rope_scaling") and limit and job.length > limit and job.model and not job.model.remote_code:
+        yield (
+            "rope_scaling",
+            (
+                f"`cutoff_len` {length:.0f} is beyond the model's {limit} positions and `rope_scaling` fails with "
+                f"transformers 5; set `cutoff_len: {limit}`"
+            ),
+        )
+
+
+@rule("TRA610", Severity.WARNING)
+def longer_than_model(job: Job) -> Iterator[Finding]:
+    """Samples may be longer than the positions the model was trained for.
+
+    Why: beyond them a model talks nonsense, and some fail on the first long sample.
+    Source: own (the model's config.json)
+    Fix: a `cutoff_len` within the model's positions.
+    """
+    limit, length = job.model.positions if job.model else None, job.number("cutoff_len")
+    if limit and length > limit and not job.has("rope_scaling"):
+        text = f"`cutoff_len` is {length:.0f}, the model has {limit} positions; set at most {limit}"
+        yield "cutoff_len", text, set_value("cutoff_len", limit, safe=False)
+
+
+@rule("TRA611", Severity.ERROR)
+def streaming_refused(job: Job) -> Iterator[Finding]:
+    """Streaming is combined with something that needs to know the whole data set.
+
+    Why: refused at parse, on every rank; a `tokenized_path` that is still to be written, after the data is read.
+    Source: llamafactory/hparams/parser.py:get_train_args,
+    llamafactory/hparams/data_args.py:DataArguments.__post_init__, llamafactory/data/loader.py:get_dataset
+    Fix: `max_steps`, a whole `val_size`, no `max_samples`, or no `streaming`.
+    """
+    if not job.flag("streaming"):
+        return
+    if job.number("max_steps") == -1:
+        yield "streaming", "streaming needs `max_steps`, as the length of the data is not known"
+    if job.get("max_samples") is not None:
+        yield "max_samples", "`max_samples` is refused with streaming; remove it"
+    if job.holds_back and job.number("val_size") < 1:
+        yield "val_size", f"streaming needs a whole `val_size`, not the share {job.get('val_size')}"
+    path = job.get("tokenized_path")
+    if isinstance(path, str) and not job.find(path):
+        yield "tokenized_path", f"`{path}` does not exist, and streamed data cannot be saved to it; remove `streaming`"
+
+
+@rule("TRA612", Severity.ERROR)
+def mixing_refused(job: Job) -> Iterator[Finding]:
+    """The shares of mixed data sets do not fit.
+
+    Why: refused at parse on every rank; shares that do not add up to 1, when the data is read.
+    Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__, llamafactory/data/data_utils.py:merge_dataset
+    Fix: `mix_strategy: interleave_under`, one share for each data set, together 1.
+    """
+    if not job.has("interleave_probs"):
+        return
+    if job.get("mix_strategy") == "concat":
+        yield "interleave_probs", "`interleave_probs` needs `mix_strategy: interleave_under` or another interleave"
+        return
+    shares, sets = _mixing_shares(job), job.words("dataset")
+    for key in ("dataset", "eval_dataset"):
+        if job.has(key) and len(job.words(key)) != len(shares):
+            yield (
+                "interleave_probs",
+                f"`interleave_probs` has {len(shares)} shares for {len(job.words(key))} of `{key}`",
+            )
+            return
+    if None not in shares and len(sets) > 1 and abs(sum(share or 0 for share in shares) - 1) > 1e-6:
+        yield "interleave_probs", f"`interleave_probs` add up to {sum(share or 0 for share in shares):g}, not 1"
+
+
+def _mixing_shares(job: Job) -> list[float | None]:
+    shares: list[float | None] = []
+    for word in job.words("interleave_probs"):
+        try:
+            shares.append(float(word))
+        except ValueError:
+            shares.append(None)
+    return shares
+
+
+@rule("TRA613", Severity.ERROR)
+def amount_refused(job: Job) -> Iterator[Finding]:
+    """An amount of data leaves nothing to train on.
+
+    Why: fails while the data is read, on every rank.
+    Source: llamafactory/data/loader.py:_load_single_dataset, llamafactory/data/data_utils.py:split_dataset
+    Fix: a positive `max_samples`, a `val_size` below 1 as a share, at least one preprocessing worker.
+    """
+    if job.get("max_samples") is not None and job.number("max_samples") <= 0 and not job.flag("streaming"):
+        yield "max_samples", f"`max_samples: {job.get('max_samples')}` leaves no data; remove it"
+    if isinstance(job.get("val_size"), float) and job.get("val_size") == 1.0 and not job.flag("streaming"):
+        yield "val_size", "`val_size: 1.0` holds back all data; write a share such as 0.05, or a count"
+    if job.get("preprocessing_num_workers") is not None and job.number("preprocessing_num_workers") < 1:
+        yield "preprocessing_num_workers", "`preprocessing_num_workers` must be at least 1; remove it for the default"
+
+
+@rule("TRA615", Severity.ERROR)
+def streamed_file_without_workers(job: Job) -> Iterator[Finding]:
+    """A local file is streamed without loader workers.
+
+    Why: LLaMA-Factory cuts the file into as many pieces as there are workers, and the default is none: StopIteration
+    while the data is read.
+    Source: llamafactory/data/loader.py:_load_single_dataset
+    Fix: `dataloader_num_workers: 1` or more.
+    """
+    local = any(one.source == "file" for one in job.datasets)
+    if job.flag("streaming") and job.get("dataloader_num_workers") == 0 and local:
+        yield "streaming", "streaming a local file needs workers; set `dataloader_num_workers: 1`"
+
+
+@rule("TRA616", Severity.ERROR, since="transformers 4.53.0", until="llamafactory 0.9.5")
+def neat_packing_of_0_9_4(job: Job) -> Iterator[Finding]:
+    """Neat packing is to run with LLaMA-Factory 0.9.4 and a transformers release of 2025.
+
+    Why: 0.9.4 refuses it at parse, on every rank, with transformers 4.53 and later; 0.9.5 does not.
+    Source: llamafactory/hparams/parser.py:get_train_args
+    Fix: `llamafactory: ">=0.9.5"` in the header block, or `transformers: "<4.53"`.
+    """
+    if job.neat:
+        yield (
+            "neat_packing",
+            "LLaMA-Factory 0.9.4, in the recipe's range, refuses `neat_packing`; name >=0.9.5",
+        )
+
+
+@rule("TRA617", Severity.ERROR, since="llamafactory 0.9.5")
+def neat_packing_unfit_for_model(job: Job) -> Iterator[Finding]:
+    """Neat packing with flash attention is asked for a model that LLaMA-Factory cannot pack so.
+
+    Why: "Neat packing is not supported for gemma4, gpt_oss models", when the batches are set up, after the data is
+    tokenized and the model loaded on every rank. The model is told by its template.
+    Source: llamafactory/data/collator.py:SFTDataCollatorWith4DAttentionMask.__post_init__
+    Fix: `packing: true` alone, or no `flash_attn: fa2`.
+    """
+    device = job.machine.device if job.machine else None
+    asked = job.get("flash_attn") == "fa2" and job.neat and job.stage == "sft"
+    unfit = tuple(families.llamafactory_types("no_neat_packing"))
+    if asked and device and device.flash_attention and str(job.get("template")).startswith(unfit):
+        yield "neat_packing", f"neat packing with fa2 does not work for {job.get('template')}; use `packing: true`"
+
+
+@rule("TRA620", Severity.WARNING)
+def most_samples_cut(job: Job) -> Iterator[Finding]:
+    """Samples are longer than `cutoff_len` on average, or one in ten of them is, and lose their end.
+
+    Why: LLaMA-Factory cuts questions and answers to `cutoff_len`, and the model learns answers that stop in the middle.
+    Lengths are those of the first rows of local data, of the header block, or published ones of public data. `data`
+    counts all rows with the model's own tokenizer.
+    Source: llamafactory/data/processor/processor_utils.py:infer_seqlen, own (estimates of tokens)
+    Fix: a longer `cutoff_len`, or shorter samples.
+    """
+    if job.stage == "pt" or not job.trains or job.tokenized:
+        return
+    limit, place = job.number("cutoff_len"), "cutoff_len" if job.has("cutoff_len") else "dataset"
+    rows = _first_row_lengths(job) if limit > 0 else []
+    cut = [tokens for tokens in rows if tokens > limit]
+    if rows and len(cut) >= _MAX_SHARE_CUT * len(rows):
+        share = f"{len(cut):,} of the first {len(rows):,} samples"
+        yield place, f"{share} are longer than the {limit:,.0f} tokens that are kept; raise `cutoff_len`"
+    elif not rows and (mean := _mean_length(job)) > limit > 0:
+        yield place, f"samples have some {mean:,.0f} tokens, of which {limit:,.0f} are kept; raise `cutoff_len`"
+
+
+def _first_row_lengths(job: Job) -> list[float]:
+    """Lengths in tokens of the first rows of local data, by the lowest estimate; empty if there are no rows, or if the
+    header block states lengths."""
+    if job.lengths.typical:
+        return []
+    from validator.run import sample_lengths  # which recipes that state lengths do not wait for
+
+    return [
+        sample_lengths.LOWEST_ESTIMATE_FACTOR * tokens
+        for tokens in islice(sample_lengths.first_row_lengths(job), _ROWS_SAMPLED)
+    ]
+
+
+def _mean_length(job: Job) -> float:
+    """Tokens of a typical sample: as the header block states, else the published mean of public data; 0 if neither is
+    known."""
+    if job.lengths.typical:
+        return job.lengths.typical
+    from validator.run import sample_lengths  # which recipes that state lengths do not wait for
+
+    # Where samples are recommended, the recipe is made for other data than it names.
+    published = sample_lengths.published_tokens(job) if job.rows is None and job.samples is None else None
+    return float(published[0]) if published else 0.0
+
+
+# Tokens for one process, of which no fewer are told: it makes 100,000 a second, and half an hour is the least allowed.
+_QUICK_TOKENS = 1e8
+# Processes that most servers have the processors and the memory for (LLaMA-Factory's own examples).
+_MAX_TOKENIZERS = 16
+
+
+@rule("TRA927", Severity.WARNING)
+def tokenizing_outlasts_timeout(job: Job) -> Iterator[Finding]:
+    """`ddp_timeout` ends before the first process has tokenized the data, for which the others wait.
+
+    Why: they wait in a collective, which ends after half an hour where the recipe allows no longer: "Watchdog caught
+    collective operation timeout: … ran for 1800328 milliseconds" (LLaMA-Factory issues 2424, 2656). On several nodes
+    the first process of each tokenizes all of it.
+    Source: llamafactory/data/loader.py:get_dataset,
+    transformers/training_args.py:TrainingArguments.main_process_first, own (the time model)
+    Fix: more `preprocessing_num_workers`, a longer `ddp_timeout`, or tokenize once before with `tokenized_path`.
+    """
+    seconds, limit = _tokenizing_seconds(job), job.number("ddp_timeout")
+    if seconds > limit > 0:
+        suffice = seconds * _tokenizer_processes(job) / _MAX_TOKENIZERS < limit
+        longer = 3600 * math.ceil(2 * seconds / 3600)
+        key, value = ("preprocessing_num_workers", _MAX_TOKENIZERS) if suffice else ("ddp_timeout", longer)
+        minutes = f"tokenizing takes about {seconds / 60:.0f} minutes, {limit / 60:.0f} are allowed"
+        place = "ddp_timeout" if job.has("ddp_timeout") else "dataset"
+        yield place, f"{minutes}; set `{key}: {value}`, or tokenize once with `tokenized_path`", set_value(key, value)
+
+
+@rule("TRA928", Severity.NOTE)
+def hccl_waits_less(job: Job) -> Iterator[Finding]:
+    """HCCL ends the wait for the first process before it has tokenized the data, whatever `ddp_timeout` allows.
+
+    Why: on Ascend processes wait on the device, where HCCL_EXEC_TIMEOUT counts: 1,836 s where nothing sets it, and on a
+    910A 17,340 s at most. Then "the specified timeout waiting event", error 507046 or 507048 (LLaMA-Factory issue 5551,
+    Ascend/pytorch issues 48 and 62).
+    Source: llamafactory/data/loader.py:get_dataset, own (the time model; HCCL_EXEC_TIMEOUT as CANN describes it)
+    Fix: HCCL_EXEC_TIMEOUT as long as `ddp_timeout`, which `lmf-recipes train` sets; surer is to tokenize once before,
+    with `tokenized_path`.
+    """
+    seconds = _tokenizing_seconds(job)
+    if seconds == 0 or job.machine is None:
+        return
+    from validator.knowledge.node_environment import node_needs  # which most checks do not wait for
+
+    waiting = node_needs(job.machine.device).waiting
+    if waiting is None:
+        return
+    given, allowed = os.environ.get(waiting.name, ""), job.number("ddp_timeout")
+    limit = int(given) if given.isdecimal() else waiting.usual  # 0 is without end
+    if 0 < limit < seconds <= allowed:
+        minutes = f"tokenizing takes about {seconds / 60:.0f} minutes, HCCL waits {limit / 60:.0f}"
+        longer = f"{waiting.name}={int(min(allowed, waiting.most or allowed))}"
+        remedy = f"set {longer}" if given else f"`lmf-recipes train` sets {longer}"
+        yield "dataset", f"{minutes}; {remedy}; surer is to tokenize once with `tokenized_path`"
+
+
+def _tokenizing_seconds(job: Job) -> float:
+    """Seconds that others wait for, about; 0 where none do, or not for long: then the time model is not asked."""
+    if job.world == 1 or job.tokenized or _max_tokens_per_process(job) < _QUICK_TOKENS:
+        return 0.0
+    from validator.physics.run_time import RunPart
+    from validator.run.training_time import predict_training_time
+
+    known = predict_training_time(job)
+    return known.run.terms.get(RunPart.TOKENIZING, 0.0) if known and known.run else 0.0
+
+
+def _max_tokens_per_process(job: Job) -> float:
+    """Tokens that each process which tokenizes makes, if all samples were as long as they may be."""
+    return (job.data_rows or 0) * job.longest * (2 if job.pairs else 1) / _tokenizer_processes(job)
+
+
+def _tokenizer_processes(job: Job) -> float:
+    return max(job.number("preprocessing_num_workers"), 1)

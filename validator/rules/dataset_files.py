@@ -1,0 +1,348 @@
+"""PTH101 to PTH106, PTH112 to PTH115 and PTH117: dataset_info.json and the files that its entries name.
+
+`named_datasets` gives the data sets that a run would open, for all rules about them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from validator.finding import Place, Severity
+from validator.recipe import safe_read
+from validator.recipe.suggestions import suggest
+from validator.rules import file_paths, finding_places
+from validator.rules.finding_places import in_registry_entry
+from validator.rules.rule import MAX_FINDINGS, Finding, rule
+from validator.run import dataset_registry
+from validator.run.dataset_registry import Dataset
+from validator.run.prediction import Job
+
+# Gives the place of a route into the data set's entry.
+EntryPlace = Callable[..., Place]
+
+
+def named_datasets(job: Job) -> Iterator[tuple[EntryPlace, Dataset]]:
+    """Each data set that is named and defined, with what gives places in its entry: `at("columns", "prompt")`."""
+    if job.registry is None or job.tokenized:
+        return
+    for key in ("dataset", "eval_dataset"):
+        for name in dict.fromkeys(job.words(key)):
+            dataset = job.registry.get(name)
+            if dataset:
+                yield partial(in_registry_entry, job, key, dataset), dataset
+
+
+def guessed_format(dataset: Dataset) -> str:
+    """The `formatting` that the first rows ask for; empty where that cannot be told."""
+    from validator.rows.entry_inference import UnknownFormError, infer_entry
+
+    with suppress(UnknownFormError):
+        return str(infer_entry(_first_rows(dataset)).entry.get("formatting", "alpaca"))
+    return ""
+
+
+def why_unrecognized(dataset: Dataset) -> str:
+    """What the first rows would need, where no entry describes them."""
+    from validator.rows.entry_inference import UnknownFormError, infer_entry
+
+    try:
+        infer_entry(_first_rows(dataset))
+    except UnknownFormError as err:
+        return str(err)
+    return ""
+
+
+def entry_remedy(job: Job, dataset: Dataset, otherwise: str = "") -> str:
+    """`; ` and what to write for the rows that the data set holds; `otherwise` where that cannot be told."""
+    from validator.rows.entry_inference import suggest_entry  # which an entry without a fault does not need
+
+    what = suggest_entry(dataset.name, dataset.entry, job.stage, _first_rows(dataset)) or otherwise
+    return f"; {what}" if what else ""
+
+
+def _first_rows(dataset: Dataset) -> Sequence[Mapping[str, Any]]:
+    return dataset.rows.head if dataset.rows and not dataset.rows.problem else ()
+
+
+_MEDIA_COLUMNS = ("images", "videos", "audios")
+_ENTRY_KEYS = {
+    *dataset_registry.SOURCE_KEYS,
+    "formatting",
+    "ranking",
+    "subset",
+    "split",
+    "folder",
+    "num_samples",
+    "columns",
+    "tags",
+}
+_COLUMN_KEYS = {
+    "prompt",
+    "query",
+    "response",
+    "history",
+    "messages",
+    "system",
+    "tools",
+    *_MEDIA_COLUMNS,
+    "chosen",
+    "rejected",
+    "kto_tag",
+}
+
+
+@rule("PTH101", Severity.ERROR)
+def registry_missing(job: Job) -> Iterator[Finding]:
+    """`dataset_dir` has no dataset_info.json, which says what the data set names mean.
+
+    Why: every process stops after the tokenizer is loaded: "Cannot open data/dataset_info.json".
+    Source: llamafactory/data/parser.py:get_dataset_list
+    Fix: `lmf-recipes data FILE --register NAME` creates it; or set `dataset_dir` to its folder (default `data`, from
+    the working directory).
+    """
+    if (
+        _is_registry_missing(job) and not job.tokenized and not file_paths.registry_missing_too(job)
+    ):  # else told by PTH001
+        files = (_register_command(job, name) for key in ("dataset", "eval_dataset") for name in job.words(key))
+        remedy = next((command for command in files if command), "create it, or set `dataset_dir` to its folder")
+        missing = (
+            f"`{job.get('dataset_dir')}/{dataset_registry.REGISTRY_FILE}` does not exist, so no data set is defined"
+        )
+        yield _key_naming_registry(job), f"{missing}; {remedy}"
+
+
+@rule("PTH102", Severity.ERROR)
+def registry_unreadable(job: Job) -> Iterator[Finding]:
+    """dataset_info.json is not a JSON object.
+
+    Why: every process stops after the tokenizer is loaded.
+    Source: llamafactory/data/parser.py:get_dataset_list
+    Fix: correct the place named; JSON has no comments, no trailing commas and only double quotes.
+    """
+    if job.registry and job.registry.problem and not _is_registry_missing(job) and not job.tokenized:
+        yield _registry_place(job), f"{job.registry.problem}; no data set is defined without it"
+
+
+@rule("PTH103", Severity.ERROR)
+def data_set_undefined(job: Job) -> Iterator[Finding]:
+    """A data set is not in dataset_info.json.
+
+    Why: `dataset` takes names of that file, not files or hub names: "Undefined dataset" after the tokenizer is loaded.
+    Source: llamafactory/data/parser.py:get_dataset_list
+    Fix: use the name as it is written there, or add an entry: `lmf-recipes data FILE --register NAME`.
+    """
+    if not job.registry or job.registry.problem or job.tokenized:
+        return
+    for key in ("dataset", "eval_dataset"):
+        for name in job.words(key):
+            if name not in job.registry.entries:
+                yield finding_places.at_list_item(job, key, name), _undefined_message(job, name, job.registry.entries)
+
+
+@rule("PTH104", Severity.ERROR)
+def entry_without_source(job: Job) -> Iterator[Finding]:
+    """The registry entry does not say where the data are.
+
+    Why: KeyError 'file_name' after the tokenizer is loaded.
+    Source: llamafactory/data/parser.py:get_dataset_list
+    Fix: give the entry `file_name`, `hf_hub_url`, `ms_hub_url`, `om_hub_url`, `script_url` or `cloud_file_name`.
+    """
+    for at, dataset in named_datasets(job):
+        if dataset.source is None:
+            near = next(filter(None, (suggest(name, _ENTRY_KEYS) for name in islice(dataset.entry, MAX_FINDINGS))), "")
+            yield (
+                at(),
+                f"`{dataset.name}` names no source in dataset_info.json; give it `file_name` or `hf_hub_url`{near}",
+            )
+
+
+@rule("PTH115", Severity.WARNING)
+def entry_key_ignored(job: Job) -> Iterator[Finding]:
+    """The entry holds a key that LLaMA-Factory does not read.
+
+    Why: it is ignored without a word, so the default applies.
+    Source: llamafactory/data/parser.py:DatasetAttr.join
+    Fix: correct or remove it.
+    """
+    for at, dataset in named_datasets(job):
+        columns = dataset.entry.get("columns")
+        ignored = (
+            [((name,), _ENTRY_KEYS) for name in dataset.entry if name not in _ENTRY_KEYS] if dataset.source else []
+        )
+        given = columns if isinstance(columns, Mapping) else ()
+        for route, known in [
+            *ignored,
+            *((("columns", name), _COLUMN_KEYS) for name in given if name not in _COLUMN_KEYS),
+        ]:
+            name = route[-1]
+            place = at(*route, at_key=True)
+            yield place, f"`{dataset.name}`: `{name}` in dataset_info.json is ignored{suggest(name, known)}"
+
+
+@rule("PTH117", Severity.WARNING)
+def data_set_twice(job: Job) -> Iterator[Finding]:
+    """A data set is named twice.
+
+    Why: it is trained on once only.
+    Source: llamafactory/data/loader.py:_get_merged_dataset
+    Fix: name it once; `num_samples` in the entry draws more samples than there are.
+    """
+    for key in ("dataset", "eval_dataset"):
+        for name, times in Counter(job.words(key)).items():
+            if times > 1:
+                yield finding_places.at_list_item(job, key, name), f"`{name}` is named {times} times, but used once"
+
+
+def _is_registry_missing(job: Job) -> bool:
+    place = job.get("dataset_dir")
+    return (
+        job.registry is not None
+        and isinstance(place, str)
+        and job.find(f"{place}/{dataset_registry.REGISTRY_FILE}") is None
+    )
+
+
+def _registry_place(job: Job) -> Place:
+    """The fault in the registry file."""
+    return Place((), str(job.registry.path) if job.registry else None, _key_naming_registry(job))
+
+
+def _key_naming_registry(job: Job) -> str:
+    return "dataset_dir" if job.has("dataset_dir") else "dataset" if job.has("dataset") else "eval_dataset"
+
+
+def _undefined_message(job: Job, name: str, known: Mapping[str, object]) -> str:
+    if not name:
+        return "an empty data set name; remove the extra comma"
+    stem, command = Path(name).stem, _register_command(job, name)
+    if not _looks_like_path(name):
+        near = suggest(name, known) if job.registry is None or job.quotes(job.registry.path) else ""
+        return f"`{name}` is not defined in dataset_info.json{near or (command and f'; {command}')}"
+    example = f'an entry such as "{stem}": {{"file_name": "{Path(name).name}"}}'
+    remedy = f"use `{stem}`" if stem in known else command or f"use {example}"
+    return f"`{name}` is a path, `dataset` takes names of dataset_info.json; {remedy}"
+
+
+def _looks_like_path(name: str) -> bool:
+    return "/" in name or name.endswith(tuple(f".{suffix}" for suffix in dataset_registry.readable_suffixes()))
+
+
+def _register_command(job: Job, name: str) -> str:
+    """The command that defines a data set where a file of this name lies in the working directory or `dataset_dir`."""
+    from validator.escaping import shell_quote  # which no clean recipe needs
+
+    folder = str(job.registry.folder) if job.registry else "data"
+    names = (
+        [name] if _looks_like_path(name) else [f"{name}.{suffix}" for suffix in dataset_registry.readable_suffixes()]
+    )
+    places = (place for each in names if each for place in (each, f"{folder}/{each}"))
+    file = next((place for place in places if (there := job.find(place)) and there[1]), None)
+    if file is None:
+        return ""
+    stem = Path(name).stem if _looks_like_path(name) else name
+    where = (
+        ""
+        if folder == "data" and Path(file).parent in (Path(), Path("data"))
+        else f" --dataset-dir {shell_quote(folder)}"
+    )
+    used = "" if stem == name else f", and set `dataset: {stem}`"
+    return f"run `lmf-recipes data {shell_quote(file)} --register {shell_quote(stem)}{where}`{used}"
+
+
+@rule("PTH105", Severity.ERROR)
+def data_file_missing(job: Job) -> Iterator[Finding]:
+    """The file of a data set does not exist.
+
+    Why: "File … not found" after the tokenizer is loaded on every rank.
+    Source: llamafactory/data/loader.py:_load_single_dataset
+    Fix: put the file there; `file_name` counts from `dataset_dir`.
+    """
+    for at, dataset in named_datasets(job):
+        if dataset.source == "file" and not dataset.present:
+            near = suggest(
+                str(dataset.entry["file_name"]), [path.name for path in safe_read.glob_folder(dataset.folder, "*")]
+            )
+            yield (
+                at("file_name"),
+                f"`{dataset.name}`: `{dataset.path}` does not exist; `file_name` counts from `dataset_dir`{near}",
+            )
+
+
+@rule("PTH106", Severity.ERROR)
+def file_type_refused(job: Job) -> Iterator[Finding]:
+    """A data file has an ending LLaMA-Factory does not read, or a folder mixes several types.
+
+    Why: "Allowed file types" or "File types should be identical", after the tokenizer is loaded. In a folder every
+    entry counts, a README and a subfolder too.
+    Source: llamafactory/data/loader.py:_load_single_dataset, llamafactory/extras/constants.py:FILEEXT2TYPE
+    Fix: use arrow, csv, json, jsonl, parquet or txt, and one type for each folder.
+    """
+    for at, dataset in named_datasets(job):
+        known = dataset_registry.readable_suffixes() if dataset.files else {}
+        kinds = {known.get(path.suffix[1:]): path for path in dataset.files}
+        if dataset.source == "file" and dataset.present and safe_read.path_kind(dataset.path) == "folder" and not kinds:
+            yield at("file_name"), f"`{dataset.name}`: the folder `{dataset.path}` is empty"
+        elif None in kinds:
+            yield at("file_name"), f"`{dataset.name}`: `{kinds[None]}` is not read; use one of {', '.join(known)}"
+        elif len(kinds) > 1:
+            mixed = ", ".join(path.suffix for path in kinds.values())
+            yield at("file_name"), f"`{dataset.name}`: `{dataset.path}` mixes {mixed}; keep one type in a folder"
+
+
+@rule("PTH112", Severity.ERROR)
+def split_unknown(job: Job) -> Iterator[Finding]:
+    """A local file is asked for a split other than train.
+
+    Why: "Unknown split" or "Unrecognized instruction format": local files are one split, called train.
+    Source: datasets/arrow_reader.py:_rel_to_abs_instr, datasets/arrow_reader.py:_str_to_read_instruction
+    Fix: leave `split` out, or take a part: `train[:1000]`.
+    """
+    for at, dataset in named_datasets(job):
+        split = dataset.entry.get("split", "train")
+        if dataset.source == "file" and not all(_is_train_split(part) for part in str(split).split("+")):
+            yield at("split"), f"`{dataset.name}`: split `{split}` does not exist in a local file, all of it is `train`"
+
+
+@rule("PTH113", Severity.ERROR)
+def data_unreadable(job: Job) -> Iterator[Finding]:
+    """A data file is empty or cannot be read as what its name says.
+
+    Why: an error of the datasets library after the tokenizer is loaded.
+    Source: llamafactory/data/loader.py:_load_single_dataset,
+    datasets/packaged_modules/json/json.py:Json._generate_tables
+    Fix: correct the file; JSON is a list of objects, or one object on each line.
+    """
+    for at, dataset in named_datasets(job):
+        if dataset.rows and dataset.rows.problem:
+            yield at("file_name"), f"`{dataset.name}`: {dataset.rows.problem}"
+        elif dataset.rows and not dataset.rows.number:
+            yield at("file_name"), f"`{dataset.name}`: `{dataset.path}` holds no row"
+
+
+@rule("PTH114", Severity.WARNING)
+def file_ignored(job: Job) -> Iterator[Finding]:
+    """The entry names a hub and a local file; the file is not used.
+
+    Why: a hub address wins, so the run downloads, or fails without a network, although the file is there.
+    Source: llamafactory/data/parser.py:get_dataset_list
+    Fix: remove the hub address from the entry.
+    """
+    for at, dataset in named_datasets(job):
+        if dataset.source == "hub" and "file_name" in dataset.entry and dataset.present:
+            yield (
+                at("file_name", at_key=True),
+                f"`{dataset.name}`: the hub address wins, `{dataset.path}` is not used; remove one of them",
+            )
+
+
+def _is_train_split(text: str) -> bool:
+    """Whether the datasets library takes it for a file: `train`, or a part such as `train[:10%]` (arrow_reader.py)."""
+    return text == "train" or bool(
+        re.fullmatch(r"\s*(train|all)(\[(-?[\d_]+%?)?:(-?[\d_]+%?)?\])?(\([^)]*\))?\s*", text)
+    )

@@ -1,0 +1,248 @@
+"""DAT, TRA009 and TRA010: how many samples there are and how many are used, against what the model and method call
+for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from validator.finding import Severity
+from validator.knowledge import guidance
+from validator.knowledge.guidance import SampleAmounts
+from validator.rules.rule import Finding, remove_keys, rule
+from validator.run.dataset_registry import Rows
+from validator.run.prediction import Job
+from validator.run.sample_lengths import first_row_lengths
+
+
+@rule("DAT001", Severity.WARNING)
+def too_few_samples(job: Job) -> Iterator[Finding]:
+    """The data sets hold fewer samples than any public run with which a skill or a preference changed.
+
+    Why: the run succeeds, and the model has learned a form or a style at most; found out days later.
+    Source: own (guidance)
+    Fix: more accurate, diverse samples, never repeated ones; or a smaller aim, and the number of samples in the header
+    block. data/samples.yaml lists the sources.
+    """
+    counted = _count_samples(job)
+    if counted and (few := _too_few_message(job, counted)) and not _repeats_often(job):
+        yield "dataset", f"{counted.words}: {few}"
+
+
+@rule("DAT002", Severity.NOTE)
+def more_than_useful(job: Job) -> Iterator[Finding]:
+    """The data sets hold more samples than a model of this size was seen to use.
+
+    Why: small models saturate; time and money go into steps that change little.
+    Source: own (guidance)
+    Fix: train on a chosen part and compare; or a larger model.
+    """
+    counted = _count_samples(job)
+    if counted and (many := counted.guidance.many(counted.number)):
+        yield "dataset", f"{counted.words}: {many}"
+
+
+@rule("DAT003", Severity.WARNING)
+def small_set_repeated(job: Job) -> Iterator[Finding]:
+    """A small data set is passed over many times.
+
+    Why: the model learns the samples by heart; the training loss falls and the answers get worse.
+    Source: own (guidance)
+    Fix: fewer epochs (2 to 5), or more samples.
+    """
+    counted = _count_samples(job)
+    if counted and _too_few_message(job, counted) and _repeats_often(job):
+        epochs = f"{job.number('num_train_epochs'):g} epochs of {counted.words}"
+        yield "num_train_epochs", f"{epochs} are learned by heart; take 2 to 5, or add different, checked samples"
+
+
+@rule("DAT004", Severity.WARNING)
+def data_cut_short(job: Job) -> Iterator[Finding]:
+    """`max_samples` leaves out most of a local data set.
+
+    Why: LLaMA-Factory's examples carry `max_samples: 1000`; copied along, it silently drops the rest of the data.
+    Source: own (LLaMA-Factory's examples)
+    Fix: remove `max_samples`; to shrink one data set on purpose, `num_samples` in its entry says so.
+    """
+    limit = job.get("max_samples")
+    if not isinstance(limit, int) or limit < 1 or job.tokenized:
+        return
+    fix = remove_keys("max_samples", safe=False)
+    for one in job.datasets:
+        if one.rows and not one.rows.problem and one.rows.number > 2 * limit:
+            yield "max_samples", f"keeps {limit:,} of {one.rows.samples} of `{one.name}`; remove it to use all", fix
+
+
+@rule("DAT005", Severity.ERROR)
+def nothing_left_to_train(job: Job) -> Iterator[Finding]:
+    """`val_size` takes every sample for evaluation.
+
+    Why: the data sets library refuses the split, after the data are read and converted.
+    Source: llamafactory/data/data_utils.py:split_dataset, datasets/arrow_dataset.py:Dataset.train_test_split
+    Fix: a fraction (0.1), or a number below that of the samples.
+    """
+    value, rows = job.number("val_size"), _training_rows(job)
+    if rows is None or not rows.exact or job.flag("streaming") or not job.holds_back:
+        return
+    if value > 1 and value >= rows.number:
+        yield "val_size", f"{value:g} samples for evaluation, but there are {rows}; write a fraction such as 0.1"
+    elif value <= 1 and rows.number == 1:
+        yield "val_size", "a single sample cannot be split; add samples or remove `val_size`"
+
+
+@rule("DAT006", Severity.WARNING)
+def more_evaluation_than_training(job: Job) -> Iterator[Finding]:
+    """`val_size` takes more than half of the samples.
+
+    Why: they are not trained on. A value above 1 is a number of samples, one up to 1 a fraction.
+    Source: llamafactory/data/data_utils.py:split_dataset
+    Fix: 0.01 to 0.1.
+    """
+    value, rows = job.number("val_size"), _training_rows(job)
+    share = value if value < 1 else value / rows.number if rows and rows.number else 0
+    if 0.5 < share < 1:
+        yield "val_size", f"holds back {share:.0%} of the samples for evaluation; 0.01 to 0.1 is usual"
+
+
+@rule("DAT007", Severity.NOTE)
+def fewer_than_usual(job: Job) -> Iterator[Finding]:
+    """The data sets hold fewer samples than public runs usually took, and far fewer than the header block states.
+
+    Why: so few may do, if each is right; whether they did is seen on samples that were held back. The number in a
+    header block is often somebody else's count, copied along.
+    Source: own (guidance)
+    Fix: hold some back (`val_size`) and compare with the model before training; state your own number in the block.
+    """
+    counted = _count_samples(job)
+    if counted is None or not job.samples or _too_few_message(job, counted):
+        return
+    if counted.number < min(counted.guidance.low, job.samples / 4):
+        whose = counted.guidance.whose(job.samples) or "the recipe's own count"
+        usual = f"{counted.guidance.usual}, and the header's {job.samples:,} is {whose}"
+        yield "dataset", f"{counted.words}: {usual}; fewer may do if each is checked, and `val_size` tells whether"
+
+
+@rule("DAT008", Severity.ERROR)
+def no_sequence_filled(job: Job) -> Iterator[Finding]:
+    """All texts together do not fill one packed sequence.
+
+    Why: pretraining cuts its texts into sequences of exactly `cutoff_len` tokens and drops what is left over, here all
+    of it: "Cannot find sufficient samples, consider increasing dataset size".
+    Source: llamafactory/data/processor/pretrain.py:PretrainDatasetProcessor.preprocess_dataset,
+    llamafactory/data/loader.py:_get_preprocessed_dataset
+    Fix: a smaller `cutoff_len`, more text, or `packing: false`.
+    """
+    rows = _training_rows(job)
+    if job.stage != "pt" or not job.packs or rows is None:
+        return
+    seen = [row for one in job.datasets if one.rows for row in one.rows.head]
+    if (
+        rows.exact
+        and len(seen) >= rows.number
+        and (most := sum(map(_max_tokens_of_row, seen))) < job.number("cutoff_len")
+    ):
+        length = f"{job.number('cutoff_len'):,.0f}"
+        yield (
+            "cutoff_len",
+            f"the texts have at most {most:,} tokens, one packed sequence has {length}; lower it, or add text",
+        )
+
+
+def _max_tokens_of_row(row: Mapping[str, Any]) -> int:
+    """No text has more tokens than bytes, with two for its start and end."""
+    return 2 + sum(len(text.encode()) for text in row.values() if isinstance(text, str))
+
+
+def _training_rows(job: Job) -> Rows | None:
+    """Samples trained on, before `val_size`; None unless every data set can be counted here."""
+    sets, limit = job.datasets, job.get("max_samples")
+    if not sets or len(sets) != len(set(job.words("dataset"))) or job.tokenized or not job.trains:
+        return None
+    counted = [one.rows for one in sets]
+    total, exact = 0, True
+    for rows in counted:
+        if rows is None or rows.problem or not rows.number:
+            return None
+        cut = isinstance(limit, int) and 0 < limit < rows.number
+        total, exact = total + (limit if cut else rows.number), exact and (rows.exact or cut)
+    return Rows(total, exact)
+
+
+class _CountedSamples(NamedTuple):
+    """The samples as the guidance counts them, the same in words, and the guidance."""
+
+    number: int
+    words: str
+    guidance: SampleAmounts
+
+
+def _count_samples(job: Job) -> _CountedSamples | None:
+    """Samples, or the blocks that texts of pre-training fill, by the length of the first rows; None where that cannot
+    be told."""
+    rows, known = _training_rows(job), job.guidance
+    if rows is None or known is None:
+        return None
+    if known.unit == guidance.SAMPLE_UNIT:
+        return _CountedSamples(rows.number, rows.samples, known)
+    lengths = list(first_row_lengths(job))
+    if not lengths:
+        return None
+    blocks = math.ceil(rows.number * sum(lengths) / len(lengths) / guidance.BLOCK_TOKENS)
+    return _CountedSamples(blocks, f"{rows.samples}, some {guidance.count_in_words(blocks, known.unit)}", known)
+
+
+def _too_few_message(job: Job, counted: _CountedSamples) -> str | None:
+    """The message on what so few samples can teach; None if they are enough, or as many as the recipe is made for."""
+    as_stated = job.samples and counted.number >= job.samples
+    return None if as_stated else counted.guidance.few(counted.number)
+
+
+def _repeats_often(job: Job) -> bool:
+    passes = job.number("num_train_epochs") if job.number("max_steps") <= 0 else 0
+    return passes >= guidance.MANY_EPOCHS
+
+
+_REMOVE_LIMIT = remove_keys("max_samples", safe=False)
+_EXAMPLE_ROWS = 1_000  # rows, as every example of LLaMA-Factory has it; a larger number its author chose
+
+
+@rule("TRA009", Severity.WARNING)
+def sample_limit_contradicts(job: Job) -> Iterator[Finding]:
+    """`max_samples` cuts the data below the number of samples the recipe is made for.
+
+    Why: every official example carries `max_samples: 1000`; copied along, the run trains on the first rows of each data
+    set only, with no message.
+    Source: llamafactory/data/loader.py:_load_single_dataset, own (LLaMA-Factory's examples)
+    Fix: remove `max_samples`.
+    """
+    limit = job.number("max_samples")
+    sets = max(1, len(job.words("dataset")))
+    if limit > 0 and job.samples and limit * sets < job.samples:
+        yield (
+            "max_samples",
+            (
+                f"`max_samples: {limit:.0f}` leaves at most {limit * sets:,.0f} rows of the {job.samples:,} "
+                "recommended; remove it"
+            ),
+            _REMOVE_LIMIT,
+        )
+
+
+@rule("TRA010", Severity.NOTE)
+def sample_limit(job: Job) -> Iterator[Finding]:
+    """`max_samples`, a debugging aid, is set.
+
+    Why: the run trains on the first rows of each data set only.
+    Source: llamafactory/data/loader.py:_load_single_dataset
+    Fix: remove it for a real run.
+    """
+    limit = job.number("max_samples")
+    if not 0 < limit <= _EXAMPLE_ROWS or not job.trains or job.samples or job.flag("streaming"):
+        return
+    counted = [one.rows for one in job.datasets if one.rows and not one.rows.problem]
+    whole = len(counted) == len(job.words("dataset")) and all(rows.number <= limit for rows in counted)
+    told = any(rows.number > 2 * limit for rows in counted)  # by DAT004
+    if not whole and not told:
+        text = f"only the first {limit:,.0f} rows of each data set are used; remove `max_samples` for all"
+        yield "max_samples", text, _REMOVE_LIMIT

@@ -1,0 +1,342 @@
+"""PAR104 to PAR113, PAR115 to PAR119: what a DeepSpeed JSON file asks for, by itself, and what stops the engine
+when it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from validator.finding import Severity
+from validator.knowledge import tables
+from validator.recipe.suggestions import suggest
+from validator.rules.finding_places import in_deepspeed_file
+from validator.rules.rule import Finding, rule
+from validator.run.prediction import Job
+
+
+@rule("PAR104", Severity.ERROR)
+def zero_block_missing(job: Job) -> Iterator[Finding]:
+    """The DeepSpeed JSON has no `zero_optimization` object.
+
+    Why: every process stops while the arguments are parsed: "Please specify the ZeRO optimization config".
+    Source: accelerate/utils/dataclasses.py:DeepSpeedPlugin.__post_init__
+    Fix: `"zero_optimization": {"stage": 2}`; stage 0 shards nothing.
+    """
+    read = job.zero is not None and (job.zero.config or job.zero.path) and not job.zero.problem
+    if read and not isinstance(_zero_config(job).get("zero_optimization"), Mapping):
+        yield (
+            in_deepspeed_file(job, "zero_optimization"),
+            'has no `zero_optimization` object; write `"zero_optimization": {"stage": 2}` (0 shards nothing)',
+        )
+
+
+@rule("PAR105", Severity.ERROR)
+def batch_keys_missing(job: Job) -> Iterator[Finding]:
+    """The DeepSpeed JSON gives neither the batch size nor the micro batch size.
+
+    Why: "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided", after the model is loaded.
+    Source: deepspeed/runtime/config.py:DeepSpeedConfig._set_batch_related_parameters
+    Fix: `"train_batch_size": "auto"` and `"train_micro_batch_size_per_gpu": "auto"`.
+    """
+    config = _zero_config(job)
+    if config and all(config.get(key) is None for key in ("train_batch_size", "train_micro_batch_size_per_gpu")):
+        yield (
+            in_deepspeed_file(job, "train_batch_size"),
+            'has no batch size; add `"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"`',
+        )
+
+
+@rule("PAR106", Severity.ERROR)
+def batch_sizes_disagree(job: Job) -> Iterator[Finding]:
+    """No number of devices makes the batch size of the JSON.
+
+    Why: train_batch_size is micro batch x accumulation x devices; DeepSpeed checks it after the model is loaded.
+    Source: deepspeed/runtime/config.py:DeepSpeedConfig._batch_assertion
+    Fix: "auto" for all three.
+    """
+    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    sizes = [_zero_config(job).get(name) for name in names]
+    if job.machine is None and all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
+        total, micro, steps = (int(size) for size in sizes if size)
+        if total % (micro * steps):
+            yield (
+                in_deepspeed_file(job, "train_batch_size"),
+                f"train_batch_size {total} is no multiple of {micro} x {steps} (micro batch x accumulation)",
+            )
+
+
+@rule("PAR107", Severity.ERROR)
+def both_precisions(job: Job) -> Iterator[Finding]:
+    """The DeepSpeed JSON turns on fp16 and bf16.
+
+    Why: DeepSpeed takes one; with values fixed like this the Trainer refuses the file in any case.
+    Source: deepspeed/runtime/config.py:DeepSpeedConfig._initialize_params
+    Fix: `"enabled": "auto"` in both blocks: the recipe decides.
+    """
+    if _enabled_value(job, "fp16") is True and _enabled_value(job, "bf16") is True:
+        yield (
+            in_deepspeed_file(job, "fp16", "enabled"),
+            'turns on fp16 and bf16 at once; write `"enabled": "auto"` in both',
+        )
+
+
+@rule("PAR108", Severity.WARNING)
+def weights_not_gathered(job: Job) -> Iterator[Finding]:
+    """Stage 3 saves no usable weights.
+
+    Why: each rank saves its shard; the output holds a global_step folder and no model.safetensors, not even an adapter.
+    "auto" means false here.
+    Source: accelerate/accelerator.py:Accelerator.get_state_dict, transformers/trainer.py:Trainer.save_model
+    Fix: `"stage3_gather_16bit_weights_on_model_save": true`. Without it, zero_to_fp32.py in the checkpoint converts.
+    """
+    names = ("stage3_gather_16bit_weights_on_model_save", "gather_16bit_weights_on_model_save")
+    old = "stage3_gather_fp16_weights_on_model_save"
+    if job.zero_stage == 3 and job.zero and not any(job.zero.block.get(name) is True for name in (*names, old)):
+        place = in_deepspeed_file(job, "zero_optimization", names[0])
+        yield place, f'stage 3 saves shards and no model.safetensors; add `"{names[0]}": true`'
+
+
+@rule("PAR109", Severity.ERROR)
+def offload_path_missing(job: Job) -> Iterator[Finding]:
+    """Offload to NVMe without a path.
+
+    Why: DeepSpeed stops when it builds the swap folder, after the model is loaded.
+    Source: deepspeed/runtime/zero/partition_parameters.py:Init._validate_remote_device,
+    deepspeed/runtime/zero/stage3.py:DeepSpeedZeroOptimizer_Stage3._configure_tensor_swapping
+    Fix: `"nvme_path": "/local_nvme"`, or `"device": "cpu"`.
+    """
+    for name in ("offload_optimizer", "offload_param") if job.zero_stage == 3 else ():
+        block = _zero_block(job, name)
+        if block.get("device") == "nvme" and block.get("nvme_path") in (None, "auto"):
+            place = in_deepspeed_file(job, "zero_optimization", name, "device")
+            yield place, f'{name} goes to nvme, but has no `nvme_path`; add it, or use `"device": "cpu"`'
+
+
+@rule("PAR110", Severity.WARNING)
+def offload_without_effect(job: Job) -> Iterator[Finding]:
+    """Offload of parameters below stage 3, or to NVMe below stage 3.
+
+    Why: only stage 3 moves parameters, and only stage 3 uses NVMe; the weights stay on every device, and optimizer
+    state meant for NVMe goes to main memory.
+    Source: deepspeed/runtime/zero/config.py:DeepSpeedZeroConfig,
+    deepspeed/runtime/engine.py:DeepSpeedEngine._configure_zero_optimizer
+    Fix: stage 3, or remove the block.
+    """
+    if not job.zero or job.zero_stage == 3:
+        return
+    if job.zero.offload("offload_param"):
+        yield (
+            in_deepspeed_file(job, "zero_optimization", "offload_param", at_key=True),
+            f"offload_param works in stage 3 only; in stage {job.zero_stage} the weights stay on the device",
+        )
+    if _zero_block(job, "offload_optimizer").get("device") == "nvme":
+        place = in_deepspeed_file(job, "zero_optimization", "offload_optimizer", "device")
+        yield place, f"offload_optimizer to nvme needs stage 3; in stage {job.zero_stage} it fills main memory"
+
+
+@rule("PAR111", Severity.ERROR)
+def offload_without_sharding(job: Job) -> Iterator[Finding]:
+    """Optimizer offload in stage 0, or spelled the old way.
+
+    Why: the Trainer then builds the CPU's Adam for weights on the device ("must be 'cpu'", at the first step), or with
+    the old `cpu_offload: true` none at all (ZeRORuntimeException after the model is loaded).
+    Source: deepspeed/runtime/engine.py:DeepSpeedEngine._configure_optimizer,
+    deepspeed/ops/adam/cpu_adam.py:DeepSpeedCPUAdam.step,
+    accelerate/utils/deepspeed.py:HfDeepSpeedConfig.set_stage_and_offload
+    Fix: `"offload_optimizer": {"device": "cpu"}` with stage 1, 2 or 3.
+    """
+    if not job.zero:
+        return
+    on_cpu = job.machine is not None and job.machine.device.vendor == "cpu"  # where the weights are, too
+    if job.zero.offload("offload_optimizer") and job.zero_stage == 0 and not on_cpu:
+        place = in_deepspeed_file(job, "zero_optimization", "offload_optimizer", at_key=True)
+        yield place, "offload_optimizer in stage 0 fails at the first step; use stage 1, 2 or 3"
+    own = "optimizer" in job.zero.config or job.zero.config.get("zero_force_ds_cpu_optimizer") is False
+    if job.zero.block.get("cpu_offload") is True and not own:
+        place = in_deepspeed_file(job, "zero_optimization", "cpu_offload", at_key=True)
+        yield place, 'the Trainer does not know `cpu_offload`; write `"offload_optimizer": {"device": "cpu"}`'
+
+
+@rule("PAR116", Severity.NOTE)
+def recomputation_unread(job: Job) -> Iterator[Finding]:
+    """The DeepSpeed JSON has an `activation_checkpointing` block, which nothing reads.
+
+    Why: it configures deepspeed.checkpointing, which no model of transformers calls; activations are recomputed as the
+    recipe says, by default always, and none of them goes to main memory.
+    Source: deepspeed/runtime/activation_checkpointing/checkpointing.py:configure,
+    transformers/modeling_utils.py:PreTrainedModel.gradient_checkpointing_enable
+    Fix: remove the block; `disable_gradient_checkpointing` in the recipe is the switch.
+    """
+    if "activation_checkpointing" in _zero_config(job):
+        place = in_deepspeed_file(job, "activation_checkpointing", at_key=True)
+        yield place, "nothing reads `activation_checkpointing`; `disable_gradient_checkpointing` in the recipe decides"
+
+
+@rule("PAR117", Severity.WARNING)
+def gradients_overtaken(job: Job) -> Iterator[Finding]:
+    """ZeRO-2 overlaps communication with the contiguous buffer of gradients.
+
+    Why: before release 0.19.0 (LLaMA-Factory asks for at most 0.18.4) DeepSpeed can overwrite or free a buffer that is
+    still being reduced: grad_norm becomes nan and the loss 0, on some runs only (github.com/deepspeedai/DeepSpeed
+    issues 7188 and 5347, pull requests 7371, 7805 and 7965; LLaMA-Factory issues 4850, 5627 and 8137).
+    Source: deepspeed/runtime/zero/stage_1_and_2.py:DeepSpeedZeroOptimizer.allreduce_and_copy
+    Fix: `"overlap_comm": false`, as in LLaMA-Factory's own ZeRO-2 files.
+    """
+    block = job.zero.block if job.zero else {}
+    if job.zero_stage == 2 and block.get("overlap_comm") is True and block.get("contiguous_gradients", True) is True:
+        place = in_deepspeed_file(job, "zero_optimization", "overlap_comm")
+        yield place, "overlap_comm in ZeRO-2 can turn gradients into nan before DeepSpeed 0.19.0; write false"
+
+
+def _zero_config(job: Job) -> Mapping[str, Any]:
+    return job.zero.config if job.zero else {}
+
+
+def _zero_block(job: Job, name: str) -> Mapping[str, Any]:
+    block = job.zero.block.get(name) if job.zero else None
+    return block if isinstance(block, Mapping) else {}
+
+
+def _enabled_value(job: Job, name: str) -> Any:
+    block = _zero_config(job).get(name)
+    return block.get("enabled") if isinstance(block, Mapping) else None
+
+
+# deepspeed/runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS, as types of the `optimizer` block
+_ZERO_OPTIMIZERS = {"adam", "adamw", "adagrad", "lion", "muon"}
+# What the Adam of DeepSpeed, its CPU Adam or torch's takes (deepspeed/ops/adam/fused_adam.py, cpu_adam.py;
+# torch/optim/adamw.py), or the engine reads before (runtime/engine.py, _configure_basic_optimizer).
+ADAM_PARAMETERS = {
+    *("lr", "betas", "eps", "weight_decay", "bias_correction", "amsgrad", "torch_adam", "adam_w_mode"),
+    *("set_grad_none", "fp32_optimizer_states", "fused", "foreach", "capturable", "differentiable", "maximize"),
+}
+
+
+@rule("PAR112", Severity.ERROR)
+def optimizer_untested(job: Job) -> Iterator[Finding]:
+    """The optimizer in the DeepSpeed JSON is not one that ZeRO was tested with, or none.
+
+    Why: "You are using an untested ZeRO Optimizer" or "requires an optimizer", after the model is loaded on every rank.
+    Source: deepspeed/runtime/engine.py:DeepSpeedEngine._do_optimizer_sanity_check,
+    deepspeed/runtime/zero/utils.py:is_zero_supported_optimizer
+    Fix: remove the block, so that the recipe's `optim` applies; or `"zero_allow_untested_optimizer": true`.
+    """
+    kind = _block_type(job, "optimizer")
+    if kind is None and isinstance(_config_value(job, "optimizer"), Mapping) and job.zero_stage > 0:
+        yield (
+            in_deepspeed_file(job, "optimizer", at_key=True),
+            "the optimizer has no `type`; without the block `optim` applies",
+        )
+    allowed = _config_value(job, "zero_allow_untested_optimizer")
+    if kind and kind.lower() not in _ZERO_OPTIMIZERS and job.zero_stage > 0 and not allowed:
+        yield (
+            in_deepspeed_file(job, "optimizer", "type"),
+            f"optimizer {kind} is untested with ZeRO; remove the block: the recipe's `optim` applies then",
+        )
+
+
+@rule("PAR113", Severity.ERROR)
+def scheduler_parameters(job: Job) -> Iterator[Finding]:
+    """The scheduler in the DeepSpeed JSON does not take one of its parameters, or lacks one that it needs.
+
+    Why: TypeError when the engine is built, after the model is loaded on every rank.
+    Source: deepspeed/runtime/engine.py:DeepSpeedEngine._scheduler_from_config,
+    deepspeed/runtime/lr_schedules.py:WarmupLR.__init__, deepspeed/runtime/lr_schedules.py:WarmupDecayLR.__init__,
+    deepspeed/runtime/lr_schedules.py:WarmupCosineLR.__init__, deepspeed/runtime/lr_schedules.py:OneCycle.__init__,
+    deepspeed/runtime/lr_schedules.py:LRRangeTest.__init__
+    Fix: remove the block, so that the recipe's `lr_scheduler_type` and `warmup_steps` apply; or correct the name.
+    """
+    kind = _block_type(job, "scheduler") or ""
+    known = tables.json_table("deepspeed")["schedulers"].get(kind, [])
+    given = _config_value(job, "scheduler.params")
+    if known and not isinstance(given, Mapping):
+        yield (
+            in_deepspeed_file(job, "scheduler", at_key=True),
+            f'scheduler {kind} has no `params`; write `"params": {{}}`',
+        )
+        return
+    for name in given if known else ():
+        if name not in known:
+            place = in_deepspeed_file(job, "scheduler", "params", name, at_key=True)
+            yield place, f"scheduler {kind} takes no parameter `{name}`{suggest(name, known)}"
+    for name in tables.json_table("deepspeed")["needed"].get(kind, ()):
+        if name not in given:
+            yield in_deepspeed_file(job, "scheduler", "params"), f"scheduler {kind} needs the parameter `{name}`"
+
+
+@rule("PAR115", Severity.ERROR)
+def scheduler_unknown(job: Job) -> Iterator[Finding]:
+    """The scheduler in the DeepSpeed JSON is none of DeepSpeed's.
+
+    Why: "DeepSpeed does not recognize LR scheduler", after the model is loaded on every rank. Classes of
+    torch.optim.lr_scheduler are found, but refuse the optimizer that DeepSpeed has wrapped: "is not an Optimizer" (seen
+    in a run in stages 0, 2 and 3). Without a type, the Trainer stops at the first step.
+    Source: deepspeed/runtime/engine.py:DeepSpeedEngine._scheduler_from_config,
+    deepspeed/runtime/engine.py:DeepSpeedEngine._configure_lr_scheduler
+    Fix: remove the block, so that the recipe's `lr_scheduler_type` applies; or the right name, such as WarmupCosineLR.
+    """
+    known, block = tables.json_table("deepspeed")["schedulers"], _config_value(job, "scheduler")
+    kind = _block_type(job, "scheduler")
+    wrapped = job.zero_stage > 0 or job.half  # else a class of torch gets torch's own
+    if isinstance(block, Mapping) and kind not in known and (wrapped or kind is None):
+        what = f"DeepSpeed has no scheduler {kind}{suggest(kind, known)}" if kind else "the scheduler has no `type`"
+        place = (
+            in_deepspeed_file(job, "scheduler", "type") if kind else in_deepspeed_file(job, "scheduler", at_key=True)
+        )
+        yield place, f"{what}; without the block `lr_scheduler_type` applies"
+
+
+@rule("PAR118", Severity.ERROR)
+def optimizer_parameter_unknown(job: Job) -> Iterator[Finding]:
+    """Adam in the DeepSpeed JSON does not take one of its parameters.
+
+    Why: TypeError "unexpected keyword argument" when the engine is built, after the model is loaded on every rank.
+    Source: deepspeed/runtime/engine.py:DeepSpeedEngine._configure_basic_optimizer,
+    deepspeed/ops/adam/fused_adam.py:FusedAdam.__init__
+    Fix: remove the block, so that the recipe's `optim` applies; or correct the name. `max_grad_norm` is called
+    `gradient_clipping` and stands at the top.
+    """
+    given = _config_value(job, "optimizer.params")
+    if (_block_type(job, "optimizer") or "").lower() in ("adam", "adamw") and isinstance(given, Mapping):
+        for name in given:
+            if name not in ADAM_PARAMETERS:
+                place = in_deepspeed_file(job, "optimizer", "params", name, at_key=True)
+                yield place, f"Adam takes no parameter `{name}`{suggest(name, ADAM_PARAMETERS)}"
+
+
+@rule("PAR119", Severity.ERROR)
+def engine_refuses(job: Job) -> Iterator[Finding]:
+    """The DeepSpeed JSON asks for things that exclude each other.
+
+    Why: the engine stops when it is built, after the model is loaded on every rank: amp and ZeRO, gradients scaled
+    before the reduction and ZeRO-2's reduce_scatter, elasticity and fixed batch sizes (which the Trainer always gives).
+    Source: deepspeed/runtime/engine.py:DeepSpeedEngine._do_optimizer_sanity_check,
+    deepspeed/runtime/zero/stage_1_and_2.py:DeepSpeedZeroOptimizer.__init__,
+    deepspeed/runtime/config.py:DeepSpeedConfig.__init__
+    Fix: remove the key in the message.
+    """
+    if _config_value(job, "amp.enabled") is True and job.zero_stage > 0:
+        yield (
+            in_deepspeed_file(job, "amp", "enabled"),
+            "amp does not work with ZeRO; remove the block, `bf16: true` does",
+        )
+    scattered = job.zero_stage == 2 and _config_value(job, "zero_optimization.reduce_scatter") is not False
+    if scattered and _config_value(job, "prescale_gradients") is True:
+        yield (
+            in_deepspeed_file(job, "prescale_gradients"),
+            "prescale_gradients does not work with reduce_scatter; remove it",
+        )
+    if _config_value(job, "elasticity.enabled") is True and not _config_value(
+        job, "elasticity.ignore_non_elastic_batch_info"
+    ):
+        place = in_deepspeed_file(job, "elasticity", "enabled")
+        yield place, "elasticity refuses the batch sizes that the Trainer fills in; remove the block"
+
+
+def _config_value(job: Job, path: str) -> Any:
+    return job.zero.value(path) if job.zero else None
+
+
+def _block_type(job: Job, block: str) -> str | None:
+    kind = _config_value(job, f"{block}.type")
+    return kind if isinstance(kind, str) else None

@@ -1,0 +1,247 @@
+"""PAR101 to PAR103 and PAR114: keys and values of a DeepSpeed JSON file against DeepSpeed's own pydantic models.
+
+These models are lenient: "1e8" is a number, "yes" is true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from validator.finding import Place, Severity
+from validator.knowledge.tables import json_table
+from validator.recipe.suggestions import suggest
+from validator.rules.finding_places import in_deepspeed_file
+from validator.rules.rule import Finding, rule
+from validator.run.prediction import Job
+
+_BOOL_WORDS = {"true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "1", "0"}
+_TYPE_WORDS = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text", "list": "a list",
+           "dict": "an object"}  # fmt: skip
+
+
+def pydantic_problem(value: Any, fact: Mapping[str, Any]) -> str | None:
+    """Why pydantic refuses a value; None where it takes it. Lenient as DeepSpeed's models are."""
+    if value == "auto" or "type" not in fact or (value is None and fact.get("optional")):
+        return None
+    kinds = fact["type"].split("|")
+    if not any(_is_of_type(value, kind) for kind in kinds):
+        return f"not {' or '.join(_TYPE_WORDS.get(kind, kind) for kind in kinds)}"
+    if "choices" in fact and _as_number(value) not in fact["choices"]:
+        return f"not one of {', '.join(str(choice) for choice in fact['choices'])}"
+    low, high = fact.get("minimum"), fact.get("maximum")
+    number = _as_number(value)
+    if isinstance(number, (int, float)) and (
+        (low is not None and number < low) or (high is not None and number > high)
+    ):
+        return f"not {f'between {low} and {high}' if high is not None else f'at least {low}'}"
+    return None
+
+
+def _is_of_type(value: Any, kind: str) -> bool:
+    number = _as_number(value)
+    match kind:
+        case "bool":
+            return number in (0, 1) or str(value).lower() in _BOOL_WORDS
+        case "int":
+            return isinstance(number, int) or (isinstance(value, float) and value.is_integer())
+        case "float":
+            return isinstance(number, (int, float))
+        case "str":
+            return isinstance(value, str)
+        case "list":
+            return isinstance(value, list)
+        case "dict":
+            return isinstance(value, Mapping)
+    return True
+
+
+def _as_number(value: Any) -> Any:
+    """Text as the number pydantic reads in it; anything else as it is. An integer takes no exponent."""
+    if not isinstance(value, str):
+        return value
+    for read in (int, float):
+        try:
+            return read(value)
+        except ValueError:
+            continue
+    return value
+
+
+def shown_json(value: Any) -> str:
+    """The value as JSON writes it, in the words of a message."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"`{value}`" if isinstance(value, str) else str(value)
+
+
+_COMMENT_STARTS = ("_", "/", "#", "comment")
+# Where "auto" is replaced: by the Trainer (transformers/integrations/deepspeed.py) and by accelerate
+# (utils/dataclasses.py and accelerator.py).
+_FILLED_KEYS = {
+    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping",
+    "fp16.enabled", "bf16.enabled", "optimizer.params.lr", "optimizer.params.betas", "optimizer.params.eps",
+    "optimizer.params.weight_decay", "scheduler.params.warmup_min_lr", "scheduler.params.warmup_max_lr",
+    "scheduler.params.warmup_num_steps", "scheduler.params.total_num_steps", "zero_optimization.stage",
+    "zero_optimization.reduce_bucket_size", "zero_optimization.stage3_prefetch_bucket_size",
+    "zero_optimization.stage3_param_persistence_threshold",
+    "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    "zero_optimization.offload_optimizer.device", "zero_optimization.offload_optimizer.nvme_path",
+    "zero_optimization.offload_param.device", "zero_optimization.offload_param.nvme_path",
+}  # fmt: skip
+
+# Words outside the blocks that have a table, in any spelling (deepspeed/runtime/config.py).
+_CHOICES_OUTSIDE_BLOCKS = {
+    "communication_data_type": ("fp16", "bf16", "fp32"),
+    "seq_parallel_communication_data_type": ("fp16", "bf16", "fp32"),
+    "checkpoint.tag_validation": ("warn", "ignore", "fail"),
+}
+
+
+@rule("PAR101", Severity.WARNING)
+def key_ignored(job: Job) -> Iterator[Finding]:
+    """The DeepSpeed JSON holds a key that DeepSpeed does not read.
+
+    Why: outside the strict blocks unknown keys are ignored without a word, so the default applies.
+    Source: deepspeed/runtime/config.py:DeepSpeedConfig._initialize_params
+    Fix: correct it, move it into its block, or remove it. A remark may be called `_comment`.
+    """
+    top: Mapping[str, Any] = json_table("deepspeed")["keys"]
+    for key in _zero_config(job):
+        if key not in top and not key.startswith(_COMMENT_STARTS) and _zero_config(job)[key] != "auto":
+            hint = _where_key_belongs(key) or suggest(key, top)
+            yield in_deepspeed_file(job, key, at_key=True), f"`{key}` is not a key of DeepSpeed and is ignored{hint}"
+    for path, block, facts in _known_blocks(job):
+        for key in block if facts["unknown"] == "ignored" else ():
+            if key not in facts["fields"]:
+                hint = suggest(key, facts["fields"])
+                yield _block_place(job, path, key, at_key=True), f"`{path}.{key}` is ignored by DeepSpeed{hint}"
+
+
+@rule("PAR102", Severity.ERROR)
+def key_refused(job: Job) -> Iterator[Finding]:
+    """A strict block of the DeepSpeed JSON holds a key that DeepSpeed does not know.
+
+    Why: "Extra inputs are not permitted", when the engine is built: after the data set is tokenized and the model is
+    loaded on every rank.
+    Source: deepspeed/runtime/config_utils.py:DeepSpeedConfigModel
+    Fix: correct or remove the key.
+    """
+    for path, block, facts in _known_blocks(job):
+        if facts["unknown"] == "error":
+            known = _field_names(facts)
+            for key in block:
+                if key not in known and block[key] != "auto":
+                    near = suggest(key, known)
+                    yield (
+                        _block_place(job, path, key, at_key=True),
+                        f"`{path}.{key}` is not known, DeepSpeed stops at it{near}",
+                    )
+
+
+@rule("PAR103", Severity.ERROR)
+def value_refused(job: Job) -> Iterator[Finding]:
+    """A value in the DeepSpeed JSON has the wrong type, or is out of range.
+
+    Why: pydantic refuses it when the engine is built, after the model is loaded on every rank; a block that is no
+    object already while the arguments are parsed.
+    Source: deepspeed/runtime/config_utils.py:DeepSpeedConfigModel,
+    deepspeed/runtime/zero/config.py:DeepSpeedZeroConfig,
+    deepspeed/runtime/config.py:get_communication_data_type,
+    deepspeed/runtime/config.py:get_checkpoint_tag_validation_mode,
+    accelerate/accelerator.py:Accelerator._prepare_deepspeed
+    Fix: give a value of the type named, or "auto" where the Trainer fills it in.
+    """
+    config, tables = _zero_config(job), json_table("deepspeed")["blocks"]
+    objects = {*tables, "optimizer", "scheduler"} - {"zero_optimization"}
+    for key in config:
+        if key in objects and not isinstance(config[key], Mapping):
+            yield in_deepspeed_file(job, key), f"`{key}` is {shown_json(config[key])}, not an object"
+    yield from _faults_outside_blocks(job)
+    for path, block, facts in _known_blocks(job):
+        for key, fact in _field_names(facts).items():
+            fault = pydantic_problem(block[key], fact) if key in block and facts["unknown"] == "error" else None
+            if fault:
+                yield _block_place(job, path, key), f"`{path}.{key}` is {shown_json(block[key])}, {fault}"
+
+
+def _faults_outside_blocks(job: Job) -> Iterator[Finding]:
+    """Values that no table of a block describes."""
+    for path, words in _CHOICES_OUTSIDE_BLOCKS.items():
+        value = job.zero.value(path) if job.zero else None
+        if value not in (None, "auto") and str(value).lower() not in words:
+            yield (
+                in_deepspeed_file(job, *path.split(".")),
+                f"`{path}` is {shown_json(value)}, not one of {', '.join(words)}",
+            )
+    if isinstance(clock := _zero_config(job).get("wall_clock_breakdown"), str) and clock != "auto":
+        yield (
+            in_deepspeed_file(job, "wall_clock_breakdown"),
+            f"`wall_clock_breakdown` is {shown_json(clock)}, not true or false",
+        )
+    block = job.zero.block if job.zero else {}
+    if "offload_optimizer" in block and block["offload_optimizer"] is None:
+        place = in_deepspeed_file(job, "zero_optimization", "offload_optimizer")
+        yield place, "`offload_optimizer` is null, at which accelerate stops; leave it out"
+
+
+@rule("PAR114", Severity.ERROR)
+def auto_not_filled(job: Job) -> Iterator[Finding]:
+    """A key is "auto" that neither the Trainer nor accelerate fills in.
+
+    Why: ValueError "not found in kwargs", after the data set is tokenized and the model is loaded on every rank.
+    Source: accelerate/utils/dataclasses.py:DeepSpeedPlugin.fill_match,
+    transformers/integrations/deepspeed.py:HfTrainerDeepSpeedConfig.trainer_config_process,
+    transformers/integrations/deepspeed.py:HfTrainerDeepSpeedConfig.trainer_config_finalize
+    Fix: write a value, or remove the key: DeepSpeed's default applies then.
+    """
+    known = {name for path in _FILLED_KEYS for name in path.split(".")}
+    for route in _auto_routes(_zero_config(job)):
+        path = ".".join(route)
+        if path not in _FILLED_KEYS:
+            near = "" if route[-1] in known else suggest(path, _FILLED_KEYS)
+            yield (
+                in_deepspeed_file(job, *route),
+                f'`{path}` is "auto", which nothing fills in; write a value or remove it{near}',
+            )
+
+
+def _auto_routes(block: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Routes to every "auto"."""
+    for key, value in block.items():
+        if isinstance(value, Mapping):
+            yield from _auto_routes(value, (*above, str(key)))
+        elif value == "auto":
+            yield (*above, str(key))
+
+
+def _zero_config(job: Job) -> Mapping[str, Any]:
+    return job.zero.config if job.zero else {}
+
+
+def _known_blocks(job: Job) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """Every block of the configuration that DeepSpeed has a table for, by its dotted path."""
+    for path, facts in json_table("deepspeed")["blocks"].items():
+        block: Any = _zero_config(job)
+        for part in path.split("."):
+            block = block.get(part) if isinstance(block, Mapping) else None
+        if isinstance(block, Mapping):
+            yield path, block, facts
+
+
+def _block_place(job: Job, path: str, key: str, at_key: bool = False) -> Place:
+    """A key of the block at a dotted path."""
+    return in_deepspeed_file(job, *path.split("."), key, at_key=at_key)
+
+
+def _field_names(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Fields of a block under each of their spellings."""
+    fields: Mapping[str, Mapping[str, Any]] = facts["fields"]
+    return {**fields, **{fact["alias"]: fact for fact in fields.values() if "alias" in fact}}
+
+
+def _where_key_belongs(key: str) -> str:
+    """Where a key belongs that stands at the top by mistake."""
+    for path, facts in json_table("deepspeed")["blocks"].items():
+        if key in _field_names(facts) and "." not in path and key != "enabled":
+            return f"; it belongs into `{path}`"
+    return ""

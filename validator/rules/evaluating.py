@@ -1,0 +1,351 @@
+"""TRA1xx: evaluation, prediction, the best checkpoint and the metric that chooses it, early stopping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator.finding import Severity
+from validator.rules.number_formats import fp32_weights_key
+from validator.rules.rule import Finding, rule
+from validator.run.prediction import Job
+
+_MILLION = 1_000_000
+
+
+@rule("TRA101", Severity.ERROR)
+def evaluation_without_data(job: Job) -> Iterator[Finding]:
+    """Evaluation or prediction is asked for and there is no data for it.
+
+    Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/parser.py:get_train_args
+    Fix: `val_size: 0.05` to hold back part of the data, `eval_dataset`, or `eval_strategy: "no"`.
+    """
+    if job.has("eval_dataset") or job.holds_back:
+        return
+    asked = [key for key in ("do_eval", "do_predict") if job.flag(key)]
+    if job.evaluates_while_training:
+        asked.append("eval_strategy")
+    if job.generative:
+        asked.append("predict_with_generate")
+    if asked:
+        yield asked[0], f"`{asked[0]}` asks for evaluation without data; set `val_size` or `eval_dataset`"
+
+
+@rule("TRA102", Severity.ERROR)
+def two_sources_of_evaluation_data(job: Job) -> Iterator[Finding]:
+    """Evaluation data is both named and split off.
+
+    Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__
+    Fix: keep one of `eval_dataset` and `val_size`.
+    """
+    if job.has("eval_dataset") and job.holds_back:
+        yield "val_size", "`val_size` and `eval_dataset` exclude each other; remove one"
+
+
+@rule("TRA103", Severity.ERROR)
+def split_without_data(job: Job) -> Iterator[Finding]:
+    """Part of the training data is to be held back and there is none.
+
+    Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__
+    Fix: name the data with `eval_dataset`, or set `dataset`.
+    """
+    if job.holds_back and not job.has("dataset") and not job.trains:
+        yield "val_size", "`val_size` splits `dataset`, which is not set; name the data with `eval_dataset`"
+
+
+@rule("TRA104", Severity.ERROR)
+def prediction_without_text(job: Job) -> Iterator[Finding]:
+    """Prediction is asked for without generating text.
+
+    Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/parser.py:get_train_args
+    Fix: `predict_with_generate: true`.
+    """
+    if job.stage == "sft" and job.predicts and not job.generative:
+        yield "do_predict", "`do_predict` needs `predict_with_generate: true`"
+
+
+@rule("TRA105", Severity.ERROR)
+def best_checkpoint_refused(job: Job) -> Iterator[Finding]:
+    """The best checkpoint is to be loaded, but checkpoints and evaluations do not coincide.
+
+    Why: refused at parse, on every rank.
+    Source: transformers/training_args.py:TrainingArguments._validate_args
+    Fix: the same `save_strategy` and `eval_strategy`, `save_steps` a multiple of `eval_steps`; or `save_strategy:
+    best`.
+    """
+    evaluation, saving = job.evaluation, job.get("save_strategy")
+    if not job.flag("load_best_model_at_end") or saving == "best":
+        return
+    if evaluation != saving:
+        yield (
+            "load_best_model_at_end",
+            (
+                f'the best checkpoint needs saves at evaluations: `eval_strategy` is "{evaluation}", '
+                f'`save_strategy` "{saving}"; make them the same'
+            ),
+        )
+    elif evaluation == "steps" and not _is_multiple(job.number("save_steps"), _evaluation_steps(job)):
+        yield (
+            "save_steps",
+            (
+                f"`save_steps` {job.number('save_steps'):g} is no multiple of `eval_steps` "
+                f"{_evaluation_steps(job):g}, which `load_best_model_at_end` needs"
+            ),
+        )
+
+
+def _evaluation_steps(job: Job) -> float:
+    return job.number("eval_steps") or job.number("logging_steps")
+
+
+def _is_multiple(saving: float, evaluation: float) -> bool:
+    """transformers' TrainingArguments._validate_args: a share and a number of steps do not mix."""
+    if evaluation <= 0:
+        return True
+    if (saving < 1) != (evaluation < 1):
+        return saving % evaluation == 0
+    return (saving * _MILLION) % (evaluation * _MILLION) == 0
+
+
+@rule("TRA106", Severity.ERROR)
+def best_checkpoint_of_reward_model(job: Job) -> Iterator[Finding]:
+    """The best checkpoint is to be loaded in a stage that cannot.
+
+    Why: refused at parse, on every rank: a value head is not loaded back.
+    Source: llamafactory/hparams/parser.py:get_train_args
+    Fix: remove `load_best_model_at_end` in stages rm and ppo.
+    """
+    if job.stage in ("rm", "ppo") and job.flag("load_best_model_at_end"):
+        yield "load_best_model_at_end", f"stage {job.stage} cannot load its best checkpoint; remove it"
+
+
+@rule("TRA107", Severity.ERROR)
+def generation_conflict(job: Job) -> Iterator[Finding]:
+    """Text is to be generated at evaluation with something that excludes it.
+
+    Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/parser.py:get_train_args
+    Fix: predict in a run of its own, without ZeRO-3 and without `compute_accuracy`.
+    """
+    if not job.generative:
+        return
+    if job.zero_stage == 3:
+        yield (
+            "predict_with_generate",
+            "`predict_with_generate` is refused with DeepSpeed ZeRO-3; predict in another run",
+        )
+    if job.flag("compute_accuracy"):
+        yield "compute_accuracy", "`compute_accuracy` and `predict_with_generate` exclude each other; remove one"
+
+
+@rule("TRA108", Severity.ERROR)
+def schedule_without_evaluation(job: Job) -> Iterator[Finding]:
+    """The learning-rate schedule follows an evaluation that never happens.
+
+    Why: refused at parse, on every rank.
+    Source: transformers/training_args.py:TrainingArguments._validate_args
+    Fix: set `eval_strategy` and data for it, or another `lr_scheduler_type`.
+    """
+    name = job.get("lr_scheduler_type")
+    if job.lr_follows_evaluation and not job.evaluates_while_training:
+        yield "lr_scheduler_type", f"`{name}` follows the evaluation, and `eval_strategy` is no; set it, or use cosine"
+
+
+@rule("TRA109", Severity.ERROR)
+def early_stopping_blind(job: Job) -> Iterator[Finding]:
+    """Early stopping has no metric to watch, or no evaluation.
+
+    Why: fails at the first step, after the data is tokenized and the model loaded on every rank.
+    Source: transformers/trainer_callback.py:EarlyStoppingCallback.on_train_begin
+    Fix: `load_best_model_at_end: true` or `metric_for_best_model: eval_loss`, and an `eval_strategy`.
+    """
+    if not job.has("early_stopping_steps"):
+        return
+    if not job.evaluates_while_training:
+        yield "early_stopping_steps", "early stopping needs evaluations; set `eval_strategy: steps` and data for it"
+    elif job.best_checkpoint_metric is None:
+        yield "early_stopping_steps", "early stopping has no metric to watch; set `metric_for_best_model: eval_loss`"
+
+
+@rule("TRA110", Severity.ERROR)
+def best_metric_missing(job: Job) -> Iterator[Finding]:
+    """Checkpoints are chosen by a metric, and none is named.
+
+    Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
+    Source: transformers/trainer.py:Trainer._validate_args
+    Fix: `metric_for_best_model: eval_loss`.
+    """
+    if job.get("save_strategy") == "best" and job.best_checkpoint_metric is None:
+        yield "save_strategy", "`save_strategy: best` needs `metric_for_best_model`, such as eval_loss"
+
+
+@rule("TRA112", Severity.WARNING)
+def evaluation_data_unused(job: Job) -> Iterator[Finding]:
+    """Data is held back or named for evaluation, and none is asked for.
+
+    Why: the rows of `val_size` are lost to training and nothing is measured.
+    Source: llamafactory/data/data_utils.py:split_dataset
+    Fix: `eval_strategy: steps` with `eval_steps`, or remove `val_size` or `eval_dataset`.
+    """
+    if job.evaluates or job.predicts or not job.trains:
+        return
+    if job.has("dataset") and job.holds_back and not job.has("eval_dataset"):
+        yield "val_size", "`val_size` holds data back and nothing is evaluated; set `eval_strategy` or remove it"
+    elif job.has("eval_dataset") and not job.holds_back:
+        yield "eval_dataset", "`eval_dataset` is named and nothing is evaluated; set `eval_strategy` or remove it"
+
+
+@rule("TRA113", Severity.NOTE)
+def evaluation_batch_default(job: Job) -> Iterator[Finding]:
+    """Evaluation uses larger batches than training, by default.
+
+    Why: `per_device_eval_batch_size` is 8 unless set; logits of eight long samples can run out of memory at the first
+    evaluation, where training at 1 fits.
+    Source: transformers/training_args.py:TrainingArguments.per_device_eval_batch_size
+    Fix: set `per_device_eval_batch_size` to the training batch.
+    """
+    train = job.micro_batch
+    if job.evaluates and "per_device_eval_batch_size" not in job.values and train < 4:
+        yield (
+            "per_device_train_batch_size",
+            (f"evaluation uses 8 samples per device (the default), training {train}; set `per_device_eval_batch_size`"),
+        )
+
+
+@rule("TRA114", Severity.WARNING)
+def evaluation_never_reached(job: Job) -> Iterator[Finding]:
+    """The first evaluation lies beyond the end of the run.
+
+    Why: nothing is measured while training; early stopping and the best checkpoint never act.
+    Source: transformers/trainer_callback.py:DefaultFlowCallback.on_step_end
+    Fix: a smaller `eval_steps`, or a share such as 0.1.
+    """
+    every = _evaluation_steps(job)
+    if job.evaluation == "steps" and 0 < job.steps < every:
+        yield "eval_steps", f"evaluation every {every:.0f} steps never happens in a run of {job.steps} steps; lower it"
+
+
+@rule("TRA115", Severity.ERROR)
+def evaluation_interval_missing(job: Job) -> Iterator[Finding]:
+    """Evaluation by steps has no interval.
+
+    Why: refused at parse, on every rank.
+    Source: transformers/training_args.py:TrainingArguments.__post_init__
+    Fix: set `eval_steps`.
+    """
+    none = not job.number("eval_steps") and job.get("logging_steps") == 0 and job.get("logging_strategy") != "steps"
+    if job.evaluation == "steps" and none:
+        yield "eval_strategy", "`eval_strategy: steps` has neither `eval_steps` nor `logging_steps`; set one"
+
+
+@rule("TRA117", Severity.WARNING)
+def best_never_found(job: Job) -> Iterator[Finding]:
+    """Only the best checkpoint is saved, and nothing is evaluated.
+
+    Why: no checkpoint is ever written; only the end of the run is saved, and a crash loses everything.
+    Source: transformers/trainer.py:Trainer._maybe_log_save_evaluate
+    Fix: `eval_strategy: steps` with data for it, or `save_strategy: steps`.
+    """
+    if job.get("save_strategy") == "best" and not job.evaluates_while_training and job.has("metric_for_best_model"):
+        yield "save_strategy", "`save_strategy: best` never saves without evaluations; set `eval_strategy: steps`"
+
+
+@rule("TRA118", Severity.ERROR)
+def generation_formats_meet(job: Job) -> Iterator[Finding]:
+    """Text is generated at evaluation by an adapter model that holds weights in 32 and in 16 bits.
+
+    Why: mixed precision covers a LoRA or OFT model's training steps, but not its text generation: "expected m1 and m2
+    to have the same dtype" at the first evaluation, hours into the run.
+    Source: llamafactory/train/sft/trainer.py:CustomSeq2SeqTrainer.prediction_step,
+    transformers/trainer_seq2seq.py:Seq2SeqTrainer.prediction_step
+    Fix: evaluate by the loss, without `predict_with_generate`; and predict in a run of its own, with
+    `do_predict: true` and the trained adapter.
+    """
+    key = fp32_weights_key(job)
+    if key and job.generates and job.trains and job.adapts and job.casts:
+        yield (
+            "predict_with_generate",
+            f"`{key}` leaves 32-bit weights in the adapter model, which text generation at evaluation fails on; "
+            "remove `predict_with_generate`",
+        )
+
+
+# What transformers measures of every evaluation (trainer_utils.py, speed_metrics).
+_SPEED_METRICS = {"runtime", "samples_per_second", "steps_per_second", "model_preparation_time"}
+_TEXT_METRICS = {"rouge-1", "rouge-2", "rouge-l", "bleu-4"}
+_PREFERENCE_PREFIXES = ("rewards/", "logps/", "logits/")
+
+
+def _loss_and_scores(job: Job) -> set[str]:
+    """What an evaluation gives, without `eval_`: the loss and an accuracy, or scores of generated text without a loss
+    (train/*/workflow.py, train/sft/trainer.py, prediction_step)."""
+    if job.generative:
+        return _TEXT_METRICS
+    accuracy = job.stage == "rm" or (job.stage == "sft" and job.flag("compute_accuracy"))
+    odds = {"sft_loss", "odds_ratio_loss"} if job.stage == "dpo" and job.get("pref_loss") == "orpo" else set()
+    return {"loss"} | odds | ({"accuracy"} if accuracy else set()) | ({"kl"} if job.stage == "kto" else set())
+
+
+def _is_measured(job: Job, metric: str) -> bool:
+    """Whether an evaluation measures it; preference learning adds its own to the log (train/dpo/trainer.py)."""
+    own = job.stage in ("dpo", "kto") and metric.startswith(_PREFERENCE_PREFIXES)
+    return own or metric in _loss_and_scores(job) | _SPEED_METRICS
+
+
+def _separate_eval_datasets(job: Job) -> tuple[str, ...]:
+    """The data sets that are evaluated each by itself, which their metrics are called by."""
+    return job.words("eval_dataset") if job.flag("eval_on_each_dataset") else ()
+
+
+@rule("TRA111", Severity.ERROR)
+def metric_never_measured(job: Job) -> Iterator[Finding]:
+    """Checkpoints are compared by a metric that evaluation does not measure.
+
+    Why: KeyError at the first evaluation, hours into the run, also where the best checkpoint is not loaded.
+    Source: transformers/trainer.py:Trainer._determine_best_metric, llamafactory/train/sft/workflow.py:run_sft
+    Fix: `eval_loss`; in stage sft `compute_accuracy: true` for eval_accuracy, and with `predict_with_generate` one of
+    eval_rouge-l and eval_bleu-4, as no loss is measured then.
+    """
+    metric, sets = job.best_checkpoint_metric, _separate_eval_datasets(job)
+    if metric is None or not job.evaluates_while_training or (sets and metric in ("loss", "accuracy")):  # TRA116
+        return
+    names = [metric.removeprefix(f"{name}_") for name in sets if metric.startswith(f"{name}_")] if sets else [metric]
+    if not any(_is_measured(job, name) for name in names):
+        yield _key_comparing_checkpoints(job), f"{metric} is not measured in this run; {_metric_remedy(job, metric)}"
+
+
+def _key_comparing_checkpoints(job: Job) -> str:
+    """What makes transformers compare checkpoints."""
+    keys = ("metric_for_best_model", "load_best_model_at_end")
+    return next((key for key in keys if job.flag(key)), "lr_scheduler_type")
+
+
+def _metric_remedy(job: Job, metric: str) -> str:
+    if metric == "accuracy" and job.stage == "sft" and not job.generative:
+        return "set `compute_accuracy: true`"
+    sets = _separate_eval_datasets(job)
+    prefix = f"eval_{sets[0]}_" if sets else "eval_"
+    names = " or ".join(f"{prefix}{name}" for name in sorted(_loss_and_scores(job)))
+    return f"set `metric_for_best_model` to {names}"
+
+
+@rule("TRA116", Severity.ERROR)
+def metric_of_no_data_set(job: Job) -> Iterator[Finding]:
+    """The best checkpoint is chosen by a metric over all data, while each data set is evaluated by itself.
+
+    Why: metrics are then named eval_<data set>_loss; KeyError at the first evaluation.
+    Source: transformers/trainer.py:Trainer.evaluate, transformers/trainer.py:Trainer._determine_best_metric
+    Fix: `metric_for_best_model: eval_<data set>_loss`, or remove `eval_on_each_dataset`.
+    """
+    metric, sets = job.best_checkpoint_metric, _separate_eval_datasets(job)
+    if job.evaluates_while_training and sets and metric in ("loss", "accuracy"):
+        yield (
+            "eval_on_each_dataset",
+            (
+                f"each data set has metrics of its own, such as eval_{sets[0]}_{metric}; "
+                f"`metric_for_best_model` must name one, not {metric}"
+            ),
+        )

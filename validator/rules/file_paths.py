@@ -1,0 +1,416 @@
+"""PTH001 to PTH008, PTH012, PTH013, PTH016, PTH017, PTH028 and PTH029: what a recipe's paths and model names lead
+to.
+
+Data sets are in dataset_files, what earlier runs left in resume_rules."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from validator.errors import RecipeError
+from validator.finding import Edit, Fix, Severity, Verdict
+from validator.knowledge import models
+from validator.recipe import safe_read
+from validator.recipe.known_folders import catalogue_root
+from validator.recipe.safe_read import read_json
+from validator.recipe.suggestions import suggest
+from validator.rules import finding_places
+from validator.rules.rule import Finding, rule, set_value
+from validator.run import trained_model
+from validator.run.dataset_registry import REGISTRY_FILE
+from validator.run.deepspeed import DeepSpeedConfig
+from validator.run.prediction import Job
+from validator.run.trained_model import is_local_name
+
+# Keys that name something to be read. LLaMA-Factory splits the adapters at commas.
+_KEYS_READ = (
+    "model_name_or_path", "adapter_name_or_path", "deepspeed", "dataset_dir", "resume_from_checkpoint", "fsdp_config",
+    "accelerator_config", "ref_model", "reward_model", "ref_model_adapters", "reward_model_adapters",
+)  # fmt: skip
+_KEYS_WRITTEN = ("output_dir", "tokenized_path")
+PATH_KEYS = frozenset((*_KEYS_READ, *_KEYS_WRITTEN))  # placeholders in them are judged here
+_VERDICT_WORDS: Mapping[Verdict, str] = {"fits": "fits", "tight": "is tight", "exceeds": "exceeds memory"}
+MODEL_KEYS = ("model_name_or_path", "ref_model", "reward_model")
+ADAPTER_KEYS = ("adapter_name_or_path", "ref_model_adapters", "reward_model_adapters")
+
+
+@rule("PTH001", Severity.ERROR)
+def deepspeed_missing(job: Job) -> Iterator[Finding]:
+    """The DeepSpeed file does not exist.
+
+    Why: every process stops while the arguments are parsed, after some 20 seconds of imports under torchrun: "Expected
+    a string path to an existing deepspeed config". Memory is judged by the stage that the name tells; where it tells
+    none, only if LLaMA-Factory's own files all come to the same.
+    Source: accelerate/utils/deepspeed.py:HfDeepSpeedConfig.__init__
+    Fix: name an existing file; relative paths count from the working directory, not from the recipe.
+    """
+    name = _deepspeed_file_name(job)
+    if name and not job.find(name) and not has_variable(name):
+        missing = f"`{name}` does not exist, here or in a folder above the recipe"
+        registry = registry_missing_too(job)
+        both = f", nor does `{registry}`: start in the folder that holds both" if registry else ""
+        yield "deepspeed", f"{missing}{both}{assumption(job, 'deepspeed')}{_deepspeed_file_remedy(job, name)}"
+
+
+def assumption(job: Job, key: str) -> str:
+    """What a DeepSpeed file or a model that is not there is taken for."""
+    if key == "deepspeed" and job.zero and job.zero.assumed:
+        return f"; judged as {job.zero.words}, as its name says"
+    if key == "deepspeed" and job.unread:
+        return _verdicts_by_stock_file(job.unread.verdicts)
+    return f"; judged as {guessed}" if key == "model_name_or_path" and (guessed := assumed_model(job)) else ""
+
+
+def _verdicts_by_stock_file(verdicts: Mapping[str, Verdict]) -> str:
+    """What LLaMA-Factory's own files would make of the run."""
+    by_verdict: dict[Verdict, list[str]] = {}
+    for words, verdict in verdicts.items():
+        by_verdict.setdefault(verdict, []).append(words)
+    if len(by_verdict) == 1:
+        (verdict,) = by_verdict
+        return f"; its name tells no stage, and with each of LLaMA-Factory's own the run {_VERDICT_WORDS[verdict]}"
+    several = (f"the run {_VERDICT_WORDS[verdict]} with {', '.join(words)}" for verdict, words in by_verdict.items())
+    return f"; its name tells no stage: {', '.join(several)}"
+
+
+def assumed_model(job: Job) -> str:
+    """Which model the one that the recipe names is taken for, and why; empty where it is known, or the header says."""
+    model = job.model
+    if model is None or model.taken not in ("name", "run", "recipe"):
+        return ""
+    quantized = f", quantized by {model.quantized}" if model.quantized else ""
+    why = {"name": "by its name", "run": f"which `{model.how}` trains or merges into it", "recipe": f"by {model.how}"}
+    return f"{model.name}{quantized}, {why[model.taken]}"
+
+
+def registry_missing_too(job: Job) -> str | None:
+    """The registry, where neither it nor the DeepSpeed file is found from the folder that both are written for."""
+    name, folder = _deepspeed_file_name(job), job.get("dataset_dir")
+    if job.registry is None or job.tokenized or not name or not isinstance(folder, str) or has_variable(name):
+        return None
+    registry = f"{folder}/{REGISTRY_FILE}"
+    relative = not (Path(name).is_absolute() or Path(folder).is_absolute())
+    return registry if relative and not job.find(name) and not job.find(registry) else None
+
+
+def _deepspeed_file_remedy(job: Job, name: str) -> str:
+    """How to get a DeepSpeed file that is not there: from the catalogue, or by another name."""
+    file = _catalogue_file_name(job.zero) if job.zero and job.zero.assumed else Path(name).name
+    if safe_read.path_kind(catalogue_root() / "deepspeed" / file) == "file":
+        return f"; `lmf-recipes copy {file} .` writes `deepspeed/{file}`"
+    known = {path.name for folder in job.folders for path in safe_read.glob_folder(folder, "deepspeed/*.json")}
+    return suggest(file, known).replace("`", "`deepspeed/", 1)
+
+
+def _catalogue_file_name(zero: DeepSpeedConfig) -> str:
+    """What the catalogue calls its file of the same stage and offload."""
+    offload = "_offload_all" if zero.offload("offload_param") else "_offload" if zero.offloads else ""
+    return f"ds_z{zero.stage}{offload}.json"
+
+
+@rule("PTH002", Severity.NOTE)
+def found_from_elsewhere(job: Job) -> Iterator[Finding]:
+    """A relative path is right from another folder than the working directory.
+
+    Why: LLaMA-Factory takes relative paths from the working directory, whatever the recipe's own folder is.
+    Source: llamafactory/hparams/parser.py:read_args
+    Fix: start from the folder named, write the path absolute, or use `lmf-recipes train`, which does that for you.
+    """
+    places = {key: location for key, path in _relative_paths(job) if (location := job.find(path)) and not location[1]}
+    if places:
+        key, (place, _) = next(iter(places.items()))
+        wanted = Path(dict(_relative_paths(job))[key])
+        folder = place.parents[len(wanted.parts) - 1]
+        others = f" (and {', '.join(list(places)[1:])})" if len(places) > 1 else ""
+        text = f"`{wanted}`{others} is not in the working directory; it works when started in `{folder}`"
+        yield key, text, _fix_from_working_directory(job, {key: place for key, (place, _) in places.items()})
+
+
+@rule("PTH003", Severity.ERROR)
+def deepspeed_unreadable(job: Job) -> Iterator[Finding]:
+    """The DeepSpeed configuration is not a JSON object.
+
+    Why: every process stops while the arguments are parsed.
+    Source: accelerate/utils/deepspeed.py:HfDeepSpeedConfig.__init__
+    Fix: correct the place named; JSON has no comments, no trailing commas and only double quotes.
+    """
+    value = job.get("deepspeed")
+    if job.zero and job.zero.problem and isinstance(value, str) and (value.startswith("{") or job.find(value)):
+        why = job.zero.problem
+        also = "; JSON has no comments and no trailing commas" if "is not valid JSON" in why else ""
+        yield finding_places.in_deepspeed_file(job), f"{why}{also}"
+
+
+@rule("PTH004", Severity.ERROR)
+def path_not_expanded(job: Job) -> Iterator[Finding]:
+    """A path to be read holds `~` or a variable, which LLaMA-Factory does not expand.
+
+    Why: the path is taken letter by letter and does not exist; only `output_dir` expands `~`.
+    Source: llamafactory/hparams/parser.py:read_args, transformers/training_args.py:TrainingArguments.__post_init__
+    Fix: write the path out.
+    """
+    for key, path in path_settings(job, _KEYS_READ):
+        if has_variable(path) and not path.startswith("{") and not job.find(path):
+            why = "is taken literally and does not exist: ~ and variables are not expanded; write it out"
+            yield key, f"`{path}` {why}{assumption(job, key)}"
+
+
+@rule("PTH005", Severity.WARNING)
+def folder_created_literally(job: Job) -> Iterator[Finding]:
+    """An output path holds a variable, or `~` where it is not expanded.
+
+    Why: a folder with exactly this name is created in the working directory, and results end up there.
+    Source: llamafactory/hparams/parser.py:read_args, transformers/training_args.py:TrainingArguments.__post_init__
+    Fix: write the path out, or pass it on the command line, where the shell expands it: `output_dir=$HOME/run1`.
+    """
+    for key, path in path_settings(job, _KEYS_WRITTEN):
+        rest = path.removeprefix("~") if key == "output_dir" else path
+        if has_variable(rest) and not (key == "tokenized_path" and job.find(path)):
+            yield key, f"`{path}` is taken literally: a folder of exactly this name is created; write it out"
+
+
+@rule("PTH012", Severity.ERROR)
+def space_in_recipe_path(job: Job) -> Iterator[Finding]:
+    """The recipe's path holds a space, and the run starts through torchrun.
+
+    Why: LLaMA-Factory joins the torchrun command with spaces and splits it again, so every process gets half a path.
+    Source: llamafactory/launcher.py:launch
+    Fix: rename the file or folder.
+    """
+    if re.search(r"\s", job.path) and (job.world > 1 or job.engine):
+        yield None, f"`{job.path}` holds a space, at which LLaMA-Factory splits the torchrun command; rename it"
+
+
+@rule("PTH013", Severity.ERROR)
+def settings_file_missing(job: Job) -> Iterator[Finding]:
+    """`fsdp_config` or `accelerator_config` names a file that is not there, or no JSON.
+
+    Why: every process stops while the arguments are parsed.
+    Source: transformers/training_args.py:TrainingArguments.__post_init__,
+    transformers/training_args.py:TrainingArguments._process_fsdp_args
+    Fix: name an existing JSON file, from the working directory, or write its keys as a mapping in the recipe.
+    """
+    for key, path in path_settings(job, ("fsdp_config", "accelerator_config")):
+        location = job.find(path)
+        if location is None:
+            if not has_variable(path):
+                yield key, f"`{path}` does not exist; name a JSON file or write its keys as a mapping"
+            continue
+        try:
+            read_json(str(location[0]))
+        except RecipeError as err:
+            yield finding_places.in_json_setting(job, key), str(err)
+
+
+def path_settings(job: Job, keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for key in keys:
+        value = job.get(key)
+        if key in ADAPTER_KEYS:
+            yield from ((key, word) for word in job.words(key) if word)
+        elif isinstance(value, str) and value:
+            yield key, value
+
+
+def _fix_from_working_directory(job: Job, places: Mapping[str, Path]) -> Fix | None:
+    """The paths as they are written from the working directory, where they lie in that. Started from where they are
+    right today, the recipe works; so it is no safe fix."""
+    here = Path.cwd()
+    sets = []
+    for key, place in places.items():
+        inside_here = Path(os.path.normpath(place.absolute()))
+        target = inside_here.parent if key == "dataset_dir" else inside_here
+        if not target.is_relative_to(here) or not isinstance(job.values.get(key), str) or "," in job.values[key]:
+            return None
+        sets.append(Edit("set", key, target.relative_to(here).as_posix()))
+    return Fix(tuple(sets), safe=False)
+
+
+def _relative_paths(job: Job) -> Iterator[tuple[str, str]]:
+    """Paths of which the file system shows whether they are meant; a model may also be a hub name."""
+    for key, path in path_settings(job, _KEYS_READ):
+        if key == "deepspeed":
+            path = _deepspeed_file_name(job) or ""
+        elif key == "dataset_dir":
+            path = f"{path}/{REGISTRY_FILE}" if job.registry else ""
+        elif key in (*MODEL_KEYS, *ADAPTER_KEYS) and not is_local_name(path):
+            path = ""
+        if path and not Path(path).is_absolute():
+            yield key, path
+
+
+def _deepspeed_file_name(job: Job) -> str | None:
+    """The `deepspeed:` value where it is a file name, not JSON text or its base64 form."""
+    value = job.get("deepspeed")
+    if not isinstance(value, str) or value.startswith("{"):
+        return None
+    encoded = "." not in value and re.fullmatch(r"[A-Za-z0-9_=-]{24,}", value)
+    return None if encoded else value
+
+
+def has_variable(path: str) -> bool:
+    """Whether it holds `~` or a variable. The pattern is compiled only where it may match, which few checks need."""
+    return ("~" in path or "$" in path) and bool(re.search(r"^~|(?<!\\)\$[\w{]", path))
+
+
+_REMOVE_NAME_MARKS = str.maketrans("", "", "-_.")  # of a hub name, beside letters and digits
+
+
+@rule("PTH006", Severity.ERROR)
+def model_missing(job: Job) -> Iterator[Finding]:
+    """The model path looks local, and nothing is there.
+
+    Why: every process stops with "Failed to load tokenizer", or the name is looked for on the hub.
+    Source: llamafactory/model/loader.py:load_tokenizer
+    Fix: make or download the model, correct the path, or write a hub name (`Qwen/Qwen3-8B`).
+    """
+    for key, path in path_settings(job, MODEL_KEYS):
+        if is_local_name(path) and not job.find(path) and not has_variable(path):
+            remedy = "make or download it, or name a hub model such as `Qwen/Qwen3-8B`"
+            yield key, f"`{path}` does not exist; {remedy}{assumption(job, key)}"
+
+
+def is_model_path_missing(job: Job) -> bool:
+    """Whether the model is a path where nothing is, which PTH004 or PTH006 tells."""
+    path = job.get("model_name_or_path")
+    return isinstance(path, str) and is_local_name(path) and not job.find(path)
+
+
+@rule("PTH017", Severity.ERROR)
+def model_name_impossible(job: Job) -> Iterator[Finding]:
+    """The model's name is one that no hub takes, and no folder is called so.
+
+    Why: a place left to be filled in, such as `<your_model_path>`, or a slip. Every process stops with "Incorrect
+    path_or_model_id" while the tokenizer is loaded, after the imports.
+    Source: transformers/utils/hub.py:cached_files
+    Fix: a hub name (`Qwen/Qwen3-8B`) or a folder that holds the model.
+    """
+    for key, path in path_settings(job, MODEL_KEYS):
+        if not is_local_name(path) and not job.find(path) and _is_impossible_hub_name(path):
+            yield key, f"`{path}` is no name of a hub and no folder; write a hub name such as `Qwen/Qwen3-8B`"
+
+
+@rule("PTH028", Severity.WARNING)
+def model_name_misspelt(job: Job) -> Iterator[Finding]:
+    """The model's hub name is not known, and a letter or two off one of the same owner that is.
+
+    Why: of a name that the hub does not have, every process stops with "is not a valid model identifier" while the
+    tokenizer is loaded, after the imports, on a cluster after the queue. A number that differs may also be that of a
+    newer model than data/models.yaml and LLaMA-Factory know.
+    Source: transformers/utils/hub.py:cached_files
+    Fix: the name in the message. Where the name is right, say what the model is: `# base: NAME` in the header block.
+    """
+    if isinstance(job.header.get("base"), str):
+        return
+    for key, path in path_settings(job, MODEL_KEYS):
+        if (
+            path.count("/") != 1
+            or is_local_name(path)
+            or job.find(path)
+            or _is_impossible_hub_name(path)
+            or _is_known_model(path)
+        ):
+            continue
+        from validator.knowledge import unknown_models  # which no model that is known waits for
+
+        if meant := unknown_models.likely_meant_name(path):
+            doubt = "if it is no newer model, " if unknown_models.numbers_differ(path, meant) else ""
+            yield key, f"`{path}` is not known here; {doubt}did you mean `{meant}`?", set_value(key, meant, safe=False)
+
+
+def _is_known_model(name: str) -> bool:
+    """True for a name of the catalogue, and for a model that a local hub cache holds."""
+    try:
+        return models.find_known_model(name) is not None
+    except RecipeError:  # of a config.json that cannot be used
+        return True
+
+
+@rule("PTH007", Severity.ERROR)
+def model_folder_empty(job: Job) -> Iterator[Finding]:
+    """The model folder holds no model.
+
+    Why: transformers stops with "Unrecognized model"; for an adapter folder only after the data set is tokenized.
+    Source: transformers/models/auto/configuration_auto.py:AutoConfig.from_pretrained
+    Fix: name the folder with config.json; an adapter belongs into `adapter_name_or_path`.
+    """
+    for key, path in path_settings(job, ("model_name_or_path", "ref_model")):
+        location = job.find(path)
+        if not location or safe_read.path_kind(location[0] / "config.json") == "file":
+            continue
+        if safe_read.path_kind(location[0]) == "folder" and (is_local_name(path) or location[1]):
+            adapter = safe_read.path_kind(location[0] / "adapter_config.json") == "file"
+            remedy = "it is an adapter: use `adapter_name_or_path`" if adapter else "name the folder of the weights"
+            yield key, f"`{path}` holds no config.json; {remedy}"
+
+
+@rule("PTH016", Severity.NOTE)
+def model_folder_in_part(job: Job) -> Iterator[Finding]:
+    """The model folder holds a config.json, but no weights or no tokenizer.
+
+    Why: enough to judge the recipe by, not to run it. Without weights the run stops once the data are tokenized;
+    without a tokenizer transformers makes up an empty one, every sample becomes a token or two, and the run ends well
+    with nothing learned.
+    Source: llamafactory/model/loader.py:load_model, llamafactory/model/loader.py:load_tokenizer
+    Fix: all files of the model in the folder that the run is started with.
+    """
+    name = job.get("model_name_or_path")
+    if job.model and job.model.id is None and (place := job.find(str(name))):
+        from validator.run import model_files  # which no check of a hub name waits for
+
+        if parts := [*model_files.missing_files(place[0], scratch=job.flag("train_from_scratch"))]:
+            yield (
+                "model_name_or_path",
+                f"`{name}` holds no {' and no '.join(parts)}; a run needs all files of the model",
+            )
+
+
+@rule("PTH008", Severity.ERROR)
+def adapter_missing(job: Job) -> Iterator[Finding]:
+    """The adapter path is a folder without an adapter, or looks local and does not exist.
+
+    Why: found out by "Can't find 'adapter_config.json'", after the data set is tokenized and the model is loaded.
+    Source: peft/config.py:PeftConfigMixin.from_pretrained, llamafactory/model/adapter.py:_setup_lora_tuning
+    Fix: name the folder that holds adapter_config.json, such as the `output_dir` of an earlier LoRA run.
+    """
+    for key, path in path_settings(job, ADAPTER_KEYS):
+        location = job.find(path)
+        if location and safe_read.path_kind(location[0] / "adapter_config.json") != "file":
+            yield key, f"`{path}` holds no adapter_config.json; name the folder of a finished LoRA run"
+        elif (
+            not location
+            and is_local_name(path)
+            and not has_variable(path)
+            and not trained_model.find_earlier_adapter(job.path, path)
+        ):
+            yield key, f"`{path}` does not exist; name the folder of a finished LoRA run"
+
+
+@rule("PTH029", Severity.NOTE)
+def adapter_untrained(job: Job) -> Iterator[Finding]:
+    """The adapter does not exist yet; a recipe in the same folder trains it.
+
+    Why: until that run has ended, this one stops with "Can't find 'adapter_config.json'", after the data set is
+    tokenized and the model is loaded. `lmf-recipes train` does not start it.
+    Source: peft/config.py:PeftConfigMixin.from_pretrained
+    Fix: train the recipe in the message first, from the same working directory.
+    """
+    for key, path in path_settings(job, ADAPTER_KEYS):
+        if (
+            not job.find(path)
+            and is_local_name(path)
+            and (before := trained_model.find_earlier_adapter(job.path, path))
+        ):
+            yield key, f"`{path}` does not exist yet; train `{before.name}` first, which saves it there"
+
+
+def _is_impossible_hub_name(name: str) -> bool:
+    """Whether huggingface_hub takes it for no name, of one part or two."""
+    parts = name.split("/")
+    words = all(
+        len(part) <= 96 and part.translate(_REMOVE_NAME_MARKS).isalnum() and not {part[0], part[-1]} & {"-", "."}
+        for part in parts
+    )
+    return not words or "--" in name or ".." in name or name.endswith(".git")

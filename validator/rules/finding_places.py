@@ -1,0 +1,73 @@
+"""Places in what a recipe's keys hold or name: DeepSpeed and accelerate files, settings in JSON, registry entries,
+items of a list, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from validator.finding import Place
+from validator.recipe import safe_read
+from validator.run import checkpoints
+from validator.run.dataset_registry import REGISTRY_FILE, Dataset
+from validator.run.prediction import Job
+
+
+def in_deepspeed_file(job: Job, *route: str | int, at_key: bool = False, against: tuple[str, ...] = ()) -> Place:
+    """A place in the DeepSpeed configuration: a JSON file, or a mapping or JSON text in the recipe."""
+    return in_json_setting(job, "deepspeed", *route, at_key=at_key, against=against)
+
+
+def in_accelerate_file(job: Job, *route: str | int, at_key: bool = False, against: tuple[str, ...] = ()) -> Place:
+    """A place in the accelerate file that the header block names; the header's field where there is no such file."""
+    file = job.accelerate
+    if file is None or safe_read.path_kind(Path(file.path)) != "file":
+        return Place(("accelerate",), key="accelerate")
+    return Place(route, file.path, "accelerate", at_key, against)
+
+
+def in_fsdp_config(job: Job, name: str) -> Place:
+    """A setting of FSDP in the accelerate file, by the name that is written there, or one of the file's own keys."""
+    file = job.accelerate
+    if file is None or name in file.config:
+        return in_accelerate_file(job, name)
+    return in_accelerate_file(job, "fsdp_config", file.written.get(name, name))
+
+
+def in_json_setting(
+    job: Job, key: str, *route: str | int, at_key: bool = False, against: tuple[str, ...] = ()
+) -> Place:
+    """A place in the settings that a key such as `fsdp_config` holds, or in the JSON file that it names."""
+    value = job.get(key)
+    if not isinstance(value, str):
+        return Place((key, *route), None, key, at_key, against)
+    location = None if value.startswith("{") else job.find(value)
+    if location is None or safe_read.path_kind(location[0]) != "file":
+        return Place((key,), key=key, against=against)
+    return Place(route, str(location[0]), key, at_key, against)
+
+
+def at_checkpoint_key(job: Job, key: str) -> Place:
+    """A key that names a checkpoint; what is said of it may quote the small files in it."""
+    folders = (saved.path for saved in checkpoints.resume_candidates(job))
+    hidden = (
+        str(file) for folder in folders for file in safe_read.glob_folder(folder, "*.json") if not job.quotes(file)
+    )
+    return Place((key,), key=key, tells=next(hidden, None))
+
+
+def at_list_item(job: Job, key: str, name: str) -> Place:
+    """One of several names that a key lists."""
+    value = job.get(key)
+    names = [str(word) for word in value] if isinstance(value, list) else []
+    return Place((key, names.index(name)) if name in names else (key,), key=key)
+
+
+def in_registry_entry(
+    job: Job, key: str, dataset: Dataset, *route: str | int, at_key: bool = False, against: tuple[str, ...] = ()
+) -> Place:
+    """A place in the registry entry of a data set that `key` names; what is said of it may quote its rows."""
+    rows = next((str(file) for file in dataset.files if not job.quotes(file)), None)
+    if isinstance(job.get("dataset_dir"), Mapping):
+        return Place(("dataset_dir", dataset.name, *route), None, key, at_key, against, rows)
+    return Place((dataset.name, *route), str(dataset.folder / REGISTRY_FILE), key, at_key, against, rows)

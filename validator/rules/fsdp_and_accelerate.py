@@ -1,0 +1,422 @@
+"""PAR010 to PAR015 and PAR3xx: FSDP by the recipe's keys `fsdp` and `fsdp_config`, and by the accelerate file that
+the header block names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from validator.errors import RecipeError
+from validator.finding import Place, Severity
+from validator.knowledge.tables import yaml_table
+from validator.recipe import safe_read
+from validator.recipe.safe_read import read_json
+from validator.recipe.suggestions import suggest
+from validator.rules import finding_places
+from validator.rules.rule import Finding, rule
+from validator.run.prediction import Job
+
+if TYPE_CHECKING:
+    from validator.run.fsdp import AccelerateFile
+
+
+_FSDP_PREFIX, _LAYER_SUFFIX = "fsdp_", "DecoderLayer"
+_FSDP_WORDS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
+
+
+@rule("PAR010", Severity.ERROR)
+def fsdp_word_unknown(job: Job) -> Iterator[Finding]:
+    """`fsdp` holds a word that transformers does not know.
+
+    Why: ValueError while the arguments are parsed. Words are separated by spaces, not commas.
+    Source: transformers/training_args.py:TrainingArguments._process_fsdp_args, transformers/trainer_utils.py:FSDPOption
+    Fix: full_shard, shard_grad_op, no_shard, hybrid_shard or hybrid_shard_zero2, with auto_wrap and offload.
+    """
+    value = job.get("fsdp")
+    for word in value.split() if isinstance(value, str) else ():
+        if word not in _FSDP_WORDS:
+            remedy = "; separate the words by spaces" if "," in word else suggest(word, _FSDP_WORDS)
+            yield "fsdp", f"`{word}` is none of {', '.join(_FSDP_WORDS)}{remedy}"
+
+
+@rule("PAR011", Severity.ERROR)
+def fsdp_words_conflict(job: Job) -> Iterator[Finding]:
+    """`fsdp` asks for offload alone, or for two kinds of sharding.
+
+    Why: ValueError while the arguments are parsed.
+    Source: transformers/training_args.py:TrainingArguments._process_fsdp_args
+    Fix: `fsdp: full_shard auto_wrap offload`.
+    """
+    words = job.fsdp_words
+    if words == ("offload",):
+        yield "fsdp", "`offload` does not work alone; write `full_shard auto_wrap offload`"
+    elif {"full_shard", "shard_grad_op"} <= set(words):
+        yield "fsdp", "`full_shard` and `shard_grad_op` exclude each other; keep one"
+
+
+@rule("PAR012", Severity.ERROR)
+def fsdp_with_deepspeed(job: Job) -> Iterator[Finding]:
+    """FSDP and DeepSpeed are both on.
+
+    Why: "Using --fsdp xxx together with --deepspeed is not possible", after the model is loaded.
+    Source: transformers/trainer.py:Trainer.__init__
+    Fix: keep one of them.
+    """
+    if job.fsdp_words and job.engine:
+        yield "fsdp", "`fsdp` and `deepspeed` exclude each other; keep one"
+
+
+@rule("PAR013", Severity.WARNING)
+def fsdp_alone(job: Job) -> Iterator[Finding]:
+    """FSDP on one device.
+
+    Why: "Using fsdp only works in distributed training" after the model is loaded, unless FORCE_TORCHRUN=1; and there
+    is nothing to share with.
+    Source: transformers/trainer.py:Trainer.__init__
+    Fix: remove `fsdp`.
+    """
+    if job.fsdp_words and job.machine and job.world == 1:
+        yield "fsdp", "FSDP on one device shards nothing, and stops without FORCE_TORCHRUN=1; remove it"
+    elif job.fsdp and job.machine and job.world == 1:
+        yield "accelerate", "FSDP on one device shards nothing; remove `accelerate`"
+
+
+@rule("PAR014", Severity.WARNING)
+def fsdp_unwrapped(job: Job) -> Iterator[Finding]:
+    """FSDP without wrapping the layers.
+
+    Why: the whole model is one unit, so every device gathers all weights at once, and sharding saves little.
+    Source: accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.set_auto_wrap_policy
+    Fix: `fsdp: full_shard auto_wrap`.
+    """
+    words = job.fsdp_words
+    known = all(word in _FSDP_WORDS for word in words) and words != ("offload",)
+    if words and known and "auto_wrap" not in words and not _uses_xla(job):
+        yield "fsdp", "without `auto_wrap` all weights are gathered at once; write `full_shard auto_wrap`"
+
+
+@rule("PAR015", Severity.ERROR)
+def fsdp_config_conflict(job: Job) -> Iterator[Finding]:
+    """Two settings of `fsdp_config` exclude each other.
+
+    Why: ValueError while the arguments are parsed.
+    Source: transformers/training_args.py:TrainingArguments._process_fsdp_args
+    Fix: wrap by layer class or by size, not both; keep `sync_module_states` with `cpu_ram_efficient_loading`.
+    """
+    config = _fsdp_settings(job)
+    if not job.fsdp_words:
+        return
+    if config.get("transformer_layer_cls_to_wrap") and _is_positive(config.get("min_num_params")):
+        place = _fsdp_setting_place(job, "min_num_params")
+        yield place, "`min_num_params` and `transformer_layer_cls_to_wrap` exclude each other; keep one"
+    lazy = str(config.get("cpu_ram_efficient_loading", False)).lower() == "true"
+    if lazy and str(config.get("sync_module_states", True)).lower() == "false" and not _uses_xla(job):
+        yield (
+            _fsdp_setting_place(job, "sync_module_states"),
+            "`cpu_ram_efficient_loading` needs `sync_module_states: true`; else ranks keep random weights",
+        )
+
+
+@rule("PAR304", Severity.ERROR)
+def layer_of_another_model(job: Job) -> Iterator[Finding]:
+    """FSDP is told to wrap the layers of another model.
+
+    Why: "Could not find the transformer layer class", when the trainer wraps the model, after loading it on every rank.
+    Source: accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.set_auto_wrap_policy
+    Fix: the class of the model's own layers, or leave it out: accelerate then asks the model.
+    """
+    own = job.model.family.layer if job.model else None
+    place, value = _wrapped_classes(job) if job.fsdp else (None, ())
+    for word in value:
+        if own and own.endswith(_LAYER_SUFFIX) and word.endswith(_LAYER_SUFFIX) and word != own:
+            yield place, f"{job.model_name} has no `{word}`; write `{own}`, or leave it out"
+
+
+def _wrapped_classes(job: Job) -> tuple[Place, tuple[str, ...]]:
+    """The classes that are wrapped, and where they are written: in the accelerate file, else in the recipe."""
+    name = "transformer_layer_cls_to_wrap"
+    if job.accelerate and job.accelerate.fsdp:
+        place, value = (
+            finding_places.in_fsdp_config(job, _FSDP_PREFIX + name),
+            job.accelerate.setting(_FSDP_PREFIX + name),
+        )
+    else:
+        place, value = (
+            _fsdp_setting_place(job, name),
+            _fsdp_settings(job).get(name) if "auto_wrap" in job.fsdp_words else None,
+        )
+    if isinstance(value, str):
+        return place, tuple(value.split(","))
+    return place, tuple(str(word) for word in value) if isinstance(value, list) else ()
+
+
+def _fsdp_settings(job: Job) -> Mapping[str, Any]:
+    """The FSDP settings without the prefix `fsdp_`, which transformers strips."""
+    return {str(key).removeprefix(_FSDP_PREFIX): item for key, item in _fsdp_settings_as_written(job).items()}
+
+
+def _fsdp_settings_as_written(job: Job) -> Mapping[str, Any]:
+    """The FSDP settings by the names under which they are written."""
+    value = job.get("fsdp_config")
+    if isinstance(value, str) and (location := job.find(value)):
+        try:
+            value = read_json(str(location[0]))
+        except RecipeError:
+            return {}
+    return value if isinstance(value, Mapping) else {}
+
+
+def _fsdp_setting_place(job: Job, name: str) -> Place:
+    """A setting, under either name."""
+    return finding_places.in_json_setting(
+        job,
+        "fsdp_config",
+        f"{_FSDP_PREFIX}{name}" if f"{_FSDP_PREFIX}{name}" in _fsdp_settings_as_written(job) else name,
+    )
+
+
+def _uses_xla(job: Job) -> bool:
+    return bool(_fsdp_settings(job).get("xla"))
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and value > 0
+
+
+@rule("PAR301", Severity.ERROR)
+def accelerate_file_unusable(job: Job) -> Iterator[Finding]:
+    """The accelerate file is not there, or accelerate does not take it.
+
+    Why: `accelerate launch` stops before anything starts.
+    Source: accelerate/commands/config/config_args.py:load_config_from_file,
+    accelerate/commands/config/config_args.py:BaseConfig.from_yaml_file
+    Fix: name an existing YAML file, from the working directory, with `distributed_type` and keys that accelerate knows.
+    """
+    file = job.accelerate
+    if file is None:
+        return
+    if file.problem:
+        lies = safe_read.path_kind(file.path)
+        why = file.problem if lies else "does not exist"
+        yield finding_places.in_accelerate_file(job), why if lies == "file" else f"`{job.header['accelerate']}` {why}"
+        return
+    known = yaml_table("accelerate")
+    if file.kind not in known["kinds"]:
+        wrong = f"`{file.kind}` is unknown" if file.kind else "is missing"
+        yield (
+            finding_places.in_accelerate_file(job, "distributed_type"),
+            f"`distributed_type` {wrong}; write `distributed_type: FSDP`",
+        )
+    for key in file.config:
+        if key not in known["keys"]:
+            place = finding_places.in_accelerate_file(job, str(key), at_key=True)
+            yield place, f"accelerate does not know `{key}` and stops{suggest(str(key), known['keys'])}"
+
+
+@rule("PAR302", Severity.ERROR)
+def accelerate_value_refused(job: Job) -> Iterator[Finding]:
+    """The accelerate file holds a value that accelerate or PyTorch refuses.
+
+    Why: ValueError or KeyError at the launch, or when the trainer is made, after the model is loaded.
+    Source: accelerate/utils/launch.py:prepare_multi_gpu_env,
+    accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.__post_init__
+    Fix: one of the values that the message names; text such as "no" in quotes.
+    """
+    file = job.accelerate
+    if file is None or file.problem:
+        return
+    for name, choices in yaml_table("accelerate")["choices"].items():
+        value = file.config.get(name) if name in file.config else file.setting(name) if file.kind == "FSDP" else None
+        if value is not None and not _is_one_of(value, choices, numbered=name.startswith("fsdp")):
+            known = ", ".join(choices if name.startswith("fsdp") else (choice.lower() for choice in choices))
+            quoted = "; put it in quotes" if isinstance(value, bool) else ""
+            yield (
+                finding_places.in_fsdp_config(job, name),
+                f"`{name}` is {_shown_setting(value)}, none of {known}{quoted}",
+            )
+    if file.kind == "FSDP":
+        yield from _conflicting_values(job, file)
+
+
+def _conflicting_values(job: Job, file: AccelerateFile) -> Iterator[Finding]:
+    name = "fsdp_reshard_after_forward"
+    if file.version == 2 and str(file.setting(name) or "true").upper() not in ("TRUE", "FALSE", "1", "0", "YES", "NO"):
+        yield (
+            finding_places.in_fsdp_config(job, name),
+            f"`{name}` is {_shown_setting(file.setting(name))}; FSDP2 takes true or false",
+        )
+    lazy, sync = (file.setting(f"fsdp_{each}") for each in ("cpu_ram_efficient_loading", "sync_module_states"))
+    if (lazy or lazy is None) and not (sync or sync is None):
+        text = "`fsdp_cpu_ram_efficient_loading`, on by default, needs `fsdp_sync_module_states: true`"
+        yield finding_places.in_fsdp_config(job, "fsdp_sync_module_states"), text
+
+
+@rule("PAR303", Severity.WARNING)
+def accelerate_setting_ignored(job: Job) -> Iterator[Finding]:
+    """`fsdp_config` of the accelerate file has a setting that nothing reads.
+
+    Why: the launcher hands on only what it knows, so a misspelt setting keeps its default.
+    Source: accelerate/utils/launch.py:prepare_multi_gpu_env
+    Fix: the setting's right name, or remove it.
+    """
+    file = job.accelerate
+    if file is None or file.kind != "FSDP":
+        return
+    known = yaml_table("accelerate")["fsdp"]
+    for name, written in file.written.items():
+        if name not in known:
+            place = finding_places.in_accelerate_file(job, "fsdp_config", written, at_key=True)
+            yield place, f"`{written}` is not known to accelerate and does nothing{suggest(name, known)}"
+
+
+@rule("PAR305", Severity.WARNING)
+def accelerate_processes_differ(job: Job) -> Iterator[Finding]:
+    """The accelerate file starts another number of processes than the machine has devices.
+
+    Why: memory and batches are judged for the machine; with fewer processes each holds more, and the other devices
+    idle, with more a process finds no device. The command that `explain` prints and `train` runs sets the number.
+    Source: accelerate/utils/launch.py:prepare_multi_gpu_env
+    Fix: `num_processes`: the devices of all nodes together; `num_machines`: the nodes.
+    """
+    if job.accelerate is None or job.machine is None:
+        return
+    for name, there, what in (
+        ("num_processes", job.machine.world, "devices"),
+        ("num_machines", job.machine.nodes, "nodes"),
+    ):
+        value = job.accelerate.config.get(name, 1 if name == "num_machines" else None)
+        if isinstance(value, int) and value != there:
+            yield (
+                finding_places.in_accelerate_file(job, name),
+                f"`{name}` is {value}, the machine has {there} {what}; write {there}",
+            )
+
+
+@rule("PAR306", Severity.WARNING)
+def accelerate_precision_differs(job: Job) -> Iterator[Finding]:
+    """The accelerate file names another mixed precision than the recipe.
+
+    Why: `bf16: true` and `fp16: true` of the recipe count, and the file only where neither is there: then `pure_bf16`
+    is no longer pure, as FSDP raises the weights to 32 bits.
+    Source: transformers/training_args.py:TrainingArguments.__post_init__,
+    accelerate/accelerator.py:Accelerator.prepare_model
+    Fix: the same in both.
+    """
+    file = job.accelerate
+    if file is None or file.half is None:
+        return
+    own = next((name for name in ("bf16", "fp16") if job.flag(name)), None)
+    place = finding_places.in_accelerate_file(job, "mixed_precision", against=("bf16", "fp16", "pure_bf16"))
+    if own and own != file.half:
+        yield place, f"`mixed_precision` is {file.half}, the recipe's `{own}: true` counts; write {own}"
+    elif not own and job.pure and job.fsdp:
+        yield place, f'{file.half} raises the weights of `pure_bf16` to 32 bits; write "no"'
+
+
+@rule("PAR307", Severity.WARNING)
+def sharded_twice(job: Job) -> Iterator[Finding]:
+    """The recipe asks for FSDP or DeepSpeed, and the accelerate file for FSDP.
+
+    Why: the recipe's `fsdp` overrides a part of the file; with `deepspeed` the engine runs the step, and nothing is
+    left of FSDP but how the weights are loaded (seen in a run).
+    Source: transformers/training_args.py:TrainingArguments._process_fsdp_args,
+    transformers/integrations/fsdp.py:is_fsdp_enabled
+    Fix: keep one of them.
+    """
+    if job.accelerate and job.accelerate.fsdp and not _zero3_with_fsdp2_checkpointing(job):
+        for key in ("fsdp", "deepspeed"):
+            if job.fsdp_words if key == "fsdp" else job.engine:
+                yield key, f"`{key}` stands beside the FSDP of `{job.header['accelerate']}`; keep one"
+
+
+@rule("PAR308", Severity.WARNING)
+def accelerate_not_judged(job: Job) -> Iterator[Finding]:
+    """The accelerate file runs the processes in a way that is not judged here.
+
+    Why: memory depends on it, so nothing is said of that.
+    Source: own (the header block)
+    Fix: for DeepSpeed name its JSON file by `deepspeed` in the recipe, and no accelerate file.
+    """
+    file = job.accelerate
+    if file and not file.problem and not file.judged and file.kind in yaml_table("accelerate")["kinds"]:
+        place = finding_places.in_accelerate_file(job, "distributed_type")
+        text = "FSDP, MULTI_GPU and MULTI_NPU are, and DeepSpeed by the recipe's `deepspeed`"
+        yield place, f"memory is not judged under `distributed_type: {file.kind}`; {text}"
+
+
+@rule("PAR309", Severity.ERROR)
+def states_in_pieces(job: Job) -> Iterator[Finding]:
+    """FSDP saves its states in pieces, and the recipe wants the model only.
+
+    Why: ValueError, "save_only_model option is not compatible with FSDP state dict type 'SHARDED_STATE_DICT'", after
+    the model is loaded.
+    Source: transformers/trainer.py:Trainer.create_accelerator_and_postprocess
+    Fix: `fsdp_state_dict_type: FULL_STATE_DICT`, or remove `save_only_model`.
+    """
+    if _saves_sharded_states(job) and job.flag("save_only_model"):
+        place = finding_places.in_fsdp_config(job, "fsdp_state_dict_type")._replace(against=("save_only_model",))
+        yield place, "`save_only_model` needs whole states; write `fsdp_state_dict_type: FULL_STATE_DICT`"
+
+
+@rule("PAR310", Severity.WARNING)
+def model_left_in_pieces(job: Job) -> Iterator[Finding]:
+    """FSDP saves its states in pieces, so the run ends without a model to load.
+
+    Why: the last save writes no safetensors; `accelerate merge-weights` can make them of a checkpoint. FSDP2 does so
+    by default.
+    Source: transformers/trainer.py:Trainer.save_model,
+    accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.set_state_dict_type
+    Fix: `fsdp_state_dict_type: FULL_STATE_DICT`.
+    """
+    if _saves_sharded_states(job) and not job.flag("save_only_model"):
+        text = "the trained model is saved in pieces only; write `fsdp_state_dict_type: FULL_STATE_DICT`"
+        yield finding_places.in_fsdp_config(job, "fsdp_state_dict_type"), text
+
+
+@rule("PAR311", Severity.WARNING)
+def recomputed_twice(job: Job) -> Iterator[Finding]:
+    """FSDP checkpoints activations, and so does LLaMA-Factory.
+
+    Why: each layer is recomputed twice, for nothing; with `gradient_checkpointing: true` the trainer refuses.
+    Source: llamafactory/model/model_utils/checkpointing.py:prepare_model_for_training,
+    transformers/trainer.py:Trainer.create_accelerator_and_postprocess
+    Fix: remove `fsdp_activation_checkpointing`; LLaMA-Factory's own is on by default.
+    """
+    recomputes = job.accelerate and job.accelerate.fsdp and job.accelerate.fsdp.recomputes
+    if recomputes and job.own_checkpointing != "off":
+        yield (
+            finding_places.in_fsdp_config(job, "fsdp_activation_checkpointing"),
+            "LLaMA-Factory recomputes activations already; remove it",
+        )
+
+
+@rule("PAR312", Severity.ERROR)
+def stage_3_under_fsdp_2(job: Job) -> Iterator[Finding]:
+    """ZeRO-3 is launched with an accelerate file of FSDP2.
+
+    Why: DeepSpeed runs the step, but LLaMA-Factory takes the run for FSDP2 and recomputes without reentry, which fails
+    in the first backward pass: "Recomputed values for the following tensors have different metadata" (seen in a run).
+    Source: llamafactory/model/model_utils/checkpointing.py:prepare_model_for_training
+    Fix: keep one of them.
+    """
+    if _zero3_with_fsdp2_checkpointing(job):
+        yield "deepspeed", f"ZeRO-3 fails under the FSDP2 of `{job.header['accelerate']}`; keep one"
+
+
+def _zero3_with_fsdp2_checkpointing(job: Job) -> bool:
+    """Whether ZeRO-3 meets recomputation without reentry, which LLaMA-Factory takes up for FSDP2."""
+    second = job.accelerate is not None and job.accelerate.fsdp is not None and job.accelerate.version == 2
+    return second and job.zero_stage == 3 and job.own_checkpointing != "off"
+
+
+def _saves_sharded_states(job: Job) -> bool:
+    return job.accelerate is not None and job.accelerate.fsdp is not None and not job.accelerate.fsdp.gathers
+
+
+def _is_one_of(value: Any, choices: list[str], numbered: bool) -> bool:
+    numbers = [str(number) for number in range(1, len(choices) + 1)] if numbered else []
+    return not isinstance(value, bool) and str(value).upper() in (*choices, *numbers)
+
+
+def _shown_setting(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)[:40]

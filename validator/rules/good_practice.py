@@ -1,0 +1,271 @@
+"""TRA418 to TRA425: settings with which a run works and that a practitioner would not choose.
+
+Learning rate, batch and epochs are compared with those of published runs (data/rates.yaml); then the number of
+steps, warm-up, evaluations, and what a kill between two checkpoints would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from validator.errors import RecipeError
+from validator.finding import Severity
+from validator.knowledge import guidance
+from validator.knowledge.devices import parse_machine
+from validator.rules.rule import Finding, rule
+from validator.run.prediction import Job
+from validator.run.schedule import save_interval, warmup_steps
+from validator.wording import plural
+
+# Beyond the published range by this factor a value is a mistake more often than a choice.
+_FAR_FACTOR = 3.0
+# Where nobody published a range, so far from the one known value.
+_FAR_FACTOR_WITHOUT_RANGE = 10.0
+_ROUNDING_FACTOR = 1 + 1e-9  # numbers that differ by rounding are equal
+# What a setting is called whose key says only a part of it.
+_SETTING_NAMES = {"learning_rate": "learning rate", "batch": "effective batch", "epochs": "epochs"}
+_SETTING_KEYS = {"batch": "per_device_train_batch_size", "epochs": "num_train_epochs"}
+_MAX_SOURCES = 3  # sources
+
+
+class _PublishedSetting(NamedTuple):
+    """A value of the recipe beside its row: `row` has low, default and high, `sources` the keys of rates.yaml."""
+
+    key: str
+    words: str
+    value: float
+    row: Mapping[str, float | None]
+    sources: list[str]
+
+    @property
+    def distance(self) -> float:
+        """How many times the value is beyond the published range, at least 1; 1 within."""
+        low, high = self.row["low"], self.row["high"]
+        if high is not None and self.value > high * _ROUNDING_FACTOR:
+            return self.value / high if high else float("inf")
+        if low is not None and self.value < low / _ROUNDING_FACTOR:
+            return low / self.value if self.value > 0 else float("inf")
+        return 1.0
+
+    @property
+    def ranged(self) -> bool:
+        """Whether the range is published on the side on which the value stands."""
+        return self.row["high" if self.value > float(self.row["default"] or 0) else "low"] is not None
+
+    @property
+    def text(self) -> str:
+        low, default, high = (self.row[name] for name in ("low", "default", "high"))
+        used = "and".join(f" {each:g} " for each in (low, high) if each is not None).strip()
+        used = f"between {used}" if low is not None and high is not None else used or f"{default:g}"
+        by = ", ".join(self.sources[:_MAX_SOURCES])
+        return f"{self.words} {self.value:g}, published runs used {used} ({by}); {default:g} is a good start"
+
+
+@rule("TRA418", Severity.WARNING)
+def far_from_published(job: Job) -> Iterator[Finding]:
+    """A setting that decides what is learned is far outside of what any published run used.
+
+    Why: the run goes through, and the model is ruined (a rate ten times too high, thirty epochs) or has learned
+    nothing. The log does not say so. Told above three times the highest value, and below a third of the lowest.
+    Source: own (guidance)
+    Fix: a value within the range, such as the one that is named. `overfit: true` in the header block for a run that is
+    meant to learn its samples by heart.
+    """
+    for each in _published_settings(job):
+        if each.ranged and each.distance > _FAR_FACTOR * _ROUNDING_FACTOR:
+            yield each.key, each.text
+
+
+@rule("TRA419", Severity.NOTE)
+def outside_published(job: Job) -> Iterator[Finding]:
+    """A setting that decides what is learned is outside of what published runs used.
+
+    Why: it may be right for the data; nobody has shown it.
+    Source: own (guidance)
+    Fix: none, where it was chosen on purpose; else the value that is named.
+    """
+    for each in _published_settings(job):
+        if each.ranged:
+            told = 1.0 < each.distance <= _FAR_FACTOR * _ROUNDING_FACTOR
+        else:
+            default = float(each.row["default"] or 0)
+            told = (
+                not default / _FAR_FACTOR_WITHOUT_RANGE / _ROUNDING_FACTOR
+                <= each.value
+                <= default * _FAR_FACTOR_WITHOUT_RANGE * _ROUNDING_FACTOR
+            )
+        if told:
+            yield each.key, each.text
+
+
+def _published_settings(job: Job) -> Iterator[_PublishedSetting]:
+    """Each setting for which rates.yaml has a row; none in a run that is meant to overfit."""
+    if not job.trains or job.trains_nothing or job.overfits:
+        return
+    row = guidance.rate_row(
+        job.stage, job.method, job.model.billions if job.model else None, _memory_saving_optimizer(job)
+    )
+    values = {
+        "learning_rate": job.number("learning_rate"),
+        "batch": job.effective_batch if job.machine and not job.packs else None,
+        "epochs": job.number("num_train_epochs") if job.number("max_steps") <= 0 else None,
+    }
+    for name, value in values.items():
+        if row and value is not None and _is_plausible(name, value):
+            yield _PublishedSetting(
+                _SETTING_KEYS.get(name, name), _describe_setting(name, job), value, row[name], row["source"]
+            )
+    for shape in guidance.setting_rows(job.stage, job.method, str(job.get("pref_loss"))):
+        key, per = shape["key"], shape.get("per")
+        value, base = job.number(key), job.number(per) if per else 1.0
+        if job.has(key) and base > 0 and _is_plausible(key, value):
+            words = f"`{key}` over `{per}`" if per else f"`{key}`"
+            yield _PublishedSetting(key, f"{words} is", value / base, shape, shape["source"])
+
+
+def _is_plausible(name: str, value: float) -> bool:
+    """Whether no other rule speaks of the value (TRA410, TRA411)."""
+    if name == "lora_dropout":
+        return 0 <= value <= 1
+    return value > 0 and not (name == "learning_rate" and value >= 0.1)
+
+
+def _describe_setting(name: str, job: Job) -> str:
+    return f"{_SETTING_NAMES[name]} of {job.stage} with {job.method} is"
+
+
+def _memory_saving_optimizer(job: Job) -> str | None:
+    own = job.optimizers[:1]
+    return own[0].removeprefix("use_") if own else None
+
+
+# A run of fewer optimizer steps is over before the schedule has done its work: LIMA and s1 took 230 and 315.
+_FEW_STEPS = 50
+# With a batch of this size they would be enough; fewer samples than that are another matter (DAT001).
+_SMALL_BATCH = 8
+# Passes over the data for which a rate that never falls is unusual.
+_MANY_EPOCHS = 3.0
+# A run that is over so soon is started anew; a kill of a longer one is to cost no more than that.
+_SHORT_RUN_SECONDS = 3600.0
+_MAX_SECONDS_LOST = 2 * 3600.0
+# Times as long as a checkpoint takes to be written, at least, from one to the next.
+_MIN_SAVE_RATIO = 10
+
+
+@rule("TRA420", Severity.WARNING)
+def few_steps(job: Job) -> Iterator[Finding]:
+    """The run has only a few optimizer steps.
+
+    Why: the effective batch is large for so few samples: the weights are changed a few dozen times, and the warm-up and
+    the fall of the rate take most of them. LIMA took some 230 steps over 1,000 samples, s1 some 315.
+    Source: own (guidance)
+    Fix: a smaller `gradient_accumulation_steps`, fewer devices, or more samples.
+    """
+    enough = (job.data_rows or 0) * job.number("num_train_epochs") >= _FEW_STEPS * _SMALL_BATCH
+    told = job.number("max_steps") > 0 or job.packs  # packed, rows are not sequences
+    if job.trains and enough and not told and job.steps < _FEW_STEPS and not job.overfits:
+        rows = f"{job.data_rows or 0:,} samples in batches of {job.effective_batch}"
+        yield (
+            "gradient_accumulation_steps",
+            f"{rows} are {job.steps} steps in all, too few to learn much; take smaller batches or more samples",
+        )
+
+
+@rule("TRA421", Severity.NOTE)
+def no_warmup(job: Job) -> Iterator[Finding]:
+    """The run starts at the full learning rate.
+
+    Why: the first steps of Adam are the least certain; most published runs raise the rate over 3 to 10 % of the steps.
+    LIMO took no warm-up.
+    Source: own (guidance)
+    Fix: `warmup_ratio: 0.03`.
+    """
+    if job.trains and warmup_steps(job, max(job.steps, 1)) == 0 and job.get("lr_scheduler_type") != "constant":
+        at = next((key for key in ("warmup_ratio", "warmup_steps") if job.has(key)), "learning_rate")
+        yield at, "no warm-up: the run starts at the full rate; write `warmup_ratio: 0.03`"
+
+
+@rule("TRA422", Severity.NOTE)
+def rate_never_falls(job: Job) -> Iterator[Finding]:
+    """The learning rate stays the same over many passes.
+
+    Why: with a rate that does not fall the loss does not settle, and each further pass overfits more.
+    Source: own (experience)
+    Fix: `lr_scheduler_type: cosine` or linear, or fewer epochs.
+    """
+    constant = job.get("lr_scheduler_type") in ("constant", "constant_with_warmup")
+    if constant and job.trains and job.number("num_train_epochs") > _MANY_EPOCHS and not job.overfits:
+        epochs = f"{job.number('num_train_epochs'):g}"
+        yield "lr_scheduler_type", f"the rate stays the same over {epochs} epochs; `cosine` lets it fall"
+
+
+@rule("TRA423", Severity.NOTE)
+def never_evaluated(job: Job) -> Iterator[Finding]:
+    """Nothing is measured on samples that are not trained on.
+
+    Why: the training loss falls also where the model only learns its samples by heart.
+    Source: own (experience)
+    Fix: `val_size: 0.02` with `eval_strategy: steps` and `eval_steps`, or `eval_dataset`.
+    """
+    if job.trains and not job.evaluates and job.stage in ("sft", "dpo", "kto", "rm") and not job.overfits:
+        text = "nothing is measured on samples that are not trained on"
+        yield "dataset", f"{text}; `val_size: 0.02` with `eval_strategy: steps` does it"
+
+
+@rule("TRA424", Severity.WARNING)
+def kill_costs_much(job: Job) -> Iterator[Finding]:
+    """Checkpoints lie so far apart that a kill would cost hours, or none is written before the end.
+
+    Why: queues, drivers and power end long runs. What was computed since the last checkpoint is lost.
+    Source: transformers/trainer_callback.py:DefaultFlowCallback.on_step_end
+    Fix: the `save_steps` that is named: a checkpoint at least every hour on one node, every half hour on several.
+    """
+    if not job.trains or job.get("save_strategy") == "no" or job.machine is None:
+        return
+    from validator.run import training_time
+    from validator.run.training_time import predict_training_time  # which rules about files do not wait for
+
+    timed = predict_training_time(job)
+    if timed is None or timed.run is None or timed.run.expected < _SHORT_RUN_SECONDS:
+        return
+    total, step = timed.steps or job.steps, timed.step.expected
+    worth = _MIN_SAVE_RATIO * training_time.checkpoint_write_seconds(job)  # more often would waste time (TRA926)
+    steps = max(1, int(max(_SHORT_RUN_SECONDS if job.machine.nodes == 1 else _SHORT_RUN_SECONDS / 2, worth) / step))
+    remedy = f"set `save_steps: {steps}`, some {_format_hours(steps * step)}"
+    every = save_interval(job, job.steps_per_epoch(job.data_rows or 0), total)
+    if not 0 < every < total:
+        if timed.run.expected > 2 * worth:
+            run = f"the run has {job.steps:,} steps of some {_format_hours(timed.run.expected)}"
+            yield "save_steps", f"no checkpoint before the end: {run}; {remedy}"
+    elif every * step > max(_MAX_SECONDS_LOST, 2 * worth):
+        yield "save_steps", f"a checkpoint every {_format_hours(every * step)}: a kill may cost as much; {remedy}"
+
+
+@rule("TRA425", Severity.NOTE)
+def batch_follows_the_devices(job: Job) -> Iterator[Finding]:
+    """Another number of devices than the recipe was written for changes the effective batch.
+
+    Why: every device adds its micro batches to a step. With four times the devices a step takes four times the samples,
+    and the run a quarter of the steps, at a learning rate that was chosen for the smaller batch.
+    Source: transformers/trainer.py:Trainer.get_total_train_batch_size
+    Fix: the `gradient_accumulation_steps` in the message, or another learning rate.
+    """
+    written = job.header.get("machine")
+    if job.machine is None or not job.trains or not isinstance(written, str) or written == str(job.machine):
+        return
+    try:
+        before = parse_machine(written).world
+    except RecipeError:  # another rule tells it
+        return
+    if before == job.world:
+        return
+    steps, remainder = divmod(job.accumulation * before, job.world)
+    batch = job.effective_batch * before // job.world
+    devices = f"with {job.world} {plural(job.world, 'device')}, not {before}"
+    text = f"{devices}, the effective batch is {job.effective_batch}, not {batch}"
+    remedy = f"; `gradient_accumulation_steps: {steps}` keeps it" if steps and not remainder else ""
+    yield "gradient_accumulation_steps", f"{text} instead of {batch}{remedy}"
+
+
+def _format_hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h"

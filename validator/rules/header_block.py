@@ -1,0 +1,158 @@
+"""LOA010 and LOA011: fields of the header block. CUR: this repository's own conventions for files of its recipes/.
+
+Whether the block can be read at all is judged while the recipe is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from validator.errors import RecipeError
+from validator.finding import Place, Severity
+from validator.recipe.known_folders import catalogue_root
+from validator.recipe.suggestions import suggest
+from validator.rules.rule import Finding, rule
+from validator.run.hyperparameters import header_lengths
+from validator.run.prediction import Job
+from validator.run.recipe_arguments import finite_number
+from validator.run.recipe_labels import catalogue_name, predicted_memory
+
+_HEADER_FIELDS = ("summary", "machine", "host_ram_gib", "samples", "rows", "predicted", "origin", "accelerate", "base",
+           "lengths", "overfit", "packages", "network", "price", "llamafactory", "transformers", "torch")  # fmt: skip
+
+
+@rule("LOA010", Severity.WARNING)
+def header_field_unknown(job: Job) -> Iterator[Finding]:
+    """The header block has a field that nothing reads.
+
+    Why: a misspelt field is a setting that does not count.
+    Source: own (the header block)
+    Fix: use summary, machine, host_ram_gib, samples (how many are recommended), rows (of the data sets that the recipe
+    names, after `max_samples`), predicted, origin, accelerate (the file that `accelerate launch` is given), base
+    (`Qwen/Qwen2.5-7B`: the model that a checkpoint of one's own comes from, where no config.json is at hand), lengths
+    (`[800, 3000]`: tokens of a usual sample and of the longest), overfit (`true`: the run is meant to learn its samples
+    by heart), packages (`flash-linear-attention`: those beside LLaMA-Factory's own that the run has, which `train`
+    looks for), network (`8xroce-100g`: what joins nodes), price (`1.99 USD`: of a device and hour), llamafactory,
+    transformers and torch (releases that the recipe is for).
+    """
+    for field in job.header:
+        if field not in _HEADER_FIELDS:
+            hint = suggest(str(field), _HEADER_FIELDS)
+            yield Place((str(field),), at_key=True), f"header field `{field}` is not known{hint}"
+
+
+@rule("LOA011", Severity.WARNING)
+def header_value_unusable(job: Job) -> Iterator[Finding]:
+    """A field of the header block holds a value of the wrong kind.
+
+    Why: it is left out as if it were not there, and nothing is judged by it.
+    Source: own (the header block)
+    Fix: text for summary, machine, accelerate, base and torch (`"2.7"`, in quotes); a positive number, without quotes
+    or unit, for host_ram_gib, samples and rows; for lengths the typical number of tokens in a sample, or a list of that
+    and the longest; for packages their names, as a list or with commas between them; for network one of those that are
+    known; for price an amount and a currency.
+    """
+    for field in ("summary", "machine", "accelerate", "base", "torch"):
+        if job.header.get(field) is not None and not isinstance(job.header[field], str):
+            yield field, f"header field `{field}` is {job.header[field]!r:.40}, not text"
+    for field in ("host_ram_gib", "samples", "rows"):
+        number = finite_number(job.header.get(field))
+        if job.header.get(field) is not None and not (number and number > 0):
+            yield field, f"header field `{field}` is {job.header[field]!r:.40}, not a positive number"
+    if job.header.get("lengths") is not None and header_lengths(job.header["lengths"]) is None:
+        form = "neither a number of tokens nor a list of a typical and a longest one"
+        yield "lengths", f"header field `lengths` is {job.header['lengths']!r:.40}, {form}"
+    packages = job.header.get("packages")
+    each = packages if isinstance(packages, list) else [packages]
+    if packages is not None and not all(isinstance(one, str) for one in each):
+        yield "packages", f"header field `packages` is {packages!r:.40}, not names of packages"
+    if job.header.get("network") is not None and (problem := _network_problem(job.header["network"])):
+        yield "network", problem
+    if job.header.get("price") is not None and not _is_price(job.header["price"]):
+        yield "price", f"header field `price` is {job.header['price']!r:.40}, not an amount and a currency: 1.99 USD"
+
+
+def _is_price(value: object) -> bool:
+    from validator.run.cost import parse_price  # which few recipes state
+
+    return parse_price(value) is not None
+
+
+def _network_problem(name: object) -> str | None:
+    """What is wrong with the name of a network; None where nothing is."""
+    from validator.knowledge import throughput  # which few recipes name
+
+    try:
+        throughput.parse_network(str(name))
+    except RecipeError as err:
+        return str(err)
+    return None
+
+
+_REQUIRED_FIELDS = {
+    "summary": "one line on what it trains",
+    "machine": "such as 8xascend-910b-64g",
+    "host_ram_gib": "main memory of a node",
+    "samples": "recommended number of samples",
+}
+
+
+def _is_catalogue_recipe(job: Job) -> bool:
+    """What a command line asks beyond the file, a user's own run, is not the catalogue's concern."""
+    return bool(job.header) and job.as_written and Path(job.path).absolute().parent == catalogue_root() / "recipes"
+
+
+@rule("CUR001", Severity.WARNING)
+def name_not_derived(job: Job) -> Iterator[Finding]:
+    """The file name does not say what the recipe holds.
+
+    Why: recipes are found by name: model, hardware, method.
+    Source: own (this repository's conventions)
+    Fix: name it `<model>-<device>[x<count>]-<method>[-<variant>].yaml`; the message says the derived form.
+    """
+    stem = Path(job.path).stem
+    named = _is_catalogue_recipe(job) and job.model is not None and job.model.short is not None
+    if named and (derived := catalogue_name(job)) and stem != derived and not stem.startswith(f"{derived}-"):
+        yield None, f"is named {stem}.yaml, but its contents say {derived}[-variant].yaml; rename it"
+
+
+@rule("CUR002", Severity.WARNING)
+def header_incomplete(job: Job) -> Iterator[Finding]:
+    """The header block of a catalogue recipe lacks a field.
+
+    Why: the catalogue lists and judges recipes by these fields.
+    Source: own (this repository's conventions)
+    Fix: add the field to the block between `# /// recipe` and `# ///`.
+    """
+    if _is_catalogue_recipe(job):
+        for field, what in _REQUIRED_FIELDS.items():
+            if job.header.get(field) is None:
+                yield None, f"header block lacks `{field}` ({what}); add it"
+
+
+@rule("CUR003", Severity.WARNING)
+def prediction_drifted(job: Job) -> Iterator[Finding]:
+    """The `predicted` field differs from what the tool computes.
+
+    Why: readers choose by it, and it changes with the recipe and with the memory model.
+    Source: own (this repository's conventions)
+    Fix: `make tables` rewrites the line in every recipe; or paste the values of the message. Hours, which take longer
+    to compute, are compared by `python tools/derive.py --check` alone.
+    """
+    now, told = predicted_memory(job), job.header.get("predicted")
+    hours = {"hours": told["hours"]} if isinstance(told, dict) and "hours" in told else {}
+    if _is_catalogue_recipe(job) and now and told != {**now, **hours}:
+        written = ", ".join(f"{key}: {value}" for key, value in {**now, **hours}.items())
+        yield "predicted", f"predicted differs from what is computed; write `predicted: {{{written}}}`"
+
+
+@rule("CUR004", Severity.WARNING)
+def left_from_an_example(job: Job) -> Iterator[Finding]:
+    """A catalogue recipe limits the number of samples.
+
+    Why: users copy it and train on a fraction of their data without noticing.
+    Source: own (this repository's conventions)
+    Fix: remove `max_samples`.
+    """
+    if _is_catalogue_recipe(job) and job.has("max_samples"):
+        yield "max_samples", f"`max_samples: {job.get('max_samples')}` would cut a user's data silently; remove it"

@@ -1,0 +1,234 @@
+"""PAR2xx: environment variables that LLaMA-Factory's launcher reads (launcher.py), and what Ray needs if they hand
+the run to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from validator.finding import Severity
+from validator.knowledge import node_environment
+from validator.knowledge.tables import yaml_table
+from validator.rules.rule import Finding, rule
+from validator.run import launcher
+from validator.run.prediction import Job
+from validator.wording import plural
+
+_OFF_WORDS = ("false", "n", "0", "no", "off", "")
+_SWITCHES = (
+    "FORCE_TORCHRUN", "USE_MODELSCOPE_HUB", "USE_OPENMIND_HUB", "DISABLE_VERSION_CHECK", "ALLOW_EXTRA_ARGS",
+    "USE_RAY", "USE_V1", "USE_MCA", "USE_KT", "RECORD_VRAM", "FORCE_CHECK_IMPORTS",
+)  # fmt: skip
+_OTHER_TRAINERS = {
+    "USE_V1": "its new trainer, which has other keys",
+    "USE_MCA": "Megatron, which has other keys",
+}
+
+
+@rule("PAR201", Severity.WARNING)
+def switch_not_on(_job: Job) -> Iterator[Finding]:
+    """A switch in the environment holds a word that LLaMA-Factory takes as off.
+
+    Why: only true, y and 1 turn a switch on; `FORCE_TORCHRUN=yes` starts no torchrun, and nothing says so.
+    Source: llamafactory/extras/misc.py:is_env_enabled
+    Fix: write 1.
+    """
+    for name in _SWITCHES:
+        value = os.environ.get(name, "")
+        if value.lower() not in _OFF_WORDS and not node_environment.is_env_enabled(name):
+            yield None, f"the environment has {name}={value}, which LLaMA-Factory takes as off; write {name}=1"
+
+
+@rule("PAR202", Severity.WARNING)
+def another_trainer(_job: Job) -> Iterator[Finding]:
+    """The environment hands the recipe to another trainer of LLaMA-Factory.
+
+    Why: the keys are read by another code base, so this verdict does not hold there.
+    Source: llamafactory/cli.py:main, llamafactory/launcher.py:launch
+    Fix: unset the variable.
+    """
+    for name, what in _OTHER_TRAINERS.items():
+        if node_environment.is_env_enabled(name):
+            yield None, f"the environment has {name}={os.environ[name]}: the run goes to {what}; unset it"
+
+
+@rule("PAR203", Severity.WARNING)
+def processes_against_machine(job: Job) -> Iterator[Finding]:
+    """The environment starts another number of processes than the machine has devices.
+
+    Why: the launcher takes NPROC_PER_NODE and NNODES from the environment: batch size, memory and steps are then those
+    of another machine than was judged, or the nodes wait for each other.
+    Source: llamafactory/launcher.py:launch
+    Fix: unset the variable, or name the machine with `--machine`.
+    """
+    if job.machine is None:
+        return
+    devices, nodes = job.machine.devices, job.machine.nodes
+    if (processes := os.environ.get("NPROC_PER_NODE", str(devices))) != str(devices):
+        yield "machine", f"the environment has NPROC_PER_NODE={processes}, the machine has {devices}; unset it"
+    if (given := os.environ.get("NNODES", str(nodes))) != str(nodes):
+        recipe = "1 node" if nodes == 1 else f"{nodes} nodes"
+        yield "machine", f"the environment has NNODES={given}, the recipe has {recipe}; unset it"
+
+
+@rule("PAR204", Severity.WARNING)
+def node_rank_missing(job: Job) -> Iterator[Finding]:
+    """The environment says which node this is by RANK, which LLaMA-Factory does not read.
+
+    Why: without NODE_RANK every node takes itself for the first, and all wait for each other until the timeout. With
+    RDZV_ID the launch is elastic, and the nodes find their ranks themselves.
+    Source: llamafactory/launcher.py:launch
+    Fix: `NODE_RANK=$RANK`.
+    """
+    several = job.machine is not None and job.machine.nodes > 1 and "RDZV_ID" not in os.environ
+    if several and "RANK" in os.environ and "NODE_RANK" not in os.environ and "LOCAL_RANK" not in os.environ:
+        yield "machine", f"the environment has RANK={os.environ['RANK']}; LLaMA-Factory reads NODE_RANK, set that"
+
+
+@rule("PAR210", Severity.WARNING)
+def nodes_may_vary(job: Job) -> Iterator[Finding]:
+    """The environment lets an elastic launch start with another number of nodes.
+
+    Why: with RDZV_ID torchrun starts half a minute after MIN_NNODES nodes have come, up to MAX_NNODES of them. Fewer
+    make a smaller batch, and what ZeRO-3 spreads takes more memory on each device; that was not judged. After the loss
+    of a node the others cannot load what ZeRO has saved. Where the lost one is that of MASTER_ADDR, all end.
+    Source: llamafactory/launcher.py:launch, deepspeed/runtime/engine.py:DeepSpeedEngine._load_zero_checkpoint
+    Fix: unset both; an elastic launch of a fixed number of nodes needs neither.
+    """
+    least, most = (os.environ.get(name) for name in ("MIN_NNODES", "MAX_NNODES"))
+    if job.machine is None or least is None or most is None or "RDZV_ID" not in os.environ:
+        return
+    nodes = job.machine.nodes
+    if {least, most} != {str(nodes)}:
+        judged = f"the recipe is judged for {nodes} {plural(nodes, 'node')}"
+        bound = ", and ZeRO resumes with as many processes only" if job.zero_stage else ""
+        yield "machine", f"the environment has MIN_NNODES={least} MAX_NNODES={most}, {judged}{bound}; unset them"
+
+
+@rule("PAR211", Severity.WARNING)
+def torchrun_restarts(job: Job) -> Iterator[Finding]:
+    """The environment has torchrun start processes again by itself.
+
+    Why: nodes share a store, in which each counts the restarts for itself: after the loss of a process all wait for
+    each other without end, and a node that comes back ends the others after a minute (seen in real runs, torch 2.13).
+    With `overwrite_output_dir` each restart begins anew, and none sets a half-written checkpoint aside.
+    Source: llamafactory/launcher.py:launch,
+    torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:DynamicRendezvousHandler.next_rendezvous
+    Fix: unset MAX_RESTARTS and start all nodes again, as the jobs of `lmf-recipes submit` do.
+    """
+    restarts = os.environ.get("MAX_RESTARTS", "")
+    if job.machine is None or "RDZV_ID" not in os.environ or not restarts.isdecimal() or int(restarts) == 0:
+        return
+    shared = os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1"
+    if job.machine.nodes > 1 and shared:
+        remedy = "unset it, or set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+        yield "machine", f"the environment has MAX_RESTARTS={restarts}, after which nodes can wait for ever; {remedy}"
+    if job.flag("overwrite_output_dir"):
+        remedy = "set it to false, or unset MAX_RESTARTS"
+        yield (
+            "overwrite_output_dir",
+            f"the environment has MAX_RESTARTS={restarts}, and each restart begins anew; {remedy}",
+        )
+
+
+@rule("PAR205", Severity.WARNING)
+def name_of_another_hub(job: Job) -> Iterator[Finding]:
+    """The model's name is not the one that it has on the hub in use.
+
+    Why: with USE_MODELSCOPE_HUB LLaMA-Factory hands the name to modelscope as it stands, without it to Hugging Face;
+    where the other hub has another name for the model, every process stops with a 404 error.
+    Source: llamafactory/extras/misc.py:try_download_model_from_other_hub
+    Fix: the name in the message, a folder, or the variable set as the name asks for.
+    """
+    model = job.model
+    if model is None or model.id is None or model.taken or job.find(str(job.get("model_name_or_path"))):
+        return
+    scope = node_environment.is_env_enabled("USE_MODELSCOPE_HUB")
+    if not scope and model.name in model.hub:  # which most checks are
+        return
+    there, other = yaml_table("models")[model.id]["modelscope"], "ModelScope"
+    names, hub = (there, other) if scope else (list(model.hub), "Hugging Face")
+    if model.name not in names:
+        meant = _most_similar_name(model.name, names)
+        remedy = f"write {meant}" if meant else "name a folder"
+        change = f"unset USE_MODELSCOPE_HUB or {remedy}" if scope else f"set USE_MODELSCOPE_HUB=1 or {remedy}"
+        yield "model_name_or_path", f"{model.name} is not known to be on {hub}, from which it is loaded; {change}"
+
+
+def _most_similar_name(name: str, names: list[str]) -> str | None:
+    """The most alike of the names: the one on the other hub for the same model."""
+    import difflib
+
+    own = {each.rpartition("/")[2].lower(): each for each in reversed(names)}
+    near = difflib.get_close_matches(name.rpartition("/")[2].lower(), list(own), n=1, cutoff=0.0)
+    return own[near[0]] if near else None
+
+
+@rule("PAR206", Severity.ERROR)
+def ray_cannot_start(job: Job) -> Iterator[Finding]:
+    """Ray cannot give the run what it asks for.
+
+    Why: LLaMA-Factory reserves a bundle of 10 CPUs and one device for each device of the cluster, and waits for them
+    without end; for more workers than devices it stops. `num_cpus` in `ray_init_kwargs` is what Ray believes, not what
+    the machine has (github.com/hiyouga/LlamaFactory/issues/10348).
+    Source: llamafactory/train/tuner.py:_ray_training_function, llamafactory/train/trainer_utils.py:get_placement_group
+    Fix: as many CPUs, or workers, as the message says.
+    """
+    if job.machine is None or not launcher.uses_ray():
+        return
+    devices, wanted = job.machine.devices, launcher.RAY_CPUS * job.machine.devices
+    promised, workers = launcher.declared_ray_cpus(job), launcher.ray_workers(job)
+    if promised is not None and promised < wanted and not launcher.joins_ray_cluster(job):
+        short = (
+            f"Ray has {promised} CPUs by `num_cpus`, and {launcher.RAY_CPUS} are reserved for each of {devices} devices"
+        )
+        yield "ray_init_kwargs", f"{short}: it would wait for ever; set `num_cpus: {wanted}`"
+    if workers > job.world:
+        yield "ray_num_workers", f"{workers} Ray workers, the machine has {job.world} devices; set {job.world}"
+
+
+@rule("PAR207", Severity.WARNING)
+def ray_may_wait(job: Job) -> Iterator[Finding]:
+    """Nothing tells Ray that it has the CPUs that LLaMA-Factory reserves.
+
+    Why: 10 CPUs are reserved for each device of the cluster; on a node that has fewer, threads counted, the run waits
+    without end and says nothing (github.com/hiyouga/LlamaFactory/issues/10348).
+    Source: llamafactory/train/trainer_utils.py:get_placement_group
+    Fix: `ray_init_kwargs: {num_cpus: …}`, which no core stands behind, or `ray start --num-cpus` for a cluster.
+    """
+    if job.machine and launcher.uses_ray() and not job.on_cpu and launcher.declared_ray_cpus(job) is None:
+        devices, wanted = job.machine.devices, launcher.RAY_CPUS * job.machine.devices
+        many = job.machine.nodes > 1 or launcher.joins_ray_cluster(job)
+        remedy = f"`ray start --num-cpus {wanted}` on each" if many else f"`ray_init_kwargs: {{num_cpus: {wanted}}}`"
+        reserved = f"{launcher.RAY_CPUS} CPUs are reserved for each device, {wanted} on a node of {devices}"
+        waits = "where there are fewer the run waits for ever"
+        yield None, f"the environment has USE_RAY: {reserved}; {waits}; promise them by {remedy}"
+
+
+@rule("PAR208", Severity.WARNING)
+def ray_trains_on_fewer(job: Job) -> Iterator[Finding]:
+    """Ray trains with fewer workers than the machine has devices.
+
+    Why: `ray_num_workers` is 1 unless it is set. All devices are reserved, and the others stay idle: batch size, memory
+    and steps are those of another machine than was judged.
+    Source: llamafactory/hparams/training_args.py:RayArguments, llamafactory/train/tuner.py:_ray_training_function
+    Fix: the number of all devices, or a smaller machine.
+    """
+    if job.machine and launcher.uses_ray() and (workers := launcher.ray_workers(job)) < job.world:
+        found = f"the environment has USE_RAY, and `ray_num_workers` is {workers}"
+        yield "ray_num_workers", f"{found}; the machine has {job.world} devices: set `ray_num_workers: {job.world}`"
+
+
+@rule("PAR209", Severity.WARNING)
+def ray_meets_at_its_head(job: Job) -> Iterator[Finding]:
+    """Workers of Ray on several nodes meet at its head node, which may have no device.
+
+    Why: without `master_addr` it is the head's address. Where the head has no devices, no worker runs there, and all
+    wait for one that listens (github.com/hiyouga/LlamaFactory/issues/10347).
+    Source: llamafactory/train/tuner.py:_ray_training_function,
+    llamafactory/train/trainer_utils.py:sort_placement_group_by_node_ip
+    Fix: `master_addr`, the address of a node with devices.
+    """
+    if job.machine and job.machine.nodes > 1 and launcher.uses_ray() and not job.has("master_addr"):
+        found = f"the environment has USE_RAY: workers on {job.machine.nodes} nodes meet at Ray's head node"
+        yield "machine", f"{found}; where it has no devices they wait for ever: set `master_addr` to one that has"

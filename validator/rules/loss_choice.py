@@ -1,0 +1,148 @@
+"""TRA5xx: preference stages (dpo, kto, rm, ppo) and other losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from validator.finding import Severity
+from validator.knowledge import releases
+from validator.rules.rule import Finding, rule
+from validator.run.prediction import Job
+
+_TRAINED_AS_SIGMOID = ("hinge", "ipo", "kto_pair")
+
+
+@rule("TRA501", Severity.ERROR, since="llamafactory 0.9.4")
+def ppo_impossible(job: Job) -> Iterator[Finding]:
+    """PPO cannot run with the trl that LLaMA-Factory installs.
+
+    Why: its trainer asks for trl 0.8.6 to 0.9.6 while the package needs 0.18 to 0.24: an ImportError after policy,
+    reference and reward model are loaded on every rank. DISABLE_VERSION_CHECK does not help.
+    Source: llamafactory/train/ppo/trainer.py:CustomPPOTrainer.__init__, llamafactory/extras/misc.py:check_dependencies
+    Fix: `stage: dpo` or `kto`; or LLaMA-Factory 0.9.3 with its own trl.
+    """
+    if job.stage == "ppo":
+        judged = releases.newest_pair()[0]
+        yield "stage", f"stage ppo needs trl 0.8.6 to 0.9.6, LLaMA-Factory {judged} needs 0.18 to 0.24; use dpo or kto"
+
+
+@rule("TRA502", Severity.ERROR)
+def ppo_needs(job: Job) -> Iterator[Finding]:
+    """PPO lacks what it needs.
+
+    Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__,
+    llamafactory/hparams/parser.py:get_train_args
+    Fix: `do_train: true`, a `reward_model`, of a type that fits the method; no S^2 attention; reports to wandb,
+    tensorboard or trackio.
+    """
+    if job.stage != "ppo":
+        return
+    kind = job.get("reward_model_type")
+    if not job.has("reward_model"):
+        yield "reward_model", "stage ppo needs a `reward_model`"
+    elif kind == "lora" and job.method != "lora":
+        yield "reward_model_type", f"a LoRA reward model needs `finetuning_type: lora`, not {job.method}"
+    if not job.trains:
+        yield "do_train", "stage ppo only trains; set `do_train: true`"
+    if job.flag("shift_attn"):
+        yield "shift_attn", "stage ppo is refused with `shift_attn`; remove it"
+    for key in ("use_kt", "use_unsloth"):
+        if kind == "lora" and job.flag(key):
+            yield key, f"`{key}` is refused with a LoRA reward model; set `reward_model_type: full`"
+
+
+@rule("TRA503", Severity.ERROR)
+def smoothing_refused(job: Job) -> Iterator[Finding]:
+    """Label smoothing is set for a preference loss that has none.
+
+    Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
+    Fix: `pref_loss: sigmoid`, or no `dpo_label_smoothing`.
+    """
+    loss = job.get("pref_loss")
+    if job.stage == "dpo" and loss != "sigmoid" and job.number("dpo_label_smoothing") > 1e-6:
+        yield "dpo_label_smoothing", f"`dpo_label_smoothing` needs `pref_loss: sigmoid`, not {loss}"
+
+
+@rule("TRA504", Severity.WARNING, since="llamafactory 0.9.4")
+def loss_replaced(job: Job) -> Iterator[Finding]:
+    """Another preference loss is trained than the recipe names.
+
+    Why: from trl 0.20 on, LLaMA-Factory calls its loss without the name, and sigmoid is trained, with no message.
+    Source: llamafactory/train/dpo/trainer.py:CustomDPOTrainer.compute_preference_loss,
+    trl/trainer/dpo_trainer.py:DPOTrainer.dpo_loss
+    Fix: `pref_loss: sigmoid`, or orpo and simpo, which LLaMA-Factory computes itself.
+    """
+    if job.stage == "dpo" and job.get("pref_loss") in _TRAINED_AS_SIGMOID:
+        yield "pref_loss", f"`pref_loss: {job.get('pref_loss')}` trains sigmoid with this trl; write sigmoid or simpo"
+
+
+@rule("TRA505", Severity.ERROR, since="transformers 5.0.0")
+def reward_model_unsaved(job: Job) -> Iterator[Finding]:
+    """A reward model with tied embeddings is trained by full or freeze.
+
+    Why: transformers 5 refuses to save tensors that share memory: the run fails at its first save, or after all
+    training.
+    Source: llamafactory/train/rm/trainer.py:PairwiseTrainer._save, transformers/trainer.py:Trainer._save
+    Fix: `finetuning_type: lora`, or a model whose embeddings are not tied.
+    """
+    trains = job.stage == "rm" and job.trains and job.method in ("full", "freeze")
+    if trains and job.model and job.model.arch.tied and job.zero_stage < 3:  # which saves what it gathered, unshared
+        yield "finetuning_type", f"{job.model.name} ties its embeddings: its reward model cannot be saved; use lora"
+
+
+@rule("TRA506", Severity.WARNING)
+def smoothing_reversed(job: Job) -> Iterator[Finding]:
+    """Label smoothing above one half turns preferences round.
+
+    Why: it is the share of labels assumed to be wrong.
+    Source: trl/trainer/dpo_trainer.py:DPOTrainer.dpo_loss
+    Fix: a value below 0.5, such as 0.1.
+    """
+    if job.stage == "dpo" and job.get("pref_loss") == "sigmoid" and job.number("dpo_label_smoothing") > 0.5:
+        yield "dpo_label_smoothing", "above 0.5 the rejected answers are learnt; use 0.1 or less"
+
+
+@rule("TRA507", Severity.ERROR)
+def asft_without_reference(job: Job) -> Iterator[Finding]:
+    """The ASFT loss is combined with LoRA.
+
+    Why: it needs a reference model, which is not made for LoRA: "NoneType is not callable" at the first step, after the
+    data is tokenized and the model loaded on every rank.
+    Source: llamafactory/train/sft/workflow.py:run_sft,
+    llamafactory/train/sft/trainer.py:CustomSeq2SeqTrainer.compute_loss,
+    llamafactory/train/trainer_utils.py:create_ref_model
+    Fix: `finetuning_type: full` or freeze, or a `ref_model`.
+    """
+    if job.anchors and not job.copies:
+        yield "use_asft_loss", "the ASFT loss has no reference model with LoRA; name a `ref_model`, or use full"
+
+
+@rule("TRA509", Severity.ERROR)
+def asft_evaluated(job: Job) -> Iterator[Finding]:
+    """A run with the ASFT loss is evaluated.
+
+    Why: its loss comes without the outputs that an evaluation unpacks: "iteration over a 0-d tensor" at the first
+    evaluation, hours into the run.
+    Source: llamafactory/train/sft/trainer.py:CustomSeq2SeqTrainer.compute_loss
+    Fix: `eval_strategy: "no"`.
+    """
+    if job.anchors and job.evaluates and not job.generative:
+        yield "use_asft_loss", 'a run with the ASFT loss cannot be evaluated; set `eval_strategy: "no"`'
+
+
+@rule("TRA510", Severity.ERROR)
+def pairs_grouped(job: Job) -> Iterator[Finding]:
+    """`train_sampling_strategy` groups samples by length, but the samples are pairs, which have two lengths.
+
+    Why: the sampler looks for `input_ids`, which pairs of a better and a worse answer do not have: "Can only
+    automatically infer lengths for datasets whose items are dictionaries with an 'input_ids' key", after the model is
+    loaded on every rank.
+    Source: transformers/trainer_pt_utils.py:LengthGroupedSampler,
+    llamafactory/data/processor/pairwise.py:PairwiseDatasetProcessor.preprocess_dataset
+    Fix: remove the key; `stage: kto` and `stage: sft` may have it.
+    """
+    key = "group_by_length" if job.has("group_by_length") else "train_sampling_strategy"
+    if job.stage in ("rm", "dpo") and job.trains and job.groups and not job.flag("streaming"):
+        yield key, f"stage {job.stage} cannot group pairs by length; remove `{key}`"

@@ -1,0 +1,332 @@
+"""FIT: device memory, host memory and disk that the run needs, against the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from validator.finding import Severity, Verdict
+from validator.knowledge import releases
+from validator.physics import Estimate
+from validator.physics.estimate import HostTerm
+from validator.rules.file_paths import assumed_model, is_model_path_missing
+from validator.rules.rule import Finding, rule
+from validator.run.prediction import GIB, Job
+from validator.wording import distinguishing_decimals
+
+
+def _memory_range(estimate: Estimate, digits: int = 1) -> str:
+    return f"{estimate.expected / GIB:.{digits}f} GiB ({estimate.low / GIB:.1f} to {estimate.high / GIB:.1f})"
+
+
+def _needed_memory(memories: Mapping[str, Estimate], verdicts: Mapping[str, Verdict], digits: int = 1) -> str:
+    """Memory that the run needs, in words: with each transformers release, if the verdict depends on it."""
+    if not _depends_on_release(verdicts):
+        return _memory_range(next(iter(memories.values())), digits)
+    return " or ".join(f"{_memory_range(one, digits)} with transformers {release}" for release, one in memories.items())
+
+
+def _device_need_and_limit(job: Job) -> str:
+    """What the run needs of a device, and what that has."""
+    if not job.device_memory or not job.machine:
+        return ""
+    device, usable = job.machine.device, job.machine.device.usable_gib
+    digits = distinguishing_decimals(job.device_memory.expected / GIB, usable)
+    needs = _needed_memory(job.device_memories, job.device_verdicts, digits)
+    whose = ", which device, host and page cache share" if device.shared_memory else ""
+    return f"{needs} per device{_length_condition(job)}, {device.id} has {usable:.{digits}f} usable{whose}"
+
+
+def _depends_on_release(verdicts: Mapping[str, Verdict]) -> bool:
+    """Whether the verdict depends on the transformers release, of which the recipe admits several."""
+    return len(set(verdicts.values())) > 1
+
+
+def _length_condition(job: Job) -> str:
+    """The length that is judged, where it is not known that samples have it."""
+    return f" if samples reach {job.longest:,} tokens" if job.reached < job.longest else ""
+
+
+def _wide_band_reason(job: Job) -> str:
+    """Why the band is wide, where published measurements are few."""
+    gaps = job.device_memory.gaps if job.device_memory else ()
+    return f" (wide band: few measurements of {', '.join(gaps)} are public)" if gaps else ""
+
+
+@rule("FIT001", Severity.ERROR, advised=True)
+def device_memory_exceeded(job: Job) -> Iterator[Finding]:
+    """The run needs more device memory than a device of the target machine has.
+
+    Why: it stops with "out of memory" at loading, at the first step or at the first long batch, after queueing,
+    tokenizing and loading the model on every rank.
+    Source: own (the memory model)
+    Fix: `lmf-recipes explain` lists the cheapest changes that fit: a smaller micro batch with more accumulation,
+    torchrun's expandable segments, `enable_liger_kernel`, a shorter `cutoff_len`, 4-bit weights, a higher ZeRO stage,
+    offload, or a smaller method. Where the launch adds what the recipe lacks, judge that: `lmf-recipes explain RECIPE
+    deepspeed=FILE`, or `# accelerate: FILE` in the header block for `accelerate launch`.
+    """
+    if job.device_verdict == "exceeds" and not job.enough_for:
+        yield (
+            _key_for_device_memory(job),
+            f"needs {_device_need_and_limit(job)}"
+            f"{_wide_band_reason(job)}{_not_sharded_hint(job)}{_quantized_loading_hint(job)}",
+        )
+
+
+def _not_sharded_hint(job: Job) -> str:
+    """That nothing spreads the states of several devices, which the launch may do and the recipe does not say."""
+    spread = job.world == 1 or job.engine or job.fsdp or job.accelerate or job.adapts
+    return "" if spread else "; without `deepspeed` or `fsdp` each device holds the whole model"
+
+
+def _quantized_loading_hint(job: Job) -> str:
+    """Explain why 4-bit weights fill a device while they load, and name the transformers release that needs less
+    (run/fsdp.py, copies); else empty."""
+    loads = job.device_memory is not None and job.device_memory.moment == "loading"
+    if not (loads and job.fsdp and job.fsdp.lazy and job.quantization.asked):
+        return ""
+    return (
+        f"; transformers 5 loads all 4-bit weights on every device, "
+        f"`transformers: {releases.previous_major_pair()[1]}` does not"
+    )
+
+
+@rule("FIT002", Severity.WARNING)
+def device_memory_tight(job: Job) -> Iterator[Finding]:
+    """The run is expected to fit, but the upper end of the 90 % band does not; or it depends on transformers' release.
+
+    Why: fragmentation, a longer batch or another release may push it over, often hours into the run. Since transformers
+    5 the experts of a mixture are one tensor, which 4 bits and LoRA do not reach; before, they were linear modules.
+    Where no data tell how many pictures a sample has, one is expected, and the band ends where they fill `cutoff_len`.
+    Source: own (the memory model)
+    Fix: make room as for FIT001, or try a few steps with the longest samples first; `transformers` in the header block,
+    with the release that is installed where it will run; the data where the recipe looks for them, or a shorter
+    `cutoff_len`.
+    """
+    if job.device_verdict == "tight":
+        why = "name the release in the header block" if _depends_on_release(job.device_verdicts) else "thin margin"
+        if job.enough_for_one_picture:
+            why = "fits if no sample has more than one picture; have the data at hand, or a shorter `cutoff_len`"
+        yield _key_for_device_memory(job), f"may need {_device_need_and_limit(job)}{_wide_band_reason(job)}: {why}"
+
+
+@rule("FIT011", Severity.WARNING, advised=True)
+def device_memory_for_short_samples(job: Job) -> Iterator[Finding]:
+    """The run needs more device memory than there is once a sample is as long as `cutoff_len` allows.
+
+    Why: without packing a micro batch is as long as its longest sample, so the run goes well until one is too long, and
+    stops there with "out of memory". How long samples are is not known here; that some have 512 tokens is assumed.
+    Source: own (the memory model)
+    Fix: `lmf-recipes data RECIPE` shows the lengths where the data are at hand; write them into the header block, as
+    `lengths: [800, 3000]` (typical and longest, in tokens), and the verdict is firm. Else a shorter `cutoff_len`, or
+    make room as for FIT001.
+    """
+    if job.enough_for:
+        enough = f"enough for samples of {_round_down(job.enough_for):,}"
+        yield _key_for_device_memory(job), f"needs {_device_need_and_limit(job)}{_wide_band_reason(job)}: {enough}"
+
+
+def _round_down(tokens: int) -> int:
+    """Two digits of it, rounded down."""
+    unit = int("1".ljust(len(str(tokens)) - 1, "0"))
+    return tokens // unit * unit
+
+
+@rule("FIT003", Severity.ERROR, advised=True)
+def host_memory_exceeded(job: Job) -> Iterator[Finding]:
+    """A node of the target machine has too little main memory for the run.
+
+    Why: the kernel kills a process; torch elastic reports "exitcode: -9" with no other message.
+    Source: own (the memory model)
+    Fix: less offload, `pin_memory: false` in the DeepSpeed JSON, fewer processes per node, LoRA instead of full
+    fine-tuning, or a node with more memory. `lmf-recipes explain` shows what each change brings.
+    """
+    if job.host_verdict == "exceeds" and job.host_memory and job.machine:
+        yield (
+            _key_for_host_memory(job),
+            (
+                f"needs {_memory_range(job.host_memory)} of host memory per node, the machine has "
+                f"{job.machine.host_ram_gib:.0f}: a process would be killed (exit code -9){_loaded_experts_hint(job)}"
+            ),
+        )
+
+
+def _loaded_experts_hint(job: Job) -> str:
+    """Explain why experts fill main memory, and name the transformers release that needs less; else empty."""
+    if job.model is None or job.host_memory is None or HostTerm.EXPERTS not in job.host_memory.terms:
+        return ""
+    older = job.model.family.forms({}).get(False)
+    instead = f", `transformers: {older}` does not" if older else ""
+    return f"; transformers 5 loads all experts in every process{instead}"
+
+
+@rule("FIT004", Severity.WARNING)
+def host_memory_tight(job: Job) -> Iterator[Finding]:
+    """Main memory may not suffice: the upper end of the 90 % band exceeds it, or it depends on transformers' release.
+
+    Why: loading peaks and page-locked buffers vary; the symptom of too little is exit code -9. Under ZeRO-3 every
+    process holds all experts of a mixture while transformers 5 loads them, and transformers 4 reads file by file.
+    Source: own (the memory model; transformers issue 47514)
+    Fix: as for FIT003; `transformers` in the header block, with the release that is installed where it will run; stop
+    other processes on the node.
+    """
+    if job.host_verdict == "tight" and job.host_memory and job.machine:
+        needs = _needed_memory(job.host_memories, job.host_verdicts)
+        why = "name the release in the header block" if _depends_on_release(job.host_verdicts) else "thin margin"
+        yield (
+            _key_for_host_memory(job),
+            (
+                f"may need {needs} of host memory per node, the machine has "
+                f"{job.machine.host_ram_gib:.0f}: {why} (exit code -9 is the symptom)"
+            ),
+        )
+
+
+@rule("FIT005", Severity.NOTE)
+def memory_not_judged(job: Job) -> Iterator[Finding]:
+    """A machine is named, but memory is not judged, because the model is not known.
+
+    Why: without the model's shapes nothing can be predicted, so the run may stop with "out of memory" all the same.
+    Source: own (the memory model)
+    Fix: give a folder that holds the model's config.json, which is enough, as `model_name_or_path`; for a type that no
+    formula knows, `lmf-recipes explain RECIPE --simulate` where torch and LLaMA-Factory are installed, or for a new
+    recipe `lmf-recipes plan --model FOLDER --simulate`; or add the model to validator/data/models.yaml.
+    """
+    if job.machine and job.model_problem:
+        folder = job.find(f"{job.get('model_name_or_path')}/config.json")
+        at = "base" if isinstance(job.header.get("base"), str) and not folder else "model_name_or_path"
+        yield at, f"memory is not judged: {job.model_problem}"
+
+
+@rule("FIT013", Severity.NOTE)
+def sizes_for_the_machine(job: Job) -> Iterator[Finding]:
+    """The model is not known, but how large it may be is.
+
+    Why: recipes are shared with a placeholder for the model, or with a name that tells nothing. Its template tells
+    which models it may be; each of the catalogue's is judged in its place, the smallest first.
+    Source: own (the memory model)
+    Fix: nothing to do; with the model's own name, or `# base: NAME` in the header block, memory is judged.
+    """
+    if not (job.machine and job.model_problem):
+        return
+    from validator.run.variants import model_sizes_that_fit  # which no model that is known waits for
+
+    if there := model_sizes_that_fit(job):
+        whose = f"of the models of template `{job.get('template')}`"
+        largest, beyond = (f"{one.id} ({one.size})" if one else "" for one in there)
+        if not beyond:
+            yield "template", f"{whose} none exceeds the machine's memory, the largest is {largest}"
+        elif not largest:
+            yield "template", f"{whose} each exceeds the machine's memory, the smallest is {beyond}"
+        else:
+            yield "template", f"{whose} none up to {largest} exceeds the machine's memory, {beyond} does"
+
+
+@rule("FIT009", Severity.NOTE)
+def judged_from_cache(job: Job) -> Iterator[Finding]:
+    """The model is not in the catalogue, and its shapes are read in a local hub cache.
+
+    Why: the verdict rests on the config.json of that download, and elsewhere the model may not be known.
+    Source: own (the memory model)
+    Fix: nothing to do; to have it known everywhere, add the model to validator/data/models.yaml.
+    """
+    if job.model and job.model.cached:
+        known = f"{job.model.name} is not in the catalogue"
+        yield "model_name_or_path", f"{known}; judged by its config.json in the {job.model.cached} cache"
+
+
+@rule("FIT010", Severity.NOTE)
+def model_taken_by_name(job: Job) -> Iterator[Finding]:
+    """The model is judged as one of the catalogue that its name stands for, or that a recipe beside this one trains.
+
+    Why: no config.json of it can be read here, so the verdict, the template and all else that asks for the model rest
+    on its name. Words behind a known name are taken for those of a fine-tune, which has the same shapes and perhaps
+    another template; words before it, too, where the recipe's template is that of the known model. A folder whose name
+    tells nothing is what a recipe beside this one writes there (`output_dir`, `export_dir`), if that has the same
+    template; else what the recipe itself or its run is called, as dpo_qwen3_8b.yaml is, if that is a model of its
+    template. Of 55 public recipes that are called so, and name their model, it is the same in all.
+    Source: own (how people name folders and copies of models)
+    Fix: nothing to do where it is that model; else `base:` in the header block, or a folder with its config.json.
+    """
+    if (guessed := assumed_model(job)) and not is_model_path_missing(job):
+        text = f"taken for {guessed}; if that is wrong, write `# base: NAME` into the header block"
+        yield "model_name_or_path", text
+
+
+@rule("FIT012", Severity.NOTE)
+def custom_model_class(job: Job) -> Iterator[Finding]:
+    """The model's config.json names a class of its own, for a type that transformers has one for.
+
+    Why: memory is judged as that of transformers' class. With `trust_remote_code: true` the folder's own is trained,
+    which may have further parts; without it transformers' is, and weights of parts that it lacks are left out.
+    Source: transformers/models/auto/auto_factory.py:_BaseAutoModelClass.from_pretrained
+    Fix: nothing to do where the class has the same shapes; else `explain --simulate`, and room to spare.
+    """
+    if job.model and job.model.own_class:
+        kind, trusted = job.model.kind, job.flag("trust_remote_code")
+        own = "its config.json names a class of its own (`auto_map`)"
+        plain = f"without `trust_remote_code` plain {kind} is trained, and judged"
+        other = f"`trust_remote_code` trains that one: its memory may differ from plain {kind}'s, by which it is judged"
+        yield "model_name_or_path", f"{own}; {other if trusted else plain}"
+
+
+@rule("FIT006", Severity.ERROR)
+def machine_unknown(job: Job) -> Iterator[Finding]:
+    """The header block names a machine that is not known.
+
+    Why: nothing that depends on the machine can be judged.
+    Source: own (the header block)
+    Fix: write it as devices x device (`8xascend-910b-64g`) or nodes x devices x device (`2x8xa100-80g`).
+    """
+    if job.machine_problem:
+        yield "machine", job.machine_problem
+
+
+@rule("FIT007", Severity.WARNING)
+def host_memory_not_judged(job: Job) -> Iterator[Finding]:
+    """States are offloaded to main memory, but the size of the target's main memory is not given.
+
+    Why: offload moves hundreds of GiB to the host; too little of it ends with exit code -9.
+    Source: own (the memory model)
+    Fix: `host_ram_gib` in the header block, or `--host-ram`.
+    """
+    offloads = job.zero.offloads if job.zero else job.fsdp is not None and job.fsdp.offload
+    if offloads and job.machine and job.machine.host_ram_gib is None and job.host_memory:
+        yield (
+            _key_for_host_memory(job),
+            (
+                f"offload needs {_memory_range(job.host_memory)} of host memory per node, "
+                f"and the machine's is not given; "
+                "set host_ram_gib in the header block"
+            ),
+        )
+
+
+@rule("FIT008", Severity.WARNING)
+def checkpoints_without_limit(job: Job) -> Iterator[Finding]:
+    """Checkpoints pile up: no limit is set and their sum is large.
+
+    Why: a full disk ends the run in the middle of a save.
+    Source: own (the memory model)
+    Fix: `save_total_limit: 2`, `save_only_model: true`, or a larger `save_steps`.
+    """
+    if job.number("save_total_limit") > 0 or job.get("save_strategy") == "no":
+        return
+    total = job.output_bytes / GIB
+    if total > 500 and job.checkpoints.kept > 2:
+        yield (
+            "save_steps",
+            (
+                f"{job.checkpoints.kept} checkpoints of this run take {total:,.0f} GiB, and no limit is set; "
+                "set `save_total_limit: 2`"
+            ),
+        )
+
+
+def _key_for_device_memory(job: Job) -> str:
+    """The setting the reader should look at first: the DeepSpeed file where there is one, else the micro batch."""
+    return "deepspeed" if job.engine else "per_device_train_batch_size"
+
+
+def _key_for_host_memory(job: Job) -> str:
+    """What fills a node's main memory: the DeepSpeed file where there is one, else the limit."""
+    return "deepspeed" if job.engine else "host_ram_gib" if "host_ram_gib" in job.header else "machine"

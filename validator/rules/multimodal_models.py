@@ -1,0 +1,297 @@
+"""TRA911 to TRA920 and TRA929: models that see or hear: what of them trains, how their samples are cut and packed,
+and what stops the run or spoils gradients."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from math import isqrt
+
+from validator.errors import RecipeError
+from validator.finding import Severity
+from validator.knowledge.models import Model
+from validator.knowledge.tables import yaml_table
+from validator.recipe.safe_read import read_json
+from validator.rules.rule import Finding, rule, set_value
+from validator.run.prediction import Job
+
+
+@rule("TRA911", Severity.ERROR)
+def nothing_trainable(job: Job) -> Iterator[Finding]:
+    """Every part of a model that sees or hears is frozen.
+
+    Why: tower and projector are frozen unless the recipe says otherwise. Full and freeze tuning end at the first step
+    with "element 0 of tensors does not require grad", LoRA with "No `target_modules` passed" when the adapter is made.
+    Source: llamafactory/model/model_utils/visual.py:get_forbidden_modules,
+    llamafactory/model/model_utils/visual.py:patch_target_modules
+    Fix: `freeze_multi_modal_projector: false`, `freeze_vision_tower: false`, or the language model trained, too.
+    """
+    work = job.workload if job.trains and _has_named_modules(job) and not job.trains_decoder else None
+    if work is None or job.model is None or job.has("adapter_name_or_path"):
+        return
+    trained = any(part.targets or part.trains or part.projector or part.trainable_layers for part in work.encodings)
+    loose = job.method == "full" and any(tower.loose for tower in job.model.arch.towers)
+    if not trained and not loose:
+        remedy = "freeze_vision_tower: false" if job.adapts else "freeze_multi_modal_projector: false"
+        yield "freeze_language_model", f"tower and projector are frozen, too: nothing is left to train; set `{remedy}`"
+
+
+@rule("TRA912", Severity.ERROR)
+def targets_frozen(job: Job) -> Iterator[Finding]:
+    """LoRA's targets all lie in a frozen part of a model that sees or hears, or in none.
+
+    Why: "No `target_modules` passed" when the adapter is made, after the data is tokenized and the model loaded on
+    every rank.
+    Source: llamafactory/model/model_utils/visual.py:patch_target_modules
+    Fix: `lora_target: all`, or the part's own key: `freeze_vision_tower: false`, `freeze_multi_modal_projector: false`.
+    """
+    targets = _explicit_targets(job)
+    if not targets or not job.model or not job.workload or not job.trains_decoder:
+        return
+    family, bare = job.model.family, [_without_layer_number(target) for target in targets]
+    linear = [f"language_model.layers.{part}.{name}" for part in family.parts for name in family.linear]
+    decoder = any(target in name for target in bare for name in linear)
+    if not decoder and not any(part.targets for part in job.workload.encodings):
+        key = _freezing_key(job.model, bare)
+        if key and not job.flag(key):
+            return  # a module of one layer, by its number
+        where, remedy = ("only a frozen part", f"{key}: false") if key else ("no part", "lora_target: all")
+        yield (
+            "lora_target",
+            f"{', '.join(targets)} names {where} of {job.model.kind}: nothing would train; write `{remedy}`",
+        )
+
+
+def _without_layer_number(target: str) -> str:
+    """A target without the number of its layer."""
+    return re.sub(r"\.\d+(?=\.|$)", "", target)
+
+
+def _freezing_key(model: Model, targets: list[str]) -> str | None:
+    """The key that freezes the part of a tower or a projector which one of the targets names; None: none names any."""
+    for tower, names in zip(model.arch.towers, model.modules, strict=True):
+        projector = {linear.role for linear in tower.projector}
+        for name, role in names.items():
+            if any(target in name for target in targets):
+                return "freeze_multi_modal_projector" if role in projector else "freeze_vision_tower"
+    return None
+
+
+@rule("TRA913", Severity.ERROR)
+def target_is_a_block(job: Job) -> Iterator[Finding]:
+    """LoRA's target is part of the name of a whole block of a model that sees or hears.
+
+    Why: for these models LLaMA-Factory takes every module whose name holds the word: "Target module … is not supported"
+    when the adapter is made, after the data is tokenized and the model loaded on every rank.
+    Source: llamafactory/model/model_utils/visual.py:patch_target_modules, peft/tuners/lora/model.py:LoraModel
+    Fix: names of linear layers, such as q_proj, or `lora_target: all`.
+    """
+    targets = _explicit_targets(job)
+    parts = sorted(job.model.family.parts) if targets and job.model and job.trains_decoder else []
+    for target in targets:
+        if blocks := [part for part in parts if target in part]:
+            yield "lora_target", f"`{target}` is in the name of the block {blocks[0]}, too; name its linear layers"
+
+
+@rule("TRA914", Severity.WARNING)
+def thawed_without_effect(job: Job) -> Iterator[Finding]:
+    """LoRA adapts nothing in the part that the recipe unfreezes.
+
+    Why: LoRA trains adapters alone; a projector or a tower without a target stays as it is.
+    Source: llamafactory/model/model_utils/misc.py:find_all_linear_modules
+    Fix: remove it; full or freeze tuning trains the part itself.
+    """
+    if not job.adapts or not job.model or not _has_named_modules(job) or not job.workload:
+        return
+    if any("." in target for target in _explicit_targets(job)):
+        return  # a path to modules, which the parts' names do not tell
+    adapted = [set(part.targets) for part in job.workload.encodings]
+    projectors = [{linear.role for linear in tower.projector} for tower in job.model.arch.towers]
+    pairs = list(zip(adapted, projectors, strict=True))
+    touched = {"freeze_multi_modal_projector": any(roles & own for roles, own in pairs),
+               "freeze_vision_tower": any(roles - own for roles, own in pairs)}  # fmt: skip
+    for key, reached in touched.items():
+        if key in job.values and not job.flag(key) and not reached:
+            part = "tower" if key == "freeze_vision_tower" else "projector"
+            yield key, f"LoRA adapts nothing in the {part}: `{key}: false` has no effect; remove it"
+
+
+@rule("TRA915", Severity.ERROR)
+def omni_packed(job: Job) -> Iterator[Finding]:
+    """Samples of an omni model are packed with their borders kept.
+
+    Why: "Omni models are not supported for packed sequences" at the first step.
+    Source: llamafactory/data/collator.py:MultiModalDataCollatorForSeq2Seq
+    Fix: remove `neat_packing`.
+    """
+    if not job.model or not _has_named_modules(job) or job.stage != "sft" or not job.trains or not job.neat:
+        return
+    from validator.knowledge import composites  # which no model of text waits for
+
+    if composites.is_omni_type(job.model.kind):
+        yield "neat_packing", "LLaMA-Factory cannot pack samples of omni models so; remove `neat_packing`"
+
+
+@rule("TRA916", Severity.WARNING)
+def pictures_cut(job: Job) -> Iterator[Finding]:
+    """The pictures of one sample can be longer than `cutoff_len`.
+
+    Why: a sample is cut wherever `cutoff_len` falls, within a picture, too; the first such sample ends the run with
+    "Image features and image tokens do not match". Pictures count as large as `image_max_pixels` lets them be, and as
+    many as the fullest of the first rows has; where only the registry is at hand, one.
+    Source: llamafactory/data/processor/supervised.py:SupervisedDatasetProcessor._encode_data_example
+    Fix: a larger `cutoff_len`, or a smaller `image_max_pixels` (films: `video_max_pixels`, `video_maxlen`).
+    """
+    if not job.model or not _has_named_modules(job) or not job.trains or job.stage == "pt" or job.tokenized:
+        return
+    if not any(dataset.mapping.get(part) for dataset in job.datasets for part in ("images", "videos")):
+        return
+    from validator.run import multimodal  # which no model of text waits for
+
+    tokens, limit = multimodal.max_media_tokens(job, job.model, job.datasets), int(job.number("cutoff_len"))
+    smaller = any(tower.side and not tower.whole for tower in job.model.arch.towers)
+    if tokens > limit > 0:
+        yield (
+            "cutoff_len",
+            f"the pictures of a sample are up to {tokens:,} tokens, `cutoff_len` is {limit:,}: one that is cut "
+            f"ends the run; set {-(-tokens // 1024) * 1024:,}{' or a smaller `image_max_pixels`' if smaller else ''}",
+        )
+
+
+@rule("TRA917", Severity.ERROR)
+def own_layout(job: Job) -> Iterator[Finding]:
+    """The checkpoint is in the layout of its own repository, not in that of transformers.
+
+    Why: LLaMA-Factory refuses it once the data is tokenized: "Please download the internvl models in a Hugging
+    Face-compatible format".
+    Source: llamafactory/model/patcher.py:patch_config
+    Fix: the published name with -hf in the end; for LLaVA those of llava-hf.
+    """
+    if job.model and not _has_named_modules(job):
+        return
+    from validator.run import model_files  # which no model of text waits for
+
+    name = str(job.get("model_name_or_path"))
+    local = job.find(f"{name}/config.json")
+    if remedy := model_files.replacement_for_layout(name, _read_architectures(str(local[0])) if local else None):
+        text = f"LLaMA-Factory does not load {name}: it is not in transformers' layout; take {remedy}"
+        yield "model_name_or_path", text
+
+
+def _has_named_modules(job: Job) -> bool:
+    """Whether the parts of a model that sees or hears are known by name."""
+    return job.model is not None and bool(job.model.modules)
+
+
+def _explicit_targets(job: Job) -> tuple[str, ...]:
+    """LoRA's targets of a model that sees or hears, where they are named."""
+    targets = job.words("lora_target") if job.adapts and _has_named_modules(job) else ()
+    return () if targets == ("all",) else tuple(target for target in targets if target)
+
+
+def _read_architectures(file: str) -> list[str]:
+    try:
+        config = read_json(file)
+    except RecipeError:
+        return []
+    named = config.get("architectures") if isinstance(config, dict) else None
+    return [str(each) for each in named] if isinstance(named, list) else []
+
+
+# Pixels above which LFM2-VL splits a picture, each side rounded to whole tokens of so many, and what the largest
+# picture that is not split is made to (transformers, image_processing_lfm2_vl.py).
+_SPLIT_PIXELS, _TOKEN_SIDE, _UNSPLIT_PIXELS = 524288, 32, 262144
+_FREEZE_TOWER = set_value("freeze_vision_tower", True, safe=False)
+
+
+@rule("TRA918", Severity.ERROR)
+def reentrant_checkpointing_fails(job: Job) -> Iterator[Finding]:
+    """Layers that read pictures are computed again with re-entry, and gradients reach the tower.
+
+    Why: each such layer sends its gradients through the tower at once, and the first frees what the others need:
+    "Trying to backward through the graph a second time" in the first backward pass, after the model is loaded on every
+    rank. LoRA without quantization asks for gradients there since transformers 5, even of a frozen tower.
+    Source: transformers/models/mllama/modeling_mllama.py:MllamaCrossAttentionDecoderLayer,
+    transformers/modeling_utils.py:PreTrainedModel.enable_input_require_grads
+    Fix: `use_reentrant_gc: false`.
+    """
+    if not job.model or not job.model.modules or not job.trains or not job.workload:
+        return
+    if not job.model.arch.crosses or job.checkpointing != "layer" or not job.reentrant:
+        return
+    reached = any(
+        part.tokens and (part.watched or part.trains or part.projector or part.targets or part.trainable_layers)
+        for part in job.workload.encodings
+    )
+    if reached:
+        text = f"layers of {job.model.kind} that read pictures stop in the backward pass; set `use_reentrant_gc: false`"
+        yield "use_reentrant_gc", text, set_value("use_reentrant_gc", False)
+
+
+@rule("TRA929", Severity.WARNING)
+def borrowed_without_gradient(job: Job) -> Iterator[Finding]:
+    """Layers share keys and values, and checkpointing with re-entry loses the gradients of what is shared.
+
+    Why: the last layers of Gemma 4's small models read keys and values of earlier layers. Re-entrant checkpointing
+    first computes these without gradients, and nothing tells: the loss looks right, and the earlier layers train on a
+    part of their gradients. In a model of six layers, of which three borrow, the cosine of the gradients to the right
+    ones was 0.90 to 0.98 in the layers that lend, and 1.0 without re-entry.
+    Source: transformers/models/gemma4/modeling_gemma4.py:Gemma4TextAttention,
+    own (a tiny model; unsloth-zoo pull request 813)
+    Fix: `use_reentrant_gc: false`.
+    """
+    if job.model and job.trains and job.model.arch.borrows and job.checkpointing == "layer" and job.reentrant:
+        text = f"re-entrant checkpointing loses gradients of keys and values that layers of {job.model.kind} share"
+        yield "use_reentrant_gc", f"{text}; set `use_reentrant_gc: false`", set_value("use_reentrant_gc", False)
+
+
+@rule("TRA919", Severity.ERROR)
+def unsupported_lora_target(job: Job) -> Iterator[Finding]:
+    """LoRA's targets reach modules of a model that sees which PEFT does not take.
+
+    Why: "Target module … is not supported" when the adapter is made, after the data is tokenized and the model loaded
+    on every rank. A tower may wrap its linear layers in modules of the same name, and `all` may hold the name of a
+    linear layer of the projector that whole blocks of the decoder have, or one that is a letter in the names of others.
+    Source: peft/tuners/lora/model.py:LoraModel, llamafactory/model/model_utils/visual.py:patch_target_modules
+    Fix: `freeze_vision_tower: true`, or targets by name.
+    """
+    if not job.model or not job.model.modules or not job.adapts or not job.workload:
+        return
+    kind = job.model.kind
+    told = yaml_table("composites")[kind]
+    pairs = zip(job.model.arch.towers, job.workload.encodings, strict=True)
+    inside = any({linear.role for linear in tower.linears} & set(part.targets) for tower, part in pairs)
+    if inside and (wrapped := told.get("wrapped")):
+        text = f"the towers of {kind} hold {wrapped}, which PEFT does not take; set `freeze_vision_tower: true`"
+        yield "freeze_vision_tower", text, _FREEZE_TOWER
+    if inside and (clash := told.get("tower_clash")) and job.targets_all:
+        text = f"`{clash}`, a layer of the tower, is in the name of other modules of {kind}, which PEFT does not take"
+        yield "freeze_vision_tower", f"{text}; set `freeze_vision_tower: true`", _FREEZE_TOWER
+    if (clash := told.get("clash")) and job.targets_all:
+        named = job.model.family.targets
+        text = f"`{clash}`, a layer of the projector, is the name of blocks of {kind}, too, which PEFT does not take"
+        yield "lora_target", f"{text}; write `{named}`", set_value("lora_target", named, safe=False)
+
+
+@rule("TRA920", Severity.WARNING)
+def tiles_uncounted(job: Job) -> Iterator[Finding]:
+    """LFM2-VL splits large pictures into tiles, and LLaMA-Factory counts the tokens of the first tile alone.
+
+    Why: "Image features and image tokens do not match, tokens: 256, features: 1280" at the first such picture (seen
+    with a made one of 724 x 724, a tiny model of the real class and stand-ins for torchvision's resizing).
+    LLaMA-Factory leaves pictures as large as `image_max_pixels` lets them be, 589,824 by default; of squares those from
+    720 x 720 on are split.
+    Source: llamafactory/data/mm_plugin.py:LFMVLPlugin
+    Fix: `image_max_pixels: 262144`, which is as large as the processor keeps a picture that is not split.
+    """
+    if not job.model or job.model.kind != "lfm2_vl" or not job.trains or job.stage == "pt" or job.tokenized:
+        return
+    pixels = int(job.number("image_max_pixels"))
+    side = round(isqrt(max(pixels, 0)) / _TOKEN_SIDE) * _TOKEN_SIDE
+    if side * side > _SPLIT_PIXELS and any(dataset.mapping.get("images") for dataset in job.datasets):
+        text = f"{job.model.name} splits pictures of {pixels:,} pixels; LLaMA-Factory counts the first tile's tokens"
+        yield (
+            "image_max_pixels",
+            f"{text} alone: training stops at the first; set `image_max_pixels: {_UNSPLIT_PIXELS}`",
+            set_value("image_max_pixels", _UNSPLIT_PIXELS, safe=False),
+        )

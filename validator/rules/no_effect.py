@@ -1,0 +1,280 @@
+"""TRA801 to TRA804, TRA407, TRA413, TRA508, TRA607 and PAR016: settings that the stage, the method or another
+setting leaves without effect."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from itertools import takewhile
+
+from validator.finding import Severity
+from validator.knowledge import tables
+from validator.rules.optimizer_choice import OPTIMIZER_NAMES
+from validator.rules.rule import Finding, remove_keys, rule
+from validator.run import launcher
+from validator.run.prediction import Job
+from validator.run.recipe_arguments import default_value
+
+Condition = Callable[[Job], bool]
+ConditionTable = tuple[tuple[tuple[str, ...], Condition, str], ...]
+
+
+def _method_is(*names: str) -> Condition:
+    return lambda job: job.method in names
+
+
+def _stage_is(*names: str) -> Condition:
+    return lambda job: job.stage in names
+
+
+def _is_any_on(*keys: str) -> Condition:
+    return lambda job: any(job.flag(key) for key in keys)
+
+
+def _evaluates_on_the_way(job: Job) -> bool:
+    asked = job.get("save_strategy") == "best" or job.has("early_stopping_steps")
+    return asked or job.evaluates_while_training
+
+
+def _template_takes_media(job: Job) -> bool:
+    return job.template is None or bool(job.template.get("media"))
+
+
+def _template_takes_thoughts(job: Job) -> bool:
+    return job.template is None or bool(job.template.get("reasoning"))
+
+
+# Keys (patterns), when LLaMA-Factory reads them, and that in words, which name the keys that decide
+_READ_BY_METHOD: ConditionTable = (
+    (("lora_rank", "lora_alpha", "lora_dropout"), _method_is("lora"), "`finetuning_type: lora`"),
+    (
+        ("lora_target", "additional_target", "create_new_adapter"),
+        _method_is("lora", "oft"),
+        "`finetuning_type: lora` or `oft`",
+    ),
+    (("oft_rank", "oft_block_size", "module_dropout"), _method_is("oft"), "`finetuning_type: oft`"),
+    (("freeze_trainable_modules", "freeze_extra_modules"), _method_is("freeze"), "`finetuning_type: freeze`"),
+    (
+        ("freeze_trainable_layers",),
+        lambda job: job.method == "freeze" or job.flag("use_llama_pro"),
+        "`finetuning_type: freeze`",
+    ),
+)
+_READ_BY_STAGE: ConditionTable = (
+    (("pref_beta", "pref_ftx"), _stage_is("dpo", "kto"), "`stage: dpo` or `kto`"),
+    (("pref_loss", "pref_bco_weight", "dpo_label_smoothing", "ld_alpha"), _stage_is("dpo"), "`stage: dpo`"),
+    (
+        ("simpo_gamma",),
+        lambda job: job.stage == "dpo" and job.get("pref_loss") == "simpo",
+        "`stage: dpo` with `pref_loss: simpo`",
+    ),
+    (("kto_chosen_weight", "kto_rejected_weight"), _stage_is("kto"), "`stage: kto`"),
+    (("ppo_*", "reward_model*"), _stage_is("ppo"), "`stage: ppo`"),
+    (
+        ("ref_model*",),
+        lambda job: job.compares,
+        "a stage with a reference model",
+    ),
+    (("use_dft_loss", "use_eaft_loss", "use_asft_loss", "compute_accuracy"), _stage_is("sft"), "`stage: sft`"),
+)
+# With one data set there is nothing to mix (data/data_utils.py, merge_dataset).
+_READ_BY_NUMBER: ConditionTable = (
+    (("mix_strategy",), lambda job: any(len(job.words(key)) > 1 for key in ("dataset", "eval_dataset")), "several"),
+)
+# Whoever sets these up means to use what is switched off.
+_SWITCHED_OFF: ConditionTable = (
+    (("galore_*",), _is_any_on("use_galore"), "`use_galore`"),
+    (("apollo_*",), _is_any_on("use_apollo"), "`use_apollo`"),
+    (("badam_*",), _is_any_on("use_badam"), "`use_badam`"),
+    (("swanlab_*",), _is_any_on("use_swanlab"), "`use_swanlab`"),
+    (("kt_*",), _is_any_on("use_kt"), "`use_kt`"),
+    (("fp8_backend",), _is_any_on("fp8", "fp8_enable_fsdp_float8_all_gather"), "`fp8`"),
+    (
+        ("quantization_type", "double_quantization", "quantization_method"),
+        lambda job: job.quantization.asked,
+        "`quantization_bit`",
+    ),
+    (
+        ("ray_num_workers", "ray_init_kwargs", "master_addr", "master_port"),
+        lambda _job: launcher.uses_ray(),
+        "`USE_RAY=1` in the environment",
+    ),
+)
+_READ_BY_SWITCH: ConditionTable = (
+    (("profiler_*",), _is_any_on("enable_torch_profiler"), "`enable_torch_profiler`"),
+    (("pissa_iter",), _is_any_on("pissa_init"), "`pissa_init`"),
+    (("loraplus_lr_embedding",), lambda job: job.has("loraplus_lr_ratio"), "`loraplus_lr_ratio`"),
+    (("asft_alpha",), _is_any_on("use_asft_loss"), "`use_asft_loss`"),
+    (("eaft_alpha",), _is_any_on("use_eaft_loss"), "`use_eaft_loss`"),
+    (("buffer_size",), _is_any_on("streaming"), "`streaming`"),
+    (("metric_for_best_model", "greater_is_better"), _evaluates_on_the_way, "`eval_strategy`"),
+    (("eval_steps",), lambda job: job.evaluation == "steps", "`eval_strategy: steps`"),
+    (("save_steps",), lambda job: job.get("save_strategy") in ("steps", "best"), "`save_strategy: steps`"),
+    (("image_*", "video_*"), _template_takes_media, "a template for images"),
+    (
+        ("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model"),
+        lambda job: job.model is None or bool(job.model.arch.towers),
+        "a model that sees or hears",
+    ),
+    (("enable_thinking", "preserve_thinking"), _template_takes_thoughts, "a template that thinks"),
+)
+
+
+@cache
+def _conditions_by_key(table: ConditionTable) -> Mapping[str, tuple[Condition, str]]:
+    """The table by key, its patterns spelled out."""
+    names = sorted(tables.json_table("arguments")["arguments"])
+    return {
+        key: (read, words) for patterns, read, words in table for p in patterns for key in _names_matching(names, p)
+    }
+
+
+def _names_matching(names: list[str], pattern: str) -> list[str]:
+    """The names, of sorted ones, that a pattern means: itself, or all that begin as it does, up to its star."""
+    if not pattern.endswith("*"):
+        return [pattern]
+    start = pattern[:-1]
+    return list(takewhile(lambda name: name.startswith(start), names[bisect_left(names, start) :]))
+
+
+def never_read(job: Job, key: str) -> bool:
+    """Whether the stage, the method or the number of data sets leaves the key unread, whatever its value."""
+    tables = (_conditions_by_key(table) for table in (_READ_BY_METHOD, _READ_BY_STAGE, _READ_BY_NUMBER))
+    return any(key in conditions and not conditions[key][0](job) for conditions in tables)
+
+
+def _depends_on_refused_key(job: Job, words: str) -> bool:
+    """Whether a key that decides is written in a way that LLaMA-Factory does not take, so that it says nothing yet."""
+    return bool(job.unclear) and not job.unclear.isdisjoint(re.findall(r"\w+", words))
+
+
+def _settings_without_effect(job: Job, table: ConditionTable, meant: bool = False) -> Iterator[Finding]:
+    conditions = _conditions_by_key(table)
+    remedy = "set that, or remove it" if meant else "remove it"
+    for key in job.values.keys() & conditions.keys():
+        read, words = conditions[key]
+        if (
+            job.has(key)
+            and job.values[key] != default_value(key)
+            and not (_depends_on_refused_key(job, words) or read(job))
+        ):
+            yield key, f"`{key}` has no effect without {words}; {remedy}", None if meant else remove_keys(key)
+
+
+@rule("TRA801", Severity.WARNING)
+def method_leaves_unread(job: Job) -> Iterator[Finding]:
+    """A setting of another fine-tuning method is set.
+
+    Why: it has no effect; often `finetuning_type` is not what was meant.
+    Source: llamafactory/model/adapter.py:init_adapter, llamafactory/model/adapter.py:_setup_lora_tuning,
+    llamafactory/model/adapter.py:_setup_freeze_tuning
+    Fix: remove it, or set the method it belongs to.
+    """
+    yield from _settings_without_effect(job, _READ_BY_METHOD)
+
+
+@rule("TRA802", Severity.WARNING)
+def stage_leaves_unread(job: Job) -> Iterator[Finding]:
+    """A setting of another stage is set.
+
+    Why: it has no effect; often `stage` is not what was meant.
+    Source: llamafactory/train/tuner.py:_training_function
+    Fix: remove it, or set the stage it belongs to.
+    """
+    yield from _settings_without_effect(job, _READ_BY_STAGE)
+
+
+@rule("TRA803", Severity.NOTE)
+def switch_leaves_unread(job: Job) -> Iterator[Finding]:
+    """A setting is given without the switch that makes LLaMA-Factory read it.
+
+    Why: it has no effect.
+    Source: llamafactory/train/trainer_utils.py:create_custom_optimizer,
+    llamafactory/model/model_utils/quantization.py:configure_quantization, llamafactory/hparams/parser.py:get_train_args
+    Fix: set the switch, or remove the setting.
+    """
+    yield from _settings_without_effect(job, _READ_BY_SWITCH)
+
+
+@rule("TRA804", Severity.WARNING)
+def method_switched_off(job: Job) -> Iterator[Finding]:
+    """An optimizer, a tracker, quantization or Ray is set up and not switched on.
+
+    Why: the run goes on without it: with the memory of another optimizer or of weights in 16 bits, without the record
+    of the run, or by torchrun, which takes its address from MASTER_ADDR in the environment.
+    Source: llamafactory/train/trainer_utils.py:create_custom_optimizer,
+    llamafactory/model/model_utils/quantization.py:configure_quantization,
+    llamafactory/train/trainer_utils.py:get_swanlab_callback, llamafactory/train/tuner.py:run_exp
+    Fix: set the switch, or remove the setting.
+    """
+    yield from _settings_without_effect(job, _SWITCHED_OFF, meant=True)
+
+
+@rule("TRA407", Severity.WARNING)
+def optimizer_unread(job: Job) -> Iterator[Finding]:
+    """Several optimizers are asked for and only one is made.
+
+    Why: LLaMA-Factory takes the first of GaLore, APOLLO, LoRA+, BAdam, Adam-mini, Muon; the others, silently, not.
+    Source: llamafactory/train/trainer_utils.py:create_custom_optimizer
+    Fix: keep one.
+    """
+    active = job.optimizers
+    for key in active[1:]:
+        if not (active[0] in OPTIMIZER_NAMES and key in OPTIMIZER_NAMES):
+            yield key, f"`{key}` has no effect beside `{active[0]}`; keep one"
+
+
+@rule("TRA413", Severity.NOTE)
+def warmup_unread(job: Job) -> Iterator[Finding]:
+    """A warm-up is set for a schedule that has none.
+
+    Why: `constant` starts at the full rate.
+    Source: transformers/optimization.py:get_scheduler
+    Fix: `lr_scheduler_type: constant_with_warmup`.
+    """
+    for key in ("warmup_steps", "warmup_ratio"):
+        if job.get("lr_scheduler_type") == "constant" and job.number(key) > 0:
+            yield key, f"schedule constant has no warm-up, `{key}` has no effect; use constant_with_warmup"
+
+
+_SUPERVISED_LOSSES = ("use_dft_loss", "use_eaft_loss", "use_asft_loss")
+
+
+@rule("TRA508", Severity.WARNING)
+def loss_unread(job: Job) -> Iterator[Finding]:
+    """Two supervised losses are asked for and only one is used.
+
+    Why: LLaMA-Factory takes the first of DFT, EAFT and ASFT.
+    Source: llamafactory/train/sft/trainer.py:CustomSeq2SeqTrainer.__init__
+    Fix: keep one.
+    """
+    active = [key for key in _SUPERVISED_LOSSES if job.flag(key)]
+    for key in active[1:]:
+        if job.stage == "sft":
+            yield key, f"`{key}` has no effect beside `{active[0]}`; keep one"
+
+
+@rule("TRA607", Severity.WARNING)
+def packing_unread(job: Job) -> Iterator[Finding]:
+    """Packing is set in a stage that does not pack.
+
+    Why: only sft and pt pack; elsewhere each sample merely loses one token of its length.
+    Source: llamafactory/data/loader.py:_get_dataset_processor
+    Fix: remove `packing`.
+    """
+    if job.stage in ("rm", "dpo", "kto", "ppo") and job.flag("packing"):
+        yield "packing", f"stage {job.stage} does not pack; remove `packing`"
+
+
+@rule("PAR016", Severity.WARNING)
+def fsdp_config_ignored(job: Job) -> Iterator[Finding]:
+    """`fsdp_config` without `fsdp`.
+
+    Why: nothing is sharded; every device holds the whole model.
+    Source: transformers/training_args.py:TrainingArguments._process_fsdp_args
+    Fix: `fsdp: full_shard auto_wrap`, or remove `fsdp_config`.
+    """
+    if job.get("fsdp_config") and not job.fsdp_words:
+        yield "fsdp_config", "has no effect without `fsdp`, nothing is sharded; add `fsdp: full_shard auto_wrap`"

@@ -1,0 +1,333 @@
+"""TRA4xx up to TRA417: the optimizer, the learning rate and its schedule, warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from validator.errors import RecipeError
+from validator.finding import Place, Severity
+from validator.knowledge import releases
+from validator.recipe.safe_read import parse_json
+from validator.recipe.suggestions import suggest
+from validator.rules.rule import Finding, rename_key, rule
+from validator.run.prediction import Job
+from validator.run.schedule import WARMUP_SHARES_SINCE, warmup_steps
+
+# Optimizers that get a rate at most, or what Adam gets and no more (transformers/trainer_optimizer.py)
+_OPTIMIZERS_WITHOUT_TARGETS = (
+    "adamw_torch",
+    "adamw_torch_npu_fused",
+    "adamw_torch_xla",
+    "adamw_apex_fused",
+    "sgd",
+    "adagrad",
+    "rmsprop",
+)
+_ATTENTION_TARGETS = {"all", "q_proj", "k_proj"}
+OPTIMIZER_NAMES = {"use_galore": "GaLore", "use_apollo": "APOLLO", "use_badam": "BAdam"}
+# The optimizers each can take the place of (train/trainer_utils.py)
+_REPLACEABLE_OPTIMIZERS = {
+    "use_galore": ("adamw_torch", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "adafactor"),
+    "use_apollo": ("adamw_torch",),
+}
+_LAYERWISE_KEYS = {"use_galore": "galore_layerwise", "use_apollo": "apollo_layerwise"}
+
+
+def _active_optimizers(job: Job) -> list[str]:
+    return [key for key in OPTIMIZER_NAMES if job.flag(key)]
+
+
+def _is_distributed(job: Job) -> bool:
+    return job.world > 1 or job.engine
+
+
+@rule("TRA401", Severity.ERROR)
+def optimizer_with_lora(job: Job) -> Iterator[Finding]:
+    """GaLore, APOLLO or BAdam is combined with LoRA.
+
+    Why: refused at parse, on every rank: they save memory of full fine-tuning.
+    Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
+    Fix: `finetuning_type: full`, or leave them out.
+    """
+    for key in _active_optimizers(job):
+        if job.method == "lora":
+            yield key, f"{OPTIMIZER_NAMES[key]} is refused with LoRA; set `finetuning_type: full` or remove `{key}`"
+
+
+@rule("TRA402", Severity.ERROR)
+def two_optimizers(job: Job) -> Iterator[Finding]:
+    """Two of GaLore, APOLLO and BAdam are set.
+
+    Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
+    Fix: keep one.
+    """
+    active = _active_optimizers(job)
+    if len(active) > 1 and job.method != "lora":
+        yield active[1], f"{' and '.join(OPTIMIZER_NAMES[key] for key in active)} exclude each other; keep one"
+
+
+@rule("TRA403", Severity.ERROR)
+def optimizer_with_deepspeed(job: Job) -> Iterator[Finding]:
+    """GaLore or APOLLO is combined with DeepSpeed.
+
+    Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/parser.py:get_train_args
+    Fix: remove `deepspeed`, or use BAdam with ZeRO-3.
+    """
+    for key in ("use_galore", "use_apollo"):
+        if job.method != "lora" and job.flag(key) and job.has("deepspeed"):
+            yield key, f"{OPTIMIZER_NAMES[key]} does not work with DeepSpeed; remove one"
+
+
+@rule("TRA404", Severity.ERROR)
+def optimizer_not_distributed(job: Job) -> Iterator[Finding]:
+    """A layer-wise or partial optimizer is used on several devices.
+
+    Why: refused at parse, on every rank.
+    Source: llamafactory/hparams/parser.py:get_train_args
+    Fix: one device; GaLore and APOLLO without layer-wise updates; BAdam by layer with DeepSpeed ZeRO-3.
+    """
+    if job.method == "lora" or not _is_distributed(job):
+        return
+    for key, layerwise in _LAYERWISE_KEYS.items():
+        if job.flag(key) and job.flag(layerwise) and not job.engine:
+            yield (
+                layerwise,
+                f"layer-wise {OPTIMIZER_NAMES[key]} runs on one device, not {job.world}; set `{layerwise}: false`",
+            )
+    if job.flag("use_badam") and job.get("badam_mode") == "ratio":
+        yield "badam_mode", "BAdam by ratio runs on one device; use `badam_mode: layer` with ZeRO-3"
+    elif job.flag("use_badam") and job.zero_stage != 3:
+        yield "use_badam", "BAdam on several devices needs DeepSpeed ZeRO-3"
+
+
+@rule("TRA405", Severity.ERROR)
+def optimizer_name_refused(job: Job) -> Iterator[Finding]:
+    """GaLore or APOLLO cannot take the place of the optimizer that `optim` names.
+
+    Why: "unknown optim" when the trainer is built, after the data is tokenized and the model loaded on every rank; the
+    default since torch 2.8, adamw_torch_fused, is refused too.
+    Source: llamafactory/train/trainer_utils.py:_create_galore_optimizer,
+    llamafactory/train/trainer_utils.py:_create_apollo_optimizer
+    Fix: `optim: adamw_torch`; or `torch: "2.7"` in the header block, where that is what runs it.
+    """
+    written = "optim" in job.values
+    names = {job.get("optim")} if written else job.default_optimizers
+    for key, places in _REPLACEABLE_OPTIMIZERS.items():
+        refused = sorted(names - {*places})
+        if job.method != "lora" and job.flag(key) and refused and not job.engine:
+            how = "" if written else ", the default since torch 2.8"
+            text = f"{OPTIMIZER_NAMES[key]} does not know `optim: {refused[0]}`{how}; set `optim: adamw_torch`"
+            yield "optim" if written else key, text
+
+
+@rule("TRA406", Severity.ERROR)
+def layerwise_accumulation(job: Job) -> Iterator[Finding]:
+    """Layer-wise updates are combined with gradient accumulation.
+
+    Why: fails when the trainer is built, after the data is tokenized and the model loaded.
+    Source: llamafactory/train/trainer_utils.py:_create_galore_optimizer,
+    llamafactory/train/trainer_utils.py:_create_apollo_optimizer
+    Fix: `gradient_accumulation_steps: 1`.
+    """
+    for key, layerwise in _LAYERWISE_KEYS.items():
+        steps = job.accumulation
+        if job.method != "lora" and job.flag(key) and job.flag(layerwise) and steps > 1:
+            yield (
+                "gradient_accumulation_steps",
+                (f"layer-wise {OPTIMIZER_NAMES[key]} updates at every backward pass, accumulation is {steps}; set 1"),
+            )
+
+
+@rule("TRA414", Severity.ERROR)
+def ratio_refused(job: Job) -> Iterator[Finding]:
+    """BAdam by ratio cannot be made.
+
+    Why: it takes the numbers that plain Adam takes and no others, so adamw_torch_fused, the default since torch 2.8,
+    ends in "unexpected keyword argument"; and it looks for a head of its own, which a model with tied embeddings has
+    not. Both when the trainer is built, after the data is tokenized and the model loaded.
+    Source: llamafactory/train/trainer_utils.py:_create_badam_optimizer
+    Fix: `optim: adamw_torch`; for a model with tied embeddings `badam_mode: layer`.
+    """
+    if job.method == "lora" or not job.flag("use_badam") or job.get("badam_mode") != "ratio":
+        return
+    if job.model and job.model.arch.tied:
+        yield (
+            "badam_mode",
+            f"BAdam by ratio needs a head of its own, {job.model.name} ties it to the embedding; use layer",
+        )
+    elif job.get("optim") not in _OPTIMIZERS_WITHOUT_TARGETS:
+        at = "optim" if "optim" in job.values else "badam_mode"
+        yield at, f"BAdam by ratio does not know `optim: {job.get('optim')}`; set `optim: adamw_torch`"
+
+
+@rule("TRA415", Severity.ERROR)
+def target_layers_missing(job: Job) -> Iterator[Finding]:
+    """GaLore or APOLLO is asked for by the name that transformers has for it, without the layers it is for.
+
+    Why: "you need to define optim_target_modules" when the trainer is built, after the data is tokenized and the model
+    loaded on every rank.
+    Source: transformers/trainer_optimizer.py:_setup_low_rank_optimizer
+    Fix: `use_galore: true` or `use_apollo: true` with `optim: adamw_torch`; or `optim_target_modules: all-linear`.
+    """
+    name = str(job.get("optim"))
+    if name.startswith(("galore_", "apollo_")) and not job.has("optim_target_modules"):
+        yield "optim", f"`optim: {name}` needs `optim_target_modules`; or write `use_{name.partition('_')[0]}: true`"
+
+
+@rule("TRA416", Severity.ERROR)
+def adam_mini_with_adapter(job: Job) -> Iterator[Finding]:
+    """Adam-mini trains an adapter of attention.
+
+    Why: it cuts every tensor of queries and keys by the model's heads, and an adapter's are too small for that: "shape
+    is invalid for input of size" at the first step, after the data is tokenized and the model loaded on every rank.
+    Source: llamafactory/train/trainer_utils.py:_create_adam_mini_optimizer
+    Fix: `finetuning_type: full`, or remove `use_adam_mini`: an adapter's states are small anyway.
+    """
+    meets = job.method == "oft" or (job.method == "lora" and job.number("lora_rank") < 64)
+    made = job.optimizers[:1] == ["use_adam_mini"]
+    if made and meets and _ATTENTION_TARGETS & {target.rpartition(".")[2] for target in job.words("lora_target")}:
+        yield "use_adam_mini", f"Adam-mini fails on the adapter of {job.method}; remove it, or use full"
+
+
+# Keyword arguments of transformers' schedules (optimization.py); None: anything is passed on or nothing read
+_ARGUMENTS_WITH_MIN_RATE = {"num_cycles", "min_lr", "min_lr_rate"}
+_SCHEDULE_ARGUMENTS: Mapping[str, set[str] | None] = {
+    "linear": set(),
+    "cosine": {"num_cycles"},
+    "cosine_with_restarts": {"num_cycles"},
+    "polynomial": {"lr_end", "power"},
+    "constant": None,
+    "constant_with_warmup": None,
+    "inverse_sqrt": {"timescale"},
+    "cosine_with_min_lr": _ARGUMENTS_WITH_MIN_RATE,
+    "cosine_warmup_with_min_lr": {*_ARGUMENTS_WITH_MIN_RATE, "warmup_lr_rate"},
+    "warmup_stable_decay": {
+        *("num_decay_steps", "num_stable_steps", "warmup_type", "decay_type", "min_lr_ratio", "num_cycles")
+    },
+}
+
+
+def schedule_arguments(job: Job) -> Mapping[str, Any] | None:
+    """`lr_scheduler_kwargs` as a mapping; None where it cannot be read."""
+    value = job.get("lr_scheduler_kwargs")
+    if isinstance(value, str):
+        try:
+            value = parse_json(value)
+        except RecipeError:
+            return None
+    return value if isinstance(value, dict) else {} if value is None else None
+
+
+@rule("TRA408", Severity.ERROR)
+def schedule_arguments_refused(job: Job) -> Iterator[Finding]:
+    """The learning-rate schedule lacks an argument, or gets one it does not know.
+
+    Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
+    Source: transformers/optimization.py:get_scheduler, transformers/optimization.py:TYPE_TO_SCHEDULER_FUNCTION,
+    transformers/optimization.py:get_cosine_with_min_lr_schedule_with_warmup
+    Fix: `lr_scheduler_kwargs: {min_lr_rate: 0.1}` for schedules with a floor; no argument for linear.
+    """
+    name, given = str(job.get("lr_scheduler_type")), schedule_arguments(job)
+    known = _SCHEDULE_ARGUMENTS.get(name)
+    if known is None or given is None:
+        return
+    unknown = sorted(set(given) - known)
+    if unknown:
+        hint = suggest(unknown[0], known) or f"; it takes {', '.join(sorted(known)) or 'none'}"
+        place = Place(("lr_scheduler_kwargs", unknown[0]), at_key=True)
+        yield place, f"schedule {name} does not take `{unknown[0]}`{hint}"
+    elif known >= _ARGUMENTS_WITH_MIN_RATE:
+        floors = [key for key in ("min_lr", "min_lr_rate") if given.get(key) is not None]
+        if len(floors) != 1:
+            what = "both `min_lr` and `min_lr_rate`" if floors else "no lowest rate"
+            at = "lr_scheduler_kwargs" if job.has("lr_scheduler_kwargs") else "lr_scheduler_type"
+            yield at, f"schedule {name} gets {what}; set `lr_scheduler_kwargs: {{min_lr_rate: 0.1}}`"
+
+
+@rule("TRA409", Severity.ERROR)
+def schedule_ends_above(job: Job) -> Iterator[Finding]:
+    """The polynomial schedule ends above the learning rate it starts from.
+
+    Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank. The default
+    end is 1e-7.
+    Source: transformers/optimization.py:get_polynomial_decay_schedule_with_warmup
+    Fix: an `lr_end` below `learning_rate`.
+    """
+    given = schedule_arguments(job) or {}
+    end, rate = given.get("lr_end", 1e-7), job.number("learning_rate")
+    if job.get("lr_scheduler_type") == "polynomial" and isinstance(end, (int, float)) and rate > 0 and end >= rate:
+        yield "learning_rate", f"schedule polynomial ends at {end:g}, `learning_rate` is {rate:g}; set a lower `lr_end`"
+
+
+@rule("TRA410", Severity.ERROR)
+def learning_rate_refused(job: Job) -> Iterator[Finding]:
+    """The learning rate or the warm-up is below zero, or the rate no number (`.nan`).
+
+    Why: a negative warm-up is refused at parse; such a rate when the optimizer is made, after the model is loaded.
+    Source: transformers/training_args.py:TrainingArguments._validate_args, torch/optim/adam.py:Adam.__init__
+    Fix: rates around 1e-4 for LoRA and 1e-5 for full fine-tuning.
+    """
+    rate = job.get("learning_rate")
+    if job.number("learning_rate") < 0 or rate != rate:  # NaN differs from itself
+        yield "learning_rate", f"`learning_rate` is {job.get('learning_rate')}; 1e-4 is usual for LoRA, 1e-5 for full"
+    for key in ("warmup_steps", "warmup_ratio"):
+        if job.number(key) < 0:
+            yield key, f"`{key}` is {job.get(key)}, it must not be negative"
+
+
+@rule("TRA411", Severity.WARNING)
+def learning_rate_useless(job: Job) -> Iterator[Finding]:
+    """The learning rate trains nothing, or destroys the model.
+
+    Why: at 0 the run ends normally with the weights it began with; near 1 the loss turns into NaN within a few steps.
+    Source: own (experience)
+    Fix: rates around 1e-4 for LoRA and 1e-5 for full fine-tuning.
+    """
+    rate = job.get("learning_rate")
+    if rate == 0 and not isinstance(rate, bool):
+        yield "learning_rate", "`learning_rate: 0` trains nothing; 1e-4 is usual for LoRA, 1e-5 for full"
+    elif isinstance(rate, (int, float)) and rate >= 0.1:
+        yield "learning_rate", f"`learning_rate` is {float(rate):g}; 1e-4 is usual for LoRA, 1e-5 for full"
+
+
+@rule("TRA412", Severity.WARNING)
+def warmup_never_ends(job: Job) -> Iterator[Finding]:
+    """The warm-up is as long as the run, or longer.
+
+    Why: the learning rate never reaches the value that the recipe states. `warmup_ratio` and `warmup_steps` below 1 are
+    shares of the run; from 1 on both are steps.
+    Source: transformers/training_args.py:TrainingArguments.get_warmup_steps
+    Fix: 3 to 10 % of the steps, such as `warmup_ratio: 0.05`.
+    """
+    key = "warmup_ratio" if job.has("warmup_ratio") else "warmup_steps"
+    steps = warmup_steps(job, job.steps) or 0
+    if 0 < job.steps <= steps and job.number(key) >= 1:
+        yield key, f"warm-up takes {steps:,} steps and the run {job.steps:,}; write `warmup_ratio: 0.05`"
+
+
+@rule("TRA417", Severity.WARNING)
+def warmup_by_release(job: Job) -> Iterator[Finding]:
+    """Releases of transformers that may run the recipe read its warm-up differently.
+
+    Why: `warmup_steps: 0.03` is 3 % of the run in transformers 5, and in 4 less than one step: no warm-up at all. Where
+    both keys are set, 5 takes `warmup_ratio` and 4 takes `warmup_steps`. LLaMA-Factory admits both releases.
+    Source: transformers/training_args.py:TrainingArguments.get_warmup_steps
+    Fix: `warmup_ratio: 0.03` alone, a share of the run in every release.
+    """
+    steps, ratio = job.get("warmup_steps"), job.get("warmup_ratio")
+    if not isinstance(steps, (int, float)) or steps <= 0:
+        return
+    if ratio is not None:
+        yield (
+            "warmup_steps",
+            (f"transformers 5 takes `warmup_ratio: {ratio}` and 4 takes `warmup_steps: {steps:g}`; keep one of them"),
+        )
+    elif (
+        steps < 1
+        and len({releases.is_at_least(pair, WARMUP_SHARES_SINCE) for pair in releases.possible_pairs(job.header)}) > 1
+    ):
+        text = f"`warmup_steps: {steps:g}` is no warm-up in transformers 4; write `warmup_ratio: {steps:g}`"
+        yield "warmup_steps", text, rename_key("warmup_steps", "warmup_ratio")

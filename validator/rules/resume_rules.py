@@ -1,0 +1,369 @@
+"""PTH009 to PTH011, PTH014, PTH015 and PTH018 to PTH027: what earlier runs left in the output folder, and whether a
+run can resume from it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from validator.errors import RecipeError
+from validator.finding import Place, Severity
+from validator.knowledge import models
+from validator.knowledge.models import Model
+from validator.recipe import safe_read
+from validator.rules import finding_places
+from validator.rules.file_paths import has_variable
+from validator.rules.rule import Finding, rule
+from validator.run import checkpoints
+from validator.run.prediction import Job
+
+if TYPE_CHECKING:
+    from validator.run.checkpoints import TrainerCheckpoint
+
+
+@rule("PTH009", Severity.ERROR)
+def output_occupied(job: Job) -> Iterator[Finding]:
+    """The output folder holds weights of an earlier run, and no checkpoint to resume from.
+
+    Why: every process stops while the arguments are parsed: "Output directory already exists and is not empty".
+    Source: llamafactory/hparams/parser.py:get_train_args
+    Fix: another `output_dir`, or `overwrite_output_dir: true`.
+    """
+    held = (
+        checkpoints.result_files(job)
+        if checkpoints.resumes_unasked(job) and not checkpoints.found_checkpoints(job)
+        else []
+    )
+    if held:
+        folder = checkpoints.output_folder(job)
+        yield "output_dir", f"`{folder}` already holds {held[0]}; choose another, or set `overwrite_output_dir: true`"
+
+
+@rule("PTH010", Severity.WARNING)
+def silently_resumed(job: Job) -> Iterator[Finding]:
+    """The output folder holds checkpoints, which LLaMA-Factory resumes without being asked.
+
+    Why: training goes on from the last step of the earlier run, or ends at once, whatever the recipe now says.
+    Source: llamafactory/hparams/parser.py:get_train_args
+    Fix: `resume_from_checkpoint` if that is meant, else another `output_dir` or `overwrite_output_dir: true`.
+    """
+    saved = _implicit_checkpoint(job)
+    if saved and not _other_base_model(job, saved):
+        yield (
+            "output_dir",
+            (
+                f"`{checkpoints.output_folder(job)}` holds {saved.name}, "
+                f"from which training resumes without being asked; "
+                "set `resume_from_checkpoint` if it shall, else another `output_dir`"
+            ),
+        )
+
+
+@rule("PTH011", Severity.WARNING)
+def tokenized_data_wins(job: Job) -> Iterator[Finding]:
+    """`tokenized_path` holds data, so all other data settings are ignored.
+
+    Why: LLaMA-Factory loads what lies there; `dataset`, `cutoff_len`, `template` and `max_samples` have no effect.
+    Source: llamafactory/data/loader.py:get_dataset, llamafactory/extras/misc.py:has_tokenized_data
+    Fix: remove the folder to tokenize anew, or name another.
+    """
+    if job.tokenized:
+        yield (
+            "tokenized_path",
+            (
+                f"`{job.get('tokenized_path')}` already holds data: `dataset`, `cutoff_len` and the like are ignored; "
+                "remove it to tokenize anew"
+            ),
+        )
+
+
+@rule("PTH014", Severity.ERROR)
+def checkpoint_missing(job: Job) -> Iterator[Finding]:
+    """`resume_from_checkpoint` names a checkpoint that is not there, or not whole.
+
+    Why: "Can't find a valid checkpoint" or a file that is cut off, after the data set is tokenized and the model is
+    loaded on every rank.
+    Source: transformers/trainer.py:Trainer._load_from_checkpoint
+    Fix: name an existing checkpoint-N folder, or leave the key out for a first run.
+    """
+    value = job.get("resume_from_checkpoint")
+    if not value or not job.trains or checkpoints.never_resumes(job):
+        return
+    if value is True:
+        if not checkpoints.found_checkpoints(job):
+            yield "resume_from_checkpoint", "there is no checkpoint in `output_dir` to resume from; leave the key out"
+    elif isinstance(value, str) and not job.find(value) and not has_variable(value):
+        yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder"
+    elif (named := next(iter(checkpoints.resume_candidates(job)), None)) and named.flaw:
+        where = finding_places.at_checkpoint_key(job, "resume_from_checkpoint")
+        yield where, f"`{value}` is no whole checkpoint ({named.flaw}); name another"
+
+
+@rule("PTH015", Severity.ERROR)
+def checkpoint_of_another_model(job: Job) -> Iterator[Finding]:
+    """The output folder holds a checkpoint of another model, which LLaMA-Factory resumes without being asked.
+
+    Why: its weights are loaded into this model: a size mismatch after the data set is tokenized and the model is loaded
+    on every rank.
+    Source: llamafactory/hparams/parser.py:get_train_args, transformers/trainer.py:Trainer._load_from_checkpoint
+    Fix: another `output_dir`.
+    """
+    saved = _implicit_checkpoint(job)
+    if saved and (other := _other_base_model(job, saved)):
+        held = f"`{checkpoints.output_folder(job)}` holds {saved.name} of {other}"
+        where = finding_places.at_checkpoint_key(job, "output_dir")
+        yield where, f"{held}, from which training would resume; choose another `output_dir`"
+
+
+def _implicit_checkpoint(job: Job) -> TrainerCheckpoint | None:
+    """The checkpoint that is taken although the recipe names none."""
+    return checkpoints.resume_checkpoint(job) if checkpoints.resumes_unasked(job) else None
+
+
+def _other_base_model(job: Job, saved: TrainerCheckpoint) -> str | None:
+    """The model that a checkpoint was made from, where its type, width or depth is another; None where it is not, or
+    cannot be told."""
+    base = str(saved.adapter.get("base_model_name_or_path")) if saved.adapter else str(saved.path)
+    there = job.find(base)
+    try:
+        maker = models.find_model(
+            str(there[0]) if there and safe_read.path_kind(there[0] / "config.json") == "file" else base
+        )
+    except RecipeError:
+        return None
+    if job.model is None or _model_shape(maker) == _model_shape(job.model):
+        return None
+    return base if saved.adapter else f"another model ({maker.kind}, {maker.arch.layers} layers of {maker.arch.hidden})"
+
+
+def _model_shape(model: Model) -> tuple[str, int, int]:
+    return model.kind, model.arch.hidden, model.arch.layers
+
+
+@rule("PTH018", Severity.ERROR)
+def checkpoint_incomplete(job: Job) -> Iterator[Finding]:
+    """The checkpoint to go on from is half-written: the earlier run was killed while it saved.
+
+    Why: a missing trainer_state.json, weights or states that are cut off stop every process, after the data set is
+    tokenized and the model is loaded. `lmf-recipes train` sets such a checkpoint aside by itself.
+    Source: transformers/trainer.py:Trainer._save_checkpoint, transformers/trainer.py:Trainer.train
+    Fix: rename the folder, so that the checkpoint before it is taken; `checkpoint-` must not begin its name.
+    """
+    for saved in checkpoints.half_written_checkpoints(job):
+        remedy = f"rename it to {saved.aside.name}"
+        before = checkpoints.resume_checkpoint(job)
+        instead = f", and {before.name} is taken" if before else ""
+        yield _checkpoint_place(job), f"`{saved.path}` is half-written ({saved.flaw}); {remedy}{instead}"
+
+
+@rule("PTH019", Severity.ERROR)
+def states_of_other_processes(job: Job) -> Iterator[Finding]:
+    """ZeRO's optimizer states were saved by another number of processes.
+
+    Why: "Automatic adjustment of ZeRO's optimizer state partitioning with a new world size is not currently supported",
+    in stages 1 to 3, with `elastic_checkpoint`, too.
+    Source: deepspeed/runtime/engine.py:DeepSpeedEngine._load_zero_checkpoint
+    Fix: as many devices as before; or start anew from the weights of the checkpoint.
+    """
+    saved = _deepspeed_checkpoint(job)
+    if saved is None or job.machine is None or job.zero is None or job.zero.value("checkpoint.load_universal"):
+        return
+    nodes, shards = job.machine.nodes, len(saved.shards)
+    apart = nodes > 1 and shards == job.machine.devices  # on disks of their own nodes see what they wrote
+    if shards and shards != job.world and not apart:
+        yield (
+            _checkpoint_place(job),
+            f"{saved.name} holds optimizer states of {shards} processes, the run has {job.world}, and ZeRO cannot "
+            f"divide them anew; run it on {shards} devices, or start anew",
+        )
+
+
+@rule("PTH020", Severity.ERROR)
+def states_of_another_kind(job: Job) -> Iterator[Finding]:
+    """DeepSpeed would not find its states in the checkpoint, or those of another stage or number format.
+
+    Why: under DeepSpeed "Can't find a valid checkpoint", an assertion without a word where one of both is stage 3, a
+    FileNotFoundError where bf16 was turned on or off, as the files are named after it.
+    Source: transformers/integrations/deepspeed.py:deepspeed_load_checkpoint,
+    deepspeed/runtime/engine.py:DeepSpeedEngine._get_all_zero_checkpoints
+    Fix: the settings of the earlier run, without `save_only_model`; or start anew.
+    """
+    saved = checkpoints.resume_checkpoint(job)
+    if saved and job.zero and not job.zero.problem and (other := _deepspeed_mismatch(job, saved)):
+        yield _checkpoint_place(job), f"{saved.name} {other}; keep the settings that it was saved with, or start anew"
+
+
+def _deepspeed_mismatch(job: Job, saved: TrainerCheckpoint) -> str | None:
+    """What is not as DeepSpeed would look for it."""
+    if not saved.engine:
+        return "holds no states of DeepSpeed (saved without it, or with `save_only_model`)"
+    stage, half = job.zero_stage, all(name.startswith("bf16_") for name in saved.shards)
+    if bool(stage) != bool(saved.shards):
+        return f"is of ZeRO-{'1 to 3' if saved.shards else 0}, the run of ZeRO-{stage}"
+    if (stage == 3) != saved.splits_weights:
+        return f"is of ZeRO-{3 if saved.splits_weights else '1 or 2'}, the run of ZeRO-{stage}"
+    if saved.shards and half != (job.half == "bf16"):
+        return f"was saved {'with' if half else 'without'} bf16, the run is {'without' if half else 'with'} it"
+    return None
+
+
+@rule("PTH021", Severity.ERROR)
+def other_parameters(job: Job) -> Iterator[Finding]:
+    """The checkpoint holds other parameters than the run trains: of another method, rank or other layers.
+
+    Why: a size mismatch, "Can't find a checkpoint index", or "parameter group that doesn't match the size of
+    optimizer's group", after the data set is tokenized and the model is loaded.
+    Source: transformers/trainer.py:Trainer._load_from_checkpoint,
+    torch/optim/optimizer.py:Optimizer.load_state_dict
+    Fix: the method, `lora_rank` and `lora_target` of the earlier run; or start anew.
+    """
+    saved = checkpoints.resume_checkpoint(job)
+    if saved and (other := _parameter_mismatch(job, saved)):
+        yield _checkpoint_place(job), f"{saved.name} {other}; keep what it was saved with, or start anew"
+
+
+def _parameter_mismatch(job: Job, saved: TrainerCheckpoint) -> str | None:
+    config = saved.adapter
+    if saved.adapts not in (None, job.adapts):
+        return f"holds {'an adapter' if saved.adapts else 'all weights'}, the run trains by {job.method}"
+    if not config or job.method != "lora":
+        return None
+    rank, layers = config.get("r"), config.get("target_modules")
+    if isinstance(rank, int) and rank != job.number("lora_rank"):
+        return f"is of lora_rank {rank}, the run of {job.number('lora_rank'):.0f}"
+    asked = {*job.words("lora_target")}
+    held = {str(layer).rpartition(".")[2] for layer in layers} if isinstance(layers, list) else asked
+    if not job.targets_all and asked != held:
+        return f"adapts {', '.join(sorted(held))}, the run {', '.join(sorted(asked))}"
+    return None
+
+
+@rule("PTH022", Severity.ERROR)
+def reward_model_resumed(job: Job) -> Iterator[Finding]:
+    """A reward model with LoRA would go on from a checkpoint.
+
+    Why: the value head is around the adapter, so the Trainer takes the model for one without: "Can't find a checkpoint
+    index", with DeepSpeed missing keys. LLaMA-Factory resumes unasked where the output folder holds checkpoints; what
+    it advises, to add the checkpoint to `adapter_name_or_path`, does not help as long as it does.
+    Source: llamafactory/train/rm/workflow.py:run_rm, transformers/trainer.py:Trainer._load_from_checkpoint
+    Fix: `overwrite_output_dir: true` or another `output_dir`; `adapter_name_or_path` goes on from the weights.
+    """
+    saved = checkpoints.resume_checkpoint(job)
+    if saved and job.stage == "rm" and job.adapts:
+        yield (
+            _checkpoint_place(job),
+            f"a reward model cannot go on from {saved.name}; start anew, with `adapter_name_or_path: {saved.path}` "
+            "and another `output_dir`",
+        )
+
+
+@rule("PTH023", Severity.ERROR, since="llamafactory 0.9.5")
+def weights_thrown_back(job: Job) -> Iterator[Finding]:
+    """A run under DeepSpeed's stage 0 with bf16 goes on from a checkpoint.
+
+    Why: from DeepSpeed 0.18 on the 32-bit weights of the optimizer are not loaded (seen in a real run). The first loss
+    is as it was, then the first step puts the weights back to where the earlier run began.
+    Source: deepspeed/runtime/engine.py:DeepSpeedEngine.load_checkpoint
+    Fix: start anew, with ZeRO-1; or DeepSpeed before 0.18.
+    """
+    saved = _deepspeed_checkpoint(job)
+    if saved and not saved.shards and job.zero_stage == 0 and job.half == "bf16":
+        yield (
+            _checkpoint_place(job),
+            f"from {saved.name} DeepSpeed's stage 0 with bf16 loads no 32-bit weights, and the first step undoes the "
+            "training so far; start anew, with ZeRO-1",
+        )
+
+
+@rule("PTH024", Severity.ERROR)
+def several_on_the_cpu(job: Job) -> Iterator[Finding]:
+    """Several processes on the CPU would go on from a checkpoint, without DeepSpeed.
+
+    Why: each loads the optimizer's states to its device, and torch knows no `cpu:0`: "don't know how to restore data
+    location". With ACCELERATE_TORCH_DEVICE=cpu the device is `cpu`.
+    Source: transformers/trainer.py:Trainer._load_optimizer_and_scheduler, accelerate/state.py:PartialState.__init__
+    Fix: set the variable, on every node.
+    """
+    saved = checkpoints.resume_checkpoint(job)
+    told = os.environ.get("ACCELERATE_TORCH_DEVICE") == "cpu"
+    if saved and saved.schedules and job.on_cpu and job.world > 1 and not job.zero and not told:
+        yield (
+            _checkpoint_place(job),
+            f"{job.world} processes on the CPU cannot load {saved.name}; set ACCELERATE_TORCH_DEVICE=cpu",
+        )
+
+
+@rule("PTH025", Severity.WARNING)
+def optimizer_anew(job: Job) -> Iterator[Finding]:
+    """The checkpoint holds no states of optimizer and learning rate.
+
+    Why: the Trainer says nothing and begins both anew: the warm-up comes again, and the learning rate does not reach
+    its end.
+    Source: transformers/trainer.py:Trainer._load_optimizer_and_scheduler
+    Fix: leave `save_only_model` out in runs that may be interrupted, and keep DeepSpeed on or off.
+    """
+    saved = checkpoints.resume_checkpoint(job)
+    if saved and not job.zero and (saved.engine or not saved.schedules):
+        why = "of DeepSpeed, which this run is without" if saved.engine else "no states of optimizer and learning rate"
+        yield (
+            _checkpoint_place(job),
+            f"{saved.name} holds {'states ' if saved.engine else ''}{why}: both begin anew, with warm-up",
+        )
+
+
+@rule("PTH026", Severity.WARNING)
+def counted_otherwise(job: Job) -> Iterator[Finding]:
+    """A step or an epoch is another one than in the run of the checkpoint: other data, batches or devices.
+
+    Why: the steps that are done count as steps of the new size, so samples are skipped that nobody saw, or seen again.
+    Source: transformers/trainer.py:Trainer._init_training_state
+    Fix: the data, `per_device_train_batch_size` and number of devices of the earlier run, or
+    `gradient_accumulation_steps` that keep the samples of a step.
+    """
+    saved = checkpoints.resume_checkpoint(job)
+    if saved is None or checkpoints.has_same_steps(job, saved):
+        return
+    if steps := checkpoints.epoch_steps(job, saved):
+        what = f"{saved.name} is of {steps[0]:,} steps an epoch, the run of {steps[1]:,}"
+        yield (
+            _checkpoint_place(job),
+            f"{what}: samples are skipped or seen twice; keep data, batch and devices, or start anew",
+        )
+    elif batches := checkpoints.batch_counts(job, saved):
+        yield (
+            _checkpoint_place(job),
+            f"{saved.name} is of {batches[0]} samples at once, the run of {batches[1]}: unless "
+            "`gradient_accumulation_steps` keeps those of a step, samples are skipped or seen twice",
+        )
+
+
+@rule("PTH027", Severity.WARNING)
+def trained_to_the_end(job: Job) -> Iterator[Finding]:
+    """The checkpoint is at the end of the run.
+
+    Why: nothing is left to train; within an epoch the Trainer makes one more step all the same, at each start.
+    Source: transformers/trainer.py:Trainer._run_epoch
+    Fix: another `output_dir`, or more epochs.
+    """
+    saved = checkpoints.resume_checkpoint(job)
+    if saved and checkpoints.is_at_end(job, saved):
+        yield (
+            _checkpoint_place(job),
+            f"{saved.name} is at the end: step {saved.step:,} of {checkpoints.total_steps(job, saved):,}; "
+            f"choose another "
+            "`output_dir`, or train more epochs",
+        )
+
+
+def _deepspeed_checkpoint(job: Job) -> TrainerCheckpoint | None:
+    """The checkpoint to go on from, where it and the run are of DeepSpeed."""
+    saved = checkpoints.resume_checkpoint(job)
+    return saved if saved and saved.engine and job.zero else None
+
+
+def _checkpoint_place(job: Job) -> Place:
+    """The key that names the checkpoint."""
+    return finding_places.at_checkpoint_key(
+        job, "resume_from_checkpoint" if job.get("resume_from_checkpoint") else "output_dir"
+    )

@@ -1,0 +1,208 @@
+"""TRA921 to TRA926: settings that cost time and bring nothing for it. The time model is asked only if a setting
+makes it likely, so that most recipes do not wait for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from validator.finding import Severity
+from validator.knowledge import releases
+from validator.knowledge.tables import yaml_table
+from validator.rules.rule import Finding, rule
+from validator.run.prediction import GIB, Job
+from validator.run.variants import with_arguments
+
+if TYPE_CHECKING:
+    from validator.physics import StepTime
+    from validator.run.training_time import TrainingTime
+
+
+# A step has to take so much longer, and a wait so large a share of it, to be told of: beyond what the time model errs
+# by where links or kernels decide.
+_MIN_TIME_RATIO, _MIN_WAITING_SHARE = 1.3, 0.5
+# Bytes of all checkpoints, of which no fewer are told: a disk that takes 1.6 GB a second writes them in three minutes.
+_MIN_CHECKPOINT_BYTES = 3e11
+_MAX_PADDING_SHARE = 1 / 3
+_USUAL_LOADERS = 8
+
+
+def _predict_pace(job: Job) -> TrainingTime | None:
+    from validator.run.training_time import predict_training_time
+
+    return predict_training_time(job)
+
+
+def _term_seconds(step: StepTime, name: str) -> float:
+    """Seconds that the term of this name takes."""
+    return sum(seconds for term, seconds in step.terms.items() if term == name)
+
+
+def _time_ratio(job: Job, other: Job) -> float:
+    """How many times as long the job takes on the same samples, of full length where theirs is not known; 0 where that
+    cannot be said."""
+    from validator.run.sample_lengths import estimate_sample_lengths
+    from validator.run.training_time import time_ratio
+
+    shorter = time_ratio(
+        job, other, estimate_sample_lengths(job).lengths[1] if _are_lengths_known(job) else (job.longest,)
+    )
+    return 1 / shorter if shorter else 0.0
+
+
+def _are_lengths_known(job: Job) -> bool:
+    return job.lengths.typical is not None or job.rows is not None
+
+
+def _device_gib(job: Job) -> str:
+    return f"{job.device_memory.expected / GIB:.1f} GiB per device" if job.device_memory else ""
+
+
+@rule("TRA921", Severity.WARNING)
+def sharded_without_need(job: Job) -> Iterator[Finding]:
+    """Weights are spread over the devices, or lie in main memory, where each device has room for them.
+
+    Why: ZeRO-3 gathers every layer in each pass of each micro batch, an adapter's frozen base too; offload moves states
+    over the host's link and updates them on the processor. Where the devices' memory suffices without, that buys
+    nothing: users tell of LoRA two to ten times as slow with ZeRO-3 (LLaMA-Factory issues 3499, 5398, 9528). Of a file
+    that is not there nothing is said.
+    Source: own (the time model)
+    Fix: the file that the message names; `lmf-recipes explain` shows memory and time of both.
+    """
+    offloads = job.zero is not None and job.zero.offloads
+    if job.zero is None or job.zero.assumed or job.accelerate or not (job.zero.stage == 3 or offloads):
+        return
+    for stage in range(2, min(job.zero.stage, 3) + int(offloads)):
+        name = f"deepspeed/ds_z{stage}.json"
+        other = with_arguments(job, {"deepspeed": name})
+        if other.worst == "fits" and (longer := _time_ratio(job, other)) > _MIN_TIME_RATIO:
+            took = f"a step takes {longer:.1f} times as long as with {name}, which fits ({_device_gib(other)})"
+            yield "deepspeed", f"{took}; set `deepspeed: {name}`"
+            return
+
+
+@rule("TRA922", Severity.WARNING)
+def bound_by_network(job: Job) -> Iterator[Finding]:
+    """What nodes send each other takes longer than what they compute.
+
+    Why: a node's devices share one network, which is ten to a hundred times slower than the links between them. With
+    ZeRO-3 or FSDP all weights cross it in each pass of each micro batch; with ZeRO-2 and without, gradients once or
+    once a micro batch. Over Gigabit Ethernet several nodes are slower than one.
+    Source: own (the time model; LLaMA-Factory issue 10119)
+    Fix: `network:` in the header block names the network that is really there. Else ZeRO-2 or no sharding where it
+    fits, LoRA, whose gradients are small, more accumulation and fewer micro batches, or one node.
+    """
+    if job.machine is None or job.machine.nodes == 1:
+        return
+    known, nodes = _predict_pace(job), job.machine.nodes
+    if known and (share := _term_seconds(known.step, "network") / known.step.expected) > _MIN_WAITING_SHARE:
+        speed = nodes * (1 - share)
+        alone = f"one node alone is {1 / speed:.1f} times as fast" if speed < 1 else f"they do the work of {speed:.1f}"
+        unsure = "".join(f"; assumed: {each}" for each in known.assumed if "between nodes" in each)
+        where = "deepspeed" if job.zero and not job.accelerate else None
+        yield where, f"the network between {nodes} nodes takes {share:.0%} of a step: {alone}{unsure}"
+
+
+@rule("TRA923", Severity.NOTE)
+def micro_batch_small(job: Job) -> Iterator[Finding]:
+    """Micro batches are so small that devices wait for the processor to start their kernels.
+
+    Why: a kernel takes some ten microseconds to start, whatever it computes. The same samples in fewer, larger micro
+    batches with less accumulation are the same training in less time.
+    Source: own (the time model)
+    Fix: the two settings of the message, which keep the samples of a step.
+    """
+    accumulation = job.accumulation
+    unknown = job.workload is None or not (job.packs or _are_lengths_known(job))
+    if unknown or accumulation < 2 or accumulation % 2:
+        return
+    sizes = {"per_device_train_batch_size": 2 * job.micro_batch, "gradient_accumulation_steps": accumulation // 2}
+    other, known = with_arguments(job, sizes), _predict_pace(job)
+    if known is None or known.run is None or not known.run.lasts:
+        return
+    waits = _term_seconds(known.step, "launches") > _MIN_WAITING_SHARE * known.step.expected
+    if waits and other.worst == "fits" and (longer := _time_ratio(job, other)) > _MIN_TIME_RATIO:
+        settings = ", ".join(f"`{key}: {value}`" for key, value in sizes.items())
+        less = f"takes {1 - 1 / longer:.0%} less time, and fits ({_device_gib(other)})"
+        yield "per_device_train_batch_size", f"devices wait for kernels to start: {settings} {less}"
+
+
+@rule("TRA924", Severity.WARNING)
+def devices_wait_for_pictures(job: Job) -> Iterator[Finding]:
+    """Devices wait for pictures, films or sound that the data loader has not made numbers of.
+
+    Why: without workers the process that trains opens, scales and cuts each picture itself, while the device does
+    nothing; a worker does it beside the step.
+    Source: own (the time model)
+    Fix: `dataloader_num_workers`, a few for each device as far as there are cores, or a smaller `image_max_pixels`.
+    """
+    work = job.workload
+    if work is None or not any(one.tokens for one in work.encodings) or work.loader_workers >= _USUAL_LOADERS:
+        return
+    other = with_arguments(job, {"dataloader_num_workers": _USUAL_LOADERS})
+    if (longer := _time_ratio(job, other)) > _MIN_TIME_RATIO:
+        less = f"`dataloader_num_workers: {_USUAL_LOADERS}` takes {1 - 1 / longer:.0%} less time"
+        yield "dataloader_num_workers", f"devices wait for pictures to be read; {less}"
+
+
+@rule("TRA925", Severity.NOTE)
+def mostly_padding(job: Job) -> Iterator[Finding]:
+    """More than a third of each batch is padding, which is computed like text.
+
+    Why: a micro batch is as long as its longest sample. Lengths are those of the header block or of local data.
+    Source: own (the time model)
+    Fix: `packing: true` (with `neat_packing: true` samples do not see each other, but for models with linear attention,
+    whose state goes on from one to the next); or batches of samples of about the same length, by
+    `train_sampling_strategy: group_by_length` (`group_by_length: true` in earlier releases of transformers), which
+    pairs do not have; or a micro batch of one sample with more accumulation.
+    """
+    if job.micro_batch < 2 or job.packs or not _are_lengths_known(job):
+        return
+    from validator.run.sample_lengths import estimate_sample_lengths, expected_longest
+
+    lengths = estimate_sample_lengths(job).lengths[1]
+    padding = 1 - sum(lengths) / len(lengths) / expected_longest(lengths, job.micro_batch)
+    if padding > _MAX_PADDING_SHARE:
+        yield "per_device_train_batch_size", f"{padding:.0%} of a batch is padding; {_padding_remedy(job)} spares it"
+
+
+def _padding_remedy(job: Job) -> str:
+    """Return the setting that avoids padding, as text for a message."""
+    if job.stage in ("pt", "sft") and not (job.model and job.model.arch.mixer):
+        return "`packing: true`"
+    if job.stage in ("rm", "dpo"):
+        return "a micro batch of one sample"
+    change = yaml_table("renamed")["group_by_length"]
+    return f"`{change['how']}`" if releases.requires(job.header, change["removed"]) else "`group_by_length: true`"
+
+
+@rule("TRA926", Severity.WARNING)
+def evaluated_or_saved_too_often(job: Job) -> Iterator[Finding]:
+    """Evaluations or checkpoints take more than a tenth of the run.
+
+    Why: each evaluation passes through all that is held back, and each checkpoint waits for the disk.
+    Source: own (the time model)
+    Fix: a larger `eval_steps` or `save_steps`, fewer samples to evaluate, or `save_only_model: true`.
+    """
+    if not (job.evaluates or _total_checkpoint_bytes(job) > _MIN_CHECKPOINT_BYTES):
+        return
+    known = _predict_pace(job)
+    if known is None or known.run is None:
+        return
+    from validator.physics import RunPart  # which the time model has imported by now
+
+    for key, part in (("eval_steps", RunPart.EVALUATIONS), ("save_steps", RunPart.SAVES)):
+        if part is RunPart.SAVES and job.number("save_steps") >= (known.steps or math.inf):
+            continue  # the one at the end, which no setting spares
+        if share := known.run.wasted_on(part):
+            yield key, f"{part} take {share:.0%} of the run; set a larger `{key}`"
+
+
+def _total_checkpoint_bytes(job: Job) -> float:
+    """Bytes of all checkpoints, about; 0 where the number of samples is not known."""
+    rows, every = job.data_rows, job.number("save_steps")
+    if not rows or not every:
+        return 0.0
+    steps = rows * job.number("num_train_epochs") / job.effective_batch
+    return job.checkpoint * (steps / every if every >= 1 else 1 / every)

@@ -1,0 +1,309 @@
+"""TRA601 to TRA605, TRA614, TRA618, TRA619 and TRA621: whether the template exists and suits the model, and what it
+does with thoughts in the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from validator.errors import RecipeError
+from validator.finding import Severity
+from validator.knowledge import models, tables
+from validator.knowledge.chat_templates import thought_words
+from validator.recipe.suggestions import nearest_name, suggest
+from validator.rules.rule import Finding, remove_keys, rule, set_value
+from validator.run.dataset_registry import Dataset
+from validator.run.prediction import Job
+
+_TEMPLATE_LIST_HINT = "; see the list of templates in LLaMA-Factory's README"
+_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+
+
+def registered_template(name: str) -> str | None:
+    """LLaMA-Factory's template for a chat-tuned hub name, in any case."""
+    for template, groups in tables.json_table("templates")["models"].items():
+        if template and any(name.lower() == known.lower() for known in groups.get("chat", ())):
+            return str(template)
+    return None
+
+
+def _own_template(job: Job) -> str | None:
+    name = job.get("model_name_or_path")
+    known = job.model.template if job.model else None
+    return known or (registered_template(name) if isinstance(name, str) else None)
+
+
+def _family_template(job: Job) -> str | None:
+    """The template of the model, or for a base model that of its chat-tuned sister."""
+    own = _own_template(job)
+    if own or job.model is None or not job.model.hub:
+        return own
+    try:
+        return models.find_model(job.model.hub[0]).template
+    except RecipeError:
+        return None
+
+
+@rule("TRA601", Severity.ERROR)
+def template_unknown(job: Job) -> Iterator[Finding]:
+    """The template does not exist.
+
+    Why: fails before the data is read, after the imports on every rank.
+    Source: llamafactory/data/template.py:get_template_and_fix_tokenizer
+    Fix: one of LLaMA-Factory's templates, such as qwen, qwen3, llama3, mistral, gemma3.
+    """
+    known = tables.json_table("templates")["templates"]
+    name = str(job.get("template"))
+    if job.has("template") and name not in known:
+        own = _own_template(job)
+        remedy = f"; the model's is `{own}`" if own else suggest(name, known) or _TEMPLATE_LIST_HINT
+        to = own or nearest_name(name, known)
+        fix = set_value("template", to, safe=False) if to else None
+        yield "template", f"template `{name}` does not exist{remedy}", fix
+
+
+@rule("TRA602", Severity.ERROR)
+def prompt_not_trainable(job: Job) -> Iterator[Finding]:
+    """The template cannot train on the prompt.
+
+    Why: it marks the end of an answer at the start of the next turn; fails before the data is read.
+    Source: llamafactory/data/template.py:get_template_and_fix_tokenizer
+    Fix: remove `train_on_prompt`.
+    """
+    template = job.template
+    if template and job.stage == "sft" and job.flag("train_on_prompt") and template.get("efficient_eos"):
+        yield "train_on_prompt", f"template {job.get('template')} cannot train on the prompt; remove `train_on_prompt`"
+
+
+@rule("TRA603", Severity.ERROR)
+def tool_format_unknown(job: Job) -> Iterator[Finding]:
+    """The tool format does not exist.
+
+    Why: fails before the data is read, after the imports on every rank.
+    Source: llamafactory/data/tool_utils.py:get_tool_utils
+    Fix: remove it (the template has its own), or one of LLaMA-Factory's formats.
+    """
+    known = tables.json_table("templates")["names"]["tool_formats"]
+    name = job.get("tool_format")
+    if isinstance(name, str) and name not in known:
+        near = suggest(name, known) or f"; one of {', '.join(known)}"
+        yield "tool_format", f"tool format `{name}` does not exist{near}"
+
+
+@rule("TRA604", Severity.ERROR)
+def template_needs_images(job: Job) -> Iterator[Finding]:
+    """A template for images is used with a model that has no image processor.
+
+    Why: "Processor was not found" while the data is tokenized, even without any image in it.
+    Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_input
+    Fix: the template of the text model.
+    """
+    template = job.template
+    if template is None or "image" not in template.get("media", ()):
+        return
+    family = _family_template(job)
+    local = job.model is not None and job.model.id is None
+    medialess = family and not local and not tables.json_table("templates")["templates"].get(family, {}).get("media")
+    if medialess or _lacks_processor(job):
+        hint = f"; write `template: {family}`" if family else ""
+        yield "template", f"template {job.get('template')} needs an image processor, which this model has not{hint}"
+
+
+def _lacks_processor(job: Job) -> bool:
+    """Whether the model is a local folder without the files of a processor."""
+    name = job.get("model_name_or_path")
+    if not isinstance(name, str) or not job.find(f"{name}/config.json"):
+        return False
+    return not any(job.find(f"{name}/{file}") for file in _PROCESSOR_FILES)
+
+
+def _may_suit_model(job: Job, template: str) -> bool:
+    """Whether a local folder leaves open that the template is right: a base model, a chat template that is not known or
+    writes such turns itself, or a template of words without tokens."""
+    model = job.model
+    if model is None or model.id is not None:
+        return False
+    turns = str(tables.json_table("formats")["formats"][template].get("user"))
+    return model.base or not model.speaks or template in model.speaks or not ("<" in turns or "[INST]" in turns)
+
+
+@rule("TRA605", Severity.WARNING)
+def template_of_another_family(job: Job) -> Iterator[Finding]:
+    """The template is not the one of the model.
+
+    Why: training goes well, but the model learns marks that it does not know and that serving with its own template
+    does not produce: answers that never end, or lost skills.
+    Source: llamafactory/extras/constants.py:register_model_group
+    Fix: the template that LLaMA-Factory registers for the model. `x` and `x_nothink` both pass.
+    """
+    own, name = _own_template(job), job.get("template")
+    if not own or job.template is None or job.stage == "pt" or name == own:
+        return
+    if str(name).removesuffix("_nothink") == own.removesuffix("_nothink") or _may_suit_model(job, str(name)):
+        return
+    media = "image" in (job.template or {}).get("media", ())
+    if not (media and not tables.json_table("templates")["templates"].get(own, {}).get("media")):
+        text = f"template {name} is not the one of {job.get('model_name_or_path')}; write `template: {own}`"
+        yield "template", text, set_value("template", own, safe=False)
+
+
+@rule("TRA614", Severity.NOTE)
+def template_missing(job: Job) -> Iterator[Finding]:
+    """No template is named.
+
+    Why: LLaMA-Factory then derives one from the tokenizer's own, which loses tools, thinking and the end of answers for
+    some models, or trains without any where the tokenizer has none.
+    Source: llamafactory/data/template.py:get_template_and_fix_tokenizer, llamafactory/data/template.py:parse_template
+    Fix: the template that LLaMA-Factory registers for the model.
+    """
+    if job.trains and not job.has("template") and job.stage != "pt":
+        own = _family_template(job)
+        hint = f"; write `template: {own}`" if own else ""
+        yield "template", f"no template is named: it is derived from the tokenizer{hint}"
+
+
+# Answers of a data set that are left out of account: a few rows of another kind ruin nothing.
+_IGNORED_SHARE = 0.1
+# First rows of a local data set that are looked at.
+_MAX_ROWS_READ = 200
+# How far public data sets go without thoughts, by what sets.yaml says of them.
+_PUBLIC_SHARES = {"none": 1.0, "some": 0.5, "all": 0.0}
+# Stages that train on answers as the template writes them (llamafactory/data/processor).
+_STAGES_WITH_TEMPLATE = ("sft", "dpo", "kto", "rm")
+
+
+@rule("TRA618", Severity.WARNING)
+def empty_thoughts_trained(job: Job) -> Iterator[Finding]:
+    """Answers without a thought are trained with an empty one, so that the model unlearns to think.
+
+    Why: the templates of reasoning models put an empty thought before each answer that has none. With `enable_thinking`
+    left at true, the loss counts it: the model learns to open and close its thought at once. The loss looks good.
+    Source: llamafactory/data/template.py:ReasoningTemplate
+    Fix: `enable_thinking: false` puts the empty thought into the prompt, out of the loss, and removes thoughts that
+    are there; null does the same and keeps them, for mixed data. Or answers that have thoughts.
+    """
+    if job.get("enable_thinking") is not True:
+        return
+    lacking = _shares_without_thoughts(job)
+    named = [name for name, share in lacking.items() if share > _IGNORED_SHARE]
+    if not named:
+        return
+    own = registered_template(str(job.get("model_name_or_path"))) or ""
+    if own == f"{job.get('template')}_nothink":
+        remedy, fix = f"write `template: {own}`, the one of this model", set_value("template", own, safe=False)
+    elif all(share == 1 for share in lacking.values()):
+        remedy, fix = "write `enable_thinking: false`", set_value("enable_thinking", False, safe=False)
+    else:
+        remedy, fix = "write `enable_thinking: null`, which keeps the thoughts that are there", None
+    key = "enable_thinking" if job.has("enable_thinking") else "template"
+    text = (
+        f"{_names_with_verb(named)} no thoughts, "
+        f"so template {job.get('template')} trains an empty one before each answer"
+    )
+    yield key, f"{text}; {remedy}", fix
+
+
+@rule("TRA619", Severity.WARNING)
+def thoughts_removed(job: Job) -> Iterator[Finding]:
+    """`enable_thinking: false` removes the thoughts of data that have them.
+
+    Why: the model is trained on the bare answers; the long thoughts that the data were chosen for are never seen.
+    Source: llamafactory/data/template.py:ReasoningTemplate
+    Fix: remove `enable_thinking`; null where some answers have no thought.
+    """
+    if job.get("enable_thinking") is not False:
+        return
+    if named := [name for name, share in _shares_without_thoughts(job).items() if share < 1 - _IGNORED_SHARE]:
+        text = (
+            f"{_names_with_verb(named)} thoughts, "
+            f"which `enable_thinking: false` removes; remove the key to train on them"
+        )
+        yield "enable_thinking", text, remove_keys("enable_thinking", safe=False)
+
+
+@rule("TRA621", Severity.WARNING)
+def thoughts_in_other_words(job: Job) -> Iterator[Finding]:
+    """Answers have thoughts between words that the template does not know, so that they are trained as answers.
+
+    Why: gpt-oss, Gemma 4, Seed-OSS and Kimi-VL think between words of their own. A thought between `<think>` and
+    `</think>` is to their templates a part of the answer, before which they put an empty thought.
+    Source: llamafactory/data/template.py:ReasoningTemplate
+    Fix: the words of the template in the data, which the message names.
+    """
+    words = _template_thought_words(job)
+    if words is None:
+        return
+    opens, closes = words
+    foreign = {dataset.name: _other_template_word(dataset, opens) for dataset in job.datasets}
+    if named := [name for name, opener in foreign.items() if opener]:
+        found = next(filter(None, foreign.values()))
+        trained = f"which template {job.get('template')} trains as part of the answer"
+        yield (
+            "dataset",
+            f"{_names_with_verb(named)} thoughts in `{found}`, {trained}; write them between `{opens}` and `{closes}`",
+        )
+
+
+def _names_with_verb(names: list[str]) -> str:
+    return f"{', '.join(f'`{name}`' for name in names)} {'has' if len(names) == 1 else 'have'}"
+
+
+def _shares_without_thoughts(job: Job) -> Mapping[str, float]:
+    """Share of the answers that the template finds no thought in, by data set; nothing where the template writes no
+    thoughts, and no entry for a data set whose answers are not known."""
+    words = _template_thought_words(job)
+    if words is None:
+        return {}
+    shares = {
+        each.name: _share_without_words(each, *words)
+        for each in job.datasets
+        if not _other_template_word(each, words[0])
+    }
+    return {name: share for name, share in shares.items() if share is not None}
+
+
+def _template_thought_words(job: Job) -> tuple[str, str] | None:
+    """The words that the job's template looks for around a thought; None where it writes none or nothing is trained."""
+    reasons = job.template is not None and job.template.get("reasoning")
+    if not reasons or job.stage not in _STAGES_WITH_TEMPLATE or job.tokenized or not job.trains:
+        return None
+    opens, closes = thought_words(tables.json_table("formats")["formats"][str(job.get("template"))])
+    return opens.strip(), closes.strip()
+
+
+def _other_template_word(dataset: Dataset, opens: str) -> str | None:
+    """The word of another template that opens thoughts in more than a few of the answers; None where there is none."""
+    if dataset.rows and dataset.rows.head:
+        others = {thought_words(slots)[0].strip() for slots in tables.json_table("formats")["formats"].values()} - {
+            opens
+        }
+        answers = [*_last_answers(dataset)][:_MAX_ROWS_READ]
+        counts = {each: sum(each in text for text in answers) for each in sorted(others)}
+        return next((each for each, count in counts.items() if count > _IGNORED_SHARE * len(answers)), None)
+    known: Mapping[str, Any] | None = dataset.published
+    return "<think>" if known and known["thoughts"] != "none" and opens != "<think>" else None
+
+
+def _share_without_words(dataset: Dataset, opens: str, closes: str) -> float | None:
+    """Share of the first rows' answers without either word; of a public data set what is known of the whole."""
+    if dataset.rows and dataset.rows.head:
+        answers = [*_last_answers(dataset)][:_MAX_ROWS_READ]
+        return sum(opens not in text and closes not in text for text in answers) / len(answers) if answers else None
+    known: Mapping[str, Any] | None = dataset.published
+    if known is None:
+        return None
+    return _PUBLIC_SHARES[known["thoughts"]]
+
+
+def _last_answers(dataset: Dataset) -> Iterator[str]:
+    """The last answer of each of the first rows, both of a pair."""
+    from validator.rows.converter import FatalRowError, row_converter
+    from validator.rows.dataset_attr import parse_dataset_attr
+
+    convert = row_converter(parse_dataset_attr(dataset.entry))
+    rows: Sequence[Any] = dataset.rows.head[:_MAX_ROWS_READ] if dataset.rows else ()
+    for row in rows:
+        try:
+            yield from (content for _, content in convert(row).answers if isinstance(content, str) and content)
+        except (FatalRowError, KeyError, TypeError, AttributeError):
+            continue

@@ -1,0 +1,213 @@
+"""SCH002 to SCH005: values of the wrong type or outside the choices. The only importer of cerberus.
+
+LLaMA-Factory does not convert what YAML gives it, so a wrong type fails at parsing, at the first step or never.
+What really happens was measured for each argument and kind of value (data/values.json) and decides the severity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+from validator.finding import Place, Severity
+from validator.knowledge import tables
+from validator.knowledge.releases import ArgumentEntry
+from validator.recipe.suggestions import suggest
+from validator.rules import rule
+from validator.rules.rule import Violation
+
+_FAILURE_MOMENTS = {
+    "p": "at parsing",
+    "d": "while the data set is read",
+    "m": "while the model loads",
+    "t": "when the trainer is built, after the model is loaded",
+    "s": "at the first step",
+    "e": "at the first evaluation",
+    "v": "at the first save",
+    "h": "by never ending",
+}
+_JUDGED_BY_OTHER_RULES = ("quantization_method",)  # by TRA308 and TRA804, which know whether it is read
+_TYPE_WORDS = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text", "list": "a list",
+           "dict": "a mapping", "object": "nothing YAML can write"}  # fmt: skip
+
+
+def find_wrong_values(
+    values: Mapping[str, Any], accepted: Mapping[str, ArgumentEntry], never_read: Callable[[str], bool]
+) -> Iterator[Violation]:
+    """What is wrong with the values of keys that are accepted. What is not refused at parsing already does no harm to a
+    run that never reads the key."""
+    doubtful = {
+        key: value
+        for key, value in values.items()
+        if key in accepted
+        and not (
+            key in _JUDGED_BY_OTHER_RULES or _has_exact_type(value, accepted[key]) or _is_accepted_anyway(key, value)
+        )
+    }
+    for key, choice in _refused_by_cerberus(doubtful, accepted) if doubtful else ():
+        if _measured_outcome(key, _value_kind(values[key], accepted[key])) == "p" or not never_read(key):
+            yield _value_violation(key, values[key], choice, accepted[key])
+
+
+def _has_exact_type(value: Any, entry: ArgumentEntry) -> bool:
+    """Whether the value has exactly the type wanted. Only what is left needs cerberus, whose import alone costs as much
+    as the rest of a check."""
+    kinds = entry["type"].split("|")
+    typed = type(value).__name__ in kinds or (type(value) is int and "float" in kinds)
+    return typed and (not entry["choices"] or (isinstance(value, str) and value in entry["choices"]))
+
+
+def _is_accepted_anyway(key: str, value: Any) -> bool:
+    """Whether it is a list where LLaMA-Factory, which splits text at commas there, was seen to take lists too; or says
+    whether to resume from the last checkpoint (transformers/trainer.py:Trainer.train)."""
+    if key == "resume_from_checkpoint" and isinstance(value, bool):
+        return True
+    return (
+        isinstance(value, list)
+        and all(isinstance(word, str) for word in value)
+        and _measured_outcome(key, "list") == "."
+    )
+
+
+def _refused_by_cerberus(
+    values: Mapping[str, Any], arguments: Mapping[str, ArgumentEntry]
+) -> Iterator[tuple[str, bool]]:
+    """(key, whether the choice and not the type is wrong) for each value that cerberus refuses."""
+    import cerberus
+    from cerberus import errors
+
+    def plain(name: str, *types: type) -> cerberus.TypeDefinition:
+        """A type that does not take true and false for numbers."""
+        return cerberus.TypeDefinition(name, types, (bool,) if bool not in types else ())
+
+    class Arguments(cerberus.Validator):  # type: ignore[misc]
+        types_mapping: ClassVar = {
+            "bool": plain("bool", bool),
+            "int": plain("int", int),
+            "float": plain("float", int, float),
+            "str": plain("str", str),
+            "list": plain("list", list),
+            "dict": plain("dict", dict),
+            "object": plain("object"),
+        }
+
+    judge = Arguments({key: _cerberus_rule(arguments[key]) for key in values})
+    judge.validate(values, normalize=False)
+    for error in judge._errors:
+        yield error.document_path[0], error.code == errors.UNALLOWED_VALUE.code
+
+
+def _cerberus_rule(entry: ArgumentEntry) -> dict[str, Any]:
+    rule: dict[str, Any] = {"type": entry["type"].split("|"), "nullable": bool(entry["optional"])}
+    if entry["choices"] and "list" not in rule["type"]:
+        rule["allowed"] = [*entry["choices"], *([True, False] if "bool" in rule["type"] else [])]
+    return rule
+
+
+def _value_kind(value: Any, entry: ArgumentEntry) -> str:
+    """The kind of value that data/values.json has an outcome for."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return "int"
+        case float():
+            return "whole" if value.is_integer() else "float"
+        case list():
+            return "list"
+        case dict():
+            return "dict"
+    return "text" if "str" in entry["type"].split("|") or not _is_number(value) else "quoted"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _measured_outcome(key: str, kind: str) -> str:
+    """The letter of an outcome. Words in place of a number, where nobody has run them, fail as quoted numbers do."""
+    table = tables.json_table("values")
+    letters: str = table["outcomes"].get(key, "")
+    letter = letters[table["kinds"].index(kind)] if letters else "r"
+    return _measured_outcome(key, "quoted") if kind == "text" and letter in "r-" else letter
+
+
+def _value_violation(key: str, value: Any, choice: bool, entry: ArgumentEntry) -> Violation:
+    outcome = _measured_outcome(key, _value_kind(value, entry))
+    fails = _FAILURE_MOMENTS.get(outcome)
+    severity = Severity.ERROR if fails else Severity.NOTE if _counts_as_bool(value, entry) else Severity.WARNING
+    if choice:
+        code, text = "SCH004" if fails else "SCH005", _choice_message(key, value, entry)
+    else:
+        code, text = "SCH002" if fails else "SCH003", _type_message(key, value, entry)
+    text += f"; LLaMA-Factory fails on it {fails}" if fails else "; LLaMA-Factory takes it as it is"
+    to = _intended_choice(value, entry) if choice else _converted_value(value, entry)
+    # What the run refuses cannot have been trained; true and false count as what was written for them.
+    safe = bool(fails) or (isinstance(to, bool) and to is bool(value))
+    return Violation(
+        code, severity, Place((key,), key=key), text, None if to is None else rule.set_value(key, to, safe)
+    )
+
+
+def _intended_choice(value: Any, entry: ArgumentEntry) -> str | None:
+    """The choice that is meant where only its case is wrong, or YAML made false of `no`."""
+    word = "no" if value is False else str(value).strip().lower()
+    return next((str(each) for each in entry["choices"] if str(each).lower() == word), None)
+
+
+def _converted_value(value: Any, entry: ArgumentEntry) -> bool | float | str | None:
+    """The value in the type wanted, where it can stand for one only."""
+    kinds = entry["type"].split("|")
+    if value is False and "no" in (entry["choices"] or ()):
+        return "no"
+    if kinds == ["bool"]:
+        words = {"true": True, "false": False, "1": True, "0": False, "none": False}
+        return words.get(str(value).strip().lower())
+    number = _finite_number(value) if isinstance(value, (str, float)) else None
+    if number is not None and "int" in kinds and number.is_integer() and "e" not in str(value).lower():
+        return int(number)
+    return number if "float" in kinds else None
+
+
+def _finite_number(value: str | float) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if abs(number) < 1e18 else None
+
+
+def _counts_as_bool(value: Any, entry: ArgumentEntry) -> bool:
+    """Whether it counts as what it says: 1 as true, 0 and null as false."""
+    return entry["type"] == "bool" and (value is None or value in (0, 1))
+
+
+def _choice_message(key: str, value: Any, entry: ArgumentEntry) -> str:
+    choices = [str(choice) for choice in entry["choices"]]
+    hint = _loss_as_stage_hint(key, str(value).lower()) or suggest(str(value).lower(), choices)
+    return f"`{key}` is {_shown_value(value)}, not one of {', '.join(choices)}" + hint
+
+
+def _loss_as_stage_hint(key: str, word: str) -> str:
+    """That a stage is one of the losses of dpo; empty where it is none."""
+    losses = tables.json_table("arguments")["arguments"]["pref_loss"]["choices"]
+    return f"; write `stage: dpo` with `pref_loss: {word}`" if key == "stage" and word in losses else ""
+
+
+def _type_message(key: str, value: Any, entry: ArgumentEntry) -> str:
+    wanted = " or ".join(_TYPE_WORDS[name] for name in entry["type"].split("|"))
+    if entry["type"] == "bool" and isinstance(value, str) and value:
+        return f"`{key}` is the text {_shown_value(value)}, which counts as true; write {wanted} without quotes"
+    return f"`{key}` is {_shown_value(value)}, not {wanted}"
+
+
+def _shown_value(value: Any) -> str:
+    if value is None:
+        return "null"
+    text = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= 40 else text[:37] + "..."

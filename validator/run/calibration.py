@@ -1,0 +1,109 @@
+"""Measured step times by recipe and machine, kept in the user's data folder. Their ratio to the predicted times
+corrects later predictions for that machine."""
+
+from __future__ import annotations
+
+import json
+from math import exp, log
+from pathlib import Path
+from typing import NamedTuple
+
+from validator.errors import RecipeError
+from validator.recipe import atomic_write, known_folders
+
+# Times that a step may take what was predicted: no machine is so far from it.
+_MAX_RATIO = 1e9
+
+
+class Calibration(NamedTuple):
+    """Steps of one recipe on one machine. `expected`: the seconds that were predicted for them, uncorrected."""
+
+    machine: str
+    recipe: str
+    seconds: float
+    expected: float
+    steps: int
+    date: str
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds / self.expected
+
+
+def calibration_file() -> Path | None:
+    """The file; None for who has no home."""
+    base = known_folders.user_folder("XDG_DATA_HOME", ".local/share")
+    return base and base / "lmf-recipes" / "measured.json"
+
+
+def load_calibrations() -> list[Calibration]:
+    """All that are kept, oldest first; none where there is no file. Raises RecipeError for one that is not ours."""
+    path = calibration_file()
+    if path is None:
+        return []
+    try:
+        rows = json.loads(path.read_text("utf-8"))
+        return [_parse_calibration(row) for row in rows]
+    except FileNotFoundError:
+        return []
+    except OSError as err:
+        raise RecipeError(f"`{path}` cannot be read: {(err.strerror or str(err)).lower()}") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise RecipeError(f"`{path}` is not as `calibrate` writes it; mend or remove it") from None
+
+
+def _parse_calibration(row: dict[str, object]) -> Calibration:
+    kept = Calibration(
+        str(row["machine"]),
+        str(row["recipe"]),
+        float(str(row["seconds"])),
+        float(str(row["expected"])),
+        int(str(row["steps"])),
+        str(row["date"]),
+    )
+    if not (kept.seconds > 0 and kept.expected > 0 and 1 / _MAX_RATIO < kept.ratio < _MAX_RATIO):
+        raise ValueError(row)
+    return kept
+
+
+def time_correction(machine: str) -> float | None:
+    """Measured seconds over predicted on this machine, the geometric mean over its recipes; None: nothing measured."""
+    ratios = [kept.ratio for kept in load_calibrations() if kept.machine == machine]
+    return exp(sum(map(log, ratios)) / len(ratios)) if ratios else None
+
+
+def save_calibration(measured: Calibration) -> None:
+    """Adds it, in place of an older one of the same recipe on the same machine. Raises RecipeError."""
+    path = _writable_file()
+    atomic_write.make_folder(path.parent)
+    atomic_write.edit_file(
+        path,
+        lambda _: _calibrations_json(
+            [*(kept for kept in load_calibrations() if not _is_same_run(kept, measured)), measured]
+        ),
+    )
+
+
+def remove_calibrations(machine: str) -> int:
+    """Removes what was measured on a machine, and says how many recipes that were. Raises RecipeError."""
+    number = sum(each.machine == machine for each in load_calibrations())
+    if number:
+        atomic_write.edit_file(
+            _writable_file(),
+            lambda _: _calibrations_json([each for each in load_calibrations() if each.machine != machine]),
+        )
+    return number
+
+
+def _writable_file() -> Path:
+    if path := calibration_file():
+        return path
+    raise RecipeError("there is no home folder to keep what is measured in; name one: XDG_DATA_HOME=FOLDER")
+
+
+def _is_same_run(one: Calibration, other: Calibration) -> bool:
+    return (one.machine, one.recipe) == (other.machine, other.recipe)
+
+
+def _calibrations_json(every: list[Calibration]) -> str:
+    return json.dumps([each._asdict() for each in every], indent=1) + "\n"

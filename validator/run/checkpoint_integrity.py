@@ -1,0 +1,167 @@
+"""Whether a checkpoint was written to its end. `python3 - FOLDER` quarantines those in a folder that were not: jobs
+carry this file to nodes, which have Python's own library alone, 3.8 or later. So it imports nothing of this
+package.
+Sources: transformers/trainer.py, Trainer._save_checkpoint; deepspeed/runtime/engine.py, save_checkpoint."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import re
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
+TRAINER_STATE, WEIGHTS_INDEX = "trainer_state.json", "model.safetensors.index.json"
+# extras/constants.py of LLaMA-Factory, CHECKPOINT_NAMES
+WEIGHT_FILES = (
+    "adapter_model.safetensors",
+    "adapter_model.bin",
+    "model.safetensors",
+    WEIGHTS_INDEX,
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+# What a checkpoint taken at SIGTERM holds until it is written (transformers/trainer_jit_checkpoint.py).
+_INCOMPLETE_MARK = "checkpoint-is-incomplete.txt"
+# Bytes of a file's head that safetensors takes (safetensors, tensor.rs, MAX_HEADER_SIZE); of JSON far more than a state
+# of a million logged steps.
+_MAX_HEAD_BYTES, _MAX_JSON_BYTES = 100_000_000, 1 << 28
+
+
+def integrity_problem(folder: Path) -> str | None:
+    """Why it is half-written, in words; None where it is whole."""
+    try:
+        return next(_integrity_problems(folder), None)
+    except OSError as err:
+        return f"cannot be read: {(err.strerror or str(err)).lower()}"
+
+
+def result_problem(folder: Path) -> str | None:
+    """Which file of the weights that lie in the folder itself, a run's result, is half-written or missing, in words;
+    None where all are whole."""
+    try:
+        return next(_result_problems(folder), None)
+    except OSError as err:
+        return f"cannot be read: {(err.strerror or str(err)).lower()}"
+
+
+def read_json_mapping(file: Path) -> Mapping[str, Any]:
+    """What a JSON file holds; nothing where it cannot be read."""
+    try:
+        if not file.is_file() or file.stat().st_size > _MAX_JSON_BYTES:  # a pipe is not waited for
+            return {}
+        content = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def quarantine_path(folder: Path) -> Path:
+    """A free name under which neither LLaMA-Factory nor the Trainer counts it: what begins with `checkpoint-` takes a
+    place of `save_total_limit`, whatever follows (transformers/trainer_utils.py, sort_checkpoints)."""
+    places = (folder.with_name(f"incomplete-{folder.name}{f'-{n}' if n else ''}") for n in itertools.count())
+    return next(place for place in places if not os.path.lexists(place))
+
+
+def quarantine(folder: Path) -> Path | None:
+    """Rename it so; None where another node was faster. Raises OSError."""
+    while True:
+        place = quarantine_path(folder)
+        try:
+            return folder.rename(place)
+        except FileNotFoundError:
+            return None
+        except OSError as err:
+            if err.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # else another process took the name just now
+                raise
+
+
+def _integrity_problems(folder: Path) -> Iterator[str]:
+    """The Trainer writes its state last; where the node itself died, files can be shorter than they were written."""
+    if (folder / _INCOMPLETE_MARK).exists():
+        yield f"its {_INCOMPLETE_MARK} is still there"
+    if not read_json_mapping(folder / TRAINER_STATE):
+        yield f"{TRAINER_STATE} is cut off" if (folder / TRAINER_STATE).is_file() else f"no {TRAINER_STATE}"
+    engine = any(folder.glob("global_step*"))  # DeepSpeed loads its own states
+    spread = any(folder.glob("*model*_0/")) or any(folder.glob("*/adapter_model.*"))  # by FSDP; several adapters
+    if not (engine or spread or any((folder / name).is_file() for name in WEIGHT_FILES)):
+        yield "no weights"
+    if (folder / WEIGHTS_INDEX).is_file():
+        yield from _missing_weight_files(folder)
+    yield from (f"{file.name} is cut off" for file in folder.rglob("*.safetensors") if not _is_full_length(file))
+    archives = (*folder.glob("optimizer.*"), *folder.glob("global_step*/*.pt"))
+    yield from (f"{file.name} is cut off" for file in archives if not _is_whole_archive(file))
+    yield from _shard_problems(folder) if engine else ()
+
+
+def _result_problems(folder: Path) -> Iterator[str]:
+    if (folder / WEIGHTS_INDEX).is_file():
+        yield from _missing_weight_files(folder)
+    yield from (f"{file.name} is cut off" for file in folder.glob("*.safetensors") if not _is_full_length(file))
+    archives = (file for form in ("adapter_model*.bin", "pytorch_model*.bin") for file in folder.glob(form))
+    yield from (f"{file.name} is cut off" for file in archives if not _is_whole_archive(file))
+
+
+def _missing_weight_files(folder: Path) -> Iterator[str]:
+    """Files that the index names."""
+    files = read_json_mapping(folder / WEIGHTS_INDEX).get("weight_map")
+    if not isinstance(files, dict):
+        yield f"{WEIGHTS_INDEX} is cut off"
+    else:
+        yield from (f"{name} is missing" for name in map(str, files.values()) if not (folder / name).is_file())
+
+
+def _is_full_length(file: Path) -> bool:
+    """Whether it is as long as its head says: eight bytes of the head's length, the head, the tensors."""
+    if not file.is_file():  # a pipe is not waited for
+        return False
+    with file.open("rb") as content:
+        told = int.from_bytes(content.read(8), "little")
+        if told > min(_MAX_HEAD_BYTES, file.stat().st_size):
+            return False
+        head = content.read(told)
+    try:
+        ends = [tensor["data_offsets"][1] for name, tensor in json.loads(head).items() if name != "__metadata__"]
+        return file.stat().st_size == 8 + told + max(ends, default=0)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return False
+
+
+def _is_whole_archive(file: Path) -> bool:
+    return file.is_file() and zipfile.is_zipfile(file)
+
+
+def _shard_problems(folder: Path) -> Iterator[str]:
+    """`latest` is written when all processes are done. On disks of their own nodes have some of the files each."""
+    if not (folder / "latest").is_file():
+        yield "no file `latest`"
+    files = folder.glob("global_step*/*_optim_states.pt")
+    ranks = {int(match[1]) for match in (re.search(r"_pp_rank_(\d+)_", file.name) for file in files) if match}
+    for rank in range(min(ranks, default=0), max(ranks, default=0)):
+        if rank not in ranks:
+            yield f"the optimizer states of process {rank} are missing"
+
+
+def main(output: str) -> None:
+    """Set aside what is half-written; the job ends where that cannot be done, as it would go on from there."""
+    for folder in Path(output).glob("checkpoint-*"):
+        why = integrity_problem(folder) if CHECKPOINT_NAME.fullmatch(folder.name) and folder.is_dir() else None
+        if why:
+            try:
+                place = quarantine(folder)
+            except OSError as err:
+                sys.exit(
+                    f"lmf-recipes: {folder} was not written to its end ({why}), and cannot be renamed: {err.strerror}"
+                )
+            if place:
+                sys.stderr.write(f"lmf-recipes: {folder} was not written to its end ({why}); it is now {place.name}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

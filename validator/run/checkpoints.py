@@ -1,0 +1,237 @@
+"""Checkpoints of a run as the Trainer writes them: what one tells of its run, and the one from which LLaMA-Factory
+would resume, by its own rules (hparams/parser.py, get_train_args).
+Sources: transformers/trainer.py, Trainer._save_checkpoint; deepspeed/runtime/engine.py, save_checkpoint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from validator.recipe import safe_read
+from validator.run import checkpoint_integrity
+from validator.run.prediction import Job
+
+
+class TrainerCheckpoint:
+    """The folder of a checkpoint, read when it is first asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def aside(self) -> Path:
+        """Where it is set aside; neither the Trainer nor LLaMA-Factory takes it for a checkpoint there."""
+        return checkpoint_integrity.quarantine_path(self.path)
+
+    @cached_property
+    def flaw(self) -> str | None:
+        """Why it is half-written, in words; None where it is whole."""
+        return checkpoint_integrity.integrity_problem(self.path)
+
+    @cached_property
+    def state(self) -> Mapping[str, Any]:
+        """trainer_state.json, which is written last; empty where it cannot be read."""
+        return checkpoint_integrity.read_json_mapping(self.path / checkpoint_integrity.TRAINER_STATE)
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps that are done."""
+        step, name = self.state.get("global_step"), checkpoint_integrity.CHECKPOINT_NAME.fullmatch(self.name)
+        return step if isinstance(step, int) else int(name[1]) if name else 0
+
+    @property
+    def per_epoch(self) -> int | None:
+        """Optimizer steps of an epoch; `epoch` counts micro batches, of which the last step may have fewer."""
+        epoch = self.state.get("epoch")
+        if not isinstance(epoch, (int, float)) or not epoch > 0 or not self.step:
+            return None
+        return math.ceil(self.step / epoch - 1e-6)
+
+    @cached_property
+    def processes(self) -> int | None:
+        """How many wrote it, by their random numbers; None where those are not kept, as with `save_only_model`."""
+        if safe_read.path_kind(self.path / "rng_state.pth") == "file":
+            return 1
+        return len([*safe_read.glob_folder(self.path, "rng_state_*.pth")]) or None
+
+    @cached_property
+    def engine(self) -> bool:
+        """Whether it holds states of DeepSpeed."""
+        return any(safe_read.glob_folder(self.path, "global_step*"))
+
+    @cached_property
+    def shards(self) -> tuple[str, ...]:
+        """File names of the optimizer states of each process under ZeRO; none of stage 0."""
+        return tuple(sorted(each.name for each in safe_read.glob_folder(self.path, "global_step*/*_optim_states.pt")))
+
+    @property
+    def splits_weights(self) -> bool:
+        """Whether the weights are split, too (stage 3)."""
+        return any(safe_read.glob_folder(self.path, "global_step*/*zero_pp_rank_*_model_states.pt"))
+
+    @property
+    def schedules(self) -> bool:
+        """Whether optimizer and learning rate go on; the Trainer loads both or neither, without a word."""
+        optimizer = self.engine or any(safe_read.glob_folder(self.path, "optimizer*"))
+        return optimizer and safe_read.path_kind(self.path / "scheduler.pt") == "file"
+
+    @property
+    def adapts(self) -> bool | None:
+        """Whether its weights are those of an adapter; None where FSDP has spread them."""
+        if any(safe_read.glob_folder(self.path, "adapter_model.*")):
+            return True
+        return (
+            False
+            if any(safe_read.path_kind(self.path / name) == "file" for name in checkpoint_integrity.WEIGHT_FILES)
+            else None
+        )
+
+    @cached_property
+    def adapter(self) -> Mapping[str, Any]:
+        """adapter_config.json; empty where it holds no adapter, or that cannot be read."""
+        return checkpoint_integrity.read_json_mapping(self.path / "adapter_config.json")
+
+
+def checkpoints_in(folder: Path) -> list[TrainerCheckpoint]:
+    """Those in a folder, the last one last, whole or not (transformers/trainer_utils.py, get_last_checkpoint); none
+    where it cannot be read."""
+    named = (
+        (checkpoint_integrity.CHECKPOINT_NAME.fullmatch(path.name), path) for path in safe_read.list_folder(folder)
+    )
+    steps = {int(match[1]): path for match, path in named if match and safe_read.path_kind(path) == "folder"}
+    return [TrainerCheckpoint(steps[step]) for step in sorted(steps)]
+
+
+_DROPPED_SHARE = 0.05
+# Where the Trainer writes if no folder is named (transformers, training_args.py).
+DEFAULT_OUTPUT_DIR = "trainer_output"
+
+
+def never_resumes(job: Job) -> bool:
+    """Whether stage and method start anew whatever is asked."""
+    return job.stage in ("rm", "ppo") and job.method in ("full", "freeze")
+
+
+def resumes_unasked(job: Job) -> bool:
+    """Whether LLaMA-Factory looks into the output folder by itself."""
+    return job.trains and not (
+        job.has("resume_from_checkpoint") or job.flag("overwrite_output_dir") or never_resumes(job)
+    )
+
+
+def output_folder(job: Job) -> Path | None:
+    """The output folder, where it exists."""
+    folder = safe_read.expand_home(str(job.get("output_dir") or DEFAULT_OUTPUT_DIR))
+    location = job.find(str(folder))
+    return folder if location and location[1] and safe_read.path_kind(location[0]) == "folder" else None
+
+
+def found_checkpoints(job: Job) -> list[TrainerCheckpoint]:
+    """The checkpoints in the output folder, the last one last."""
+    folder = output_folder(job)
+    if folder is None:
+        return []
+
+    return checkpoints_in(folder)
+
+
+def result_files(job: Job) -> list[str]:
+    """Names of the files with weights in the output folder itself, which a run leaves at its end."""
+    folder = output_folder(job)
+    if folder is None:
+        return []
+    from .checkpoint_integrity import WEIGHT_FILES
+
+    return [name for name in WEIGHT_FILES if safe_read.path_kind(folder / name) == "file"]
+
+
+@lru_cache(maxsize=1)
+def resume_candidates(job: Job) -> tuple[TrainerCheckpoint, ...]:
+    """What the run would go on from, the last one first; the Trainer takes that, whole or not."""
+    asked = job.get("resume_from_checkpoint")
+    if not job.trains or never_resumes(job):
+        return ()
+    if isinstance(asked, str) and asked:
+        place = job.find(asked)
+        return _checkpoint_at(place[0]) if place and safe_read.path_kind(place[0]) == "folder" else ()
+    return tuple(reversed(found_checkpoints(job))) if asked is True or resumes_unasked(job) else ()
+
+
+def _checkpoint_at(folder: Path) -> tuple[TrainerCheckpoint, ...]:
+
+    return (TrainerCheckpoint(folder),)
+
+
+def half_written_checkpoints(job: Job) -> tuple[TrainerCheckpoint, ...]:
+    """Half-written checkpoints in the output folder, after the last whole one: at the last of them the run would
+    stop."""
+    if isinstance(job.get("resume_from_checkpoint"), str):
+        return ()
+    taken, saved = resume_checkpoint(job), resume_candidates(job)
+    return saved[: saved.index(taken)] if taken else saved
+
+
+def resume_checkpoint(job: Job) -> TrainerCheckpoint | None:
+    """The last whole one."""
+    return next((saved for saved in resume_candidates(job) if not saved.flaw), None)
+
+
+def batch_counts(job: Job, saved: TrainerCheckpoint) -> tuple[int, int] | None:
+    """Samples that all processes take at once, in the checkpoint's run and in this one; None where that is not known:
+    nodes with disks of their own see the processes of one."""
+    machine, batch = job.machine, saved.state.get("train_batch_size")
+    if machine is None or saved.processes is None or not isinstance(batch, int):
+        return None
+    if machine.nodes > 1 and saved.processes == machine.devices:
+        return None
+    return batch * saved.processes, job.micro_batch * job.world
+
+
+def epoch_steps(job: Job, saved: TrainerCheckpoint) -> tuple[int, int] | None:
+    """Optimizer steps of an epoch, in the checkpoint's run and in this one; None where the rows of the data are not
+    known, or how many of them fill a sequence."""
+    known = job.rows is not None and not (job.packs or job.tokenized or job.flag("streaming"))
+    if saved.per_epoch is None or job.machine is None or not known:
+        return None
+    from . import training_time  # which no recipe without a checkpoint asks for
+
+    train = training_time.sample_counts(job).train
+    return None if train is None else (saved.per_epoch, job.steps_per_epoch(train))
+
+
+def has_same_steps(job: Job, saved: TrainerCheckpoint) -> bool:
+    """Whether a step is what it was, as far as known; a few rows may be dropped while they are tokenized."""
+    if steps := epoch_steps(job, saved):
+        return abs(steps[0] - steps[1]) <= max(1, _DROPPED_SHARE * steps[0])
+    batches = batch_counts(job, saved)
+    return batches is None or batches[0] == batches[1]
+
+
+def total_steps(job: Job, saved: TrainerCheckpoint) -> int | None:
+    """Optimizer steps of the whole run; None where an epoch may have another number of them than it had."""
+    if job.number("max_steps") > 0:
+        return int(job.number("max_steps"))
+    known = saved.per_epoch if has_same_steps(job, saved) else None
+    return math.ceil(job.number("num_train_epochs") * known) if known else None
+
+
+def is_at_end(job: Job, saved: TrainerCheckpoint) -> bool:
+    """Whether the checkpoint is at the end of the run."""
+    steps = total_steps(job, saved)
+    return steps is not None and saved.step >= steps
+
+
+def is_finished(job: Job, saved: TrainerCheckpoint) -> bool:
+    """Whether that run has left its result, too, which it may also where it was told to stop before the end. One that
+    was killed while it wrote the result has not."""
+    from .checkpoint_integrity import result_problem
+
+    folder = output_folder(job)
+    return is_at_end(job, saved) and bool(result_files(job)) and folder is not None and result_problem(folder) is None

@@ -1,0 +1,43 @@
+"""What an hour of a device costs, as a header block or a command line writes it (`1.99 USD`), and what the run
+costs."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from validator.run.recipe_arguments import finite_number
+
+if TYPE_CHECKING:
+    from validator.physics import Band
+
+
+_PRICE_FORM = re.compile(r"(\d+(?:\.\d+)?) ?([^\W\d_]{0,12}|[$€¥£])")
+
+
+class Price(NamedTuple):
+    """Money for one device and hour; `currency` as it is written, which may be empty."""
+
+    amount: float
+    currency: str = ""
+
+    def of(self, devices: int, hours: Band) -> Cost:
+        """Of so many devices for so many hours."""
+        return Cost(*hours.times(devices * self.amount), self.currency)
+
+
+class Cost(NamedTuple):
+    """Money for a whole run: the 90 % band around what is expected."""
+
+    low: float
+    expected: float
+    high: float
+    currency: str
+
+
+def parse_price(value: Any) -> Price | None:
+    """The price that a text or a number states; None where it states none."""
+    if number := finite_number(value):
+        return Price(number) if number > 0 else None
+    match = _PRICE_FORM.fullmatch(value.strip()) if isinstance(value, str) else None
+    return Price(float(match[1]), match[2]) if match and float(match[1]) > 0 else None

@@ -1,0 +1,287 @@
+"""Local data sets: the registry (dataset_info.json), the files that its entries name, and how many rows these hold."""
+
+import codecs
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from validator.errors import RecipeError
+from validator.knowledge import tables
+from validator.recipe import safe_read
+from validator.recipe.safe_read import is_too_deep, read_json
+from validator.wording import plural
+
+DataSource = Literal["hub", "script", "cloud", "file"]
+# The file of a registry, in `dataset_dir` (llamafactory/extras/constants.py, DATA_CONFIG).
+REGISTRY_FILE = "dataset_info.json"
+
+# Larger files are estimated from their beginning, so that a check never waits for data.
+_MAX_WHOLE_BYTES = {"json": 2 << 20, "csv": 2 << 20, "jsonl": 4 << 20, "txt": 4 << 20}
+_HEAD_BYTES = 1 << 18
+_HEAD_ROWS = 1000  # rows
+_GZIP_MARK = b"\x1f\x8b"
+# Where an entry may say that its data are, in the order in which LLaMA-Factory looks (data/parser.py).
+_SOURCE_OF_KEY: dict[str, DataSource] = {
+    "hf_hub_url": "hub", "ms_hub_url": "hub", "om_hub_url": "hub", "script_url": "script", "cloud_file_name": "cloud",
+    "file_name": "file",
+}  # fmt: skip
+SOURCE_KEYS = tuple(_SOURCE_OF_KEY)
+
+
+class Rows(NamedTuple):
+    """How many rows a data set holds. `columns` is None unless every row was read; `problem` says why none can be;
+    `head` are the first rows, as many as tell their form."""
+
+    number: int = 0
+    exact: bool = True
+    columns: frozenset[str] | None = None
+    problem: str | None = None
+    head: tuple[Mapping[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.number:,}" if self.exact else f"about {self.number:,}"
+
+    @property
+    def samples(self) -> str:
+        """The number with its noun."""
+        return f"{self} {plural(self.number, 'sample')}"
+
+
+@dataclass(eq=False)
+class Dataset:
+    """One entry of a registry. `folder` is `dataset_dir`, which file names are relative to."""
+
+    name: str
+    entry: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def source(self) -> DataSource | None:
+        """Where LLaMA-Factory takes the data from: a hub wins over a file."""
+        return next((kind for key, kind in _SOURCE_OF_KEY.items() if key in self.entry), None)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / str(self.entry.get("file_name"))
+
+    @cached_property
+    def present(self) -> bool:
+        """Whether the file or folder that `file_name` gives is there."""
+        return safe_read.path_kind(self.path) is not None
+
+    @cached_property
+    def files(self) -> tuple[Path, ...]:
+        """The local files, those of a folder at its first level, in the order the system lists them and LLaMA-Factory
+        reads them. Empty where nothing is there."""
+        if self.source != "file" or not self.present:
+            return ()
+        if safe_read.path_kind(self.path) == "folder":
+            return tuple(safe_read.list_folder(self.path))
+        return (self.path,) if safe_read.path_kind(self.path) == "file" else ()
+
+    @cached_property
+    def mapping(self) -> Mapping[str, str | None]:
+        """Column of the data for each part of a sample. Once `columns` is there, parts it leaves out have none."""
+        columns = self.entry.get("columns")
+        if isinstance(columns, Mapping):
+            return columns
+        usual = {"prompt": "instruction", "query": "input", "response": "output", "messages": "conversations"}
+        return {} if columns is not None else usual
+
+    def named(self, part: str) -> str:
+        """The column to look a part up in; empty where there is none, or where it is no text (PTH118)."""
+        name: object = self.mapping.get(part)
+        return name if isinstance(name, str) else ""
+
+    @property
+    def pictured(self) -> bool:
+        """Whether its samples have pictures or films, by the columns that are named for them."""
+        return bool(self.mapping.get("images") or self.mapping.get("videos"))
+
+    @property
+    def published(self) -> Mapping[str, Any] | None:
+        """The entry of data/sets.yaml for a public data set (thoughts, tokens, and rows after `num_samples`); None if
+        there is no entry."""
+        subset, drawn = self.entry.get("subset"), self.entry.get("num_samples")
+        found = tables.yaml_table("sets").get(f"{self.entry.get('hf_hub_url')}{f'#{subset}' if subset else ''}")
+        return {**found, "rows": drawn} if found and isinstance(drawn, int) else found
+
+    @cached_property
+    def rows(self) -> Rows | None:
+        """Rows LLaMA-Factory reads; None where that cannot be told from here."""
+        counted = [count_rows(path) for path in self.files]
+        split = self.entry.get("split", "train")
+        if not counted or split != "train" or any(rows is None for rows in counted):
+            return None
+        total = _sum_rows(rows for rows in counted if rows)
+        wanted = self.entry.get("num_samples")
+        return total._replace(number=wanted, exact=True) if isinstance(wanted, int) and not total.problem else total
+
+
+class Registry(NamedTuple):
+    """The entries of a dataset_info.json by name; `problem` says why there are none."""
+
+    folder: Path
+    entries: Mapping[str, Any] = MappingProxyType({})
+    problem: str | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file that holds them."""
+        return self.folder / REGISTRY_FILE
+
+    @property
+    def pictured(self) -> bool:
+        """Whether samples of any of its data sets have pictures or films."""
+        return any(one.pictured for name in self.entries if (one := self.get(name)))
+
+    def get(self, name: str) -> Dataset | None:
+        """The data set of this name; None where it is not defined."""
+        if name not in self.entries:
+            return None
+        entry = self.entries[name]
+        return Dataset(name, entry if isinstance(entry, Mapping) else {}, self.folder)
+
+
+def read_registry(path: Path) -> Registry:
+    """The registry in a file. Never raises."""
+    try:
+        entries = read_json(str(path))
+    except RecipeError as err:
+        return Registry(path.parent, problem=str(err))
+    if not isinstance(entries, dict):
+        return Registry(path.parent, problem=f"`{path}` is not a JSON object of data sets by name")
+    return Registry(path.parent, entries)
+
+
+def readable_suffixes() -> Mapping[str, str]:
+    """File name endings LLaMA-Factory reads, and the reader of each."""
+    kinds: Mapping[str, str] = tables.json_table("templates")["names"]["file_types"]
+    return kinds
+
+
+def count_rows(path: Path) -> Rows | None:
+    """Rows of one file; None for formats whose rows cannot be counted with the standard library."""
+    if path.suffix[1:] not in _MAX_WHOLE_BYTES or safe_read.path_kind(path) != "file":
+        return None
+    try:
+        stat = path.stat()
+        return _count_in_file(str(path), stat.st_size, stat.st_mtime_ns)
+    except OSError as err:
+        return Rows(problem=f"`{path}` cannot be read: {(err.strerror or str(err)).lower()}")
+
+
+@lru_cache(maxsize=1024)
+def _count_in_file(path: str, size: int, _changed: int) -> Rows | None:
+    kind = Path(path).suffix[1:]
+    whole = size <= _MAX_WHOLE_BYTES[kind]
+    with Path(path).open("rb") as stream:
+        data = stream.read(size if whole else _HEAD_BYTES)
+    if data.startswith(_GZIP_MARK):
+        return None
+    try:
+        text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "strict" if whole else "ignore")
+    except UnicodeDecodeError as err:
+        return Rows(problem=f"`{path}` is not UTF-8 text (byte {err.start})")
+    if data.startswith(codecs.BOM_UTF8) and text.lstrip().startswith("["):
+        return Rows(problem=f"`{path}` is a list behind a byte order mark, which the run refuses; save it without")
+    if whole:
+        return _ROWS_BY_SUFFIX[kind](text, path)
+    text = text[: text.rfind("\n")] if "\n" in text else text
+    listed = text.lstrip().startswith("[")
+    seen = [*_leading_objects(text)] if listed else _filled_lines(text)
+    head = _rows_of_objects(seen, path).head if listed else _ROWS_BY_SUFFIX[kind](text, path).head
+    return Rows(round(len(seen) * size / max(len(text.encode()), 1)), exact=False, head=head) if seen else None
+
+
+def _filled_lines(text: str) -> list[str]:
+    return [line for line in text.split("\n") if line.strip()]
+
+
+def _rows_of_text(text: str, _path: str) -> Rows:
+    """Every line is a row, blank ones too."""
+    lines = text.removesuffix("\n").split("\n") if text else []
+    return Rows(len(lines), columns=frozenset({"text"}), head=tuple({"text": line} for line in lines[:_HEAD_ROWS]))
+
+
+def _rows_of_csv(text: str, _path: str) -> Rows:
+    import csv  # which few data sets need
+
+    csv.field_size_limit(max(csv.field_size_limit(), _MAX_WHOLE_BYTES["csv"]))  # pandas has none
+    lines = csv.reader(io.StringIO(text, newline=""))
+    header = next(lines, [])
+    rows = [line for line in lines if line]
+    head = tuple(dict(zip(header, map(_csv_cell, row), strict=False)) for row in rows[:_HEAD_ROWS])
+    return Rows(len(rows), columns=frozenset(header), head=head)
+
+
+def _csv_cell(text: str) -> str | bool | None:
+    return {"true": True, "false": False, "": None}.get(text.lower(), text)
+
+
+def _rows_of_json(text: str, path: str) -> Rows:
+    """A list of objects, one object on each line, or a single object, whatever the file is called."""
+    lines = [] if text.lstrip().startswith("[") else _filled_lines(text)
+    if len(text) > _MAX_WHOLE_BYTES["json"]:
+        return Rows(len(lines), head=_rows_of_json(text[: text.rfind("\n", 0, _HEAD_BYTES) + 1], path).head)
+    if not text.strip():
+        return Rows()
+    try:
+        return _rows_of_objects(json.loads(text) if len(lines) < 2 else [json.loads(line) for line in lines], path)
+    except RecursionError:
+        return Rows(problem=f"`{path}` is nested too deeply")
+    except json.JSONDecodeError as err:
+        if len(lines) > 1 and (single := _single_object(text)) is not None:
+            return _rows_of_objects([single], path)
+        where = f"line {err.lineno} column {err.colno}" if len(lines) < 2 else "one of its lines"
+        return Rows(problem=f"`{path}` is not valid JSON: {err.msg.lower()} at {where}")
+    except ValueError:
+        return Rows(problem=f"`{path}` holds a number of too many digits")
+
+
+def _single_object(text: str) -> Any:
+    """One object written over several lines; None where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+_ROWS_BY_SUFFIX = {"csv": _rows_of_csv, "txt": _rows_of_text, "json": _rows_of_json, "jsonl": _rows_of_json}
+
+
+def _rows_of_objects(content: Any, path: str) -> Rows:
+    rows = content if isinstance(content, list) else [content]
+    if not all(isinstance(row, dict) for row in rows):
+        return Rows(problem=f"`{path}` holds something other than objects; each row is an object of columns")
+    if is_too_deep(rows[:_HEAD_ROWS]):
+        return Rows(problem=f"`{path}` is nested too deeply")
+    return Rows(len(rows), columns=frozenset().union(*rows), head=tuple(rows[:_HEAD_ROWS]))
+
+
+def _leading_objects(text: str) -> Iterator[Any]:
+    """Whole objects at the beginning of a list."""
+    decoder, position = json.JSONDecoder(), text.index("[") + 1
+    while True:
+        while position < len(text) and text[position] in " \t\r\n,":
+            position += 1
+        try:
+            row, position = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            return
+        yield row
+
+
+def _sum_rows(parts: Iterable[Rows]) -> Rows:
+    total = Rows(columns=frozenset())
+    for part in parts:
+        both = total.columns is not None and part.columns is not None
+        columns = (total.columns or frozenset()) | (part.columns or frozenset()) if both else None
+        exact, problem = total.exact and part.exact, total.problem or part.problem
+        total = Rows(total.number + part.number, exact, columns, problem, (total.head + part.head)[:_HEAD_ROWS])
+    return total

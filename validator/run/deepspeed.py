@@ -1,0 +1,218 @@
+"""A DeepSpeed configuration and how it shards states; and what a DeepSpeed file that does not exist most likely
+holds, by its name, or else by what each of LLaMA-Factory's own files would make of the run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from validator.errors import RecipeError
+from validator.finding import Verdict
+from validator.physics import Sharding
+from validator.recipe.safe_read import parse_json, read_json
+from validator.run.recipe_arguments import finite_number
+
+# Micro batches of a step, the first and the last, whose gradients ZeRO-2 keeps where the optimizer lies in host memory
+# (rule PAR023).
+MICRO_BATCHES_KEPT_OFFLOADED = 2
+_ZERO_STAGES = (0, 1, 2, 3)
+
+
+class DeepSpeedConfig(NamedTuple):
+    """A DeepSpeed configuration. `path` is None for one inside the recipe; `problem` says why `config` is empty;
+    `assumed`: the file is not there, and its name tells what it most likely holds; `missing`: nor does its name."""
+
+    config: Mapping[str, Any] = MappingProxyType({})
+    path: str | None = None
+    problem: str | None = None
+    assumed: bool = False
+    missing: bool = False
+
+    @property
+    def words(self) -> str:
+        """What it makes of the run, for a message."""
+        kept = {"offload_optimizer": "optimizer", "offload_param": "weights"}
+        offloaded = " and ".join(word for name, word in kept.items() if self.offload(name))
+        return f"ZeRO-{self.stage}{f' with {offloaded} offloaded' if offloaded else ''}"
+
+    @property
+    def block(self) -> Mapping[str, Any]:
+        block = self.config.get("zero_optimization")
+        return block if isinstance(block, Mapping) else {}
+
+    @property
+    def stage(self) -> int:
+        """As pydantic reads it: "3" and 3.0 are 3. What DeepSpeed refuses (PAR103) counts as 0. For "auto" accelerate
+        writes its default, 2 (utils/dataclasses.py, DeepSpeedPlugin)."""
+        value = self.block.get("stage", 0)
+        if value == "auto":
+            return 2
+        if isinstance(value, str) and value.isdecimal():
+            value = float(value)
+        number = None if isinstance(value, bool) else finite_number(value)
+        return int(number) if number in _ZERO_STAGES else 0
+
+    def value(self, path: str) -> Any:
+        """What stands at a dotted path of the configuration; None where nothing does."""
+        value: Any = self.config
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    def offload(self, name: str) -> bool:
+        """Whether `offload_optimizer` or `offload_param` names a device."""
+        return self._offload_block(name).get("device", "none") in ("cpu", "nvme")
+
+    @property
+    def offloads(self) -> bool:
+        """Whether any state is kept in main memory or on NVMe."""
+        return self.offload("offload_optimizer") or self.offload("offload_param")
+
+    @property
+    def nvme(self) -> bool:
+        """Whether any state is kept on NVMe."""
+        return "nvme" in [self._offload_block(name).get("device") for name in ("offload_optimizer", "offload_param")]
+
+    @property
+    def steps_on_cpu(self) -> bool:
+        """Whether accelerate hands the optimizer's work to one of DeepSpeed's CPU optimizers, whatever `optim` names
+        (accelerate, accelerator.py, _prepare_deepspeed)."""
+        forced = self.config.get("zero_force_ds_cpu_optimizer", True) is not False
+        return self.stage > 0 and self.offload("offload_optimizer") and "optimizer" not in self.config and forced
+
+    def pinned(self) -> bool:
+        """Whether any offloaded state is page-locked."""
+        return any(self._offload_block(n).get("pin_memory") is True for n in ("offload_optimizer", "offload_param"))
+
+    def _offload_block(self, name: str) -> Mapping[str, Any]:
+        block = self.block.get(name)
+        return block if isinstance(block, Mapping) else {}
+
+
+def read_deepspeed(value: Any, path: str | None) -> DeepSpeedConfig:
+    """The configuration that `deepspeed:` names: a mapping, a JSON text, or the file at `path`.
+
+    Never raises: `problem` says what is wrong."""
+    if isinstance(value, Mapping):
+        return DeepSpeedConfig(_with_text_keys(value))
+    try:
+        config = parse_json(value) if isinstance(value, str) and value.startswith("{") else read_json(str(path))
+    except RecipeError as err:
+        return DeepSpeedConfig(path=path, problem=str(err) if path else f"the JSON text {err}")
+    if not isinstance(config, dict):
+        return DeepSpeedConfig(path=path, problem=f"`{path}` is not a JSON object")
+    return DeepSpeedConfig(config, path)
+
+
+def _with_text_keys(value: Any) -> Any:
+    """A value in the recipe with texts for keys, which YAML need not have, and JSON has."""
+    if isinstance(value, Mapping):
+        return {str(key): _with_text_keys(inner) for key, inner in value.items()}
+    return [_with_text_keys(each) for each in value] if isinstance(value, list) else value
+
+
+def deepspeed_sharding(zero: DeepSpeedConfig, nodes: int, devices: int, hidden: int) -> Sharding:
+    """How states are spread. `hidden` resolves "auto" sizes as transformers does for stage 3
+    (integrations/deepspeed.py, trainer_config_finalize): hidden^2, 0.9 hidden^2 and 10 hidden elements."""
+    stage, block = zero.stage, zero.block
+
+    def size(name: str, default: int, auto: int) -> int:
+        value = block.get(name, default)
+        if value == "auto":
+            return auto if stage == 3 else default
+        usable = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e18
+        return int(value) if usable else default
+
+    return Sharding(
+        nodes=nodes,
+        devices_per_node=devices,
+        stage=stage,
+        engine=True,
+        offload_optimizer=zero.offload("offload_optimizer"),
+        offload_parameters=stage == 3 and zero.offload("offload_param"),
+        pin_memory=zero.pinned(),
+        reduce_bucket=size("reduce_bucket_size", 500_000_000, hidden * hidden),
+        allgather_bucket=size("allgather_bucket_size", 500_000_000, 500_000_000),
+        prefetch_bucket=size("stage3_prefetch_bucket_size", 50_000_000, int(0.9 * hidden * hidden)),
+        persistence_threshold=size("stage3_param_persistence_threshold", 100_000, 10 * hidden),
+        max_live_parameters=size("stage3_max_live_parameters", 1_000_000_000, 1_000_000_000),
+        max_reuse_distance=size("stage3_max_reuse_distance", 1_000_000_000, 1_000_000_000),
+        sub_group=size("sub_group_size", 1_000_000_000, 1_000_000_000),
+        overlap=bool(block.get("overlap_comm", stage == 3)),
+        contiguous_gradients=bool(block.get("contiguous_gradients", True)),
+        gather_on_save=block.get("stage3_gather_16bit_weights_on_model_save") is True,
+    )
+
+
+_STAGE_IN_NAME = re.compile(r"(?:zero|stage|(?<![a-z])z)[-_]?(?:stage[-_]?)?([0-3])(?!\d)")
+_OFFLOADS_OPTIMIZER_ALONE = re.compile(r"offload[-_]?optim")
+# What LLaMA-Factory's own files hold beside the stage (examples/deepspeed/).
+_COMMON_KEYS = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto",
+           "gradient_accumulation_steps": "auto", "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
+           "zero_allow_untested_optimizer": True}  # fmt: skip
+_BUCKET_KEYS = {"overlap_comm": False, "reduce_bucket_size": 500_000_000, "allgather_bucket_size": 500_000_000}
+_STAGE_3_KEYS = {"overlap_comm": False, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto",
+            "stage3_param_persistence_threshold": "auto",
+            "stage3_gather_16bit_weights_on_model_save": True}  # fmt: skip
+_OFFLOAD_TO_CPU = {"device": "cpu", "pin_memory": True}
+_STOCK_FILES = ("ds_z0.json", "ds_z2.json", "ds_z2_offload.json", "ds_z3.json", "ds_z3_offload.json")
+
+
+class DeepSpeedOutcome(NamedTuple):
+    """What a configuration makes of a run: the verdict, and the most bytes that a device may need."""
+
+    zero: DeepSpeedConfig
+    verdict: Verdict
+    most: float
+
+
+class DeepSpeedAlternatives(NamedTuple):
+    """What each of LLaMA-Factory's own files makes of a run."""
+
+    outcomes: tuple[DeepSpeedOutcome, ...]
+
+    @property
+    def verdicts(self) -> Mapping[str, Verdict]:
+        """By what each file does."""
+        return {each.zero.words: each.verdict for each in self.outcomes}
+
+    @property
+    def agreed(self) -> DeepSpeedConfig | None:
+        """The configuration that stands for all: which needs most where none exceeds, or least where all do; None where
+        some exceed."""
+        told = {each.verdict for each in self.outcomes}
+        if "exceeds" in told and len(told) > 1:
+            return None
+        choose = min if told == {"exceeds"} else max
+        return choose(self.outcomes, key=lambda each: (each.verdict == "tight", each.most)).zero
+
+
+def stock_deepspeed() -> tuple[DeepSpeedConfig, ...]:
+    """LLaMA-Factory's own configurations that shard in different ways."""
+    return tuple(there for name in _STOCK_FILES if (there := deepspeed_by_file_name(name)))
+
+
+def deepspeed_by_file_name(path: str) -> DeepSpeedConfig | None:
+    """The configuration that a file of this name most likely holds: LLaMA-Factory's of that stage, with offload where
+    the name has the word, in stage 3 of the parameters, too, unless it says `offload_optimizer`. None where the name
+    tells no stage, or several."""
+    name = Path(path.replace("\\", "/")).name.lower()
+    told = {int(stage) for stage in _STAGE_IN_NAME.findall(name)}
+    if len(told) != 1:
+        return None
+    (stage,) = told
+    own = _STAGE_3_KEYS if stage == 3 else _BUCKET_KEYS
+    return DeepSpeedConfig(
+        {**_COMMON_KEYS, "zero_optimization": {"stage": stage, **own, **_offload_keys(name, stage)}}, assumed=True
+    )
+
+
+def _offload_keys(name: str, stage: int) -> Mapping[str, Any]:
+    if "offload" not in name or re.search(r"no[-_]?offload", name) or stage < 2:
+        return {}
+    if stage == 2 or _OFFLOADS_OPTIMIZER_ALONE.search(name):
+        return {"offload_optimizer": _OFFLOAD_TO_CPU}
+    return {"offload_optimizer": _OFFLOAD_TO_CPU, "offload_param": _OFFLOAD_TO_CPU}

@@ -1,0 +1,170 @@
+"""FSDP and how it shards states, whether the recipe's own keys ask for it or the accelerate file that its header
+block names; and what `accelerate launch` makes of that file.
+Sources: accelerate/commands/config/config_args.py, commands/launch.py, utils/launch.py and utils/dataclasses.py."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from validator.errors import RecipeError
+from validator.knowledge import releases
+from validator.physics import Sharding
+from validator.recipe.safe_read import read_yaml
+
+
+class Fsdp(NamedTuple):
+    """How FSDP spreads a run. `resharded`: layers give their gathered weights back after the forward pass. `lazy`: each
+    process keeps the weights in main memory until they are spread; else they go to every device whole. `gathers`: a
+    save collects all weights in one process. `recomputes`: it checkpoints activations itself."""
+
+    version: int = 1
+    shards: bool = True
+    resharded: bool = True
+    hybrid: bool = False
+    offload: bool = False
+    lazy: bool = False
+    gathers: bool = False
+    recomputes: bool = False
+
+
+def fsdp_of_words(words: tuple[str, ...]) -> Fsdp:
+    """FSDP by the recipe's own `fsdp`. ACCELERATE_USE_FSDP is set when the trainer is made, after loading, so the whole
+    model has gone to every device (patcher.py, device_map; transformers/integrations/fsdp.py): only `accelerate
+    launch` sets it before. Without auto_wrap the whole model is one unit."""
+    return Fsdp(
+        shards="no_shard" not in words,
+        resharded="auto_wrap" in words and not {"shard_grad_op", "hybrid_shard_zero2"} & set(words),
+        hybrid=any(word.startswith("hybrid_shard") for word in words),
+        offload="offload" in words,
+    )
+
+
+def host_copies(fsdp: Fsdp, devices: int, quantized: bool, header: Mapping[str, Any]) -> int:
+    """How many processes of a node keep the whole model in main memory until it is spread; 0 where all devices do.
+
+    Each does, not the first alone: the others make zeros of the same size, which LLaMA-Factory raises to fp32 where
+    they are trained (transformers, modeling_utils._move_missing_keys_from_meta_to_device; model/adapter.py; seen
+    in a run of two processes).
+
+    A model that is quantized while it loads goes to every device whole from transformers 5.0 on, at least to 5.6:
+    LLaMA-Factory names no device_map under FSDP, so the quantizer takes the current device
+    (quantizer_bnb_4bit.update_device_map), and nothing moves the weights back
+    (core_model_loading.convert_and_load_state_dict_in_model). transformers 4.55 to 4.57 moves each weight, once it is
+    quantized, to the main memory of the node's first process, and drops it in every other one
+    (modeling_utils._load_state_dict_into_meta_model). Seen in two processes of 4.57.6 and 5.6.0."""
+    if not fsdp.lazy:
+        return 0
+    if quantized:
+        return 0 if releases.requires(header, since="transformers 5.0.0") else 1
+    return devices
+
+
+def fsdp_sharding(fsdp: Fsdp, nodes: int, devices: int, copies: int) -> Sharding:
+    """How states are spread. Hybrid sharding is that of one node, on each."""
+    if not fsdp.shards:
+        return Sharding(nodes, devices)
+    return Sharding(
+        1 if fsdp.hybrid else nodes,
+        devices,
+        stage=3 if fsdp.resharded else 2,
+        fsdp=True,
+        sharded_load=copies > 0,
+        loaders=max(copies, 1),
+        raised=fsdp.version == 2,
+        offload_optimizer=fsdp.offload,
+        offload_parameters=fsdp.offload,
+        pin_memory=False,
+        gather_on_save=fsdp.gathers,
+    )
+
+
+FSDP_PREFIX = "fsdp_"
+FSDP_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+
+
+class AccelerateFile(NamedTuple):
+    """An accelerate file. `problem` says why `config` is empty."""
+
+    path: str
+    config: Mapping[str, Any] = MappingProxyType({})
+    problem: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """What runs the processes: FSDP, MULTI_GPU, MULTI_NPU, DEEPSPEED, NO …"""
+        return str(self.config.get("distributed_type", ""))
+
+    @property
+    def judged(self) -> bool:
+        """Whether it is known what the processes then hold: sharded by FSDP, or each the whole."""
+        return self.kind in ("FSDP", "MULTI_GPU", "MULTI_NPU")
+
+    @property
+    def half(self) -> Literal["bf16", "fp16"] | None:
+        """The format of mixed precision where the recipe names none (transformers, training_args.py)."""
+        formats: dict[str, Literal["bf16", "fp16"]] = {"bf16": "bf16", "fp8": "bf16", "fp16": "fp16"}
+        return formats.get(str(self.config.get("mixed_precision")).lower())
+
+    @property
+    def written(self) -> Mapping[str, str]:
+        """The names under which the settings of FSDP are written, by their full ones: the prefix may be left out."""
+        block = self.config.get("fsdp_config")
+        names = [str(name) for name in block] if isinstance(block, Mapping) else []
+        return {name if name.startswith("fsdp") else FSDP_PREFIX + name: name for name in names}
+
+    def setting(self, name: str) -> Any:
+        """A setting of FSDP by its full name; None where it is left out."""
+        block = self.config.get("fsdp_config")
+        return block.get(self.written.get(name)) if isinstance(block, Mapping) else None
+
+    def on(self, name: str, default: bool = False) -> bool:
+        """Whether a switch of FSDP is on, as accelerate reads its text (utils/environment.py, str_to_bool)."""
+        value = self.setting(name)
+        return default if value is None else str(value).lower() in ("y", "yes", "t", "true", "on", "1")
+
+    @property
+    def version(self) -> int:
+        """Of FSDP; 1 where the file does not say."""
+        return 2 if str(self.setting("fsdp_version")) == "2" else 1
+
+    @property
+    def strategy(self) -> str:
+        """The kind of sharding of FSDP1, which may be given by its number."""
+        value = str(self.setting("fsdp_sharding_strategy") or FSDP_STRATEGIES[0]).upper()
+        return FSDP_STRATEGIES[int(value) - 1] if value in ("1", "2", "3", "4", "5") else value
+
+    @property
+    def whole_states(self) -> bool:
+        """Whether a save collects all weights; FSDP2 leaves them in pieces unless it is asked."""
+        value = self.setting("fsdp_state_dict_type") or ("FULL_STATE_DICT" if self.version == 1 else "")
+        return str(value).upper() in ("FULL_STATE_DICT", "1")
+
+    @property
+    def fsdp(self) -> Fsdp | None:
+        """FSDP as the file asks for it; None where it is of another kind. Wrapping by size is counted as none."""
+        if self.kind != "FSDP":
+            return None
+        wraps = str(self.setting("fsdp_auto_wrap_policy")).upper() == "TRANSFORMER_BASED_WRAP"
+        first, strategy = self.version == 1, self.strategy
+        dropped = strategy in ("FULL_SHARD", "HYBRID_SHARD") if first else self.on("fsdp_reshard_after_forward", True)
+        return Fsdp(
+            version=self.version,
+            shards=not (first and strategy == "NO_SHARD"),
+            resharded=wraps and dropped,
+            hybrid=first and strategy.startswith("HYBRID"),
+            offload=self.on("fsdp_offload_params"),
+            lazy=self.on("fsdp_cpu_ram_efficient_loading", True),
+            gathers=self.whole_states,
+            recomputes=self.on("fsdp_activation_checkpointing"),
+        )
+
+
+def read_accelerate(path: str) -> AccelerateFile:
+    """The file at `path`. Never raises: `problem` says what is wrong."""
+    try:
+        config = read_yaml(path)
+    except RecipeError as err:
+        return AccelerateFile(path, problem=str(err))
+    if not isinstance(config, dict):
+        return AccelerateFile(path, problem="is not a mapping; write `key: value` lines")
+    return AccelerateFile(path, config)

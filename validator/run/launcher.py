@@ -1,0 +1,64 @@
+"""Which processes start and what keeps them busy: CPU cores of the training processes, and Ray, which USE_RAY puts
+in the place of torchrun (llamafactory/train/tuner.py, _ray_training_function)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from validator.errors import RecipeError
+from validator.knowledge import node_environment
+from validator.knowledge.devices import Device
+from validator.recipe.safe_read import parse_json
+from validator.run.prediction import Job
+from validator.run.settings import Resolved
+
+# Of each device of the whole cluster, however many workers train (train/trainer_utils.py, get_placement_group). That
+# Ray waits for them without end was seen with ray 2.60: 10 CPUs on 2, and two times 10 on 19; on 20 they are there.
+RAY_CPUS = 10
+
+
+def uses_ray() -> bool:
+    """Whether the environment hands the run to Ray."""
+    return node_environment.is_env_enabled("USE_RAY")
+
+
+def ray_workers(job: Resolved) -> int:
+    """Processes that train."""
+    return max(int(job.number("ray_num_workers")), 1)
+
+
+def declared_ray_cpus(job: Resolved) -> int | None:
+    """CPUs that the recipe tells Ray it has; Ray does not count them itself then. None: it does."""
+    count = _ray_init_options(job).get("num_cpus")
+    return count if isinstance(count, int) else None
+
+
+def joins_ray_cluster(job: Resolved) -> bool:
+    """Whether the run joins a cluster that is there already, instead of one made for it on this node."""
+    return bool(_ray_init_options(job).get("address") or os.environ.get("RAY_ADDRESS"))
+
+
+def _ray_init_options(job: Resolved) -> Mapping[str, Any]:
+    """What ray.init gets: a mapping, or a text that holds one in JSON (hparams/training_args.py)."""
+    value = job.get("ray_init_kwargs")
+    if isinstance(value, str):
+        with suppress(RecipeError):
+            value = parse_json(value)
+    return value if isinstance(value, Mapping) else {}
+
+
+_CORES_PER_PROCESS = 2  # one starts kernels, another computes gradients and drives NCCL
+
+
+def busy_cores(job: Job, devices: int) -> int:
+    """Those of the processes and their loaders."""
+    return devices * (_CORES_PER_PROCESS + job.loaders)
+
+
+def limit_to_usual_server(wanted: int, device: Device, devices: int) -> int:
+    """No more than the devices' usual server has, but one for each."""
+    rates = device.rates(devices)
+    return min(wanted, max(rates.cores, devices)) if rates else wanted

@@ -1,0 +1,256 @@
+"""What a run asks of a model's vision and audio towers: how many tokens each reads of a sample, and which parts
+train."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any
+
+from validator.knowledge import releases, tables
+from validator.knowledge.models import Model
+from validator.physics import Tower, TowerWorkload, linear_roles
+from validator.run.dataset_registry import Dataset
+from validator.run.hyperparameters import Settings
+from validator.run.quantization import resolve_quantization
+from validator.run.training_task import Task
+
+# What a sample holds where no data are at hand.
+_ONE_OF_EACH = {"images": 1, "videos": 0, "audios": 1}
+_FreezeWords = Mapping[str, list[str]]
+# An entry of data/sets.yaml.
+PublishedFacts = Mapping[str, Any]
+
+
+def tower_encodings(settings: Settings, model: Model, datasets: Iterable[Dataset]) -> tuple[TowerWorkload, ...]:
+    """One for each tower of the model."""
+    number, watched = _media_of_fullest_row(settings, datasets), _has_gradients_through_towers(settings, model)
+    return tuple(
+        trained_parts(settings, model, tower, names)._replace(
+            tokens=_tower_tokens(settings, model, tower, number), watched=watched and tower.exposed
+        )
+        for tower, names in zip(model.arch.towers, model.modules, strict=True)
+    )
+
+
+def frozen_words(task: Task, model: Model) -> tuple[str, ...]:
+    """Words in the names of parameters that the recipe freezes (model_utils/visual.py, get_forbidden_modules)."""
+    asked = {"freeze_vision_tower": "vision_model_keys", "freeze_multi_modal_projector": "projector_keys",
+             "freeze_language_model": "language_model_keys"}  # fmt: skip
+    keys = _freeze_words(model)
+    return tuple(word for key, part in asked.items() if task.flag(key) for word in keys.get(part, ()))
+
+
+def is_decoder_trained(task: Task, model: Model) -> bool:
+    """Whether anything of the decoder trains."""
+    place = tables.yaml_table("composites")[model.kind].get("decoder", "model.language_model") if model.modules else ""
+    words = _freeze_words(model).get("language_model_keys", ())
+    return not (task.flag("freeze_language_model") and any(word in place for word in words))
+
+
+def _freeze_words(model: Model) -> _FreezeWords:
+    """Empty for a type whose parts LLaMA-Factory does not know: it freezes none of them."""
+    entry = tables.yaml_table("composites")[model.kind] if model.modules else {}
+    known: Mapping[str, _FreezeWords] = tables.json_table("families")["composites"]
+    return known.get(entry.get("registered", model.kind), {})
+
+
+def _has_gradients_through_towers(settings: Settings, model: Model) -> bool:
+    """Whether gradients run through frozen towers, too. Where layers are checkpointed and nothing is quantized, peft
+    asks for gradients of what the embeddings give (peft_model.py, prepare_model_for_gradient_checkpointing); since
+    transformers 5 that means those of the towers as well (modeling_utils.py, enable_input_require_grads), and
+    LLaMA-Factory recomputes no layer that has nothing to train."""
+    plain = resolve_quantization(settings, model).weights == 0 and settings.own_checkpointing != "off"
+    return settings.adapts and plain and releases.requires(settings.header, "transformers 5.0.0")
+
+
+def trained_parts(task: Task, model: Model, tower: Tower, names: Mapping[str, str]) -> TowerWorkload:
+    """What trains of a tower, whose linear modules have these names."""
+    if task.adapts:
+        return TowerWorkload(targets=_adapted_tower_roles(task, model, names))
+    registered = bool(_freeze_words(model))
+    words = _freeze_words(model).get("vision_model_keys", ())
+    thawed = not (task.flag("freeze_vision_tower") and any(word in name for name in names for word in words))
+    projector = not (registered and task.flag("freeze_multi_modal_projector"))
+    if task.method == "freeze":
+        return TowerWorkload(
+            projector=projector and registered,
+            trainable_layers=_trained_tower_layers(task, model, tower) if thawed else 0,
+        )
+    return TowerWorkload(trains=thawed, projector=projector, loose=True)
+
+
+def _trained_tower_layers(task: Task, model: Model, tower: Tower) -> int:
+    """Layers of the tower whose numbers are those of trained layers of the decoder (model/adapter.py)."""
+    asked, layers = int(task.number("freeze_trainable_layers")), model.arch.layers
+    first = max(layers - asked, 0) if asked > 0 else 0
+    last = layers if asked > 0 else min(-asked, layers)
+    return max(min(last, tower.layers) - first, 0)
+
+
+def _adapted_tower_roles(task: Task, model: Model, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Roles of the adapted linear modules. `all` means the last parts of the names of linear modules that are neither
+    in the projector nor in a frozen tower; whatever has such a word anywhere in its name is adapted, unless it is
+    frozen (model_utils/misc.py, find_all_linear_modules; model_utils/visual.py, patch_target_modules)."""
+    keys = _freeze_words(model)
+    targets = tuple(_all_linear_targets(task, model, keys)) if task.targets_all else task.words("lora_target")
+    spared = (*frozen_words(task, model), *keys.get("lora_conflict_keys", ()))
+    return tuple(dict.fromkeys(
+        role for name, role in names.items()
+        if any(target in name for target in targets) and not any(word in name for word in spared)
+    ))  # fmt: skip
+
+
+def _all_linear_targets(task: Task, model: Model, keys: _FreezeWords) -> Iterator[str]:
+    left = [
+        *keys.get("projector_keys", ()),
+        *(keys.get("vision_model_keys", ()) if task.flag("freeze_vision_tower") else ()),
+    ]
+    yield from sorted(model.family.names(linear_roles(model.arch)))
+    for names in model.modules:
+        yield from (name.rpartition(".")[2] for name in names if not any(word in name for word in left))
+
+
+# How much is read.
+
+# Data sets of LLaMA-Factory's own registry whose samples have one picture each.
+_DATASETS_WITH_IMAGES = frozenset(
+    {"llava_1k_en", "llava_1k_zh", "llava_150k_en", "llava_150k_zh", "mllm_demo", "pokemon_cap", "rlhf_v"}
+)
+
+
+def with_images_up_to_cutoff(
+    settings: Settings, model: Model, datasets: Iterable[Dataset], given: tuple[TowerWorkload, ...]
+) -> tuple[TowerWorkload, ...]:
+    """The encodings where a sample has as many pictures as its longest length admits; as given where their number is
+    known: from rows at hand, from the registry's columns, or by the name of a published data set."""
+    datasets = tuple(datasets)
+    crossed = tables.yaml_table("composites")[model.kind].get("crossed", False)
+    if (
+        crossed
+        or _media_of_fullest_row(settings, datasets) is not None
+        or _names_only(settings, _text_only_names(datasets) | _DATASETS_WITH_IMAGES)
+    ):
+        return given
+    return tuple(
+        encoding._replace(tokens=settings.longest * _tower_tokens_per_token(model, tower)) if tower.side else encoding
+        for tower, encoding in zip(model.arch.towers, given, strict=True)
+    )
+
+
+def _text_only_names(datasets: Iterable[Dataset]) -> set[str]:
+    """Names of those whose columns hold no pictures, films or sounds."""
+    return {one.name for one in datasets if not (one.pictured or one.mapping.get("audios"))}
+
+
+def _names_only(task: Task, names: Set[str]) -> bool:
+    """Whether the recipe names data sets, and all of them are among these."""
+    named = set(task.words("dataset"))
+    return bool(named) and named <= names
+
+
+def _media_of_fullest_row(task: Task, datasets: Iterable[Dataset]) -> dict[str, int] | None:
+    """The most pictures, films and sounds that one of the first rows has. Where no row is at hand, none if no data set
+    has a column for them, else None."""
+    datasets = tuple(datasets)
+    rows = [(one, row) for one in datasets if one.rows for row in one.rows.head]
+    if rows:
+        return {part: max(_media_in_row(one, row, part) for one, row in rows) for part in _ONE_OF_EACH}
+    return dict.fromkeys(_ONE_OF_EACH, 0) if _names_only(task, _text_only_names(datasets)) else None
+
+
+def _media_in_row(dataset: Dataset, row: Mapping[str, Any], part: str) -> int:
+    value = row.get(dataset.named(part))
+    return len(value) if isinstance(value, list) else int(value is not None)
+
+
+def _tower_tokens(task: Settings, model: Model, tower: Tower, number: dict[str, int] | None) -> int:
+    """Tower tokens of a sample, no more than `cutoff_len` admits: a sample that is cut inside a picture cannot be
+    trained. One picture, or one sound, where the data are not at hand; a packed sequence may hold nothing else."""
+    given, most = number or _ONE_OF_EACH, _tower_tokens_of_cutoff(task, model, tower)
+    if not any(given.values()):  # a white picture or silence in each batch, so that all devices run it
+        return -(-_tokens_of_media(task, model, tower, given) // task.micro_batch)
+    return most if task.packs else min(_tokens_of_media(task, model, tower, given), most)
+
+
+def _tower_tokens_of_cutoff(task: Task, model: Model, tower: Tower) -> int:
+    """Tower tokens that a sequence of `cutoff_len` tokens holds at most."""
+    return max(int(task.number("cutoff_len")), 1) * _tower_tokens_per_token(model, tower)
+
+
+def _tower_tokens_per_token(model: Model, tower: Tower) -> int:
+    """Tower tokens that become one token of the decoder, by the tower's own merging or by the projector's."""
+    pooled: int = tables.yaml_table("composites")[model.kind].get("pooled", 1)
+    return tower.merge * pooled
+
+
+def max_media_tokens(task: Task, model: Model, datasets: Iterable[Dataset]) -> int:
+    """Tokens of the decoder that the pictures and films of the fullest of the first rows become at most; those of one
+    picture where no row is at hand."""
+    given = _media_of_fullest_row(task, datasets) or _ONE_OF_EACH
+    if not given["images"] and not given["videos"]:
+        return 0
+    read = (
+        _tokens_of_media(task, model, tower, given) // _tower_tokens_per_token(model, tower)
+        for tower in model.arch.towers
+        if tower.side
+    )
+    return max(read, default=0)
+
+
+def usual_media_tokens(
+    task: Task, model: Model, datasets: Iterable[Dataset], published: Sequence[PublishedFacts]
+) -> int:
+    """Decoder tokens of a sample's pictures, if these have the size that is published for the data sets
+    (`Resolved.published`)."""
+    return math.ceil(_usual_share(task, published) * max_media_tokens(task, model, datasets))
+
+
+def with_published_images(
+    task: Task, model: Model, published: Sequence[PublishedFacts], given: tuple[TowerWorkload, ...]
+) -> tuple[TowerWorkload, ...]:
+    """Return the encodings for pictures of the size that is published for the data sets (`Resolved.published`)."""
+    share = _usual_share(task, published)
+    return tuple(
+        encoding._replace(tokens=math.ceil(share * encoding.tokens)) if tower.side and not tower.whole else encoding
+        for tower, encoding in zip(model.arch.towers, given, strict=True)
+    )
+
+
+def _usual_share(task: Task, published: Sequence[PublishedFacts]) -> float:
+    """Pixels of the data sets' usual picture as a share of `image_max_pixels`, at most 1, because LLaMA-Factory only
+    scales down (data/mm_plugin.py, _preprocess_image); 1 if the size is not known."""
+    if not published or not all("pixels" in entry for entry in published):
+        return 1.0
+    pixels = max(float(entry["pixels"]) for entry in published)
+    return min(1.0, pixels / max(task.number("image_max_pixels"), 1.0))
+
+
+def _tokens_of_media(task: Task, model: Model, tower: Tower, given: Mapping[str, int]) -> int:
+    """Tower tokens of so many pictures, films and sounds, at most."""
+    if not tower.side:
+        return int(max(given["audios"], 1) * tower.whole)
+    if not tower.whole:
+        return _patch_tokens(task, tower, given)
+    tiles = tower.tiles or _tiles_of_image(task, model)
+    pieces = max(given["images"], 1) * tiles + given["videos"] * int(task.number("video_maxlen"))
+    return int(pieces * tower.whole)
+
+
+def _patch_tokens(task: Task, tower: Tower, given: Mapping[str, int]) -> int:
+    """Of pictures as large as the recipe lets them be, and of the longest films."""
+    area = tower.side**2
+    if not given["images"] and not given["videos"]:  # a white picture, by which all devices run it (data/collator.py)
+        return tower.smallest // area
+    pictures = given["images"] * int(task.number("image_max_pixels"))
+    films = given["videos"] * int(task.number("video_maxlen")) * int(task.number("video_max_pixels"))
+    return -(-pictures // area) + -(-films // (area * tower.frames))
+
+
+def _tiles_of_image(task: Task, model: Model) -> int:
+    """Into how many a picture is cut at most, the whole of it counted."""
+    tiles = tables.yaml_table("composites")[model.kind].get("tiles", 1)
+    if isinstance(tiles, list):
+        key, pieces = tiles
+        return int(pieces) if task.flag(key) else 1
+    return int(tiles)

@@ -1,0 +1,293 @@
+"""What a run needs of memory and disk, and whether its machine has that: the run that a document describes, with its
+predictions and verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from validator.errors import RecipeError
+from validator.finding import Verdict
+from validator.knowledge import devices
+from validator.knowledge.devices import Machine
+from validator.physics import Estimate, Workload, disk_usage, estimate_device_memory, estimate_host_memory
+from validator.physics.estimate import DiskTerm, SharedTerm
+from validator.recipe.known_folders import search_folders
+from validator.recipe.recipe_file import Document
+from validator.run import physics_inputs
+from validator.run.deepspeed import DeepSpeedConfig
+from validator.run.recipe_arguments import finite_number, intended_value
+from validator.run.schedule import CheckpointCounts, count_checkpoints
+from validator.run.settings import Resolved
+
+if TYPE_CHECKING:
+    from validator.run.cost import Price
+    from validator.run.deepspeed import DeepSpeedAlternatives
+
+
+GIB = float(1 << 30)
+
+
+class Job(Resolved):
+    """A recipe with all that it needs. Everything is computed when it is first asked for."""
+
+    @cached_property
+    def unread(self) -> DeepSpeedAlternatives | None:
+        """What each of LLaMA-Factory's own DeepSpeed files would make of the run, where the recipe's is not there and
+        its name says nothing; None otherwise, and where nothing is judged."""
+        judged = self.machine and self.model and not self.trains_nothing
+        if not (judged and self.zero and self.zero.missing):
+            return None
+        from . import deepspeed  # which no file that is there waits for
+
+        jobs = [
+            (zero, replace(self, values={**self.values, "deepspeed": dict(zero.config)}))
+            for zero in deepspeed.stock_deepspeed()
+        ]
+        outcomes = tuple(
+            deepspeed.DeepSpeedOutcome(zero, one.verdict, one.device_memory.high)
+            for zero, one in jobs
+            if one.device_memory
+        )
+        return deepspeed.DeepSpeedAlternatives(outcomes) if outcomes else None
+
+    @property
+    def sharded_by(self) -> DeepSpeedConfig | None:
+        """That of the DeepSpeed file; where it cannot be known, one under which the verdict is that of all."""
+        return (self.unread and self.unread.agreed) or self.zero
+
+    @cached_property
+    def device_memories(self) -> Mapping[str, Estimate]:
+        """Predicted peak on the worst device, bytes, by release as in `workloads`, with sequences of the longest
+        length; the band begins where all are of the typical length that the header block gives. It is expected for one
+        picture in a sample where no data tell how many there are, and the band ends where they fill `cutoff_len`."""
+        many = self._crowded
+        return {name: one._replace(high=max(one.high, many[name].high)) if many else one
+                for name, one in self._with_one_picture.items()}  # fmt: skip
+
+    @cached_property
+    def _with_one_picture(self) -> Mapping[str, Estimate]:
+        """As `device_memories`, where no sample has more than one picture unless data tell so."""
+        longest = self._device_memories(self.longest)
+        if not self.lengths.typical or self.reached == self.longest:
+            return longest
+        typical = self._device_memories(self.reached)
+        if not typical:  # a second simulation may fail
+            return longest
+        return {name: one._replace(low=min(one.low, typical[name].low)) for name, one in longest.items()}
+
+    @property
+    def _crowded(self) -> Mapping[str, Estimate]:
+        """With as many pictures in a sample as `cutoff_len` admits; empty where their number is known."""
+        if self.model is None or self.workload is None or not self.workload.encodings:
+            return {}
+        from . import multimodal  # which no model of text asks for
+
+        many = multimodal.with_images_up_to_cutoff(self, self.model, self.datasets, self.workload.encodings)
+        if many == self.workload.encodings:
+            return {}
+        return self._needed({name: work._replace(encodings=many) for name, work in self.workloads.items()})
+
+    def _device_memories(self, length: int) -> Mapping[str, Estimate]:
+        works = self.workloads.items()
+        return self._needed({name: work._replace(length=length, eval_length=length) for name, work in works})
+
+    def _needed(self, works: Mapping[str, Workload]) -> Mapping[str, Estimate]:
+        if self.model is None or not works:
+            return {}
+        runtime = self.machine.device.runtime(physics_inputs.uses_expandable_segments(self)) if self.machine else None
+        return {
+            name: self._pooled(estimate_device_memory(self.model.arch, work, runtime)) for name, work in works.items()
+        }
+
+    def _pooled(self, estimate: Estimate) -> Estimate:
+        """The estimate of a device, with its part of the host's where both share one pool: the sum of their peaks.
+        The page cache counts in `high`: CUDA takes it for memory in use (github.com/vllm-project/vllm/issues/35313)."""
+        host = self.host_memory
+        if self.machine is None or host is None or not self.machine.device.shared_memory:
+            return estimate
+        low, expected, high = (each / self.machine.devices for each in (host.low, host.expected, host.high))
+        return estimate._replace(
+            terms={**estimate.terms, SharedTerm.HOST: expected},
+            low=estimate.low + low,
+            expected=estimate.expected + expected,
+            high=estimate.high + high,
+        )
+
+    @property
+    def device_memory(self) -> Estimate | None:
+        """Predicted peak on the worst device, bytes, with the newest release; with the host's where they share it."""
+        return next(iter(self.device_memories.values()), None)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether device memory is that of a simulation, because no formula knows the model."""
+        return False
+
+    @cached_property
+    def host_memories(self) -> Mapping[str, Estimate]:
+        """Predicted peak of one node's main memory, bytes, by release as in `workloads`."""
+        if self.model is None:
+            return {}
+        return {name: estimate_host_memory(self.model.arch, work) for name, work in self.workloads.items()}
+
+    @property
+    def host_memory(self) -> Estimate | None:
+        """Predicted peak of one node's main memory, bytes, with the newest release."""
+        return next(iter(self.host_memories.values()), None)
+
+    @cached_property
+    def disk(self) -> Mapping[DiskTerm, float] | None:
+        """The most bytes on disk at once, by term."""
+        if self.model is None or self.workload is None:
+            return None
+        return disk_usage(
+            self.model.arch, self.workload, *self.checkpoints, save_optimizer=not self.flag("save_only_model")
+        )
+
+    @property
+    def checkpoint(self) -> float:
+        """Bytes of one checkpoint; 0 where they are not known."""
+        if self.model is None or self.workload is None:
+            return 0.0
+        one = disk_usage(self.model.arch, self.workload, 1, 1, save_optimizer=not self.flag("save_only_model"))
+        return one[DiskTerm.WEIGHTS] / 2 + one[DiskTerm.OPTIMIZER]
+
+    @property
+    def output_bytes(self) -> float:
+        """The most bytes of checkpoints and the result that lie in the output folder at once; 0 where not known."""
+        return self.disk[DiskTerm.WEIGHTS] + self.disk[DiskTerm.OPTIMIZER] if self.disk else 0.0
+
+    @cached_property
+    def checkpoints(self) -> CheckpointCounts:
+        """How many checkpoints the run keeps, and how many lie on disk at once."""
+        return count_checkpoints(self)
+
+    @property
+    def price(self) -> Price | None:
+        """Money for an hour of a device; None where none is stated."""
+        if self.machine is None or self.machine.price is None:
+            return None
+        from . import cost  # which few recipes state
+
+        return cost.parse_price(self.machine.price)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worse of device and host; `unknown` without a model or machine. Where the devices suffice unless samples
+        are longer than anybody knows them to be, theirs is `tight`."""
+        return max(
+            "tight" if self.enough_for else self.device_verdict, self.host_verdict, key=_VERDICTS_BY_BADNESS.index
+        )
+
+    @property
+    def worst(self) -> Verdict:
+        """The verdict with samples of the longest length."""
+        return max(self.device_verdict, self.host_verdict, key=_VERDICTS_BY_BADNESS.index)
+
+    @property
+    def device_verdict(self) -> Verdict:
+        """With samples of the longest length under every release it may meet; `tight` where they differ."""
+        return _common_verdict(self.device_verdicts)
+
+    @property
+    def device_verdicts(self) -> Mapping[str, Verdict]:
+        """By release as in `workloads`."""
+        return self._judged(self.device_memories)
+
+    @property
+    def enough_for_one_picture(self) -> bool:
+        """Whether the devices suffice where a sample has one picture, but not where it has as many as `cutoff_len`
+        admits, and the number is not known."""
+        return self.device_verdict == "tight" and _common_verdict(self._judged(self._with_one_picture)) == "fits"
+
+    @cached_property
+    def enough_for(self) -> int | None:
+        """Tokens of a sample up to which the devices are expected to suffice, where they do not for the longest length,
+        and it is not known that samples reach it; None otherwise."""
+        if self.device_verdict != "exceeds" or self._exceeds(self.reached):
+            return None
+        enough, short = self.reached, self.longest
+        while short - enough > max(8, enough // 50):
+            middle = (enough + short) // 2
+            enough, short = (enough, middle) if self._exceeds(middle) else (middle, short)
+        return enough
+
+    def _exceeds(self, length: int) -> bool:
+        return _common_verdict(self._judged(self._device_memories(length))) == "exceeds"
+
+    def _judged(self, memories: Mapping[str, Estimate]) -> Mapping[str, Verdict]:
+        usable = self.machine.device.usable_gib if self.machine else None
+        return {name: judge_estimate(estimate, usable) for name, estimate in memories.items()}
+
+    @property
+    def host_verdict(self) -> Verdict:
+        """Verdict on the node's main memory, `tight` if it depends on which of the admitted releases is installed;
+        `unknown` if the device shares that memory, as the device's verdict then counts both."""
+        return _common_verdict(self.host_verdicts)
+
+    @property
+    def host_verdicts(self) -> Mapping[str, Verdict]:
+        """Verdict on the node's main memory by release as in `workloads`; empty if the device shares that memory."""
+        if self.machine is None or self.machine.device.shared_memory:
+            return {}
+        limit = self.machine.host_ram_gib
+        return {name: judge_estimate(estimate, limit) for name, estimate in self.host_memories.items()}
+
+
+def _common_verdict(verdicts: Mapping[str, Verdict]) -> Verdict:
+    """One for all: `tight` where they differ."""
+    several = set(verdicts.values())
+    return "tight" if len(several) > 1 else next(iter(several), "unknown")
+
+
+_VERDICTS_BY_BADNESS: list[Verdict] = ["unknown", "fits", "tight", "exceeds"]
+
+
+def judge_estimate(estimate: Estimate | None, limit_gib: float | None) -> Verdict:
+    """Whether an estimate stays within a limit with all of its band, as far as expected, or not."""
+    if estimate is None or limit_gib is None:
+        return "unknown"
+    if estimate.high < limit_gib * GIB:
+        return "fits"
+    return "tight" if estimate.expected < limit_gib * GIB else "exceeds"
+
+
+def resolve(
+    document: Document,
+    machine: str | None = None,
+    host_ram_gib: float | None = None,
+    refused: frozenset[str] = frozenset(),
+) -> Job:
+    """The job a document describes. The machine is the one asked for, else the header's; `refused` are keys whose value
+    was reported already, or stands under another name, and that later checks shall not trip over."""
+    header = document.header
+    values = {key: intended_value(key, value) if key in refused else value for key, value in document.values.items()}
+    values = {key: value for key, value in values.items() if value is not None or key not in refused}
+    ram = host_ram_gib if host_ram_gib is not None else finite_number(header.get("host_ram_gib"))
+    there, problem = _machine_or_problem(machine or header.get("machine"), ram if ram and ram > 0 else None)
+    if there and ("network" in header or "price" in header):
+        there = there._replace(network=header.get("network"), price=header.get("price"))
+    as_written = machine is None and host_ram_gib is None and not document.overridden
+    job = Job(values, header, there, path=document.path, machine_problem=problem,
+              folders=tuple(search_folders(document.path)), as_written=as_written,
+              unclear=refused - values.keys())  # fmt: skip
+    named = header.get("accelerate")
+    if isinstance(named, str):
+        from . import fsdp  # which hardly any recipe asks for
+
+        place = job.find(named)
+        job.accelerate = fsdp.read_accelerate(str(place[0] if place else named))
+    return job
+
+
+def _machine_or_problem(wanted: Any, ram: float | None) -> tuple[Machine | None, str | None]:
+    """The machine of this name, or why it is not known; neither where none is named."""
+    if not isinstance(wanted, str):
+        return None, None
+    try:
+        return devices.parse_machine(wanted, ram), None
+    except RecipeError as err:
+        return None, str(err)

@@ -1,0 +1,79 @@
+"""Quantized base weights: those of the checkpoint itself, or those made while loading
+(model/model_utils/quantization.py). Also bytes per weight as loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from validator.knowledge import releases
+from validator.knowledge.models import Model
+from validator.run.hyperparameters import Settings
+
+# Methods that quantize while loading, and the bits they take
+ON_LOAD_BITS = {"bnb": (4, 8), "hqq": (1, 2, 3, 4, 5, 6, 8), "eetq": (8,)}
+# Quantized checkpoints that are loaded in 16 bits
+_DEQUANTIZED = ("mxfp4", "fp8")
+
+
+class Quantization(NamedTuple):
+    """`asked`: the recipe sets `quantization_bit`, here `bits`, with `method`. `checkpoint` is how the checkpoint
+    itself is quantized, to `checkpoint_bits`; it then stays so, whatever is asked. `spared`: the model's linear layers
+    are of a class of their own, which bitsandbytes does not replace."""
+
+    asked: bool
+    method: str
+    bits: int
+    checkpoint: str | None = None
+    checkpoint_bits: int = 0
+    spared: bool = False
+
+    @property
+    def loads(self) -> bool:
+        """Whether the recipe asks for quantizing while loading, and nothing stands against it."""
+        return self.asked and not self.checkpoint
+
+    @property
+    def works(self) -> bool:
+        """Whether weights are really quantized while loading: the other methods are for checkpoints."""
+        return self.loads and self.method in ON_LOAD_BITS
+
+    @property
+    def unpacked(self) -> bool:
+        """Whether the checkpoint is quantized, and its weights are made 16 bits wide while it loads."""
+        return self.checkpoint in _DEQUANTIZED
+
+    @property
+    def kept(self) -> str | None:
+        """How the weights of the checkpoint stay quantized in the run."""
+        return None if self.unpacked else self.checkpoint
+
+    @property
+    def weights(self) -> int:
+        """Bits of the frozen linear layers in the run; 0 where they are not quantized."""
+        return (self.checkpoint_bits or 4) if self.kept else max(self.bits, 0) if self.works and not self.spared else 0
+
+
+def resolve_quantization(settings: Settings, model: Model | None) -> Quantization:
+    """What a recipe and its model say of quantized weights."""
+    return Quantization(
+        settings.has("quantization_bit"),
+        method := str(settings.get("quantization_method")),
+        int(settings.number("quantization_bit")),
+        model.quantized if model else None,
+        model.quantized_bits if model else 0,
+        spared=method == "bnb" and model is not None and _is_skipped_by_bnb(model, settings.header),
+    )
+
+
+def _is_skipped_by_bnb(model: Model, header: Mapping[str, Any]) -> bool:
+    """Since transformers 5.6 only plain linear modules are replaced, and no subclass of them
+    (integrations/bitsandbytes.py, replace_with_bnb_linear)."""
+    return model.family.own_linear and releases.requires(header, "transformers 5.6.0")
+
+
+def loaded_bytes(settings: Settings, stored: float) -> float:
+    """Bytes per element of weights as they are loaded: in the checkpoint's format, `stored`; before LLaMA-Factory 0.9.4
+    in that of the products (model/loader.py; before, model/patcher.py)."""
+    halved = settings.half and not releases.requires(settings.header, "llamafactory 0.9.4")
+    return min(stored, 2.0) if halved else stored

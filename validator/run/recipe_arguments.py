@@ -1,0 +1,76 @@
+"""A recipe's keys as LLaMA-Factory's dataclasses take them: nothing is converted, and a key that is left out has its
+default. Also the value that a refused value plainly stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from validator.knowledge import tables
+
+
+# dataclass compiles each method that it writes, at every start: of a job and what it is made of, it writes none unused.
+@dataclass(eq=False, repr=False)
+class Values:
+    """`values` is the recipe as written; of a value that was refused already, what it stands for, or nothing."""
+
+    values: Mapping[str, Any]
+
+    def get(self, key: str) -> Any:
+        """The value LLaMA-Factory sees: as written, else its default."""
+        return self.values[key] if key in self.values else default_value(key)
+
+    def has(self, key: str) -> bool:
+        """Whether the recipe sets the key to something other than null."""
+        return self.values.get(key) is not None
+
+    def flag(self, key: str) -> bool:
+        """Truth as Python sees it, which is all LLaMA-Factory asks: a quoted "false" is true."""
+        return bool(self.get(key))
+
+    def number(self, key: str) -> float:
+        """The value as a number, true as 1; 0 where it is none, not finite, or beyond any use."""
+        value = self.get(key)
+        return float(value) if isinstance(value, bool) else finite_number(value) or 0.0
+
+    def words(self, key: str) -> tuple[str, ...]:
+        """A comma-separated text or a list, as LLaMA-Factory splits it."""
+        value = self.get(key)
+        if isinstance(value, str):
+            return tuple(word.strip() for word in value.split(","))
+        return tuple(str(word) for word in value) if isinstance(value, list) else ()
+
+
+def finite_number(value: Any) -> float | None:
+    """A finite number of a size that can mean something; None for anything else."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) < 1e18:
+        return None
+    return float(value)
+
+
+def default_value(key: str) -> Any:
+    """LLaMA-Factory's default of a key; None for a key it does not know."""
+    return tables.json_table("arguments")["arguments"].get(key, {}).get("default")
+
+
+def intended_value(key: str, value: Any) -> Any:
+    """What a refused value plainly stands for: 2 for "2" and 2.0, false for "false", sft for SFT, x for [x]; None where
+    it does for nothing. One mistake is then reported once: nothing else is judged by the default in its place."""
+    entry = tables.json_table("arguments")["arguments"].get(key, {})
+    if isinstance(value, list) and len(value) == 1:
+        (value,) = value
+        if isinstance(value, str) and entry.get("type") == "str" and not entry.get("choices"):
+            return value
+    kinds, text = str(entry.get("type")).split("|"), str(value).strip().lower()
+    if entry.get("choices"):
+        text = "no" if value is False else text
+        return text if text in entry["choices"] else None
+    if "bool" in kinds:
+        return {"true": True, "false": False}.get(text)
+    try:
+        number = finite_number(float(text))
+    except ValueError:
+        return None
+    whole = number is not None and number.is_integer()
+    return int(number or 0) if "int" in kinds and whole else number if "float" in kinds else None

@@ -1,0 +1,100 @@
+"""What a recipe says of itself: the catalogue file name and the `predicted` line that its contents ask for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from validator.knowledge import devices
+from validator.knowledge.models import Model
+from validator.recipe import safe_read
+from validator.run.prediction import GIB, Job
+
+# From this length on it is part of the name.
+LONG_CONTEXT = 8192
+
+
+def catalogue_name(job: Job) -> str | None:
+    """The file name the contents ask for, without variant and suffix; None where model or machine is not known."""
+    if not job.machine or not job.model:
+        return None
+    machine = job.machine
+    count = "" if (machine.nodes, machine.devices) == (1, 8) or machine.device.vendor == "cpu" else f"x{machine.world}"
+    return (
+        f"{job.model.short or _file_name_part(job.model)}-{device_label(machine.device.id)}{count}-{method_name(job)}"
+    )
+
+
+def model_title(model: Model) -> str:
+    """What a model is called, without its owner or the folders above it."""
+    folder = Path(model.name)
+    if model.id is not None or safe_read.path_kind(folder) != "folder":
+        return folder.name
+    from validator.knowledge.chat_templates import model_name_of_path  # which no recipe of a hub name waits for
+
+    return model_name_of_path(folder.absolute())
+
+
+def _file_name_part(model: Model) -> str:
+    """The title of a model that has no short form, as a part of a file name."""
+    return re.sub(r"[^\w.]+", "-", model_title(model)).strip("-.").lower() or "model"
+
+
+def catalogue_name_with_variant(job: Job) -> str | None:
+    """The file name with the variant that the contents ask for, such as qwen7b-a100-full-offload."""
+    base = catalogue_name(job)
+    return "-".join([base, *_variant_words(job)]) if base else None
+
+
+def _variant_words(job: Job) -> Iterator[str]:
+    if job.fsdp:
+        yield "fsdp"
+    if job.zero and job.zero.offloads:
+        yield "offload"
+    saver = next((name for name in ("galore", "apollo", "badam") if job.flag(f"use_{name}")), None)
+    if saver or job.flag("pure_bf16"):
+        yield saver or ("8bit" if str(job.get("optim")).endswith("8bit") else "bf16")
+    if job.number("cutoff_len") >= LONG_CONTEXT:
+        yield f"{int(job.number('cutoff_len')) // 1024}k"
+
+
+def method_name(job: Job) -> str:
+    """The method as file names and lists say it: qlora for a quantized base, the stage where it is not sft."""
+    quantized = "q" if job.quantization.asked else ""
+    stage = "" if job.stage == "sft" else f"-{job.stage}"
+    return f"{quantized}{job.method}{stage}"
+
+
+def device_label(device: str) -> str:
+    """The device in file names: its first alias shorter than the id that means it alone or by default, else the id."""
+    shorter = (alias for alias in devices.device_aliases(device) if len(alias) < len(device))
+    return next((alias for alias in shorter if devices.find_device(alias)[0].id == device), device)
+
+
+def stated_prediction(job: Job) -> dict[str, Any] | None:
+    """What the header block states: memory, and the hours of the 90 % band, two digits, where they are known."""
+    from .training_time import predict_training_time  # which no check of memory waits for
+
+    memory, known = predicted_memory(job), predict_training_time(job)
+    if memory is None or known is None or known.hours is None:
+        return memory
+    return {**memory, "hours": [float(f"{each:.2g}") for each in (known.hours.low, known.hours.high)]}
+
+
+def prediction_line(prediction: Mapping[str, Any]) -> str:
+    """A prediction as the header block writes it."""
+    return "{" + ", ".join(f"{key}: {value}" for key, value in prediction.items()) + "}"
+
+
+def predicted_memory(job: Job) -> dict[str, Any] | None:
+    """What of it `check` judges: GiB per device, per node, and of one checkpoint, to one decimal."""
+    device, host = job.device_memory, job.host_memory
+    if device is None or host is None or job.machine is None:
+        return None
+    return {
+        "device_gib": round(device.expected / GIB, 1),
+        "host_gib": round(host.expected / GIB, 1),
+        "checkpoint_gib": round(job.checkpoint / GIB, 1),
+    }

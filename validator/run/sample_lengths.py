@@ -1,0 +1,156 @@
+"""How many tokens samples have: from their data, the header block, the first rows of local data sets, published
+figures, or an assumption; and how long batches become, which are padded to the longest of their samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import exp, log, sqrt
+from typing import Any, NamedTuple
+
+from validator.run.prediction import Job
+
+# Middles of sixteen equally likely parts of the normal distribution.
+_NORMAL_MIDDLES = (-1.863, -1.318, -1.010, -0.776, -0.579, -0.402, -0.237, -0.078,
+           0.078, 0.237, 0.402, 0.579, 0.776, 1.010, 1.318, 1.863)  # fmt: skip
+# Standard deviation of the logarithm of lengths: of InstructGPT's prompts it is about 0.8, as they scatter by as much
+# as their mean (arXiv 2203.02155, appendix A), and answers vary less than prompts. The longest that is told is taken
+# for one in a hundred, 2.3 deviations from the middle.
+_USUAL_SIGMA, _MAX_SIGMA, _LONGEST_SIGMAS = 0.7, 1.0, 2.3
+
+
+def spread_lengths(typical: float, longest: float, told: bool = True) -> tuple[float, ...]:
+    """Lengths in tokens of equally likely samples whose mean is `typical`, none above `longest`; `told`: the longest
+    sample has that length, and is not only cut to it. Lengths of texts are log-normal, about."""
+    if typical >= longest:
+        return (longest,)
+    sigma = min(log(longest / typical) / _LONGEST_SIGMAS, _MAX_SIGMA) if told else _USUAL_SIGMA
+    return tuple(min(each, longest) for each in log_normal_lengths(typical, sigma))
+
+
+def log_normal_lengths(typical: float, sigma: float) -> tuple[float, ...]:
+    """Lengths in tokens of equally likely samples whose mean is `typical` and whose logarithms scatter by `sigma`."""
+    lengths = [exp(sigma * each) for each in _NORMAL_MIDDLES]
+    scale = typical * len(lengths) / sum(lengths)
+    return tuple(scale * each for each in lengths)
+
+
+def expected_longest(lengths: Sequence[float], count: float) -> float:
+    """Expected longest of `count` samples drawn at random from equally likely ones."""
+    ordered, most = sorted(lengths), len(lengths)
+    shares: list[float] = [(at / most) ** count for at in range(most + 1)]
+    return sum(length * (shares[at + 1] - shares[at]) for at, length in enumerate(ordered))
+
+
+def slowest_batch_length(lengths: Sequence[float], micro_batch: int, devices: int, waits: int) -> float:
+    """Tokens per sequence of the batches that a step takes as long as: every device has batches of its own, and waits
+    for the slowest once in `waits` batches, over which their lengths even out."""
+    own, slowest = expected_longest(lengths, micro_batch), expected_longest(lengths, micro_batch * devices)
+    return own + (slowest - own) / sqrt(waits)
+
+
+# Bytes of text that are one token, about: 4.2 of English letters, 4.7 of Chinese characters, 3 of code (least squares
+# against Qwen's vocabulary, as dataset/token_counting.py has them); and what a template adds to a sample.
+_BYTES_PER_TOKEN, _TEMPLATE_TOKENS = 4.2, 15
+# How far such an estimate may be off, whole data sets together: code and mathematics have fewer bytes a token.
+LOWEST_ESTIMATE_FACTOR = 0.8
+_ESTIMATE_FACTORS = (LOWEST_ESTIMATE_FACTOR, 1.0, 1.4)
+# Of `cutoff_len`, where nothing is known: OpenOrca has 445 tokens of 4096 in fms-acceleration's runs, MetaMathQA 210 of
+# 768 in peft's, and UltraChat fills half of 2048 and more in Zephyr's.
+_CUTOFF_SHARES = (0.1, 0.25)
+# Alpaca's samples have about a hundred tokens, however long they might be.
+_SHORT_MEAN = 100.0
+
+
+class SampleLengths(NamedTuple):
+    """Lengths in tokens of equally likely samples: the shortest that they may be, the usual, the longest. `assumed`
+    says in words what is not known; `guessed`: nothing tells how long they are."""
+
+    lengths: tuple[Sequence[float], Sequence[float], Sequence[float]]
+    assumed: tuple[str, ...] = ()
+    guessed: bool = False
+
+
+def estimate_sample_lengths(job: Job, lengths: Sequence[int] | None = None) -> SampleLengths:
+    """How long the job's samples are; `lengths`: those of its data, where they were read."""
+    longest = job.longest
+    if lengths:
+        return _known_lengths([min(each, longest) for each in lengths])
+    told = job.lengths
+    if told.typical:
+        most = told.longest or longest
+        whole = spread_lengths(min(told.typical, most), most, told.longest is not None)
+        return _known_lengths([min(each, longest) for each in whole])
+    if rows := [*first_row_lengths(job)]:
+        cut = [[min(factor * each, longest) for each in rows] for factor in _ESTIMATE_FACTORS]
+        return SampleLengths(
+            (cut[0], cut[1], cut[2]),
+            (f"samples of some {sum(cut[1]) / len(rows):,.0f} tokens, estimated from the first rows",),
+        )
+    least = min(_image_tokens(job), longest)
+    if job.samples is None and (
+        published := published_tokens(job)
+    ):  # else the recipe is made for other data than it names
+        mean, top = float(published[0] + least), published[1] + least
+        whole = spread_lengths(min(mean, longest), min(top, longest), top <= longest)
+        cut = [[min(factor * each, longest) for each in whole] for factor in _ESTIMATE_FACTORS]
+        return SampleLengths(
+            (cut[0], cut[1], cut[2]), (f"samples of some {mean:,.0f} tokens, as published of the data sets",)
+        )
+    short, usual = (spread_lengths(max(each, least), longest, told=False) for each in assumed_mean_lengths(longest))
+    mean = sum(usual) / len(usual)
+    return SampleLengths(
+        (short, usual, (float(longest),)),
+        (f"samples of some {mean:,.0f} tokens (`lengths:` in the header block tells how many)",),
+        guessed=True,
+    )
+
+
+def assumed_mean_lengths(longest: int) -> tuple[float, float]:
+    """Mean length, tokens, of samples of which only the longest is known: as short as it may be, and usual."""
+    few, some = (share * longest for share in _CUTOFF_SHARES)
+    return min(few, _SHORT_MEAN), some
+
+
+def _known_lengths(lengths: Sequence[float]) -> SampleLengths:
+    return SampleLengths((lengths, lengths, lengths))
+
+
+def first_row_lengths(job: Job) -> Iterator[float]:
+    """Tokens of the first rows of each local data set, about; nothing where one of them cannot be read here. A pair is
+    two sequences."""
+    if job.rows is None or _image_tokens(job):
+        return
+    each = _BYTES_PER_TOKEN * (2 if job.pairs else 1)
+    for dataset in job.datasets:
+        for row in dataset.rows.head if dataset.rows else ():
+            yield _TEMPLATE_TOKENS + len("".join(_text_values(row.values())).encode("utf-8", "replace")) / each
+
+
+def published_tokens(job: Job) -> tuple[int, int] | None:
+    """Tokens of a sample of the public data sets together: the mean, and the longest, which is `cutoff_len` where that
+    of one set is not known. None where a mean is not known. Pictures are not counted."""
+    lengths = [(each["rows"], each["tokens"]) for each in job.published if "tokens" in each]
+    if not lengths or len(lengths) < len(job.published):
+        return None
+    mean = sum(rows * tokens["mean"] for rows, tokens in lengths) / sum(rows for rows, _ in lengths)
+    longest = [tokens["longest"] for _, tokens in lengths]
+    return round(mean), job.longest if None in longest else max(longest)
+
+
+def _text_values(values: Iterable[Any]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from _text_values(value.values())
+        elif isinstance(value, list):
+            yield from _text_values(value)
+
+
+def _image_tokens(job: Job) -> int:
+    """Tokens of the pictures and films of the fullest sample; pictures of public data have their published size."""
+    if job.model is None or job.workload is None or not any(one.tokens for one in job.workload.encodings):
+        return 0
+    from . import multimodal  # which no model of text asks for
+
+    return multimodal.usual_media_tokens(job, job.model, job.datasets, job.published)

@@ -1,0 +1,104 @@
+"""Optimizer steps, warm-up and saves of a run, and how many checkpoints lie on disk (transformers' trainer.py and
+training_args.py)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from validator.knowledge import releases
+from validator.run.settings import Resolved
+
+# The first transformers that reads a share in `warmup_steps`, and that lets `warmup_ratio` replace it.
+WARMUP_SHARES_SINCE = "transformers 5.0.0"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Optimizer steps. `epochs` are those really passed over, where `max_steps` sets the end."""
+
+    batch: int
+    per_epoch: int
+    total: int
+    epochs: float
+    warmup: int
+    saves: int
+
+
+def training_schedule(job: Resolved, sequences: int) -> Schedule:
+    """The schedule of a job on so many training sequences; LLaMA-Factory logs the same figures."""
+    per_epoch = max(job.steps_per_epoch(sequences), 1)
+    limit, epochs = int(job.number("max_steps")), max(job.number("num_train_epochs"), 0.0)
+    total = limit if limit > 0 else math.ceil(epochs * per_epoch)
+    passed = total / per_epoch if limit > 0 else epochs
+    return Schedule(job.effective_batch, per_epoch, total, passed, warmup_steps(job, total) or 0,
+                    _save_count(job, per_epoch, total))  # fmt: skip
+
+
+def warmup_steps(job: Resolved, total: int | None) -> int | None:
+    """Optimizer steps of warm-up in a run of `total` steps; None if the warm-up is a share and the total is not known.
+
+    transformers 5 lets `warmup_ratio` replace `warmup_steps`, which below 1 is a share of the run. transformers 4 takes
+    `warmup_steps` as a count, and `warmup_ratio` only where that is 0. Source: training_args.py, get_warmup_steps.
+    """
+    steps, share = job.number("warmup_steps"), job.number("warmup_ratio")
+    if releases.requires(job.header, since=WARMUP_SHARES_SINCE):
+        share = share if job.has("warmup_ratio") else steps
+        steps, share = (share, 0.0) if share >= 1 else (0.0, share)
+    if steps > 0 or not share:
+        return int(steps)
+    return math.ceil(total * share) if total else None
+
+
+def _save_count(job: Resolved, per_epoch: int, total: int) -> int:
+    """Checkpoints written: at each interval, and at the end."""
+    every = save_interval(job, per_epoch, total)
+    return math.ceil(total / every) if every else 0
+
+
+def save_interval(job: Resolved, per_epoch: int, total: int) -> int:
+    """Optimizer steps from one checkpoint to the next; 0 where none is written."""
+    how = job.get("save_strategy")
+    if how == "steps":
+        return _interval_steps(job.number("save_steps"), total) or total
+    return per_epoch if how == "epoch" else 0
+
+
+def _interval_steps(every: float, total: int) -> int:
+    """Optimizer steps of an interval, which below 1 is a share of the run."""
+    return math.ceil(total * every) if every < 1 else int(every)
+
+
+class CheckpointCounts(NamedTuple):
+    """How many checkpoints lie in the output folder: `kept` once a save has ended, `at_once` while one is written."""
+
+    kept: int
+    at_once: int
+
+
+def count_checkpoints(job: Resolved) -> CheckpointCounts:
+    """The most checkpoints that a run keeps, and has at once.
+
+    A checkpoint is written before the oldest one is removed, so a run with `save_total_limit` has one more for a while.
+    Neither the last one nor the best is removed, so a limit of 1 keeps two where checkpoints are compared. Source:
+    transformers/trainer.py, _save_checkpoint; transformers/trainer_utils.py, rotate_checkpoints."""
+    if job.get("save_strategy") == "no":
+        return CheckpointCounts(0, 0)
+    written, limit = _written_checkpoints(job), int(job.number("save_total_limit"))
+    if limit < 1:
+        return CheckpointCounts(written or 1, written or 1)
+    best = job.best_checkpoint_metric is not None and job.evaluates_while_training
+    kept = max(limit, 2 if best else 1)
+    return CheckpointCounts(min(kept, written or kept), min(kept + 1, written or kept + 1))
+
+
+def _written_checkpoints(job: Resolved) -> int | None:
+    """The most checkpoints that the run writes, the one at the end included; None where its steps are not known."""
+    if not (total := job.steps):
+        return None
+    if job.get("save_strategy") == "best":  # at most one each evaluation
+        every = _interval_steps(job.number("eval_steps") or job.number("logging_steps"), total)
+    else:
+        every = save_interval(job, job.steps_per_epoch((job.data_rows or 0) - job.held_back), total)
+    return math.ceil(total / every) if every else None

@@ -1,0 +1,170 @@
+"""Which model a recipe trains, from every hint there is: a folder, a known name, the header block, words in the
+name, and the recipe beside this one that writes the model."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from validator.errors import RecipeError
+from validator.knowledge import models
+from validator.knowledge.models import Model
+from validator.recipe import safe_read
+from validator.recipe.recipe_file import load_recipe
+from validator.run.hyperparameters import Settings
+
+_MAX_FILES, _MAX_FILE_BYTES = 1000, 1 << 18  # so many files are looked into, and none of more bytes
+# LLaMA-Factory's own examples have a folder for each way to train and one for exports.
+_SIBLING_FOLDER = re.compile(r"(?:train|merge|extras)(?:_|$)")
+_WRITTEN_FOLDER = re.compile(r"(?m)^(?:output|export)_dir: *[\"']?([^\s\"'#]+)")
+
+
+class EarlierRun(NamedTuple):
+    """A recipe, the model that it starts from, and the template of that model afterwards."""
+
+    recipe: Path
+    model: str
+    template: object
+
+
+def find_earlier_run(recipe: str, name: str) -> EarlierRun | None:
+    """The run that writes the model `name`, by the recipes in the same folder and, in the layout of LLaMA-Factory's
+    examples, in those beside it; None where none writes it, or several do that start from different models."""
+    if recipe == "-":
+        return None
+    files = _recipes_by_output(Path(recipe).absolute().parent).get(_normal_path(name), ())
+    runs = [run for file in files if (run := _run_that_writes(file, name))]
+    return runs[0] if len({run[1:] for run in runs}) == 1 else None
+
+
+def find_earlier_adapter(recipe: str, name: str) -> Path | None:
+    """The recipe beside this one that trains the adapter `name`; None where none does."""
+    if recipe == "-":
+        return None
+    for file in _recipes_by_output(Path(recipe).absolute().parent).get(_normal_path(name), ()):
+        values = load_recipe(str(file)).values
+        written = values.get("output_dir")
+        if isinstance(written, str) and _normal_path(written) == _normal_path(name) and _saves_adapter(values):
+            return file
+    return None
+
+
+def _saves_adapter(values: Mapping[str, Any]) -> bool:
+    """True if a run saves an adapter instead of a whole model."""
+    return bool(values.get("do_train")) and values.get("finetuning_type", "lora") in ("lora", "oft")
+
+
+@lru_cache(maxsize=_MAX_FILES)
+def _run_that_writes(file: Path, name: str) -> EarlierRun | None:
+    """What a recipe makes of which model, where it writes a whole one there: a LoRA run leaves an adapter alone, and an
+    export may be quantized."""
+    values = load_recipe(str(file)).values
+    written = values.get("output_dir" if values.get("do_train") else "export_dir")
+    model = values.get("model_name_or_path")
+    whole = not values.get("export_quantization_bit") and not _saves_adapter(values)
+    if not isinstance(written, str) or not isinstance(model, str) or not whole:
+        return None
+    return (
+        EarlierRun(file, model, values.get("template"))
+        if _normal_path(written) == _normal_path(name) != _normal_path(model)
+        else None
+    )
+
+
+@lru_cache(maxsize=64)
+def _recipes_by_output(folder: Path) -> dict[str, list[Path]]:
+    """Recipes by what they may write, at first sight."""
+    writers: dict[str, list[Path]] = {}
+    for file in _recipes_around(folder):
+        try:
+            text = (
+                file.read_text("utf-8")
+                if safe_read.path_kind(file) == "file" and file.stat().st_size < _MAX_FILE_BYTES
+                else ""
+            )
+        except (OSError, ValueError):
+            continue
+        for written in _WRITTEN_FOLDER.findall(text):
+            writers.setdefault(_normal_path(written), []).append(file)
+    return writers
+
+
+def _recipes_around(folder: Path) -> Iterator[Path]:
+    """Recipes in a folder and in those beside it, as far as they are alike."""
+    beside = sorted(safe_read.glob_folder(folder.parent, "*/")) if _SIBLING_FOLDER.match(folder.name) else []
+    folders = [folder, *(other for other in beside if _SIBLING_FOLDER.match(other.name) and other != folder)]
+    files = (file for each in folders for file in sorted(safe_read.glob_folder(each, "*.y*ml")))
+    return (file for file, _ in zip(files, range(_MAX_FILES), strict=False))
+
+
+def _normal_path(path: str) -> str:
+    return os.path.normpath(path)
+
+
+# First parts of a path that training writes, and no hub account is called.
+_TRAINING_FOLDERS = {"checkpoints", "data", "models", "output", "outputs", "saves"}
+
+# What a run is called.
+_RUN_NAME_KEYS = ("run_name", "swanlab_run_name", "hub_model_id")
+
+
+def resolve_model(settings: Settings, name: str, folder: Path | None, recipe: str) -> Model:
+    """The model that `name` means in the recipe at the path `recipe`: a folder's config.json, a known name, what the
+    header block says it comes from, what its name tells, what a recipe beside this one trains into it, or what the
+    recipe or its run are called. Raises RecipeError where none of these tells it, or its config.json cannot be used."""
+    if folder and safe_read.path_kind(folder / "config.json") == "file":
+        return models.find_model(str(folder))
+    if there := models.find_known_model(name, *settings.origin):
+        return there
+    base = settings.header.get("base")
+    if isinstance(base, str) and (there := models.find_known_model(base)):
+        return there._replace(taken="base")
+    from validator.knowledge import model_names, unknown_models
+
+    if isinstance(base, str):
+        raise RecipeError(unknown_models.unknown_base_message(base))
+    if there := model_names.guess_model(name, template := settings.get("template")) or _model_of_earlier_run(
+        recipe, name, template
+    ):
+        return there
+    if there := _model_of_run_name(settings, name, recipe):
+        return there
+    raise RecipeError(unknown_models.unknown_model_message(name))
+
+
+def _model_of_run_name(settings: Settings, name: str, recipe: str) -> Model | None:
+    """The model that the recipe's own name tells, or that of its run, where the model's speaks for no other."""
+    from validator.knowledge import model_names, unknown_models
+
+    own = name.rstrip("/").rpartition("/")[2]
+    if model_names.suggests_other_shapes(own) or unknown_models.not_a_model_message(name):
+        return None
+    texts = {"the recipe's name": Path(recipe).stem} if recipe != "-" else {}
+    texts |= {f"`{key}`": value for key in _RUN_NAME_KEYS if isinstance(value := settings.get(key), str)}
+    for how, text in texts.items():
+        if there := model_names.guess_model_of_run(text, settings.get("template")):
+            return there._replace(taken="recipe", how=how)
+    return None
+
+
+def _model_of_earlier_run(recipe: str, name: str, template: object, depth: int = 3) -> Model | None:
+    """The model that a recipe beside this one makes `name` of, with the same template."""
+    from validator.knowledge import model_names
+
+    run = find_earlier_run(recipe, name)
+    if run is None or run.template != template or not depth:
+        return None
+    there = models.find_known_model(run.model) or model_names.guess_model(run.model, template)
+    there = there or _model_of_earlier_run(recipe, run.model, template, depth - 1)
+    return there._replace(taken="run", how=run.recipe.name, template=None, base=False, hub=()) if there else None
+
+
+def is_local_name(name: str) -> bool:
+    """Whether a model or adapter name cannot be, or is hardly, one of a hub (`name` or `organization/name`)."""
+    if name.startswith((".", "/", "~")) or name.strip("/").count("/") > 1 or any(char in name for char in "\\$ :"):
+        return True
+    return "/" in name and name.partition("/")[0] in _TRAINING_FOLDERS

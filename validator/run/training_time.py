@@ -1,0 +1,267 @@
+"""How long a run takes: seconds of a usual step, the whole run if the number of samples is known, and what one
+checkpoint takes to write."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from validator.errors import RecipeError
+from validator.knowledge import devices, throughput
+from validator.knowledge.throughput import usual_network
+from validator.physics import (
+    Band,
+    DeviceRates,
+    RunCounts,
+    RunTime,
+    StepTime,
+    Workload,
+    estimate_run_time,
+    estimate_step_time,
+)
+from validator.physics.run_time import checkpoint_write_time
+from validator.run.prediction import GIB, Job
+from validator.run.sample_lengths import estimate_sample_lengths, expected_longest, slowest_batch_length, spread_lengths
+from validator.run.schedule import save_interval, training_schedule
+
+# The usual server's network is that of a large cloud. Many a cluster has a part of it: the band ends there.
+SLOWER_NETWORK = 0.25
+# Mean lengths of samples, tokens: short questions and answers, ordinary ones, conversations.
+_MEAN_LENGTHS = (256, 512, 1024)
+# What machines without published rates are held against, once a step was measured on them.
+_REFERENCE_DEVICE = "a100-80g"
+
+
+class TrainingTime(NamedTuple):
+    """Of the usual step of a run: `tokens_per_second` are those of all devices, padding included. `run` is None where
+    the number of samples is not known. `assumed`: what was taken for granted and makes the band wide, in words."""
+
+    step: StepTime
+    tokens_per_second: float
+    steps: int | None
+    run: RunTime | None
+    assumed: tuple[str, ...]
+
+    @property
+    def hours(self) -> Band | None:
+        """Of the whole run; None where the number of samples is not known."""
+        return Band(self.run.low, self.run.expected, self.run.high).times(1 / 3600) if self.run else None
+
+
+class _TimeAtLength(NamedTuple):
+    """One of the lengths that samples may have, and what it comes to."""
+
+    step: StepTime
+    tokens: float
+    steps: int | None
+    run: RunTime | None
+
+
+@lru_cache(maxsize=256)
+def predict_training_time(
+    job: Job,
+    sequences: int | None = None,
+    lengths: tuple[int, ...] | None = None,
+    correction: float | None = None,
+) -> TrainingTime | None:
+    """How long the job takes. `sequences` and `lengths` are those of its data, where they were read; else the rows of
+    its data sets count, or those that the header block recommends. `correction`: measured seconds over predicted on
+    the job's machine. None where model, machine or rates are unknown."""
+    device, assumed = _machine_rates(job, correction)
+    if device is None or job.model is None or job.workload is None:
+        return None
+    known = estimate_sample_lengths(job, lengths)
+    slow = device._replace(network=device.network * SLOWER_NETWORK) if assumed else device
+    short, usual, long = (
+        _training_time_at(job, each, rates, sequences)
+        for each, rates in zip(known.lengths, (device, device, slow), strict=True)
+    )
+    step = usual.step._replace(low=min(short.step.low, usual.step.low), high=max(long.step.high, usual.step.high))
+    run = usual.run
+    if run and short.run and long.run:
+        run = run._replace(low=min(short.run.low, run.low), high=max(long.run.high, run.high))
+    return TrainingTime(step, usual.tokens / step.expected, usual.steps, run, (*known.assumed, *assumed))
+
+
+def hours_by_length(job: Job, correction: float | None = None) -> dict[int, Band]:
+    """Hours by the mean length of samples, tokens; empty where the length is told, or no number of samples is known."""
+    if not estimate_sample_lengths(job).guessed:
+        return {}
+    means = dict.fromkeys((*(each for each in _MEAN_LENGTHS if each < job.longest), job.longest))
+    lengths = {mean: tuple(map(round, spread_lengths(mean, job.longest, told=False))) for mean in means}
+    runs = {mean: predict_training_time(job, None, each, correction) for mean, each in lengths.items()}
+    return {mean: run.hours for mean, run in runs.items() if run and run.hours}
+
+
+def comparable_step_seconds(job: Job, tokens: float | None) -> float | None:
+    """Seconds that a correction is measured against: of a step with so many tokens over all devices, padding included,
+    else of full length. None as with `pace`, but that a machine without published rates is held against another."""
+    device, _ = _machine_rates(job, 1.0)
+    if device is None or job.model is None or job.workload is None:
+        return None
+    sequences = job.effective_batch * job.workload.sequences_per_sample
+    length = round(tokens / sequences) if tokens else job.workload.length
+    return estimate_step_time(job.model.arch, job.workload._replace(length=max(1, length)), device).expected
+
+
+def seconds_per_sample(job: Job, lengths: Sequence[float]) -> float | None:
+    """Expected seconds for each sample of these lengths, to compare jobs on the same data; None as with `pace`."""
+    device, _ = _machine_rates(job)
+    if device is None or job.model is None or job.workload is None:
+        return None
+    cut = [min(each, job.longest) for each in lengths]
+    step = estimate_step_time(job.model.arch, _workload_at_length(job, cut), device)
+    return step.expected / job.effective_batch * (sum(cut) / len(cut) / job.longest if job.packs else 1)
+
+
+def time_ratio(job: Job, after: Job, lengths: Sequence[float]) -> float | None:
+    """How many times as long another job takes on the same samples, of these lengths. None where that is not known, as
+    where more is left of each sample."""
+    before = seconds_per_sample(job, lengths)
+    seconds = seconds_per_sample(after, lengths) if before and after.longest <= job.longest else None
+    return seconds / before if seconds and before else None
+
+
+def _machine_rates(job: Job, correction: float | None = None) -> tuple[DeviceRates | None, tuple[str, ...]]:
+    """Rates of the job's machine, and what of them is assumed; none where a DeepSpeed file is not read. Where none are
+    published, a correction is that of another device's."""
+    machine = job.machine
+    if machine is None or (job.zero and job.zero.problem):
+        return None, ()
+    device, rates = machine.device, machine.device.rates(machine.devices)
+    if rates is None and correction is not None:
+        device = devices.find_device(_REFERENCE_DEVICE)[0]
+        if rates := device.rates(machine.devices):
+            rates = rates._replace(evidence="none")
+    if rates and correction is not None:
+        rates = rates._replace(correction=correction)
+    if rates is None or machine.nodes == 1:
+        return rates, ()
+    told = _named_network(job)
+    joined = throughput.parse_network(told or usual_network(device.id))
+    assumed = () if told else (f"{joined.name} between nodes (`network:` in the header block tells another)",)
+    return rates._replace(network=joined.rate), assumed
+
+
+def _named_network(job: Job) -> str | None:
+    """The network that is named; None where it is not known, which a rule reports."""
+    name = job.machine.network if job.machine else None
+    try:
+        return throughput.parse_network(name).name if isinstance(name, str) else None
+    except RecipeError:
+        return None
+
+
+def _training_time_at(job: Job, lengths: Sequence[float], device: DeviceRates, sequences: int | None) -> _TimeAtLength:
+    assert job.model
+    work = _workload_at_length(job, lengths)
+    step = estimate_step_time(job.model.arch, work, device)
+    drawn = 1 if job.groups else work.micro_batch
+    padded = work.length if job.packs else min(_padded_length(expected_longest(lengths, drawn)), work.length)
+    course = _run_course(job, lengths, device, sequences)
+    run = estimate_run_time(step, course, job.model.arch, work, device) if course else None
+    return _TimeAtLength(step, step.tokens * padded / work.length, int(course.steps) if course else None, run)
+
+
+def _workload_at_length(job: Job, lengths: Sequence[float]) -> Workload:
+    """The workload with sequences as long as a step is waited for: devices that spread gradients or weights meet in
+    every batch, others once a step. Batches are padded to a multiple of 8 (data/collator.py)."""
+    assert job.model
+    assert job.workload
+    work = job.workload
+    if any(each.tokens for each in work.encodings):
+        from . import multimodal  # which no model of text asks for
+
+        work = work._replace(encodings=multimodal.with_published_images(job, job.model, job.published, work.encodings))
+    if job.packs:
+        return work
+    meets = work.sharding.stage >= 2 or work.sharding.fsdp
+    micro, devices = (1, 1) if job.groups else (work.micro_batch, work.sharding.world)
+    length = slowest_batch_length(lengths, micro, devices, 1 if meets else work.accumulation)
+    return work._replace(length=min(_padded_length(length), work.length))
+
+
+def _padded_length(length: float) -> int:
+    return max(8, 8 * math.ceil(length / 8))
+
+
+def _run_course(job: Job, lengths: Sequence[float], device: DeviceRates, sequences: int | None) -> RunCounts | None:
+    """What the run does, with samples of these lengths; None where their number is not known."""
+    taken = sample_counts(job)
+    mean = sum(lengths) / len(lengths)
+    if sequences is None and taken.train is not None:
+        sequences = math.ceil(taken.train * mean / job.longest) if job.packs else taken.train
+    if sequences is None and job.number("max_steps") <= 0:
+        return None
+    plan = training_schedule(job, sequences or 1)
+    batch = max(int(job.number("per_device_eval_batch_size")), 1) * job.world
+    texts = (taken.train or 0) + taken.held
+    return RunCounts(
+        steps=plan.total,
+        evaluations=_evaluation_count(job, plan.total, plan.epochs) if taken.held else 0,
+        evaluation_batches=math.ceil(taken.held / batch),
+        saves=plan.saves,
+        checkpoint=job.checkpoint,
+        tokenized=0.0 if job.tokenized or job.flag("streaming") else texts * mean * (2 if job.pairs else 1),
+        tokenizers=min(max(int(job.number("preprocessing_num_workers")), 1), device.cores),
+    )
+
+
+class SampleCounts(NamedTuple):
+    """Samples trained on, None: not known; and those evaluated, as far as known."""
+
+    train: int | None
+    held: int
+
+
+def sample_counts(job: Job) -> SampleCounts:
+    """Rows of the data sets as the run takes them (data/loader.py, data_utils.py), else the recommended number."""
+    if job.data_rows is None:
+        return SampleCounts(None, 0)
+    return SampleCounts(job.data_rows - job.held_back, job.held_back + _evaluation_only_rows(job))
+
+
+def _evaluation_only_rows(job: Job) -> int:
+    """Rows of data sets for evaluation alone, as far as they can be counted."""
+    names = dict.fromkeys(job.words("eval_dataset")) if job.registry else {}
+    sets = [one for name in names if job.registry and (one := job.registry.get(name))]
+    return sum(one.rows.number for one in sets if one.rows)
+
+
+def _evaluation_count(job: Job, total: int, epochs: float) -> float:
+    """How often the run is evaluated: at each interval, and once more at the end (train/sft/workflow.py). Where no
+    interval is named it is that of the log (transformers, training_args.py)."""
+    if not job.evaluates:
+        return 0
+    if job.evaluation == "epoch":
+        return math.ceil(epochs) + 1
+    every = job.number("eval_steps") or job.number("logging_steps")
+    every = math.ceil(total * every) if every < 1 else every
+    return (total // every if job.evaluation == "steps" and every else 0) + 1
+
+
+# A disk of which nobody published a rate, bytes a second: a busy network file system.
+_SLOW_DISK = 0.2 * GIB
+
+
+def checkpoint_write_seconds(job: Job) -> float:
+    """What one checkpoint takes at most to be written; 0 where its size is not known."""
+    rates = job.machine.device.rates(job.machine.devices) if job.machine else None
+    if rates is None or job.workload is None:
+        return job.checkpoint / _SLOW_DISK
+    return checkpoint_write_time(job.checkpoint, job.workload, rates).high
+
+
+def seconds_between_checkpoints(job: Job) -> float | None:
+    """Seconds from one checkpoint to the next at most; infinite where none is written before the end, None where it is
+    not known."""
+    timed = predict_training_time(job)
+    if timed is None:
+        return None
+    total = timed.steps or int(job.steps)
+    every = save_interval(job, job.steps_per_epoch(job.data_rows or 0), total)
+    if not total and (job.get("save_strategy") != "steps" or every < 1):
+        return None
+    return every * timed.step.high if every and every < (total or math.inf) else math.inf

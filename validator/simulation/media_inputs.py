@@ -1,0 +1,152 @@
+"""Inputs of models that see or hear: one image and one sound in each sequence, as LLaMA-Factory's collator hands
+them over.
+
+What the classes compute from the grids of patches decides shapes, so these small tensors keep their values (see
+`fake_values`). Where an image stands in a sequence does not: a mask of its tokens is taken to select as many as
+there are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from validator.simulation.fake_values import keep_small_int_values
+
+Tensors = dict[str, torch.Tensor]
+InputShapes = dict[str, Sequence[int]]
+# Pieces of a picture at most, with the whole of it (Llama4ImageProcessor, max_patches).
+_MAX_TILES = 17
+# Tokens that a picture becomes at most where its patches are pooled (Gemma4ImageProcessor, max_soft_tokens).
+_MAX_SOFT_TOKENS = 280
+
+
+def image_inputs(config: Any, pixels: int, sequences: int, length: int) -> Tensors:
+    """What a batch holds beside its tokens: one picture of so many pixels in each sequence."""
+    seen = config.vision_config
+    if hasattr(seen, "max_num_tiles"):
+        return _tile_inputs(seen, sequences, length)
+    made = (
+        _pooled_inputs(seen, sequences)
+        if hasattr(seen, "pooling_kernel_size")
+        else _patch_inputs(config, pixels, sequences)
+    )
+    if "mrope_section" in (config.text_config.rope_parameters or {}):
+        made["position_ids"] = torch.empty((4, sequences, length), dtype=torch.int64)
+    if marked := _image_token_marks(config):  # these tokens see each other
+        name, number = marked
+        with keep_small_int_values(0):
+            made[name] = torch.tensor([[int(place < number) for place in range(length)]] * sequences)
+    if hasattr(seen, "pixel_shuffle_ratio"):  # the loss leaves out what this hides (modeling_llama4.py)
+        with keep_small_int_values(0):
+            made["attention_mask"] = torch.tensor([[1] * length] * sequences)
+    return made
+
+
+def _patch_inputs(config: Any, pixels: int, sequences: int) -> Tensors:
+    """Brought to a grid of patches, to rows of them, or to one size."""
+    seen = config.vision_config
+    if hasattr(seen, "spatial_merge_size"):
+        shaped = _patch_grid(seen, pixels)
+    else:
+        shaped = _padded_patches(config) if hasattr(seen, "num_patches") else _fixed_size(seen)
+    with keep_small_int_values(0):
+        return {name: _input_tensor(described, sequences) for name, described in shaped.items()}
+
+
+def _image_token_marks(config: Any) -> tuple[str, int] | None:
+    """What the batch calls the marks of a picture's tokens, and how many these are."""
+    if hasattr(config, "mm_tokens_per_image"):
+        return "token_type_ids", config.mm_tokens_per_image
+    return ("mm_token_type_ids", _MAX_SOFT_TOKENS) if hasattr(config.vision_config, "pooling_kernel_size") else None
+
+
+def _tile_inputs(seen: Any, pictures: int, length: int) -> Tensors:
+    """As many tiles as a picture has at most, which the decoder's layers attend to (processing_mllama.py)."""
+    tiles, size = seen.max_num_tiles, seen.image_size
+    return {
+        "pixel_values": torch.empty((pictures, 1, tiles, seen.num_channels, size, size)),
+        "aspect_ratio_ids": torch.empty((pictures, 1), dtype=torch.int64),
+        "aspect_ratio_mask": torch.empty((pictures, 1, tiles), dtype=torch.int64),
+        "cross_attention_mask": torch.empty((pictures, length, 1, tiles), dtype=torch.int64),
+    }
+
+
+def _pooled_inputs(seen: Any, pictures: int) -> Tensors:
+    """As many patches as a picture has at most, with their places (image_processing_gemma4.py pads to them)."""
+    patches = _MAX_SOFT_TOKENS * seen.pooling_kernel_size**2
+    return {
+        "pixel_values": torch.empty((pictures, patches, 3 * seen.patch_size**2)),
+        "image_position_ids": torch.empty((pictures, patches, 2), dtype=torch.int64),
+    }
+
+
+def _padded_patches(config: Any) -> InputShapes:
+    """Rows of patches, of as many as a picture has at most (transformers, image_processing_lfm2_vl.py)."""
+    seen, side = config.vision_config, 16 * config.downsample_factor
+    inputs = seen.num_channels * _patch_side(seen) ** 2
+    return {"pixel_values": (1, side * side, inputs), "spatial_shapes": [side, side],
+            "pixel_attention_mask": [1] * side * side}  # fmt: skip
+
+
+def _patch_grid(seen: Any, pixels: int) -> InputShapes:
+    """Of the grid, a multiple of what is merged along each side."""
+    step = seen.patch_size * seen.spatial_merge_size
+    side = max(int(math.sqrt(pixels)) // step, 1) * seen.spatial_merge_size
+    inputs = seen.in_channels * getattr(seen, "temporal_patch_size", 1) * seen.patch_size**2
+    return {"pixel_values": (side * side, inputs), "image_grid_thw": [1, side, side]}
+
+
+def _fixed_size(seen: Any) -> InputShapes:
+    """Brought to one size."""
+    size = seen.image_size if isinstance(seen.image_size, int) else seen.image_size[0]
+    tiles = _MAX_TILES if hasattr(seen, "pixel_shuffle_ratio") else 1
+    return {"pixel_values": (tiles, getattr(seen, "num_channels", 3), size, size)}
+
+
+def _input_tensor(described: Sequence[int], number: int) -> torch.Tensor:
+    """Of a shape, a tensor for all pictures; of numbers, a row for each."""
+    if isinstance(described, tuple):
+        return torch.empty((number * described[0], *described[1:]))
+    return torch.tensor([described] * number)
+
+
+def image_tokens(config: Any, given: Tensors) -> int:
+    """Tokens that stand for the pictures of a batch."""
+    pictures = int(given["pixel_values"].shape[0])
+    if "image_position_ids" in given:
+        return pictures * _MAX_SOFT_TOKENS
+    if "image_grid_thw" in given:
+        return pictures // int(config.vision_config.spatial_merge_size) ** 2
+    if "spatial_shapes" in given:
+        return pictures * int(given["pixel_values"].shape[1]) // int(config.downsample_factor) ** 2
+    side = int(given["pixel_values"].shape[-1]) // _patch_side(config.vision_config)
+    return pictures * int(getattr(config, "mm_tokens_per_image", 0) or side**2 // _patches_per_token(config))
+
+
+def _patch_side(seen: Any) -> int:
+    return seen.patch_size if isinstance(seen.patch_size, int) else int(seen.patch_size[0])
+
+
+def _patches_per_token(config: Any) -> int:
+    ratio = getattr(config, "downsample_ratio", getattr(config.vision_config, "pixel_shuffle_ratio", 1))
+    return int(1 / ratio**2)
+
+
+# Of one second, and the most that a sound has (transformers, WhisperFeatureExtractor).
+_FRAMES_PER_SECOND, _MAX_FRAMES = 100, 3000
+
+
+def audio_inputs(config: Any, seconds: int, sequences: int) -> dict[str, torch.Tensor]:
+    """One of so many seconds in each sequence; nothing where there is none."""
+    if not seconds:
+        return {}
+    frames = min(seconds * _FRAMES_PER_SECOND, _MAX_FRAMES)
+    with keep_small_int_values(0):
+        mask = torch.tensor([[int(frame < frames) for frame in range(_MAX_FRAMES)]] * sequences)
+        return {
+            "input_features": torch.empty((sequences, config.audio_config.num_mel_bins, _MAX_FRAMES)),
+            "feature_attention_mask": mask,
+        }

@@ -1,0 +1,230 @@
+"""Simulations of one command: taken from the user's cache folder, else asked of a child process that is started for
+the first of them. Their number is limited, and the process ends with the session."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from importlib.util import find_spec
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from validator import __version__, processes
+from validator.errors import RecipeError
+from validator.knowledge import releases
+from validator.recipe import atomic_write, known_folders
+from validator.simulation.simulated_memory import DECISIVE_PACKAGES, SimulatedStep, step_from_json
+from validator.simulation.simulation_request import SimulationRequest
+
+
+def cached_step_path(cell: SimulationRequest, releases: Mapping[str, str]) -> Path:
+    """The file of a cell's answer."""
+    told = json.dumps([asdict(cell), dict(releases), __version__], sort_keys=True, default=str)
+    return _cache_folder() / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.json"
+
+
+def read_cached_step(path: Path) -> SimulatedStep | None:
+    """The answer that is kept; None where there is none that can be used."""
+    try:
+        return step_from_json(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def cache_step(path: Path, answer: SimulatedStep) -> None:
+    """Writes the answer; a folder that cannot be written to costs only the next call its time."""
+    with suppress(RecipeError):
+        atomic_write.make_folder(path.parent)
+        atomic_write.replace_file(path, json.dumps(answer._asdict()))
+
+
+def _cache_folder() -> Path:
+    """Without a home one in which nothing is, nor can be."""
+    base = known_folders.user_folder("XDG_CACHE_HOME", ".cache") or Path(os.devnull)
+    return base / "lmf-recipes" / "simulations"
+
+
+# Seconds for one answer; the first one waits for the imports, too.
+ANSWER_TIMEOUT_SECONDS = 600
+# Nothing is asked of a hub, and a few threads more would not make fake tensors faster.
+_CHILD_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+_SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
+
+
+class SimulatorProcess:
+    """Answers one cell after another."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._mine, theirs = context.Pipe()
+        self._process = context.Process(target=_serve_requests, args=(theirs,), daemon=True)
+        with _safe_import_path():
+            self._process.start()
+        theirs.close()
+
+    def ask(self, cell: SimulationRequest) -> SimulatedStep:
+        """The answer. Raises RecipeError with the reason where there is none, and when it takes too long."""
+        try:
+            self._mine.send(cell)
+            if not self._mine.poll(ANSWER_TIMEOUT_SECONDS):
+                self.close()
+                raise RecipeError(f"is not simulated: no answer within {ANSWER_TIMEOUT_SECONDS} seconds")
+            answer = self._mine.recv()
+        except (EOFError, OSError):
+            raise RecipeError(f"is not simulated: {self._end()}") from None
+        if not isinstance(answer, SimulatedStep):
+            raise RecipeError(f"is not simulated: {answer}")
+        return answer
+
+    def _end(self) -> str:
+        """How a process that is gone ended."""
+        self._process.join()
+        if self._process.exitcode == -signal.SIGKILL:
+            return "the process was killed; is there memory for it?"
+        return f"the process ended with exit code {self._process.exitcode}"
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._mine.close()
+        self._process.kill()
+        self._process.join()
+
+
+@contextmanager
+def _safe_import_path() -> Iterator[None]:
+    """A Python that is started within imports nothing from the working folder, where it otherwise looks first."""
+    before = os.environ.get(_SAFE_PATH_VARIABLE)
+    os.environ[_SAFE_PATH_VARIABLE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH_VARIABLE]
+        else:
+            os.environ[_SAFE_PATH_VARIABLE] = before
+
+
+def _serve_requests(connection: Connection) -> None:
+    """Answers until nobody asks any more. What libraries print is dropped: standard output is the caller's."""
+    processes.die_with_parent()
+    os.environ.update(_CHILD_ENVIRONMENT)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    while True:
+        try:
+            cell = connection.recv()
+        except EOFError:
+            return
+        try:
+            from . import worker  # after the environment, which the packages read when they are imported
+
+            connection.send(worker.simulate_step(cell))
+        except (Exception, SystemExit) as err:  # also of a package that cannot be imported
+            first = (str(err).strip() or repr(err)).splitlines()[0]
+            connection.send(f"{type(err).__name__}: {first}"[:300])
+
+
+_PRECISION_WORDS = {"pure_bf16": " in bf16", "engine": " under DeepSpeed", "fp32": " in fp32"}
+_REQUIRED_PACKAGES = ("torch", "transformers", "peft", "llamafactory")
+
+
+def missing_packages() -> list[str]:
+    """The packages that simulations need and this Python lacks. Nothing is imported for it."""
+    return [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]
+
+
+class SimulationSession:
+    """`tell` shows progress. `more`: how many simulations may follow a run's first; what is kept costs nothing. `made`:
+    how many there were. `spent`: one was refused because no more were allowed."""
+
+    def __init__(self, tell: Callable[[str], None], more: int = 0) -> None:
+        self.tell, self._more, self._left, self._releases = (
+            tell,
+            more,
+            0,
+            releases.installed_releases(DECISIVE_PACKAGES),
+        )
+        self.made, self.spent = 0, False
+        self._answers: dict[str, SimulatedStep | RecipeError] = {}
+        self._simulator: SimulatorProcess | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None,
+                 _trace: TracebackType | None) -> None:  # fmt: skip
+        self._end()
+
+    def begin(self) -> None:
+        """The allowance of a run: with sequences of two lengths at most, and for changes to it."""
+        self._left = self._more + 2
+
+    def answer(self, cell: SimulationRequest) -> SimulatedStep:
+        """Raises RecipeError with the reason where there is none, also when the allowance is spent."""
+        path = cached_step_path(cell, self._releases)
+        if str(path) not in self._answers:
+            self._answers[str(path)] = read_cached_step(path) or self._simulated(cell, path)
+        return _step_or_raise(self._answers[str(path)])
+
+    def told(self, cell: SimulationRequest) -> SimulatedStep:
+        """As `answer`, but nothing is simulated for it."""
+        return _step_or_raise(
+            self._answers.get(str(cached_step_path(cell, self._releases))) or _budget_exhausted_error()
+        )
+
+    def _simulated(self, cell: SimulationRequest, path: Path) -> SimulatedStep | RecipeError:
+        """The answer, which is kept at the path, or why there is none; the process is then of no use any more."""
+        if not self._left:
+            self.spent = True
+            return _budget_exhausted_error()
+        self._left, self.made = self._left - 1, self.made + 1
+        self.tell(
+            f"simulating a `{cell.model.get('model_type')}` model, {_request_in_words(cell)}; this takes seconds …"
+        )
+        started = time.monotonic()
+        try:
+            self._simulator = self._simulator or SimulatorProcess()
+            there = self._simulator.ask(cell)
+        except RecipeError as err:
+            self._end()
+            return err
+        self.tell(f"simulated in {time.monotonic() - started:.0f} s")
+        cache_step(path, there)
+        return there
+
+    def _end(self) -> None:
+        if self._simulator:
+            self._simulator.close()
+        self._simulator = None
+
+
+def _step_or_raise(there: SimulatedStep | RecipeError) -> SimulatedStep:
+    if isinstance(there, RecipeError):
+        raise there
+    return there
+
+
+def _budget_exhausted_error() -> RecipeError:
+    return RecipeError("is not simulated: no further simulation is made")
+
+
+def _request_in_words(cell: SimulationRequest) -> str:
+    """What tells the simulations of one model apart, in words."""
+    tokens = f"{cell.seq_len} tokens" if cell.micro_batch == 1 else f"{cell.micro_batch} x {cell.seq_len} tokens"
+    ending = "" if cell.grad_ckpt else ", all activations kept"
+    return f"{cell.method}{_PRECISION_WORDS.get(cell.precision_mode, '')} at {tokens}{ending}"

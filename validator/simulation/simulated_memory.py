@@ -1,0 +1,187 @@
+"""What a simulation returns, live bytes at each phase of a step, and how these become a prediction of device memory.
+
+On one device every byte is the simulation's. Over several, or where an engine runs the step, what comes and goes
+with the batch is the simulation's, and weights, gradients and states are divided by the formulas of `physics`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from validator.physics import Architecture, DeviceRuntime, Estimate, Workload
+from validator.physics import peaks as formulas
+from validator.physics.device_memory import LiveBytes, device_memory_band
+from validator.physics.estimate import DeviceTerm, MemoryTerm
+from validator.physics.gradients import communication_bucket_bytes, gradient_bytes, gradients_before_backward
+from validator.physics.optimizer import optimizer_states_on_device, optimizer_workspace
+from validator.physics.peaks import DeviceTerms, evaluation_phase, resident_terms
+from validator.physics.training_step import TrainingStep, training_step
+from validator.physics.uncertainty import memory_gaps
+from validator.physics.weights import GatherPoint, gathered_weight_bytes
+
+# Kinds of bytes that stay from one micro batch to the next; all others come and go.
+STATE_CATEGORIES = ("param", "grad", "optim")
+# Whose releases decide an answer.
+DECISIVE_PACKAGES = ("torch", "transformers", "peft", "trl", "llamafactory", "bitsandbytes", "liger-kernel")
+
+
+class LinearModules(NamedTuple):
+    """`number` linear modules of one name and shape in one layer."""
+
+    role: str
+    inputs: int
+    outputs: int
+    number: int
+    bias: bool
+
+
+class LayerGroup(NamedTuple):
+    """`number` layers that are alike: their linear modules, elements of experts in one tensor, and of all else."""
+
+    number: int
+    linears: list[LinearModules]
+    experts: int
+    vectors: int
+
+
+class PhasePeak(NamedTuple):
+    """Bytes of live tensors at the largest moment of a part of a step, by what they are; and the most that comes and
+    goes at any time of it."""
+
+    size: int
+    categories: dict[str, int]
+    passing: int
+
+
+class SimulatedStep(NamedTuple):
+    """Live tensors at each moment of a step, counts of elements, the layers. `whole`: all layers were stepped
+    through, not two shallow copies."""
+
+    moments: dict[str, PhasePeak]
+    parameters: int
+    trainable: int
+    layers: list[LayerGroup]
+    embedding: int
+    head: int
+    hidden: int
+    whole: bool
+
+    @property
+    def peak(self) -> int:
+        """Bytes of live tensors at the largest moment."""
+        return max(moment.size for moment in self.moments.values())
+
+
+def step_from_json(values: Mapping[str, Any]) -> SimulatedStep:
+    """The answer that `Answer._asdict` was written from. Raises KeyError, TypeError or ValueError for anything else."""
+    moments = {name: PhasePeak(*moment) for name, moment in values["moments"].items()}
+    layers = [
+        LayerGroup(count, [LinearModules(*each) for each in linears], *more)
+        for count, linears, *more in values["layers"]
+    ]
+    return SimulatedStep(**{**values, "moments": moments, "layers": layers})
+
+
+@dataclass(frozen=True)
+class SimulationFigures:
+    """Peak of live tensors and what the system's tool would show, GiB; counts of the class; the releases that it rests
+    on. `whole`: all layers were stepped through, not two shallow copies."""
+
+    allocated: float
+    low: float
+    expected: float
+    high: float
+    parameters: int
+    trainable_parameters: int
+    whole: bool
+    releases: Mapping[str, str]
+
+
+_PHASE_NAMES = {
+    "fwd_pre": "start of the forward pass", "fwd_layers": "layers forward", "fwd_head": "loss forward",
+    "bwd_head": "loss backward", "bwd_layers": "layers backward", "bwd_emb": "embedding gradient",
+    "opt": "optimizer step",
+}  # fmt: skip
+_GATHERED_AT: dict[str, GatherPoint] = {"fwd_head": "loss", "bwd_head": "loss", "bwd_emb": "embedding"}
+_STATE_TERMS = {"param": DeviceTerm.WEIGHTS, "grad": DeviceTerm.GRADIENTS, "optim": DeviceTerm.OPTIMIZER}
+_RESIDENT_TERMS = (DeviceTerm.WEIGHTS, DeviceTerm.ADAPTER, DeviceTerm.OPTIMIZER, DeviceTerm.REFERENCE)
+_TRANSIENT_TERMS = {"logits": DeviceTerm.LOGITS, "wcast": DeviceTerm.WEIGHT_CASTS}
+
+
+def estimate_from_step(
+    arch: Architecture, work: Workload, answer: SimulatedStep, stepped: bool, runtime: DeviceRuntime | None
+) -> Estimate:
+    """The band around the simulated moments, bytes. `stepped`: the simulation holds the optimizer's states, too."""
+    run, runtime = training_step(arch, work), runtime or DeviceRuntime()
+    alone = work.sharding.world == 1 and not work.sharding.engine
+    moments = {
+        _PHASE_NAMES[name]: _single_device_terms(run, moment, stepped, name)
+        if alone
+        else _sharded_terms(run, moment, name, answer)
+        for name, moment in answer.moments.items()
+    }
+    moments |= {"loading": formulas.loading_phase(run), "evaluation": evaluation_phase(run)}
+    lives = {name: LiveBytes(sum(terms.values()), _batch_bytes(terms)) for name, terms in moments.items()}
+    name = max(lives, key=lambda name: lives[name].all)
+    terms: dict[MemoryTerm, float] = {term: size for term, size in moments[name].items() if size}
+    fixed = min(_resident_bytes_of(terms) for terms in moments.values() if terms)
+    return Estimate(
+        terms,
+        *device_memory_band(run, lives.values(), fixed, runtime),
+        name,
+        memory_gaps(run, runtime.evidence == "good"),
+    )
+
+
+def resident_bytes(arch: Architecture, work: Workload) -> float:
+    """Bytes that are there all the time, which need no simulation: no peak is lower."""
+    return sum(resident_terms(training_step(arch, work)).values())
+
+
+def _single_device_terms(run: TrainingStep, moment: PhasePeak, stepped: bool, name: str) -> DeviceTerms:
+    terms = {term: float(moment.categories.get(category, 0)) for category, term in _STATE_TERMS.items()}
+    if not stepped:
+        terms[DeviceTerm.OPTIMIZER] = optimizer_states_on_device(run)
+        terms[DeviceTerm.STEP] = optimizer_workspace(run) if name == "opt" else 0.0
+    return {**terms, **_transient_terms(moment.categories, sum(moment.categories.values()) - _state_bytes(moment))}
+
+
+def _sharded_terms(run: TrainingStep, moment: PhasePeak, name: str, answer: SimulatedStep) -> DeviceTerms:
+    """Of what comes and goes the most at any time of the moment counts, since states of another size may move the
+    peak. Gradients are all there while they are made, but for plain data parallelism's share of them."""
+    if name == "opt":
+        return {**formulas.optimizer_step(run), **_transient_terms(moment.categories, moment.passing)}
+    return {
+        **resident_terms(run),
+        DeviceTerm.GATHER: gathered_weight_bytes(run, _GATHERED_AT.get(name, "last layer")),
+        DeviceTerm.BUCKETS: communication_bucket_bytes(run),
+        DeviceTerm.GRADIENTS: _gradient_bytes(run, moment, name, answer),
+        **_transient_terms(moment.categories, moment.passing),
+    }
+
+
+def _gradient_bytes(run: TrainingStep, moment: PhasePeak, name: str, answer: SimulatedStep) -> float:
+    if name.startswith("fwd"):
+        return gradients_before_backward(run)
+    if run.sharding.zero >= 2:
+        return gradient_bytes(run)
+    most = max(one.categories.get("grad", 0) for one in answer.moments.values())
+    return gradient_bytes(run) * (moment.categories.get("grad", 0) / most if most else 1.0)
+
+
+def _transient_terms(categories: dict[str, int], size: int) -> DeviceTerms:
+    terms = {term: float(categories.get(category, 0)) for category, term in _TRANSIENT_TERMS.items()}
+    return {**terms, DeviceTerm.ACTIVATIONS: max(size - sum(terms.values()), 0.0)}
+
+
+def _state_bytes(moment: PhasePeak) -> int:
+    return sum(moment.categories.get(name, 0) for name in STATE_CATEGORIES)
+
+
+def _batch_bytes(terms: DeviceTerms) -> float:
+    return sum(size for term, size in terms.items() if term.grows_with == "batch")
+
+
+def _resident_bytes_of(terms: DeviceTerms) -> float:
+    return sum(terms.get(term, 0.0) for term in _RESIDENT_TERMS)

@@ -1,0 +1,174 @@
+"""What to simulate: a model and the settings of one run on one device, and how they follow from a resolved recipe.
+Says what is not supported, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from validator.errors import RecipeError
+from validator.knowledge import families
+from validator.knowledge.architectures import read_architecture
+from validator.run import physics_inputs
+from validator.run.prediction import Job
+from validator.run.quantization import loaded_bytes, resolve_quantization
+
+# Of others the formulas tell the states.
+SIMULATED_OPTIMIZERS = ("adamw", "adamw_foreach", "adamw_8bit", "adafactor", "sgd")
+ADAPTER_METHODS = ("lora", "qlora4", "qlora8", "dora", "oft")
+
+
+@dataclass(frozen=True)
+class SimulationRequest:
+    """`model`: config.json's names and values. `precision_mode`: bf16 is autocast over fp32 trained weights, pure_bf16
+    and engine keep them in bf16 (an engine has no autocast; its fp32 master weights are not made), fp32 mixes nothing.
+
+    `depth`: so many layers instead of all; 0: all.
+
+    `pixels`: of the one picture in each sequence of a model that sees.
+
+    `seconds`: of the one sound in each sequence of an omni model; 0: no sound.
+
+    `warm`: optimizer states are made before the first step, so that one step is already the steady state."""
+
+    model: Mapping[str, Any]
+    method: str = "lora"
+    lora_rank: int = 8
+    lora_targets: str = "all"
+    precision_mode: str = "bf16"
+    seq_len: int = 1024
+    micro_batch: int = 1
+    grad_ckpt: bool = True
+    attn: str = "sdpa"
+    optimizer: str = "adamw"
+    grad_accum: int = 1
+    freeze_layers: int = 2
+    stage: str = "sft"
+    padded: bool = False
+    liger: bool = False
+    additional_target: str = ""
+    depth: int = 0
+    dora: bool = False
+    lora_dropout: float = 0.0
+    base_bytes: int = 2
+    upcast_layernorm: bool = False
+    pixels: int = 768 * 768
+    seconds: int = 0
+    freeze_vision_tower: bool = True
+    freeze_multi_modal_projector: bool = True
+    freeze_language_model: bool = False
+    steps: int = 2
+    warm: bool = False
+
+
+_PRECISION_MODES = {"amp": "bf16", "pure": "pure_bf16", "engine": "engine", "fp32": "fp32"}
+_ATTENTION_NAMES = {"disabled": "eager", "fa2": "fa2"}
+# What changes the model or the step in ways that the simulator does not follow.
+_UNSUPPORTED_KEYS = (
+    "use_unsloth",
+    "use_kt",
+    "mixture_of_depths",
+    "shift_attn",
+    "use_llama_pro",
+    "resize_vocab",
+    "add_tokens",
+    "add_special_tokens",
+    "use_asft_loss",
+    "use_galore",
+    "use_apollo",
+    "use_badam",
+    "use_muon",
+    "use_adam_mini",
+    "ref_model",
+    "adapter_name_or_path",
+    "freeze_extra_modules",
+)
+
+
+def request_for(job: Job, config: Mapping[str, Any], length: int, stored_bytes: float = 2.0) -> SimulationRequest:
+    """One warm step of the job on one device, with sequences of a length in tokens and a checkpoint of so many bytes
+    per element.
+
+    Raises RecipeError for what is not simulated, with the reason."""
+    for problem in _unsupported(job, config):
+        raise RecipeError(f"is not simulated: {problem}")
+    optimizer = physics_inputs.optimizer_states(job, job.zero)
+    return SimulationRequest(
+        model=config,
+        method=_request_method(job),
+        lora_rank=max(int(job.number("lora_rank")), 1),
+        lora_targets=",".join(job.words("lora_target")) or "all",
+        precision_mode=_PRECISION_MODES[job.precision],
+        seq_len=length,
+        micro_batch=1 if job.stage == "kto" else job.micro_batch,
+        grad_ckpt=job.checkpointing != "off",
+        attn=_ATTENTION_NAMES.get(str(job.get("flash_attn")), "sdpa"),
+        optimizer=optimizer if optimizer in SIMULATED_OPTIMIZERS and not _optimizer_sharded(job) else "sgd",
+        grad_accum=min(job.accumulation, 2),
+        freeze_layers=int(job.number("freeze_trainable_layers")),
+        stage=_loss_stage(job),
+        padded=not job.packs or job.neat,
+        liger=_uses_liger(job, config),
+        additional_target=",".join(job.words("additional_target")),
+        dora=job.flag("use_dora"),
+        lora_dropout=job.number("lora_dropout"),
+        upcast_layernorm=job.flag("upcast_layernorm"),
+        freeze_vision_tower=job.flag("freeze_vision_tower"),
+        freeze_multi_modal_projector=job.flag("freeze_multi_modal_projector"),
+        freeze_language_model=job.flag("freeze_language_model"),
+        base_bytes=int(loaded_bytes(job, stored_bytes)),
+        steps=1,
+        warm=True,
+    )
+
+
+def _optimizer_sharded(job: Job) -> bool:
+    """Whether the states are an engine's or spread over devices, which only the formulas tell."""
+    return job.engine or job.world > 1
+
+
+def _unsupported(job: Job, config: Mapping[str, Any]) -> Iterator[str]:
+    if job.stage not in ("pt", "sft", "rm", "dpo", "kto"):
+        yield f"the stage `{job.stage}`"
+    if job.method not in ("full", "freeze", "lora", "oft"):
+        yield f"`finetuning_type: {job.method}`"
+    if job.stage == "kto" and job.micro_batch > 1:
+        yield "KTO with more than one sample in a batch"
+    if config.get("quantization_config"):
+        yield "a checkpoint that is quantized already"
+    if any(part in config for part in families.COMPOSITE_PARTS) and not _has_formula(config):
+        yield "pictures and sounds of a type that the formulas do not know"
+    asked = resolve_quantization(job, None)
+    if asked.asked and (asked.method != "bnb" or asked.bits not in (4, 8)):
+        yield f"quantization by {asked.method} to {asked.bits} bits"
+    yield from (f"`{key}`" for key in _UNSUPPORTED_KEYS if job.flag(key))
+    if _uses_liger(job, config) and find_spec("liger_kernel") is None:
+        yield "`enable_liger_kernel` needs a package that is not installed: pip install liger-kernel"
+
+
+def _uses_liger(job: Job, config: Mapping[str, Any]) -> bool:
+    """Whether LLaMA-Factory fuses kernels for this type of model."""
+    return job.flag("enable_liger_kernel") and str(config.get("model_type")) in families.llamafactory_types("liger")
+
+
+def _has_formula(config: Mapping[str, Any]) -> bool:
+    """Whether the formulas know its shapes, and judge by them; then what is simulated is only shown beside."""
+    try:
+        return bool(read_architecture(config))
+    except RecipeError:
+        return False
+
+
+def _request_method(job: Job) -> str:
+    asked = resolve_quantization(job, None)
+    return f"qlora{asked.bits}" if asked.asked and job.method == "lora" else job.method
+
+
+def _loss_stage(job: Job) -> str:
+    """The stage by its loss; continued pre-training has that of sft."""
+    if job.stage == "dpo":
+        loss = str(job.get("pref_loss"))
+        return loss if loss in ("orpo", "simpo") else "dpo"
+    return "sft" if job.stage == "pt" else job.stage

@@ -1,0 +1,197 @@
+"""Follows every tensor's storage from allocation to release, and finds the peak of each phase and layer in that log."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from validator.simulation.cuda_behaviour import kernel_workspace
+from validator.simulation.simulated_memory import STATE_CATEGORIES
+
+
+def allocated_size(size: int) -> int:
+    """Bytes that an allocation of `size` takes."""
+    return -(-size // 512) * 512
+
+
+@dataclass
+class Allocation:
+    """One storage: its bytes, what it is (param, grad, optim, act, logits, wcast, workspace), which operator made it,
+    and the phase and the decoder layer (`segment`) at work when it was made."""
+
+    size: int
+    category: str
+    operator: str
+    shape: tuple[int, ...]
+    dtype: str
+    phase: str
+    segment: str
+
+
+# Where a storage is known under: the number of its birth, None where another took its bytes over.
+_StorageEntry = tuple[int | None, "weakref.ref[torch.UntypedStorage]"]
+
+
+class Tracker(TorchDispatchMode):
+    """The log holds the number of a birth plus one, negative at its death."""
+
+    def __init__(self, vocab: int | None = None, padded: bool = False) -> None:
+        super().__init__()
+        self.vocab, self.padded = vocab, padded
+        self.births: list[Allocation] = []
+        self.log: list[int] = []
+        self.phase, self.segment = "init", ""
+        self._alive: dict[int, _StorageEntry] = {}
+
+    def see(self, tensor: Any, category: str = "act", operator: str = "?") -> None:
+        """From now on the tensor's storage is followed."""
+        if not isinstance(tensor, torch.Tensor) or tensor.device.type == "meta" or operator == "get_rng_state":
+            return
+        try:
+            storage = tensor.untyped_storage()
+        except Exception:  # sparse tensors have none
+            return
+        key = storage._cdata
+        if key in self._alive or not storage.nbytes():
+            return
+        if category == "act" and self._are_logits(tensor):
+            category = "logits"
+        number = self._born(storage.nbytes(), category, operator, tuple(tensor.shape), str(tensor.dtype))
+        self._alive[key] = (number, weakref.ref(storage, functools.partial(self._died, key, number)))
+
+    def mark(self, tensor: torch.Tensor, category: str) -> None:
+        """The tensor is of this category, whatever made it."""
+        number = self._number(tensor)
+        if number is not None:
+            self.births[number].category = category
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default:
+            return torch.device("cpu")
+        if func is torch.ops.aten._local_scalar_dense.default and _has_no_value(args[0]):
+            return self._told(args[0])
+        out = func(*args, **(kwargs or {}))
+        name = func._schema.name.split("::")[-1] if hasattr(func, "_schema") else str(func)
+        if name == "add" and self._accumulates(args, out):
+            return out
+        casts = name == "dequantize_4bit" or (name == "_to_copy" and self._is_parameter(args[0]))
+        for tensor in out if isinstance(out, (list, tuple)) else [out]:
+            self.see(tensor, "wcast" if casts else "act", name)
+        self._pass(kernel_workspace(name, args), name)
+        return out
+
+    def _told(self, tensor: torch.Tensor) -> bool | float:
+        """The value of one element, which a fake tensor does not have: whether all of a mask is set, or any of it is
+        not, is known; of other conditions none holds, and a number is zero. Raises TypeError for a whole number, as
+        sizes may hang on it."""
+        if tensor.dtype.is_floating_point:
+            return 0.0
+        if tensor.dtype != torch.bool:
+            raise TypeError("sizes hang on values, which a simulation does not have")
+        number = self._number(tensor)
+        operator = "" if number is None else self.births[number].operator
+        return not self.padded if operator == "all" else self.padded and operator == "any"
+
+    def _born(self, size: int, category: str, operator: str, shape: tuple[int, ...], dtype: str) -> int:
+        dtype = dtype.removeprefix("torch.")
+        self.births.append(Allocation(allocated_size(size), category, operator, shape, dtype, self.phase, self.segment))
+        self.log.append(len(self.births))
+        return len(self.births) - 1
+
+    def _died(self, key: int, number: int | None, reference: weakref.ref[torch.UntypedStorage]) -> None:
+        entry = self._alive.get(key)
+        if entry is None or entry[1] is not reference:
+            return
+        del self._alive[key]
+        if number is not None:
+            self.log.append(-(number + 1))
+
+    def _pass(self, size: int, operator: str) -> None:
+        """Memory that is taken and given back within one operator."""
+        if size:
+            self.log.append(-(self._born(size, "workspace", operator, (size,), "bytes") + 1))
+
+    def _number(self, tensor: torch.Tensor) -> int | None:
+        entry = self._alive.get(tensor.untyped_storage()._cdata)
+        return entry[0] if entry else None
+
+    def _are_logits(self, tensor: torch.Tensor) -> bool:
+        vocab = self.vocab
+        return vocab is not None and tensor.dim() >= 2 and tensor.is_floating_point() and tensor.shape[-1] == vocab
+
+    def _is_parameter(self, tensor: Any) -> bool:
+        number = self._number(tensor) if isinstance(tensor, torch.Tensor) else None
+        return number is not None and self.births[number].category == "param"
+
+    def _accumulates(self, args: Sequence[Any], out: torch.Tensor) -> bool:
+        """A sum of gradients into a buffer that nobody else holds, which the autograd engine makes in place."""
+        old, new = args[0], args[1]
+        return (
+            self.phase.endswith("bwd")
+            and not torch.is_grad_enabled()
+            and isinstance(new, torch.Tensor)
+            and (old.shape, old.dtype) == (new.shape, new.dtype)
+            and torch._C._storage_Use_Count(old.untyped_storage()._cdata) <= 2
+            and self._reuses(old, out)
+        )
+
+    def _reuses(self, old: torch.Tensor, new: torch.Tensor) -> bool:
+        """`new` takes over the bytes of `old`, which the autograd engine refuses to do only because these tensors are a
+        subclass."""
+        number, before, after = self._number(old), old.untyped_storage(), new.untyped_storage()
+        if number is None or before.nbytes() != after.nbytes() or after._cdata in self._alive:
+            return False
+        for storage, of in ((before, None), (after, number)):
+            key = storage._cdata
+            self._alive[key] = (of, weakref.ref(storage, functools.partial(self._died, key, of)))
+        self.births[number].operator = "grad_accumulate"
+        return True
+
+
+def _has_no_value(tensor: torch.Tensor) -> bool:
+    """Whether nothing is known of what it holds; small tensors may keep their values (see `pictures`)."""
+    return isinstance(tensor, FakeTensor) and tensor.constant is None
+
+
+BytesByCategory = dict[str, int]
+StepPart = tuple[str, str]
+
+
+class PartPeak(NamedTuple):
+    """Bytes by category at the moment when a part of a step holds most, the operator that reached it, and the most
+    bytes that come and go at any time of the part."""
+
+    size: int
+    categories: BytesByCategory
+    operator: str
+    passing: int
+
+
+def allocation_events(tracker: Tracker) -> Iterator[tuple[int, Allocation, int]]:
+    """(number of the birth, the birth, bytes that come or go)"""
+    for event in tracker.log:
+        birth = tracker.births[abs(event) - 1]
+        yield abs(event) - 1, birth, birth.size if event > 0 else -birth.size
+
+
+def peaks_by_part(tracker: Tracker) -> dict[StepPart, PartPeak]:
+    """The peak of every (phase, segment)."""
+    now = passing = 0
+    categories, peaks = BytesByCategory(), dict[StepPart, PartPeak]()
+    for _, birth, change in allocation_events(tracker):
+        now += change
+        passing += 0 if birth.category in STATE_CATEGORIES else change
+        categories[birth.category] = categories.get(birth.category, 0) + change
+        if change > 0:
+            part = (birth.phase, birth.segment)
+            old = peaks.get(part) or PartPeak(0, {}, "", 0)
+            best = PartPeak(now, dict(categories), birth.operator, 0) if now > old.size else old
+            peaks[part] = best._replace(passing=max(old.passing, passing))
+    return peaks

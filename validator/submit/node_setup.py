@@ -1,0 +1,118 @@
+"""What the vendor of the devices wants of a node before a run starts, beside environment variables: lines of bash,
+and devices and files that a container mounts. What the user, the image or the site has set wins. The file
+script/reach.py is run by nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from validator.knowledge.devices import Device
+from validator.knowledge.node_environment import VendorSetup, node_needs
+from validator.run.launch_command import P2P_MIN_DRIVER, P2P_VARIABLES, lacks_p2p
+
+
+def read_script(file: Path) -> list[str]:
+    """Those of a file."""
+    return file.read_text("utf-8").splitlines()
+
+
+def python_function(name: str, file: Path, argument: str) -> list[str]:
+    """A function of bash that runs a file of Python, which needs Python's own library alone, with an argument."""
+    text = read_script(file)
+    short = [line for before, line in zip(["", *text], text, strict=False) if before or line]  # no two blank lines
+    return [f"{name}() {{", f"  python3 - {argument} <<'PYTHON'", *short, "PYTHON", "}"]
+
+
+def indent_lines(block: Iterable[str]) -> list[str]:
+    """Lines as they stand in a block."""
+    return [f"  {line}" for line in block]
+
+
+# Run by nodes, with Python's own library alone.
+_LOCAL_ADDRESS_PROGRAM = Path(__file__).parent / "script" / "reach.py"
+
+
+class ContainerMounts(NamedTuple):
+    """Paths of devices, and of files and folders, that a container takes from its node under the same names."""
+
+    devices: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+def container_mounts(device: Device, count: int, nodes: int = 1) -> ContainerMounts:
+    """What a container with the first `count` devices needs of its node, where no runtime of the vendor mounts it."""
+    wanted = node_needs(device)
+    numbered = (path.format(number) for path in wanted.devices if "{}" in path for number in range(count))
+    others = (path for path in wanted.devices if "{}" not in path)
+    return ContainerMounts((*numbered, *others), (*wanted.files, *(wanted.files_between if nodes > 1 else ())))
+
+
+def local_address_lines() -> list[str]:
+    """A function of bash, which prints the address by which this node reaches another."""
+    return python_function("reach", _LOCAL_ADDRESS_PROGRAM, '"$1"')
+
+
+def device_setup_lines(device: Device, count: int = 1, nodes: int = 1) -> list[str]:
+    """Lines of bash for each node before the run starts, after the site's own; `set -eu` may be on. MASTER_ADDR is set
+    where several nodes meet."""
+    lines = [
+        "# Loaders take many open files, network adapters much locked memory; without end, files cost time, too",
+        'ulimit -S -n 1048576 2>/dev/null || ulimit -S -n "$(ulimit -H -n)"',
+        'ulimit -S -l "$(ulimit -H -l)"',
+    ]
+    if setup := node_needs(device).setup:
+        lines += _vendor_path_lines(setup)
+    if lacks_p2p(device, count, nodes):
+        lines += _old_driver_lines()
+    return lines + _meeting_address_lines(device) if nodes > 1 else lines
+
+
+def _vendor_path_lines(setup: VendorSetup) -> list[str]:
+    """The file appends to variables that may not be set, which `set -u` forbids."""
+    return [
+        "# The vendor's paths, unless the image or the site has set them",
+        f"for file in {' '.join(setup.files)}; do",
+        f'  [ -z "${{{setup.unless}:-}}" ] && [ -r "$file" ] || continue',
+        '  flags=$-; set +u; . "$file" || true; case $flags in *u*) set -u ;; esac',
+        "done",
+    ]
+
+
+def _old_driver_lines() -> list[str]:
+    query = "nvidia-smi --query-gpu=driver_version --format=csv,noheader --id=0"
+    return [
+        f"# accelerate refuses several of these cards with a driver before {P2P_MIN_DRIVER}, unless both are off",
+        f'if [ "$(printf \'%s\\n\' {P2P_MIN_DRIVER} "$({query})" | sort -V | head -n 1)" != {P2P_MIN_DRIVER} ]; then',
+        f"  export {' '.join(f'{name}=1' for name in P2P_VARIABLES)}",
+        "fi",
+    ]
+
+
+def _meeting_address_lines(device: Device) -> list[str]:
+    """Under an elastic launch the first process tells the others its node's own name, which they may not know, unless
+    an address is given (torch, elastic/rendezvous/api.py; each option of torchrun is read from PET_…, too). Gloo, which
+    carries what FSDP keeps in main memory, takes the address that the node's own name has; HCCL the first interface by
+    name, which on another node may lead elsewhere (CANN, HCCL_IF_IP). NCCL finds its way by itself. An address that the
+    job has brought along is of another node, and does not count. Where a container starts before the cluster knows the
+    first node's name, it waits a minute."""
+    told = [
+        'export PET_LOCAL_ADDR="$address"',
+        "interface=$(ip -o addr show to \"$address\" 2>/dev/null | awk 'NR == 1 { print $2 }') || true",
+        '[ -z "$interface" ] || export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-$interface}"',
+    ]
+    if device.vendor == "ascend":
+        told.append('if [ -n "${HCCL_SOCKET_IFNAME:-}" ]; then unset HCCL_IF_IP; else export HCCL_IF_IP="$address"; fi')
+    return [
+        "# The address by which this node and the first one meet: names and first interfaces may lead elsewhere",
+        *local_address_lines(),
+        "for attempt in {1..30}; do",
+        '  address=$(reach "$MASTER_ADDR" 2>/dev/null) && break',
+        "  sleep 2",
+        "done",
+        ': "${address:?the first node, $MASTER_ADDR, is not known here}"',
+        "case $address in 127.* | ::1) ;; *)",
+        *(f"  {line}" for line in told),
+        "esac",
+    ]

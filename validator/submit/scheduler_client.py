@@ -1,0 +1,68 @@
+"""Runs a scheduler's own client (`sbatch`, `sky`, `kubectl`) as a subprocess. It ends by itself, as what it has begun
+at the scheduler may cost: Ctrl-C at a terminal reaches it, too, and SIGTERM and SIGHUP are passed on."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from validator.errors import RecipeError
+
+_PASSED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run_client(words: Sequence[str], text: str, remedy: str) -> str:
+    """What the client prints when it gets the job on standard input. Raises RecipeError with its own words where it
+    refuses, or, with the remedy, where it is not installed."""
+    ended = _run_to_end(words, remedy, text)
+    if ended.returncode:
+        said = " ".join((ended.stderr or ended.stdout).split()) or f"ended with exit code {ended.returncode}"
+        raise RecipeError(f"{words[0]} refuses the job: {said}")
+    return ended.stdout.strip()
+
+
+def run_interactive(words: Sequence[str], remedy: str) -> None:
+    """Lets the client speak and ask at this terminal. Raises RecipeError as `run` does."""
+    ended = _run_to_end(words, remedy)
+    if ended.returncode:
+        raise RecipeError(f"{words[0]} did not take the job (exit code {ended.returncode}); its own words stand above")
+
+
+def _run_to_end(words: Sequence[str], remedy: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """With a text for standard input, what it prints is taken."""
+    if shutil.which(words[0]) is None:
+        raise RecipeError(f"{words[0]} is not installed here; {remedy}")
+    pipe = None if text is None else subprocess.PIPE
+    try:
+        client = subprocess.Popen(words, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+    except OSError as err:
+        raise RecipeError(f"{words[0]} cannot be started: {err.strerror}") from None
+    with _pass_signals(client) as came:
+        printed = client.communicate(text)
+    if came:
+        sys.exit(128 + came[0])
+    return subprocess.CompletedProcess(words, client.returncode, *printed)
+
+
+@contextmanager
+def _pass_signals(client: subprocess.Popen[str]) -> Iterator[list[int]]:
+    """The signals that come in this block."""
+    came: list[int] = []
+
+    def take(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        if number != signal.SIGINT:
+            client.send_signal(number)
+
+    wanted = [number for number in _PASSED_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, take) for number in wanted}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

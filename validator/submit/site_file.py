@@ -1,0 +1,210 @@
+"""What a site asks of every job (partition, account, set-up lines), read from a small file and checked key by key."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from validator.errors import RecipeError
+from validator.recipe import known_folders, safe_read
+from validator.recipe.safe_read import read_yaml
+from validator.recipe.suggestions import suggest
+
+_FILE_HEADER = """\
+# What this site asks of every job of `lmf-recipes submit`. There are also, as a site needs them,
+#   in `slurm`: qos, constraint, reservation, devices (gpu:a100:{devices}), exclusive (true), hours (the longest job),
+#   modules and options (lists), container and mounts (of pyxis), logs (a folder);
+#   in `slurm`, `skypilot` and `kubernetes`: setup (lines for that engine alone);
+#   beside them: environment (variables for every node).
+"""
+_VARIABLE_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+Words = tuple[str, ...]
+Pairs = Mapping[str, str]
+Tree = Mapping[str, Any]
+Trees = tuple[Tree, ...]
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """What sbatch and srun are told. `devices` is the site's form of asking for those of a node: `gpu:a100:{devices}`
+    for --gres, or a whole option such as `--gpus-per-node={devices}`. `hours`: the longest job that is admitted.
+    `container` and `mounts` are pyxis's; `options` are further words for sbatch; `logs` is a folder that all nodes
+    see."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    constraint: str = ""
+    reservation: str = ""
+    devices: str = ""
+    exclusive: bool = False
+    hours: float = 0.0
+    modules: Words = ()
+    container: str = ""
+    mounts: Words = ()
+    options: Words = ()
+    setup: Words = ()
+    logs: str = ""
+
+
+@dataclass(frozen=True)
+class SkyPilot:
+    """What a task is told. `accelerator`: what a pool of one's own calls its devices. `resources`, `mounts`, `volumes`:
+    further keys of the task's `resources`, `file_mounts` and `volumes`, as SkyPilot writes them. `managed`: `sky jobs
+    launch` starts it, and again after an interruption, else `sky launch`."""
+
+    accelerator: str = ""
+    resources: Tree = field(default_factory=dict)
+    mounts: Tree = field(default_factory=dict)
+    volumes: Tree = field(default_factory=dict)
+    setup: Words = ()
+    managed: bool = True
+
+
+@dataclass(frozen=True)
+class Kubernetes:
+    """What a job is told. `kind`: TrainJob, with its ClusterTrainingRuntime `runtime`, or PyTorchJob. `claim` is the
+    volume that holds model, data and results, `mount` where pods see it. `resource` is what the cluster calls the
+    devices, `limits` are further resources of a node, such as network adapters. `secret` holds HF_TOKEN.
+    `node_selector` and `tolerations` are as Kubernetes writes them."""
+
+    kind: str = "TrainJob"
+    namespace: str = ""
+    runtime: str = "torch-distributed"
+    image: str = ""
+    setup: Words = ()
+    claim: str = ""
+    mount: str = "/workspace"
+    resource: str = ""
+    limits: Tree = field(default_factory=dict)
+    secret: str = ""
+    node_selector: Pairs = field(default_factory=dict)
+    tolerations: Trees = ()
+
+
+@dataclass(frozen=True)
+class Site:
+    """The settings of a site. `environment` and `setup` (shell lines) are for every node and engine; each engine has
+    further `setup` of its own, which comes after."""
+
+    environment: Pairs = field(default_factory=dict)
+    setup: Words = ()
+    slurm: Slurm = field(default_factory=Slurm)
+    skypilot: SkyPilot = field(default_factory=SkyPilot)
+    kubernetes: Kubernetes = field(default_factory=Kubernetes)
+
+
+Part = TypeVar("Part", Site, Slurm, SkyPilot, Kubernetes)
+
+
+def site_file_path() -> Path | None:
+    """Where the file is looked for if none is named; None for who has no home."""
+    base = known_folders.user_folder("XDG_CONFIG_HOME", ".config")
+    return base and base / "lmf-recipes" / "site.yaml"
+
+
+def read_site(file: Path | None) -> Site:
+    """The settings in a file; without one those of the usual place, else none. Raises RecipeError where the file that
+    is named cannot be read, or says something else than a site can."""
+    place = file or site_file_path()
+    if place is None or (file is None and safe_read.path_kind(place) is None):
+        return Site()
+    try:
+        return _parse_section(Site, read_yaml(str(place)) or {}, "")
+    except RecipeError as err:
+        raise RecipeError(f"{place}: {err}") from None
+
+
+def site_file_text(partition: str, account: str, setup: str) -> str:
+    """The file that says these, and nothing of what is empty."""
+    slurm = {name: text for name, text in (("partition", partition), ("account", account)) if text}
+    parts = {**({"slurm": slurm} if slurm else {}), **({"setup": [setup]} if setup else {})}
+    lines = (f"{name}: {json.dumps(value, ensure_ascii=False)}\n" for name, value in parts.items())
+    return _FILE_HEADER + "".join(lines)
+
+
+def _parse_section(kind: type[Part], value: Any, route: str) -> Part:
+    """A mapping as a dataclass, whose fields say what a key takes. Raises RecipeError."""
+    known = {each.name: str(each.type) for each in fields(kind)}
+    if not isinstance(value, Mapping):
+        raise RecipeError(
+            f"{f'`{route}`' if route else 'the file'} is {_describe_value(value)}; it holds keys: {', '.join(known)}"
+        )
+    for key in value:
+        if key not in known:
+            near = suggest(str(key), known) or f"; there are {', '.join(known)}"
+            raise RecipeError(f"`{_join_route(route, key)}` is no setting of a site{near}")
+    return kind(**{key: _PARSER_OF_TYPE[known[key]](value[key], _join_route(route, key)) for key in value})
+
+
+def _join_route(route: str, key: object) -> str:
+    return f"{route}.{key}" if route else str(key)
+
+
+def _as_text(value: Any, route: str) -> str:
+    if not isinstance(value, str) or "\n" in value:
+        raise RecipeError(
+            f"`{route}` is {_describe_value(value)}; it takes a text of one line, in quotes where it is a number"
+        )
+    return value
+
+
+def _as_flag(value: Any, route: str) -> bool:
+    if not isinstance(value, bool):
+        raise RecipeError(f"`{route}` is {_describe_value(value)}; it takes true or false")
+    return value
+
+
+def _as_number(value: Any, route: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise RecipeError(f"`{route}` is {_describe_value(value)}; it takes a number above 0")
+    return float(value)
+
+
+def _as_words(value: Any, route: str) -> Words:
+    if not isinstance(value, list):
+        raise RecipeError(f"`{route}` is {_describe_value(value)}; it takes a list of texts")
+    return tuple(_as_text(each, f"{route}[{number}]") for number, each in enumerate(value))
+
+
+def _as_pairs(value: Any, route: str) -> Pairs:
+    """Variables; a number is taken as it is written."""
+    for name in _as_tree(value, route):
+        if not re.fullmatch(_VARIABLE_NAME, str(name)):
+            raise RecipeError(f"`{route}` names `{name}`, which is no name of a variable")
+    plain = {name: str(one) if type(one) in (int, float) else one for name, one in value.items()}
+    return {str(name): _as_text(one, _join_route(route, name)) for name, one in plain.items()}
+
+
+def _as_tree(value: Any, route: str) -> Tree:
+    if not isinstance(value, Mapping):
+        raise RecipeError(f"`{route}` is {_describe_value(value)}; it takes a mapping")
+    return value
+
+
+def _as_trees(value: Any, route: str) -> Trees:
+    if not isinstance(value, list):
+        raise RecipeError(f"`{route}` is {_describe_value(value)}; it takes a list of mappings")
+    return tuple(_as_tree(each, f"{route}[{number}]") for number, each in enumerate(value))
+
+
+def _describe_value(value: Any) -> str:
+    """A value in a message."""
+    names = {list: "a list", dict: "a mapping", type(None): "empty"}
+    text = str(value)
+    return names.get(type(value)) or (f"`{text}`" if len(text) < 60 and text.isprintable() else "a long text")
+
+
+# What the type of a field takes.
+_PARSER_OF_TYPE: Mapping[str, Callable[[Any, str], Any]] = {
+    "str": _as_text, "bool": _as_flag, "float": _as_number, "Words": _as_words, "Pairs": _as_pairs, "Tree": _as_tree,
+    "Trees": _as_trees,
+    "Slurm": lambda value, route: _parse_section(Slurm, value, route),
+    "SkyPilot": lambda value, route: _parse_section(SkyPilot, value, route),
+    "Kubernetes": lambda value, route: _parse_section(Kubernetes, value, route),
+}  # fmt: skip

@@ -1,0 +1,135 @@
+"""Files and data that a node needs when it shares no folder with this machine, and the paths that lead to them
+there."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from validator.errors import RecipeError
+from validator.recipe import safe_read
+from validator.recipe.recipe_file import path_override
+from validator.run.dataset_registry import REGISTRY_FILE, Dataset
+from validator.run.prediction import Job
+from validator.submit.cluster_job import ClusterJob, RunToSubmit
+
+# Keys that name a file; those that name a folder, or something of a hub; a folder that need not be there.
+_FILE_KEYS = ("deepspeed", "fsdp_config")
+_FOLDER_KEYS = ("dataset_dir", "media_dir", "model_name_or_path", "adapter_name_or_path", "resume_from_checkpoint",
+            "reward_model", "ref_model", "tokenized_path")  # fmt: skip
+_OUTPUT_KEY = "output_dir"
+_DATASET_DIRS = ("dataset_dir", "media_dir")  # of which the files that are read are found one by one
+_MEDIA_KINDS = ("images", "videos", "audios")
+
+
+@dataclass(frozen=True)
+class Uploads:
+    """Places on a node, from the folder that a run starts in, and what has to be there: small files (recipe, DeepSpeed
+    configuration, data set registry), and data and models."""
+
+    files: Mapping[str, Path]
+    data: Mapping[str, Path]
+
+
+def collect_uploads(run: RunToSubmit, seen: Iterable[str] = ()) -> tuple[ClusterJob, Uploads]:
+    """The work with paths from the folder that a run starts in on a node, and what has to be there. A relative path of
+    the recipe stays as it is, and so does the recipe; folders of `seen` are on the node, too. Raises RecipeError for a
+    path with a space, at which LLaMA-Factory's launcher splits, and where two folders would have one place."""
+    job, overrides, work = run
+    way = _NodePaths(tuple(seen))
+    parts = {key: (way.place(str(job.get(key))), path) for key, path in _input_paths(job)}
+    places = {key: place for key, (place, _) in parts.items()}
+    places[_OUTPUT_KEY] = way.written(str(job.get(_OUTPUT_KEY) or work.output))
+    changed = {key: place for key, place in places.items() if place != job.get(key)}
+    kept = [word for word in overrides if word.partition("=")[0] not in changed]
+    words = (*kept, *(path_override(key, place) for key, place in changed.items()))
+    recipe, (starter, engine) = way.place(job.path), _launcher_words(job, work, way)
+    if spaced := [word for word in (recipe, *words) if work.torchrun and re.search(r"\s", word)]:
+        raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")
+    output = Path(places[_OUTPUT_KEY])
+    there = replace(work, recipe=Path(recipe), overrides=words, starter=starter, output=output)
+    small = [(recipe, Path(job.path)), *engine, *(parts[key] for key in _FILE_KEYS if key in parts)]
+    large = [parts[key] for key in _FOLDER_KEYS if key in parts and key not in _DATASET_DIRS]
+    if job.registry and not job.registry.problem and "dataset_dir" in parts:
+        small.append((f"{places['dataset_dir']}/{REGISTRY_FILE}", job.registry.path))
+        large += _dataset_files(job, places)
+    return there, Uploads(_require_unique(small), _drop_nested(_require_unique(large)))
+
+
+@dataclass(frozen=True)
+class _NodePaths:
+    """From paths here to those on a node, which has the folders `seen` as well."""
+
+    seen: tuple[str, ...]
+
+    def place(self, path: str) -> str:
+        """What is elsewhere here lies in the folder that a run starts in, by its name."""
+        place = self.written(path)
+        known = not place.startswith("/") or any(PurePosixPath(place).is_relative_to(each) for each in self.seen)
+        return place if known else posixpath.basename(place)
+
+    def written(self, path: str) -> str:
+        """The path as it is written where it stays below the folder that a run starts in, from there where it leads
+        below ours, else the whole one."""
+        normal = posixpath.normpath(path)
+        if not normal.startswith(("/", "~", "../")) and normal != "..":
+            return normal
+        return relative_to_cwd(Path(os.path.abspath(safe_read.expand_home(path))))  # noqa: PTH100 (links stay)
+
+
+def relative_to_cwd(path: Path) -> str:
+    """The path from the folder that the command is started in where it lies below that, else the whole one."""
+    whole = path.absolute()
+    return whole.relative_to(Path.cwd()).as_posix() if whole.is_relative_to(Path.cwd()) else str(whole)
+
+
+def _input_paths(job: Job) -> Iterator[tuple[str, Path]]:
+    """Keys whose file or folder is here."""
+    for key in (*_FILE_KEYS, *_FOLDER_KEYS):
+        value = job.get(key)
+        there = job.find(value) if isinstance(value, str) and value and not value.startswith("{") else None
+        if there and (key not in _FILE_KEYS or safe_read.path_kind(there[0]) == "file"):
+            yield key, there[0]
+
+
+def _launcher_words(job: Job, work: ClusterJob, way: _NodePaths) -> tuple[tuple[str, ...], list[tuple[str, Path]]]:
+    """The words before the recipe, and the accelerate file that is among them."""
+    if not job.accelerate:
+        return work.starter, []
+    place = way.place(str(job.header.get("accelerate")))
+    words = tuple(place if word == job.accelerate.path else word for word in work.starter)
+    return words, [(place, Path(job.accelerate.path))]
+
+
+def _dataset_files(job: Job, places: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    """Files of data sets, and the folder of their pictures and sounds where a data set has some."""
+    names = dict.fromkeys([*job.words("dataset"), *job.words("eval_dataset")])
+    sets = [one for name in names if job.registry and (one := job.registry.get(name)) and one.source == "file"]
+    for one in sets:
+        yield posixpath.join(places["dataset_dir"], str(one.entry.get("file_name"))), one.path
+    media = "media_dir" if "media_dir" in places else "dataset_dir"
+    if any(map(_has_media, sets)) and (there := job.find(str(job.get(media)))):
+        yield places[media], there[0]
+
+
+def _has_media(one: Dataset) -> bool:
+    return any(one.mapping.get(kind) for kind in _MEDIA_KINDS)
+
+
+def _require_unique(parts: Iterable[tuple[str, Path]]) -> dict[str, Path]:
+    """Each place with what has to be there. Raises RecipeError where that is not one."""
+    places: dict[str, Path] = {}
+    for place, path in parts:
+        if places.setdefault(place, path).resolve() != path.resolve():
+            raise RecipeError(f"`{places[place]}` and `{path}` would have one place, `{place}`; rename one of them")
+    return places
+
+
+def _drop_nested(places: Mapping[str, Path]) -> dict[str, Path]:
+    """Without what lies in a folder that is among them."""
+    within = {place for place in places for other in places if place.startswith(f"{other}/")}
+    return {place: path for place, path in sorted(places.items()) if place not in within}

@@ -1,1 +1,0 @@
-"""What is known of models, devices, machines, arguments and releases."""

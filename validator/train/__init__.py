@@ -1,1 +1,0 @@
-"""From a checked recipe to llamafactory-cli."""

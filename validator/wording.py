@@ -1,0 +1,47 @@
+"""Numbers and durations in words: singular or plural, decimals that tell two numbers apart, durations and ranges."""
+
+from __future__ import annotations
+
+
+def clip(text: str, most: int = 60) -> str:
+    """The text, shortened to what a message can show."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def plural(count: int, noun: str) -> str:
+    """The noun as it stands behind the number in a message: one row, two rows."""
+    return noun if count == 1 else f"{noun}s"
+
+
+def distinguishing_decimals(size: float, limit: float | None) -> int:
+    """How many decimals tell a size from its limit: one, where that does."""
+    return next((number for number in (1, 2) if limit is None or f"{size:.{number}f}" != f"{limit:.{number}f}"), 3)
+
+
+# The least that is told in a unit, its seconds, and its sign.
+_DURATION_UNITS = ((172800.0, 86400.0, "days"), (3600.0, 3600.0, "h"), (90.0, 60.0, "min"), (0.0, 1.0, "s"))
+
+
+def format_duration(seconds: float) -> str:
+    """`5.2 h`"""
+    _, size, sign = _duration_unit(seconds)
+    return f"{two_digits(seconds / size)} {sign}"
+
+
+def format_duration_range(low: float, high: float) -> str:
+    """`5 to 9 h`, in the unit of the middle; each with its own where they lie far apart."""
+    if _duration_unit(low) != _duration_unit(high):
+        return f"{format_duration(low)} to {format_duration(high)}"
+    _, size, sign = _duration_unit(high)
+    return f"{two_digits(low / size)} to {two_digits(high / size)} {sign}"
+
+
+def two_digits(value: float) -> str:
+    """Two digits: nobody knows more of a time."""
+    if value >= 9.95:
+        return f"{float(f'{value:.2g}'):,.0f}"
+    return f"{value:.1f}" if value >= 1 else f"{value:.2g}"
+
+
+def _duration_unit(seconds: float) -> tuple[float, float, str]:
+    return next(unit for unit in _DURATION_UNITS if seconds >= unit[0])
