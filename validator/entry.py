@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar, NoReturn
 
 from validator import escaping
-from validator.errors import RecipeError
+from validator.errors import RecipeError, os_reason
 from validator.escaping import RawText
 
 _STREAM_MODES = ((0, os.O_WRONLY), (1, os.O_RDWR), (2, os.O_RDWR))
@@ -23,7 +23,7 @@ class OutputError(Exception):
     """A standard stream takes no more: a full disk, or a pipe whose reader has gone (`gone`)."""
 
     def __init__(self, err: OSError) -> None:
-        super().__init__((err.strerror or str(err)).lower())
+        super().__init__(os_reason(err))
         self.gone = isinstance(err, BrokenPipeError)
 
 
@@ -150,8 +150,7 @@ def _check_cwd() -> None:
     try:
         Path.cwd()
     except OSError as err:
-        why = str(err.strerror).lower()
-        raise RecipeError(f"the working folder cannot be read: {why}; change into one that exists") from None
+        raise RecipeError(f"the working folder cannot be read: {os_reason(err)}; change into one that exists") from None
 
 
 def _exit_with_message(message: str, code: int) -> NoReturn:

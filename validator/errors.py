@@ -1,5 +1,11 @@
-"""RecipeError: the one expected failure, whose message tells the user what is wrong, where, and what to do."""
+"""RecipeError: the one expected failure, whose message tells the user what is wrong, where, and what to do. Beside it,
+the reason of an operating system's error as it stands in a message."""
 
 
 class RecipeError(Exception):
     """An expected failure with a message for the user: what, where, what to do."""
+
+
+def os_reason(err: OSError) -> str:
+    """Return why the operating system refused, as a clause for a message: `permission denied`."""
+    return (err.strerror or str(err)).lower()

@@ -10,7 +10,7 @@ from pathlib import Path
 from validator import __version__
 from validator.check.locate import Locations
 from validator.check.suppression import COMMENT_MARK
-from validator.errors import RecipeError
+from validator.errors import RecipeError, os_reason
 from validator.finding import Diagnostic, FileReport, NotJudged, Related, Report, Severity
 from validator.recipe import known_folders, safe_read
 from validator.recipe.known_folders import search_folders
@@ -218,9 +218,10 @@ def expand_path(path: str) -> list[str | FileReport]:
     closed: list[str | FileReport] = []
 
     def told(folder: str, err: OSError) -> None:
-        why = (err.strerror or str(err)).lower()
         closed.append(
-            unreadable_report(folder, f"is a folder that cannot be listed: {why}; what is in it was not checked")
+            unreadable_report(
+                folder, f"is a folder that cannot be listed: {os_reason(err)}; what is in it was not checked"
+            )
         )
 
     return [*find_files.find_in_folder(path, told), *closed] or [empty_folder_report(path)]

@@ -12,7 +12,7 @@ from pathlib import Path
 from validator.dataset.data_report import DataReport
 from validator.dataset.sample_guidance import SampleGuidance
 from validator.dataset.sequence_lengths import HistogramBar
-from validator.errors import RecipeError
+from validator.errors import RecipeError, os_reason
 
 _STYLE = """
 :root { color-scheme: light dark; --bar: #3b6fb6; --weak: #8884; --bad: #d0392b; }
@@ -151,7 +151,7 @@ def require_page_target(path: Path) -> None:
         if path.exists():
             require_own_page(path, path.read_bytes() if path.is_file() else b"no file")
     except OSError as err:
-        raise RecipeError(f"`{path}` cannot be written: {(err.strerror or str(err)).lower()}") from None
+        raise RecipeError(f"`{path}` cannot be written: {os_reason(err)}") from None
 
 
 def require_own_page(path: Path, content: bytes | None) -> None:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from validator.errors import os_reason
 from validator.launch import process_tree
 from validator.recipe import safe_read
 from validator.run import checkpoint_integrity
@@ -270,6 +271,6 @@ def main() -> NoReturn:
     try:
         guard = Guard(words, int(orders), float(grace), SaveWatcher(Path(output)) if output else None)
     except OSError as err:
-        _print_message(f"{words[0]} cannot be started: {(err.strerror or str(err)).lower()}")
+        _print_message(f"{words[0]} cannot be started: {os_reason(err)}")
         os._exit(126)
     os._exit(guard.run())

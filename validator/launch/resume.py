@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from validator.errors import RecipeError
+from validator.errors import RecipeError, os_reason
 from validator.run import checkpoint_integrity, checkpoints
 from validator.run.checkpoints import TrainerCheckpoint
 from validator.run.prediction import Job
@@ -38,7 +38,7 @@ def _set_aside(saved: TrainerCheckpoint) -> Path | None:
     try:
         return checkpoint_integrity.quarantine(saved.path)
     except OSError as err:
-        why = f"is half-written ({saved.flaw}) and cannot be renamed: {(err.strerror or str(err)).lower()}"
+        why = f"is half-written ({saved.flaw}) and cannot be renamed: {os_reason(err)}"
         raise RecipeError(f"`{saved.path}` {why}; rename or remove it") from None
 
 

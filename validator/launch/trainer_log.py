@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from validator.errors import RecipeError
+from validator.errors import RecipeError, os_reason
 
 # The first steps compile, allocate and read data for the first time.
 UNTIMED_STEPS = 2
@@ -94,7 +94,7 @@ def _read_entries(path: Path) -> Iterator[LogEntry]:
     try:
         lines = path.read_text("utf-8", errors="replace").splitlines()
     except OSError as err:
-        raise RecipeError(f"`{path}` cannot be read: {(err.strerror or str(err)).lower()}") from None
+        raise RecipeError(f"`{path}` cannot be read: {os_reason(err)}") from None
     for line in lines:
         try:
             yield _parse_entry(json.loads(line))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from validator.errors import RecipeError
+from validator.errors import RecipeError, os_reason
 
 # A write takes milliseconds, on a network file system with its own wait perhaps a second.
 _LOCK_TRIES, _LOCK_WAIT = 200, 0.05
@@ -76,8 +76,9 @@ def _remove_leftover(part: Path) -> None:
     except FileNotFoundError:  # its process has come to its end
         return
     except OSError as err:
-        why = (err.strerror or str(err)).lower()
-        raise RecipeError(f"`{part}` is in the way ({why}); remove it where no other process is writing") from None
+        raise RecipeError(
+            f"`{part}` is in the way ({os_reason(err)}); remove it where no other process is writing"
+        ) from None
 
 
 def _try_lock(file: int) -> bool:
@@ -150,7 +151,7 @@ def edit_file(target: Path, change: ContentChange) -> None:
     except FileExistsError:
         raise _exists_error(target) from None
     except OSError as err:
-        raise RecipeError(f"`{target}` cannot be written: {_os_reason(err)}") from None
+        raise RecipeError(f"`{target}` cannot be written: {os_reason(err)}") from None
 
 
 def make_folder(place: Path) -> None:
@@ -158,7 +159,7 @@ def make_folder(place: Path) -> None:
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as err:
-        raise RecipeError(f"the folder `{place}` cannot be made: {_os_reason(err)}") from None
+        raise RecipeError(f"the folder `{place}` cannot be made: {os_reason(err)}") from None
 
 
 def _current_content(file: Path) -> bytes | None:
@@ -223,10 +224,6 @@ def _exists_error(target: Path) -> RecipeError:
     return RecipeError(f"`{target}` exists and is not overwritten; choose another name, or remove it")
 
 
-def _os_reason(err: OSError) -> str:
-    return (err.strerror or str(err)).lower()
-
-
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
     """A temporary folder, which is removed with the block, as far as it can be. Raises RecipeError where there is none
@@ -234,7 +231,6 @@ def scratch_folder() -> Iterator[Path]:
     try:
         folder = tempfile.TemporaryDirectory(prefix="lmf-recipes-", ignore_cleanup_errors=True)
     except OSError as err:
-        why = (err.strerror or str(err)).lower()
-        raise RecipeError(f"no temporary folder can be made: {why}; TMPDIR names another place") from None
+        raise RecipeError(f"no temporary folder can be made: {os_reason(err)}; TMPDIR names another place") from None
     with folder as place:
         yield Path(place)

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from validator.errors import RecipeError
+from validator.errors import RecipeError, os_reason
 from validator.recipe import omegaconf
 
 PathKind = Literal["file", "folder", "pipe", "socket", "device"]
@@ -79,7 +79,7 @@ def read_bytes(path: str | Path) -> bytes:
         return sys.stdin.buffer.read(_MAX_BYTES + 1) if path == "-" else _read_beginning(path)
     except OSError as err:
         closed = path == "-" and err.errno == errno.EBADF
-        why = "standard input is closed" if closed else f"{(err.strerror or str(err)).lower()}; check the path"
+        why = "standard input is closed" if closed else f"{os_reason(err)}; check the path"
         raise RecipeError(f"cannot be read: {why}") from None
     except ValueError:
         raise RecipeError("is a path that no file can have, with a NUL or half a character; check the path") from None

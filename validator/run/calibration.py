@@ -8,7 +8,7 @@ from math import exp, log
 from pathlib import Path
 from typing import NamedTuple
 
-from validator.errors import RecipeError
+from validator.errors import RecipeError, os_reason
 from validator.recipe import atomic_write, known_folders
 
 # Times that a step may take what was predicted: no machine is so far from it.
@@ -47,7 +47,7 @@ def load_calibrations() -> list[Calibration]:
     except FileNotFoundError:
         return []
     except OSError as err:
-        raise RecipeError(f"`{path}` cannot be read: {(err.strerror or str(err)).lower()}") from None
+        raise RecipeError(f"`{path}` cannot be read: {os_reason(err)}") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise RecipeError(f"`{path}` is not as `calibrate` writes it; mend or remove it") from None
 

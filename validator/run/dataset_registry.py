@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from validator.errors import RecipeError
+from validator.errors import RecipeError, os_reason
 from validator.knowledge import tables
 from validator.recipe import safe_read
 from validator.recipe.safe_read import is_too_deep, read_json
@@ -173,7 +173,7 @@ def count_rows(path: Path) -> Rows | None:
         stat = path.stat()
         return _count_in_file(str(path), stat.st_size, stat.st_mtime_ns)
     except OSError as err:
-        return Rows(problem=f"`{path}` cannot be read: {(err.strerror or str(err)).lower()}")
+        return Rows(problem=f"`{path}` cannot be read: {os_reason(err)}")
 
 
 @lru_cache(maxsize=1024)

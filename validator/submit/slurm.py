@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from validator.errors import RecipeError
+from validator.errors import RecipeError, os_reason
 from validator.escaping import escape_line, shell_join, shell_quote
 from validator.launch import resume
 from validator.physics import Band
@@ -102,8 +102,7 @@ def make_log_folder(place: Path) -> None:
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as err:
-        why = (err.strerror or str(err)).lower()
-        raise RecipeError(f"`{place}`, the folder for logs, cannot be made: {why}") from None
+        raise RecipeError(f"`{place}`, the folder for logs, cannot be made: {os_reason(err)}") from None
 
 
 def order(runs: Sequence[RunToSubmit], site: Site) -> Submission:
