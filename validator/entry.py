@@ -182,5 +182,5 @@ def _save_traceback(err: Exception) -> str:
             log.write("".join(traceback.format_exception(err)).encode(errors="backslashreplace").decode())
     except OSError as why:
         last = traceback.extract_tb(err.__traceback__)[-1]
-        return f"at {last.filename}:{last.lineno}; no details are kept: {why.strerror}"
+        return f"at {last.filename}:{last.lineno}; no details are kept: {os_reason(why)}"
     return f"details in {log.name}"

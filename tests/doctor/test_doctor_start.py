@@ -204,7 +204,7 @@ def test_a_hub_that_refuses() -> None:
         deaf.bind(("127.0.0.1", 0))
         first, *others = asked(f"http://127.0.0.1:{deaf.getsockname()[1]}")
     assert first.state == "error"
-    assert first.found.endswith("cannot be reached: Connection refused")
+    assert first.found.endswith("cannot be reached: connection refused")
     assert "`llamafactory/alpaca_gpt4_en`" in first.wanted  # one line for all that it should give
     assert [line.what for line in others] == ["hub cache"]
 

@@ -104,7 +104,7 @@ def test_a_program_that_hangs_or_cannot_be_started(monkeypatch: pytest.MonkeyPat
         this_machine.detect_machine()
     driver_tool._cached_output.cache_clear()
     tool.write_text("#!/no/such/shell\n")
-    with pytest.raises(RecipeError, match="nvidia-smi cannot be started: No such file"):
+    with pytest.raises(RecipeError, match="nvidia-smi cannot be started: no such file"):
         this_machine.detect_machine()
 
 

@@ -11,6 +11,7 @@ from time import monotonic
 
 from validator.doctor import check_result
 from validator.doctor.check_result import CheckContext, CheckResult, Shortage
+from validator.errors import os_reason
 from validator.finding import Severity
 from validator.knowledge import hub_caches
 from validator.machine import host
@@ -98,7 +99,7 @@ def _check_output_folder(job: Job | None, node: CheckContext) -> Iterator[CheckR
     except OSError as err:
         wanted = "a folder that can be written"
         yield CheckResult(
-            "error", _OUTPUT_FOLDER, f"{place}: {err.strerror}", wanted, "set another `output_dir`" if job else ""
+            "error", _OUTPUT_FOLDER, f"{place}: {os_reason(err)}", wanted, "set another `output_dir`" if job else ""
         )
         return
     short = [check_result.result_of_shortage(_OUTPUT_FOLDER, each) for each in disk_shortages(job)] if job else []

@@ -15,7 +15,7 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from validator.doctor.check_result import CheckContext, CheckResult, Shortage
-from validator.errors import RecipeError
+from validator.errors import RecipeError, os_reason
 from validator.escaping import shell_quote
 from validator.finding import Severity
 from validator.knowledge import hub_caches, models, node_environment
@@ -166,7 +166,7 @@ def _request_status(address: str) -> int | str:
         reason = getattr(err, "reason", err)
         if isinstance(reason, TimeoutError):  # of the thread, or of the connection
             return f"does not answer within {_TIMEOUT_SECONDS:.0f} seconds"
-        return f"cannot be reached: {getattr(reason, 'strerror', None) or reason}"
+        return f"cannot be reached: {os_reason(reason) if isinstance(reason, OSError) else reason}"
 
 
 def _send_head_request(address: str) -> int:

@@ -13,6 +13,7 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from validator.doctor.check_result import CheckContext, CheckResult
+from validator.errors import os_reason
 from validator.machine.network import (
     InfinibandPort,
     Interface,
@@ -97,7 +98,11 @@ def _is_own_address(family: int, end: tuple[Any, ...]) -> bool:
 def _check_port(family: int, end: tuple[Any, ...], where: str) -> CheckResult:
     if (fault := bind_error(family, end)) == 0:
         return CheckResult("ok", _MEETING, f"{where} is this node, and port {end[1]} is free")
-    what = "is taken, such as by a run before" if fault == errno.EADDRINUSE else f"cannot be had: {os.strerror(fault)}"
+    what = (
+        "is taken, such as by a run before"
+        if fault == errno.EADDRINUSE
+        else f"cannot be had: {os.strerror(fault).lower()}"
+    )
     return CheckResult(
         "error", _MEETING, f"port {end[1]} of this node {what}", "a free port", "set another MASTER_PORT"
     )
@@ -123,7 +128,7 @@ def _check_connection(family: int, end: tuple[Any, ...], where: str) -> CheckRes
         except ConnectionRefusedError:
             return CheckResult("ok", _MEETING, f"{where} answers; nothing listens at port {end[1]} yet")
         except OSError as err:
-            found = f"{where} does not answer at port {end[1]}: {err.strerror or err}"
+            found = f"{where} does not answer at port {end[1]}: {os_reason(err)}"
             return CheckResult("error", _MEETING, found, "node 0 within reach", _FIREWALL_REMEDY)
     return CheckResult("ok", _MEETING, f"{where} answers at port {end[1]}")
 

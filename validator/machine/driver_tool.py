@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from threading import Lock
 
-from validator.errors import RecipeError
+from validator.errors import RecipeError, os_reason
 
 _TIMEOUT_SECONDS = 30  # seconds: without its persistence daemon a server's eight devices take ten to wake
 # Where installers put these programs without adding the folder to PATH: ROCm, the Ascend driver, WSL.
@@ -44,7 +44,7 @@ def _cached_output(path: str, *words: str) -> str | RecipeError:
     except subprocess.TimeoutExpired:
         return RecipeError(f"{name} does not answer within {_TIMEOUT_SECONDS} seconds")
     except OSError as err:
-        return RecipeError(f"{name} cannot be started: {err.strerror}")
+        return RecipeError(f"{name} cannot be started: {os_reason(err)}")
     return done.stdout if done.stdout.strip() else done.stderr
 
 

@@ -39,7 +39,7 @@ def integrity_problem(folder: Path) -> str | None:
     try:
         return next(_integrity_problems(folder), None)
     except OSError as err:
-        return f"cannot be read: {(err.strerror or str(err)).lower()}"
+        return f"cannot be read: {_os_reason(err)}"
 
 
 def result_problem(folder: Path) -> str | None:
@@ -48,7 +48,12 @@ def result_problem(folder: Path) -> str | None:
     try:
         return next(_result_problems(folder), None)
     except OSError as err:
-        return f"cannot be read: {(err.strerror or str(err)).lower()}"
+        return f"cannot be read: {_os_reason(err)}"
+
+
+def _os_reason(err: OSError) -> str:
+    """Return what errors.os_reason returns, which nodes do not have."""
+    return (err.strerror or str(err)).lower()
 
 
 def read_json_mapping(file: Path) -> Mapping[str, Any]:
@@ -156,9 +161,8 @@ def main(output: str) -> None:
             try:
                 place = quarantine(folder)
             except OSError as err:
-                sys.exit(
-                    f"lmf-recipes: {folder} was not written to its end ({why}), and cannot be renamed: {err.strerror}"
-                )
+                told = f"{folder} was not written to its end ({why}), and cannot be renamed"
+                sys.exit(f"lmf-recipes: {told}: {_os_reason(err)}")
             if place:
                 sys.stderr.write(f"lmf-recipes: {folder} was not written to its end ({why}); it is now {place.name}\n")
 

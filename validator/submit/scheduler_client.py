@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from validator.errors import RecipeError
+from validator.errors import RecipeError, os_reason
 
 _PASSED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -41,7 +41,7 @@ def _run_to_end(words: Sequence[str], remedy: str, text: str | None = None) -> s
     try:
         client = subprocess.Popen(words, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
     except OSError as err:
-        raise RecipeError(f"{words[0]} cannot be started: {err.strerror}") from None
+        raise RecipeError(f"{words[0]} cannot be started: {os_reason(err)}") from None
     with _pass_signals(client) as came:
         printed = client.communicate(text)
     if came:
